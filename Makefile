@@ -1,0 +1,65 @@
+# make demo   everything on 127.0.0.1:8000 (PORT= to change), with a simulated fleet
+# make test   the whole test suite, with what it needs
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+PORT ?= 8000
+DATA ?= var/demo
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+# A stamp a kind of install: made anew when what it installs from has changed.
+SERVER_STAMP := $(VENV)/.server
+DEV_STAMP := $(VENV)/.dev
+
+.PHONY: help demo up test lint check-types check-imports format clean lock servers
+
+help:
+	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
+	@echo "make up      the same without the simulated fleet"
+	@echo "make test    install what the tests need and run lint, types and the whole suite"
+	@echo "make format  format the code"
+	@echo "make lock    write requirements/*.txt anew from pyproject.toml"
+	@echo "make clean   remove the virtual environment and caches (data stays)"
+
+demo: $(SERVER_STAMP)
+	@VEDETTE_PORT=$(PORT) VEDETTE_DATA_DIR=$(DATA) exec $(BIN)/vedette up --demo
+
+up: $(SERVER_STAMP)
+	@VEDETTE_PORT=$(PORT) exec $(BIN)/vedette up
+
+test: $(DEV_STAMP) servers lint check-types check-imports
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+
+servers:
+	@deploy/install-test-servers
+
+lint: $(DEV_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+check-types: $(DEV_STAMP)
+	$(BIN)/mypy
+
+check-imports: $(DEV_STAMP)
+	$(BIN)/lint-imports
+
+format: $(DEV_STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(SERVER_STAMP): requirements/server.txt pyproject.toml
+	@PYTHON=$(PYTHON) deploy/make-venv $(VENV) requirements/server.txt
+	@touch $@
+
+$(DEV_STAMP): requirements/dev.txt pyproject.toml
+	@PYTHON=$(PYTHON) deploy/make-venv $(VENV) requirements/dev.txt
+	@touch $@ $(SERVER_STAMP)
+
+lock: $(DEV_STAMP)
+	$(BIN)/pip install --quiet pip-tools
+	$(BIN)/pip-compile --quiet --strip-extras --no-emit-options --extra server --output-file requirements/server.txt pyproject.toml
+	$(BIN)/pip-compile --quiet --strip-extras --no-emit-options --extra server --extra dev --output-file requirements/dev.txt pyproject.toml
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The agents' door: ingest gateway and desired state on Starlette."""

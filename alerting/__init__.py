@@ -1,0 +1,1 @@
+"""Threshold rules, their states, and the notifications that follow."""

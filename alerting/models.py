@@ -1,0 +1,153 @@
+"""Tables of rules, the alerts they raise, receivers and the outbox of notifications."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from alerting.states import (
+    AlertState,
+    Comparison,
+    NoDataPolicy,
+    NotificationState,
+    ReceiverKind,
+    Severity,
+)
+from core.db import Base, id_column
+from core.ids import ID_LENGTH
+from tenants.models import enum_column
+
+
+class Receiver(Base):
+    """Where messages go: an email address, or the URL of a webhook with its signing secret."""
+
+    __tablename__ = "receivers"
+    __table_args__ = (UniqueConstraint("tenant_id", "name"),)
+
+    id: Mapped[str] = id_column()
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
+    )
+    name: Mapped[str] = mapped_column(String(100))
+    kind: Mapped[ReceiverKind] = mapped_column(enum_column(ReceiverKind))
+    target: Mapped[str] = mapped_column(String(500))
+    secret: Mapped[str] = mapped_column(String(100), default="")
+    created_at: Mapped[datetime]
+
+
+class Rule(Base):
+    """A threshold on an aggregate of one field over a window, by series group.
+
+    `avg(gpu.temperature_celsius) over 5m by appliance,gpu > 85` with its levels, resets and times.
+    """
+
+    __tablename__ = "rules"
+    __table_args__ = (UniqueConstraint("tenant_id", "name"),)
+
+    id: Mapped[str] = id_column()
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
+    )
+    name: Mapped[str] = mapped_column(String(100))
+    measurement: Mapped[str] = mapped_column(String(100))
+    field: Mapped[str] = mapped_column(String(100))
+    aggregate: Mapped[str] = mapped_column(String(10))
+    window_seconds: Mapped[float]
+    group_by: Mapped[list[str]] = mapped_column(default=list)
+    filters: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    comparison: Mapped[Comparison] = mapped_column(enum_column(Comparison))
+    warning_threshold: Mapped[float | None]
+    critical_threshold: Mapped[float | None]
+    warning_reset: Mapped[float | None]
+    critical_reset: Mapped[float | None]
+    for_seconds: Mapped[float] = mapped_column(default=0.0)
+    keep_firing_seconds: Mapped[float] = mapped_column(default=0.0)
+    no_data: Mapped[NoDataPolicy] = mapped_column(
+        enum_column(NoDataPolicy), default=NoDataPolicy.KEEP
+    )
+    is_enabled: Mapped[bool] = mapped_column(default=True)
+    receiver_ids: Mapped[list[str]] = mapped_column(default=list)
+    created_by: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL"), index=True
+    )
+    created_at: Mapped[datetime]
+    evaluated_at: Mapped[datetime | None]
+    evaluation_error: Mapped[str] = mapped_column(Text, default="")
+    alerts: Mapped[list["Alert"]] = relationship(
+        back_populates="rule", passive_deletes=True, cascade="all, delete-orphan"
+    )
+
+
+class Alert(Base):
+    """One series group of a rule, from its first breach on. `group_key` is its tags, canonical."""
+
+    __tablename__ = "alerts"
+    __table_args__ = (
+        UniqueConstraint("rule_id", "group_key"),
+        Index("ix_alerts_tenant_id_state", "tenant_id", "state"),
+    )
+
+    id: Mapped[str] = id_column()
+    rule_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("rules.id", ondelete="CASCADE")
+    )
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
+    )
+    group_key: Mapped[str] = mapped_column(String(500))
+    tags: Mapped[dict[str, str]] = mapped_column(default=dict)
+    state: Mapped[AlertState] = mapped_column(enum_column(AlertState))
+    severity: Mapped[Severity] = mapped_column(enum_column(Severity))
+    value: Mapped[float | None]
+    active_since_at: Mapped[datetime | None]
+    fired_at: Mapped[datetime | None]
+    resolved_at: Mapped[datetime | None]
+    last_breach_at: Mapped[datetime | None]
+    updated_at: Mapped[datetime]
+    rule: Mapped[Rule] = relationship(back_populates="alerts", lazy="joined")
+
+
+class AlertTransition(Base):
+    """A line of an alert's history."""
+
+    __tablename__ = "alert_transitions"
+
+    id: Mapped[str] = id_column()
+    alert_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("alerts.id", ondelete="CASCADE"), index=True
+    )
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
+    )
+    from_state: Mapped[AlertState] = mapped_column(enum_column(AlertState))
+    to_state: Mapped[AlertState] = mapped_column(enum_column(AlertState))
+    severity: Mapped[Severity] = mapped_column(enum_column(Severity))
+    value: Mapped[float | None]
+    at: Mapped[datetime]
+
+
+class Notification(Base):
+    """A message of the outbox: written with the transition, sent by a loop of its own."""
+
+    __tablename__ = "notifications"
+    __table_args__ = (Index("ix_notifications_state_next_try_at", "state", "next_try_at"),)
+
+    id: Mapped[str] = id_column()
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
+    )
+    receiver_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("receivers.id", ondelete="CASCADE"), index=True
+    )
+    alert_id: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH), ForeignKey("alerts.id", ondelete="SET NULL"), index=True
+    )
+    payload: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    state: Mapped[NotificationState] = mapped_column(enum_column(NotificationState))
+    tries: Mapped[int] = mapped_column(default=0)
+    next_try_at: Mapped[datetime]
+    last_error: Mapped[str] = mapped_column(Text, default="")
+    created_at: Mapped[datetime]
+    sent_at: Mapped[datetime | None]
+    receiver: Mapped[Receiver] = relationship(lazy="joined")

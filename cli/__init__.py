@@ -1,0 +1,1 @@
+"""The vedette command: the composition root of every process."""

@@ -1,0 +1,1 @@
+"""The appliance agent: plugin host, buffer on disk, sender, attempt runner."""

@@ -1,0 +1,1 @@
+"""What every part stands on: settings, database session, clock, errors, logging, ids."""

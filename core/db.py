@@ -1,0 +1,114 @@
+"""The relational database: declarative base, column types, engine and transactions.
+
+Services take a `Session` and own no transaction; the caller opens one with `transaction(...)`.
+SQLite is the embedded default, MySQL and MariaDB (through PyMySQL) serve many hosts.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    DateTime,
+    Dialect,
+    Engine,
+    MetaData,
+    String,
+    TypeDecorator,
+    create_engine,
+    event,
+)
+from sqlalchemy.dialects import mysql
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+from core.ids import ID_LENGTH, new_id
+
+SessionFactory = sessionmaker[Session]
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class UTCDateTime(TypeDecorator[datetime]):
+    """An aware UTC instant with microseconds, stored without a zone on every database."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> Any:  # noqa: ANN401 - SQLAlchemy's own type
+        """Keep microseconds on MySQL, whose DATETIME drops them by default."""
+        if dialect.name in {"mysql", "mariadb"}:
+            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+        return dialect.type_descriptor(DateTime())
+
+    def process_bind_param(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
+        """Refuse a naive datetime: it would be somebody's local time."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone; pass an aware UTC datetime")
+        return value.astimezone(UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
+        """Give back an aware instant."""
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+class Base(DeclarativeBase):
+    """The declarative base of every table; constraint names are fixed for migrations."""
+
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads it from the class
+        datetime: UTCDateTime(),
+        dict[str, Any]: JSON(),
+        dict[str, str]: JSON(),
+        list[str]: JSON(),
+        list[dict[str, Any]]: JSON(),
+    }
+
+
+def id_column() -> Mapped[str]:
+    """Return a primary key column filled with a new UUIDv7."""
+    return mapped_column(String(ID_LENGTH), primary_key=True, default=new_id)
+
+
+def create_database_engine(database_url: str) -> Engine:
+    """Return an engine with the settings that Vedette relies on for this kind of database.
+
+    SQLite: WAL, foreign keys on, 10 s of patience for the single writer. MySQL: connections are
+    checked before use and recycled, and READ COMMITTED so that guarded updates see fresh rows.
+    """
+    if database_url.startswith("sqlite"):
+        engine = create_engine(database_url, connect_args={"timeout": 10})
+        event.listen(engine, "connect", _prepare_sqlite)
+        return engine
+    return create_engine(
+        database_url, pool_pre_ping=True, pool_recycle=1800, isolation_level="READ COMMITTED"
+    )
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - a DBAPI connection
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def create_session_factory(engine: Engine) -> SessionFactory:
+    """Return the factory that doors and loops share; objects stay readable after commit."""
+    return sessionmaker(engine, expire_on_commit=False)
+
+
+@contextmanager
+def transaction(sessions: SessionFactory) -> Iterator[Session]:
+    """Open a session and a transaction: commit at the end, roll back on any error."""
+    with sessions.begin() as session:
+        yield session

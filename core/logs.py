@@ -1,0 +1,20 @@
+"""Logging: one line an event, `time level logger message`, to standard error."""
+
+import logging
+import sys
+import time
+
+
+def configure_logging(level: str = "INFO", *, process: str = "vedette") -> None:
+    """Send every logger to standard error in one format, in UTC."""
+    formatter = logging.Formatter(
+        f"%(asctime)s %(levelname)-7s {process} %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ"
+    )
+    formatter.converter = time.gmtime
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for noisy in ("apscheduler", "urllib3", "alembic", "httpx", "docker"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

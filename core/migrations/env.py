@@ -1,0 +1,30 @@
+"""Alembic's environment: runs the scripts on the connection that the caller passes."""
+
+from typing import Any
+
+from alembic import context
+from alembic.autogenerate.api import AutogenContext
+from sqlalchemy import Enum
+
+from core.db import Base, UTCDateTime
+
+
+def render_item(kind: str, item: Any, autogen: AutogenContext) -> str | bool:  # noqa: ANN401
+    """Write our column types by what they are on disk, so that scripts outlive the models."""
+    if kind == "type" and isinstance(item, UTCDateTime):
+        autogen.imports.add("from core.db import UTCDateTime")
+        return "UTCDateTime()"
+    if kind == "type" and isinstance(item, Enum):
+        return f"sa.String(length={item.length})"
+    return False
+
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    render_item=render_item,
+    render_as_batch=True,
+    compare_type=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,92 @@
+"""Settings of the cloud side (portal, access, scheduler), read once from file and environment.
+
+`VEDETTE_PORT=9000` in the environment wins over `port = 9000` in the file. `DATABASE_URL` and
+`TIMESERIES_URL` are also taken without the prefix, as most platforms set them.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from core.config import load_config, read_environment, read_toml
+from core.ids import new_secret
+
+ENVIRONMENT_PREFIX = "VEDETTE_"
+UNPREFIXED = {"DATABASE_URL": "database_url", "TIMESERIES_URL": "timeseries_url"}
+# Variables with the prefix that are not settings of the server.
+NOT_SETTINGS = frozenset({"config", "url", "token", "parent_pid"})
+
+Seconds = Annotated[float, Meta(gt=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """What an operator can set; every field has a default that suits the embedded server."""
+
+    data_dir: Path = Path("var")
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=1, le=65535)] = 8000
+    public_url: str = ""
+    database_url: str = ""
+    timeseries_url: str = ""
+    secret_key: str = ""
+    log_level: str = "INFO"
+    smtp_url: str = ""
+    mail_from: str = "vedette@localhost"
+    webhook_timeout_seconds: Seconds = 10.0
+    session_lifetime_seconds: Seconds = 7 * 24 * 3600.0
+    stale_after_seconds: Seconds = 30.0
+    unreachable_after_seconds: Seconds = 90.0
+    lost_after_seconds: Seconds = 600.0
+    placement_interval_seconds: Seconds = 1.0
+    evaluation_interval_seconds: Seconds = 5.0
+    notification_interval_seconds: Seconds = 2.0
+    sample_retention_days: Annotated[int, Meta(ge=1)] = 90
+    max_body_bytes: Annotated[int, Meta(ge=1024)] = 25_000_000
+    portal_threads: Annotated[int, Meta(ge=1)] = 16
+
+    @property
+    def resolved_database_url(self) -> str:
+        """The database URL, or the SQLite file in the data folder."""
+        return self.database_url or f"sqlite:///{self.data_dir / 'vedette.db'}"
+
+    @property
+    def resolved_timeseries_url(self) -> str:
+        """The store's URL, or the DuckDB file in the data folder."""
+        return self.timeseries_url or f"duckdb:///{self.data_dir / 'samples.duckdb'}"
+
+    @property
+    def resolved_public_url(self) -> str:
+        """The address that users and agents open, without a slash at the end."""
+        return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
+
+
+def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSettings:
+    """Read `$VEDETTE_CONFIG` (TOML), then the environment on top.
+
+    Raises:
+        ConfigurationError: lists every fault of both sources together.
+    """
+    environ = os.environ if environ is None else environ
+    config_path = environ.get(f"{ENVIRONMENT_PREFIX}CONFIG")
+    values = read_toml(Path(config_path)) if config_path else {}
+    found = read_environment(environ, prefix=ENVIRONMENT_PREFIX, also=UNPREFIXED)
+    values |= {key: value for key, value in found.items() if key not in NOT_SETTINGS}
+    source = f"{config_path} with the environment" if config_path else "The environment"
+    return load_config(ServerSettings, values, source=source)
+
+
+def secret_key(settings: ServerSettings) -> str:
+    """Return the key that signs sessions: the configured one, or one kept in the data folder."""
+    if settings.secret_key:
+        return settings.secret_key
+    path = settings.data_dir / "secret_key"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(new_secret("key"), encoding="utf-8")
+    return path.read_text(encoding="utf-8").strip()

@@ -1,0 +1,1 @@
+"""Dash dashboards in tiers: fleet, appliance, GPU, job."""

@@ -1,0 +1,1 @@
+"""Jobs, their placement on appliances, and their dispatch."""

@@ -1,0 +1,1 @@
+"""What runs attempts on an appliance: Docker, Marathon, simulated."""

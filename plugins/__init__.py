@@ -1,0 +1,1 @@
+"""Read plugins: one folder for each kind of vital sign."""

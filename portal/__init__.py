@@ -1,0 +1,1 @@
+"""The people's door: REST API and web pages on Flask."""

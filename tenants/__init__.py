@@ -1,0 +1,1 @@
+"""Tenants, users, roles and tokens; appliances and their enrolment."""

@@ -1,0 +1,1 @@
+"""Samples: line protocol, the store interface and its backends."""

@@ -1,0 +1,157 @@
+"""The store interface: what portal, rules and reports ask of any time series database.
+
+Tags `tenant` and `appliance` are stamped by the gateway, never taken from a sender. Every query
+names the tenants it may see: `None` is the operator's view of all of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from core.errors import InvalidInputError, UnavailableError
+from timeseries.points import FieldValue, Point
+
+TENANT_TAG = "tenant"
+APPLIANCE_TAG = "appliance"
+IDENTITY_TAGS = (TENANT_TAG, APPLIANCE_TAG)
+
+
+class StoreUnavailableError(UnavailableError):
+    """The store can't be opened or does not answer; nothing was written."""
+
+    default_code = "store_unavailable"
+
+
+class TypeConflictError(InvalidInputError):
+    """A field has another type than the one it was first written with."""
+
+    default_code = "field_type_conflict"
+
+
+class Aggregate(StrEnum):
+    """How the values of one series in one window become one number."""
+
+    AVG = "avg"
+    MIN = "min"
+    MAX = "max"
+    SUM = "sum"
+    COUNT = "count"
+    LAST = "last"
+    P50 = "p50"
+    P95 = "p95"
+    P99 = "p99"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeQuery:
+    """Aggregates of some fields over `[start_ns, end_ns)`, by window and by group.
+
+    Attributes:
+        step_ns: window width, windows aligned to the epoch; None gives one value for the range.
+        tenants: the tenants whose samples may be seen; None is every tenant.
+        filters: tag to the values it may have.
+        group_by: tags that split the answer into series; a sample without the tag has "".
+    """
+
+    measurement: str
+    fields: tuple[str, ...]
+    start_ns: int
+    end_ns: int
+    aggregate: Aggregate = Aggregate.AVG
+    step_ns: int | None = None
+    tenants: tuple[str, ...] | None
+    filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    group_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a chart: values of `field` at window starts, oldest first, gaps left out."""
+
+    field: str
+    tags: Mapping[str, str]
+    times_ns: list[int]
+    values: list[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatestQuery:
+    """The newest value of some fields in each group, no older than `since_ns`."""
+
+    measurement: str
+    fields: tuple[str, ...]
+    since_ns: int
+    tenants: tuple[str, ...] | None
+    filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    group_by: tuple[str, ...] = IDENTITY_TAGS
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The newest values of one group; a field never written since `since_ns` is left out."""
+
+    tags: Mapping[str, str]
+    time_ns: int
+    values: Mapping[str, FieldValue]
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedPoint:
+    """A point that the store refused (its index in the batch) and why; the others were kept."""
+
+    index: int
+    reason: str
+
+
+class Store(Protocol):
+    """A time series database. Unknown measurements, fields and tags give empty answers.
+
+    Every call may raise `StoreUnavailableError`; implementations are safe to share by threads.
+    """
+
+    def submit(
+        self, points: Sequence[Point], *, identity: Mapping[str, str]
+    ) -> "Future[list[RejectedPoint]]":
+        """Queue points for writing, `identity` (tenant, appliance) stamped over their own tags.
+
+        The future resolves when the good points are durable: acknowledge a sender only then.
+        A point whose field clashes with the stored type is named in the result.
+        """
+
+    def query_range(self, query: RangeQuery) -> list[Series]:
+        """Return one series per field and group, ordered by field, then by group."""
+
+    def latest(self, query: LatestQuery) -> list[Latest]:
+        """Return one row per group, ordered by group."""
+
+    def measurements(self, *, tenants: tuple[str, ...] | None) -> list[str]:
+        """Return the names of the measurements with samples of these tenants, sorted."""
+
+    def fields(self, measurement: str) -> dict[str, str]:
+        """Return field name to type: `float`, `integer`, `boolean` or `string`."""
+
+    def tags(self, measurement: str) -> list[str]:
+        """Return the names of the measurement's tags, identity tags first, then sorted."""
+
+    def tag_values(
+        self, measurement: str, tag: str, *, tenants: tuple[str, ...] | None
+    ) -> list[str]:
+        """Return the distinct values of a tag, sorted."""
+
+    def delete_tenant(self, tenant: str) -> None:
+        """Delete every sample of a tenant."""
+
+    def delete_before(self, before_ns: int) -> None:
+        """Delete every sample older than `before_ns`: retention."""
+
+    def close(self) -> None:
+        """Write what is queued and release the database."""
+
+
+def write(
+    store: Store, points: Sequence[Point], *, identity: Mapping[str, str]
+) -> list[RejectedPoint]:
+    """Write points and wait until they are durable; return those refused."""
+    return store.submit(points, identity=identity).result()
