@@ -1,0 +1,1 @@
+"""The demo: a simulated fleet and the people who use it, through the same doors as everybody."""

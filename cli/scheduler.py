@@ -1,0 +1,125 @@
+"""The scheduler: every loop of the cloud side, run by APScheduler in the process with the lease.
+
+Several processes may start a scheduler; the one that holds the lease works, the others wait.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from alerting.evaluation import evaluate_rules
+from alerting.notify import EmailSender, WebhookSender
+from alerting.outbox import drain_outbox
+from alerting.states import ReceiverKind
+from cli.composition import Cloud
+from core.clock import Clock, to_ns, utc_now
+from core.db import transaction
+from core.errors import UnavailableError
+from core.leases import acquire_lease, release_lease
+from core.settings import ServerSettings
+from jobqueue.dispatch import dispatch
+from jobqueue.sweep import sweep_attempts
+from tenants.appliances import sweep_appliances
+
+log = logging.getLogger(__name__)
+
+LEASE_NAME = "scheduler"
+LEASE_DURATION = timedelta(seconds=15)
+LEASE_RENEWAL_SECONDS = 5.0
+SWEEP_SECONDS = 5.0
+RETENTION_SECONDS = 3600.0
+
+
+class Scheduler:
+    """Runs the loops while this process holds the lease."""
+
+    def __init__(self, cloud: Cloud, *, clock: Clock = utc_now) -> None:
+        self._cloud = cloud
+        self._clock = clock
+        self._holder = f"{socket.gethostname()}:{os.getpid()}"[-64:]
+        self._is_active = False
+        settings = cloud.settings
+        self._senders = {
+            ReceiverKind.EMAIL: EmailSender(settings.smtp_url, settings.mail_from),
+            ReceiverKind.WEBHOOK: WebhookSender(settings.webhook_timeout_seconds),
+        }
+        self._scheduler = BackgroundScheduler(
+            timezone="UTC", job_defaults={"max_instances": 1, "coalesce": True}
+        )
+
+    def start(self) -> None:
+        """Take the lease if it is free, and start the loops."""
+        self._renew_lease()
+        self._scheduler.add_job(self._renew_lease, "interval", seconds=LEASE_RENEWAL_SECONDS)
+        for loop, seconds in self._loops(self._cloud.settings):
+            self._scheduler.add_job(self._run, "interval", args=(loop,), seconds=seconds)
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """Let the running loops end, and give the lease back."""
+        self._scheduler.shutdown(wait=True)
+        with transaction(self._cloud.sessions) as session:
+            release_lease(session, LEASE_NAME, holder=self._holder, now=self._clock())
+
+    def _loops(self, settings: ServerSettings) -> list[tuple[Callable[[], object], float]]:
+        return [
+            (self._place_jobs, settings.placement_interval_seconds),
+            (self._evaluate_rules, settings.evaluation_interval_seconds),
+            (self._send_notifications, settings.notification_interval_seconds),
+            (self._sweep, SWEEP_SECONDS),
+            (self._expire_samples, RETENTION_SECONDS),
+        ]
+
+    def _run(self, loop: Callable[[], object]) -> None:
+        if not self._is_active:
+            return
+        try:
+            loop()
+        except UnavailableError as error:
+            log.warning("%s: %s; tried again at the next turn", loop.__name__, error.message)
+        except Exception:
+            log.exception("%s failed; tried again at the next turn", loop.__name__)
+
+    def _renew_lease(self) -> None:
+        with transaction(self._cloud.sessions) as session:
+            has_lease = acquire_lease(
+                session, LEASE_NAME, holder=self._holder, now=self._clock(),
+                duration=LEASE_DURATION,
+            )  # fmt: skip
+        if has_lease != self._is_active:
+            log.info("scheduler %s", "is active" if has_lease else "waits: another one is active")
+        self._is_active = has_lease
+
+    def _place_jobs(self) -> None:
+        with transaction(self._cloud.sessions) as session:
+            dispatch(session, now=self._clock())
+
+    def _evaluate_rules(self) -> None:
+        cloud = self._cloud
+        evaluate_rules(
+            cloud.sessions, cloud.store, now=self._clock(),
+            public_url=cloud.settings.resolved_public_url,
+        )  # fmt: skip
+
+    def _send_notifications(self) -> None:
+        drain_outbox(self._cloud.sessions, self._senders, now=self._clock())
+
+    def _sweep(self) -> None:
+        settings = self._cloud.settings
+        with transaction(self._cloud.sessions) as session:
+            sweep_appliances(
+                session,
+                now=self._clock(),
+                stale_after=timedelta(seconds=settings.stale_after_seconds),
+                unreachable_after=timedelta(seconds=settings.unreachable_after_seconds),
+                lost_after=timedelta(seconds=settings.lost_after_seconds),
+            )
+            sweep_attempts(session, now=self._clock())
+
+    def _expire_samples(self) -> None:
+        kept = timedelta(days=self._cloud.settings.sample_retention_days)
+        self._cloud.store.delete_before(to_ns(self._clock() - kept))

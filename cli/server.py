@@ -1,0 +1,72 @@
+"""`vedette server`: portal, access and scheduler in one process: the embedded cloud side."""
+
+import logging
+import socket
+
+import click
+import uvicorn
+
+from cli.composition import create_asgi_app, open_cloud
+from cli.parentage import stop_with_parent
+from cli.scheduler import Scheduler
+from core.errors import ConfigurationError
+from core.logs import configure_logging
+from core.settings import ServerSettings, load_server_settings
+
+log = logging.getLogger(__name__)
+
+# Long polls and tunnels are cut after this when the server is asked to stop.
+SHUTDOWN_SECONDS = 2
+
+
+@click.command()
+def server() -> None:
+    """Run portal, access and scheduler in one process.
+
+    Settings come from VEDETTE_* variables and from the file named by VEDETTE_CONFIG.
+    """
+    settings = load_server_settings()
+    configure_logging(settings.log_level, process="server")
+    stop_with_parent()
+    check_port(settings.host, settings.port)
+    run_server(settings)
+
+
+def run_server(settings: ServerSettings) -> None:
+    """Serve until SIGINT or SIGTERM, then stop the loops and close database and store."""
+    with open_cloud(settings) as cloud:
+        scheduler = Scheduler(cloud)
+        config = uvicorn.Config(
+            create_asgi_app(cloud),
+            host=settings.host,
+            port=settings.port,
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        )
+        scheduler.start()
+        try:
+            log.info("serving %s", settings.resolved_public_url)
+            uvicorn.Server(config).run()
+        finally:
+            scheduler.stop()
+
+
+def check_port(host: str, port: int) -> None:
+    """Say in one line that a port can't be had, before anything else is started.
+
+    Raises:
+        ConfigurationError: names the port, why it can't be had, and how to choose another.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            fault = (
+                f"port {port} on {host} can't be used ({error.strerror}); "
+                "choose another with PORT=... (make) or VEDETTE_PORT=..."
+            )
+            raise ConfigurationError([fault], source="The configuration") from error
