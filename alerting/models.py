@@ -80,7 +80,10 @@ class Rule(Base):
 
 
 class Alert(Base):
-    """One series group of a rule, from its first breach on. `group_key` is its tags, canonical."""
+    """One series group of a rule, from its first breach on.
+
+    `group_key` is a hash of its tags: names that differ in case only are one text to MySQL.
+    """
 
     __tablename__ = "alerts"
     __table_args__ = (
@@ -95,7 +98,7 @@ class Alert(Base):
     tenant_id: Mapped[str] = mapped_column(
         String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
     )
-    group_key: Mapped[str] = mapped_column(String(500))
+    group_key: Mapped[str] = mapped_column(String(64))
     tags: Mapped[dict[str, str]] = mapped_column(default=dict)
     state: Mapped[AlertState] = mapped_column(enum_column(AlertState))
     severity: Mapped[Severity] = mapped_column(enum_column(Severity))
@@ -104,6 +107,8 @@ class Alert(Base):
     fired_at: Mapped[datetime | None]
     resolved_at: Mapped[datetime | None]
     last_breach_at: Mapped[datetime | None]
+    observed_at: Mapped[datetime]
+    """When the group last had a value; how long it is gone is counted from here."""
     updated_at: Mapped[datetime]
     rule: Mapped[Rule] = relationship(back_populates="alerts", lazy="joined")
 

@@ -1,7 +1,7 @@
 """States of an alert (one series group of one rule) and the moves between them.
 
-inactive -> pending -> firing -> resolved -> (inactive | pending)
-any      -> no_data -> back by the next value
+inactive -> pending -> firing -> resolved -> (inactive | pending | firing)
+any      -> no_data -> pending | firing | resolved by the next value
 """
 
 from enum import StrEnum
@@ -60,5 +60,5 @@ TRANSITIONS: dict[AlertState, frozenset[AlertState]] = {
     _S.PENDING: frozenset({_S.INACTIVE, _S.FIRING, _S.NO_DATA}),
     _S.FIRING: frozenset({_S.RESOLVED, _S.NO_DATA}),
     _S.RESOLVED: frozenset({_S.INACTIVE, _S.PENDING, _S.FIRING, _S.NO_DATA}),
-    _S.NO_DATA: frozenset({_S.INACTIVE, _S.PENDING, _S.FIRING, _S.RESOLVED}),
+    _S.NO_DATA: frozenset({_S.PENDING, _S.FIRING, _S.RESOLVED}),
 }

@@ -12,7 +12,7 @@ from datetime import timedelta
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from alerting.evaluation import evaluate_rules
-from alerting.notify import EmailSender, WebhookSender
+from alerting.notify import EmailSender, Sender, WebhookSender
 from alerting.outbox import drain_outbox
 from alerting.states import ReceiverKind
 from cli.composition import Cloud
@@ -43,7 +43,8 @@ class Scheduler:
         self._holder = f"{socket.gethostname()}:{os.getpid()}"[-64:]
         self._is_active = False
         settings = cloud.settings
-        self._senders = {
+        self._listening_since = clock()
+        self._senders: dict[ReceiverKind, Sender] = {
             ReceiverKind.EMAIL: EmailSender(settings.smtp_url, settings.mail_from),
             ReceiverKind.WEBHOOK: WebhookSender(settings.webhook_timeout_seconds),
         }
@@ -103,6 +104,7 @@ class Scheduler:
         evaluate_rules(
             cloud.sessions, cloud.store, now=self._clock(),
             public_url=cloud.settings.resolved_public_url,
+            listening_since=self._listening_since,
         )  # fmt: skip
 
     def _send_notifications(self) -> None:
@@ -117,6 +119,7 @@ class Scheduler:
                 stale_after=timedelta(seconds=settings.stale_after_seconds),
                 unreachable_after=timedelta(seconds=settings.unreachable_after_seconds),
                 lost_after=timedelta(seconds=settings.lost_after_seconds),
+                listening_since=self._listening_since,
             )
             sweep_attempts(session, now=self._clock())
 

@@ -27,7 +27,7 @@ UNITS = (
     Unit("_percent", "%"),
     Unit("_ratio", ""),
     Unit("_celsius", "°C"),
-    Unit("_watts", "W"),
+    Unit("_watts", "W", is_scaled=True),
     Unit("_joules", "J", is_scaled=True),
     Unit("_hertz", "Hz", is_scaled=True),
     Unit("_seconds", "s"),

@@ -239,7 +239,7 @@ def upgrade() -> None:
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("rule_id", sa.String(length=36), nullable=False),
         sa.Column("tenant_id", sa.String(length=36), nullable=False),
-        sa.Column("group_key", sa.String(length=500), nullable=False),
+        sa.Column("group_key", sa.String(length=64), nullable=False),
         sa.Column("tags", sa.JSON(), nullable=False),
         sa.Column("state", sa.String(length=32), nullable=False),
         sa.Column("severity", sa.String(length=32), nullable=False),
@@ -248,6 +248,7 @@ def upgrade() -> None:
         sa.Column("fired_at", UTCDateTime(), nullable=True),
         sa.Column("resolved_at", UTCDateTime(), nullable=True),
         sa.Column("last_breach_at", UTCDateTime(), nullable=True),
+        sa.Column("observed_at", UTCDateTime(), nullable=False),
         sa.Column("updated_at", UTCDateTime(), nullable=False),
         sa.ForeignKeyConstraint(
             ["rule_id"], ["rules.id"], name=op.f("fk_alerts_rule_id"), ondelete="CASCADE"

@@ -1,0 +1,173 @@
+"""Senders: how a message leaves, by email or by signed webhook.
+
+A sender delivers or raises `DeliveryError`; trying again is the outbox's business. Messages may
+come twice (at least once): an email keeps its Message-ID, a webhook's body its `id`.
+"""
+
+import hashlib
+import hmac
+import ipaddress
+import json
+import smtplib
+import ssl
+from email.message import EmailMessage
+from email.utils import format_datetime, parseaddr
+from typing import Protocol
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import requests
+
+from alerting.messages import Message
+from alerting.models import Receiver
+from core.clock import Clock, utc_now
+from core.errors import UnavailableError
+
+SIGNATURE_HEADER = "X-Vedette-Signature"
+TIMESTAMP_HEADER = "X-Vedette-Timestamp"
+SMTP_TIMEOUT_SECONDS = 15.0
+_PORTS = {"smtp": 25, "smtps": 465}
+
+
+class DeliveryError(UnavailableError):
+    """A message could not be delivered now; the text says why and goes to the message's row."""
+
+    default_code = "delivery_failed"
+
+
+class Sender(Protocol):
+    """Delivers messages of one kind."""
+
+    def send(self, receiver: Receiver, message: Message) -> None:
+        """Deliver the message or raise `DeliveryError`."""
+
+
+class EmailSender:
+    """Sends email through one SMTP server.
+
+    Args:
+        smtp_url: `smtp://user:password@host:port`, or `smtps://` for TLS from the first byte.
+            STARTTLS is used where the server offers it, except on this very host.
+        mail_from: the sender's address.
+    """
+
+    def __init__(self, smtp_url: str, mail_from: str) -> None:
+        self._smtp_url = smtp_url
+        self._mail_from = mail_from
+
+    def send(self, receiver: Receiver, message: Message) -> None:
+        """Deliver one email, text and HTML."""
+        url = self._checked_url()
+        try:
+            with _connect(url) as server:
+                if url.username:
+                    server.login(unquote(url.username), unquote(url.password or ""))
+                server.send_message(self._compose(receiver.target, message))
+        except (OSError, smtplib.SMTPException) as error:
+            raise DeliveryError(
+                f"The mail server {url.hostname} did not take the message: {_plain(error)}"
+            ) from error
+
+    def _checked_url(self) -> SplitResult:
+        if not self._smtp_url:
+            raise DeliveryError(
+                "No mail server is set. Set VEDETTE_SMTP_URL, such as "
+                "smtp://user:password@mail.example.com:587, and start the server again."
+            )
+        url = urlsplit(self._smtp_url)
+        if url.scheme not in _PORTS or not url.hostname:
+            raise DeliveryError(
+                "VEDETTE_SMTP_URL is not a mail server's address. "
+                "Write it like smtp://user:password@host:port or smtps://..."
+            )
+        return url
+
+    def _compose(self, target: str, message: Message) -> EmailMessage:
+        domain = parseaddr(self._mail_from)[1].rpartition("@")[2] or "localhost"
+        mail = EmailMessage()
+        mail["From"] = self._mail_from
+        mail["To"] = target
+        mail["Subject"] = message.subject
+        mail["Date"] = format_datetime(message.created_at)
+        mail["Message-ID"] = f"<{message.id}@{domain}>"
+        mail["Auto-Submitted"] = "auto-generated"
+        mail.set_content(message.text)
+        mail.add_alternative(message.html, subtype="html")
+        return mail
+
+
+class WebhookSender:
+    """Posts the payload as JSON, signed with the receiver's secret.
+
+    The signature is the hex HMAC-SHA256 of `timestamp.body`, where timestamp is the header's text:
+    a receiver computes the same and refuses old timestamps.
+    """
+
+    def __init__(self, timeout_seconds: float, *, clock: Clock = utc_now) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._clock = clock
+
+    def send(self, receiver: Receiver, message: Message) -> None:
+        """Deliver one message; anything but a 2xx answer is a failure, a redirect too."""
+        body = json.dumps(message.payload, ensure_ascii=False, sort_keys=True).encode()
+        timestamp = str(int(self._clock().timestamp()))
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "vedette",
+            TIMESTAMP_HEADER: timestamp,
+            SIGNATURE_HEADER: f"sha256={sign(receiver.secret, timestamp, body)}",
+        }
+        host = urlsplit(receiver.target).netloc.rpartition("@")[2]
+        try:
+            with requests.post(
+                receiver.target,
+                data=body,
+                headers=headers,
+                timeout=self._timeout_seconds,
+                allow_redirects=False,
+                stream=True,  # the answer's body is of no interest
+            ) as answer:
+                status, reason = answer.status_code, answer.reason
+        except requests.RequestException as error:
+            raise DeliveryError(
+                f"The webhook at {host} did not answer: {type(error).__name__}"
+            ) from error
+        if not requests.codes.ok <= status < requests.codes.multiple_choices:
+            raise DeliveryError(f"The webhook at {host} answered {status} {reason}")
+
+
+def sign(secret: str, timestamp: str, body: bytes) -> str:
+    """Return the hex HMAC-SHA256 that proves who sent the body, and when."""
+    signed = timestamp.encode() + b"." + body
+    return hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
+def _connect(url: SplitResult) -> smtplib.SMTP:
+    host, port = url.hostname or "", url.port or _PORTS[url.scheme]
+    if url.scheme == "smtps":
+        context = ssl.create_default_context()
+        return smtplib.SMTP_SSL(host, port, timeout=SMTP_TIMEOUT_SECONDS, context=context)
+    server = smtplib.SMTP(host, port, timeout=SMTP_TIMEOUT_SECONDS)
+    try:
+        server.ehlo()
+        if server.has_extn("starttls") and not _is_this_host(host):
+            server.starttls(context=ssl.create_default_context())
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+def _is_this_host(host: str) -> bool:
+    """Whether traffic never leaves; local mail servers offer TLS with self-made certificates."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _plain(error: Exception) -> str:
+    if not isinstance(error, smtplib.SMTPResponseException):
+        return f"{type(error).__name__}: {error}"
+    text = error.smtp_error
+    answer = text.decode(errors="replace") if isinstance(text, bytes) else text
+    return f"{error.smtp_code} {answer}"

@@ -1,0 +1,266 @@
+"""Tenants and their users: made, listed, suspended; passwords changed.
+
+Functions without a scope are for the command line and for code that has checked already.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, column, delete, func, select, table
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from core.errors import ConflictError, ForbiddenError, NotFoundError
+from core.ids import hash_secret
+from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
+from tenants.checks import (
+    name_faults,
+    normalise_email,
+    refuse,
+    role_faults,
+    slug_faults,
+    slug_of,
+)
+from tenants.models import Appliance, LoginSession, Role, Tenant, TenantState, User
+from tenants.passwords import hash_password, password_faults, verify_password
+from tenants.permissions import Permission
+from tenants.scope import Scope
+
+# The job queue lies above this package: its table is counted by name, without its models.
+_JOBS = table("jobs", column("tenant_id"))
+_TenantColumn = ColumnElement[Any] | InstrumentedAttribute[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TenantCounts:
+    """How much a tenant has."""
+
+    users: int = 0
+    appliances: int = 0
+    jobs: int = 0
+
+
+def create_tenant(session: Session, *, name: str, slug: str | None = None, now: datetime) -> Tenant:
+    """Add a tenant; the slug, its short name in addresses, is derived from the name if left out.
+
+    Raises:
+        InvalidInputError: the name is empty, or the slug has other characters than a-z, 0-9, -.
+        ConflictError: another tenant has the slug.
+    """
+    name = name.strip()
+    slug = slug_of(name) if slug is None else slug.strip()
+    errors = {"name": name_faults(name), "slug": slug_faults(slug)}
+    refuse(errors, "The tenant can't be added")
+    tenant = Tenant(slug=slug, name=name, state=TenantState.ACTIVE, created_at=now)
+    taken = f"The slug {slug!r} belongs to another tenant. Choose another slug."
+    _insert(session, tenant, taken=taken, field="slug")
+    return tenant
+
+
+def list_tenants(
+    session: Session, scope: Scope, *, page: int = 1, page_size: int = DEFAULT_PAGE_SIZE
+) -> Page[Tenant]:
+    """Return the tenants that the scope may see, by name: the operator's all, or one's own."""
+    scope.require(Permission.VIEW)
+    statement = select(Tenant).order_by(Tenant.name, Tenant.id)
+    if scope.tenant_id is not None:
+        statement = statement.where(Tenant.id == scope.tenant_id)
+    return paginate(session, statement, number=page, size=page_size)
+
+
+def get_tenant(session: Session, scope: Scope, tenant_id: str) -> Tenant:
+    """Return a tenant; another one than the scope's is as good as missing."""
+    scope.require(Permission.VIEW)
+    tenant = session.get(Tenant, tenant_id)
+    if tenant is None or scope.tenant_id not in {None, tenant.id}:
+        raise NotFoundError.of("tenant", tenant_id)
+    return tenant
+
+
+def find_tenant(session: Session, slug: str) -> Tenant | None:
+    """Return the tenant with this slug, if there is one."""
+    return session.scalar(select(Tenant).where(Tenant.slug == slug))
+
+
+def set_tenant_state(session: Session, scope: Scope, tenant_id: str, state: TenantState) -> Tenant:
+    """Suspend a tenant or make it active again; suspending signs its users out."""
+    scope.require(Permission.MANAGE_TENANTS)
+    tenant = get_tenant(session, scope, tenant_id)
+    tenant.state = state
+    if state is TenantState.SUSPENDED:
+        users = select(User.id).where(User.tenant_id == tenant.id)
+        session.execute(delete(LoginSession).where(LoginSession.user_id.in_(users)))
+    session.flush()
+    return tenant
+
+
+def create_user(
+    session: Session,
+    *,
+    tenant_id: str | None,
+    email: str,
+    name: str,
+    role: Role,
+    password: str,
+    now: datetime,
+) -> User:
+    """Add a user; the operator's users have no tenant, all others have one.
+
+    Raises:
+        InvalidInputError: names every faulty field.
+        NotFoundError: there is no such tenant.
+        ConflictError: the email address is taken.
+    """
+    email, email_faults = normalise_email(email)
+    errors = {
+        "email": email_faults,
+        "name": name_faults(name.strip()),
+        "role": role_faults(role, tenant_id),
+        "password": password_faults(password),
+    }
+    refuse(errors, "The user can't be added")
+    tenant = None if tenant_id is None else session.get(Tenant, tenant_id)
+    if tenant_id is not None and tenant is None:
+        raise NotFoundError.of("tenant", tenant_id)
+    user = User(
+        tenant=tenant,
+        email=email,
+        name=name.strip(),
+        role=role,
+        password_hash=hash_password(password),
+        is_active=True,
+        created_at=now,
+    )
+    taken = f"The email address {email!r} belongs to another user. Use another address."
+    _insert(session, user, taken=taken, field="email")
+    return user
+
+
+def add_user(
+    session: Session,
+    scope: Scope,
+    *,
+    tenant_id: str | None,
+    email: str,
+    name: str,
+    role: Role,
+    password: str,
+    now: datetime,
+) -> User:
+    """Add a user on somebody's behalf: the operator to any tenant, an admin to the own one."""
+    scope.require(Permission.MANAGE_USERS)
+    if scope.role is not Role.OPERATOR and role is Role.OPERATOR:
+        raise ForbiddenError("Only an operator may add an operator. Choose another role.")
+    if tenant_id is not None:
+        get_tenant(session, scope, tenant_id)
+    return create_user(
+        session,
+        tenant_id=tenant_id,
+        email=email,
+        name=name,
+        role=role,
+        password=password,
+        now=now,
+    )
+
+
+def list_users(
+    session: Session,
+    scope: Scope,
+    *,
+    tenant_id: str | None = None,
+    page: int = 1,
+    page_size: int = DEFAULT_PAGE_SIZE,
+) -> Page[User]:
+    """Return the users that the scope manages, by email; `tenant_id` narrows to one tenant."""
+    scope.require(Permission.MANAGE_USERS)
+    statement = scope.select(select(User).order_by(User.email), User)
+    if tenant_id is not None:
+        get_tenant(session, scope, tenant_id)
+        statement = statement.where(User.tenant_id == tenant_id)
+    return paginate(session, statement, number=page, size=page_size)
+
+
+def get_user(session: Session, scope: Scope, user_id: str) -> User:
+    """Return a user: oneself, or one that the scope manages."""
+    if user_id != scope.user_id:
+        scope.require(Permission.MANAGE_USERS)
+    return scope.get(session, User, user_id, kind="user")
+
+
+def set_user_active(session: Session, scope: Scope, user_id: str, *, is_active: bool) -> User:
+    """Let a user sign in, or lock them out and end their sessions.
+
+    Raises:
+        ConflictError: somebody locks themselves out.
+    """
+    scope.require(Permission.MANAGE_USERS)
+    user = get_user(session, scope, user_id)
+    if user.id == scope.user_id and not is_active:
+        raise ConflictError("You can't lock yourself out. Ask another admin to do it.")
+    user.is_active = is_active
+    if not is_active:
+        session.execute(delete(LoginSession).where(LoginSession.user_id == user.id))
+    session.flush()
+    return user
+
+
+def change_password(
+    session: Session, user: User, *, current: str, new: str, keep_session: str | None = None
+) -> None:
+    """Change a user's own password and sign them out everywhere else.
+
+    Args:
+        session: the database session.
+        user: whose password it is.
+        current: the password until now.
+        new: the password from now on.
+        keep_session: the secret of the login session that asks; it alone stays signed in.
+
+    Raises:
+        InvalidInputError: the current password is wrong, or the new one is too short or the same.
+    """
+    faults = password_faults(new)
+    if not faults and new == current:
+        faults = ["The new password is the current one. Choose another."]
+    right = verify_password(user.password_hash, current)
+    errors = {"current": [] if right else ["This is not your current password."], "new": faults}
+    refuse(errors, "The password was not changed")
+    stored = session.merge(user, load=True)
+    stored.password_hash = hash_password(new)
+    ended = delete(LoginSession).where(LoginSession.user_id == user.id)
+    if keep_session is not None:
+        ended = ended.where(LoginSession.secret_hash != hash_secret(keep_session))
+    session.execute(ended)
+    session.flush()
+
+
+def tenant_counts(session: Session) -> dict[str, TenantCounts]:
+    """Return how many users, appliances and jobs each tenant has; for the operator's list."""
+    users = _count_by_tenant(session, User.tenant_id)
+    appliances = _count_by_tenant(session, Appliance.tenant_id, Appliance.revoked_at.is_(None))
+    jobs = _count_by_tenant(session, _JOBS.c.tenant_id)
+    return {
+        tenant: TenantCounts(
+            users=users.get(tenant, 0),
+            appliances=appliances.get(tenant, 0),
+            jobs=jobs.get(tenant, 0),
+        )
+        for tenant in session.scalars(select(Tenant.id))
+    }
+
+
+def _count_by_tenant(
+    session: Session, tenant: _TenantColumn, *where: ColumnElement[bool]
+) -> dict[str, int]:
+    statement = select(tenant, func.count()).where(tenant.is_not(None), *where).group_by(tenant)
+    return {row[0]: row[1] for row in session.execute(statement)}
+
+
+def _insert(session: Session, row: Tenant | User, *, taken: str, field: str) -> None:
+    try:
+        with session.begin_nested():
+            session.add(row)
+    except IntegrityError as error:
+        raise ConflictError(taken, code=f"{field}_taken", errors={field: [taken]}) from error

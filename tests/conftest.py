@@ -1,0 +1,60 @@
+"""Fixtures that the cloud side's tests share: a fresh database, the cast, a clock and a store."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+import alerting.models as _alerting  # noqa: F401 - these four fill Base.metadata
+import core.leases as _leases  # noqa: F401
+import jobqueue.models as _jobqueue  # noqa: F401
+import tenants.models as _tenants  # noqa: F401
+from core.db import Base, SessionFactory, create_database_engine, create_session_factory
+from tests.cast import Cast, FrozenClock, make_cast
+from timeseries.duckdb_store import DuckDBStore
+from timeseries.store import Store
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    """A fresh SQLite file with every table."""
+    engine = create_database_engine(f"sqlite:///{tmp_path / 'vedette.db'}")
+    Base.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def sessions(engine: Engine) -> SessionFactory:
+    """The session factory that services, doors and loops share."""
+    return create_session_factory(engine)
+
+
+@pytest.fixture
+def session(sessions: SessionFactory) -> Iterator[Session]:
+    """One session; what a test does not commit is rolled back."""
+    with sessions() as session:
+        yield session
+
+
+@pytest.fixture
+def clock() -> FrozenClock:
+    """A clock at noon that only the test moves."""
+    return FrozenClock()
+
+
+@pytest.fixture
+def cast(sessions: SessionFactory, clock: FrozenClock) -> Cast:
+    """The committed cast: visible to every session of the test."""
+    with sessions.begin() as session:
+        return make_cast(session, now=clock.now)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """An empty store in memory."""
+    store = DuckDBStore(":memory:")
+    yield store
+    store.close()

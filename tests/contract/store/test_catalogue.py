@@ -1,0 +1,121 @@
+import pytest
+
+from tests.contract.store.samples import ACME, ACME_2, GLOBEX, START_NS, gpu
+from timeseries.points import Point
+from timeseries.store import Aggregate, LatestQuery, RangeQuery, Store, write
+
+HOSTILE_NAMES = [
+    'gpu"; DROP TABLE "m_gpu"; --',
+    "gpu'; DELETE FROM m_gpu; --",
+    'a"b',
+    "a\\b",
+    "a%b",
+    "a%22b",
+    "a\x00b",
+    "a\nb",
+    " ",
+    "GPU",
+    "time",
+    "tag_gpu",
+    "ünïcode 温度 🔥",
+    "select",
+    "{0}",
+    "?",
+    "$1",
+]
+
+
+def test_measurements_are_sorted_and_only_those_of_the_tenants(store: Store) -> None:
+    write(store, [gpu(0, x=1.0), Point("cpu", {}, {"x": 1.0}, START_NS)], identity=ACME)
+    write(store, [Point("disk", {}, {"x": 1.0}, START_NS)], identity=GLOBEX)
+
+    assert store.measurements(tenants=("acme",)) == ["cpu", "gpu"]
+    assert store.measurements(tenants=None) == ["cpu", "disk", "gpu"]
+    assert store.measurements(tenants=()) == []
+
+
+def test_fields_tell_their_types(store: Store) -> None:
+    write(store, [gpu(0, a=1.0, b=1, c=True, d="text")], identity=ACME)
+
+    assert store.fields("gpu") == {"a": "float", "b": "integer", "c": "boolean", "d": "string"}
+
+
+def test_tags_begin_with_the_identity(store: Store) -> None:
+    write(store, [gpu(0, tags={"aisle": "3"}, x=1.0)], identity=ACME)
+
+    assert store.tags("gpu") == ["tenant", "appliance", "aisle", "gpu"]
+
+
+def test_tag_values_are_sorted_distinct_and_only_those_of_the_tenants(store: Store) -> None:
+    write(store, [gpu(0, gpu="1", x=1.0), gpu(1, gpu="1", x=1.0)], identity=ACME)
+    write(store, [gpu(0, gpu="0", x=1.0)], identity=ACME_2)
+    write(store, [gpu(0, gpu="7", x=1.0)], identity=GLOBEX)
+
+    assert store.tag_values("gpu", "gpu", tenants=("acme",)) == ["0", "1"]
+    assert store.tag_values("gpu", "gpu", tenants=None) == ["0", "1", "7"]
+    assert store.tag_values("gpu", "gpu", tenants=()) == []
+
+
+def test_an_absent_tag_is_no_value(store: Store) -> None:
+    write(store, [gpu(0, tags={"job": "j1"}, x=1.0), gpu(1, x=1.0)], identity=ACME)
+
+    assert store.tag_values("gpu", "job", tenants=None) == ["j1"]
+
+
+def test_an_unknown_measurement_has_nothing(store: Store) -> None:
+    assert store.fields("unknown") == {}
+    assert store.tags("unknown") == []
+    assert store.tag_values("unknown", "tenant", tenants=None) == []
+    assert store.tag_values("unknown", "unknown", tenants=None) == []
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_any_name_is_only_a_name(store: Store, name: str) -> None:
+    write(store, [gpu(0, power_watts=1.0)], identity=GLOBEX)
+    point = Point(name, {name: name}, {name: 2.0}, START_NS)
+
+    assert write(store, [point], identity={"tenant": name, "appliance": name}) == []
+
+    assert store.measurements(tenants=(name,)) == [name]
+    assert store.fields(name) == {name: "float"}
+    assert store.tag_values(name, name, tenants=(name,)) == [name]
+    for aggregate in Aggregate:
+        (series,) = store.query_range(
+            RangeQuery(
+                measurement=name,
+                fields=(name,),
+                start_ns=START_NS,
+                end_ns=START_NS + 1,
+                aggregate=aggregate,
+                tenants=(name,),
+                filters={name: (name,)},
+                group_by=(name, 'no such"tag'),
+            )
+        )
+        assert series.tags == {name: name, 'no such"tag': ""}
+    assert store.latest(LatestQuery(measurement=name, fields=(name,), since_ns=0, tenants=(name,)))[
+        0
+    ].values == {name: 2.0}
+    store.delete_tenant(name)
+    assert store.measurements(tenants=None) == ["gpu"]
+
+
+def test_names_that_differ_only_in_case_are_different(store: Store) -> None:
+    write(store, [Point("m", {"T": "upper", "t": "lower"}, {"F": 1.0, "f": 2}, 0)], identity=ACME)
+    write(store, [Point("M", {}, {"f": "text"}, 0)], identity=ACME)
+
+    assert store.measurements(tenants=None) == ["M", "m"]
+    assert store.fields("m") == {"F": "float", "f": "integer"}
+    assert store.tag_values("m", "T", tenants=None) == ["upper"]
+
+
+def test_a_tag_and_a_field_of_one_name_are_kept_apart(store: Store) -> None:
+    write(store, [Point("gpu", {"model": "tag"}, {"model": "field"}, START_NS)], identity=ACME)
+
+    (row,) = store.latest(
+        LatestQuery(
+            measurement="gpu", fields=("model",), since_ns=0, tenants=None, group_by=("model",)
+        )
+    )
+
+    assert (row.tags, row.values) == ({"model": "tag"}, {"model": "field"})

@@ -1,0 +1,76 @@
+import pytest
+
+from tests.contract.store.samples import ACME, GLOBEX, SECOND_NS, START_NS, gpu
+from timeseries.points import Point
+from timeseries.store import Aggregate, RangeQuery, Store, StoreUnavailableError, write
+
+
+def count(store: Store, *, measurement: str = "gpu") -> float:
+    query = RangeQuery(
+        measurement=measurement,
+        fields=("x",),
+        start_ns=0,
+        end_ns=2**62,
+        aggregate=Aggregate.COUNT,
+        tenants=None,
+    )
+    return sum(value for series in store.query_range(query) for value in series.values)
+
+
+def test_deleting_a_tenant_takes_all_its_samples_and_no_others(store: Store) -> None:
+    write(store, [gpu(0, x=1.0), Point("cpu", {}, {"x": 1.0}, START_NS)], identity=ACME)
+    write(store, [gpu(0, x=1.0)], identity=GLOBEX)
+
+    store.delete_tenant("acme")
+
+    assert store.measurements(tenants=("acme",)) == []
+    assert store.tag_values("gpu", "tenant", tenants=None) == ["globex"]
+    assert count(store) == 1
+
+
+def test_deleting_a_tenant_takes_what_was_queued_before(store: Store) -> None:
+    futures = [store.submit([gpu(i, x=1.0)], identity=ACME) for i in range(10)]
+
+    store.delete_tenant("acme")
+
+    assert all(future.done() for future in futures)
+    assert count(store) == 0
+
+
+def test_retention_deletes_what_is_older_and_keeps_the_instant_itself(store: Store) -> None:
+    write(store, [gpu(i, x=1.0) for i in range(10)], identity=ACME)
+    write(store, [Point("cpu", {}, {"x": 1.0}, START_NS)], identity=GLOBEX)
+
+    store.delete_before(START_NS + 4 * SECOND_NS)
+
+    assert count(store) == 6
+    assert count(store, measurement="cpu") == 0
+
+
+def test_a_tenant_can_write_again_after_its_deletion(store: Store) -> None:
+    write(store, [gpu(0, x=1.0)], identity=ACME)
+    store.delete_tenant("acme")
+    write(store, [gpu(1, x=1.0)], identity=ACME)
+
+    assert count(store) == 1
+
+
+def test_closing_writes_what_is_queued(store: Store) -> None:
+    futures = [store.submit([gpu(i, x=1.0)], identity=ACME) for i in range(10)]
+
+    store.close()
+
+    assert [future.result(timeout=0) for future in futures] == [[]] * 10
+
+
+def test_a_closed_store_says_so(store: Store) -> None:
+    write(store, [gpu(0, x=1.0)], identity=ACME)
+    store.close()
+    store.close()
+
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        store.submit([gpu(0, x=1.0)], identity=ACME)
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        count(store)
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        store.delete_before(0)

@@ -1,0 +1,243 @@
+import dataclasses
+
+import pytest
+
+from core.errors import InvalidInputError
+from tests.contract.store.samples import (
+    ACME,
+    ACME_2,
+    FIVE_MINUTES_NS,
+    GLOBEX,
+    SECOND_NS,
+    START_NS,
+    gpu,
+    gpu_with,
+    power,
+    write_powers,
+)
+from timeseries.points import Point
+from timeseries.store import Aggregate, RangeQuery, Series, Store, write
+
+HOUR = RangeQuery(
+    measurement="gpu",
+    fields=("power_watts",),
+    start_ns=START_NS,
+    end_ns=START_NS + 3600 * SECOND_NS,
+    tenants=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "expected"),
+    [
+        (Aggregate.AVG, 40.0),
+        (Aggregate.MIN, 10.0),
+        (Aggregate.MAX, 100.0),
+        (Aggregate.SUM, 200.0),
+        (Aggregate.COUNT, 5.0),
+        (Aggregate.LAST, 40.0),
+        (Aggregate.P50, 30.0),
+        # Between the 4th and 5th of 5 sorted values: 40 + 0.8 x 60 and 40 + 0.96 x 60.
+        (Aggregate.P95, 88.0),
+        (Aggregate.P99, 97.6),
+    ],
+)
+@pytest.mark.parametrize("kind", [float, int])
+def test_an_aggregate_over_the_whole_range_is_one_value_at_its_start(
+    store: Store, aggregate: Aggregate, expected: float, kind: type[float]
+) -> None:
+    write_powers(store, *map(kind, (10, 20, 30, 100, 40)))
+
+    (series,) = power(store, aggregate)
+
+    assert series.times_ns == [START_NS]
+    assert series.values == [pytest.approx(expected)]
+    assert type(series.values[0]) is float
+
+
+def test_windows_are_aligned_to_the_epoch_and_empty_ones_are_left_out(store: Store) -> None:
+    points = [gpu(seconds, power_watts=seconds) for seconds in (100.0, 299.0, 300.0, 900.0)]
+    write(store, points, identity=ACME)
+
+    (series,) = store.query_range(
+        dataclasses.replace(HOUR, start_ns=START_NS + 60 * SECOND_NS, step_ns=FIVE_MINUTES_NS)
+    )
+
+    assert series.times_ns == [START_NS, START_NS + FIVE_MINUTES_NS, START_NS + 3 * FIVE_MINUTES_NS]
+    assert series.values == [199.5, 300.0, 900.0]
+
+
+def test_windows_before_1970_start_at_or_before_their_samples(store: Store) -> None:
+    write(store, [Point("gpu", {}, {"power_watts": 1.0}, -SECOND_NS)], identity=ACME)
+
+    (series,) = store.query_range(
+        dataclasses.replace(HOUR, start_ns=-(2**70), end_ns=2**70, step_ns=FIVE_MINUTES_NS)
+    )
+
+    assert series.times_ns == [-FIVE_MINUTES_NS]
+
+
+def test_the_start_is_inside_the_range_and_the_end_is_not(store: Store) -> None:
+    write(store, [gpu(0, power_watts=1.0), gpu(3600, power_watts=2.0)], identity=ACME)
+
+    (series,) = store.query_range(dataclasses.replace(HOUR, aggregate=Aggregate.COUNT))
+
+    assert series.values == [1.0]
+
+
+def test_series_come_by_field_and_then_by_group(store: Store) -> None:
+    reading = {"power_watts": 1.0, "fan_percent": 2.0}
+    write(store, [gpu_with(reading, tags={"gpu": name}) for name in "10"], identity=ACME_2)
+    write(store, [gpu(0, gpu="0", power_watts=3.0)], identity=ACME)
+
+    found = store.query_range(
+        dataclasses.replace(
+            HOUR, fields=("power_watts", "fan_percent"), group_by=("appliance", "gpu")
+        )
+    )
+
+    assert found == [
+        Series("fan_percent", {"appliance": "a2", "gpu": "0"}, [START_NS], [2.0]),
+        Series("fan_percent", {"appliance": "a2", "gpu": "1"}, [START_NS], [2.0]),
+        Series("power_watts", {"appliance": "a1", "gpu": "0"}, [START_NS], [3.0]),
+        Series("power_watts", {"appliance": "a2", "gpu": "0"}, [START_NS], [1.0]),
+        Series("power_watts", {"appliance": "a2", "gpu": "1"}, [START_NS], [1.0]),
+    ]
+
+
+def test_a_sample_without_the_tag_is_in_the_group_of_the_empty_value(store: Store) -> None:
+    busy = gpu(0, tags={"job": "j1"}, power_watts=300.0)
+    write(store, [busy, gpu(1, power_watts=50.0)], identity=ACME)
+
+    found = store.query_range(dataclasses.replace(HOUR, group_by=("job",)))
+
+    assert [(series.tags, series.values) for series in found] == [
+        ({"job": ""}, [50.0]),
+        ({"job": "j1"}, [300.0]),
+    ]
+
+
+def test_grouping_by_an_unknown_tag_gives_one_group(store: Store) -> None:
+    write_powers(store, 1.0, 3.0)
+
+    (series,) = store.query_range(dataclasses.replace(HOUR, group_by=("rack",)))
+
+    assert (series.tags, series.values) == ({"rack": ""}, [2.0])
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({"gpu": ("0",)}, [1.0]),
+        ({"gpu": ("0", "1")}, [3.0]),
+        ({"gpu": ("0", "1"), "job": ("j1",)}, [2.0]),
+        ({"job": ("",)}, [5.0]),
+        ({"job": ("", "j1")}, [7.0]),
+        ({"rack": ("",)}, [7.0]),
+        ({"rack": ("r1",)}, []),
+        ({"gpu": ()}, []),
+        ({"gpu": ("' OR 1=1 --",)}, []),
+    ],
+)
+def test_filters_keep_the_samples_whose_tags_have_one_of_the_values(
+    store: Store, filters: dict[str, tuple[str, ...]], expected: list[float]
+) -> None:
+    job = gpu(0, gpu="1", tags={"job": "j1"}, power_watts=2.0)
+    others = [gpu(0, gpu="0", power_watts=1.0), gpu(0, gpu="2", power_watts=4.0)]
+    write(store, [job, *others], identity=ACME)
+
+    found = store.query_range(dataclasses.replace(HOUR, filters=filters, aggregate=Aggregate.SUM))
+
+    assert [value for series in found for value in series.values] == expected
+
+
+@pytest.mark.parametrize(
+    ("tenants", "expected"),
+    [
+        (("acme",), [1.0]),
+        (("globex",), [2.0]),
+        (("acme", "globex"), [3.0]),
+        (None, [3.0]),
+        ((), []),
+        (("",), []),
+        (("stranger",), []),
+    ],
+)
+def test_a_query_sees_only_the_tenants_it_names(
+    store: Store, tenants: tuple[str, ...] | None, expected: list[float]
+) -> None:
+    write(store, [gpu(0, power_watts=1.0)], identity=ACME)
+    write(store, [gpu(0, power_watts=2.0)], identity=GLOBEX)
+
+    found = store.query_range(dataclasses.replace(HOUR, tenants=tenants, aggregate=Aggregate.SUM))
+
+    assert [value for series in found for value in series.values] == expected
+
+
+def test_a_filter_on_the_tenant_tag_cannot_widen_what_is_seen(store: Store) -> None:
+    write(store, [gpu(0, power_watts=2.0)], identity=GLOBEX)
+
+    query = dataclasses.replace(HOUR, tenants=("acme",), filters={"tenant": ("globex",)})
+
+    assert store.query_range(query) == []
+
+
+def test_booleans_count_as_zero_and_one(store: Store) -> None:
+    points = [gpu(i, throttled=value) for i, value in enumerate((True, False, True, True))]
+    write(store, points, identity=ACME)
+
+    (series,) = store.query_range(dataclasses.replace(HOUR, fields=("throttled",)))
+
+    assert series.values == [0.75]
+
+
+def test_text_can_be_counted(store: Store) -> None:
+    write(store, [gpu(0, message="a"), gpu(1, message="b")], identity=ACME)
+
+    (series,) = store.query_range(
+        dataclasses.replace(HOUR, fields=("message",), aggregate=Aggregate.COUNT)
+    )
+
+    assert series.values == [2.0]
+
+
+def test_an_average_of_text_is_refused_by_name(store: Store) -> None:
+    write(store, [gpu(0, message="a")], identity=ACME)
+
+    with pytest.raises(InvalidInputError, match="'message' holds text"):
+        store.query_range(dataclasses.replace(HOUR, fields=("message",)))
+
+
+def test_a_step_of_zero_is_refused(store: Store) -> None:
+    write_powers(store, 1.0)
+
+    with pytest.raises(InvalidInputError, match="step_ns is 0"):
+        store.query_range(dataclasses.replace(HOUR, step_ns=0))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        dataclasses.replace(HOUR, measurement="unknown"),
+        dataclasses.replace(HOUR, fields=("unknown",)),
+        dataclasses.replace(HOUR, fields=()),
+        dataclasses.replace(HOUR, end_ns=START_NS - 1),
+    ],
+)
+def test_what_is_unknown_or_empty_gives_an_empty_answer(store: Store, query: RangeQuery) -> None:
+    write_powers(store, 1.0)
+
+    assert store.query_range(query) == []
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "expected"),
+    [(Aggregate.SUM, 30.0), (Aggregate.COUNT, 2.0), (Aggregate.MAX, 20.0), (Aggregate.LAST, 20.0)],
+)
+def test_a_delivery_that_was_retried_changes_no_total(
+    store: Store, aggregate: Aggregate, expected: float
+) -> None:
+    write_powers(store, 10.0, 20.0)
+    write_powers(store, 10.0, 20.0)
+
+    assert power(store, aggregate)[0].values == [expected]

@@ -1,0 +1,115 @@
+import pytest
+
+from tests.contract.store.samples import ACME, ACME_2, GLOBEX, START_NS, gpu, gpu_with
+from timeseries.points import FieldValue, Point
+from timeseries.store import Latest, LatestQuery, Store, write
+
+
+def newest(store: Store, *fields: str, measurement: str = "gpu") -> list[Latest]:
+    return store.latest(
+        LatestQuery(measurement=measurement, fields=fields, since_ns=0, tenants=None)
+    )
+
+
+def test_a_written_point_can_be_read_at_once(store: Store) -> None:
+    write(store, [gpu(1.5, power_watts=250.5)], identity=ACME)
+
+    assert newest(store, "power_watts") == [
+        Latest(ACME, START_NS + 1_500_000_000, {"power_watts": 250.5})
+    ]
+
+
+@pytest.mark.parametrize("value", [0.1, 2**63 - 1, -(2**63), True, 'H100 \x00 "quoted" \'; --'])
+def test_a_value_comes_back_with_its_type(store: Store, value: FieldValue) -> None:
+    write(store, [gpu(0, reading=value)], identity=ACME)
+
+    (row,) = newest(store, "reading")
+    assert row.values == {"reading": value}
+    assert type(row.values["reading"]) is type(value)
+
+
+def test_the_identity_wins_over_a_sender_who_claims_another(store: Store) -> None:
+    forged = gpu(0, tags={"tenant": "globex", "appliance": "g1"}, power_watts=1.0)
+    write(store, [forged], identity=ACME)
+
+    assert store.tag_values("gpu", "tenant", tenants=None) == ["acme"]
+    assert store.tag_values("gpu", "appliance", tenants=None) == ["a1"]
+
+
+def test_an_integer_written_to_a_float_field_becomes_a_float(store: Store) -> None:
+    write(store, [gpu(0, power_watts=1.5), gpu(1, power_watts=93)], identity=ACME)
+
+    assert newest(store, "power_watts")[0].values == {"power_watts": 93.0}
+    assert store.fields("gpu") == {"power_watts": "float"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(1, 1.5), (1, True), (1.5, True), (1.5, "hot"), (True, 1), (True, "yes"), ("hot", 1.5)],
+)
+def test_a_value_of_another_type_is_refused_and_its_neighbours_are_kept(
+    store: Store, first: FieldValue, second: FieldValue
+) -> None:
+    write(store, [gpu(0, reading=first)], identity=ACME)
+
+    rejected = write(
+        store,
+        [gpu(1, reading=first), gpu(2, reading=second), gpu(3, other=1.0)],
+        identity=ACME,
+    )
+
+    assert [point.index for point in rejected] == [1]
+    assert "'reading'" in rejected[0].reason
+    assert newest(store, "reading", "other")[0].values == {"reading": first, "other": 1.0}
+
+
+def test_a_type_clash_inside_one_new_batch_goes_by_the_first_value(store: Store) -> None:
+    rejected = write(store, [gpu(0, reading=1), gpu(1, reading=1.5)], identity=ACME)
+
+    assert [point.index for point in rejected] == [1]
+    assert store.fields("gpu") == {"reading": "integer"}
+
+
+def test_a_refused_point_leaves_no_field_behind(store: Store) -> None:
+    write(store, [gpu(0, reading=1.0)], identity=ACME)
+    write(store, [gpu(1, brand_new=1.0, reading="hot")], identity=ACME)
+
+    assert store.fields("gpu") == {"reading": "float"}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        gpu(0),
+        gpu(0, power_watts=float("nan")),
+        gpu(0, power_watts=float("inf")),
+        gpu(0, power_watts=2**63),
+        gpu_with({"": 1.0}),
+        gpu_with({"x" * 1000: 1.0}),
+        gpu(0, model="\ud800"),
+        Point("", {}, {"x": 1.0}, START_NS),
+        Point("gpu", {"": "x"}, {"power_watts": 1.0}, START_NS),
+        Point("gpu", {}, {"power_watts": 1.0}, 2**63),
+    ],
+)
+def test_a_point_that_cannot_be_stored_is_refused_with_a_reason(store: Store, bad: Point) -> None:
+    rejected = write(store, [bad, gpu(1, utilization_percent=1.0)], identity=ACME)
+
+    assert [point.index for point in rejected] == [0]
+    assert rejected[0].reason
+    assert newest(store, "utilization_percent")[0].values == {"utilization_percent": 1.0}
+
+
+def test_many_senders_at_once_all_get_their_own_answer(store: Store) -> None:
+    write(store, [gpu(0, power_watts=1.0)], identity=ACME)
+    futures = [
+        store.submit([gpu(i, power_watts="bad" if i % 2 else 1.0)], identity=ACME_2)
+        for i in range(20)
+    ]
+
+    assert [len(future.result(timeout=10)) for future in futures] == [0, 1] * 10
+
+
+def test_no_points_are_no_error(store: Store) -> None:
+    assert write(store, [], identity=GLOBEX) == []
+    assert store.measurements(tenants=None) == []

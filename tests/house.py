@@ -1,0 +1,120 @@
+"""A whole Vedette for tests: the server as a process of its own, with its database beside it.
+
+Integration and end-to-end tests start it on a free port and in a scratch folder, and talk to it as
+agents, programs and browsers do.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+
+from cli.bootstrap import DEMO_PASSWORD, enrolment_secret, prepare_demo
+from cli.composition import open_database
+from core.clock import utc_now
+from core.settings import ServerSettings
+from tests.servers import free_port, running, wait_for
+
+READY_SECONDS = 60
+ALICE, BOB = "alice@acme.example", "bob@acme.example"
+CHARLIE, OLIVIA = "charlie@globex.example", "olivia@vedette.example"
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """Where a test's Vedette lives; `serve` runs its server."""
+
+    data_dir: Path
+    port: int
+    database_url: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def settings(self) -> ServerSettings:
+        return ServerSettings(
+            data_dir=self.data_dir, port=self.port, database_url=self.database_url
+        )
+
+    def environ(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        return {
+            **os.environ,
+            "VEDETTE_DATA_DIR": str(self.data_dir),
+            "VEDETTE_PORT": str(self.port),
+            "DATABASE_URL": self.database_url or self.settings.resolved_database_url,
+            "XDG_CONFIG_HOME": str(self.data_dir / "config"),
+            **(extra or {}),
+        }
+
+    def enrolment_secret(self, tenant: str, *, uses: int = 1) -> str:
+        with open_database(self.settings) as (_engine, sessions):
+            return enrolment_secret(sessions, tenant, uses=uses, now=utc_now())
+
+    def vedette(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "cli.main", *arguments],
+            env=self.environ(), capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    def log(self, name: str) -> str:
+        return (self.data_dir / f"{name}.log").read_text(errors="replace")[-4000:]
+
+
+def make_house(data_dir: Path, *, database_url: str = "") -> House:
+    """Prepare a data folder with the demo's tenants and cast (password `DEMO_PASSWORD`)."""
+    house = House(data_dir=data_dir, port=free_port(), database_url=database_url)
+    with open_database(house.settings) as (_engine, sessions):
+        prepare_demo(sessions, now=utc_now())
+    return house
+
+
+@contextmanager
+def serving(
+    house: House, *, environ: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the server for the length of the block; it answers when the block begins."""
+    log_path = house.data_dir / "server.log"
+    with running(
+        [sys.executable, "-m", "cli.main", "server"],
+        log_path=log_path,
+        environ=house.environ(environ),
+    ) as process:
+        wait_for(lambda: _is_ready(house), seconds=READY_SECONDS, what="the server to answer")
+        yield process
+
+
+@contextmanager
+def agent_of(house: House, *, home: Path, toml: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run an enrolled agent with this configuration for the length of the block."""
+    (home / "agent.toml").write_text(
+        f'portal_urls = ["{house.url}"]\ndata_dir = "{home}"\n{toml}', encoding="utf-8"
+    )
+    with running(
+        [sys.executable, "-m", "cli.main", "agent", "run", "--data-dir", str(home)],
+        log_path=house.data_dir / "agent.log",
+        environ=house.environ(),
+    ) as process:
+        yield process
+
+
+def api_token(house: House, email: str) -> str:
+    """Return a new API token of one of the cast."""
+    reply = requests.post(
+        f"{house.url}/api/v1/tokens", json={"name": "test"}, auth=(email, DEMO_PASSWORD), timeout=10
+    )
+    assert reply.status_code == 201, reply.text
+    return str(reply.json()["secret"])
+
+
+def _is_ready(house: House) -> bool:
+    try:
+        return requests.get(f"{house.url}/health", timeout=1).ok
+    except requests.RequestException:
+        return False

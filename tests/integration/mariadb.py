@@ -1,0 +1,44 @@
+"""A real MariaDB server (Debian package mariadb-server) on a free port and in a scratch folder."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pymysql
+
+from tests.servers import free_port, require_program, running, wait_for
+
+START_SECONDS = 60
+
+
+@contextmanager
+def mariadb_server(folder: Path) -> Iterator[str]:
+    """Run a server for the length of the block; give the SQLAlchemy URL of its empty database."""
+    server = require_program("mariadbd", package="mariadb-server")
+    install = require_program("mariadb-install-db", package="mariadb-server")
+    data, socket_path = folder / "data", folder / "mysqld.sock"
+    port = free_port()
+    subprocess.run(
+        [install, f"--datadir={data}", "--auth-root-authentication-method=normal",
+         "--skip-test-db", "--user=root", "--no-defaults"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    argv = [
+        server, "--no-defaults", f"--datadir={data}", f"--socket={socket_path}", f"--port={port}",
+        "--bind-address=127.0.0.1", f"--pid-file={folder / 'mysqld.pid'}", "--user=root",
+        "--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0", "--skip-log-bin",
+    ]  # fmt: skip
+    with running(argv, log_path=folder / "mysqld.log"):
+        wait_for(lambda: _create_database(port), seconds=START_SECONDS, what="MariaDB to answer")
+        yield f"mysql+pymysql://root@127.0.0.1:{port}/vedette?charset=utf8mb4"
+
+
+def _create_database(port: int) -> bool:
+    try:
+        connection = pymysql.connect(host="127.0.0.1", port=port, user="root")
+    except pymysql.err.OperationalError:
+        return False
+    with connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE IF NOT EXISTS vedette CHARACTER SET utf8mb4")
+    return True

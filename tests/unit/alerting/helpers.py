@@ -1,0 +1,62 @@
+"""Shorthands of the tests in this folder."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from alerting.service import RuleRequest
+from core.clock import to_ns
+from timeseries.points import Point
+from timeseries.store import Store, write
+
+HOT = RuleRequest(
+    name="GPU too hot",
+    measurement="gpu",
+    field="temperature_celsius",
+    window_seconds=60.0,
+    group_by=("gpu",),
+    warning_threshold=80.0,
+    critical_threshold=90.0,
+)
+
+PAYLOAD: dict[str, Any] = {
+    "version": 1,
+    "rule": "GPU <too> hot",
+    "rule_id": "r1",
+    "alert_id": "a1",
+    "expression": "avg(gpu.temperature_celsius) over 5m by appliance, gpu > 85 °C",
+    "tenant": "Acme",
+    "state": "firing",
+    "severity": "critical",
+    "value": 91.0,
+    "value_text": "91 °C",
+    "threshold": 85.0,
+    "threshold_text": "85 °C",
+    "comparison": ">",
+    "tags": {"appliance": "gpu-01", "gpu": "3"},
+    "appliance_id": "x",
+    "started_at": "2026-03-02T12:00:00Z",
+    "fired_at": "2026-03-02T12:00:00Z",
+    "resolved_at": None,
+    "at": "2026-03-02T12:00:00Z",
+    "links": {"rule": "https://portal.example/rules/r1?a=1&b=2"},
+}
+
+
+def hot(**changes: object) -> RuleRequest:
+    """The rule `GPU too hot` with some things changed."""
+    return replace(HOT, **changes)  # type: ignore[arg-type] # the test names real fields
+
+
+def heat(
+    store: Store,
+    *,
+    tenant: str,
+    celsius: float,
+    at: datetime,
+    appliance: str = "a1",
+    gpu: str = "0",
+) -> None:
+    """Write one temperature."""
+    point = Point("gpu", {"gpu": gpu}, {"temperature_celsius": celsius}, to_ns(at))
+    assert write(store, [point], identity={"tenant": tenant, "appliance": appliance}) == []

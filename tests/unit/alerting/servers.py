@@ -1,0 +1,124 @@
+"""Real servers on loopback ports: one takes email, one takes webhooks."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.message import EmailMessage
+from email.parser import BytesParser
+from email.policy import default
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+
+MAIL_USER, MAIL_PASSWORD = "vedette", "p@ss/word"
+
+
+def free_port() -> int:
+    """Return a port on 127.0.0.1 that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Mailbox:
+    """What a mail server took; addresses at `refused.example` are refused."""
+
+    port: int
+    mails: list[EmailMessage] = field(default_factory=list)
+    logins: list[str] = field(default_factory=list)
+
+    async def handle_RCPT(  # noqa: N802 - aiosmtpd's name
+        self,
+        _server: SMTP,
+        _session: Session,
+        envelope: Envelope,
+        address: str,
+        _options: list[str],
+    ) -> str:
+        if address.endswith("@refused.example"):
+            return "550 no such user here"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(  # noqa: N802 - aiosmtpd's name
+        self, _server: SMTP, _session: Session, envelope: Envelope
+    ) -> str:
+        assert isinstance(envelope.content, bytes)
+        self.mails.append(BytesParser(EmailMessage, policy=default).parsebytes(envelope.content))
+        return "250 OK"
+
+    def authenticate(
+        self,
+        _server: SMTP,
+        _session: Session,
+        _envelope: Envelope,
+        _mechanism: str,
+        data: Any,  # noqa: ANN401 - aiosmtpd's type
+    ) -> AuthResult:
+        assert isinstance(data, LoginPassword)
+        self.logins.append(data.login.decode())
+        return AuthResult(success=data.password.decode() == MAIL_PASSWORD, handled=False)
+
+
+@contextmanager
+def mail_server() -> Iterator[Mailbox]:
+    """Run a mail server that knows one user and asks nobody to sign in."""
+    mailbox = Mailbox(free_port())
+    server = Controller(
+        mailbox,
+        hostname="127.0.0.1",
+        port=mailbox.port,
+        authenticator=mailbox.authenticate,
+        auth_require_tls=False,
+    )
+    server.start()
+    try:
+        yield mailbox
+    finally:
+        server.stop()
+
+
+@dataclass
+class Hook:
+    """What a webhook's server took, and the status that it answers with."""
+
+    url: str = ""
+    status: int = 204
+    location: str = ""
+    posts: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+
+
+@contextmanager
+def hook_server() -> Iterator[Hook]:
+    """Run a web server that takes any POST."""
+    hook = Hook()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            hook.posts.append((dict(self.headers), body))
+            self.send_response(hook.status)
+            if hook.location:
+                self.send_header("Location", hook.location)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    hook.url = f"http://127.0.0.1:{server.server_port}/hook"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield hook
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,308 @@
+"""The evaluator on a real store and database: alerts, history and messages of whole episodes."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import pytest
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from alerting.evaluation import EvaluationSummary, evaluate_rules
+from alerting.models import Alert, AlertTransition, Notification, Rule
+from alerting.preview import preview_rule
+from alerting.service import RuleRequest, create_receiver, create_rule, set_rule_enabled
+from alerting.states import AlertState, NoDataPolicy, ReceiverKind, Severity
+from core.db import SessionFactory, transaction
+from core.errors import InvalidInputError
+from tenants.models import Appliance, Tenant, TenantState, User
+from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
+from tests.unit.alerting.helpers import heat, hot
+from timeseries.store import RangeQuery, Series, Store, StoreUnavailableError
+
+URL = "https://portal.example"
+T = TypeVar("T")
+
+
+@dataclass
+class Watch:
+    """Acme's appliance gpu-01 under the eyes of rules that tell a receiver."""
+
+    sessions: SessionFactory
+    store: Store
+    clock: FrozenClock
+    cast: Cast
+    appliance: Appliance
+    receiver_id: str
+
+    def rule(self, request: RuleRequest, *, by: User | None = None) -> Rule:
+        with transaction(self.sessions) as session:
+            return create_rule(session, scope_of(by or self.cast.bob), request, now=NOON)
+
+    def told(self, **changes: object) -> Rule:
+        return self.rule(hot(receiver_ids=[self.receiver_id], **changes))
+
+    def heat(self, celsius: float, *, gpu: str = "0") -> None:
+        heat(
+            self.store, tenant=self.cast.acme.id, appliance=self.appliance.id,
+            celsius=celsius, at=self.clock.now - timedelta(seconds=1), gpu=gpu,
+        )  # fmt: skip
+
+    def evaluate(self, *, after: float = 0.0) -> EvaluationSummary:
+        self.clock.advance(after)
+        return evaluate_rules(self.sessions, self.store, now=self.clock.now, public_url=URL)
+
+    def go(self, celsius: float, *, after: float = 61.0) -> EvaluationSummary:
+        """Let the window pass, write one temperature and evaluate."""
+        self.clock.advance(after)
+        self.heat(celsius)
+        return self.evaluate()
+
+    def read(self, question: Callable[[Session], T]) -> T:
+        with transaction(self.sessions) as session:
+            return question(session)
+
+    def alerts(self) -> list[Alert]:
+        return self.read(lambda s: list(s.scalars(select(Alert).order_by(Alert.id))))
+
+    def moves(self) -> list[tuple[str, str, str]]:
+        order = select(AlertTransition).order_by(AlertTransition.at, AlertTransition.id)
+        rows = self.read(lambda s: list(s.scalars(order)))
+        return [(r.from_state.value, r.to_state.value, r.severity.value) for r in rows]
+
+    def messages(self) -> list[Notification]:
+        return self.read(lambda s: list(s.scalars(select(Notification).order_by(Notification.id))))
+
+
+@pytest.fixture
+def watch(sessions: SessionFactory, store: Store, clock: FrozenClock, cast: Cast) -> Watch:
+    """Everything an evaluation needs, and no rule yet."""
+    with transaction(sessions) as session:
+        appliance = make_appliance(session, session.get_one(Tenant, cast.acme.id), "gpu-01")
+        receiver = create_receiver(
+            session, scope_of(cast.bob), name="ops", kind=ReceiverKind.EMAIL,
+            target="ops@acme.example", now=NOON,
+        )  # fmt: skip
+    return Watch(sessions, store, clock, cast, appliance, receiver.id)
+
+
+def test_an_episode_leaves_its_history_and_its_messages(watch: Watch) -> None:
+    watch.told(for_seconds=60.0)
+    for celsius in (70.0, 85.0, 85.0, 95.0, 70.0):
+        watch.go(celsius)
+    assert watch.moves() == [
+        ("inactive", "pending", "warning"),
+        ("pending", "firing", "warning"),
+        ("firing", "firing", "critical"),
+        ("firing", "resolved", "critical"),
+    ]
+    told = [(m.payload["state"], m.payload["severity"]) for m in watch.messages()]
+    assert told == [("firing", "warning"), ("firing", "critical"), ("resolved", "critical")]
+
+
+def test_a_message_carries_all_that_a_reader_needs(watch: Watch) -> None:
+    rule = watch.told()
+    watch.go(85.5)
+    (message,) = watch.messages()
+    base = f"{URL}/dashboards/appliances/{watch.appliance.id}"
+    assert message.payload | {"alert_id": ""} == {
+        "version": 1,
+        "alert_id": "",
+        "rule_id": rule.id,
+        "rule": "GPU too hot",
+        "expression": (
+            "avg(gpu.temperature_celsius) over 1m by appliance, gpu > 80 °C, critical > 90 °C"
+        ),
+        "tenant": "Acme",
+        "state": "firing",
+        "severity": "warning",
+        "value": 85.5,
+        "value_text": "85.5 °C",
+        "threshold": 80.0,
+        "threshold_text": "80 °C",
+        "comparison": ">",
+        "tags": {"appliance": "gpu-01", "gpu": "0"},
+        "appliance_id": watch.appliance.id,
+        "started_at": "2026-03-02T12:01:01Z",
+        "fired_at": "2026-03-02T12:01:01Z",
+        "resolved_at": None,
+        "at": "2026-03-02T12:01:01Z",
+        "links": {
+            "alerts": f"{URL}/alerts",
+            "rule": f"{URL}/rules/{rule.id}",
+            "appliance": base,
+            "gpu": f"{base}/gpus/0",
+        },
+    }
+
+
+def test_groups_that_never_breached_have_no_row(watch: Watch) -> None:
+    watch.told()
+    watch.heat(60.0, gpu="1")
+    watch.go(85.0, after=0.0)
+    assert [a.tags["gpu"] for a in watch.alerts()] == ["0"]
+
+
+def test_each_group_has_its_own_alert(watch: Watch) -> None:
+    watch.told()
+    watch.heat(95.0, gpu="1")
+    summary = watch.go(85.0, after=0.0)
+    severities = {a.tags["gpu"]: a.severity for a in watch.alerts()}
+    assert severities == {"0": Severity.WARNING, "1": Severity.CRITICAL}
+    assert (summary.rules, summary.transitions, summary.notifications) == (1, 2, 2)
+
+
+def test_a_second_evaluation_of_the_same_value_tells_nothing_new(watch: Watch) -> None:
+    watch.told()
+    watch.go(85.0)
+    assert watch.evaluate(after=1.0).notifications == 0
+    assert len(watch.messages()) == 1
+
+
+def test_a_rule_sees_only_its_own_tenants_samples(watch: Watch) -> None:
+    watch.rule(hot(), by=watch.cast.charlie)
+    watch.go(95.0)
+    assert watch.alerts() == []
+
+
+def test_filters_narrow_the_groups(watch: Watch) -> None:
+    watch.told(filters={"gpu": ["1"]})
+    watch.go(95.0)
+    assert watch.alerts() == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "state", "told"),
+    [
+        (NoDataPolicy.KEEP, AlertState.FIRING, []),
+        (NoDataPolicy.RESOLVE, AlertState.RESOLVED, ["resolved"]),
+        (NoDataPolicy.ALERT, AlertState.NO_DATA, ["no_data"]),
+    ],
+)
+def test_silence_means_what_the_rule_says(
+    watch: Watch, policy: NoDataPolicy, state: AlertState, told: list[str]
+) -> None:
+    watch.told(no_data=policy)
+    watch.go(85.0)
+    watch.evaluate(after=120.0)
+    assert [a.state for a in watch.alerts()] == [state]
+    assert [m.payload["state"] for m in watch.messages()[1:]] == told
+
+
+def test_where_silence_is_an_alert_a_group_that_was_always_fine_raises_it(watch: Watch) -> None:
+    watch.told(no_data=NoDataPolicy.ALERT)
+    watch.go(60.0)
+    assert watch.messages() == []
+    watch.evaluate(after=120.0)
+    (message,) = watch.messages()
+    assert (message.payload["state"], message.payload["value_text"]) == ("no_data", "no data")
+    watch.go(60.0, after=1.0)
+    assert [m.payload["state"] for m in watch.messages()] == ["no_data", "resolved"]
+
+
+def test_silence_means_nothing_until_the_portal_has_listened_for_a_window(watch: Watch) -> None:
+    watch.told(no_data=NoDataPolicy.ALERT)
+    watch.go(85.0)
+    started_at = watch.clock.advance(3600.0)
+    for seconds, expected in ((59, AlertState.FIRING), (60, AlertState.NO_DATA)):
+        evaluate_rules(
+            watch.sessions, watch.store, now=started_at + timedelta(seconds=seconds),
+            listening_since=started_at,
+        )  # fmt: skip
+        assert [a.state for a in watch.alerts()] == [expected]
+
+
+def test_a_group_that_left_a_month_ago_is_forgotten(watch: Watch) -> None:
+    watch.told(no_data=NoDataPolicy.RESOLVE)
+    watch.go(85.0)
+    watch.evaluate(after=120.0)
+    watch.evaluate(after=30 * 86400.0)
+    assert watch.alerts() == []
+
+
+def test_a_rule_switched_off_is_not_evaluated(watch: Watch) -> None:
+    rule = watch.told()
+    with transaction(watch.sessions) as session:
+        set_rule_enabled(session, scope_of(watch.cast.bob), rule.id, is_enabled=False, now=NOON)
+    assert watch.go(95.0).rules == 0
+    assert watch.alerts() == []
+
+
+def test_an_alert_left_by_a_rule_switched_off_meanwhile_is_resolved(watch: Watch) -> None:
+    rule = watch.told()
+    watch.go(95.0)
+    with transaction(watch.sessions) as session:
+        session.execute(update(Rule).where(Rule.id == rule.id).values(is_enabled=False))
+    watch.evaluate(after=1.0)
+    assert [a.state for a in watch.alerts()] == [AlertState.RESOLVED]
+    assert [m.payload["state"] for m in watch.messages()] == ["firing", "resolved"]
+
+
+def test_a_suspended_tenants_rules_rest(watch: Watch) -> None:
+    watch.told()
+    with transaction(watch.sessions) as session:
+        session.get_one(Tenant, watch.cast.acme.id).state = TenantState.SUSPENDED
+    assert watch.go(95.0).rules == 0
+
+
+class PickyStore:
+    """The store it is given, but down for questions about one measurement."""
+
+    def __init__(self, store: Store, down_for: str) -> None:
+        self._store = store
+        self._down_for = down_for
+
+    def query_range(self, query: RangeQuery) -> list[Series]:
+        if query.measurement == self._down_for:
+            raise StoreUnavailableError("The store does not answer. Try again later.")
+        return self._store.query_range(query)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+
+def test_a_rule_that_fails_shows_its_error_and_stops_no_other(
+    watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = watch.told(name="Broken", measurement="disk", field="used_percent")
+    good = watch.told()
+    watch.store = PickyStore(watch.store, down_for="disk")  # type: ignore[assignment]
+    with caplog.at_level(logging.WARNING):
+        summary = watch.go(85.0)
+    assert (summary.rules, summary.failed, summary.transitions) == (2, 1, 1)
+    errors = watch.read(lambda s: {r.id: r.evaluation_error for r in s.scalars(select(Rule))})
+    assert errors == {broken.id: "The store does not answer. Try again later.", good.id: ""}
+
+
+def test_a_store_that_is_down_is_not_silence(watch: Watch) -> None:
+    watch.told(no_data=NoDataPolicy.ALERT)
+    watch.go(85.0)
+    real, watch.store = watch.store, PickyStore(watch.store, down_for="gpu")  # type: ignore[assignment]
+    watch.evaluate(after=120.0)
+    assert [a.state for a in watch.alerts()] == [AlertState.FIRING]
+    watch.store = real
+    watch.go(85.0, after=1.0)
+    assert watch.read(lambda s: s.scalars(select(Rule)).one().evaluation_error) == ""
+
+
+def test_a_preview_shows_each_group_with_its_level_now(watch: Watch) -> None:
+    watch.heat(85.0)
+    watch.heat(60.0, gpu="1")
+    groups = preview_rule(
+        watch.store, scope_of(watch.cast.bob), hot(name="", for_seconds=600.0), now=watch.clock.now
+    )
+    assert [(g.tags["gpu"], g.value, g.severity) for g in groups] == [
+        ("0", 85.0, Severity.WARNING),
+        ("1", 60.0, None),
+    ]
+    assert preview_rule(watch.store, scope_of(watch.cast.charlie), hot(), now=watch.clock.now) == []
+
+
+def test_a_preview_of_a_faulty_rule_names_the_faults(watch: Watch) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        preview_rule(
+            watch.store, scope_of(watch.cast.bob), hot(aggregate="median"), now=watch.clock.now
+        )
+    assert list(caught.value.errors) == ["aggregate"]

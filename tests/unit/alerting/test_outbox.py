@@ -1,0 +1,181 @@
+"""The outbox: every message is delivered, or retried for a day and then given up with its error."""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import select
+
+from alerting.messages import Message
+from alerting.models import Notification, Receiver
+from alerting.notify import DeliveryError, Sender, WebhookSender
+from alerting.outbox import GIVE_UP_AFTER, drain_outbox, retry_delay
+from alerting.service import create_receiver
+from alerting.states import NotificationState, ReceiverKind
+from core.db import SessionFactory, transaction
+from tests.cast import NOON, Cast, scope_of
+from tests.unit.alerting.helpers import PAYLOAD
+from tests.unit.alerting.servers import hook_server
+
+S = NotificationState
+
+
+@dataclass
+class Postbox:
+    """A sender that keeps what it is given, and fails for the receivers in `down`."""
+
+    down: set[str] = field(default_factory=set)
+    sent: list[str] = field(default_factory=list)
+    tried: list[str] = field(default_factory=list)
+
+    def send(self, receiver: Receiver, message: Message) -> None:
+        self.tried.append(message.id)
+        if receiver.name in self.down:
+            raise DeliveryError(f"{receiver.name} does not answer")
+        self.sent.append(message.id)
+
+
+@dataclass
+class Office:
+    """The outbox of acme with two receivers, `ops` and `hook`."""
+
+    sessions: SessionFactory
+    receivers: dict[str, str]
+    tenant_id: str
+
+    def post(self, receiver: str = "ops", *, at: datetime = NOON) -> str:
+        with transaction(self.sessions) as session:
+            row = Notification(
+                tenant_id=self.tenant_id,
+                receiver_id=self.receivers[receiver],
+                payload=PAYLOAD,
+                state=S.WAITING,
+                next_try_at=at,
+                created_at=at,
+            )
+            session.add(row)
+            session.flush()
+            return row.id
+
+    def drain(self, sender: Sender, *, after: timedelta = timedelta(0)) -> int:
+        senders = dict.fromkeys(ReceiverKind, sender)
+        return drain_outbox(self.sessions, senders, now=NOON + after)
+
+    def rows(self) -> dict[str, Notification]:
+        with transaction(self.sessions) as session:
+            return {row.id: row for row in session.scalars(select(Notification))}
+
+
+@pytest.fixture
+def office(sessions: SessionFactory, cast: Cast) -> Office:
+    """An empty outbox."""
+    with transaction(sessions) as session:
+        receivers = {
+            name: create_receiver(
+                session, scope_of(cast.bob), name=name, kind=kind, target=target, now=NOON
+            ).id
+            for name, kind, target in (
+                ("ops", ReceiverKind.EMAIL, "ops@acme.example"),
+                ("hook", ReceiverKind.WEBHOOK, "https://acme.example/hook"),
+            )
+        }
+    return Office(sessions, receivers, cast.acme.id)
+
+
+def test_a_message_is_sent_once(office: Office) -> None:
+    ident, postbox = office.post(), Postbox()
+    assert [office.drain(postbox), office.drain(postbox)] == [1, 0]
+    row = office.rows()[ident]
+    assert (row.state, row.sent_at, row.tries, postbox.sent) == (S.SENT, NOON, 1, [ident])
+
+
+def test_a_failed_message_waits_and_keeps_its_error(office: Office) -> None:
+    ident, postbox = office.post(), Postbox(down={"ops"})
+    assert office.drain(postbox) == 0
+    row = office.rows()[ident]
+    assert (row.state, row.tries, row.last_error) == (S.WAITING, 1, "ops does not answer")
+    assert row.next_try_at == NOON + timedelta(seconds=10)
+
+
+def test_a_failed_message_is_sent_when_its_receiver_is_back(office: Office) -> None:
+    ident, postbox = office.post(), Postbox(down={"ops"})
+    office.drain(postbox)
+    postbox.down.clear()
+    assert office.drain(postbox, after=timedelta(seconds=9)) == 0
+    assert office.drain(postbox, after=timedelta(seconds=10)) == 1
+    assert (office.rows()[ident].tries, office.rows()[ident].last_error) == (2, "")
+
+
+def test_the_wait_doubles_up_to_an_hour() -> None:
+    seconds = [retry_delay(tries).total_seconds() for tries in (1, 2, 3, 9, 10, 10_000)]
+    assert seconds == [10, 20, 40, 2560, 3600, 3600]
+
+
+def test_a_message_is_given_up_after_a_day(office: Office) -> None:
+    ident, postbox = office.post(), Postbox(down={"ops"})
+    office.drain(postbox, after=GIVE_UP_AFTER - timedelta(seconds=1))
+    assert office.rows()[ident].state is S.WAITING
+    office.drain(postbox, after=GIVE_UP_AFTER + timedelta(seconds=9))
+    assert office.rows()[ident].state is S.FAILED
+    assert office.rows()[ident].last_error == "ops does not answer"
+
+
+def test_a_dead_receiver_is_tried_once_a_round_and_delays_no_other(office: Office) -> None:
+    first = [office.post() for _ in range(3)]
+    other, postbox = office.post("hook"), Postbox(down={"ops"})
+    assert office.drain(postbox) == 1
+    assert (postbox.tried, postbox.sent) == ([first[0], other], [other])
+    assert [office.rows()[ident].tries for ident in first] == [1, 0, 0]
+
+
+def test_a_fault_of_the_sender_stops_no_other_message(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Postbox):
+        def send(self, receiver: Receiver, message: Message) -> None:
+            if receiver.name == "ops":
+                raise KeyError("oops")
+            super().send(receiver, message)
+
+    ident, _ = office.post(), office.post("hook")
+    with caplog.at_level(logging.ERROR):
+        assert office.drain(Broken()) == 1
+    assert office.rows()[ident].last_error == "Internal error: KeyError: 'oops'"
+
+
+def test_a_kind_without_a_sender_is_an_error_of_the_message(office: Office) -> None:
+    ident = office.post()
+    assert drain_outbox(office.sessions, {}, now=NOON) == 0
+    assert office.rows()[ident].last_error == "This server sends no messages by email."
+
+
+def test_two_that_drain_at_once_send_each_message_once(office: Office) -> None:
+    idents, postbox = [office.post() for _ in range(6)], Postbox()
+    with ThreadPoolExecutor(2) as pool:
+        counts = list(pool.map(lambda _: office.drain(postbox), range(2)))
+    assert (sum(counts), sorted(postbox.sent)) == (6, idents)
+
+
+def test_a_message_claimed_by_one_that_died_is_sent_after_the_lease(office: Office) -> None:
+    class Killed(Postbox):
+        def send(self, receiver: Receiver, message: Message) -> None:
+            raise KeyboardInterrupt(receiver.name, message.id)
+
+    ident, postbox = office.post(), Postbox()
+    with pytest.raises(KeyboardInterrupt):
+        office.drain(Killed())
+    assert office.drain(postbox, after=timedelta(minutes=4)) == 0
+    assert office.drain(postbox, after=timedelta(minutes=5)) == 1
+    assert office.rows()[ident].tries == 2
+
+
+def test_a_message_goes_all_the_way_to_a_real_server(office: Office) -> None:
+    ident = office.post("hook")
+    with hook_server() as hook:
+        with transaction(office.sessions) as session:
+            session.get_one(Receiver, office.receivers["hook"]).target = hook.url
+        assert office.drain(WebhookSender(5.0)) == 1
+    assert office.rows()[ident].state is S.SENT
+    assert len(hook.posts) == 1

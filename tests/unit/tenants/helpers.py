@@ -1,0 +1,22 @@
+"""Shorthands of the tests in this folder."""
+
+from datetime import timedelta
+
+from sqlalchemy.orm import Session
+
+from tenants.appliances import create_enrolment_token, enrol_appliance
+from tenants.models import Appliance, User
+from tests.cast import NOON, scope_of
+
+DAY = timedelta(days=1)
+
+
+def enrolment_secret(session: Session, by: User, *, uses: int = 1) -> str:
+    """Return the secret of a token that lasts a day from noon."""
+    _, secret = create_enrolment_token(session, scope_of(by), uses=uses, lifetime=DAY, now=NOON)
+    return secret
+
+
+def enrol(session: Session, secret: str, name: str = "gpu-01") -> tuple[Appliance, str]:
+    """Enrol an appliance at noon."""
+    return enrol_appliance(session, secret=secret, name=name, inventory={}, now=NOON)

@@ -1,0 +1,135 @@
+"""Enrolment: tokens are spent once, whoever comes first, and agents keep their own secret."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from core.db import SessionFactory, transaction
+from core.errors import ForbiddenError, InvalidInputError, UnauthenticatedError
+from tenants.appliances import (
+    authenticate_agent,
+    create_enrolment_token,
+    enrol_appliance,
+    revoke_appliance,
+)
+from tenants.models import Appliance, ApplianceState, Tenant, TenantState
+from tests.cast import NOON, Cast, scope_of
+from tests.unit.tenants.helpers import DAY, enrol, enrolment_secret
+
+
+def test_an_enrolled_appliance_belongs_to_the_tokens_tenant(session: Session, cast: Cast) -> None:
+    appliance, secret = enrol(session, enrolment_secret(session, cast.alice))
+    assert secret.startswith("vda_")
+    assert (appliance.tenant_id, appliance.state) == (cast.acme.id, ApplianceState.ENROLLED)
+    assert authenticate_agent(session, secret).id == appliance.id
+
+
+def test_a_token_is_spent_by_its_uses(session: Session, cast: Cast) -> None:
+    secret = enrolment_secret(session, cast.alice, uses=2)
+    enrol(session, secret, "gpu-01")
+    enrol(session, secret, "gpu-02")
+    with pytest.raises(UnauthenticatedError, match="wrong, expired or used up"):
+        enrol(session, secret, "gpu-03")
+
+
+def test_a_wrong_token_enrols_nobody(session: Session, cast: Cast) -> None:
+    enrolment_secret(session, cast.alice)
+    with pytest.raises(UnauthenticatedError):
+        enrol(session, "vde_guessed")
+
+
+def test_a_token_expires(session: Session, cast: Cast) -> None:
+    secret = enrolment_secret(session, cast.alice)
+    with pytest.raises(UnauthenticatedError):
+        enrol_appliance(session, secret=secret, name="gpu-01", inventory={}, now=NOON + DAY)
+
+
+def test_one_of_two_that_race_for_the_last_use_gets_it(
+    sessions: SessionFactory, cast: Cast
+) -> None:
+    with transaction(sessions) as session:
+        secret = enrolment_secret(session, cast.alice)
+
+    def race(name: str) -> bool:
+        try:
+            with transaction(sessions) as session:
+                enrol(session, secret, name)
+        except UnauthenticatedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        won = list(pool.map(race, ["gpu-01", "gpu-02"]))
+    assert sorted(won) == [False, True]
+    with transaction(sessions) as session:
+        assert session.scalar(select(func.count()).select_from(Appliance)) == 1
+
+
+def test_a_refused_enrolment_does_not_spend_the_token(sessions: SessionFactory, cast: Cast) -> None:
+    with transaction(sessions) as session:
+        secret = enrolment_secret(session, cast.alice)
+    with (
+        pytest.raises(InvalidInputError, match="can't be enrolled"),
+        transaction(sessions) as session,
+    ):
+        enrol(session, secret, "no spaces, please")
+    with transaction(sessions) as session:
+        assert enrol(session, secret, "gpu-01")[0].name == "gpu-01"
+
+
+def test_a_taken_name_gets_a_number_within_the_tenant_only(session: Session, cast: Cast) -> None:
+    secret = enrolment_secret(session, cast.alice, uses=3)
+    names = [enrol(session, secret)[0].name for _ in range(3)]
+    assert names == ["gpu-01", "gpu-01-2", "gpu-01-3"]
+    assert enrol(session, enrolment_secret(session, cast.charlie))[0].name == "gpu-01"
+
+
+def test_the_tokens_place_and_labels_win_over_the_agents(session: Session, cast: Cast) -> None:
+    _, secret = create_enrolment_token(
+        session, scope_of(cast.alice), site="Lyon", labels={"tier": "gold"}, lifetime=DAY, now=NOON
+    )
+    appliance, _ = enrol_appliance(
+        session, secret=secret, name="gpu-01", inventory={}, site="Mars", region="eu-west",
+        labels={"tier": "tin", "rack": "7"}, now=NOON,
+    )  # fmt: skip
+    assert (appliance.site, appliance.region) == ("Lyon", "eu-west")
+    assert appliance.labels == {"tier": "gold", "rack": "7"}
+
+
+def test_only_an_admin_of_a_tenant_makes_tokens(session: Session, cast: Cast) -> None:
+    for user in (cast.bob, cast.olivia):
+        with pytest.raises(ForbiddenError):
+            enrolment_secret(session, user)
+
+
+def test_a_tokens_faults_are_reported_together(session: Session, cast: Cast) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        create_enrolment_token(
+            session, scope_of(cast.alice), site="x" * 101, uses=0, lifetime=timedelta(0), now=NOON
+        )
+    assert sorted(caught.value.errors) == ["lifetime", "site", "uses"]
+
+
+def test_a_revoked_agent_is_refused_by_name(session: Session, cast: Cast) -> None:
+    appliance, secret = enrol(session, enrolment_secret(session, cast.alice))
+    revoke_appliance(session, scope_of(cast.alice), appliance.id, now=NOON)
+    with pytest.raises(UnauthenticatedError, match="'gpu-01' was revoked"):
+        authenticate_agent(session, secret)
+
+
+def test_an_unknown_agent_is_told_to_enrol(session: Session) -> None:
+    with pytest.raises(UnauthenticatedError, match="Enrol the appliance again"):
+        authenticate_agent(session, "vda_unknown")
+
+
+def test_a_suspended_tenants_agents_are_refused_at_both_doors(session: Session, cast: Cast) -> None:
+    secret = enrolment_secret(session, cast.alice, uses=2)
+    _, agent_secret = enrol(session, secret)
+    session.get_one(Tenant, cast.acme.id).state = TenantState.SUSPENDED
+    with pytest.raises(UnauthenticatedError, match="'Acme' is suspended"):
+        authenticate_agent(session, agent_secret)
+    with pytest.raises(UnauthenticatedError, match="'Acme' is suspended"):
+        enrol(session, secret)

@@ -1,0 +1,137 @@
+"""Silence: from online over stale and unreachable to lost, and the brake on mass outages."""
+
+import logging
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy.orm import Session
+
+from tenants.appliances import ApplianceChange, record_heartbeat, sweep_appliances
+from tenants.liveness import TRANSITIONS, Thresholds, next_state
+from tenants.models import Appliance, ApplianceState, Tenant
+from tests.cast import NOON, Cast, make_appliance
+from tests.diagrams import diagram_of
+
+S = ApplianceState
+THRESHOLDS = Thresholds(timedelta(seconds=30), timedelta(seconds=90), timedelta(seconds=600))
+
+
+def sweep(
+    session: Session, silence_seconds: float, *, listening_for: float | None = None
+) -> list[ApplianceChange]:
+    now = NOON + timedelta(seconds=silence_seconds)
+    since = None if listening_for is None else now - timedelta(seconds=listening_for)
+    return sweep_appliances(
+        session,
+        now=now,
+        stale_after=THRESHOLDS.stale_after,
+        unreachable_after=THRESHOLDS.unreachable_after,
+        lost_after=THRESHOLDS.lost_after,
+        listening_since=since,
+    )
+
+
+def fleet(session: Session, cast: Cast, count: int) -> list[Appliance]:
+    tenant = session.get_one(Tenant, cast.acme.id)
+    return [make_appliance(session, tenant, f"gpu-{n:02}") for n in range(count)]
+
+
+def hear(session: Session, appliance: Appliance, after_seconds: float) -> None:
+    at = NOON + timedelta(seconds=after_seconds)
+    record_heartbeat(session, appliance.id, inventory={}, agent_version="0.1.0", sent_at=at, now=at)
+
+
+@pytest.mark.parametrize("current", list(S))
+@pytest.mark.parametrize(
+    ("seconds", "by_silence"),
+    [(0, S.ONLINE), (30, S.ONLINE), (31, S.STALE), (91, S.UNREACHABLE), (601, S.LOST)],
+)
+def test_silence_only_makes_a_state_worse(
+    current: ApplianceState, seconds: int, by_silence: ApplianceState
+) -> None:
+    order = [S.ENROLLED, S.ONLINE, S.STALE, S.UNREACHABLE, S.LOST]
+    worse = max(current, by_silence, key=order.index)
+    expected = current if by_silence is S.ONLINE else worse
+    assert next_state(current, timedelta(seconds=seconds), THRESHOLDS) is expected
+
+
+def test_an_appliance_goes_quiet_step_by_step(session: Session, cast: Cast) -> None:
+    (appliance,) = fleet(session, cast, 1)
+    seen = [[change.after for change in sweep(session, at)] for at in (10, 40, 50, 100, 700, 710)]
+    assert seen == [[], [S.STALE], [], [S.UNREACHABLE], [S.LOST], []]
+    assert appliance.state is S.LOST
+
+
+def test_a_change_names_the_appliance_and_both_states(session: Session, cast: Cast) -> None:
+    (appliance,) = fleet(session, cast, 1)
+    assert sweep(session, 100) == [
+        ApplianceChange(
+            appliance_id=appliance.id,
+            tenant_id=cast.acme.id,
+            name="gpu-00",
+            before=S.ONLINE,
+            after=S.UNREACHABLE,
+        )
+    ]
+
+
+def test_an_appliance_that_never_reported_goes_quiet_too(session: Session, cast: Cast) -> None:
+    (appliance,) = fleet(session, cast, 1)
+    appliance.state, appliance.last_seen_at = S.ENROLLED, None
+    session.flush()
+    assert [change.after for change in sweep(session, 40)] == [S.STALE]
+
+
+def test_a_revoked_appliance_is_left_alone(session: Session, cast: Cast) -> None:
+    (appliance,) = fleet(session, cast, 1)
+    appliance.revoked_at = NOON
+    session.flush()
+    assert sweep(session, 700) == []
+
+
+def test_the_portals_own_downtime_is_nobodys_silence(session: Session, cast: Cast) -> None:
+    fleet(session, cast, 1)
+    assert sweep(session, 3600, listening_for=10) == []
+    assert [change.after for change in sweep(session, 3640, listening_for=50)] == [S.STALE]
+
+
+def test_the_brake_keeps_a_fleet_that_vanished_together_from_being_lost(
+    session: Session, cast: Cast, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet(session, cast, 5)
+    with caplog.at_level(logging.WARNING):
+        changes = sweep(session, 700)
+    assert [change.after for change in changes] == [S.UNREACHABLE] * 5
+    assert "silent together" in caplog.text
+
+
+def test_the_brake_holds_those_already_unreachable(session: Session, cast: Cast) -> None:
+    fleet(session, cast, 6)
+    sweep(session, 100)
+    assert sweep(session, 700) == []
+
+
+def test_the_brake_lets_go_once_enough_are_heard(session: Session, cast: Cast) -> None:
+    appliances = fleet(session, cast, 6)
+    sweep(session, 700)
+    for appliance in appliances[:3]:
+        hear(session, appliance, 700)
+    assert [change.after for change in sweep(session, 701)] == [S.LOST] * 3
+
+
+def test_a_small_or_partial_outage_is_no_reason_to_brake(session: Session, cast: Cast) -> None:
+    appliances = fleet(session, cast, 10)
+    for appliance in appliances[:5]:
+        hear(session, appliance, 700)
+    assert [change.after for change in sweep(session, 700)] == [S.LOST] * 5
+
+
+def test_four_appliances_are_too_few_to_brake(session: Session, cast: Cast) -> None:
+    fleet(session, cast, 4)
+    assert [change.after for change in sweep(session, 700)] == [S.LOST] * 4
+
+
+def test_the_diagram_is_the_table() -> None:
+    diagram = diagram_of(Path("docs/states/appliance.md"))
+    assert diagram == {(a.value, b.value) for a, after in TRANSITIONS.items() for b in after}

@@ -1,0 +1,130 @@
+"""Signing in: passwords, browser sessions, API tokens."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.errors import InvalidInputError, NotFoundError, UnauthenticatedError
+from tenants.models import APIToken, LoginSession, TenantState, User
+from tenants.signin import (
+    authenticate,
+    create_api_token,
+    end_session,
+    list_api_tokens,
+    revoke_api_token,
+    session_user,
+    start_session,
+    token_user,
+)
+from tests.cast import NOON, PASSWORD, Cast, scope_of
+from tests.unit.tenants.helpers import DAY
+
+
+def test_the_right_password_signs_in_whatever_the_case_of_the_address(
+    session: Session, cast: Cast
+) -> None:
+    assert authenticate(session, email=" Bob@ACME.example ", password=PASSWORD).id == cast.bob.id
+
+
+def test_a_wrong_password_and_an_unknown_address_get_the_same_answer(
+    session: Session, cast: Cast
+) -> None:
+    messages = set()
+    for email in (cast.bob.email, "nobody@acme.example"):
+        with pytest.raises(UnauthenticatedError) as caught:
+            authenticate(session, email=email, password="a wrong password")
+        messages.add(caught.value.message)
+    assert len(messages) == 1
+
+
+def test_a_locked_user_is_told_so_only_with_the_right_password(
+    session: Session, cast: Cast
+) -> None:
+    session.get_one(User, cast.bob.id).is_active = False
+    with pytest.raises(UnauthenticatedError, match="account is locked"):
+        authenticate(session, email=cast.bob.email, password=PASSWORD)
+    with pytest.raises(UnauthenticatedError, match="password is wrong"):
+        authenticate(session, email=cast.bob.email, password="a wrong password")
+
+
+def test_users_of_a_suspended_tenant_stay_outside_by_every_door(
+    session: Session, cast: Cast
+) -> None:
+    cookie = start_session(session, cast.bob, now=NOON, lifetime=DAY)
+    _, token = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)
+    tenant = session.get_one(User, cast.bob.id).tenant
+    assert tenant is not None
+    tenant.state = TenantState.SUSPENDED
+    with pytest.raises(UnauthenticatedError, match="suspended"):
+        authenticate(session, email=cast.bob.email, password=PASSWORD)
+    assert session_user(session, cookie, now=NOON) is None
+    assert token_user(session, token, now=NOON) is None
+
+
+def test_a_session_lasts_until_its_lifetime_is_over(session: Session, cast: Cast) -> None:
+    secret = start_session(session, cast.bob, now=NOON, lifetime=DAY)
+    last = session_user(session, secret, now=NOON + DAY - timedelta(microseconds=1))
+    assert last is not None
+    assert last.id == cast.bob.id
+    assert session_user(session, secret, now=NOON + DAY) is None
+
+
+def test_an_ended_session_is_over(session: Session, cast: Cast) -> None:
+    secret = start_session(session, cast.bob, now=NOON, lifetime=DAY)
+    end_session(session, secret)
+    end_session(session, secret)
+    assert session_user(session, secret, now=NOON) is None
+
+
+def test_signing_in_clears_the_users_expired_sessions(session: Session, cast: Cast) -> None:
+    start_session(session, cast.bob, now=NOON, lifetime=DAY)
+    start_session(session, cast.bob, now=NOON + 2 * DAY, lifetime=DAY)
+    assert len(session.scalars(select(LoginSession)).all()) == 1
+
+
+def test_secrets_are_stored_only_as_hashes(session: Session, cast: Cast) -> None:
+    secret = start_session(session, cast.bob, now=NOON, lifetime=DAY)
+    token, token_secret = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)
+    stored = session.scalars(select(LoginSession)).one()
+    assert secret.startswith("vds_")
+    assert token_secret.startswith("vdt_")
+    assert secret not in vars(stored).values()
+    assert token_secret not in vars(token).values()
+
+
+def test_a_token_acts_as_its_user_until_it_is_revoked(session: Session, cast: Cast) -> None:
+    token, secret = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)
+    found = token_user(session, secret, now=NOON)
+    assert found is not None
+    assert found.id == cast.bob.id
+    revoke_api_token(session, scope_of(cast.bob), token.id, now=NOON)
+    assert token_user(session, secret, now=NOON) is None
+
+
+def test_revoking_twice_keeps_the_first_instant(session: Session, cast: Cast) -> None:
+    token, _ = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)
+    for now in (NOON, NOON + DAY):
+        revoke_api_token(session, scope_of(cast.bob), token.id, now=now)
+    assert token.revoked_at == NOON
+
+
+def test_everybody_sees_and_revokes_only_their_own_tokens(session: Session, cast: Cast) -> None:
+    token, _ = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)
+    for other in (cast.alice, cast.charlie, cast.olivia):
+        assert list_api_tokens(session, scope_of(other)) == []
+        with pytest.raises(NotFoundError):
+            revoke_api_token(session, scope_of(other), token.id, now=NOON)
+    assert list_api_tokens(session, scope_of(cast.bob)) == [token]
+
+
+def test_a_token_needs_a_name(session: Session, cast: Cast) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        create_api_token(session, scope_of(cast.bob), name="  ", now=NOON)
+    assert list(caught.value.errors) == ["name"]
+    assert session.scalars(select(APIToken)).all() == []
+
+
+def test_an_unknown_token_is_nobody(session: Session) -> None:
+    assert token_user(session, "vdt_unknown", now=NOON) is None

@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import pytest
+
+from core.errors import ConfigurationError
+from timeseries.open_store import open_store
+from timeseries.store import StoreUnavailableError
+
+LINE = "known are duckdb:///relative/path, duckdb:////absolute/path"
+
+
+def test_three_slashes_are_a_path_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    open_store("duckdb:///var/samples.duckdb").close()
+
+    assert (tmp_path / "var" / "samples.duckdb").is_file()
+
+
+def test_four_slashes_are_a_path_from_the_root(tmp_path: Path) -> None:
+    open_store(f"duckdb:///{tmp_path}/samples.duckdb").close()
+
+    assert (tmp_path / "samples.duckdb").is_file()
+
+
+@pytest.mark.parametrize("url", ["duckdb://", "duckdb:///", "duckdb:///:memory:"])
+def test_no_path_is_a_store_in_memory(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    open_store(url).close()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_scheme_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(ConfigurationError, match=f"starts with sqlite://; {LINE}"):
+        open_store("sqlite:///x.db")
+
+
+def test_a_password_in_a_refused_url_is_not_shown() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        open_store("nosuchdb://user:hunter2@host/db")
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_url_without_a_scheme_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="has no scheme"):
+        open_store("samples.duckdb")
+
+
+def test_two_slashes_and_a_path_are_told_from_three() -> None:
+    with pytest.raises(ConfigurationError, match=r"write duckdb:///var/x\.duckdb"):
+        open_store("duckdb://var/x.duckdb")
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("no database at all\n" * 1000)
+
+    with pytest.raises(StoreUnavailableError, match=r"notes\.txt can't be opened: .*not a valid"):
+        open_store(f"duckdb:///{path}")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StoreUnavailableError, match=r"folder of .*can't be made"):
+        open_store(f"duckdb:///{tmp_path}/file/x.duckdb")

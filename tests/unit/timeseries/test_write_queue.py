@@ -1,0 +1,85 @@
+import threading
+
+import pytest
+
+from core.errors import OverloadedError
+from timeseries.points import Point
+from timeseries.store import StoreUnavailableError
+from timeseries.write_queue import Chore, Submission, WriteQueue
+
+
+def submission(points: int) -> Submission:
+    return Submission([Point("m", {}, {"f": 1.0}, 1)] * points, {})
+
+
+def queue(*, max_points: int = 100, max_group_points: int = 100) -> WriteQueue:
+    return WriteQueue(max_points=max_points, max_group_points=max_group_points)
+
+
+def test_what_piled_up_is_taken_together_in_order() -> None:
+    waiting = queue()
+    items = [submission(1), submission(2), submission(3)]
+    for item in items:
+        waiting.put(item)
+
+    assert waiting.take() == items
+
+
+def test_a_group_ends_when_it_is_large_enough() -> None:
+    waiting = queue(max_group_points=3)
+    items = [submission(2), submission(2), submission(2)]
+    for item in items:
+        waiting.put(item)
+
+    assert [waiting.take(), waiting.take()] == [items[:2], items[2:]]
+
+
+def test_a_chore_is_taken_alone_and_in_turn() -> None:
+    waiting = queue()
+    before, chore, after = submission(1), Chore(lambda: None), submission(1)
+    for item in (before, chore, after):
+        waiting.put(item)
+
+    assert [waiting.take(), waiting.take(), waiting.take()] == [[before], chore, [after]]
+
+
+def test_points_over_the_limit_are_refused_until_some_were_taken() -> None:
+    waiting = queue(max_points=10)
+    waiting.put(submission(8))
+    with pytest.raises(OverloadedError, match="8 points wait to be written, 10 may"):
+        waiting.put(submission(3))
+
+    waiting.take()
+    waiting.put(submission(3))
+
+    assert waiting.take() is not None
+
+
+def test_a_body_over_the_limit_is_taken_by_an_empty_queue() -> None:
+    waiting = queue(max_points=10)
+
+    waiting.put(submission(50))
+
+    assert waiting.take() is not None
+
+
+def test_a_closed_queue_hands_out_what_waits_and_then_nothing() -> None:
+    waiting = queue()
+    item = submission(1)
+    waiting.put(item)
+    waiting.close()
+
+    assert [waiting.take(), waiting.take()] == [[item], None]
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        waiting.put(submission(1))
+
+
+def test_closing_wakes_the_taker() -> None:
+    waiting = queue()
+    taker = threading.Thread(target=waiting.take)
+    taker.start()
+
+    waiting.close()
+    taker.join(timeout=10)
+
+    assert not taker.is_alive()

@@ -1,0 +1,209 @@
+r"""The exact grammar of one line of Influx line protocol.
+
+    measurement[,tag=value ...] field=value[,field=value ...] [timestamp]
+
+A *logical line* is what one point takes: usually a physical line, several where a quoted string
+holds raw newlines. In names and tags a backslash escapes only the comma, space or equals sign
+right after it and is a plain character elsewhere; in strings it escapes `"` and itself.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+
+from timeseries.points import FieldValue, Point
+
+MIN_INT64 = -(2**63)
+MAX_INT64 = 2**63 - 1
+MAX_UINT64 = 2**64 - 1
+
+BOOLEANS: dict[str, bool] = dict.fromkeys(("t", "T", "true", "True", "TRUE"), True) | dict.fromkeys(
+    ("f", "F", "false", "False", "FALSE"), False
+)
+
+# Possessive repeats (`++`) never try again shorter, so no line makes a match quadratic.
+_MEASUREMENT = re.compile(r"(?:[^, \\\n]++|\\[, ]?)++")
+_KEY = re.compile(r"(?:[^,= \\\n]++|\\[,= ]?)++")
+_STRING = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL)
+_BARE_VALUE = re.compile(r"[^, ]*")
+_FLOAT = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
+_INTEGER = re.compile(r"[+-]?[0-9]+i")
+_UNSIGNED = re.compile(r"[0-9]+u")
+_TIMESTAMP = re.compile(r"-?[0-9]+")
+_NOT_A_NUMBER = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+
+_MAX_DIGITS = 100
+_HEAD = re.compile(r" *(?:[^ \\\n]++|\\ ?)*+")
+_STRING_START = re.compile(r'(?<!\\)="')
+_ESCAPED_IN_MEASUREMENT = re.compile(r"\\([, ])")
+_ESCAPED_IN_KEY = re.compile(r"\\([,= ])")
+_ESCAPED_IN_STRING = re.compile(r'\\(["\\])')
+_ENDS_VALUE = frozenset(", ")
+
+
+class LineFaultError(Exception):
+    """A line breaks the grammar; the message says where and how."""
+
+
+def logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each logical line with the 1-based number of its first physical line."""
+    number, start, size = 1, 0, len(text)
+    while start < size:
+        newline = text.find("\n", start)
+        end = size if newline < 0 else newline
+        line = text[start:end]
+        if '"' in line and not line.lstrip(" ").startswith("#"):
+            end = _end_of_quoted_line(text, start)
+            line = text[start:end]
+            yield number, line
+            number += line.count("\n")
+        else:
+            yield number, line
+        number += 1
+        start = end + 1
+
+
+def parse_line(line: str, *, multiplier: int, default_time_ns: int) -> Point | None:
+    """Parse one logical line; None for a blank line or a comment.
+
+    Args:
+        line: without its newline at the end.
+        multiplier: nanoseconds in one unit of the timestamp.
+        default_time_ns: the time of a line that carries none.
+
+    Raises:
+        LineFaultError: the line is bad.
+    """
+    line = line.removesuffix("\r").strip(" ")
+    if not line or line.startswith("#"):
+        return None
+    measurement, position = _parse_measurement(line)
+    tags, position = _parse_tags(line, position)
+    fields, position = _parse_fields(line, _skip_spaces(line, position))
+    position = _skip_spaces(line, position)
+    time_ns = default_time_ns
+    if position < len(line):
+        time_ns = _parse_time(line[position:], multiplier)
+    return Point(measurement, tags, fields, time_ns)
+
+
+def parse_bare_value(text: str) -> FieldValue:
+    """Parse an unquoted field value: float, `1i`, `1u` or a boolean.
+
+    Raises:
+        LineFaultError: it is none of them, or out of range.
+    """
+    if _FLOAT.fullmatch(text):
+        number = float(text)
+        if math.isinf(number):
+            raise LineFaultError(f"{text} is out of the range of a 64 bit float")
+        return number
+    if _INTEGER.fullmatch(text):
+        return _to_int(text[:-1], 1, MIN_INT64, MAX_INT64)
+    if _UNSIGNED.fullmatch(text):
+        return _to_int(text[:-1], 1, 0, MAX_UINT64)
+    if text in BOOLEANS:
+        return BOOLEANS[text]
+    if not text:
+        raise LineFaultError("it has no value")
+    if _NOT_A_NUMBER.fullmatch(text):
+        raise LineFaultError(f"{text} can't be stored; leave the field out instead")
+    raise LineFaultError(
+        f"{text} is no float, integer (1i), unsigned (1u), boolean or quoted string"
+    )
+
+
+def _end_of_quoted_line(text: str, start: int) -> int:
+    """Return where the line at `start` ends, newlines inside closed strings being part of it."""
+    head = _HEAD.match(text, start)
+    position = head.end() if head else start
+    while True:
+        newline = text.find("\n", position)
+        end = len(text) if newline < 0 else newline
+        opening = _STRING_START.search(text, position, end)
+        string = _STRING.match(text, opening.end() - 1) if opening else None
+        if string is None:
+            return end
+        position = string.end()
+
+
+def _parse_measurement(line: str) -> tuple[str, int]:
+    match = _MEASUREMENT.match(line)
+    if match is None:
+        raise LineFaultError("the measurement is missing")
+    return _ESCAPED_IN_MEASUREMENT.sub(r"\1", match[0]), match.end()
+
+
+def _parse_tags(line: str, position: int) -> tuple[dict[str, str], int]:
+    tags: dict[str, str] = {}
+    while line.startswith(",", position):
+        name, position = _parse_key(line, position + 1, kind="tag")
+        value = _KEY.match(line, position)
+        if value is None:
+            raise LineFaultError(f"tag {name!r} has no value")
+        if line.startswith("=", value.end()):
+            raise LineFaultError(f"the value of tag {name!r} holds an equals sign; write \\=")
+        if name in tags:
+            raise LineFaultError(f"tag {name!r} is given twice")
+        tags[name] = _ESCAPED_IN_KEY.sub(r"\1", value[0])
+        position = value.end()
+    return tags, position
+
+
+def _parse_fields(line: str, position: int) -> tuple[dict[str, FieldValue], int]:
+    if position >= len(line):
+        raise LineFaultError("there are no fields")
+    fields: dict[str, FieldValue] = {}
+    while True:
+        name, position = _parse_key(line, position, kind="field")
+        fields[name], position = _parse_field_value(line, position, name)
+        if not line.startswith(",", position):
+            return fields, position
+        position += 1
+
+
+def _parse_key(line: str, position: int, *, kind: str) -> tuple[str, int]:
+    """Parse a key and the equals sign behind it."""
+    match = _KEY.match(line, position)
+    if match is None:
+        raise LineFaultError(f"a {kind} has no name (character {position + 1})")
+    name = _ESCAPED_IN_KEY.sub(r"\1", match[0])
+    if not line.startswith("=", match.end()):
+        raise LineFaultError(f"{kind} {name!r} has no value: an equals sign is missing")
+    return name, match.end() + 1
+
+
+def _parse_field_value(line: str, position: int, name: str) -> tuple[FieldValue, int]:
+    if line.startswith('"', position):
+        string = _STRING.match(line, position)
+        if string is None:
+            raise LineFaultError(f"field {name!r}: the string is not closed")
+        if line[string.end() : string.end() + 1] not in _ENDS_VALUE | {""}:
+            raise LineFaultError(f"field {name!r}: something follows the closing quote")
+        return _ESCAPED_IN_STRING.sub(r"\1", string[1]), string.end()
+    match = _BARE_VALUE.match(line, position)
+    text = match[0] if match else ""
+    try:
+        return parse_bare_value(text), position + len(text)
+    except LineFaultError as fault:
+        raise LineFaultError(f"field {name!r}: {fault}") from None
+
+
+def _parse_time(text: str, multiplier: int) -> int:
+    if not _TIMESTAMP.fullmatch(text):
+        raise LineFaultError(f"the timestamp {text!r} is not an integer")
+    return _to_int(text, multiplier, MIN_INT64, MAX_INT64)
+
+
+def _skip_spaces(line: str, position: int) -> int:
+    while line.startswith(" ", position):
+        position += 1
+    return position
+
+
+def _to_int(digits: str, multiplier: int, low: int, high: int) -> int:
+    # Python refuses to read thousands of digits; nothing over 64 bits needs that many.
+    number = int(digits) * multiplier if len(digits) <= _MAX_DIGITS else high + 1
+    if not low <= number <= high:
+        raise LineFaultError(f"{digits[:_MAX_DIGITS]} is out of the range of 64 bits")
+    return number
