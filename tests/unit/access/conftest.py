@@ -1,0 +1,114 @@
+"""The agents' door as it runs: uvicorn on a free port, a SQLite file and a DuckDB file."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import uvicorn
+from starlette.types import ASGIApp
+
+from access.app import create_access_app
+from core.db import SessionFactory
+from core.settings import ServerSettings
+from tenants.models import Appliance
+from tests.cast import Cast, FrozenClock, make_appliance
+from timeseries.duckdb_store import DuckDBStore
+from timeseries.store import Store
+
+MAX_BODY_BYTES = 200_000
+SECRET = "vda_acme_dgx-01"
+STRANGERS_SECRET = "vda_globex_stranger"
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """A running door, and an HTTP session that speaks as one agent."""
+
+    url: str
+    http: requests.Session
+    app: Any
+
+    @classmethod
+    @contextmanager
+    def open(cls, url: str, app: Any, *, secret: str) -> "Iterator[Door]":  # noqa: ANN401
+        """Stand before the door with an agent's secret."""
+        with requests.Session() as http:
+            http.headers["Authorization"] = f"Bearer {secret}"
+            yield cls(url, http, app)
+
+    def request(self, method: str, path: str, **details: Any) -> requests.Response:  # noqa: ANN401
+        """Send a request with a bound on how long it may take."""
+        return self.http.request(method, f"{self.url}{path}", timeout=20, **details)
+
+    def write(self, lines: bytes | str, **details: Any) -> requests.Response:  # noqa: ANN401
+        """Push line protocol."""
+        return self.request("POST", "/api/v2/write", data=lines, **details)
+
+
+def eventually(condition: Callable[[], bool], *, within_seconds: float = 10.0) -> bool:
+    """Whether a condition comes true in time."""
+    deadline = time.monotonic() + within_seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A DuckDB file; a test may name another class as the parameter."""
+    kind: type[DuckDBStore] = getattr(request, "param", DuckDBStore)
+    store = kind(tmp_path / "samples.duckdb")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def dgx(sessions: SessionFactory, cast: Cast) -> Appliance:
+    """Acme's appliance; its agent's secret is `SECRET`."""
+    with sessions.begin() as session:
+        return make_appliance(session, cast.acme, "dgx-01")
+
+
+@pytest.fixture
+def door(
+    sessions: SessionFactory, store: Store, clock: FrozenClock, dgx: Appliance, tmp_path: Path
+) -> Iterator[Door]:
+    """A door with `dgx`'s agent before it."""
+    settings = ServerSettings(data_dir=tmp_path, max_body_bytes=MAX_BODY_BYTES)
+    app = create_access_app(settings=settings, sessions=sessions, store=store, clock=clock)
+    with Serving(app) as url, Door.open(url, app, secret=f"vda_acme_{dgx.name}") as door:
+        yield door
+
+
+class Serving:
+    """Runs an application in uvicorn, in a thread, while the block lasts."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        config = uvicorn.Config(
+            app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
+        )
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        assert eventually(lambda: self._server.started)
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def __exit__(self, *_error: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(timeout=10)
+        self._socket.close()
+        assert not self._thread.is_alive()

@@ -1,0 +1,49 @@
+"""GET /health: 200 only while database and store both answer."""
+
+from pathlib import Path
+
+import pytest
+import requests
+
+from access.app import create_access_app
+from core.db import SessionFactory, create_database_engine, create_session_factory
+from core.settings import ServerSettings
+from tests.unit.access.conftest import Door, Serving
+from timeseries.duckdb_store import DuckDBStore
+from timeseries.store import Store, StoreUnavailableError
+
+
+class _ClosedStore(DuckDBStore):
+    """A store that can't be read any more."""
+
+    def fields(self, measurement: str) -> dict[str, str]:
+        raise StoreUnavailableError(f"The store does not answer about {measurement!r}.")
+
+
+def health(sessions: SessionFactory, store: Store, folder: Path) -> requests.Response:
+    app = create_access_app(
+        settings=ServerSettings(data_dir=folder), sessions=sessions, store=store
+    )
+    with Serving(app) as url:
+        return requests.get(f"{url}/health", timeout=20)
+
+
+def test_health_asks_for_no_secret(door: Door) -> None:
+    response = door.request("GET", "/health", headers={"Authorization": None})
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+def test_a_database_that_is_away_is_503(store: Store, tmp_path: Path) -> None:
+    engine = create_database_engine(f"sqlite:///{tmp_path / 'missing' / 'vedette.db'}")
+    response = health(create_session_factory(engine), store, tmp_path)
+    engine.dispose()
+    assert (response.status_code, response.json()["code"]) == (503, "unavailable")
+    assert response.headers["Retry-After"] == "5"
+
+
+@pytest.mark.parametrize("store", [_ClosedStore], indirect=True)
+def test_a_store_that_is_away_is_503(
+    sessions: SessionFactory, store: Store, tmp_path: Path
+) -> None:
+    response = health(sessions, store, tmp_path)
+    assert (response.status_code, response.json()["code"]) == (503, "store_unavailable")

@@ -1,0 +1,216 @@
+"""POST /api/v2/write: good lines are durable at 204, bad ones are named, identity is stamped."""
+
+import gzip
+import zlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+
+import pytest
+from influxdb_client.client.exceptions import InfluxDBError
+from influxdb_client.client.influxdb_client import InfluxDBClient
+from influxdb_client.client.write_api import SYNCHRONOUS
+from influxdb_client.rest import ApiException
+
+from core.clock import NS_PER_SECOND, to_ns
+from core.errors import OverloadedError
+from tenants.models import Appliance
+from tests.cast import NOON, Cast
+from tests.unit.access.conftest import MAX_BODY_BYTES, SECRET, Door
+from timeseries.duckdb_store import DuckDBStore
+from timeseries.points import Point
+from timeseries.store import Latest, LatestQuery, RejectedPoint, Store, StoreUnavailableError
+
+NOON_NS = to_ns(NOON)
+
+
+def latest(store: Store, measurement: str = "cpu", field: str = "usage_percent") -> list[Latest]:
+    return store.latest(
+        LatestQuery(
+            measurement=measurement, fields=(field,), since_ns=0, tenants=None,
+            group_by=("tenant", "appliance"),
+        )
+    )  # fmt: skip
+
+
+def test_a_sample_is_stored_with_its_tenant_and_appliance(
+    door: Door, store: Store, dgx: Appliance
+) -> None:
+    response = door.write(f"cpu usage_percent=12.5 {NOON_NS}")
+    assert (response.status_code, response.content) == (204, b"")
+    assert latest(store) == [
+        Latest({"tenant": dgx.tenant_id, "appliance": dgx.id}, NOON_NS, {"usage_percent": 12.5})
+    ]
+
+
+def test_a_sender_can_not_choose_its_identity(
+    door: Door, store: Store, dgx: Appliance, cast: Cast
+) -> None:
+    line = f"cpu,tenant={cast.globex.id},appliance=other usage_percent=1"
+    assert door.write(line).status_code == 204
+    [row] = latest(store)
+    assert row.tags == {"tenant": dgx.tenant_id, "appliance": dgx.id}
+
+
+def test_a_line_without_a_time_takes_the_portals(door: Door, store: Store) -> None:
+    door.write("cpu usage_percent=1")
+    assert latest(store)[0].time_ns == NOON_NS
+
+
+@pytest.mark.parametrize(
+    ("precision", "units"), [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", NS_PER_SECOND)]
+)
+def test_times_are_read_in_the_precision_asked_for(
+    door: Door, store: Store, precision: str, units: int
+) -> None:
+    line = f"cpu usage_percent=1 {NOON_NS // units}"
+    assert door.write(line, params={"precision": precision}).status_code == 204
+    assert latest(store)[0].time_ns == NOON_NS
+
+
+def test_an_unknown_precision_is_refused_with_the_known_ones(door: Door) -> None:
+    response = door.write("cpu usage_percent=1 1", params={"precision": "fortnight"})
+    assert response.status_code == 400
+    assert response.json()["message"] == (
+        "precision 'fortnight' is not known; use one of ns, us, ms, s."
+    )
+
+
+def test_good_lines_are_kept_and_the_bad_one_is_named(door: Door, store: Store) -> None:
+    response = door.write(b"cpu usage_percent=1\n\ncpu usage_percent=\nload load1=0.5\n")
+    assert response.status_code == 400
+    body = response.json()
+    assert (body["code"], body["status"], body["line"]) == ("invalid", 400, 3)
+    assert body["message"].startswith("1 of 3 lines was not stored: line 3: ")
+    assert [error["line"] for error in body["errors"]] == [3]
+    assert latest(store)[0].values == {"usage_percent": 1.0}
+    assert latest(store, "load", "load1")[0].values == {"load1": 0.5}
+
+
+def test_a_body_of_bad_lines_only_names_some_and_counts_the_rest(door: Door) -> None:
+    body = door.write(b"bad\n" * 8).json()
+    assert body["message"].startswith("8 of 8 lines were not stored: line 1: ")
+    assert body["message"].endswith("and 3 more")
+    assert [error["line"] for error in body["errors"]] == list(range(1, 9))
+
+
+def test_a_type_conflict_is_named_by_its_line_behind_comments_and_strings(
+    door: Door, store: Store
+) -> None:
+    assert door.write("cpu usage_percent=1").status_code == 204
+    lines = '# a comment\nnote text="two\nlines"\n\nbad\r\ncpu usage_percent="high"\nload load1=2\n'
+    body = door.write(lines).json()
+    assert [error["line"] for error in body["errors"]] == [5, 6]
+    assert "usage_percent" in body["errors"][1]["reason"]
+    assert latest(store, "load", "load1")[0].values == {"load1": 2.0}
+
+
+def test_a_sample_from_the_far_future_is_refused(door: Door, store: Store) -> None:
+    soon, far = NOON_NS + 3599 * NS_PER_SECOND, NOON_NS + 3601 * NS_PER_SECOND
+    body = door.write(f"cpu usage_percent=1 {soon}\ncpu usage_percent=2 {far}").json()
+    assert body["line"] == 2
+    assert "1:00:01 ahead of the portal's clock" in body["errors"][0]["reason"]
+    assert latest(store)[0].values == {"usage_percent": 1.0}
+
+
+def test_gzip_is_unpacked(door: Door, store: Store) -> None:
+    packed = gzip.compress(b"cpu usage_percent=1\n") + gzip.compress(b"load load1=2\n")
+    assert door.write(packed, headers={"Content-Encoding": "gzip"}).status_code == 204
+    assert latest(store) != []
+    assert latest(store, "load", "load1") != []
+
+
+@pytest.mark.parametrize(
+    "body", [b"not gzip", gzip.compress(b"cpu usage_percent=1")[:-9], zlib.compress(b"cpu a=1")]
+)
+def test_what_is_not_gzip_is_refused(door: Door, body: bytes) -> None:
+    response = door.write(body, headers={"Content-Encoding": "gzip"})
+    assert (response.status_code, response.json()["code"]) == (400, "bad_gzip")
+
+
+def test_another_encoding_is_refused(door: Door) -> None:
+    response = door.write(b"x", headers={"Content-Encoding": "br"})
+    assert response.status_code == 415
+
+
+def test_a_body_over_the_limit_is_413(door: Door) -> None:
+    assert door.write(b"x" * (MAX_BODY_BYTES + 1)).status_code == 413
+
+
+def test_a_chunked_body_over_the_limit_is_413(door: Door) -> None:
+    response = door.write(b"x" * 50_000 for _ in range(10))  # type: ignore[arg-type]
+    assert response.status_code == 413
+
+
+def test_a_gzip_bomb_is_413(door: Door) -> None:
+    bomb = gzip.compress(b"\n" * 100_000_000)
+    assert len(bomb) < MAX_BODY_BYTES
+    response = door.write(bomb, headers={"Content-Encoding": "gzip"})
+    assert (response.status_code, response.json()["code"]) == (413, "too_large")
+
+
+def test_a_large_body_goes_through(door: Door, store: Store) -> None:
+    lines = "".join(f"cpu usage_percent={n} {NOON_NS + n}\n" for n in range(4000))
+    assert len(lines) > 100_000
+    assert door.write(lines).status_code == 204
+    assert latest(store)[0].values == {"usage_percent": 3999.0}
+
+
+def test_an_empty_body_is_fine(door: Door) -> None:
+    assert door.write(b"").status_code == 204
+
+
+def test_the_influx_client_can_push(door: Door, store: Store) -> None:
+    with (
+        InfluxDBClient(url=door.url, token=SECRET, org="-", enable_gzip=True) as client,
+        client.write_api(write_options=SYNCHRONOUS) as api,
+    ):
+        api.write(bucket="-", record=f"cpu usage_percent=7.5 {NOON_NS}")
+    assert latest(store)[0].values == {"usage_percent": 7.5}
+
+
+def test_the_influx_client_shows_which_line_was_bad(door: Door) -> None:
+    with (
+        InfluxDBClient(url=door.url, token=SECRET, org="-") as client,
+        client.write_api(write_options=SYNCHRONOUS) as api,
+        pytest.raises((ApiException, InfluxDBError), match="line 1: "),
+    ):
+        api.write(bucket="-", record="cpu usage_percent=")
+
+
+class _OverloadedStore(DuckDBStore):
+    """A store whose queue is always full."""
+
+    def submit(
+        self,
+        points: Sequence[Point],  # noqa: ARG002
+        *,
+        identity: Mapping[str, str],  # noqa: ARG002
+    ) -> Future[list[RejectedPoint]]:
+        raise OverloadedError("Too many points wait.", retry_after_seconds=7)
+
+
+class _AbsentStore(DuckDBStore):
+    """A store whose disk fails at the commit."""
+
+    def submit(
+        self,
+        points: Sequence[Point],  # noqa: ARG002
+        *,
+        identity: Mapping[str, str],  # noqa: ARG002
+    ) -> Future[list[RejectedPoint]]:
+        future: Future[list[RejectedPoint]] = Future()
+        future.set_exception(StoreUnavailableError("The store does not answer."))
+        return future
+
+
+@pytest.mark.parametrize(
+    ("store", "status", "code", "retry_after"),
+    [(_OverloadedStore, 429, "overloaded", "7"), (_AbsentStore, 503, "store_unavailable", "5")],
+    indirect=["store"],
+)
+def test_a_store_that_can_not_take_it_asks_to_try_again(
+    door: Door, *, status: int, code: str, retry_after: str
+) -> None:
+    response = door.write("cpu usage_percent=1")
+    assert (response.status_code, response.json()["code"]) == (status, code)
+    assert response.headers["Retry-After"] == retry_after

@@ -1,0 +1,115 @@
+"""What the job queue's tests are made of: DGX-like appliances, jobs, and shortcuts through life."""
+
+# ruff: noqa: ANN401 - builders pass any field on
+
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from core.clock import to_ns
+from jobqueue.desired import apply_report
+from jobqueue.dispatch import dispatch
+from jobqueue.executors.base import AttemptObservation, ObservedState
+from jobqueue.models import Attempt, Job
+from jobqueue.refusals import ApplianceView, GPUView, Held, JobView
+from jobqueue.service import JobRequest, submit_job
+from tenants.models import Appliance, Tenant, User
+from tests.cast import NOON, Cast, make_appliance, scope_of
+
+GIB = 1024**3
+
+
+def gpu_uuid(name: str, index: int) -> str:
+    """The UUID of a GPU of the appliance called `name`."""
+    return f"GPU-{name}-{index}"
+
+
+def appliance(name: str, *, gpus: int = 8, **changes: Any) -> ApplianceView:
+    """An online appliance with idle GPUs of 80 GiB, 64 cores and 512 GiB; its id is its name."""
+    fields: dict[str, Any] = {
+        "id": name,
+        "name": name,
+        "executors": ("docker",),
+        "cpus": 64.0,
+        "memory_bytes": 512 * GIB,
+        "gpus": tuple(GPUView(gpu_uuid(name, index), 80 * GIB) for index in range(gpus)),
+    }
+    return ApplianceView(**(fields | changes))
+
+
+def busy(name: str, *, free_gpus: int = 0, **changes: Any) -> ApplianceView:
+    """An appliance of eight GPUs of which the last `free_gpus` are free."""
+    taken = frozenset(gpu_uuid(name, index) for index in range(8 - free_gpus))
+    return appliance(name, held=Held(gpu_uuids=taken), **changes)
+
+
+def job(name: str, **changes: Any) -> JobView:
+    """A waiting job for one core and 1 GiB, submitted at noon; its id is its name."""
+    fields: dict[str, Any] = {
+        "id": name,
+        "name": name,
+        "submitted_at": NOON,
+        "memory_bytes": GIB,
+    }
+    return JobView(**(fields | changes))
+
+
+def inventory(name: str, *, gpus: int = 8, **changes: Any) -> dict[str, Any]:
+    """The inventory of such an appliance as its agent sends it."""
+    fields: dict[str, Any] = {
+        "hostname": name,
+        "cpu_count": 64,
+        "memory_bytes": 512 * GIB,
+        "executors": ["docker"],
+        "gpus": [
+            {
+                "index": index,
+                "uuid": gpu_uuid(name, index),
+                "model": "NVIDIA H100 80GB HBM3",
+                "memory_bytes": 80 * GIB,
+            }
+            for index in range(gpus)
+        ],
+    }
+    return fields | changes
+
+
+def add_appliance(session: Session, tenant: Tenant, name: str, **changes: Any) -> Appliance:
+    """Add an online appliance with that inventory."""
+    return make_appliance(session, tenant, name, inventory=inventory(name, **changes))
+
+
+def submit(session: Session, user: User, name: str = "train", **changes: Any) -> Job:
+    """Submit a job at noon."""
+    fields: dict[str, Any] = {"name": name, "image": "python:3.13"}
+    return submit_job(session, scope_of(user), JobRequest(**(fields | changes)), now=NOON)
+
+
+def start(session: Session, cast: Cast, **changes: Any) -> Attempt:
+    """Add an appliance, submit a job of Alice's and dispatch it; return its attempt."""
+    add_appliance(session, cast.acme, "dgx-01")
+    submitted = submit(session, cast.alice, **changes)
+    dispatch(session, now=NOON)
+    session.refresh(submitted)
+    assert submitted.attempt is not None
+    return submitted.attempt
+
+
+def observed(attempt: Attempt, state: ObservedState, **changes: Any) -> AttemptObservation:
+    """What the appliance sees of an attempt."""
+    return AttemptObservation(attempt_id=attempt.id, state=state, **changes)
+
+
+def report(session: Session, attempt: Attempt, state: ObservedState, **changes: Any) -> int:
+    """Let the attempt's own appliance report it, a minute past noon."""
+    now = NOON.replace(minute=1)
+    seen = [observed(attempt, state, **changes)]
+    moved = apply_report(session, attempt.appliance_id, seen, now=now)
+    session.refresh(attempt)
+    session.refresh(attempt.job)
+    return moved
+
+
+def noon_ns(*, plus_seconds: int = 0) -> int:
+    """Nanoseconds of noon and some seconds."""
+    return to_ns(NOON) + plus_seconds * 1_000_000_000

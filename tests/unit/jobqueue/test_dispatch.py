@@ -1,0 +1,194 @@
+"""Dispatch: decisions become rows, guarded against whoever changes them at the same moment."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.db import SessionFactory
+from jobqueue.dispatch import apply_plan, dispatch
+from jobqueue.executors.base import ObservedState
+from jobqueue.models import Attempt, Job
+from jobqueue.placement import Action, plan
+from jobqueue.service import job_events, stop_job
+from jobqueue.snapshot import read_tenant
+from jobqueue.states import AttemptState, JobState, Reason
+from tenants.models import ApplianceState
+from tests.cast import NOON, Cast, scope_of
+from tests.unit.jobqueue.builders import add_appliance, report, start, submit
+
+
+def attempts_of(session: Session, job: Job) -> list[Attempt]:
+    session.refresh(job)
+    return job.attempts
+
+
+def test_a_job_starts_on_a_free_appliance_with_its_gpus(session: Session, cast: Cast) -> None:
+    dgx = add_appliance(session, cast.acme, "dgx-01")
+    job = submit(session, cast.alice, gpus=2)
+    summary = dispatch(session, now=NOON)
+    [attempt] = attempts_of(session, job)
+    assert (summary.assigned, summary.bound, summary.waiting) == (1, 0, 0)
+    assert (job.state, attempt.state) == (JobState.STARTING, AttemptState.STARTING)
+    assert attempt.gpu_uuids == ["GPU-dgx-01-0", "GPU-dgx-01-1"]
+    assert (attempt.appliance_id, attempt.number, attempt.assigned_at) == (dgx.id, 1, NOON)
+    assert attempt.placement == {
+        "policy": "first_free",
+        "reason": "dgx-01 was the first free appliance.",
+        "refused": [],
+    }
+
+
+def test_an_assignment_moves_the_appliances_generation(session: Session, cast: Cast) -> None:
+    dgx = add_appliance(session, cast.acme, "dgx-01")
+    before = dgx.desired_generation
+    submit(session, cast.alice)
+    dispatch(session, now=NOON)
+    session.refresh(dgx)
+    assert dgx.desired_generation == before + 1
+
+
+def test_a_job_that_must_wait_is_bound_and_says_why(session: Session, cast: Cast) -> None:
+    dgx = add_appliance(session, cast.acme, "dgx-01")
+    submit(session, cast.alice, "first", gpus=6)
+    job = submit(session, cast.alice, "second", gpus=4)
+    summary = dispatch(session, now=NOON)
+    [attempt] = attempts_of(session, job)
+    assert summary.bound == 1
+    assert (job.state, job.reason) == (JobState.QUEUED, Reason.WAITING_FOR_RESOURCES)
+    assert "dgx-01: 2 of 8 GPUs free, 4 asked" in job.message
+    assert (attempt.state, attempt.gpu_uuids) == (AttemptState.BOUND, [])
+    assert attempt.placement["policy"] == "least_recently_used"
+    [refused] = attempt.placement["refused"]
+    assert refused["appliance_id"] == dgx.id
+    assert refused["code"] == "gpus_busy"
+
+
+def test_a_bound_job_starts_when_the_one_before_it_ends(session: Session, cast: Cast) -> None:
+    running = start(session, cast, gpus=8)
+    job = submit(session, cast.alice, "second", gpus=8)
+    dispatch(session, now=NOON)
+    report(session, running, ObservedState.SUCCEEDED, exit_code=0)
+    dispatch(session, now=NOON)
+    [attempt] = attempts_of(session, job)
+    assert (job.state, attempt.state) == (JobState.STARTING, AttemptState.STARTING)
+    assert (attempt.number, len(attempt.gpu_uuids)) == (1, 8)
+
+
+def test_a_bound_attempt_moves_to_the_appliance_that_frees_up(session: Session, cast: Cast) -> None:
+    start(session, cast, gpus=8)
+    job = submit(session, cast.alice, "second", gpus=8)
+    dispatch(session, now=NOON)
+    [bound] = attempts_of(session, job)
+    other = add_appliance(session, cast.acme, "dgx-02")
+    dispatch(session, now=NOON)
+    [attempt] = attempts_of(session, job)
+    assert attempt.id == bound.id
+    assert (attempt.appliance_id, attempt.state) == (other.id, AttemptState.STARTING)
+    assert attempt.placement["policy"] == "first_free"
+
+
+def test_a_job_that_can_go_nowhere_shows_every_refusal(session: Session, cast: Cast) -> None:
+    for name, state in [("dgx-01", ApplianceState.LOST), ("dgx-02", ApplianceState.STALE)]:
+        add_appliance(session, cast.acme, name).state = state
+    job = submit(session, cast.alice)
+    summary = dispatch(session, now=NOON)
+    assert attempts_of(session, job) == []
+    assert summary.waiting == 1
+    assert (job.state, job.reason) == (JobState.QUEUED, Reason.WAITING_FOR_APPLIANCE)
+    assert job.message.startswith("No appliance can take it now. dgx-01: lost; dgx-02: silent")
+
+
+def test_a_waiting_job_writes_no_event_in_each_cycle(session: Session, cast: Cast) -> None:
+    job = submit(session, cast.alice)
+    for _ in range(3):
+        dispatch(session, now=NOON)
+    states = [event.state for event in job_events(session, scope_of(cast.alice), job.id)]
+    assert states == [JobState.SUBMITTED, JobState.QUEUED]
+
+
+def test_a_bound_job_whose_last_appliance_leaves_waits_unplaced(
+    session: Session, cast: Cast
+) -> None:
+    running = start(session, cast, gpus=8)
+    job = submit(session, cast.alice, "second", gpus=8)
+    dispatch(session, now=NOON)
+    running.appliance.drained_at = NOON
+    dispatch(session, now=NOON)
+    assert attempts_of(session, job) == []
+    assert job.reason is Reason.WAITING_FOR_APPLIANCE
+    assert "dgx-01: drained" in job.message
+
+
+def test_a_revoked_appliance_gets_no_jobs(session: Session, cast: Cast) -> None:
+    add_appliance(session, cast.acme, "dgx-01").revoked_at = NOON
+    job = submit(session, cast.alice)
+    dispatch(session, now=NOON)
+    assert attempts_of(session, job) == []
+
+
+def test_an_appliance_whose_inventory_can_not_be_read_gets_no_jobs(
+    session: Session, cast: Cast
+) -> None:
+    add_appliance(session, cast.acme, "dgx-01").inventory = {"gpus": "eight"}
+    job = submit(session, cast.alice)
+    dispatch(session, now=NOON)
+    session.refresh(job)
+    assert "dgx-01: has nothing to run jobs with" in job.message
+
+
+def test_a_tenants_job_never_lands_on_another_tenants_appliance(
+    session: Session, cast: Cast
+) -> None:
+    add_appliance(session, cast.globex, "dgx-01")
+    job = submit(session, cast.alice)
+    dispatch(session, now=NOON)
+    assert attempts_of(session, job) == []
+    assert job.message == "No appliance can take it now. There is none: enrol one."
+
+
+def test_the_history_tells_the_whole_way(session: Session, cast: Cast) -> None:
+    attempt = start(session, cast)
+    report(session, attempt, ObservedState.RUNNING)
+    report(session, attempt, ObservedState.SUCCEEDED, exit_code=0)
+    states = [e.state for e in job_events(session, scope_of(cast.alice), attempt.job_id)]
+    assert states == [
+        JobState.SUBMITTED, JobState.STARTING, JobState.RUNNING, JobState.SUCCEEDED,
+    ]  # fmt: skip
+
+
+def test_a_job_stopped_between_snapshot_and_write_does_not_start(
+    sessions: SessionFactory, cast: Cast
+) -> None:
+    with sessions.begin() as session:
+        add_appliance(session, cast.acme, "dgx-01")
+        job = submit(session, cast.alice)
+    with sessions.begin() as session:
+        rows = read_tenant(session, cast.acme.id, now=NOON)
+    with sessions.begin() as session:
+        stop_job(session, scope_of(cast.alice), job.id, now=NOON)
+    with sessions.begin() as session:
+        done = apply_plan(session, rows, plan(rows.snapshot))
+        assert done[Action.ASSIGN] == 0
+        assert session.scalars(select(Attempt)).all() == []
+        assert session.get_one(Job, job.id).state is JobState.STOPPED
+
+
+def test_dispatchers_at_the_same_time_never_give_a_gpu_twice(
+    sessions: SessionFactory, cast: Cast
+) -> None:
+    with sessions.begin() as session:
+        for name in ("dgx-01", "dgx-02"):
+            add_appliance(session, cast.acme, name)
+        for number in range(20):
+            submit(session, cast.alice, f"job-{number}", gpus=1)
+
+    def dispatch_once(_: int) -> int:
+        with sessions.begin() as session:
+            return dispatch(session, now=NOON).assigned
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        assigned = sum(pool.map(dispatch_once, range(8)))
+    with sessions() as session:
+        held = [uuid for uuids in session.scalars(select(Attempt.gpu_uuids)) for uuid in uuids]
+    assert assigned == len(held) == len(set(held)) == 16

@@ -1,0 +1,99 @@
+"""Logs: uploaded in order, once, up to a limit; read in pages by those who may see the job."""
+
+import pytest
+from sqlalchemy.orm import Session
+
+from core.errors import NotFoundError
+from jobqueue.executors.base import ObservedState
+from jobqueue.executors.wire import LogAck
+from jobqueue.logs import MAX_LOG_BYTES, append_log, read_log
+from jobqueue.models import Attempt
+from tests.cast import Cast, scope_of
+from tests.unit.jobqueue.builders import add_appliance, report, start, submit
+
+
+def append(session: Session, attempt: Attempt, offset: int, data: bytes) -> LogAck:
+    return append_log(session, attempt.appliance_id, attempt.id, offset=offset, data=data)
+
+
+def test_pieces_are_read_as_one_log(session: Session, cast: Cast) -> None:
+    attempt = start(session, cast)
+    assert append(session, attempt, 0, b"hello ").next_offset == 6
+    assert append(session, attempt, 6, b"world\n").next_offset == 12
+    page = read_log(session, scope_of(cast.bob), attempt.job_id)
+    assert (page.data, page.offset, page.next_offset) == (b"hello world\n", 0, 12)
+    assert page.attempt_number == 1
+
+
+@pytest.mark.parametrize("offset", [0, 3, 7, 100, -1])
+def test_a_piece_at_another_place_is_not_stored(session: Session, cast: Cast, offset: int) -> None:
+    attempt = start(session, cast)
+    append(session, attempt, 0, b"hello ")
+    assert append(session, attempt, offset, b"HELLO ").next_offset == 6
+    assert read_log(session, scope_of(cast.bob), attempt.job_id).data == b"hello "
+
+
+def test_a_log_is_read_in_pages_across_its_pieces(session: Session, cast: Cast) -> None:
+    attempt = start(session, cast)
+    for offset, piece in [(0, b"abc"), (3, b"defg"), (7, b"h")]:
+        append(session, attempt, offset, piece)
+    offset, pages = 0, []
+    while True:
+        page = read_log(session, scope_of(cast.bob), attempt.job_id, offset=offset, limit=2)
+        if not page.data:
+            break
+        pages.append(page.data)
+        offset = page.next_offset
+    assert pages == [b"ab", b"cd", b"ef", b"gh"]
+
+
+def test_a_log_is_complete_once_its_attempt_has_ended_and_all_is_read(
+    session: Session, cast: Cast
+) -> None:
+    attempt = start(session, cast)
+    append(session, attempt, 0, b"hello")
+    bob = scope_of(cast.bob)
+    assert not read_log(session, bob, attempt.job_id).is_complete
+    report(session, attempt, ObservedState.SUCCEEDED)
+    assert not read_log(session, bob, attempt.job_id, limit=4).is_complete
+    assert read_log(session, bob, attempt.job_id).is_complete
+
+
+def test_a_full_log_takes_no_more(session: Session, cast: Cast) -> None:
+    attempt = start(session, cast)
+    almost = MAX_LOG_BYTES - 2
+    append(session, attempt, 0, b"x" * almost)
+    assert append(session, attempt, almost, b"yyyy") == LogAck(
+        next_offset=MAX_LOG_BYTES, is_full=True
+    )
+    assert append(session, attempt, MAX_LOG_BYTES, b"z").is_full
+    assert read_log(session, scope_of(cast.bob), attempt.job_id, offset=almost).data == b"yy"
+
+
+def test_a_foreign_attempt_is_the_same_404_as_a_missing_one(session: Session, cast: Cast) -> None:
+    attempt = start(session, cast)
+    foreign = add_appliance(session, cast.globex, "other")
+    messages = []
+    for ident in (attempt.id, "no-such-id"):
+        with pytest.raises(NotFoundError) as caught:
+            append_log(session, foreign.id, ident, offset=0, data=b"x")
+        messages.append(caught.value.message.replace(ident, "ID"))
+    assert messages[0] == messages[1]
+
+
+def test_charlie_can_not_read_alices_log(session: Session, cast: Cast) -> None:
+    attempt = start(session, cast)
+    with pytest.raises(NotFoundError):
+        read_log(session, scope_of(cast.charlie), attempt.job_id)
+
+
+def test_a_job_without_an_attempt_has_an_empty_log(session: Session, cast: Cast) -> None:
+    job = submit(session, cast.alice)
+    page = read_log(session, scope_of(cast.alice), job.id)
+    assert (page.attempt_number, page.data, page.is_complete) == (0, b"", False)
+
+
+def test_an_attempt_that_was_never_made_has_no_log(session: Session, cast: Cast) -> None:
+    attempt = start(session, cast)
+    with pytest.raises(NotFoundError):
+        read_log(session, scope_of(cast.alice), attempt.job_id, attempt_number=2)

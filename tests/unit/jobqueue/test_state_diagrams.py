@@ -1,0 +1,37 @@
+"""The drawn state diagrams say the same as the tables that the code obeys."""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+from jobqueue.states import ATTEMPT_TRANSITIONS, TRANSITIONS
+
+STATES = Path(__file__).parents[3] / "docs" / "states"
+
+
+@pytest.mark.parametrize(
+    ("name", "table"), [("job.md", TRANSITIONS), ("attempt.md", ATTEMPT_TRANSITIONS)]
+)
+def test_a_diagram_draws_exactly_the_moves_of_its_table(
+    name: str, table: Mapping[StrEnum, frozenset[StrEnum]]
+) -> None:
+    drawn = re.findall(r"^\s+(\w+) --> (\w+)", (STATES / name).read_text("utf-8"), re.MULTILINE)
+    assert len(drawn) == len(set(drawn))
+    assert set(drawn) == {
+        (before.value, after.value) for before, afters in table.items() for after in afters
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "table"), [("job.md", TRANSITIONS), ("attempt.md", ATTEMPT_TRANSITIONS)]
+)
+def test_a_diagram_marks_the_first_and_the_final_states(
+    name: str, table: Mapping[StrEnum, frozenset[StrEnum]]
+) -> None:
+    text = (STATES / name).read_text("utf-8")
+    assert re.findall(r"\[\*\] --> (\w+)", text) == [next(iter(table)).value]
+    final = {state.value for state, afters in table.items() if not afters}
+    assert set(re.findall(r"(\w+) --> \[\*\]", text)) == final
