@@ -1,0 +1,161 @@
+"""What every executor promises, run on the simulated one and on a real Docker engine."""
+
+import pytest
+
+from jobqueue.executors.base import AttemptObservation, Executor, ObservedState
+from tests.contract.executor.conftest import Bench
+from tests.fixtures.polling import eventually
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def observation_of(executor: Executor, attempt_id: str) -> AttemptObservation | None:
+    return next((seen for seen in executor.observe() if seen.attempt_id == attempt_id), None)
+
+
+def until_state(executor: Executor, attempt_id: str, *states: ObservedState) -> AttemptObservation:
+    def probe() -> AttemptObservation | None:
+        seen = observation_of(executor, attempt_id)
+        return seen if seen is not None and seen.state in states else None
+
+    seen = eventually(probe, within_seconds=30)
+    assert seen is not None
+    return seen
+
+
+def until_ended(executor: Executor, attempt_id: str) -> AttemptObservation:
+    return until_state(executor, attempt_id, *(state for state in ObservedState if state.is_final))
+
+
+def whole_log(executor: Executor, attempt_id: str) -> bytes:
+    return executor.read_log(attempt_id, offset=0, limit=1_000_000)
+
+
+def test_an_attempt_runs_and_succeeds(bench: Bench) -> None:
+    spec = bench.spec(seconds=1)
+    bench.executor.start(spec)
+    running = until_state(bench.executor, spec.attempt_id, ObservedState.RUNNING)
+    ended = until_ended(bench.executor, spec.attempt_id)
+    assert ended.state is ObservedState.SUCCEEDED
+    assert ended.exit_code == 0
+    assert running.started_at_ns is not None
+    assert ended.finished_at_ns is not None
+    assert ended.finished_at_ns >= running.started_at_ns
+
+
+def test_a_nonzero_exit_code_is_a_failure_with_that_code(bench: Bench) -> None:
+    spec = bench.spec(exit_code=7)
+    bench.executor.start(spec)
+    ended = until_ended(bench.executor, spec.attempt_id)
+    assert (ended.state, ended.exit_code) == (ObservedState.FAILED, 7)
+    assert ended.reason == "exit_code"
+
+
+def test_an_image_that_does_not_exist_fails_the_attempt_and_names_the_image(bench: Bench) -> None:
+    spec = bench.spec(image=bench.missing_image)
+    bench.executor.start(spec)
+    ended = until_ended(bench.executor, spec.attempt_id)
+    assert (ended.state, ended.reason) == (ObservedState.FAILED, "image_not_found")
+    assert "missing" in ended.message
+
+
+def test_starting_the_same_attempt_again_changes_nothing(bench: Bench) -> None:
+    spec = bench.spec(seconds=30)
+    bench.executor.start(spec)
+    bench.executor.start(spec)
+    first = until_state(bench.executor, spec.attempt_id, ObservedState.RUNNING)
+    bench.executor.start(spec)
+    assert bench.executor.observe() == [first]
+
+
+def test_an_ended_attempt_is_not_run_again_by_a_late_start(bench: Bench) -> None:
+    spec = bench.spec()
+    bench.executor.start(spec)
+    ended = until_ended(bench.executor, spec.attempt_id)
+    bench.executor.start(spec)
+    assert observation_of(bench.executor, spec.attempt_id) == ended
+
+
+def test_a_service_runs_until_it_is_stopped(bench: Bench) -> None:
+    spec = bench.service()
+    bench.executor.start(spec)
+    until_state(bench.executor, spec.attempt_id, ObservedState.RUNNING)
+    bench.executor.stop(spec.attempt_id, grace_seconds=1)
+    ended = until_ended(bench.executor, spec.attempt_id)
+    assert (ended.state, ended.reason) == (ObservedState.STOPPED, "stopped_by_user")
+
+
+def test_stopping_before_it_runs_ends_it_as_stopped(bench: Bench) -> None:
+    spec = bench.spec(seconds=60)
+    bench.executor.start(spec)
+    bench.executor.stop(spec.attempt_id, grace_seconds=0)
+    assert until_ended(bench.executor, spec.attempt_id).state is ObservedState.STOPPED
+
+
+def test_stopping_an_unknown_attempt_is_ignored(bench: Bench) -> None:
+    bench.executor.stop("unknown", grace_seconds=1)
+    bench.executor.remove("unknown")
+    assert bench.executor.observe() == []
+
+
+def test_the_log_is_read_from_any_byte(bench: Bench) -> None:
+    spec = bench.spec()
+    bench.executor.start(spec)
+    until_ended(bench.executor, spec.attempt_id)
+    whole = whole_log(bench.executor, spec.attempt_id)
+    assert b"hello" in whole
+    assert bench.executor.read_log(spec.attempt_id, offset=2, limit=3) == whole[2:5]
+    assert bench.executor.read_log(spec.attempt_id, offset=len(whole), limit=10) == b""
+
+
+def test_the_log_of_an_unknown_attempt_is_empty(bench: Bench) -> None:
+    assert whole_log(bench.executor, "unknown") == b""
+
+
+def test_the_log_can_be_read_while_the_attempt_runs(bench: Bench) -> None:
+    spec = bench.spec(seconds=60)
+    bench.executor.start(spec)
+    assert b"hello" in eventually(lambda: whole_log(bench.executor, spec.attempt_id))
+    seen = observation_of(bench.executor, spec.attempt_id)
+    assert seen is not None
+    assert seen.state is ObservedState.RUNNING
+
+
+def test_use_is_known_while_running_only(bench: Bench) -> None:
+    spec = bench.spec(seconds=1)
+    bench.executor.start(spec)
+    until_state(bench.executor, spec.attempt_id, ObservedState.RUNNING)
+    usage = bench.executor.usage(spec.attempt_id)
+    assert usage is not None
+    assert usage.memory_bytes > 0
+    until_ended(bench.executor, spec.attempt_id)
+    assert bench.executor.usage(spec.attempt_id) is None
+
+
+def test_a_removed_attempt_is_forgotten_with_its_log(bench: Bench) -> None:
+    spec = bench.spec()
+    bench.executor.start(spec)
+    until_ended(bench.executor, spec.attempt_id)
+    bench.executor.remove(spec.attempt_id)
+    assert observation_of(bench.executor, spec.attempt_id) is None
+    assert whole_log(bench.executor, spec.attempt_id) == b""
+
+
+def test_the_next_agent_finds_running_attempts_again(bench: Bench) -> None:
+    spec = bench.spec(seconds=60)
+    bench.executor.start(spec)
+    before = until_state(bench.executor, spec.attempt_id, ObservedState.RUNNING)
+    bench.executor.close()
+    again = bench.reopen()
+    assert until_state(again, spec.attempt_id, ObservedState.RUNNING) == before
+    assert b"hello" in eventually(lambda: whole_log(again, spec.attempt_id))
+
+
+def test_the_next_agent_knows_that_an_attempt_was_stopped(bench: Bench) -> None:
+    spec = bench.spec(seconds=60)
+    bench.executor.start(spec)
+    until_state(bench.executor, spec.attempt_id, ObservedState.RUNNING)
+    bench.executor.stop(spec.attempt_id, grace_seconds=0)
+    bench.executor.close()
+    again = bench.reopen()
+    assert until_ended(again, spec.attempt_id).state is ObservedState.STOPPED

@@ -1,0 +1,157 @@
+"""Whole agents in one process, over real HTTP: samples, heartbeats, attempts, outages."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread
+
+from collector.agent import Agent
+from collector.config import AgentConfig
+from collector.identity import Identity
+from core.clock import utc_now
+from jobqueue.executors.base import AttemptSpec, ObservedState
+from jobqueue.executors.wire import DesiredState
+from plugins.simulation.appliance import SimulatedAppliance
+from plugins.simulation.config import SimulationConfig
+from tests.fixtures.polling import eventually
+from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal
+
+IDENTITY = Identity(appliance_id="appliance-1", tenant_id="acme", agent_token=AGENT_TOKEN)
+
+
+def quick_config(portal: RecordingPortal, folder: Path, **changes: object) -> AgentConfig:
+    fields: dict[str, object] = {
+        "portal_urls": [portal.url],
+        "data_dir": folder,
+        "interval_seconds": 0.2,
+        "flush_interval_seconds": 0.1,
+        "heartbeat_interval_seconds": 0.5,
+        "attempts_interval_seconds": 0.1,
+        "poll_wait_seconds": 0.0,
+        "docker_url": "unix:///nowhere/docker.sock",
+    }
+    return AgentConfig(**{**fields, **changes})  # type: ignore[arg-type] # checked by its tests
+
+
+def simulated(seed: str, **changes: object) -> SimulatedAppliance:
+    config = SimulationConfig(seed=seed, **changes)  # type: ignore[arg-type] # the caller's names
+    return SimulatedAppliance(config, started_at=utc_now())
+
+
+@contextmanager
+def running(*agents: Agent) -> Iterator[None]:
+    stop = Event()
+    threads = [Thread(target=agent.run, args=(stop,)) for agent in agents]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def measurements(portal: RecordingPortal) -> set[str]:
+    with portal.recording.lock:
+        return {line.partition(" ")[0].partition(",")[0] for line in portal.recording.lines}
+
+
+def test_a_real_agent_sends_this_hosts_vital_signs(portal: RecordingPortal, tmp_path: Path) -> None:
+    with running(Agent(quick_config(portal, tmp_path), IDENTITY)):
+        eventually(lambda: measurements(portal) >= {"cpu", "memory", "load", "disk", "agent"})
+        beat = eventually(lambda: portal.recording.heartbeats)[0]
+    assert beat.inventory.cpu_count >= 1
+    assert beat.inventory.memory_bytes > 0
+    assert beat.inventory.executors == []
+
+
+def test_a_simulated_agent_runs_a_job_and_its_gpus_carry_the_job(
+    portal: RecordingPortal, tmp_path: Path
+) -> None:
+    simulation = simulated("acme/dgx-1")
+    spec = AttemptSpec(
+        attempt_id="a",
+        job_id="job-1",
+        name="train",
+        image="train:1",
+        env={"SIM_SECONDS": "2"},
+        gpu_uuids=simulation.config.gpu_uuids[:1],
+    )
+    portal.desire(DesiredState(generation=1, attempts=[spec]))
+
+    def is_done() -> bool:
+        seen = portal.recording.observed.get("a")
+        return seen is not None and seen.state is ObservedState.SUCCEEDED
+
+    with running(Agent(quick_config(portal, tmp_path), IDENTITY, simulation=simulation)):
+        eventually(is_done)
+        eventually(lambda: b"training finished" in portal.recording.logs.get("a", b""))
+        with portal.recording.lock:
+            assert any(",job=job-1" in line for line in portal.recording.lines)
+            assert any(line.startswith("attempt,") for line in portal.recording.lines)
+        eventually(lambda: portal.recording.heartbeats[-1].inventory.executors == ["simulated"])
+    assert len(portal.recording.heartbeats[-1].inventory.gpus) == 8
+
+
+def test_several_agents_live_in_one_process(portal: RecordingPortal, tmp_path: Path) -> None:
+    agents = [
+        Agent(
+            quick_config(portal, tmp_path / name),
+            IDENTITY,
+            simulation=simulated(name, hostname=name),
+        )
+        for name in ("dgx-1", "dgx-2", "dgx-3")
+    ]
+
+    def hostnames() -> set[str]:
+        return {beat.inventory.hostname for beat in portal.recording.heartbeats}
+
+    with running(*agents):
+        eventually(lambda: hostnames() == {"dgx-1", "dgx-2", "dgx-3"})
+
+
+def test_the_past_is_delivered_through_the_buffer(portal: RecordingPortal, tmp_path: Path) -> None:
+    agent = Agent(quick_config(portal, tmp_path), IDENTITY, simulation=simulated("acme/dgx-1"))
+    end_at = utc_now()
+    pushed = agent.push_history(end_at - timedelta(hours=2), end_at, step_seconds=60)
+    assert pushed == 120 * (8 + 7)  # eight GPUs; five host points and two disks
+    assert agent.buffered_points == pushed
+    with running(agent):
+        eventually(lambda: len(portal.recording.lines) >= pushed)
+
+
+def test_samples_taken_while_the_portal_was_away_arrive(
+    portal: RecordingPortal, tmp_path: Path
+) -> None:
+    portal.stop()
+    agent = Agent(quick_config(portal, tmp_path), IDENTITY, simulation=simulated("acme/dgx-1"))
+    with running(agent):
+        eventually(lambda: agent.buffered_points > 30)
+        portal.start()
+        eventually(lambda: agent.buffered_points < 30)
+    assert len(portal.recording.lines) > 30
+
+
+def test_what_was_not_sent_is_on_disk_for_the_next_start(
+    portal: RecordingPortal, tmp_path: Path
+) -> None:
+    portal.stop()
+    config = quick_config(portal, tmp_path)
+    first = Agent(config, IDENTITY, simulation=simulated("acme/dgx-1"))
+    with running(first):
+        eventually(lambda: first.buffered_points > 0)
+    again = Agent(config, IDENTITY, simulation=simulated("acme/dgx-1"))
+    assert again.buffered_points == first.buffered_points > 0
+
+
+def test_a_planned_outage_is_silent_while_samples_go_on(
+    portal: RecordingPortal, tmp_path: Path
+) -> None:
+    simulation = simulated("acme/dgx-1", outage_every_seconds=3600, outage_seconds=3600)
+    agent = Agent(quick_config(portal, tmp_path), IDENTITY, simulation=simulation)
+    with running(agent):
+        eventually(lambda: agent.buffered_points > 30)
+    assert portal.recording.heartbeats == []
+    assert portal.recording.lines == []

@@ -1,0 +1,192 @@
+"""The attempt runner with the simulated executor, over real HTTP to a recording portal."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from collector.addresses import PortalAddresses
+from collector.attempts import AttemptRunner
+from collector.errors import PortalUnreachableError
+from collector.executors import simulated_executor
+from collector.link import PortalLink
+from jobqueue.executors.base import AttemptSpec, ObservedState
+from jobqueue.executors.wire import DesiredState
+from plugins.simulation.appliance import SimulatedAppliance
+from plugins.simulation.config import SimulationConfig
+from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal, Refusal
+from tests.unit.collector.conftest import HandClock
+
+CONFIG = SimulationConfig(seed="acme/dgx-1")
+SPEC = AttemptSpec(
+    attempt_id="a",
+    job_id="job-1",
+    name="train",
+    image="train:1",
+    env={"SIM_SECONDS": "10"},
+    gpu_uuids=CONFIG.gpu_uuids[:2],
+    cpus=4,
+)
+RUN = DesiredState(generation=1, attempts=[SPEC])
+
+
+class Site:
+    """One appliance: its runner, its link, and the passing of its time."""
+
+    def __init__(self, folder: Path, portal: RecordingPortal, clock: HandClock) -> None:
+        self.folder, self.portal, self.clock = folder, portal, clock
+        self.model = SimulatedAppliance(CONFIG, started_at=clock.now)
+        self.link = PortalLink(PortalAddresses([portal.url]), agent_token=AGENT_TOKEN)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin again as a new agent process does: from what is on disk."""
+        self.executor = simulated_executor(self.model, clock=self.clock, data_dir=self.folder)
+        self.runner = AttemptRunner(self.executor, ledger_path=self.folder / "attempts.json")
+
+    def turn(self, *, seconds: float = 1.0) -> None:
+        """Let time pass and go once round the loop."""
+        self.clock.advance(seconds)
+        self.runner.step()
+        self.runner.report(self.link, self.clock.now)
+        self.runner.ship_logs(self.link)
+
+    def state(self) -> ObservedState | None:
+        seen = self.portal.recording.observed.get("a")
+        return seen.state if seen else None
+
+
+@pytest.fixture
+def site(tmp_path: Path, portal: RecordingPortal, hand_clock: HandClock) -> Iterator[Site]:
+    site = Site(tmp_path, portal, hand_clock)
+    yield site
+    site.link.close()
+
+
+def test_an_attempt_is_started_reported_and_its_log_shipped(site: Site) -> None:
+    site.runner.take_desired(RUN)
+    site.turn()
+    site.turn()
+    assert site.state() is ObservedState.STARTING
+    site.turn(seconds=3)
+    assert site.state() is ObservedState.RUNNING
+    assert b"train: image train:1" in site.portal.recording.logs["a"]
+    site.turn(seconds=10)
+    assert site.state() is ObservedState.SUCCEEDED
+    assert site.portal.recording.logs["a"].endswith(b"training finished\n")
+
+
+def test_what_the_portal_drops_is_removed_once_its_log_is_there(site: Site) -> None:
+    site.runner.take_desired(RUN)
+    site.turn()
+    site.turn(seconds=20)
+    site.runner.take_desired(DesiredState(generation=2))
+    site.turn()
+    site.turn()
+    assert site.executor.observe() == []
+    assert site.portal.recording.logs["a"].endswith(b"training finished\n")
+
+
+def test_an_ended_attempt_is_not_run_again_after_a_restart_that_lost_the_executors_memory(
+    site: Site,
+) -> None:
+    site.runner.take_desired(RUN)
+    site.turn()
+    site.turn(seconds=20)
+    (site.folder / "simulated-attempts.json").unlink()
+    site.restart()
+    site.runner.take_desired(RUN)
+    site.turn()
+    site.turn()
+    assert site.executor.observe() == []
+    assert site.state() is ObservedState.SUCCEEDED
+
+
+def test_a_running_attempt_goes_on_over_a_restart_without_the_portal(site: Site) -> None:
+    site.runner.take_desired(RUN)
+    site.turn()
+    site.turn(seconds=3)
+    site.restart()
+    site.turn()
+    [seen] = site.executor.observe()
+    assert seen.state is ObservedState.RUNNING
+    assert site.runner.generation == 1
+
+
+def test_nothing_is_stopped_before_the_portal_was_ever_heard(site: Site) -> None:
+    site.executor.start(SPEC)
+    site.turn(seconds=3)
+    assert site.state() is ObservedState.RUNNING
+
+
+def test_a_stopped_attempt_is_reported_stopped(site: Site) -> None:
+    site.runner.take_desired(RUN)
+    site.turn()
+    site.turn(seconds=3)
+    site.runner.take_desired(DesiredState(generation=2, stopping=["a"]))
+    site.turn()
+    site.turn()
+    assert site.state() is ObservedState.STOPPED
+
+
+def test_reports_are_sent_on_change_and_every_ten_seconds(site: Site) -> None:
+    for _ in range(9):
+        site.turn()
+    assert site.portal.recording.reports == 1
+    site.turn(seconds=2)
+    assert site.portal.recording.reports == 2
+
+
+def test_a_log_goes_on_from_where_the_portal_wants_it(site: Site) -> None:
+    site.runner.take_desired(RUN)
+    site.turn()
+    site.turn(seconds=5)
+    kept = site.portal.recording.logs["a"]
+    site.restart()
+    site.turn(seconds=2)
+    site.turn(seconds=2)
+    assert site.portal.recording.logs["a"].startswith(kept)
+    assert len(site.portal.recording.logs["a"]) > len(kept)
+    assert site.portal.recording.logs["a"].count(b"image train:1") == 1
+
+
+def test_a_log_that_is_full_is_not_sent_on(site: Site) -> None:
+    site.portal.recording.log_limit_bytes = 50
+    site.runner.take_desired(RUN)
+    site.turn()
+    site.turn(seconds=20)
+    assert len(site.portal.recording.logs["a"]) == 50
+    site.runner.take_desired(DesiredState(generation=2))
+    site.turn()
+    assert site.executor.observe() == []
+
+
+def test_an_end_that_could_not_be_told_is_told_later(site: Site) -> None:
+    site.runner.take_desired(RUN)
+    site.turn()
+    site.portal.refuse_always(Refusal(503))
+    with pytest.raises(PortalUnreachableError):
+        site.turn(seconds=20)
+    site.portal.refuse_always(None)
+    site.turn()
+    assert site.state() is ObservedState.SUCCEEDED
+
+
+def test_gpus_are_attributed_to_the_job_while_it_runs(site: Site) -> None:
+    site.runner.take_desired(RUN)
+    site.turn()
+    assert site.runner.gpu_holders() == {}
+    site.turn(seconds=3)
+    assert site.runner.gpu_holders() == dict.fromkeys(CONFIG.gpu_uuids[:2], "job-1")
+    site.turn(seconds=20)
+    assert site.runner.gpu_holders() == {}
+
+
+def test_the_use_of_a_running_attempt_becomes_a_point(site: Site) -> None:
+    site.runner.take_desired(RUN)
+    site.turn()
+    site.turn(seconds=3)
+    [point] = site.runner.usage_points(site.clock.now)
+    assert point.measurement == "attempt"
+    assert point.tags == {"job": "job-1", "attempt": "a"}
+    assert point.fields["cpu_percent"] > 0  # type: ignore[operator] # a float by contract

@@ -1,0 +1,82 @@
+"""The link over real HTTP: addresses, credentials, and what its errors say."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from collector.addresses import PortalAddresses
+from collector.errors import PortalRefusedError, PortalUnreachableError
+from collector.link import PortalLink
+from jobqueue.executors.wire import DesiredState, Heartbeat, Inventory
+from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal, Refusal
+
+BEAT = Heartbeat(agent_version="0.1.0", sent_at_ns=1, inventory=Inventory(hostname="dgx-1"))
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def link(portal: RecordingPortal) -> Iterator[PortalLink]:
+    link = PortalLink(PortalAddresses([portal.url]), agent_token=AGENT_TOKEN)
+    yield link
+    link.close()
+
+
+def test_a_heartbeat_arrives(link: PortalLink, portal: RecordingPortal) -> None:
+    link.heartbeat(BEAT)
+    assert portal.recording.heartbeats == [BEAT]
+
+
+def test_the_desired_state_is_read(link: PortalLink, portal: RecordingPortal) -> None:
+    portal.desire(DesiredState(generation=4, stopping=["a"]))
+    assert link.desired(-1, wait_seconds=0) == DesiredState(generation=4, stopping=["a"])
+
+
+def test_no_content_is_no_news(link: PortalLink, portal: RecordingPortal) -> None:
+    portal.refuse_always(Refusal(204))
+    assert link.desired(4, wait_seconds=0) is None
+
+
+def test_the_log_says_where_to_go_on(link: PortalLink, portal: RecordingPortal) -> None:
+    portal.recording.logs["a"] = b"12345"
+    assert link.ship_log("a", offset=0, chunk=b"123").next_offset == 5
+    assert link.ship_log("a", offset=5, chunk=b"67").next_offset == 7
+    assert portal.recording.logs["a"] == b"1234567"
+
+
+def test_the_next_address_is_used_and_kept(portal: RecordingPortal) -> None:
+    addresses = PortalAddresses([NOWHERE, portal.url + "/"])
+    link = PortalLink(addresses, agent_token=AGENT_TOKEN)
+    link.heartbeat(BEAT)
+    assert addresses.current == portal.url
+    link.close()
+
+
+def test_no_address_answering_is_one_error() -> None:
+    link = PortalLink(PortalAddresses([NOWHERE, NOWHERE]), agent_token=AGENT_TOKEN)
+    with pytest.raises(PortalUnreachableError, match="does not answer"):
+        link.heartbeat(BEAT)
+    link.close()
+
+
+def test_a_refusal_carries_the_portals_own_sentence(
+    link: PortalLink, portal: RecordingPortal
+) -> None:
+    portal.refuse_always(Refusal(401, "This agent was revoked."))
+    with pytest.raises(PortalRefusedError, match=r"This agent was revoked\.") as caught:
+        link.heartbeat(BEAT)
+    assert caught.value.http_status == 401
+
+
+def test_overload_says_when_to_come_back(link: PortalLink, portal: RecordingPortal) -> None:
+    portal.refuse_always(Refusal(503, "starting", {"Retry-After": "12"}))
+    with pytest.raises(PortalUnreachableError) as caught:
+        link.heartbeat(BEAT)
+    assert caught.value.retry_after_seconds == 12
+
+
+def test_a_server_that_is_no_portal_is_recognised(
+    link: PortalLink, portal: RecordingPortal
+) -> None:
+    portal.refuse_always(Refusal(200))
+    with pytest.raises(PortalRefusedError, match="Check that the address is a Vedette portal's"):
+        link.desired(-1, wait_seconds=0)

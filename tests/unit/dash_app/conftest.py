@@ -1,0 +1,130 @@
+"""A small fleet with ten minutes of samples: what every dashboard test looks at."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from core.clock import NS_PER_SECOND, to_ns
+from core.db import SessionFactory
+from dash_app.timerange import Controls, Span
+from jobqueue.models import Attempt, Job
+from jobqueue.states import AttemptState, JobKind, JobState
+from tenants.models import Appliance, Tenant, User
+from tests.cast import Cast, FrozenClock, make_appliance
+from timeseries.points import Point
+from timeseries.store import Store, write
+
+GIB = 1024**3
+SAMPLES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """acme's two appliances and globex's one; a job of alice holds GPU 0 of the first."""
+
+    first: Appliance
+    second: Appliance
+    foreign: Appliance
+    job: Job
+    foreign_job: Job
+
+
+@pytest.fixture
+def span(clock: FrozenClock) -> Span:
+    """The last hour, as the page's controls ask for it."""
+    return Controls().span(clock.now)
+
+
+@pytest.fixture
+def fleet_of_three(sessions: SessionFactory, cast: Cast, clock: FrozenClock, store: Store) -> Fleet:
+    """Two GPUs each, a sample every 10 s over the last ten minutes."""
+    with sessions.begin() as session:
+        first = make_appliance(session, cast.acme, "dgx-01", now=clock.now, inventory=_has("a"))
+        second = make_appliance(session, cast.acme, "dgx-02", now=clock.now, inventory=_has("b"))
+        foreign = make_appliance(
+            session, cast.globex, "globex-01", now=clock.now, inventory=_has("c")
+        )
+        job = _running(session, first, cast.acme, cast.alice, name="train")
+        foreign_job = _running(session, foreign, cast.globex, cast.charlie, name="secret")
+    for appliance, level, holder in (
+        (first, 80.0, job), (second, 20.0, None), (foreign, 50.0, foreign_job),
+    ):  # fmt: skip
+        _write_samples(store, appliance, level=level, holder=holder, clock=clock)
+    return Fleet(first, second, foreign, job, foreign_job)
+
+
+def _has(letter: str) -> dict[str, Any]:
+    return {
+        "hostname": letter,
+        "cpu_count": 64,
+        "memory_bytes": 512 * GIB,
+        "gpus": [
+            {"index": i, "uuid": f"GPU-{letter}{i}", "model": "H100", "memory_bytes": 80 * GIB}
+            for i in range(2)
+        ],
+    }
+
+
+def _running(
+    session: Session, appliance: Appliance, tenant: Tenant, user: User, *, name: str
+) -> Job:
+    started_at = appliance.enrolled_at - timedelta(minutes=8)
+    job = Job(
+        tenant_id=tenant.id, user_id=user.id, name=name, kind=JobKind.BATCH, image="pytorch",
+        gpus=1, memory_bytes=GIB, state=JobState.RUNNING, submitted_at=started_at,
+        started_at=started_at,
+    )  # fmt: skip
+    session.add(job)
+    session.flush()
+    uuid = appliance.inventory["gpus"][0]["uuid"]
+    session.add(
+        Attempt(
+            job_id=job.id, tenant_id=tenant.id, appliance_id=appliance.id, number=1,
+            state=AttemptState.RUNNING, gpu_uuids=[uuid], bound_at=started_at,
+            started_at=started_at,
+        )
+    )  # fmt: skip
+    session.flush()
+    return job
+
+
+def _write_samples(
+    store: Store, appliance: Appliance, *, level: float, holder: Job | None, clock: FrozenClock
+) -> None:
+    identity = {"tenant": appliance.tenant_id, "appliance": appliance.id}
+    points: list[Point] = []
+    for back in range(SAMPLES, 0, -1):
+        time_ns = to_ns(clock.now) - back * 10 * NS_PER_SECOND
+        points += _host_points(level, time_ns)
+        for gpu in appliance.inventory["gpus"]:
+            is_held = holder is not None and gpu["index"] == 0
+            points.append(_gpu_point(gpu, level, time_ns, holder if is_held else None))
+        if holder is not None:
+            fields = {"cpu_percent": 400.0, "memory_bytes": 8 * GIB}
+            points.append(Point("attempt", {"job": holder.id, "attempt": "1"}, fields, time_ns))
+    assert write(store, points, identity=identity) == []
+
+
+def _host_points(level: float, time_ns: int) -> list[Point]:
+    return [
+        Point("cpu", {}, {"usage_percent": level, "user_percent": level}, time_ns),
+        Point("memory", {}, {"used_bytes": 64 * GIB, "total_bytes": 512 * GIB,
+                             "used_percent": 12.5}, time_ns),
+        Point("disk", {"mount": "/"}, {"used_percent": 30.0}, time_ns),
+        Point("disk", {"mount": "/data"}, {"used_percent": 70.0}, time_ns),
+        Point("network", {"interface": "lo"}, {"received_bytes_per_second": 9e9}, time_ns),
+        Point("network", {"interface": "eth0"}, {"received_bytes_per_second": 1e6}, time_ns),
+    ]  # fmt: skip
+
+
+def _gpu_point(gpu: dict[str, Any], level: float, time_ns: int, holder: Job | None) -> Point:
+    tags = {"gpu": str(gpu["index"]), "uuid": gpu["uuid"], "model": gpu["model"]}
+    if holder is not None:
+        tags["job"] = holder.id
+    fields = {"utilization_percent": level, "power_watts": level * 5, "throttled": 0,
+              "memory_used_bytes": 40 * GIB, "memory_total_bytes": 80 * GIB,
+              "temperature_celsius": 60.0}  # fmt: skip
+    return Point("gpu", tags, fields, time_ns)

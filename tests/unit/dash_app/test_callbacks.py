@@ -1,0 +1,218 @@
+"""The callbacks as the browser reaches them: over HTTP, in a request with a scope."""
+
+import json
+
+import pytest
+from flask import Flask, request
+from flask.testing import FlaskClient
+
+from core.db import SessionFactory
+from dash_app.app import create_dashboards
+from tenants.scope import Scope
+from tests.cast import Cast, FrozenClock, scope_of
+from tests.unit.dash_app.conftest import Fleet
+from tests.unit.dash_app.lost_store import MESSAGE, LostStore
+from timeseries.store import Store
+
+WHO = "X-Test-User"
+
+
+class Browser:
+    """Asks for callbacks by the id of one of their outputs, as the page's script does."""
+
+    def __init__(self, client: FlaskClient, who: str) -> None:
+        self.client = client
+        self.headers = {WHO: who}
+
+    def fill(self, output: str, changed: str = "", **values: object) -> str:
+        """Return the JSON answer of the callback that writes `output`, as text."""
+        known = self.client.get("/dashboards/_dash-dependencies", headers=self.headers).get_json()
+        entry = next(item for item in known if output in item["output"])
+        body = {
+            "output": entry["output"],
+            "outputs": [
+                dict(zip(("id", "property"), part.rsplit(".", 1), strict=True))
+                for part in entry["output"].strip(".").split("...")
+            ],
+            "inputs": [self._with_value(item, values) for item in entry["inputs"]],
+            "state": [self._with_value(item, values) for item in entry["state"]],
+            "changedPropIds": [changed] if changed else [],
+        }
+        answer = self.client.post(
+            "/dashboards/_dash-update-component", json=body, headers=self.headers
+        )
+        assert answer.status_code == 200, answer.text
+        return json.dumps(answer.get_json())
+
+    @staticmethod
+    def _with_value(item: dict[str, str], values: dict[str, object]) -> dict[str, object]:
+        name = f"{item['id']}_{item['property']}".replace("-", "_")
+        return {**item, "value": values.get(name)}
+
+
+def served(sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock) -> FlaskClient:
+    people = {"alice": cast.alice, "charlie": cast.charlie, "olivia": cast.olivia}
+    server = Flask("test")
+
+    def scope_provider() -> Scope:
+        return scope_of(people[request.headers[WHO]])
+
+    create_dashboards(
+        server,
+        sessions=sessions,
+        store=store,
+        scope_provider=scope_provider,
+        render_shell=lambda title, parts: f"<h1>{title}</h1>" + "".join(parts.values()),
+        clock=clock,
+    )
+    return server.test_client()
+
+
+@pytest.fixture
+def client(
+    sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock, fleet_of_three: Fleet
+) -> FlaskClient:
+    assert fleet_of_three
+    return served(sessions, store, cast, clock)
+
+
+@pytest.fixture
+def alice(client: FlaskClient) -> Browser:
+    return Browser(client, "alice")
+
+
+@pytest.fixture
+def charlie(client: FlaskClient) -> Browser:
+    return Browser(client, "charlie")
+
+
+FLEET = {"fleet_state_value": "all", "fleet_sort_value": "name", "url_search": "?range=15m"}
+
+
+@pytest.mark.parametrize("path", ["/dashboards/", "/dashboards/appliances/x/gpus/0"])
+def test_every_address_is_drawn_inside_the_portals_shell(client: FlaskClient, path: str) -> None:
+    page = client.get(path)
+    assert page.status_code == 200
+    assert page.text.startswith("<h1>Dashboards</h1>")
+    assert "assets/dashboards.css" in page.text
+
+
+def test_alices_fleet_has_her_appliances_and_not_globexs(alice: Browser) -> None:
+    text = alice.fill("fleet-cards.children", **FLEET)
+    assert "dgx-01" in text
+    assert "dgx-02" in text
+    assert "globex" not in text
+
+
+def test_links_to_other_tiers_keep_the_range(alice: Browser, fleet_of_three: Fleet) -> None:
+    text = alice.fill("fleet-cards.children", **FLEET)
+    assert f"/dashboards/appliances/{fleet_of_three.first.id}?range=15m&refresh=5s" in text
+    assert f"/dashboards/appliances/{fleet_of_three.first.id}/gpus/1?range=15m" in text
+
+
+def test_the_filter_looks_into_names_and_jobs(alice: Browser) -> None:
+    text = alice.fill("fleet-cards.children", **FLEET | {"fleet_text_value": "train"})
+    assert "dgx-01" in text
+    assert "dgx-02" not in text
+
+
+def test_the_operators_cards_are_grouped_by_tenant(client: FlaskClient) -> None:
+    text = Browser(client, "olivia").fill("fleet-cards.children", **FLEET)
+    assert text.index("Acme") < text.index("dgx-02") < text.index("Globex")
+
+
+def test_a_tenant_without_appliances_is_led_to_adding_one(
+    sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock
+) -> None:
+    browser = Browser(served(sessions, store, cast, clock), "alice")
+    assert '"/appliances"' in browser.fill("fleet-cards.children", **FLEET)
+
+
+def test_an_unknown_and_a_foreign_appliance_get_the_same_page(
+    charlie: Browser, fleet_of_three: Fleet
+) -> None:
+    pages = []
+    for ident in (fleet_of_three.first.id, "0" * 36):
+        text = charlie.fill("page.children", url_pathname=f"/dashboards/appliances/{ident}")
+        pages.append(text.replace(ident, "ID"))
+    assert pages[0] == pages[1]
+    assert "Nothing here" in pages[0]
+
+
+def test_charlie_gets_no_figure_of_acmes_appliance_by_a_forged_callback(
+    charlie: Browser, fleet_of_three: Fleet
+) -> None:
+    text = charlie.fill(
+        "appliance-cpu.figure", appliance_subject_data=fleet_of_three.first.id, url_search=""
+    )
+    assert "There is no appliance" in text
+    assert "dgx-01" not in text
+    assert "scatter" not in text
+
+
+def test_charlie_gets_no_figure_of_acmes_gpu_by_a_forged_callback(
+    charlie: Browser, fleet_of_three: Fleet
+) -> None:
+    subject = {"appliance": fleet_of_three.first.id, "gpu": "0"}
+    text = charlie.fill("gpu-power.figure", gpu_subject_data=subject, url_search="")
+    assert "scatter" not in text
+
+
+def test_charlie_gets_no_figure_of_acmes_job_by_a_forged_callback(
+    charlie: Browser, fleet_of_three: Fleet
+) -> None:
+    text = charlie.fill("job-gpu-power_watts.figure", job_subject_data=fleet_of_three.job.id)
+    assert "There is no job" in text
+    assert "scatter" not in text
+
+
+def test_an_appliance_is_filled_with_figures(alice: Browser, fleet_of_three: Fleet) -> None:
+    answer = json.loads(
+        alice.fill("appliance-cpu.figure", appliance_subject_data=fleet_of_three.first.id)
+    )["response"]
+    assert answer["appliance-cpu"]["figure"]["data"]
+    assert len(answer["appliance-gpu-power_watts"]["figure"]["data"]) == 2
+
+
+def test_a_gpu_is_filled_with_figures(alice: Browser, fleet_of_three: Fleet) -> None:
+    subject = {"appliance": fleet_of_three.first.id, "gpu": "0"}
+    answer = json.loads(alice.fill("gpu-power.figure", gpu_subject_data=subject))["response"]
+    assert answer["gpu-power"]["figure"]["data"]
+    assert "train" in json.dumps(answer["gpu-jobs"])
+
+
+def test_a_job_is_filled_with_figures(alice: Browser, fleet_of_three: Fleet) -> None:
+    answer = json.loads(
+        alice.fill("job-gpu-power_watts.figure", job_subject_data=fleet_of_three.job.id)
+    )["response"]
+    assert answer["job-gpu-power_watts"]["figure"]["data"]
+
+
+@pytest.mark.parametrize("tier", ["appliances/{0}", "appliances/{0}/gpus/0", "jobs/{1}"])
+def test_each_tier_has_a_skeleton_and_a_way_up(
+    alice: Browser, fleet_of_three: Fleet, tier: str
+) -> None:
+    path = tier.format(fleet_of_three.first.id, fleet_of_three.job.id)
+    text = alice.fill(
+        "page.children", url_pathname=f"/dashboards/{path}", url_search="?range=6h&refresh=off"
+    )
+    assert "/dashboards/?range=6h&refresh=off" in text
+    assert "Nothing here" not in text
+
+
+def test_a_new_range_keeps_the_panels(alice: Browser) -> None:
+    text = alice.fill(
+        "page.children", changed="url.search", url_pathname="/dashboards/", url_search="?range=6h"
+    )
+    assert "page" not in json.loads(text)["response"]
+
+
+def test_a_lost_store_is_told_in_words(
+    sessions: SessionFactory, cast: Cast, clock: FrozenClock, fleet_of_three: Fleet
+) -> None:
+    client = served(sessions, LostStore(), cast, clock)  # type: ignore[arg-type]
+    text = Browser(client, "alice").fill(
+        "appliance-cpu.figure", appliance_subject_data=fleet_of_three.first.id
+    )
+    assert text.count(MESSAGE) == 11
+    assert "Traceback" not in text

@@ -1,0 +1,146 @@
+from datetime import timedelta
+
+import pytest
+from sqlalchemy.orm import Session
+
+from core.clock import to_ns
+from core.db import SessionFactory
+from core.errors import NotFoundError
+from dash_app.queries.appliance import appliance_detail
+from dash_app.queries.gpu import gpu_detail
+from dash_app.queries.job import job_detail
+from dash_app.timerange import Span
+from jobqueue.models import Job
+from jobqueue.states import JobKind, JobState
+from tests.cast import Cast, FrozenClock, scope_of
+from tests.unit.dash_app.conftest import Fleet
+from tests.unit.dash_app.lost_store import MESSAGE, LostStore
+from timeseries.store import Store
+
+
+def test_every_gpu_has_its_own_line_and_colour_in_every_panel(
+    session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
+) -> None:
+    seen = appliance_detail(
+        session, store, scope_of(cast.alice), fleet_of_three.first.id, span=span
+    )
+    for key in ("gpu-utilization_percent", "gpu-power_watts"):
+        lines = seen.charts[key].lines
+        assert [(line.name, line.color) for line in lines] == [("GPU 0", 0), ("GPU 1", 1)]
+
+
+def test_the_gpu_table_names_the_holder(
+    session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
+) -> None:
+    seen = appliance_detail(
+        session, store, scope_of(cast.alice), fleet_of_three.first.id, span=span
+    )
+    assert [gpu.job.name if gpu.job else "" for gpu in seen.gpus] == ["train", ""]
+
+
+def test_the_loopback_is_not_drawn(
+    session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
+) -> None:
+    seen = appliance_detail(
+        session, store, scope_of(cast.alice), fleet_of_three.first.id, span=span
+    )
+    assert [line.name for line in seen.charts["network"].lines] == ["eth0 in"]
+
+
+def test_bob_cannot_look_at_globexs_appliance(
+    session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
+) -> None:
+    with pytest.raises(NotFoundError) as foreign:
+        appliance_detail(session, store, scope_of(cast.bob), fleet_of_three.foreign.id, span=span)
+    with pytest.raises(NotFoundError) as missing:
+        appliance_detail(session, store, scope_of(cast.bob), "nobody", span=span)
+    assert foreign.value.code == missing.value.code
+
+
+def test_a_lost_store_leaves_the_appliance_with_a_reason_in_every_panel(
+    session: Session, cast: Cast, fleet_of_three: Fleet, span: Span
+) -> None:
+    lost = LostStore()
+    scope, ident = scope_of(cast.alice), fleet_of_three.first.id
+    seen = appliance_detail(session, lost, scope, ident, span=span)  # type: ignore[arg-type]
+    assert {chart.problem for chart in seen.charts.values()} == {MESSAGE}
+    assert lost.asked == 1
+
+
+def test_a_gpu_shows_the_hold_of_its_job(
+    session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
+) -> None:
+    seen = gpu_detail(
+        session, store, scope_of(cast.alice), fleet_of_three.first.id, index="0", span=span
+    )
+    assert [mark.label for mark in seen.charts["utilization"].marks] == ["train"]
+    # It started eight minutes ago and goes on.
+    assert seen.holdings[0].end_ns - seen.holdings[0].start_ns == 480 * 10**9
+
+
+def test_a_free_gpu_shows_no_hold(
+    session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
+) -> None:
+    seen = gpu_detail(
+        session, store, scope_of(cast.alice), fleet_of_three.first.id, index="1", span=span
+    )
+    assert (seen.holdings, seen.gpu.job) == ((), None)
+
+
+def test_the_time_throttled_is_a_share_in_percent(
+    session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
+) -> None:
+    seen = gpu_detail(
+        session, store, scope_of(cast.alice), fleet_of_three.first.id, index="0", span=span
+    )
+    chart = seen.charts["throttled"]
+    assert chart.field.endswith("_percent")
+    assert set(chart.lines[0].values) == {0.0}
+
+
+def test_a_gpu_that_is_not_there_is_not_found(
+    session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
+) -> None:
+    scope, ident = scope_of(cast.alice), fleet_of_three.first.id
+    for index in ("2", "x", "0' OR 1=1 --"):
+        with pytest.raises(NotFoundError):
+            gpu_detail(session, store, scope, ident, index=index, span=span)
+
+
+def test_a_job_shows_its_own_gpu_over_its_life(
+    session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, clock: FrozenClock
+) -> None:
+    seen = job_detail(session, store, scope_of(cast.alice), fleet_of_three.job.id, now=clock.now)
+    assert seen.gpus == ((fleet_of_three.first.id, "0"),)
+    assert [line.name for line in seen.charts["gpu-power_watts"].lines] == ["GPU 0"]
+    assert seen.ran_seconds == 480.0
+    assert seen.span is not None
+    assert seen.span.end_ns == to_ns(clock.now)
+
+
+def test_a_jobs_cores_and_memory_are_drawn(
+    session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, clock: FrozenClock
+) -> None:
+    seen = job_detail(session, store, scope_of(cast.alice), fleet_of_three.job.id, now=clock.now)
+    assert set(seen.charts["attempt-cpu_percent"].lines[0].values) == {400.0}
+
+
+def test_charlie_cannot_look_at_acmes_job(
+    session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, clock: FrozenClock
+) -> None:
+    with pytest.raises(NotFoundError):
+        job_detail(session, store, scope_of(cast.charlie), fleet_of_three.job.id, now=clock.now)
+
+
+def test_a_waiting_job_has_no_life_yet(
+    sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock
+) -> None:
+    with sessions.begin() as session:
+        job = Job(
+            tenant_id=cast.acme.id, name="waits", kind=JobKind.BATCH, image="x", memory_bytes=1,
+            state=JobState.QUEUED, submitted_at=clock.now - timedelta(minutes=1),
+        )  # fmt: skip
+        session.add(job)
+    with sessions() as session:
+        seen = job_detail(session, store, scope_of(cast.alice), job.id, now=clock.now)
+    assert (seen.span, seen.charts, seen.appliance) == (None, {}, None)

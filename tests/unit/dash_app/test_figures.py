@@ -1,0 +1,153 @@
+import plotly.graph_objects as go
+import pytest
+
+from core.clock import NS_PER_SECOND
+from dash_app.charts import Chart, HeatMap, HeatRow, Line, Mark
+from dash_app.figures import (
+    NO_SAMPLES,
+    Figure,
+    axis_scale,
+    heat_figure,
+    message_figure,
+    time_figure,
+    with_gaps,
+)
+from dash_app.timerange import Span
+
+STEP_NS = 10 * NS_PER_SECOND
+SPAN = Span(0, 100 * STEP_NS, STEP_NS)
+GIB = 1024**3
+
+
+def at(*steps: float) -> list[int]:
+    return [int(step * STEP_NS) for step in steps]
+
+
+def line(*steps: float, value: float = 1.0, is_filled: bool = False) -> Line:
+    times_ns = at(*steps)
+    return Line(
+        name="GPU 0", times_ns=times_ns, values=[value] * len(times_ns), color=0,
+        is_filled=is_filled,
+    )  # fmt: skip
+
+
+def drawn(*lines: Line, field: str = "usage_percent", is_stacked: bool = False) -> Figure:
+    chart = Chart(field=field, lines=lines, is_stacked=is_stacked)
+    return time_figure(chart, SPAN, revision="r")
+
+
+def test_a_hole_of_three_steps_is_a_gap() -> None:
+    times_ns, values = with_gaps(at(0, 1, 4, 5), [1.0, 1.0, 1.0, 1.0], step_ns=STEP_NS)
+    assert values == [1.0, 1.0, None, 1.0, 1.0]
+    assert times_ns[2] == at(2.5)[0]
+
+
+def test_one_missing_window_is_no_gap() -> None:
+    _, values = with_gaps(at(0, 1, 3, 4), [1.0] * 4, step_ns=STEP_NS)
+    assert None not in values
+
+
+def test_a_series_sampled_once_a_minute_is_whole_under_a_step_of_ten_seconds() -> None:
+    _, values = with_gaps(at(*range(0, 60, 6), *range(60, 80)), [1.0] * 30, step_ns=STEP_NS)
+    assert None not in values
+
+
+def test_a_lone_sample_in_an_outage_has_a_gap_on_both_sides() -> None:
+    _, values = with_gaps(at(0, 1, 2, 30, 60, 61, 62), [1.0] * 7, step_ns=STEP_NS)
+    assert values == [1.0, 1.0, 1.0, None, 1.0, None, 1.0, 1.0, 1.0]
+
+
+def test_a_filled_line_is_drawn_in_pieces_with_one_legend_entry() -> None:
+    figure = drawn(line(0, 1, 9, 10, is_filled=True), line(0, 1, 9, 10))
+    filled = [trace for trace in figure["data"] if "fill" in trace]
+    assert [trace["showlegend"] for trace in filled] == [True, False]
+    assert all(None not in trace["y"] for trace in filled)
+
+
+def test_pieces_of_a_stack_do_not_stack_on_one_another() -> None:
+    figure = drawn(line(0, 1, 9, 10), line(0, 1, 9, 10), is_stacked=True)
+    assert [trace["stackgroup"] for trace in figure["data"]] == ["piece 0", "piece 1"] * 2
+
+
+def test_bytes_are_scaled_to_one_binary_unit_for_the_whole_axis() -> None:
+    figure = drawn(line(0, 1, value=12 * GIB), line(0, 1, value=GIB / 2), field="used_bytes")
+    assert figure["layout"]["yaxis"]["ticksuffix"] == " GiB"
+    assert [trace["y"][0] for trace in figure["data"]] == [12.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("field", "peak", "expected"),
+    [
+        ("used_bytes", 700.0, (1.0, "B")),
+        ("read_bytes_per_second", 3.0 * 1024**2, (1024.0**2, "MiB/s")),
+        ("power_watts", 25_000.0, (1000.0, "kW")),
+        ("sm_clock_hertz", 1.98e9, (1e9, "GHz")),
+        ("usage_percent", 99.0, (1.0, "%")),
+        ("load1", 12.0, (1.0, "")),
+    ],
+)
+def test_an_axis_has_the_unit_of_its_field(
+    field: str, peak: float, expected: tuple[float, str]
+) -> None:
+    assert axis_scale(field, peak) == expected
+
+
+def test_a_percentage_has_an_axis_from_0_to_100() -> None:
+    assert drawn(line(0, 1, value=3.0))["layout"]["yaxis"]["range"] == [0, 100]
+
+
+def test_the_cores_of_a_job_may_pass_100_percent() -> None:
+    assert drawn(line(0, 1, value=800.0), field="cpu_percent")["layout"]["yaxis"]["range"][1] > 800
+
+
+def test_every_panel_shows_the_whole_span_even_where_samples_are_few() -> None:
+    assert drawn(line(98, 99))["layout"]["xaxis"]["range"] == [0, 1_000_000]
+
+
+def test_a_refresh_keeps_the_zoom() -> None:
+    assert drawn(line(0, 1))["layout"]["uirevision"] == drawn(line(1, 2))["layout"]["uirevision"]
+
+
+def test_no_samples_are_said_in_words() -> None:
+    assert drawn()["layout"]["annotations"][0]["text"] == NO_SAMPLES
+
+
+def test_a_problem_is_said_in_its_own_words() -> None:
+    figure = time_figure(Chart(field="load1", problem="The store is away."), SPAN, revision="r")
+    assert figure["layout"]["annotations"][0]["text"] == "The store is away."
+
+
+def test_a_lone_sample_is_a_dot() -> None:
+    assert drawn(line(5))["data"][0]["mode"] == "markers"
+
+
+def test_a_narrow_mark_has_no_label() -> None:
+    marks = (Mark(0, STEP_NS, "short"), Mark(STEP_NS, 60 * STEP_NS, "long"))
+    figure = time_figure(Chart(field="load1", lines=(line(0, 1),), marks=marks), SPAN, revision="r")
+    assert [shape["label"]["text"] for shape in figure["layout"]["shapes"]] == ["", "long"]
+
+
+def test_a_heat_map_leaves_a_hole_where_a_row_has_no_value() -> None:
+    rows = (
+        HeatRow(name="a", times_ns=at(0, 1, 2), values=[1.0, 2.0, 3.0]),
+        HeatRow(name="b", times_ns=at(0, 2), values=[4.0, 5.0]),
+    )
+    figure = heat_figure(HeatMap(rows=rows, step_ns=STEP_NS), SPAN, revision="r")
+    assert figure["data"][0]["z"] == [[1.0, 2.0, 3.0], [4.0, None, 5.0]]
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        drawn(line(0, 1, 9), field="used_bytes"),
+        drawn(line(0, 1), line(0, 1), is_stacked=True),
+        message_figure("nothing"),
+        heat_figure(
+            HeatMap(rows=(HeatRow(name="a", times_ns=at(0), values=[1.0]),), step_ns=STEP_NS),
+            SPAN,
+            revision="r",
+        ),
+    ],
+)
+def test_plotly_accepts_every_figure(figure: Figure) -> None:
+    assert go.Figure(figure).layout.paper_bgcolor == "rgba(0,0,0,0)"

@@ -1,0 +1,191 @@
+"""The simulated appliance: telemetry follows the work on it, and is the same for the same seed."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from plugins.base import PluginContext, PluginUnavailableError
+from plugins.registry import load_plugin_class
+from plugins.simulated_gpu.reader import SimulatedGPUConfig, SimulatedGPUPlugin
+from plugins.simulated_host.reader import SimulatedHostConfig, SimulatedHostPlugin
+from plugins.simulation.appliance import SimulatedAppliance, Workload
+from plugins.simulation.config import GIB, SimulationConfig
+from plugins.simulation.gpu import GPUReading
+from plugins.simulation.history import history
+from tests.unit.plugins.conftest import FIRST_AT
+from timeseries.points import Point
+
+CONFIG = SimulationConfig(seed="acme/dgx-1", hot_gpu=3)
+
+
+@pytest.fixture
+def model() -> SimulatedAppliance:
+    return SimulatedAppliance(CONFIG, started_at=FIRST_AT)
+
+
+def training(*gpus: int, **changes: object) -> Workload:
+    workload = Workload(
+        workload_id="train",
+        gpu_uuids=[CONFIG.gpu_uuids[gpu] for gpu in gpus],
+        cpus=16,
+        memory_bytes=100 * GIB,
+        started_at=FIRST_AT,
+    )
+    return replace(workload, **changes)  # type: ignore[arg-type] # the caller's names
+
+
+def after(seconds: float) -> datetime:
+    return FIRST_AT + timedelta(seconds=seconds)
+
+
+def readings(model: SimulatedAppliance, gpu: int, *, seconds: Sequence[int]) -> list[GPUReading]:
+    return [model.read(after(second)).gpus[CONFIG.gpu_uuids[gpu]] for second in seconds]
+
+
+def test_an_idle_gpu_is_cool_and_draws_little(model: SimulatedAppliance) -> None:
+    [reading] = readings(model, 0, seconds=[60])
+    assert reading.utilization_percent == 0
+    assert reading.power_watts < 80
+    assert reading.temperature_celsius < 40
+
+
+def test_memory_fills_over_seconds(model: SimulatedAppliance) -> None:
+    model.add(training(0))
+    used = [reading.memory_used_bytes for reading in readings(model, 0, seconds=[1, 5, 10, 60])]
+    assert used == sorted(used)
+    assert used[0] < 0.2 * CONFIG.gpu_memory_bytes
+    assert used[-1] > 0.5 * CONFIG.gpu_memory_bytes
+
+
+def test_temperature_lags_behind_power(model: SimulatedAppliance) -> None:
+    model.add(training(0))
+    early, late = readings(model, 0, seconds=[20, 75])
+    assert early.power_watts > 400
+    assert early.temperature_celsius < late.temperature_celsius - 10
+
+
+def test_utilisation_dips_between_epochs(model: SimulatedAppliance) -> None:
+    model.add(training(0))
+    values = [one.utilization_percent for one in readings(model, 0, seconds=range(20, 220))]
+    assert max(values) > 90
+    assert min(values) < 40
+    assert sorted(values)[len(values) // 2] > 85
+
+
+def test_the_hot_gpu_throttles_and_its_clock_drops(model: SimulatedAppliance) -> None:
+    model.add(training(2, 3))
+    cool = readings(model, 2, seconds=range(1, 400))
+    hot = [model.read(after(second)).gpus[CONFIG.gpu_uuids[3]] for second in range(400, 800)]
+    assert not any(reading.is_throttled for reading in cool)
+    throttled = [reading for reading in hot if reading.is_throttled]
+    assert throttled
+    assert all(reading.sm_clock_hertz < 1_500_000_000 for reading in throttled)
+    assert max(reading.temperature_celsius for reading in hot) < 95
+
+
+def test_a_gpu_falls_back_to_idle_when_the_work_is_taken_off(model: SimulatedAppliance) -> None:
+    model.add(training(0))
+    readings(model, 0, seconds=range(1, 120))
+    model.remove("train")
+    [reading] = readings(model, 0, seconds=[600])
+    assert reading.utilization_percent == 0
+    assert reading.memory_used_bytes < GIB
+    assert reading.temperature_celsius < 40
+
+
+def test_the_host_follows_the_work(model: SimulatedAppliance) -> None:
+    idle = model.read(after(1)).host
+    model.add(training(0, 1))
+    busy = [model.read(after(second)).host for second in range(2, 180)][-1]
+    assert busy.cpu_percent > idle.cpu_percent + 5
+    assert busy.memory_used_bytes > idle.memory_used_bytes + 60 * GIB
+    assert busy.loads[0] > idle.loads[0] + 5
+    assert busy.received_bytes_per_second > 100 * idle.received_bytes_per_second
+
+
+def test_the_same_seed_gives_the_same_readings() -> None:
+    first, second = (SimulatedAppliance(CONFIG, started_at=FIRST_AT) for _ in range(2))
+    for model in (first, second):
+        model.add(training(0, 3))
+    assert [first.read(after(n)) for n in range(60)] == [second.read(after(n)) for n in range(60)]
+
+
+def test_two_plugins_reading_at_one_instant_see_the_same(model: SimulatedAppliance) -> None:
+    assert model.read(after(5)) is model.read(after(5))
+
+
+def test_other_seeds_have_other_gpus() -> None:
+    other = SimulationConfig(seed="acme/dgx-2")
+    assert not set(other.gpu_uuids) & set(CONFIG.gpu_uuids)
+    assert all(uuid.startswith("GPU-") and len(uuid) == 40 for uuid in other.gpu_uuids)
+
+
+def test_outages_come_as_configured() -> None:
+    config = SimulationConfig(seed="a", outage_every_seconds=600, outage_seconds=90)
+    model = SimulatedAppliance(config, started_at=FIRST_AT)
+    offline = [second for second in range(1200) if model.is_offline(after(second))]
+    assert offline == [*range(510, 600), *range(1110, 1200)]
+
+
+def test_there_are_no_outages_unless_asked_for(model: SimulatedAppliance) -> None:
+    assert not any(model.is_offline(after(second)) for second in range(0, 86_400, 60))
+
+
+def simulated_points(model: SimulatedAppliance) -> list[Point]:
+    context = PluginContext(model)
+    return [
+        *SimulatedGPUPlugin(SimulatedGPUConfig(), context).gather(after(1)),
+        *SimulatedHostPlugin(SimulatedHostConfig(), context).gather(after(1)),
+    ]
+
+
+def test_simulated_points_have_the_declared_fields_only(model: SimulatedAppliance) -> None:
+    declared = {
+        metric.name
+        for name in ("simulated_gpu", "simulated_host")
+        for metric in load_plugin_class(name).metrics
+    }
+    points = simulated_points(model)
+    assert {point.measurement for point in points} == {
+        "gpu", "cpu", "memory", "load", "disk", "diskio", "network",
+    }  # fmt: skip
+    assert {field for point in points for field in point.fields} == declared - {"fan_percent"}
+
+
+def test_a_field_has_the_type_that_the_real_plugin_gives_it(model: SimulatedAppliance) -> None:
+    integers = {
+        field
+        for point in simulated_points(model)
+        for field, value in point.fields.items()
+        if isinstance(value, int)
+    }
+    assert integers == {
+        "total_bytes", "used_bytes", "available_bytes", "cached_bytes", "free_bytes",
+        "memory_total_bytes", "memory_used_bytes", "sm_clock_hertz", "memory_clock_hertz",
+        "throttled",
+    }  # fmt: skip
+
+
+def test_an_appliance_that_is_not_simulated_has_nothing_to_read() -> None:
+    with pytest.raises(PluginUnavailableError):
+        SimulatedGPUPlugin(SimulatedGPUConfig(), PluginContext()).gather(FIRST_AT)
+    with pytest.raises(PluginUnavailableError):
+        SimulatedHostPlugin(SimulatedHostConfig(), PluginContext()).gather(FIRST_AT)
+
+
+def test_a_past_day_has_busy_and_idle_hours_and_ends_where_it_should() -> None:
+    end_at = FIRST_AT + timedelta(days=1)
+    step = timedelta(minutes=10)
+    points = list(history(CONFIG, start_at=FIRST_AT, end_at=end_at, step=step))
+    gpu0 = [
+        point.fields["utilization_percent"]
+        for point in points
+        if point.measurement == "gpu" and point.tags["gpu"] == "0"
+    ]
+    assert len(gpu0) == 144
+    assert 0 in gpu0
+    assert max(gpu0) > 60  # type: ignore[type-var, operator] # floats by contract
+    times = [point.time_ns for point in points]
+    assert times == sorted(times)
