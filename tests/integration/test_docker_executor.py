@@ -101,7 +101,7 @@ def test_a_command_that_is_not_in_the_image_is_named(
     spec = make_spec("", command=["trian"])
     executor.start(spec)
     ended = until_ended(executor, spec.attempt_id)
-    assert (ended.state, ended.reason) == (ObservedState.FAILED, "bad_command")
+    assert (ended.state, ended.reason) == (ObservedState.FAILED, "start_failed")
     assert "trian" in ended.message
 
 
@@ -111,7 +111,7 @@ def test_gpus_on_an_engine_without_nvidias_toolkit_say_what_to_install(
     spec = make_spec("true", gpu_uuids=["GPU-00000000-0000-0000-0000-000000000000"])
     executor.start(spec)
     ended = until_ended(executor, spec.attempt_id)
-    assert ended.reason == "gpu_unavailable"
+    assert ended.reason == "start_failed"
     assert "Install the NVIDIA container toolkit" in ended.message
 
 
@@ -291,6 +291,7 @@ def _at(config: AgentConfig, portal: RecordingPortal) -> AgentConfig:
 def _containers(engine: DockerEngine, attempt_id: str) -> list[object]:
     client = docker.DockerClient(base_url=engine.url)
     try:
-        return list(client.containers.list(all=True, filters={"name": f"vedette-{attempt_id}"}))
+        filters = {"name": f"vedette-{attempt_id}"}
+        return list(client.containers.list(all=True, filters=filters, ignore_removed=True))
     finally:
         client.close()

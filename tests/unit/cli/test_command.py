@@ -70,7 +70,7 @@ def test_a_folder_that_cannot_be_written_gets_one_clear_line() -> None:
 
 def test_the_demo_refuses_to_listen_beyond_this_machine(tmp_path: Path) -> None:
     result = vedette(
-        "up", "--demo", environ={"VEDETTE_DATA_DIR": str(tmp_path), "VEDETTE_HOST": "0.0.0.0"}
+        "up", "--demo", environ={"VEDETTE_DATA_DIR": str(tmp_path), "VEDETTE_HOST": "192.0.2.1"}
     )
 
     assert result.returncode == 1

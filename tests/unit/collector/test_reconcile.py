@@ -64,7 +64,7 @@ def test_an_attempt_that_ran_and_vanished_is_marked_failed_and_not_run_again() -
     [action] = reconcile(RUN, {}, remembered={"a": RUNNING}, delivered_logs=set())
     assert isinstance(action, Mark)
     assert action.observation.state is ObservedState.FAILED
-    assert action.observation.reason == "vanished"
+    assert "somebody removed it" in action.observation.message
 
 
 def test_stopping_what_never_ran_here_is_marked_stopped() -> None:

@@ -132,7 +132,7 @@ def test_a_heat_map_leaves_a_hole_where_a_row_has_no_value() -> None:
         HeatRow(name="a", times_ns=at(0, 1, 2), values=[1.0, 2.0, 3.0]),
         HeatRow(name="b", times_ns=at(0, 2), values=[4.0, 5.0]),
     )
-    figure = heat_figure(HeatMap(rows=rows, step_ns=STEP_NS), SPAN, revision="r")
+    figure = heat_figure(HeatMap(rows=rows), SPAN, revision="r")
     assert figure["data"][0]["z"] == [[1.0, 2.0, 3.0], [4.0, None, 5.0]]
 
 
@@ -143,7 +143,7 @@ def test_a_heat_map_leaves_a_hole_where_a_row_has_no_value() -> None:
         drawn(line(0, 1), line(0, 1), is_stacked=True),
         message_figure("nothing"),
         heat_figure(
-            HeatMap(rows=(HeatRow(name="a", times_ns=at(0), values=[1.0]),), step_ns=STEP_NS),
+            HeatMap(rows=(HeatRow(name="a", times_ns=at(0), values=[1.0]),)),
             SPAN,
             revision="r",
         ),

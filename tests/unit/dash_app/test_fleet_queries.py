@@ -122,5 +122,5 @@ def test_a_late_window_counts_with_its_last_value() -> None:
 
 def test_heat_rows_keep_the_order_of_the_cards(seen_by_alice: FleetView) -> None:
     names = {card.appliance_id: card.name for card in reversed(seen_by_alice.cards)}
-    rows = usage_heat(seen_by_alice.usage, names, step_ns=1).rows
+    rows = usage_heat(seen_by_alice.usage, names).rows
     assert [row.name for row in rows] == ["dgx-02", "dgx-01"]

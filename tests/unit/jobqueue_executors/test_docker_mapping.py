@@ -165,8 +165,8 @@ def test_a_container_that_just_ended_has_no_use() -> None:
     [
         ("manifest unknown", "image_not_found"),
         ("pull access denied for x, repository does not exist", "image_not_found"),
-        ("dial tcp: lookup registry-1.docker.io: no such host", "image_pull_failed"),
-        ("toomanyrequests: You have reached your pull rate limit", "image_pull_failed"),
+        ("dial tcp: lookup registry-1.docker.io: no such host", "start_failed"),
+        ("toomanyrequests: You have reached your pull rate limit", "start_failed"),
     ],
 )
 def test_a_pull_that_failed_says_whether_the_image_exists(message: str, reason: str) -> None:
@@ -175,12 +175,18 @@ def test_a_pull_that_failed_says_whether_the_image_exists(message: str, reason: 
 
 
 @pytest.mark.parametrize(
-    ("message", "reason"),
+    ("message", "advice"),
     [
-        ('could not select device driver "" with capabilities: [[gpu]]', "gpu_unavailable"),
-        ('exec: "trian": executable file not found in $PATH: unknown', "bad_command"),
-        ("Minimum memory limit allowed is 6MB", "start_failed"),
+        (
+            'could not select device driver "" with capabilities: [[gpu]]',
+            "NVIDIA container toolkit",
+        ),
+        ('exec: "trian": executable file not found in $PATH: unknown', "not in the image"),
+        ("Minimum memory limit allowed is 6MB", "could not be started"),
     ],
 )
-def test_a_container_that_did_not_start_says_why(message: str, reason: str) -> None:
-    assert start_fault(message)[0] == reason
+def test_a_container_that_did_not_start_says_why(message: str, advice: str) -> None:
+    reason, sentence = start_fault(message)
+    assert reason == "start_failed"
+    assert advice in sentence
+    assert message in sentence

@@ -1,0 +1,104 @@
+"""The demo as a newcomer starts it, and headless Chromium to look at it."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import requests
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from cli.bootstrap import DEMO_PASSWORD
+from tests.e2e.inboxes import MailServer, WebhookServer
+from tests.servers import free_port, require_program, running, wait_for
+
+SCREENSHOTS = Path(__file__).parent / "screenshots"
+WIDTH, HEIGHT = 1440, 900
+QUIET = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update",
+)  # fmt: skip
+READY_SECONDS = 60
+STEP_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """A running `vedette up --demo`, with the inboxes that it sends to."""
+
+    url: str
+    mail: MailServer
+    webhook: WebhookServer
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    """The demo on a free port, in a scratch folder."""
+    folder, port = tmp_path_factory.mktemp("demo"), free_port()
+    url = f"http://127.0.0.1:{port}"
+    with MailServer() as mail, WebhookServer() as webhook:
+        environ = {
+            **os.environ,
+            "VEDETTE_PORT": str(port),
+            "VEDETTE_DATA_DIR": str(folder),
+            "VEDETTE_SMTP_URL": mail.url,
+            "VEDETTE_EVALUATION_INTERVAL_SECONDS": "1",
+        }
+        argv = [sys.executable, "-m", "cli.main", "up", "--demo"]
+        with running(argv, log_path=folder / "up.log", environ=environ):
+            wait_for(lambda: _is_open(url), seconds=READY_SECONDS, what="the demo to open")
+            yield Demo(url=url, mail=mail, webhook=webhook)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """Debian's Chromium, without a window."""
+    expect.set_options(timeout=STEP_MS)
+    path = require_program("chromium", package="chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(QUIET))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def sign_in(demo: Demo, chromium: Browser) -> Iterator[Callable[[str], Page]]:
+    """Return a function that opens a browser of its own for one person and signs them in.
+
+    A script error or a refused request on any page that a test opens fails the test.
+    """
+    contexts: list[BrowserContext] = []
+    faults: list[str] = []
+
+    def sign_in_as(email: str, password: str = DEMO_PASSWORD) -> Page:
+        context = chromium.new_context(viewport={"width": WIDTH, "height": HEIGHT})
+        contexts.append(context)
+        context.set_default_timeout(STEP_MS)
+        page = context.new_page()
+        page.on("pageerror", lambda error: faults.append(f"{page.url}: {error}"))
+        page.goto(f"{demo.url}/login")
+        page.get_by_label("Email address").fill(email)
+        page.get_by_label("Password").fill(password)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url("**/dashboards/**")
+        return page
+
+    yield sign_in_as
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def screenshot(page: Page, name: str) -> None:
+    """Leave a picture of the whole page for people to look at."""
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+
+
+def _is_open(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/health", timeout=1).ok
+    except requests.RequestException:
+        return False

@@ -1,0 +1,175 @@
+"""A newcomer's first hour: dashboards in tiers, an alert, a job with its log, a new tenant."""
+
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import Demo, screenshot
+from tests.house import ALICE, BOB, CHARLIE, OLIVIA
+from tests.servers import wait_for
+
+pytestmark = [
+    pytest.mark.needs_chromium,
+    pytest.mark.xdist_group("e2e"),
+    pytest.mark.timeout(240),
+]
+SignIn = Callable[..., Page]
+SLOW_MS = 60_000
+
+
+def test_bob_goes_from_the_fleet_to_an_appliance_to_a_gpu(sign_in: SignIn) -> None:
+    page = sign_in(BOB)
+
+    card = page.get_by_role("link", name="dgx-02", exact=True)
+    expect(card).to_be_visible(timeout=SLOW_MS)
+    expect(page.locator("#fleet-power .scatterlayer path.js-line").first).to_be_attached()
+    screenshot(page, "1-fleet")
+
+    card.click()
+    expect(page.get_by_role("heading", name="dgx-02")).to_be_visible()
+    expect(page.locator(".js-plotly-plot .scatterlayer path.js-line").first).to_be_attached()
+    screenshot(page, "2-appliance")
+
+    page.locator("a[href*='/gpus/3']").first.click()
+    expect(page).to_have_url(re.compile(r"/gpus/3"))
+    expect(page.locator(".js-plotly-plot .scatterlayer path.js-line").first).to_be_attached()
+    screenshot(page, "3-gpu")
+
+
+def test_alice_is_told_by_mail_and_webhook_when_a_rule_fires_and_resolves(
+    demo: Demo, sign_in: SignIn
+) -> None:
+    page = sign_in(ALICE)
+    _add_receiver(page, demo, kind="email", name="On call", target="oncall@acme.example")
+    _add_receiver(page, demo, kind="webhook", name="Chat", target=demo.webhook.url)
+
+    page.goto(f"{demo.url}/rules/new")
+    page.get_by_label("Name").fill("Any GPU has a temperature")
+    page.locator("[name=metric]").fill("gpu.temperature_celsius")
+    page.locator("[name=window]").fill("30s")
+    page.locator("[name=filters]").fill("gpu=0")
+    page.locator("[name=warning_threshold]").fill("1")
+    page.locator("[name=for_]").fill("3s")
+    page.get_by_label("On call").check()
+    page.get_by_label("Chat").check()
+    page.get_by_role("button", name="Try it now").click()
+    expect(page.get_by_text("dgx-01").first).to_be_visible()
+    screenshot(page, "4-rule")
+    page.get_by_role("button", name=re.compile("Create|Save|Add")).click()
+
+    page.goto(f"{demo.url}/alerts")
+    rows = page.get_by_role("row").filter(has_text="Any GPU has a temperature")
+    expect(rows.first).to_contain_text(re.compile("pending|firing"), timeout=SLOW_MS)
+    expect(rows.first).to_contain_text("firing", timeout=SLOW_MS)
+    screenshot(page, "5-alerts")
+    wait_for(lambda: demo.mail.messages, seconds=30, what="a mail")
+    wait_for(lambda: demo.webhook.calls, seconds=30, what="a call of the webhook")
+
+    rows.first.get_by_role("link", name="Any GPU has a temperature").click()
+    page.locator("[name=warning_threshold]").fill("900")
+    page.get_by_role("button", name=re.compile("Create|Save|Add")).click()
+    wait_for(
+        lambda: [call for call in demo.webhook.calls if b'"resolved"' in call.body],
+        seconds=60,
+        what="the webhook to hear that it is resolved",
+    )
+
+    mail = demo.mail.messages[0]
+    assert mail["To"] == "oncall@acme.example"
+    assert "Any GPU has a temperature" in mail["Subject"]
+    call = demo.webhook.calls[0]
+    assert call.headers["x-vedette-signature"].startswith("sha256=")
+    assert json.loads(call.body)["state"] == "firing"
+
+
+def test_bob_runs_a_job_follows_its_log_and_stops_it(demo: Demo, sign_in: SignIn) -> None:
+    page = sign_in(BOB)
+    page.goto(f"{demo.url}/jobs/new")
+    page.get_by_label("Name").fill("first-light")
+    page.get_by_label("Container image").fill("acme/train:1")
+    page.locator("[name=command]").fill("python train.py --lr 3e-4")
+    page.locator("[name=env]").fill("SIM_SECONDS=600")
+    page.get_by_label("GPUs", exact=True).fill("2")
+    page.get_by_role("button", name="Submit job").click()
+
+    log = page.locator("[data-log-text]")
+    expect(page.get_by_role("heading", name="first-light")).to_be_visible()
+    expect(log).to_contain_text("epoch 0 step 50", timeout=SLOW_MS)
+    expect(log).to_contain_text("epoch 0 step 300", timeout=SLOW_MS)  # it goes on by itself
+    usage = page.locator("[data-usage-charts]")
+    expect(usage).to_contain_text("%", timeout=SLOW_MS)
+    screenshot(page, "6-job")
+
+    page.get_by_role("link", name="Dashboard", exact=True).click()
+    expect(page.locator(".js-plotly-plot .scatterlayer path.js-line").first).to_be_attached(
+        timeout=SLOW_MS
+    )
+    screenshot(page, "7-job-dashboard")
+    page.go_back()
+
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.get_by_role("button", name="Stop the job").click()
+    expect(page.locator("[data-live=job-facts]").get_by_text("stopped").first).to_be_visible(
+        timeout=SLOW_MS
+    )
+
+
+def test_a_job_that_no_appliance_can_hold_is_refused_with_the_figures(
+    demo: Demo, sign_in: SignIn
+) -> None:
+    page = sign_in(BOB)
+    page.goto(f"{demo.url}/jobs/new")
+    page.get_by_label("Name").fill("too-large")
+    page.get_by_label("Container image").fill("acme/train:1")
+    page.get_by_label("GPUs", exact=True).fill("16")
+    page.get_by_role("button", name="Submit job").click()
+
+    expect(page.get_by_text("16 asked")).to_be_visible()
+    expect(page.get_by_label("Name")).to_have_value("too-large")
+    screenshot(page, "8-job-refused")
+
+
+def test_charlie_sees_his_own_fleet_and_nothing_of_acme(demo: Demo, sign_in: SignIn) -> None:
+    bob, charlie = sign_in(BOB), sign_in(CHARLIE)
+    bob.goto(f"{demo.url}/appliances")
+    bob.get_by_role("link", name="dgx-01").click()
+    path = bob.url.removeprefix(demo.url)
+
+    expect(charlie.get_by_role("link", name="hgx-a1", exact=True)).to_be_visible(timeout=SLOW_MS)
+    expect(charlie.get_by_text("dgx-01")).to_have_count(0)
+    reply = charlie.goto(demo.url + path)
+    assert reply is not None
+    assert reply.status == 404
+    expect(charlie.get_by_text("dgx-01")).to_have_count(0)
+
+
+def test_olivia_adds_a_tenant_and_a_user_who_signs_in(demo: Demo, sign_in: SignIn) -> None:
+    page = sign_in(OLIVIA)
+    page.goto(f"{demo.url}/tenants")
+    page.get_by_label("Name", exact=True).fill("Initech")
+    page.get_by_role("button", name=re.compile("Add")).click()
+    page.goto(f"{demo.url}/tenants")
+    page.get_by_role("link", name="Initech").click()
+    page.get_by_label("Name", exact=True).fill("Dana Admin")
+    page.get_by_label("Email address").fill("dana@initech.example")
+    page.get_by_label("Role").select_option("admin")
+    page.get_by_label("First password").fill("a long first password")
+    page.get_by_role("button", name=re.compile("Add")).click()
+    expect(page.get_by_text("dana@initech.example")).to_be_visible()
+    screenshot(page, "9-tenant")
+
+    dana = sign_in("dana@initech.example", "a long first password")
+    expect(dana.get_by_text("dgx-01")).to_have_count(0)
+    screenshot(dana, "10-empty-fleet")
+
+
+def _add_receiver(page: Page, demo: Demo, *, kind: str, name: str, target: str) -> None:
+    page.goto(f"{demo.url}/receivers")
+    page.get_by_label("Name").fill(name)
+    page.get_by_label("Kind").select_option(kind)
+    page.get_by_label("Address").fill(target)
+    page.get_by_role("button", name=re.compile("Add")).click()
+    expect(page.get_by_text(target).first).to_be_visible()

@@ -1,0 +1,113 @@
+"""A portal on a real database and store, and browsers that are signed in to it."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from core.db import SessionFactory
+from core.settings import ServerSettings
+from portal.app import create_portal
+from tenants.models import User
+from tenants.signin import create_api_token
+from tests.cast import PASSWORD, Cast, FrozenClock, scope_of
+from timeseries.store import Store
+
+_CSRF = re.compile(r'<meta name="csrf-token" content="([^"]+)"')
+
+SignIn = Callable[[User], "Browser"]
+MakeToken = Callable[[User], str]
+
+
+class Browser:
+    """A browser: keeps its cookies, and sends the CSRF token of the last page with its forms."""
+
+    def __init__(self, client: FlaskClient) -> None:
+        self.client = client
+
+    def get(self, path: str, **options: object) -> TestResponse:
+        return self.client.get(path, **options)  # type: ignore[arg-type] # werkzeug's many options
+
+    def csrf_token(self, path: str = "/login") -> str:
+        found = _CSRF.search(self.client.get(path, follow_redirects=True).text)
+        assert found is not None
+        return found[1]
+
+    def post(self, path: str, data: dict[str, object] | None = None) -> TestResponse:
+        """Send a form as its page would."""
+        form = {"csrf_token": self.csrf_token("/settings"), **(data or {})}
+        return self.client.post(path, data=form)
+
+    def call(self, method: str, path: str, json: object = None) -> TestResponse:
+        """Call the API as our pages' scripts do."""
+        headers = {"X-CSRFToken": self.csrf_token("/settings")}
+        return self.client.open(path, method=method, json=json, headers=headers)
+
+    def sign_in(self, email: str, password: str = PASSWORD, query: str = "") -> TestResponse:
+        form = {"csrf_token": self.csrf_token(), "email": email, "password": password}
+        return self.client.post(f"/login{query}", data=form)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ServerSettings:
+    return ServerSettings(data_dir=tmp_path, public_url="http://portal.example")
+
+
+@pytest.fixture
+def app(
+    settings: ServerSettings, sessions: SessionFactory, store: Store, clock: FrozenClock
+) -> Flask:
+    return create_portal(settings, sessions=sessions, store=store, clock=clock)
+
+
+@pytest.fixture
+def nobody(app: Flask) -> Browser:
+    """A browser that is not signed in."""
+    return Browser(app.test_client())
+
+
+@pytest.fixture
+def sign_in(app: Flask) -> SignIn:
+    """Return a new browser of a user."""
+
+    def enter(user: User) -> Browser:
+        browser = Browser(app.test_client())
+        assert browser.sign_in(user.email).status_code == 302
+        return browser
+
+    return enter
+
+
+@pytest.fixture
+def alice(sign_in: SignIn, cast: Cast) -> Browser:
+    return sign_in(cast.alice)
+
+
+@pytest.fixture
+def bob(sign_in: SignIn, cast: Cast) -> Browser:
+    return sign_in(cast.bob)
+
+
+@pytest.fixture
+def charlie(sign_in: SignIn, cast: Cast) -> Browser:
+    return sign_in(cast.charlie)
+
+
+@pytest.fixture
+def olivia(sign_in: SignIn, cast: Cast) -> Browser:
+    return sign_in(cast.olivia)
+
+
+@pytest.fixture
+def make_token(sessions: SessionFactory, clock: FrozenClock) -> MakeToken:
+    """Return the secret of a new API token of a user."""
+
+    def make(user: User) -> str:
+        with sessions.begin() as session:
+            return create_api_token(session, scope_of(user), name="test", now=clock.now)[1]
+
+    return make

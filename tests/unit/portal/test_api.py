@@ -1,0 +1,135 @@
+"""The REST API: what it answers beyond its errors, and its description."""
+
+import re
+
+from core.clock import to_ns
+from core.db import SessionFactory
+from tests.cast import Cast, FrozenClock
+from tests.unit.portal.conftest import Browser
+from tests.unit.portal.world import World, make_world
+from timeseries.points import Point
+from timeseries.store import Store, write
+
+
+def world_of(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
+    with sessions.begin() as session:
+        return make_world(session, cast, now=clock.now)
+
+
+def test_lists_come_in_one_envelope(bob: Browser, cast: Cast) -> None:
+    for name in ("appliances", "jobs", "rules", "alerts", "receivers", "tenants", "metrics"):
+        answer = bob.get(f"/api/v1/{name}").json
+        assert answer is not None
+        assert set(answer) == {"items", "total", "page", "page_size"}, name
+
+
+def test_paging_gives_the_asked_page(
+    alice: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    first = alice.get("/api/v1/users?page_size=1").json
+    second = alice.get("/api/v1/users?page_size=1&page=2").json
+    assert first is not None
+    assert second is not None
+    assert first["total"] == second["total"] == 2
+    assert first["items"][0]["email"] == cast.alice.email
+    assert second["items"][0]["email"] == cast.bob.email
+
+
+def test_no_answer_holds_a_secret(
+    alice: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    world_of(sessions, cast, clock)
+    for name in ("users", "appliances", "tokens", "receivers", "me"):
+        text = alice.get(f"/api/v1/{name}").text
+        assert not re.search(r"secret|password|hash", text), name
+
+
+def test_a_job_goes_from_submission_to_stop(
+    bob: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    world_of(sessions, cast, clock)
+    made = bob.call("POST", "/api/v1/jobs", {"name": "eval", "image": "a/b:1", "gpus": 2})
+    assert made.status_code == 201
+    assert made.json is not None
+    path = f"/api/v1/jobs/{made.json['id']}"
+    assert made.json["state"] == "submitted"
+    stopped = bob.call("POST", f"{path}/stop").json
+    assert stopped is not None
+    assert stopped["state"] == "stopped"
+    events = bob.get(f"{path}/events").json
+    assert events is not None
+    assert [event["state"] for event in events["items"]] == ["submitted", "stopped"]
+    assert bob.call("POST", f"{path}/stop").status_code == 409
+
+
+def test_an_enrolment_token_names_the_command(alice: Browser) -> None:
+    made = alice.call("POST", "/api/v1/enrolment-tokens", {"site": "Oslo", "uses": 3}).json
+    assert made is not None
+    assert made["command"] == f"vedette agent enroll http://portal.example {made['token']}"
+    assert made["uses_left"] == 3
+
+
+def test_the_catalogue_names_fields_units_and_tags(
+    bob: Browser, charlie: Browser, cast: Cast, store: Store, clock: FrozenClock
+) -> None:
+    point = Point("gpu", {"gpu": "0"}, {"power_watts": 300.0}, to_ns(clock.now))
+    write(store, [point], identity={"tenant": cast.acme.id, "appliance": "x"})
+    assert bob.get("/api/v1/metrics").json["items"] == [{"name": "gpu"}]  # type: ignore[index] # JSON
+    assert bob.get("/api/v1/metrics/gpu").json == {
+        "name": "gpu",
+        "fields": [{"name": "power_watts", "type": "float", "unit": "W"}],
+        "tags": ["tenant", "appliance", "gpu"],
+    }
+    assert charlie.get("/api/v1/metrics/gpu").status_code == 404
+
+
+def test_rules_are_made_replaced_previewed_and_deleted(
+    bob: Browser, cast: Cast, store: Store
+) -> None:
+    body = {
+        "name": "Hot",
+        "measurement": "gpu",
+        "field": "temperature_celsius",
+        "warning_threshold": 85,
+    }
+    made = bob.call("POST", "/api/v1/rules", body).json
+    assert made is not None
+    assert made["expression"].startswith("avg(gpu.temperature_celsius) over 5m by appliance > 85")
+    path = f"/api/v1/rules/{made['id']}"
+    changed = bob.call("PUT", path, {**body, "critical_threshold": 95}).json
+    assert changed is not None
+    assert changed["critical_threshold"] == 95.0
+    disabled = bob.call("POST", f"{path}/disable").json
+    assert disabled is not None
+    assert disabled["is_enabled"] is False
+    preview = bob.call("POST", "/api/v1/rules/preview", body).json
+    assert preview is not None
+    assert preview["items"] == []
+    assert bob.call("DELETE", path).status_code == 204
+    assert bob.get(path).status_code == 404
+
+
+def test_the_description_names_every_operation(nobody: Browser) -> None:
+    described = nobody.get("/api/v1/openapi.json").json
+    assert described is not None
+    routes = {
+        str(route).replace("<", "{").replace(">", "}")
+        for route in nobody.client.application.url_map.iter_rules()
+        if str(route).startswith("/api/v1/")
+    }
+    assert set(described["paths"]) == routes - {"/api/v1/openapi.json", "/api/v1/docs"}
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            if method != "parameters":
+                assert operation["summary"], (method, path)
+
+
+def test_the_reference_needs_nothing_from_elsewhere(alice: Browser) -> None:
+    text = alice.get("/api/v1/docs").text
+    sources = re.findall(r'(?:src|href)="([^"#]+)"', text)
+    assert sources
+    assert all(source.startswith("/") for source in sources)
+
+
+def test_health_answers_without_a_login(nobody: Browser) -> None:
+    assert nobody.get("/health").json == {"status": "ok"}

@@ -1,0 +1,106 @@
+"""Every error of the API has one shape, and every error of a page is a page."""
+
+from flask import Flask
+from werkzeug.test import TestResponse
+
+from core.db import SessionFactory
+from tests.cast import Cast, FrozenClock
+from tests.unit.portal.conftest import Browser
+from tests.unit.portal.world import add_appliance
+
+SHAPE = {"code", "status", "message", "errors", "reason"}
+
+
+def error_of(answer: TestResponse) -> dict[str, object]:
+    body = answer.json
+    assert isinstance(body, dict)
+    assert set(body) == SHAPE
+    assert body["status"] == answer.status_code
+    return body
+
+
+def test_a_missing_object(alice: Browser) -> None:
+    body = error_of(alice.get("/api/v1/jobs/nothing"))
+    assert body["code"] == "not_found"
+    assert body["reason"] == "Not Found"
+    assert body["message"] == "There is no job 'nothing' here. Check the address or the id."
+
+
+def test_an_unknown_address(alice: Browser) -> None:
+    assert error_of(alice.get("/api/v1/nothing"))["code"] == "not_found"
+
+
+def test_a_wrong_method(alice: Browser) -> None:
+    answer = alice.call("DELETE", "/api/v1/jobs")
+    assert error_of(answer)["status"] == 405
+    assert "GET" in answer.headers["Allow"]
+
+
+def test_nobody(nobody: Browser) -> None:
+    assert error_of(nobody.get("/api/v1/jobs"))["code"] == "unauthenticated"
+
+
+def test_a_role_that_may_not(bob: Browser) -> None:
+    answer = bob.call("POST", "/api/v1/enrolment-tokens", {})
+    assert error_of(answer)["code"] == "forbidden"
+
+
+def test_a_body_with_faults_names_every_field(alice: Browser) -> None:
+    body = error_of(alice.call("POST", "/api/v1/jobs", {"gpus": "many", "gpu": 1}))
+    assert body["status"] == 422
+    assert body["code"] == "invalid_input"
+    errors = body["errors"]
+    assert isinstance(errors, dict)
+    assert set(errors) == {"name", "image", "gpus", "gpu"}
+
+
+def test_a_query_with_faults(alice: Browser) -> None:
+    body = error_of(alice.get("/api/v1/jobs?page_size=100000&state=flying"))
+    errors = body["errors"]
+    assert isinstance(errors, dict)
+    assert set(errors) == {"page_size", "state"}
+
+
+def test_a_body_that_is_no_json(alice: Browser) -> None:
+    headers = {"X-CSRFToken": alice.csrf_token("/settings")}
+    answer = alice.client.post(
+        "/api/v1/jobs", data="{", content_type="application/json", headers=headers
+    )
+    assert error_of(answer)["status"] == 400
+
+
+def test_a_body_that_is_too_large(alice: Browser) -> None:
+    answer = alice.call("POST", "/api/v1/jobs", {"name": "x" * 5_000_000})
+    assert error_of(answer)["status"] == 413
+
+
+def test_a_fault_of_ours_tells_nothing_of_its_inside(app: Flask, alice: Browser) -> None:
+    @app.get("/api/v1/crash")
+    def crash() -> str:
+        raise RuntimeError("secret detail")
+
+    body = error_of(alice.get("/api/v1/crash"))
+    assert body["code"] == "internal_error"
+    assert "secret detail" not in str(body)
+
+
+def test_a_job_larger_than_every_appliance_is_refused_with_figures(
+    alice: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    with sessions.begin() as session:
+        add_appliance(session, cast, "dgx-01", now=clock.now)
+    body = error_of(
+        alice.call("POST", "/api/v1/jobs", {"name": "big", "image": "a/b:1", "gpus": 64})
+    )
+    assert body["status"] == 422
+    assert body["code"] == "exceeds_every_appliance"
+    assert "dgx-01" in str(body["message"])
+
+
+def test_pages_answer_errors_as_pages(alice: Browser) -> None:
+    missing = alice.get("/jobs/nothing")
+    assert missing.status_code == 404
+    assert "<h1>Not found</h1>" in missing.text
+    forbidden = alice.get("/tenants")
+    assert forbidden.status_code == 403
+    assert "<h1>Not allowed</h1>" in forbidden.text

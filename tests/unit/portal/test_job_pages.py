@@ -1,0 +1,141 @@
+"""Jobs in the browser: the form, the list, the page, the log and the figures."""
+
+import pytest
+
+from core.clock import to_ns
+from core.db import SessionFactory
+from jobqueue.models import Job
+from tests.cast import Cast, FrozenClock
+from tests.unit.portal.conftest import Browser
+from tests.unit.portal.world import add_appliance, run_job
+from timeseries.points import Point
+from timeseries.store import Store, write
+
+GIB = 1024**3
+FORM: dict[str, object] = {
+    "name": "train",
+    "image": "registry.example/train:1",
+    "command": "python train.py --note 'a b'",
+    "env": "EPOCHS=10\nDATA=/data",
+    "kind": "batch",
+    "gpus": "1",
+    "gpu_memory": "40 GiB",
+    "cpus": "2.5",
+    "memory": "8 GiB",
+    "appliance": "",
+}
+
+
+@pytest.fixture
+def appliance_id(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> str:
+    with sessions.begin() as session:
+        return add_appliance(session, cast, "dgx-01", now=clock.now).id
+
+
+@pytest.fixture
+def job(appliance_id: str, sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> Job:
+    with sessions.begin() as session:
+        return run_job(session, cast, now=clock.now, log="step 1 é\nstep 2\n".encode())
+
+
+def test_the_form_submits_what_was_typed(bob: Browser, appliance_id: str) -> None:
+    answer = bob.post("/jobs/new", {**FORM, "appliance": appliance_id})
+    assert answer.status_code == 302
+    job = bob.get(f"/api/v1{answer.headers['Location']}").json
+    assert job is not None
+    assert job["command"] == ["python", "train.py", "--note", "a b"]
+    assert job["env"] == {"EPOCHS": "10", "DATA": "/data"}
+    assert (job["gpus"], job["gpu_memory_bytes"]) == (1, 40 * GIB)
+    assert (job["cpus"], job["memory_bytes"]) == (2.5, 8 * GIB)
+    assert job["requested_appliance_id"] == appliance_id
+
+
+def test_a_faulty_form_keeps_its_input_and_says_what_is_wrong(
+    bob: Browser, appliance_id: str
+) -> None:
+    answer = bob.post("/jobs/new", {**FORM, "name": "", "memory": "lots", "env": "EPOCHS"})
+    assert answer.status_code == 422
+    assert "Give the job a name." in answer.text
+    assert "&#39;lots&#39; is not a size. Write it like 8 GiB or 512 MiB." in answer.text
+    assert "Line 1 is &#39;EPOCHS&#39;; write KEY=VALUE." in answer.text
+    assert 'value="lots"' in answer.text
+    assert 'value="registry.example/train:1"' in answer.text
+
+
+def test_a_command_with_an_open_quote_is_refused_beside_its_field(
+    bob: Browser, appliance_id: str
+) -> None:
+    answer = bob.post("/jobs/new", {**FORM, "command": "echo 'a"})
+    assert answer.status_code == 422
+    assert "The command can&#39;t be split into words" in answer.text
+
+
+def test_what_no_appliance_has_is_shown_with_figures(bob: Browser, appliance_id: str) -> None:
+    answer = bob.post("/jobs/new", {**FORM, "gpus": "64"})
+    assert answer.status_code == 422
+    assert "64 asked; the most available is 2." in answer.text
+    assert "The largest available is dgx-01" in answer.text
+
+
+def test_the_operator_submits_no_jobs(olivia: Browser) -> None:
+    assert olivia.get("/jobs/new").status_code == 403
+
+
+def test_the_list_filters_by_state_and_text(bob: Browser, job: Job) -> None:
+    assert job.name in bob.get("/jobs?state=running&search=tra").text
+    assert "Nothing matches" in bob.get("/jobs?state=failed").text
+    assert "Nothing matches" in bob.get("/jobs?search=nothing").text
+
+
+def test_the_page_says_where_the_job_runs_and_why(bob: Browser, job: Job) -> None:
+    text = bob.get(f"/jobs/{job.id}").text
+    assert "Why here" in text
+    assert "dgx-01 was the first free appliance." in text
+    assert "0 (H100 80GB)" in text
+
+
+def test_the_log_is_read_piece_by_piece(bob: Browser, job: Job) -> None:
+    page = bob.get(f"/api/v1/jobs/{job.id}/log").json
+    assert page == {
+        "attempt_number": 1,
+        "offset": 0,
+        "next_offset": 17,
+        "text": "step 1 é\nstep 2\n",
+        "is_complete": False,
+    }
+    rest = bob.get(f"/api/v1/jobs/{job.id}/log?offset=10").json
+    assert rest is not None
+    assert rest["text"] == "step 2\n"
+
+
+def test_the_whole_log_is_downloaded_as_text(bob: Browser, job: Job) -> None:
+    answer = bob.get(f"/api/v1/jobs/{job.id}/log?format=raw")
+    assert answer.mimetype == "text/plain"
+    assert answer.headers["Content-Disposition"] == f'attachment; filename="job-{job.id}.log"'
+    assert answer.text == "step 1 é\nstep 2\n"
+
+
+def test_bob_stops_his_job_and_the_page_says_so(bob: Browser, job: Job) -> None:
+    bob.post(f"/jobs/{job.id}/stop")
+    assert "Asked to stop" in bob.get(f"/jobs/{job.id}").text
+
+
+def test_usage_shows_the_container_and_its_gpus(
+    bob: Browser, job: Job, appliance_id: str, cast: Cast, store: Store, clock: FrozenClock
+) -> None:
+    at_ns = to_ns(clock.advance(10))
+    points = [
+        Point("attempt", {"job": job.id}, {"cpu_percent": 150.0, "memory_bytes": 2.0}, at_ns),
+        Point("gpu", {"gpu": "0", "job": job.id}, {"utilization_percent": 97.0}, at_ns),
+        Point("gpu", {"gpu": "1", "job": "another"}, {"utilization_percent": 5.0}, at_ns),
+    ]
+    write(store, points, identity={"tenant": cast.acme.id, "appliance": appliance_id})
+    clock.advance(1)
+    usage = bob.get(f"/api/v1/jobs/{job.id}/usage").json
+    assert usage is not None
+    found = {(one["field"], one["gpu"]): one["values"] for one in usage["series"]}
+    assert found == {
+        ("cpu_percent", ""): [150.0],
+        ("memory_bytes", ""): [2.0],
+        ("utilization_percent", "0"): [97.0],
+    }

@@ -1,0 +1,165 @@
+"""Tenants, users, settings and appliances in the browser."""
+
+import re
+
+import pytest
+
+from core.db import SessionFactory
+from tests.cast import PASSWORD, Cast, FrozenClock
+from tests.unit.portal.conftest import Browser
+from tests.unit.portal.world import World, make_world
+
+NEW_PASSWORD = "staple battery horse"
+
+
+@pytest.fixture
+def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
+    with sessions.begin() as session:
+        return make_world(session, cast, now=clock.now)
+
+
+def user_form(**changes: object) -> dict[str, object]:
+    return {
+        "name": "Dora",
+        "email": "dora@example.com",
+        "role": "admin",
+        "password": NEW_PASSWORD,
+        **changes,
+    }
+
+
+def test_olivia_adds_a_tenant_and_its_admin_who_signs_in(olivia: Browser, nobody: Browser) -> None:
+    answer = olivia.post("/tenants", {"name": "Initech", "slug": ""})
+    assert answer.status_code == 302
+    page = answer.headers["Location"]
+    assert olivia.post(page, user_form()).status_code == 302
+    assert "dora@example.com" in olivia.get(page).text
+    assert nobody.sign_in("dora@example.com", NEW_PASSWORD).status_code == 302
+    assert "Initech" in nobody.get("/appliances").text
+
+
+def test_a_suspended_tenant_is_locked_out_at_once(
+    olivia: Browser, alice: Browser, cast: Cast
+) -> None:
+    olivia.post(f"/tenants/{cast.acme.id}/state", {"is_active": "0"})
+    assert alice.get("/jobs").status_code == 302
+    olivia.post(f"/tenants/{cast.acme.id}/state", {"is_active": "1"})
+    assert alice.sign_in(cast.alice.email).status_code == 302
+
+
+def test_a_taken_slug_and_a_short_password_are_said_beside_the_fields(
+    olivia: Browser, cast: Cast
+) -> None:
+    taken = olivia.post("/tenants", {"name": "Acme", "slug": ""})
+    assert taken.status_code == 409
+    assert "belongs to another tenant" in taken.text
+    short = olivia.post(f"/tenants/{cast.acme.id}", user_form(password="short"))
+    assert short.status_code == 422
+    assert 'value="dora@example.com"' in short.text
+
+
+def test_alice_adds_a_user_to_her_own_tenant_only(alice: Browser, cast: Cast) -> None:
+    assert alice.post("/users", user_form(role="member")).status_code == 302
+    text = alice.get("/users").text
+    assert "dora@example.com" in text
+    assert cast.charlie.email not in text
+
+
+def test_nobody_makes_an_operator_by_the_form(alice: Browser) -> None:
+    assert alice.post("/users", user_form(role="operator")).status_code == 422
+
+
+def test_bob_manages_no_users(bob: Browser) -> None:
+    assert bob.get("/users").status_code == 403
+
+
+def test_a_user_who_is_locked_out_loses_the_session(
+    alice: Browser, bob: Browser, cast: Cast
+) -> None:
+    alice.post(f"/users/{cast.bob.id}/active", {"is_active": "0", "next": "/users"})
+    assert bob.get("/jobs").status_code == 302
+
+
+def test_alice_can_not_lock_herself_out(alice: Browser, cast: Cast) -> None:
+    alice.post(f"/users/{cast.alice.id}/active", {"is_active": "0"})
+    assert alice.get("/jobs").status_code == 200
+
+
+def test_a_changed_password_keeps_this_browser_and_signs_out_the_others(
+    alice: Browser, nobody: Browser, cast: Cast
+) -> None:
+    nobody.sign_in(cast.alice.email)
+    form: dict[str, object] = {
+        "current": PASSWORD,
+        "new": NEW_PASSWORD,
+        "repeated": NEW_PASSWORD,
+    }
+    assert alice.post("/settings/password", form).status_code == 302
+    assert alice.get("/jobs").status_code == 200
+    assert nobody.get("/jobs").status_code == 302
+
+
+def test_a_wrong_current_password_is_said_beside_its_field(alice: Browser) -> None:
+    form: dict[str, object] = {"current": "no", "new": NEW_PASSWORD, "repeated": NEW_PASSWORD}
+    answer = alice.post("/settings/password", form)
+    assert answer.status_code == 422
+    assert "This is not your current password." in answer.text
+
+
+def test_an_api_token_is_shown_once_and_revoked(alice: Browser) -> None:
+    made = alice.post("/settings/tokens", {"name": "laptop"}).text
+    found = re.search(r'value="(vdt_[^"]+)"', made)
+    assert found is not None
+    headers = {"Authorization": f"Bearer {found[1]}"}
+    assert alice.get("/api/v1/me", headers=headers).status_code == 200
+    page = alice.get("/settings").text
+    assert found[1] not in page
+    action = re.search(r'action="(/settings/tokens/[^"]+/revoke)"', page)
+    assert action is not None
+    alice.post(action[1])
+    assert alice.get("/api/v1/me", headers=headers).status_code == 401
+
+
+def test_the_enrolment_token_comes_with_the_commands_to_paste(alice: Browser) -> None:
+    form: dict[str, object] = {
+        "site": "Oslo",
+        "region": "",
+        "labels": "rack=b12",
+        "uses": "1",
+        "lifetime": "24",
+    }
+    text = alice.post("/appliances/new", form).text
+    assert "pip install vedette" in text
+    assert re.search(r"vedette agent enroll http://portal.example vde_\S+&#34;|vde_", text)
+    assert "vedette agent run" in text
+
+
+def test_bob_adds_no_appliance(bob: Browser) -> None:
+    assert bob.get("/appliances/new").status_code == 403
+    assert "Add appliance" not in bob.get("/appliances").text
+
+
+def test_the_appliance_page_says_which_job_holds_which_gpu(bob: Browser, world: World) -> None:
+    text = bob.get(f"/appliances/{world.ids['appliance_id']}").text
+    assert "GPU 0" in text
+    assert f'href="/jobs/{world.ids["job_id"]}"' in text
+    assert "free" in text
+
+
+def test_an_appliance_is_drained_and_undrained(alice: Browser, world: World) -> None:
+    path = f"/appliances/{world.ids['appliance_id']}"
+    alice.post(f"{path}/drain")
+    assert "takes no new jobs" in alice.get(path).text
+    alice.post(f"{path}/undrain")
+    assert alice.get(f"/api/v1{path}").json["drained_at"] is None  # type: ignore[index] # JSON
+
+
+def test_a_revoked_appliance_leaves_the_list(alice: Browser, world: World) -> None:
+    alice.post(f"/appliances/{world.ids['appliance_id']}/revoke")
+    assert "No appliances yet" in alice.get("/appliances").text
+
+
+def test_search_and_state_filter_the_appliances(bob: Browser, world: World) -> None:
+    assert "dgx-01" in bob.get("/appliances?search=DGX&state=online").text
+    assert "Nothing matches" in bob.get("/appliances?search=nothing").text
+    assert "Nothing matches" in bob.get("/appliances?state=lost").text

@@ -1,0 +1,160 @@
+"""Every route of the portal as seen by those who may not see it.
+
+The routes are taken from the app, so that a new one is visited without being named here. A path
+parameter that these tests do not know makes them fail: say below what acme's own value of it is.
+"""
+
+import pytest
+from flask import Flask
+from werkzeug.routing import Rule as Route
+
+from core.db import SessionFactory
+from core.ids import new_id
+from portal.auth import PUBLIC_ENDPOINTS
+from tenants.signin import list_api_tokens, revoke_api_token
+from tests.cast import Cast, FrozenClock, scope_of
+from tests.unit.portal.conftest import Browser, MakeToken
+from tests.unit.portal.world import World, make_world
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+# Parameters that name no object of a tenant, with a value that the route takes.
+HARMLESS = {
+    "filename": "vedette.css",
+    "measurement": "gpu",
+    "path": "appliances/x",
+    "package_name": "dash",
+    "fingerprinted_path": "x.js",
+}
+# Bodies that pass validation, so that the answer is about the object and not about the body.
+BODIES = {
+    "Appliances.rename": {"name": "mine-now"},
+    "Rules.replace": {
+        "name": "x",
+        "measurement": "gpu",
+        "field": "x_watts",
+        "warning_threshold": 1,
+    },
+}
+# Not for tenants' users at all: the role is refused before the object is looked for.
+ROLE_FIRST = {"Tenants.suspend", "Tenants.activate", "tenants.switch"}
+
+
+@pytest.fixture
+def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
+    with sessions.begin() as session:
+        return make_world(session, cast, now=clock.now)
+
+
+def visits(app: Flask) -> list[tuple[Route, str]]:
+    """Return every route with each of its methods."""
+    return [
+        (route, method)
+        for route in app.url_map.iter_rules()
+        for method in METHODS
+        if method in (route.methods or ())
+    ]
+
+
+def address(app: Flask, route: Route, ids: dict[str, str]) -> str:
+    unknown = route.arguments - ids.keys() - HARMLESS.keys()
+    assert not unknown, f"{route} has path parameters that no stranger was tried with: {unknown}"
+    values = {name: ids.get(name) or HARMLESS[name] for name in route.arguments}
+    with app.test_request_context():
+        return app.url_map.bind("localhost").build(str(route.endpoint), values)
+
+
+def test_nobody_is_sent_to_the_login_or_answered_401(
+    app: Flask, nobody: Browser, world: World
+) -> None:
+    token = nobody.csrf_token()
+    for route, method in visits(app):
+        if route.endpoint in PUBLIC_ENDPOINTS:
+            continue
+        path = address(app, route, world.ids)
+        answer = nobody.client.open(path, method=method, headers={"X-CSRFToken": token})
+        if path.startswith(("/api/", "/dashboards/_")):
+            assert answer.status_code == 401, (method, path)
+        else:
+            assert answer.status_code == 302, (method, path)
+            assert answer.headers["Location"].startswith("/login"), (method, path)
+
+
+def test_only_these_endpoints_are_open_to_nobody() -> None:
+    assert PUBLIC_ENDPOINTS == {
+        "static",
+        "session.login",
+        "health.health",
+        "api-docs.openapi_json",
+    }
+
+
+def test_a_revoked_token_is_401_everywhere(
+    app: Flask,
+    cast: Cast,
+    world: World,
+    sessions: SessionFactory,
+    clock: FrozenClock,
+    make_token: MakeToken,
+) -> None:
+    secret = make_token(cast.alice)
+    with sessions.begin() as session:
+        for token in list_api_tokens(session, scope_of(cast.alice)):
+            revoke_api_token(session, scope_of(cast.alice), token.id, now=clock.now)
+    headers = {"Authorization": f"Bearer {secret}"}
+    client = app.test_client()
+    for route, method in visits(app):
+        if route.endpoint in PUBLIC_ENDPOINTS:
+            continue
+        path = address(app, route, world.ids)
+        answer = client.open(path, method=method, headers=headers)
+        assert answer.status_code == 401, (method, path)
+
+
+def test_charlie_gets_the_answer_of_a_missing_object_for_everything_of_acme(
+    app: Flask, cast: Cast, world: World, charlie: Browser
+) -> None:
+    headers = {"X-CSRFToken": charlie.csrf_token("/settings")}
+    tried = 0
+    for route, method in visits(app):
+        foreign = {name: world.ids[name] for name in route.arguments & world.ids.keys()}
+        if not foreign:
+            address(app, route, world.ids)
+            continue
+        missing = {name: new_id() for name in foreign}
+        answers = []
+        for ids in (foreign, missing):
+            path = address(app, route, ids)
+            body = BODIES.get(str(route.endpoint))
+            options = {"json": body} if body else {}
+            answer = charlie.client.open(path, method=method, headers=headers, **options)
+            text = answer.text
+            for ident in ids.values():
+                text = text.replace(ident, "ID")
+            answers.append((answer.status_code, text))
+        expected = 403 if route.endpoint in ROLE_FIRST else 404
+        assert answers[0][0] == expected, (method, str(route), answers[0])
+        assert answers[0] == answers[1], (method, str(route))
+        tried += 1
+    assert tried >= 30
+
+
+def test_acme_things_are_untouched_by_a_stranger(
+    app: Flask, cast: Cast, world: World, charlie: Browser, alice: Browser
+) -> None:
+    headers = {"X-CSRFToken": charlie.csrf_token("/settings")}
+    for route, method in visits(app):
+        if method == "GET" or not route.arguments & world.ids.keys():
+            continue
+        charlie.client.open(address(app, route, world.ids), method=method, headers=headers)
+    for path in ("jobs/{job_id}", "rules/{rule_id}", "appliances/{appliance_id}"):
+        answer = alice.get(f"/api/v1/{path}".format(**world.ids))
+        assert answer.status_code == 200
+    assert alice.get(f"/api/v1/jobs/{world.ids['job_id']}").json["state"] == "running"  # type: ignore[index] # JSON
+
+
+def test_lists_of_another_tenant_are_empty(charlie: Browser, world: World) -> None:
+    for name in ("appliances", "jobs", "rules", "alerts", "receivers", "notifications", "tokens"):
+        answer = charlie.get(f"/api/v1/{name}").json
+        assert answer is not None
+        assert answer["items"] == [], name
+        assert answer["total"] == 0, name

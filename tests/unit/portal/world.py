@@ -1,0 +1,119 @@
+"""One of everything in acme, made by the services: what a stranger must not see."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from alerting.models import Alert
+from alerting.receivers import create_receiver
+from alerting.rule_request import RuleRequest
+from alerting.service import create_rule
+from alerting.states import AlertState, ReceiverKind, Severity
+from jobqueue.desired import apply_report
+from jobqueue.dispatch import dispatch
+from jobqueue.executors.base import AttemptObservation, ObservedState
+from jobqueue.logs import append_log
+from jobqueue.models import Job
+from jobqueue.service import JobRequest, submit_job
+from tenants.models import Appliance
+from tenants.signin import create_api_token
+from tests.cast import Cast, make_appliance, scope_of
+
+GIB = 1024**3
+
+
+def inventory(host: str = "dgx", gpus: int = 2) -> dict[str, Any]:
+    return {
+        "hostname": host,
+        "cpu_count": 64,
+        "memory_bytes": 512 * GIB,
+        "gpus": [
+            {
+                "index": index,
+                "uuid": f"GPU-{host}-{index}",
+                "model": "H100 80GB",
+                "memory_bytes": 80 * GIB,
+            }
+            for index in range(gpus)
+        ],
+        "executors": ["simulated"],
+    }
+
+
+def add_appliance(session: Session, cast: Cast, name: str, *, now: datetime) -> Appliance:
+    return make_appliance(session, cast.acme, name, now=now, inventory=inventory(name))
+
+
+def run_job(session: Session, cast: Cast, *, now: datetime, log: bytes = b"") -> Job:
+    """Submit a job of bob's, place it and let its appliance report that it runs."""
+    request = JobRequest(name="train", image="acme/train:1", command=["python", "train.py"], gpus=1)
+    job = submit_job(session, scope_of(cast.bob), request, now=now)
+    dispatch(session, now=now)
+    session.refresh(job)
+    attempt = job.attempt
+    assert attempt is not None
+    seen = AttemptObservation(attempt_id=attempt.id, state=ObservedState.RUNNING)
+    apply_report(session, attempt.appliance_id, [seen], now=now)
+    if log:
+        append_log(session, attempt.appliance_id, attempt.id, offset=0, data=log)
+    session.flush()
+    session.refresh(job)
+    return job
+
+
+def hot_gpu_rule(**changes: Any) -> RuleRequest:  # noqa: ANN401 - the rule's own fields
+    values: dict[str, Any] = {
+        "name": "GPU too hot",
+        "measurement": "gpu",
+        "field": "temperature_celsius",
+        "group_by": ["appliance", "gpu"],
+        "warning_threshold": 85.0,
+    }
+    return RuleRequest(**{**values, **changes})
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Ids of acme's things, by the names that path parameters have."""
+
+    ids: dict[str, str]
+
+
+def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
+    """Make one of everything in acme."""
+    scope = scope_of(cast.alice)
+    appliance = add_appliance(session, cast, "dgx-01", now=now)
+    job = run_job(session, cast, now=now + timedelta(seconds=1), log=b"step 1\n")
+    rule = create_rule(session, scope, hot_gpu_rule(), now=now)
+    receiver = create_receiver(
+        session, scope, name="On call", kind=ReceiverKind.EMAIL, target="x@acme.example", now=now
+    )
+    alert = Alert(
+        rule_id=rule.id,
+        tenant_id=cast.acme.id,
+        group_key="appliance",
+        tags={"appliance": appliance.id, "gpu": "0"},
+        state=AlertState.FIRING,
+        severity=Severity.CRITICAL,
+        value=91.5,
+        active_since_at=now,
+        fired_at=now,
+        updated_at=now,
+    )
+    session.add(alert)
+    token, _ = create_api_token(session, scope, name="laptop", now=now)
+    session.flush()
+    return World(
+        ids={
+            "appliance_id": appliance.id,
+            "job_id": job.id,
+            "rule_id": rule.id,
+            "receiver_id": receiver.id,
+            "alert_id": alert.id,
+            "token_id": token.id,
+            "tenant_id": cast.acme.id,
+            "user_id": cast.bob.id,
+        }
+    )
