@@ -1,0 +1,57 @@
+"""Addresses of the dashboards: path to tier and back."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import quote, unquote
+
+PREFIX = "/dashboards/"
+
+
+class Tier(StrEnum):
+    """Which dashboard; `missing` is any address that none of them has."""
+
+    FLEET = "fleet"
+    APPLIANCE = "appliance"
+    GPU = "gpu"
+    JOB = "job"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A tier and what it shows: the id of an appliance or a job, and a GPU's index."""
+
+    tier: Tier
+    ident: str = ""
+    gpu: str = ""
+
+
+def parse_path(pathname: str | None) -> Route:
+    """Return the route of a path; ids are not looked up here."""
+    path = (pathname or PREFIX).removeprefix(PREFIX.rstrip("/"))
+    match [unquote(part) for part in path.strip("/").split("/")]:
+        case [""]:
+            return Route(Tier.FLEET)
+        case ["appliances", ident] if ident:
+            return Route(Tier.APPLIANCE, ident)
+        case ["appliances", ident, "gpus", gpu] if ident and gpu:
+            return Route(Tier.GPU, ident, gpu)
+        case ["jobs", ident] if ident:
+            return Route(Tier.JOB, ident)
+        case _:
+            return Route(Tier.MISSING)
+
+
+def appliance_path(appliance_id: str) -> str:
+    """Return the address of an appliance's dashboard."""
+    return f"{PREFIX}appliances/{quote(appliance_id, safe='')}"
+
+
+def gpu_path(appliance_id: str, gpu: str) -> str:
+    """Return the address of a GPU's dashboard."""
+    return f"{appliance_path(appliance_id)}/gpus/{quote(gpu, safe='')}"
+
+
+def job_path(job_id: str) -> str:
+    """Return the address of a job's dashboard."""
+    return f"{PREFIX}jobs/{quote(job_id, safe='')}"

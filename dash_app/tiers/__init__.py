@@ -1,0 +1,1 @@
+"""One module per tier: its skeleton, and the callback that fills it."""
