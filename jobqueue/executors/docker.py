@@ -5,6 +5,7 @@ them again by that label. A *launch* is the time before a container exists: its 
 a thread of its own, and what goes wrong there is kept as the attempt's end.
 """
 
+import contextlib
 import logging
 import socket
 import time
@@ -44,6 +45,7 @@ DEFAULT_URL = "unix:///var/run/docker.sock"
 CALL_TIMEOUT_SECONDS = 30
 # How long an ended container's last output may take to arrive before its end is reported.
 OUTPUT_PATIENCE_SECONDS = 5.0
+STOPPED_EARLY = "The attempt was stopped before its container was started."
 
 
 @dataclass(slots=True)
@@ -198,7 +200,7 @@ class DockerExecutor:
         try:
             self._pull_if_missing(launch.spec.image)
             if launch.is_cancelled:
-                self._end_launch(launch, ObservedState.STOPPED, "stopped_by_user", "Stopped.")
+                self._end_launch(launch, ObservedState.STOPPED, "stopped_by_user", STOPPED_EARLY)
                 return
             self._create_and_start(launch)
         except ImageNotFound as error:
@@ -223,26 +225,34 @@ class DockerExecutor:
 
     def _create_and_start(self, launch: _Launch) -> None:
         spec = launch.spec
-        container = None
         try:
             container = self._client().containers.create(**container_options(spec))
-            if launch.is_cancelled:
-                container.remove(force=True)
-                self._end_launch(launch, ObservedState.STOPPED, "stopped_by_user", "Stopped.")
-                return
-            container.start()
         except APIError as error:
-            if error.status_code == requests.codes.conflict and container is None:
-                log.info("the container of attempt %s exists already", spec.attempt_id)
-            else:
+            if error.status_code != requests.codes.conflict:
                 self._end_launch(launch, ObservedState.FAILED, *start_fault(_explain(error)))
-                if container is not None:
-                    container.remove(force=True)
                 return
-        if container is not None:
+            log.info("the container of attempt %s exists already", spec.attempt_id)
+        else:
+            if not self._start_container(launch, container):
+                return
             self._spool.follow(spec.attempt_id, container)
         with self._lock:
             self._launches.pop(spec.attempt_id, None)
+
+    def _start_container(self, launch: _Launch, container: Any) -> bool:  # noqa: ANN401
+        """Return whether it runs; one that does not is deleted before its end is told."""
+        outcome = (ObservedState.STOPPED, "stopped_by_user", STOPPED_EARLY)
+        if not launch.is_cancelled:
+            try:
+                container.start()
+            except APIError as error:
+                outcome = (ObservedState.FAILED, *start_fault(_explain(error)))
+            else:
+                return True
+        with contextlib.suppress(APIError):
+            container.remove(force=True)
+        self._end_launch(launch, *outcome)
+        return False
 
     def _end_launch(self, launch: _Launch, state: ObservedState, reason: str, message: str) -> None:
         outcome = AttemptObservation(
@@ -312,7 +322,7 @@ def _launch_observation(launch: _Launch) -> AttemptObservation:
             attempt_id=launch.spec.attempt_id,
             state=ObservedState.STOPPED,
             reason="stopped_by_user",
-            message="The attempt was stopped before its container was started.",
+            message=STOPPED_EARLY,
         )
     return launch.outcome
 

@@ -128,7 +128,7 @@ def pull_fault(image: str, message: str) -> tuple[str, str]:
     missing = ("not found", "manifest unknown", "does not exist", "access denied", "no such image")
     if any(sign in lowered for sign in missing):
         return "image_not_found", f"There is no image {image!r}: {message}. Check its name and tag."
-    return "image_pull_failed", f"The image {image!r} could not be pulled: {message}."
+    return "start_failed", f"The image {image!r} could not be pulled: {message}."
 
 
 def start_fault(message: str) -> tuple[str, str]:
@@ -136,9 +136,9 @@ def start_fault(message: str) -> tuple[str, str]:
     lowered = message.lower()
     if "device driver" in lowered:
         advice = "Install the NVIDIA container toolkit on the appliance."
-        return "gpu_unavailable", f"The engine can't give GPUs to containers: {message}. {advice}"
+        return "start_failed", f"The engine can't give GPUs to containers: {message}. {advice}"
     if "executable file not found" in lowered or "no such file" in lowered:
-        return "bad_command", f"The command is not in the image: {message}."
+        return "start_failed", f"The command is not in the image: {message}."
     return "start_failed", f"The container could not be started: {message}."
 
 

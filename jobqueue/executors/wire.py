@@ -5,7 +5,6 @@ import msgspec
 from jobqueue.executors.base import AttemptObservation, AttemptSpec
 
 PROTOCOL_VERSION = 1
-BATCH_SEQUENCE_HEADER = "X-Vedette-Batch"
 
 
 class GPUInfo(msgspec.Struct, frozen=True, kw_only=True):

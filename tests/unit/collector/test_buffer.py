@@ -112,7 +112,7 @@ def test_nothing_flushed_is_lost_when_the_process_is_killed(
         f"    buffer.append(Frame(b'm v=%d' % number, 1, {START_NS}))\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    killed = subprocess.run(  # noqa: S603 - our own interpreter and script
+    killed = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "buffer")],
         check=False,
         env={**os.environ, "PYTHONPATH": str(Path.cwd())},

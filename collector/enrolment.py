@@ -1,0 +1,63 @@
+"""Enrolment: a one-time token, given by the tenant's admin, becomes this appliance's identity."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from collector.addresses import PortalAddresses
+from collector.errors import EnrolmentError, PortalRefusedError, PortalUnreachableError
+from collector.identity import Identity, save_identity
+from collector.link import PortalLink
+from jobqueue.executors.wire import EnrolRequest, Inventory
+
+REFUSED_TOKEN = frozenset({401, 403, 404, 410})
+
+
+def enroll(
+    *,
+    portal_url: str,
+    token: str,
+    name: str,
+    inventory: Inventory,
+    data_dir: Path,
+    site: str = "",
+    region: str = "",
+    labels: Mapping[str, str] | None = None,
+) -> Identity:
+    """Enrol this appliance and keep its identity in `data_dir`.
+
+    Raises:
+        EnrolmentError: the portal can't be reached, or refuses the token.
+    """
+    request = EnrolRequest(
+        token=token,
+        name=name,
+        inventory=inventory,
+        site=site,
+        region=region,
+        labels=dict(labels or {}),
+    )
+    link = PortalLink(PortalAddresses([portal_url]))
+    try:
+        reply = link.enroll(request)
+    except PortalUnreachableError as error:
+        raise EnrolmentError(
+            f"{portal_url} can't be reached: {error.message} Check the address and the network."
+        ) from error
+    except PortalRefusedError as error:
+        raise EnrolmentError(_refusal(error)) from error
+    finally:
+        link.close()
+    identity = Identity(
+        appliance_id=reply.appliance_id, tenant_id=reply.tenant_id, agent_token=reply.agent_token
+    )
+    save_identity(data_dir, identity)
+    return identity
+
+
+def _refusal(error: PortalRefusedError) -> str:
+    if error.http_status in REFUSED_TOKEN:
+        return (
+            f"The portal does not take this token: {error.message} A token can be used once, and "
+            "for a limited time. Ask for a new one on the portal's appliances page."
+        )
+    return f"The portal refused to enrol this appliance: {error.message}"

@@ -1,0 +1,5 @@
+"""Load averages of the host."""
+
+from plugins.load.reader import LoadPlugin
+
+__all__ = ["LoadPlugin"]

@@ -1,0 +1,5 @@
+"""Traffic of network interfaces."""
+
+from plugins.network.reader import NetworkPlugin
+
+__all__ = ["NetworkPlugin"]

@@ -1,0 +1,5 @@
+"""NVIDIA GPUs, through NVML."""
+
+from plugins.nvml.reader import NVMLPlugin
+
+__all__ = ["NVMLPlugin"]

@@ -1,0 +1,135 @@
+"""One simulated GPU: memory fills, utilisation and power rise, temperature lags, heat throttles."""
+
+import math
+from dataclasses import dataclass
+
+from plugins.simulation.noise import approach, fraction, wander
+
+IDLE_WATTS = 70.0
+IDLE_CLOCK_HERTZ = 345_000_000
+BOOST_CLOCK_HERTZ = 1_980_000_000
+THROTTLED_CLOCK_HERTZ = 1_155_000_000
+MEMORY_CLOCK_HERTZ = 2_619_000_000
+RESERVED_BYTES = 600 * 1024 * 1024
+INLET_CELSIUS = 27.0
+CELSIUS_PER_WATT = 0.066
+HOT_CELSIUS_PER_WATT = 0.098
+THROTTLE_ABOVE_CELSIUS = 86.0
+THROTTLE_UNTIL_CELSIUS = 80.0
+THROTTLED_POWER_SHARE = 0.72
+HEAT_LAG_SECONDS = 35.0
+MEMORY_LAG_SECONDS = 6.0
+WARM_UP_SECONDS = 12.0
+EPOCH_SECONDS = 95.0
+EPOCH_PAUSE_SECONDS = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class GPULoad:
+    """What a piece of work asks of one GPU.
+
+    Attributes:
+        name: tells its noise apart from that of other work.
+        age_seconds: since it started.
+        is_service: inference with changing traffic, rather than training at full tilt.
+        intensity: 0 to 1, how much of the GPU training keeps busy.
+    """
+
+    name: str
+    age_seconds: float
+    is_service: bool = False
+    intensity: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class GPUReading:
+    """What NVML would say of the GPU at one instant."""
+
+    utilization_percent: float
+    memory_utilization_percent: float
+    memory_used_bytes: int
+    temperature_celsius: float
+    power_watts: float
+    sm_clock_hertz: int
+    is_throttled: bool
+
+
+class SimulatedGPU:
+    """State of one GPU between readings."""
+
+    def __init__(
+        self, name: str, *, memory_bytes: int, power_limit_watts: float, is_hot: bool
+    ) -> None:
+        self._name = name
+        self._memory_bytes = memory_bytes
+        self._limit_watts = power_limit_watts
+        self._celsius_per_watt = HOT_CELSIUS_PER_WATT if is_hot else CELSIUS_PER_WATT
+        self._memory_used = float(RESERVED_BYTES)
+        self._celsius = INLET_CELSIUS + IDLE_WATTS * self._celsius_per_watt
+        self._is_throttled = False
+
+    def advance(
+        self, load: GPULoad | None, *, seconds: float, elapsed_seconds: float
+    ) -> GPUReading:
+        """Return the reading at `seconds` since the epoch, `elapsed_seconds` after the last."""
+        utilization = _utilization(load, seconds)
+        self._fill_memory(load, elapsed_seconds)
+        watts = self._power(utilization, seconds)
+        self._heat(watts, seconds, elapsed_seconds)
+        return GPUReading(
+            utilization_percent=float(round(utilization)),
+            memory_utilization_percent=float(round(utilization * 0.55)),
+            memory_used_bytes=int(self._memory_used),
+            temperature_celsius=float(round(self._celsius)),
+            power_watts=round(watts, 1),
+            sm_clock_hertz=self._clock(utilization),
+            is_throttled=self._is_throttled,
+        )
+
+    def _fill_memory(self, load: GPULoad | None, elapsed_seconds: float) -> None:
+        share = 0.55 + 0.4 * fraction(f"memory:{load.name}") if load else 0.0
+        target = RESERVED_BYTES + share * (self._memory_bytes - RESERVED_BYTES)
+        lag_seconds = MEMORY_LAG_SECONDS if load else 1.0
+        self._memory_used = approach(
+            self._memory_used, target, elapsed_seconds=elapsed_seconds, lag_seconds=lag_seconds
+        )
+
+    def _power(self, utilization: float, seconds: float) -> float:
+        ripple = 1 + 0.03 * wander(f"power:{self._name}", seconds, period_seconds=4)
+        full = (0.96 * self._limit_watts - IDLE_WATTS) * math.pow(utilization / 100, 0.9)
+        share = THROTTLED_POWER_SHARE if self._is_throttled else 1.0
+        return min(self._limit_watts, (IDLE_WATTS + full * share) * ripple)
+
+    def _heat(self, watts: float, seconds: float, elapsed_seconds: float) -> None:
+        inlet = INLET_CELSIUS + 1.5 * wander(f"inlet:{self._name}", seconds, period_seconds=900)
+        self._celsius = approach(
+            self._celsius,
+            inlet + watts * self._celsius_per_watt,
+            elapsed_seconds=elapsed_seconds,
+            lag_seconds=HEAT_LAG_SECONDS,
+        )
+        if self._is_throttled:
+            self._is_throttled = self._celsius > THROTTLE_UNTIL_CELSIUS
+        else:
+            self._is_throttled = self._celsius > THROTTLE_ABOVE_CELSIUS
+
+    def _clock(self, utilization: float) -> int:
+        if self._is_throttled:
+            return THROTTLED_CLOCK_HERTZ
+        return BOOST_CLOCK_HERTZ if utilization > 0 else IDLE_CLOCK_HERTZ
+
+
+def _utilization(load: GPULoad | None, seconds: float) -> float:
+    if load is None:
+        return 0.0
+    if load.age_seconds < WARM_UP_SECONDS:  # data and weights are loaded
+        return 4 + 8 * fraction(f"warm:{load.name}:{int(seconds)}")
+    if load.is_service:
+        traffic = wander(f"traffic:{load.name}", seconds, period_seconds=240)
+        burst = wander(f"burst:{load.name}", seconds, period_seconds=7)
+        return min(100.0, max(2.0, 42 + 28 * traffic + 12 * burst))
+    offset = EPOCH_SECONDS * fraction(f"epoch:{load.name}")
+    if (load.age_seconds + offset) % EPOCH_SECONDS < EPOCH_PAUSE_SECONDS:  # validation
+        return 22 + 15 * fraction(f"pause:{load.name}:{int(seconds)}")
+    batches = 95 + 4 * wander(f"batch:{load.name}", seconds, period_seconds=3)
+    return max(2.0, min(100.0, batches * load.intensity))

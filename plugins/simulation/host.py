@@ -1,0 +1,123 @@
+"""The simulated host around the GPUs: CPU, memory, load, network and disks follow the work."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plugins.simulation.config import GIB, SimulationConfig
+from plugins.simulation.noise import approach, wander
+
+BASE_MEMORY_BYTES = 18 * GIB
+BASE_CPU_PERCENT = 1.6
+MEMORY_LAG_SECONDS = 15.0
+DISK_BYTES = {"/": 1_800 * GIB, "/data": 28_000 * GIB}
+DISK_USED_SHARE = {"/": 0.23, "/data": 0.61}
+DEVICES = {"/": "/dev/nvme0n1p2", "/data": "/dev/md0"}
+CHECKPOINT_SECONDS = 300.0
+CHECKPOINT_WRITE_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoad:
+    """What a piece of work asks of the host."""
+
+    name: str
+    cpus: float
+    memory_bytes: int
+    gpu_count: int
+    age_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostReading:
+    """The host's vital signs at one instant."""
+
+    cpu_percent: float
+    iowait_percent: float
+    memory_used_bytes: int
+    cached_bytes: int
+    loads: tuple[float, float, float]
+    received_bytes_per_second: float
+    sent_bytes_per_second: float
+    read_bytes_per_second: float
+    written_bytes_per_second: float
+    disk_used_bytes: dict[str, int]
+
+
+class SimulatedHost:
+    """State of the host between readings."""
+
+    def __init__(self, config: SimulationConfig) -> None:
+        self._config = config
+        self._memory = float(BASE_MEMORY_BYTES)
+        self._loads = [BASE_CPU_PERCENT / 100 * config.cpu_count] * 3
+
+    def advance(
+        self, work: Sequence[HostLoad], *, seconds: float, elapsed_seconds: float
+    ) -> HostReading:
+        """Return the reading at `seconds` since the epoch, `elapsed_seconds` after the last."""
+        cpu_percent = self._cpu(work, seconds)
+        self._fill_memory(work, elapsed_seconds)
+        self._queue(cpu_percent, elapsed_seconds)
+        gpus = sum(load.gpu_count for load in work)
+        loading = sum(
+            load.gpu_count for load in work if load.age_seconds < CHECKPOINT_WRITE_SECONDS
+        )
+        received = self._traffic("rx", seconds, base=60e3, work=45e6 * gpus + 400e6 * loading)
+        return HostReading(
+            cpu_percent=round(cpu_percent, 2),
+            iowait_percent=round(0.2 + 0.3 * gpus / max(1, self._config.gpu_count), 2),
+            memory_used_bytes=int(self._memory),
+            cached_bytes=int(40 * GIB + 0.2 * self._memory),
+            loads=(self._loads[0], self._loads[1], self._loads[2]),
+            received_bytes_per_second=received,
+            sent_bytes_per_second=self._traffic("tx", seconds, base=45e3, work=6e6 * gpus),
+            read_bytes_per_second=self._traffic("rd", seconds, base=40e3, work=received * 0.8),
+            written_bytes_per_second=self._traffic("wr", seconds, base=300e3, work=_written(work)),
+            disk_used_bytes=_disks(seconds),
+        )
+
+    def _cpu(self, work: Sequence[HostLoad], seconds: float) -> float:
+        busy = sum(
+            load.cpus * (0.7 + 0.2 * wander(f"cpu:{load.name}", seconds, period_seconds=20))
+            for load in work
+        )
+        ripple = 0.6 * wander(f"cpu:{self._config.seed}", seconds, period_seconds=30)
+        return min(100.0, BASE_CPU_PERCENT + ripple + 100 * busy / self._config.cpu_count)
+
+    def _fill_memory(self, work: Sequence[HostLoad], elapsed_seconds: float) -> None:
+        asked = BASE_MEMORY_BYTES + sum(0.8 * load.memory_bytes for load in work)
+        self._memory = approach(
+            self._memory,
+            min(asked, 0.97 * self._config.memory_bytes),
+            elapsed_seconds=elapsed_seconds,
+            lag_seconds=MEMORY_LAG_SECONDS,
+        )
+
+    def _queue(self, cpu_percent: float, elapsed_seconds: float) -> None:
+        running = cpu_percent / 100 * self._config.cpu_count
+        self._loads = [
+            approach(load, running, elapsed_seconds=elapsed_seconds, lag_seconds=60.0 * minutes)
+            for load, minutes in zip(self._loads, (1, 5, 15), strict=True)
+        ]
+
+    def _traffic(self, name: str, seconds: float, *, base: float, work: float) -> float:
+        swing = 1 + 0.35 * wander(f"{name}:{self._config.seed}", seconds, period_seconds=11)
+        return round((base + work) * swing, 1)
+
+
+def _written(work: Sequence[HostLoad]) -> float:
+    """Return bytes per second of checkpoints: a burst every few minutes of each training."""
+    return sum(
+        900e6
+        for load in work
+        if load.gpu_count and load.age_seconds % CHECKPOINT_SECONDS > CHECKPOINT_SECONDS - 15
+    )
+
+
+def _disks(seconds: float) -> dict[str, int]:
+    """Return used bytes by mount: slow growth through the week, cleaned up at its end."""
+    week_share = (seconds % 604_800) / 604_800
+    return {
+        mount: int(size * (DISK_USED_SHARE[mount] + 0.08 * week_share))
+        for mount, size in DISK_BYTES.items()
+    }
