@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from a2wsgi import WSGIMiddleware
+from a2wsgi.wsgi_typing import WSGIApp
 from sqlalchemy import Engine
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -86,7 +88,9 @@ def create_asgi_app(cloud: Cloud, *, clock: Clock = utc_now) -> ASGIApp:
         settings=cloud.settings, sessions=cloud.sessions, store=cloud.store, clock=clock
     )
     flask = create_portal(cloud.settings, sessions=cloud.sessions, store=cloud.store, clock=clock)
-    people: ASGIApp = WSGIMiddleware(flask, workers=cloud.settings.portal_threads)  # type: ignore[assignment] # its own alias of the same types
+    # a2wsgi names the same WSGI and ASGI shapes by types of its own.
+    wsgi = cast("WSGIApp", flask)
+    people = cast("ASGIApp", WSGIMiddleware(wsgi, workers=cloud.settings.portal_threads))
 
     async def doors(scope: Scope, receive: Receive, send: Send) -> None:
         is_agent = scope["type"] != "http" or scope["path"].startswith(ACCESS_PREFIXES)

@@ -18,7 +18,8 @@ from cli.bootstrap import DEMO_PASSWORD, enrolment_secret, prepare_demo
 from cli.composition import open_database
 from core.clock import utc_now
 from core.settings import ServerSettings
-from tests.servers import free_port, running, wait_for
+from tests.fixtures.polling import eventually
+from tests.servers import free_port, running
 
 READY_SECONDS = 60
 ALICE, BOB = "alice@acme.example", "bob@acme.example"
@@ -86,7 +87,9 @@ def serving(
         log_path=log_path,
         environ=house.environ(environ),
     ) as process:
-        wait_for(lambda: _is_ready(house), seconds=READY_SECONDS, what="the server to answer")
+        eventually(
+            lambda: _is_ready(house), within_seconds=READY_SECONDS, what="the server to answer"
+        )
         yield process
 
 

@@ -1,4 +1,4 @@
-"""Helpers for real servers in tests: free ports, waiting with a deadline, processes that are ended.
+"""Helpers for real servers in tests: free ports, processes that are ended.
 
 A test that needs a server of a Debian package asks `require_program`: without the package it is
 skipped, and the skip names the package (the gate refuses such skips).
@@ -7,16 +7,12 @@ skipped, and the skip names the package (the gate refuses such skips).
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-T = TypeVar("T")
-POLL_SECONDS = 0.05
 STOP_SECONDS = 20
 
 
@@ -25,18 +21,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def wait_for(probe: Callable[[], T | None], *, seconds: float, what: str) -> T:
-    """Return the first truthy answer of `probe`; fail after `seconds`, naming what was awaited."""
-    deadline = time.monotonic() + seconds
-    while True:
-        answer = probe()
-        if answer:
-            return answer
-        if time.monotonic() > deadline:
-            pytest.fail(f"waited {seconds:.0f} s for {what}; last answer: {answer!r}")
-        time.sleep(POLL_SECONDS)
 
 
 def require_program(name: str, *, package: str) -> str:

@@ -8,7 +8,7 @@ import json
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -111,7 +111,9 @@ def home_of(data_dir: Path, member: Member) -> Path:
     return data_dir / member.tenant / member.name
 
 
-def _everybody(portal_url: str, data_dir: Path, interval: float) -> Iterator[tuple[str, object]]:
+def _everybody(
+    portal_url: str, data_dir: Path, interval: float
+) -> Iterator[tuple[str, Callable[[threading.Event], None]]]:
     for member in FLEET:
         yield member.name, _Appliance(member, portal_url, data_dir, interval).run
     for seed, email in enumerate(PEOPLE):

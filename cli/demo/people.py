@@ -26,8 +26,8 @@ RULES: tuple[Mapping[str, Any], ...] = (
     {
         "name": "GPU is hot", "measurement": "gpu", "field": "temperature_celsius",
         "aggregate": "avg", "window_seconds": 30, "group_by": ["appliance", "gpu"],
-        "comparison": ">", "warning_threshold": 80, "critical_threshold": 88,
-        "warning_reset": 76, "critical_reset": 85, "for_seconds": 20,
+        "comparison": ">", "warning_threshold": 75, "critical_threshold": 85,
+        "warning_reset": 70, "critical_reset": 82, "for_seconds": 20,
     },
     {
         "name": "Disk is nearly full", "measurement": "disk", "field": "used_percent",
@@ -129,14 +129,18 @@ class Person:
 
 
 def simulated(appliances: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the appliances that run jobs in simulation only."""
-    return [item for item in appliances if item["inventory"].get("executors") == ["simulated"]]
+    """Return the appliances that only pretend to have GPUs."""
+    return [item for item in appliances if is_simulated(item)]
 
 
 def has_real_gpus(appliances: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a job could land on an appliance whose GPUs are real."""
-    real = [item for item in appliances if item["inventory"].get("executors") != ["simulated"]]
-    return any(item["inventory"].get("gpus") for item in real)
+    return any(item["inventory"].get("gpus") for item in appliances if not is_simulated(item))
+
+
+def is_simulated(appliance: Mapping[str, Any]) -> bool:
+    """Whether an appliance says of itself that it is simulated."""
+    return str(appliance["inventory"].get("os", "")).endswith("(simulated)")
 
 
 def make_rules(client: PortalClient) -> None:

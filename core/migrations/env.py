@@ -1,6 +1,6 @@
 """Alembic's environment: runs the scripts on the connection that the caller passes."""
 
-from typing import Any
+from typing import Any, Literal
 
 from alembic import context
 from alembic.autogenerate.api import AutogenContext
@@ -9,7 +9,7 @@ from sqlalchemy import Enum
 from core.db import Base, UTCDateTime
 
 
-def render_item(kind: str, item: Any, autogen: AutogenContext) -> str | bool:  # noqa: ANN401
+def render_item(kind: str, item: Any, autogen: AutogenContext) -> str | Literal[False]:  # noqa: ANN401
     """Write our column types by what they are on disk, so that scripts outlive the models."""
     if kind == "type" and isinstance(item, UTCDateTime):
         autogen.imports.add("from core.db import UTCDateTime")

@@ -12,7 +12,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from cli.bootstrap import DEMO_PASSWORD
 from tests.e2e.inboxes import MailServer, WebhookServer
-from tests.servers import free_port, require_program, running, wait_for
+from tests.fixtures.polling import eventually
+from tests.servers import free_port, require_program, running
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 WIDTH, HEIGHT = 1440, 900
@@ -48,7 +49,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
         }
         argv = [sys.executable, "-m", "cli.main", "up", "--demo"]
         with running(argv, log_path=folder / "up.log", environ=environ):
-            wait_for(lambda: _is_open(url), seconds=READY_SECONDS, what="the demo to open")
+            eventually(lambda: _is_open(url), within_seconds=READY_SECONDS, what="the demo to open")
             yield Demo(url=url, mail=mail, webhook=webhook)
 
 

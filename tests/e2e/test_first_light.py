@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e.conftest import Demo, screenshot
+from tests.fixtures.polling import eventually
 from tests.house import ALICE, BOB, CHARLIE, OLIVIA
-from tests.servers import wait_for
 
 pytestmark = [
     pytest.mark.needs_chromium,
@@ -65,15 +65,15 @@ def test_alice_is_told_by_mail_and_webhook_when_a_rule_fires_and_resolves(
     expect(rows.first).to_contain_text(re.compile("pending|firing"), timeout=SLOW_MS)
     expect(rows.first).to_contain_text("firing", timeout=SLOW_MS)
     screenshot(page, "5-alerts")
-    wait_for(lambda: demo.mail.messages, seconds=30, what="a mail")
-    wait_for(lambda: demo.webhook.calls, seconds=30, what="a call of the webhook")
+    eventually(lambda: demo.mail.messages, within_seconds=30, what="a mail")
+    eventually(lambda: demo.webhook.calls, within_seconds=30, what="a call of the webhook")
 
     rows.first.get_by_role("link", name="Any GPU has a temperature").click()
     page.locator("[name=warning_threshold]").fill("900")
     page.get_by_role("button", name=re.compile("Create|Save|Add")).click()
-    wait_for(
+    eventually(
         lambda: [call for call in demo.webhook.calls if b'"resolved"' in call.body],
-        seconds=60,
+        within_seconds=60,
         what="the webhook to hear that it is resolved",
     )
 

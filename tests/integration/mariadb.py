@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pymysql
 
-from tests.servers import free_port, require_program, running, wait_for
+from tests.fixtures.polling import eventually
+from tests.servers import free_port, require_program, running
 
 START_SECONDS = 60
 
@@ -30,7 +31,9 @@ def mariadb_server(folder: Path) -> Iterator[str]:
         "--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0", "--skip-log-bin",
     ]  # fmt: skip
     with running(argv, log_path=folder / "mysqld.log"):
-        wait_for(lambda: _create_database(port), seconds=START_SECONDS, what="MariaDB to answer")
+        eventually(
+            lambda: _create_database(port), within_seconds=START_SECONDS, what="MariaDB to answer"
+        )
         yield f"mysql+pymysql://root@127.0.0.1:{port}/vedette?charset=utf8mb4"
 
 

@@ -8,9 +8,9 @@ import pytest
 import requests
 
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.polling import eventually
 from tests.house import BOB, CHARLIE, House, agent_of, api_token, make_house, serving
 from tests.integration.mariadb import mariadb_server
-from tests.servers import wait_for
 
 __all__ = ["docker_engine"]
 
@@ -52,7 +52,7 @@ class Portal:
             found = self.job(job_id)
             return found if found["state"] in states else None
 
-        return wait_for(reached, seconds=seconds, what=f"job {job_id} to be {states}")
+        return eventually(reached, within_seconds=seconds, what=f"job {job_id} to be {states}")
 
     def log(self, job_id: str) -> str:
         return str(self.get(f"/jobs/{job_id}/log", offset=0).json()["text"])
@@ -63,7 +63,7 @@ class Portal:
             able = [one for one in items if one["inventory"].get("executors") == [executor]]
             return able[0] if able else None
 
-        return wait_for(ready, seconds=40, what=f"an appliance with {executor}")
+        return eventually(ready, within_seconds=40, what=f"an appliance with {executor}")
 
 
 def enrol(house: House, home: Path, name: str) -> None:
@@ -160,7 +160,7 @@ def test_the_gpus_use_is_shown_with_the_job(simulated: House) -> None:
         usage = portal.get(f"/jobs/{job_id}/usage").json()
         return "utilization_percent" in str(usage) and "cpu_percent" in str(usage)
 
-    wait_for(used, seconds=30, what="samples of the job")
+    eventually(used, within_seconds=30, what="samples of the job")
     portal.post(f"/jobs/{job_id}/stop")
     portal.wait_for_state(job_id, *FINAL)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from core.clock import NS_PER_SECOND
+from tests.fixtures.polling import eventually
 from tests.house import House, agent_of, make_house, serving
-from tests.servers import wait_for
 from timeseries.open_store import open_store
 from timeseries.store import Aggregate, RangeQuery
 
@@ -37,15 +37,17 @@ def test_samples_of_an_outage_arrive_after_kill_nine(tmp_path: Path) -> None:
         )
         assert enrolled.returncode == 0, enrolled.stderr
         with agent_of(house, home=home, toml=AGENT):
-            wait_for(lambda: _delivered(home), seconds=30, what="the first delivery")
+            eventually(lambda: _delivered(home), within_seconds=30, what="the first delivery")
             killed_at_ns = time.time_ns()
             os.kill(server.pid, signal.SIGKILL)
             server.wait()
             time.sleep(OUTAGE_SECONDS)
             back_at_ns = time.time_ns()
             with serving(house):
-                wait_for(
-                    lambda: _is_empty_since(home, back_at_ns), seconds=60, what="the backlog to go"
+                eventually(
+                    lambda: _is_empty_since(home, back_at_ns),
+                    within_seconds=60,
+                    what="the backlog to go",
                 )
     times_ns = _sample_times(house, killed_at_ns - 3 * NS_PER_SECOND, back_at_ns)
 

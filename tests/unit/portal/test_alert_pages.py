@@ -65,7 +65,8 @@ def test_a_rule_is_saved_as_typed_and_shown_as_saved(bob: Browser, world: World)
     assert re.search(r'id="receiver-1"[^>]*checked', text)
 
 
-def test_saving_a_rule_unchanged_changes_nothing(bob: Browser, world: World) -> None:
+@pytest.mark.usefixtures("world")
+def test_saving_a_rule_unchanged_changes_nothing(bob: Browser) -> None:
     bob.post("/rules/new", FORM)
     before = rule_named(bob, "Memory low")
     page = bob.get(f"/rules/{before['id']}").text
@@ -79,7 +80,8 @@ def test_saving_a_rule_unchanged_changes_nothing(bob: Browser, world: World) -> 
     assert rule_named(bob, "Memory low") == before
 
 
-def test_a_faulty_rule_says_what_is_wrong_beside_the_fields(bob: Browser, cast: Cast) -> None:
+@pytest.mark.usefixtures("cast")
+def test_a_faulty_rule_says_what_is_wrong_beside_the_fields(bob: Browser) -> None:
     wrong = {**FORM, "metric": "temperature", "window": "soon", "warning_threshold": "hot"}
     answer = bob.post("/rules/new", wrong)
     assert answer.status_code == 422
@@ -89,7 +91,8 @@ def test_a_faulty_rule_says_what_is_wrong_beside_the_fields(bob: Browser, cast: 
     assert 'value="soon"' in answer.text
 
 
-def test_faults_that_the_service_finds_stand_beside_the_fields(bob: Browser, cast: Cast) -> None:
+@pytest.mark.usefixtures("cast")
+def test_faults_that_the_service_finds_stand_beside_the_fields(bob: Browser) -> None:
     answer = bob.post("/rules/new", {**FORM, "warning_threshold": "", "critical_threshold": ""})
     assert answer.status_code == 422
     assert 'class="vd-error"' in answer.text
@@ -129,7 +132,8 @@ def test_an_alert_is_shown_with_its_value_unit_and_appliance(bob: Browser, world
     assert "No alerts" in bob.get("/alerts?state=resolved").text
 
 
-def test_the_key_of_a_webhook_is_shown_once(bob: Browser, cast: Cast) -> None:
+@pytest.mark.usefixtures("cast")
+def test_the_key_of_a_webhook_is_shown_once(bob: Browser) -> None:
     form: dict[str, object] = {
         "name": "Pager",
         "kind": "webhook",
@@ -142,7 +146,8 @@ def test_the_key_of_a_webhook_is_shown_once(bob: Browser, cast: Cast) -> None:
     assert "shown only now" not in again
 
 
-def test_a_receiver_that_is_no_address_is_refused(bob: Browser, cast: Cast) -> None:
+@pytest.mark.usefixtures("cast")
+def test_a_receiver_that_is_no_address_is_refused(bob: Browser) -> None:
     form: dict[str, object] = {"name": "Pager", "kind": "email", "target": "nobody"}
     answer = bob.post("/receivers", form)
     assert answer.status_code == 422

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from core.clock import to_ns
 from core.db import SessionFactory
 from tests.cast import Cast, FrozenClock
@@ -16,16 +18,15 @@ def world_of(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
         return make_world(session, cast, now=clock.now)
 
 
-def test_lists_come_in_one_envelope(bob: Browser, cast: Cast) -> None:
+@pytest.mark.usefixtures("cast")
+def test_lists_come_in_one_envelope(bob: Browser) -> None:
     for name in ("appliances", "jobs", "rules", "alerts", "receivers", "tenants", "metrics"):
         answer = bob.get(f"/api/v1/{name}").json
         assert answer is not None
         assert set(answer) == {"items", "total", "page", "page_size"}, name
 
 
-def test_paging_gives_the_asked_page(
-    alice: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
-) -> None:
+def test_paging_gives_the_asked_page(alice: Browser, cast: Cast) -> None:
     first = alice.get("/api/v1/users?page_size=1").json
     second = alice.get("/api/v1/users?page_size=1&page=2").json
     assert first is not None
@@ -83,9 +84,8 @@ def test_the_catalogue_names_fields_units_and_tags(
     assert charlie.get("/api/v1/metrics/gpu").status_code == 404
 
 
-def test_rules_are_made_replaced_previewed_and_deleted(
-    bob: Browser, cast: Cast, store: Store
-) -> None:
+@pytest.mark.usefixtures("cast")
+def test_rules_are_made_replaced_previewed_and_deleted(bob: Browser) -> None:
     body = {
         "name": "Hot",
         "measurement": "gpu",

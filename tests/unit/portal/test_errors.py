@@ -5,7 +5,7 @@ from werkzeug.test import TestResponse
 
 from core.db import SessionFactory
 from tests.cast import Cast, FrozenClock
-from tests.unit.portal.conftest import Browser
+from tests.unit.portal.conftest import Browser, SignIn
 from tests.unit.portal.world import add_appliance
 
 SHAPE = {"code", "status", "message", "errors", "reason"}
@@ -74,12 +74,14 @@ def test_a_body_that_is_too_large(alice: Browser) -> None:
     assert error_of(answer)["status"] == 413
 
 
-def test_a_fault_of_ours_tells_nothing_of_its_inside(app: Flask, alice: Browser) -> None:
+def test_a_fault_of_ours_tells_nothing_of_its_inside(
+    app: Flask, sign_in: SignIn, cast: Cast
+) -> None:
     @app.get("/api/v1/crash")
     def crash() -> str:
         raise RuntimeError("secret detail")
 
-    body = error_of(alice.get("/api/v1/crash"))
+    body = error_of(sign_in(cast.alice).get("/api/v1/crash"))
     assert body["code"] == "internal_error"
     assert "secret detail" not in str(body)
 

@@ -33,7 +33,12 @@ def appliance_id(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> st
 
 
 @pytest.fixture
-def job(appliance_id: str, sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> Job:
+def job(
+    appliance_id: str,  # noqa: ARG001 - where it runs
+    sessions: SessionFactory,
+    cast: Cast,
+    clock: FrozenClock,
+) -> Job:
     with sessions.begin() as session:
         return run_job(session, cast, now=clock.now, log="step 1 é\nstep 2\n".encode())
 
@@ -50,9 +55,8 @@ def test_the_form_submits_what_was_typed(bob: Browser, appliance_id: str) -> Non
     assert job["requested_appliance_id"] == appliance_id
 
 
-def test_a_faulty_form_keeps_its_input_and_says_what_is_wrong(
-    bob: Browser, appliance_id: str
-) -> None:
+@pytest.mark.usefixtures("appliance_id")
+def test_a_faulty_form_keeps_its_input_and_says_what_is_wrong(bob: Browser) -> None:
     answer = bob.post("/jobs/new", {**FORM, "name": "", "memory": "lots", "env": "EPOCHS"})
     assert answer.status_code == 422
     assert "Give the job a name." in answer.text
@@ -62,15 +66,15 @@ def test_a_faulty_form_keeps_its_input_and_says_what_is_wrong(
     assert 'value="registry.example/train:1"' in answer.text
 
 
-def test_a_command_with_an_open_quote_is_refused_beside_its_field(
-    bob: Browser, appliance_id: str
-) -> None:
+@pytest.mark.usefixtures("appliance_id")
+def test_a_command_with_an_open_quote_is_refused_beside_its_field(bob: Browser) -> None:
     answer = bob.post("/jobs/new", {**FORM, "command": "echo 'a"})
     assert answer.status_code == 422
     assert "The command can&#39;t be split into words" in answer.text
 
 
-def test_what_no_appliance_has_is_shown_with_figures(bob: Browser, appliance_id: str) -> None:
+@pytest.mark.usefixtures("appliance_id")
+def test_what_no_appliance_has_is_shown_with_figures(bob: Browser) -> None:
     answer = bob.post("/jobs/new", {**FORM, "gpus": "64"})
     assert answer.status_code == 422
     assert "64 asked; the most available is 2." in answer.text
@@ -121,7 +125,7 @@ def test_bob_stops_his_job_and_the_page_says_so(bob: Browser, job: Job) -> None:
 
 
 def test_usage_shows_the_container_and_its_gpus(
-    bob: Browser, job: Job, appliance_id: str, cast: Cast, store: Store, clock: FrozenClock
+    *, bob: Browser, job: Job, appliance_id: str, cast: Cast, store: Store, clock: FrozenClock
 ) -> None:
     at_ns = to_ns(clock.advance(10))
     points = [

@@ -159,7 +159,8 @@ def test_a_revoked_appliance_leaves_the_list(alice: Browser, world: World) -> No
     assert "No appliances yet" in alice.get("/appliances").text
 
 
-def test_search_and_state_filter_the_appliances(bob: Browser, world: World) -> None:
+@pytest.mark.usefixtures("world")
+def test_search_and_state_filter_the_appliances(bob: Browser) -> None:
     assert "dgx-01" in bob.get("/appliances?search=DGX&state=online").text
     assert "Nothing matches" in bob.get("/appliances?search=nothing").text
     assert "Nothing matches" in bob.get("/appliances?state=lost").text

@@ -121,7 +121,8 @@ def test_dashboards_alone_may_run_what_dash_writes_inline(alice: Browser) -> Non
 
 def test_every_answer_forbids_sniffing_and_framing(nobody: Browser) -> None:
     for path in ("/login", "/health", "/static/vedette.css", "/api/v1/jobs"):
-        headers = nobody.get(path).headers
+        with nobody.get(path) as answer:
+            headers = answer.headers
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert headers["X-Frame-Options"] == "DENY"
 

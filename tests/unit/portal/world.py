@@ -100,6 +100,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         value=91.5,
         active_since_at=now,
         fired_at=now,
+        observed_at=now,
         updated_at=now,
     )
     session.add(alert)

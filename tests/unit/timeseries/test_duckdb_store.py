@@ -80,7 +80,7 @@ def count(store: DuckDBStore, field: str = "number") -> float:
 
 
 def start_python(program: str, path: Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen(  # noqa: S603 - our own program
+    return subprocess.Popen(
         [sys.executable, "-c", program, str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

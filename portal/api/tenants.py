@@ -1,0 +1,102 @@
+"""`/tenants`: the operator's customers; a tenant's user sees the own one."""
+
+from http import HTTPStatus
+from typing import Any
+
+from marshmallow import Schema, fields
+from sqlalchemy.orm import Session
+
+from portal.api.blueprint import resource
+from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
+from portal.context import current_scope, database, now
+from tenants.accounts import (
+    TenantCounts,
+    create_tenant,
+    get_tenant,
+    list_tenants,
+    set_tenant_state,
+    tenant_counts,
+)
+from tenants.models import Tenant, TenantState
+from tenants.permissions import Permission
+
+tenants = resource("Tenants", "/tenants", "Customers of this portal.")
+
+
+class TenantSchema(Schema):
+    """A customer."""
+
+    id = fields.String()
+    slug = fields.String()
+    name = fields.String()
+    state = fields.Enum(TenantState, by_value=True)
+    created_at = instant()
+    users = fields.Integer()
+    appliances = fields.Integer()
+    jobs = fields.Integer()
+
+
+class TenantRequestSchema(StrictSchema):
+    """A new tenant; the slug is derived from the name when left out."""
+
+    name = fields.String(required=True)
+    slug = fields.String(load_default=None, allow_none=True)
+
+
+@tenants.operation("GET", query=PageQuery, answer=page_of(TenantSchema))
+def list_all(query: dict[str, Any]) -> dict[str, Any]:
+    """List the tenants that you may see."""
+    with database() as session:
+        page = list_tenants(session, current_scope(), **query)
+        counts = tenant_counts(session)
+    return envelope(page, [_shaped(tenant, counts) for tenant in page.items])
+
+
+@tenants.operation("POST", body=TenantRequestSchema, answer=TenantSchema, status=HTTPStatus.CREATED)
+def add(body: dict[str, Any]) -> dict[str, Any]:
+    """Add a tenant (operator)."""
+    current_scope().require(Permission.MANAGE_TENANTS)
+    with database() as session:
+        tenant = create_tenant(session, name=body["name"], slug=body["slug"] or None, now=now())
+        return _shaped(tenant, {})
+
+
+@tenants.operation("GET", "/<tenant_id>", answer=TenantSchema)
+def show(tenant_id: str) -> dict[str, Any]:
+    """Return a tenant."""
+    with database() as session:
+        tenant = get_tenant(session, current_scope(), tenant_id)
+        return _shaped(tenant, tenant_counts(session))
+
+
+@tenants.operation("POST", "/<tenant_id>/suspend", answer=TenantSchema)
+def suspend(tenant_id: str) -> dict[str, Any]:
+    """Keep a tenant's users and appliances out (operator)."""
+    with database() as session:
+        return _set_state(session, tenant_id, TenantState.SUSPENDED)
+
+
+@tenants.operation("POST", "/<tenant_id>/activate", answer=TenantSchema)
+def activate(tenant_id: str) -> dict[str, Any]:
+    """Let a tenant's users and appliances in again (operator)."""
+    with database() as session:
+        return _set_state(session, tenant_id, TenantState.ACTIVE)
+
+
+def _set_state(session: Session, tenant_id: str, state: TenantState) -> dict[str, Any]:
+    tenant = set_tenant_state(session, current_scope(), tenant_id, state)
+    return _shaped(tenant, tenant_counts(session))
+
+
+def _shaped(tenant: Tenant, counts: dict[str, TenantCounts]) -> dict[str, Any]:
+    found = counts.get(tenant.id, TenantCounts())
+    return {
+        "id": tenant.id,
+        "slug": tenant.slug,
+        "name": tenant.name,
+        "state": tenant.state,
+        "created_at": tenant.created_at,
+        "users": found.users,
+        "appliances": found.appliances,
+        "jobs": found.jobs,
+    }

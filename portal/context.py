@@ -1,0 +1,76 @@
+"""What every request may reach: settings, database, store and clock, and who is asking."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from flask import Flask, current_app, g
+from sqlalchemy.orm import Session
+
+from core.clock import Clock
+from core.db import SessionFactory, transaction
+from core.errors import UnauthenticatedError
+from core.settings import ServerSettings
+from tenants.models import User
+from tenants.scope import Scope
+from timeseries.store import Store
+
+EXTENSION = "vedette"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portal:
+    """What the composition root gave to the portal."""
+
+    settings: ServerSettings
+    sessions: SessionFactory
+    store: Store
+    clock: Clock
+
+
+def install(app: Flask, portal: Portal) -> None:
+    """Make the parts reachable by `portal()` in every request of the app."""
+    app.extensions[EXTENSION] = portal
+
+
+def portal() -> Portal:
+    """Return the parts of the running portal."""
+    found: Portal = current_app.extensions[EXTENSION]
+    return found
+
+
+@contextmanager
+def database() -> Iterator[Session]:
+    """Open a session and a transaction for this request."""
+    with transaction(portal().sessions) as session:
+        yield session
+
+
+def now() -> datetime:
+    """Return the present instant by the portal's clock."""
+    return portal().clock()
+
+
+def public_url() -> str:
+    """Return the address that users open, for links in messages."""
+    return portal().settings.resolved_public_url
+
+
+def signed_in_user() -> User | None:
+    """Return who is asking, or None where nobody is signed in."""
+    user: User | None = g.get("user")
+    return user
+
+
+def current_user() -> User:
+    """Return who is asking; routes behind the login always have somebody."""
+    user = signed_in_user()
+    if user is None:
+        raise UnauthenticatedError("Sign in first.")
+    return user
+
+
+def current_scope() -> Scope:
+    """Return what the one who asks may see and do."""
+    return Scope.of(current_user())

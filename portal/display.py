@@ -1,0 +1,113 @@
+"""How values look on pages: instants, sizes, durations, states; filters and globals of Jinja."""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from flask import Flask, request, url_for
+from markupsafe import Markup
+
+from alerting.service import rule_expression
+from alerting.states import AlertState, NotificationState, Severity
+from core.units import format_value
+from jobqueue.states import JobState, Reason
+from portal.context import now, signed_in_user
+from portal.quantities import format_duration
+from tenants.models import ApplianceState, Role, TenantState
+from tenants.permissions import Permission, is_allowed
+
+TONES: dict[StrEnum, str] = {
+    ApplianceState.ENROLLED: "idle", ApplianceState.ONLINE: "good", ApplianceState.STALE: "warn",
+    ApplianceState.UNREACHABLE: "bad", ApplianceState.LOST: "bad",
+    JobState.SUBMITTED: "idle", JobState.QUEUED: "idle", JobState.STARTING: "busy",
+    JobState.RUNNING: "busy", JobState.SUCCEEDED: "good", JobState.FAILED: "bad",
+    JobState.STOPPED: "off", JobState.LOST: "bad",
+    AlertState.INACTIVE: "off", AlertState.PENDING: "warn", AlertState.FIRING: "bad",
+    AlertState.RESOLVED: "good", AlertState.NO_DATA: "idle",
+    NotificationState.WAITING: "idle", NotificationState.SENT: "good",
+    NotificationState.FAILED: "bad",
+    TenantState.ACTIVE: "good", TenantState.SUSPENDED: "bad",
+}  # fmt: skip
+# Members of different enums may be equal as text (`lost`), but they then have the same tone.
+NOTHING = "\N{EN DASH}"
+
+
+def install_display(app: Flask) -> None:
+    """Give the filters and globals to the app's templates."""
+    app.jinja_env.trim_blocks = True
+    app.jinja_env.lstrip_blocks = True
+    app.jinja_env.filters.update(
+        ago=ago, tone=tone, words=words, bytes=size, expression=rule_expression
+    )
+    app.jinja_env.globals.update(
+        page_url=page_url, value_text=value_text, elapsed=elapsed, Severity=Severity
+    )
+    app.context_processor(_common)
+
+
+def ago(instant_at: datetime | None, missing: str = "never") -> Markup:
+    """Return an instant as relative time, the absolute one in its tooltip."""
+    if instant_at is None:
+        return Markup('<span class="text-body-tertiary">{}</span>').format(missing)
+    utc = instant_at.astimezone(UTC)
+    return Markup('<time datetime="{}" title="{}" data-relative>{}</time>').format(
+        utc.isoformat(timespec="milliseconds"),
+        utc.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        _relative((now() - utc).total_seconds()),
+    )
+
+
+def elapsed(start_at: datetime | None, end_at: datetime | None) -> str:
+    """Return how long something took, or has taken until now."""
+    if start_at is None:
+        return NOTHING
+    seconds = ((end_at or now()) - start_at).total_seconds()
+    return format_duration(seconds) if seconds >= 1 else "under 1s"
+
+
+def tone(state: StrEnum) -> str:
+    """Return the colour word of a state: good, busy, warn, bad, idle or off."""
+    return TONES.get(state, "idle")
+
+
+def words(name: str) -> str:
+    """Return a stable word as people read it: `waiting_for_appliance` with spaces."""
+    return str(name).replace("_", " ")
+
+
+def size(size_bytes: float | None) -> str:
+    """Return bytes with their unit."""
+    return NOTHING if not size_bytes else format_value("size_bytes", size_bytes)
+
+
+def value_text(field: str, value: float | None) -> str:
+    """Return a value of a field with its unit, or a dash."""
+    return NOTHING if value is None else format_value(field, value)
+
+
+def page_url(**changes: object) -> str:
+    """Return this page's address with some of its query string changed; None removes a name."""
+    query = {**request.args.to_dict(), **changes}
+    kept = {key: value for key, value in query.items() if value not in {None, ""}}
+    return url_for(str(request.endpoint), **{**(request.view_args or {}), **kept})
+
+
+def _relative(seconds: float) -> str:
+    if seconds < 0:
+        return f"in {format_duration(-seconds).split()[0]}"
+    return "just now" if seconds < 5 else f"{format_duration(seconds).split()[0]} ago"  # noqa: PLR2004 - seconds
+
+
+def _common() -> dict[str, Any]:
+    user = signed_in_user()
+
+    def can(permission: Permission) -> bool:
+        return user is not None and is_allowed(user.role, permission)
+
+    return {
+        "user": user,
+        "can": can,
+        "Permission": Permission,
+        "Reason": Reason,
+        "is_operator": user is not None and user.role is Role.OPERATOR,
+    }

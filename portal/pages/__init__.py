@@ -1,0 +1,1 @@
+"""The web pages: each module is one part of the navigation."""

@@ -1,0 +1,178 @@
+// What all pages share: theme button, confirmation, copy buttons, relative times, live parts.
+(() => {
+  "use strict";
+  const $$ = (selector, root = document) => Array.from(root.querySelectorAll(selector));
+
+  function api(url, options = {}) {
+    const token = document.querySelector('meta[name="csrf-token"]')?.content || "";
+    return fetch(url, {
+      credentials: "same-origin",
+      ...options,
+      headers: { Accept: "application/json", "X-CSRFToken": token, ...(options.headers || {}) },
+    });
+  }
+
+  // Runs `step` now and every so many seconds, never twice at once, not while the tab is hidden.
+  // `step` returns true when it is done for good.
+  function repeat(seconds, step) {
+    let failures = 0;
+    async function turn() {
+      if (!document.hidden) {
+        try {
+          if ((await step()) === true) return;
+          failures = 0;
+        } catch {
+          failures = Math.min(failures + 1, 4);
+        }
+      }
+      setTimeout(turn, seconds * 1000 * 2 ** failures);
+    }
+    turn();
+  }
+
+  function span(seconds) {
+    const units = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
+    let rest = Math.max(0, Math.round(seconds));
+    const parts = [];
+    for (const [name, size] of units) {
+      const count = Math.floor(rest / size);
+      rest %= size;
+      if (count) parts.push(`${count}${name}`);
+    }
+    return parts.slice(0, 2).join(" ") || "0s";
+  }
+
+  function tellTimes() {
+    const now = Date.now();
+    for (const node of $$("time[data-relative]")) {
+      const seconds = (now - Date.parse(node.dateTime)) / 1000;
+      const first = span(Math.abs(seconds)).split(" ")[0];
+      node.textContent = seconds < -1 ? `in ${first}` : seconds < 5 ? "just now" : `${first} ago`;
+    }
+    for (const node of $$("[data-since]")) {
+      node.textContent = span((now - Date.parse(node.dataset.since)) / 1000);
+    }
+  }
+
+  // A part with data-live-url asks the API; when the answer changed, every [data-live] part of
+  // this page is replaced by its newer self from the server.
+  async function refreshParts() {
+    const answer = await fetch(location.href, { credentials: "same-origin" });
+    if (!answer.ok || answer.redirected) return;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    for (const part of $$("[data-live]")) {
+      const fresh = page.querySelector(`[data-live="${part.dataset.live}"]`);
+      if (!fresh || fresh.innerHTML === part.innerHTML) continue;
+      const open = $$("details", part).map((details) => details.open);
+      const focused = part.contains(document.activeElement) ? document.activeElement : null;
+      const href = focused?.getAttribute?.("href");
+      part.innerHTML = fresh.innerHTML;
+      $$("details", part).forEach((details, index) => {
+        if (open[index] !== undefined) details.open = open[index];
+      });
+      if (href) $$("a", part).find((link) => link.getAttribute("href") === href)?.focus();
+    }
+    tellTimes();
+  }
+
+  function follow(part) {
+    const final = (part.dataset.liveUntil || "").split(" ").filter(Boolean);
+    let before = null;
+    repeat(Number(part.dataset.liveSeconds || 5), async () => {
+      const answer = await api(part.dataset.liveUrl);
+      if (answer.status === 401) return true;
+      if (!answer.ok) throw new Error(`status ${answer.status}`);
+      const text = await answer.text();
+      if (before !== null && text !== before) await refreshParts();
+      before = text;
+      if (!final.length) return false;
+      const state = JSON.parse(text).state;
+      if (!final.includes(state)) return false;
+      document.dispatchEvent(new CustomEvent("vedette:final", { detail: state }));
+      return true;
+    });
+  }
+
+  function countBadge(badge) {
+    repeat(30, async () => {
+      const answer = await api(badge.dataset.badge);
+      if (!answer.ok) return answer.status === 401;
+      const { total } = await answer.json();
+      badge.hidden = !total;
+      badge.textContent = total;
+      badge.setAttribute("aria-label", `${total} firing`);
+      return false;
+    });
+  }
+
+  function askFirst(form) {
+    const dialog = document.getElementById("confirm");
+    dialog.querySelector("[data-confirm-text]").textContent = form.dataset.confirm;
+    const yes = dialog.querySelector("[data-confirm-yes]");
+    yes.textContent = form.dataset.confirmLabel || "Yes";
+    const modal = bootstrap.Modal.getOrCreateInstance(dialog);
+    yes.onclick = () => {
+      modal.hide();
+      form.dataset.confirmed = "yes";
+      form.requestSubmit();
+    };
+    modal.show();
+  }
+
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (form.dataset.confirm && form.dataset.confirmed !== "yes") {
+      event.preventDefault();
+      askFirst(form);
+      return;
+    }
+    const button = event.submitter;
+    if (form.method === "post" && button) {
+      // After the form's data was collected: a second click sends nothing more.
+      setTimeout(() => {
+        button.disabled = true;
+        button.setAttribute("aria-busy", "true");
+      });
+    }
+  });
+
+  window.addEventListener("pageshow", () => {
+    for (const button of $$('button[aria-busy="true"]')) {
+      button.disabled = false;
+      button.removeAttribute("aria-busy");
+    }
+  });
+
+  document.addEventListener("click", async (event) => {
+    const target = event.target.closest("[data-copy], [data-theme-toggle], [data-back]");
+    if (!target) return;
+    if (target.matches("[data-theme-toggle]")) window.vedetteTheme.toggle();
+    if (target.matches("[data-back]")) history.back();
+    if (target.dataset.copy !== undefined) {
+      const label = target.querySelector("span");
+      try {
+        await navigator.clipboard.writeText(target.dataset.copy);
+        label.textContent = "Copied";
+      } catch {
+        target.closest(".input-group")?.querySelector("input")?.select();
+        label.textContent = "Press Ctrl-C";
+      }
+      setTimeout(() => { label.textContent = "Copy"; }, 2000);
+    }
+  });
+
+  document.addEventListener("focusin", (event) => {
+    if (event.target.matches?.("[data-select]")) event.target.select();
+  });
+
+  document.addEventListener("change", (event) => {
+    if (event.target.matches?.("[data-autosubmit]")) event.target.form.requestSubmit();
+  });
+
+  window.vedette = { api, repeat, span };
+  $$("[data-live-url]").forEach(follow);
+  $$("[data-badge]").forEach(countBadge);
+  setInterval(tellTimes, 1000);
+  document.querySelector(".vd-error")?.closest(".vd-field")?.querySelector("input, select, textarea")?.focus();
+  document.getElementById("preview")?.scrollIntoView({ block: "nearest" });
+})();
