@@ -102,5 +102,8 @@ class ConfigurationError(VedetteError):
 
     def __init__(self, faults: Sequence[str], *, source: str) -> None:
         self.faults = list(faults)
-        lines = "\n".join(f"  - {fault}" for fault in self.faults)
-        super().__init__(f"{source} has {len(self.faults)} fault(s):\n{lines}")
+        if len(self.faults) == 1:
+            super().__init__(f"{source}: {self.faults[0]}")
+        else:
+            lines = "\n".join(f"  - {fault}" for fault in self.faults)
+            super().__init__(f"{source} has {len(self.faults)} faults:\n{lines}")

@@ -51,7 +51,7 @@ def test_overload_says_when_to_come_back() -> None:
 
 def test_configuration_faults_are_listed() -> None:
     error = ConfigurationError(["a is wrong", "b is wrong"], source="x.toml")
-    assert error.message == "x.toml has 2 fault(s):\n  - a is wrong\n  - b is wrong"
+    assert error.message == "x.toml has 2 faults:\n  - a is wrong\n  - b is wrong"
 
 
 def test_log_lines_carry_time_level_process_and_logger(capsys: pytest.CaptureFixture[str]) -> None:
