@@ -6,6 +6,7 @@ not delivered yet.
 
 import signal
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from core.logs import configure_logging
 
 DEFAULT_DATA_DIR = Path("/var/lib/vedette")
 CONFIG_NAME = "agent.toml"
+STANDARD_INPUT = "-"
 
 data_dir_option = click.option(
     "--data-dir",
@@ -43,12 +45,16 @@ def agent() -> None:
 @click.option("--name", default=socket.gethostname, help="The appliance's name; its host name.")
 @data_dir_option
 def enroll(portal_url: str, token: str, *, name: str, data_dir: Path) -> None:
-    """Join the portal at PORTAL_URL with a one-time TOKEN."""
+    """Join the portal at PORTAL_URL with a one-time TOKEN.
+
+    A TOKEN of "-" is read from standard input, so that no list of processes shows it.
+    """
     if load_identity(data_dir) is not None:
         raise EnrolmentError(
             f"This appliance is enrolled already. To start anew, remove {data_dir}/identity.json."
         )
-    identity = enrol_here(portal_url, token, name=name, data_dir=data_dir)
+    secret = read_token() if token == STANDARD_INPUT else token
+    identity = enrol_here(portal_url, secret, name=name, data_dir=data_dir)
     click.echo(f"Enrolled as {name} ({identity.appliance_id}).")
     click.echo(f"Start the agent with: vedette agent run --data-dir {data_dir}")
 
@@ -65,6 +71,30 @@ def run(data_dir: Path) -> None:
         signal.signal(number, lambda *_: stop.set())
     stop_with_parent()
     Agent(config, identity).run(stop)
+
+
+@agent.command()
+@click.argument("config_file", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@data_dir_option
+def check(config_file: Path | None, data_dir: Path) -> None:
+    """Check CONFIG_FILE, or the agent.toml in the data folder, and name all its faults."""
+    path = config_file or data_dir / CONFIG_NAME
+    load_agent_config(path)
+    click.echo(f"{path} is in order.")
+
+
+def read_token() -> str:
+    """Return the token that standard input holds.
+
+    Raises:
+        EnrolmentError: standard input is empty.
+    """
+    token = sys.stdin.readline().strip()
+    if not token:
+        raise EnrolmentError(
+            "Standard input holds no token. Write the token to it, or give it in place of the -."
+        )
+    return token
 
 
 def enrol_here(portal_url: str, token: str, *, name: str, data_dir: Path) -> Identity:

@@ -120,7 +120,9 @@ def test_gzip_is_unpacked(door: Door, store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"not gzip", gzip.compress(b"cpu usage_percent=1")[:-9], zlib.compress(b"cpu a=1")]
+    "body",
+    [b"not gzip", gzip.compress(b"cpu usage_percent=1")[:-9], zlib.compress(b"cpu a=1")],
+    ids=["text", "cut", "zlib"],
 )
 def test_what_is_not_gzip_is_refused(door: Door, body: bytes) -> None:
     response = door.write(body, headers={"Content-Encoding": "gzip"})
