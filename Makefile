@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
 
-.PHONY: help demo up test lint check-types check-imports format clean lock servers
+.PHONY: help demo up test lint check-types check-imports check-ansible format clean lock servers
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
@@ -28,8 +28,8 @@ demo: $(SERVER_STAMP)
 up: $(SERVER_STAMP)
 	@VEDETTE_PORT=$(PORT) exec $(BIN)/vedette up
 
-test: $(DEV_STAMP) servers lint check-types check-imports
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+test: $(DEV_STAMP) servers lint check-types check-imports check-ansible
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 servers:
 	@deploy/install-test-servers
@@ -43,6 +43,9 @@ check-types: $(DEV_STAMP)
 
 check-imports: $(DEV_STAMP)
 	$(BIN)/lint-imports
+
+check-ansible: $(DEV_STAMP)
+	cd ansible && PATH="$(abspath $(BIN)):$$PATH" LC_ALL=C.UTF-8 ansible-lint --offline --quiet
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .

@@ -108,7 +108,7 @@ class PortalLink:
             else:
                 return _checked(response, f"{url}{path}")
         raise PortalUnreachableError(
-            f"The portal at {url} does not answer: {root_cause(failure)}"
+            f"The portal at {url} does not answer: {root_cause(failure)}."
         ) from failure
 
 

@@ -257,7 +257,7 @@ def _band(mark: Mark, span: Span, number: int) -> Figure:
         "type": "rect", "layer": "below", "xref": "x", "yref": "paper", "y0": 0, "y1": 1,
         "x0": mark.start_ns // _NS_PER_MS, "x1": mark.end_ns // _NS_PER_MS,
         "fillcolor": f"rgba(128, 128, 128, {0.16 if number % 2 else 0.09})", "line": {"width": 0},
-        "label": {"text": mark.label if is_wide else "", "textposition": "top left",
+        "label": {"text": mark.label if is_wide else "", "textposition": "bottom left",
                   "font": {"size": 10}},
     }  # fmt: skip
 

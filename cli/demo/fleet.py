@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import click
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 SECRETS_NAME = "enrolment.json"
 HISTORY_MARK = "history-sent"
 HISTORY = timedelta(hours=24)
-HISTORY_STEP_SECONDS = 60
+HISTORY_STEP_SECONDS = 120
 PEOPLE = ("alice@acme.example", "charlie@globex.example")
 
 
@@ -114,8 +114,12 @@ def home_of(data_dir: Path, member: Member) -> Path:
 def _everybody(
     portal_url: str, data_dir: Path, interval: float
 ) -> Iterator[tuple[str, Callable[[threading.Event], None]]]:
+    one_past_at_a_time = threading.Lock()
     for member in FLEET:
-        yield member.name, _Appliance(member, portal_url, data_dir, interval).run
+        appliance = _Appliance(
+            member, portal_url, data_dir, interval=interval, one_past_at_a_time=one_past_at_a_time
+        )
+        yield member.name, appliance.run
     for seed, email in enumerate(PEOPLE):
         person = Person(portal_url, email=email, password=DEMO_PASSWORD, seed=seed)
         yield email, person.run
@@ -124,7 +128,17 @@ def _everybody(
 class _Appliance:
     """One simulated appliance with its agent."""
 
-    def __init__(self, member: Member, portal_url: str, data_dir: Path, interval: float) -> None:
+    def __init__(
+        self,
+        member: Member,
+        portal_url: str,
+        data_dir: Path,
+        *,
+        interval: float,
+        one_past_at_a_time: threading.Lock,
+    ) -> None:
+        # Twelve pasts made at once would keep the live samples waiting.
+        self._one_past_at_a_time = one_past_at_a_time
         self._member = member
         self._portal_url = portal_url
         self._secrets_path = data_dir / SECRETS_NAME
@@ -150,17 +164,23 @@ class _Appliance:
         )
 
     def run(self, stop: threading.Event) -> None:
-        """Enrol if need be, send the day before, then run as any agent does."""
+        """Enrol if need be, then run as any agent does; the day before is sent meanwhile."""
         identity = load_identity(self._home) or self._enrol()
         now = utc_now()
         agent = Agent(
             self._config, identity, simulation=SimulatedAppliance(self._simulation, started_at=now)
         )
-        mark = self._home / HISTORY_MARK
-        if not mark.exists():
-            agent.push_history(now - HISTORY, now, step_seconds=HISTORY_STEP_SECONDS)
-            mark.touch()
+        past = threading.Thread(target=self._send_past, args=(agent, now), daemon=True)
+        past.start()
         agent.run(stop)
+
+    def _send_past(self, agent: Agent, now: datetime) -> None:
+        mark = self._home / HISTORY_MARK
+        if mark.exists():
+            return
+        with self._one_past_at_a_time:
+            agent.push_history(now - HISTORY, now, step_seconds=HISTORY_STEP_SECONDS)
+        mark.touch()
 
     def _enrol(self) -> Identity:
         secrets = json.loads(self._secrets_path.read_text(encoding="utf-8"))

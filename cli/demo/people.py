@@ -36,8 +36,8 @@ RULES: tuple[Mapping[str, Any], ...] = (
     },
     {
         "name": "GPU is throttled", "measurement": "gpu", "field": "throttled",
-        "aggregate": "avg", "window_seconds": 60, "group_by": ["appliance", "gpu"],
-        "comparison": ">", "warning_threshold": 0.5, "for_seconds": 30,
+        "aggregate": "avg", "window_seconds": 180, "group_by": ["appliance", "gpu"],
+        "comparison": ">", "warning_threshold": 0.3, "warning_reset": 0.1, "for_seconds": 30,
     },
 )  # fmt: skip
 

@@ -13,7 +13,6 @@ from tests.house import ALICE, BOB, CHARLIE, OLIVIA
 
 pytestmark = [
     pytest.mark.needs_chromium,
-    pytest.mark.xdist_group("e2e"),
     pytest.mark.timeout(240),
 ]
 SignIn = Callable[..., Page]

@@ -31,7 +31,6 @@ __all__ = ["docker_engine"]
 
 pytestmark = [
     pytest.mark.needs_docker,
-    pytest.mark.xdist_group("docker"),
     pytest.mark.timeout(180),
 ]
 

@@ -78,9 +78,7 @@ def enrol(house: House, home: Path, name: str) -> None:
     scope="module",
     params=[
         "sqlite",
-        pytest.param(
-            "mariadb", marks=[pytest.mark.needs_mariadb, pytest.mark.xdist_group("mariadb")]
-        ),
+        pytest.param("mariadb", marks=[pytest.mark.needs_mariadb]),
     ],
 )
 def simulated(
@@ -179,7 +177,6 @@ def test_a_stranger_finds_no_trace_of_the_job(simulated: House) -> None:
 
 
 @pytest.mark.needs_docker
-@pytest.mark.xdist_group("docker")
 @pytest.mark.timeout(180)
 def test_a_job_runs_in_a_real_container_on_this_host(
     docker_engine: DockerEngine, tmp_path: Path

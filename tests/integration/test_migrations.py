@@ -20,9 +20,7 @@ from tests.integration.mariadb import mariadb_server
 @pytest.fixture(
     params=[
         "sqlite",
-        pytest.param(
-            "mariadb", marks=[pytest.mark.needs_mariadb, pytest.mark.xdist_group("mariadb")]
-        ),
+        pytest.param("mariadb", marks=[pytest.mark.needs_mariadb]),
     ],
     scope="module",
 )

@@ -61,7 +61,7 @@ class Bench:
 @pytest.fixture(
     params=[
         "simulated",
-        pytest.param("docker", marks=[pytest.mark.needs_docker, pytest.mark.xdist_group("docker")]),
+        pytest.param("docker", marks=[pytest.mark.needs_docker]),
     ]
 )
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
