@@ -45,7 +45,7 @@ check-imports: $(DEV_STAMP)
 	$(BIN)/lint-imports
 
 check-ansible: $(DEV_STAMP)
-	cd ansible && PATH="$(abspath $(BIN)):$$PATH" LC_ALL=C.UTF-8 ansible-lint --offline --quiet
+	cd ansible && PATH="$(abspath $(BIN)):$$PATH" LC_ALL=C.UTF-8 ansible-lint --offline -q
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
