@@ -12,12 +12,13 @@ BIN := $(VENV)/bin
 SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
 
-.PHONY: help demo up test lint check-types check-imports check-ansible format clean lock servers
+.PHONY: help demo up test lint check-types check-imports check-ansible format clean lock servers wheel
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
 	@echo "make up      the same without the simulated fleet"
 	@echo "make test    install what the tests need and run lint, types and the whole suite"
+	@echo "make wheel   build the package that appliances install, into dist/"
 	@echo "make format  format the code"
 	@echo "make lock    write requirements/*.txt anew from pyproject.toml"
 	@echo "make clean   remove the virtual environment and caches (data stays)"
@@ -46,6 +47,10 @@ check-imports: $(DEV_STAMP)
 
 check-ansible: $(DEV_STAMP)
 	cd ansible && PATH="$(abspath $(BIN)):$$PATH" LC_ALL=C.UTF-8 ansible-lint --offline -q
+
+wheel: $(SERVER_STAMP)
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+	@echo "The agent's package: $$(ls -t dist/vedette-*.whl | head -1)"
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .

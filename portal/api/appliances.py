@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from http import HTTPStatus
+from importlib.metadata import version
 from typing import Any
 
 from marshmallow import Schema, fields, validate
@@ -154,3 +155,8 @@ def create_enrolment(body: dict[str, Any]) -> dict[str, Any]:
 def enrol_command(secret: str) -> str:
     """Return the command that joins a host to this portal."""
     return f"vedette agent enroll {portal().settings.resolved_public_url} {secret}"
+
+
+def install_command() -> str:
+    """Return the command that installs the agent from the package that `make wheel` builds."""
+    return f"pip install vedette-{version('vedette')}-py3-none-any.whl"

@@ -9,7 +9,7 @@ from core.paging import MAX_PAGE_SIZE
 from jobqueue.models import Job
 from jobqueue.service import gpu_holders, list_jobs
 from jobqueue.states import JobState
-from portal.api.appliances import enrol_command
+from portal.api.appliances import enrol_command, install_command
 from portal.context import current_scope, database, now
 from portal.forms.appliances import EnrolmentForm
 from portal.pages.paging import PAGE_SIZE, chosen, page_number, search_text
@@ -69,7 +69,12 @@ def add() -> ResponseReturnValue:
     except InvalidInputError as error:
         form.show_errors(error)
         return render_template("appliances/new.html", form=form), error.status
-    return render_template("appliances/token.html", token=token, command=enrol_command(secret))
+    return render_template(
+        "appliances/token.html",
+        token=token,
+        install=install_command(),
+        command=enrol_command(secret),
+    )
 
 
 @pages.get("/appliances/<appliance_id>")
