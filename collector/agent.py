@@ -24,7 +24,7 @@ from collector.identity import Identity
 from collector.inventory import host_inventory, simulated_inventory
 from collector.link import PortalLink
 from collector.loops import Loop
-from collector.plugin_host import PluginHost
+from collector.plugin_host import PluginHost, build_plugins
 from collector.samples import SampleFlow, frames_of
 from collector.sender import Sender
 from core.clock import Clock, to_ns, utc_now
@@ -87,8 +87,7 @@ class Agent:
         self._executor = executor or build_executor(config, simulation=simulation, clock=clock)
         self._runner = self._build_runner()
         self._host = PluginHost(
-            config,
-            PluginContext(simulation),
+            build_plugins(config, PluginContext(simulation)),
             gpu_holders=self._runner.gpu_holders if self._runner else dict,
         )
         self._sender = Sender(

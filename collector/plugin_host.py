@@ -37,19 +37,13 @@ class PluginHost:
     """Owns the plugins of one agent. For one thread.
 
     Args:
-        config: says which plugins run, how often, and with what settings.
-        context: what plugins share.
+        plugins: each plugin with how often it is read, in seconds; see `build_plugins`.
         gpu_holders: gives GPU UUID to the id of the job that holds it.
     """
 
-    def __init__(
-        self, config: AgentConfig, context: PluginContext, *, gpu_holders: GPUHolders
-    ) -> None:
+    def __init__(self, plugins: Iterable[tuple[Plugin, float]], *, gpu_holders: GPUHolders) -> None:
         self._gpu_holders = gpu_holders
-        self._scheduled = [
-            _Scheduled(plugin, interval_seconds)
-            for plugin, interval_seconds in _build_plugins(config, context)
-        ]
+        self._scheduled = [_Scheduled(plugin, seconds) for plugin, seconds in plugins]
         self.gather_failures = 0
 
     @property
@@ -111,7 +105,12 @@ class PluginHost:
         ]
 
 
-def _build_plugins(config: AgentConfig, context: PluginContext) -> Iterable[tuple[Plugin, float]]:
+def build_plugins(config: AgentConfig, context: PluginContext) -> Iterable[tuple[Plugin, float]]:
+    """Yield the plugins that the configuration wants, each with its interval in seconds.
+
+    Raises:
+        ConfigurationError: a plugin's table has faults.
+    """
     is_simulated = context.simulation is not None
     for settings in plugin_settings(config):
         plugin_class = load_plugin_class(settings.name)

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from datetime import datetime
 
+from core.clock import to_ns
+from timeseries.points import Point
+
 
 class CounterRates:
     """Remembers the last counters of each key and gives their growth per second."""
@@ -28,6 +31,28 @@ class CounterRates:
         if elapsed_seconds <= 0 or any(growth < 0 for growth in grown.values()):
             return None
         return {name: growth / elapsed_seconds for name, growth in grown.items()}
+
+    def points(
+        self,
+        measurement: str,
+        tag: str,
+        counters: Mapping[str, Mapping[str, float]],
+        *,
+        now: datetime,
+    ) -> list[Point]:
+        """Return a point of rates for each device that was read before; forget those gone.
+
+        Args:
+            tag: the tag that names the device.
+            counters: device to its counters, each under the name of its rate's field.
+        """
+        points = []
+        for device, values in sorted(counters.items()):
+            fields = self.rates(device, values, now=now)
+            if fields:
+                points.append(Point(measurement, {tag: device}, fields, to_ns(now)))
+        self.keep_only(set(counters))
+        return points
 
     def keep_only(self, keys: set[str]) -> None:
         """Forget devices that are gone, so that one that comes back starts afresh."""

@@ -28,7 +28,7 @@ from jobqueue.executors.base import (
     ExecutorUnavailableError,
     ObservedState,
 )
-from jobqueue.executors.docker_logs import LogSpool
+from jobqueue.executors.docker_logs import SPOOL_LIMIT_BYTES, LogSpool
 from jobqueue.executors.docker_mapping import (
     container_name,
     container_options,
@@ -66,10 +66,17 @@ class DockerExecutor:
 
     name = "docker"
 
-    def __init__(self, *, spool_dir: Path, url: str = DEFAULT_URL, clock: Clock = utc_now) -> None:
+    def __init__(
+        self,
+        *,
+        spool_dir: Path,
+        url: str = DEFAULT_URL,
+        clock: Clock = utc_now,
+        log_limit_bytes: int = SPOOL_LIMIT_BYTES,
+    ) -> None:
         self._clock = clock
         self._url = url
-        self._spool = LogSpool(spool_dir)
+        self._spool = LogSpool(spool_dir, limit_bytes=log_limit_bytes)
         self._lock = Lock()
         self._connected: Any = None
         self._launches: dict[str, _Launch] = {}

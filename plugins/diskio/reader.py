@@ -1,17 +1,16 @@
 """Traffic of block devices (`/proc/diskstats`)."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
 import psutil
 
-from core.clock import to_ns
 from plugins.base import Metric, PluginContext, gauges, matches_any, rates
 from plugins.rates import CounterRates
-from timeseries.points import Point
+from timeseries.points import FieldValue, Point
 
 MILLISECONDS_TO_PERCENT = 100 / 1000
 
@@ -54,15 +53,8 @@ class DiskIOPlugin:
 
     def gather(self, now: datetime) -> Iterable[Point]:
         """Return a point for each device that has been read before."""
-        points = []
-        counters = self._counters()
-        for device, values in sorted(counters.items()):
-            fields = self._rates.rates(device, values, now=now)
-            if fields:
-                fields["busy_percent"] = min(100.0, fields["busy_percent"])
-                points.append(Point("diskio", {"device": device}, fields, to_ns(now)))
-        self._rates.keep_only(set(counters))
-        return points
+        points = self._rates.points("diskio", "device", self._counters(), now=now)
+        return [replace(point, fields=_at_most_always_busy(point.fields)) for point in points]
 
     def close(self) -> None:
         """Release nothing: psutil keeps nothing open."""
@@ -82,3 +74,8 @@ class DiskIOPlugin:
                     "busy_percent": getattr(io, "busy_time", 0) * MILLISECONDS_TO_PERCENT,
                 }
         return found
+
+
+def _at_most_always_busy(fields: Mapping[str, FieldValue]) -> dict[str, FieldValue]:
+    # The kernel's clock of busy time may run a little ahead of ours.
+    return {**fields, "busy_percent": min(100.0, float(fields["busy_percent"]))}

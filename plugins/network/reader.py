@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import psutil
 
-from core.clock import to_ns
 from plugins.base import Metric, PluginContext, matches_any, rates
 from plugins.rates import CounterRates
 from timeseries.points import Point
@@ -48,14 +47,7 @@ class NetworkPlugin:
 
     def gather(self, now: datetime) -> Iterable[Point]:
         """Return a point for each interface that has been read before."""
-        points = []
-        counters = self._counters()
-        for interface, values in sorted(counters.items()):
-            fields = self._rates.rates(interface, values, now=now)
-            if fields:
-                points.append(Point("network", {"interface": interface}, fields, to_ns(now)))
-        self._rates.keep_only(set(counters))
-        return points
+        return self._rates.points("network", "interface", self._counters(), now=now)
 
     def close(self) -> None:
         """Release nothing: psutil keeps nothing open."""

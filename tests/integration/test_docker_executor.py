@@ -186,11 +186,11 @@ def test_endless_output_is_kept_up_to_a_bound(
     make_spec: MakeSpec,
     docker_engine: DockerEngine,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     executor: DockerExecutor,
 ) -> None:
-    monkeypatch.setattr(docker_logs.LogSpool.__init__, "__kwdefaults__", {"limit_bytes": 50_000})
-    small = DockerExecutor(spool_dir=tmp_path / "small", url=docker_engine.url)
+    small = DockerExecutor(
+        spool_dir=tmp_path / "small", url=docker_engine.url, log_limit_bytes=50_000
+    )
     spec = make_spec("seq 1 100000")
     small.start(spec)
     until_ended(small, spec.attempt_id)

@@ -1,6 +1,6 @@
 """The plugin host: intervals, failures, and whose job a GPU works for."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -8,9 +8,8 @@ from typing import ClassVar
 
 import pytest
 
-from collector import plugin_host
 from collector.config import AgentConfig
-from collector.plugin_host import PluginHost
+from collector.plugin_host import PluginHost, build_plugins
 from core.clock import to_ns
 from plugins.base import Metric, PluginContext, PluginError, PluginUnavailableError
 from plugins.simulation.appliance import SimulatedAppliance
@@ -30,7 +29,7 @@ class ScriptedPlugin:
     name: ClassVar[str] = "scripted"
     config_class: ClassVar[type] = NoConfig
     is_simulated: ClassVar[bool] = False
-    metrics: ClassVar[tuple[Metric, ...]] = ()
+    metrics: ClassVar[Sequence[Metric]] = ()
 
     def __init__(self) -> None:
         self.fault: Exception | None = None
@@ -51,17 +50,13 @@ def no_holders() -> Mapping[str, str]:
 
 
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedPlugin:
-    plugin = ScriptedPlugin()
-    monkeypatch.setattr(plugin_host, "_build_plugins", lambda *_: [(plugin, 10.0)])
-    return plugin
+def scripted() -> ScriptedPlugin:
+    return ScriptedPlugin()
 
 
 @pytest.fixture
-def host(tmp_path: Path, scripted: ScriptedPlugin) -> PluginHost:
-    assert scripted.read_at == []
-    config = AgentConfig(portal_urls=["http://portal"], data_dir=tmp_path)
-    return PluginHost(config, PluginContext(), gpu_holders=no_holders)
+def host(scripted: ScriptedPlugin) -> PluginHost:
+    return PluginHost([(scripted, 10.0)], gpu_holders=no_holders)
 
 
 def reads(host: PluginHost, plugin: ScriptedPlugin, clock: HandClock, *, seconds: int) -> int:
@@ -130,9 +125,9 @@ def test_a_clock_set_back_does_not_stop_the_readings(
 def test_a_gpu_that_is_held_is_tagged_with_its_job(tmp_path: Path, hand_clock: HandClock) -> None:
     config = SimulationConfig(seed="acme/dgx-1")
     model = SimulatedAppliance(config, started_at=hand_clock.now)
+    agent = AgentConfig(portal_urls=["http://portal"], data_dir=tmp_path)
     host = PluginHost(
-        AgentConfig(portal_urls=["http://portal"], data_dir=tmp_path),
-        PluginContext(model),
+        build_plugins(agent, PluginContext(model)),
         gpu_holders=lambda: {config.gpu_uuids[2]: "job-1"},
     )
     points = [point for point in host.gather_due(hand_clock.now) if point.measurement == "gpu"]
@@ -147,7 +142,7 @@ def test_a_simulated_appliance_runs_the_simulated_plugins_only(
 ) -> None:
     model = SimulatedAppliance(SimulationConfig(seed="a"), started_at=hand_clock.now)
     config = AgentConfig(portal_urls=["http://portal"], data_dir=tmp_path)
-    host = PluginHost(config, PluginContext(model), gpu_holders=no_holders)
+    host = PluginHost(build_plugins(config, PluginContext(model)), gpu_holders=no_holders)
     assert host.names == ["simulated_gpu", "simulated_host"]
 
 
@@ -155,5 +150,5 @@ def test_a_plugin_can_be_switched_off(tmp_path: Path) -> None:
     config = AgentConfig(
         portal_urls=["http://portal"], data_dir=tmp_path, plugins={"nvml": {"enabled": False}}
     )
-    host = PluginHost(config, PluginContext(), gpu_holders=no_holders)
+    host = PluginHost(build_plugins(config, PluginContext()), gpu_holders=no_holders)
     assert host.names == ["cpu", "disk", "diskio", "load", "memory", "network"]
