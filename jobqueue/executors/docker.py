@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_URL = "unix:///var/run/docker.sock"
 CALL_TIMEOUT_SECONDS = 30
-# How long an ended container's last output may take to arrive before its end is reported.
+# How long an ended container's output may stand still before its end is reported.
 OUTPUT_PATIENCE_SECONDS = 5.0
 STOPPED_EARLY = "The attempt was stopped before its container was started."
 
@@ -81,7 +81,7 @@ class DockerExecutor:
         self._connected: Any = None
         self._launches: dict[str, _Launch] = {}
         self._stop_threads: dict[str, Thread] = {}
-        self._ended_seen: dict[str, float] = {}
+        self._output_seen: dict[str, tuple[int, float]] = {}
         self._last_stats: dict[str, Any] = {}
 
     def start(self, spec: AttemptSpec) -> None:
@@ -157,7 +157,7 @@ class DockerExecutor:
         with self._lock:
             self._launches.pop(attempt_id, None)
         self._stop_threads.pop(attempt_id, None)
-        self._ended_seen.pop(attempt_id, None)
+        self._output_seen.pop(attempt_id, None)
         self._last_stats.pop(attempt_id, None)
 
     def close(self) -> None:
@@ -198,9 +198,15 @@ class DockerExecutor:
         return observation
 
     def _has_all_output(self, attempt_id: str) -> bool:
-        first_seen = self._ended_seen.setdefault(attempt_id, time.monotonic())
-        is_late = time.monotonic() - first_seen > OUTPUT_PATIENCE_SECONDS
-        return is_late or self._spool.is_complete(attempt_id)
+        """Return whether no more of an ended attempt's output is to come, or none came for long."""
+        if self._spool.is_complete(attempt_id):
+            return True
+        size, now = self._spool.size_bytes(attempt_id), time.monotonic()
+        last_size, since = self._output_seen.get(attempt_id, (-1, now))
+        if size != last_size:
+            self._output_seen[attempt_id] = (size, now)
+            return False
+        return now - since > OUTPUT_PATIENCE_SECONDS
 
     def _launch(self, launch: _Launch) -> None:
         """Bring the container up; a fault becomes the attempt's end."""

@@ -54,6 +54,11 @@ class LogSpool:
         follower = self._followers.get(attempt_id)
         return follower is not None and follower.is_done
 
+    def size_bytes(self, attempt_id: str) -> int:
+        """Return how much output has been copied."""
+        path = self.path(attempt_id)
+        return path.stat().st_size if path.exists() else 0
+
     def read(self, attempt_id: str, *, offset: int, limit: int) -> bytes:
         """Return up to `limit` bytes from `offset`; nothing when there is no output yet."""
         try:
