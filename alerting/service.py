@@ -174,11 +174,19 @@ def get_alert(session: Session, scope: Scope, alert_id: str) -> Alert:
     return scope.get(session, Alert, alert_id, kind="alert")
 
 
-def alert_transitions(session: Session, scope: Scope, alert_id: str) -> list[AlertTransition]:
-    """Return an alert's history, oldest first."""
+def alert_transitions(
+    session: Session,
+    scope: Scope,
+    alert_id: str,
+    *,
+    page: int = 1,
+    page_size: int = DEFAULT_PAGE_SIZE,
+) -> Page[AlertTransition]:
+    """Return one page of an alert's history, newest first."""
     alert = get_alert(session, scope, alert_id)
     statement = select(AlertTransition).where(AlertTransition.alert_id == alert.id)
-    return list(session.scalars(statement.order_by(AlertTransition.at, AlertTransition.id)))
+    newest_first = statement.order_by(AlertTransition.at.desc(), AlertTransition.id.desc())
+    return paginate(session, newest_first, number=page, size=page_size)
 
 
 def alert_counts(session: Session, scope: Scope) -> dict[Severity, int]:

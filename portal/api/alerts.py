@@ -9,7 +9,7 @@ from alerting.service import alert_transitions, get_alert, list_alerts
 from alerting.states import AlertState, Severity
 from core.units import unit_of
 from portal.api.blueprint import resource
-from portal.api.schemas import PageQuery, envelope, instant, page_of, whole_list
+from portal.api.schemas import PageQuery, envelope, instant, page_of
 from portal.context import current_scope, database
 
 alerts = resource("Alerts", "/alerts", "What the rules found.")
@@ -68,8 +68,10 @@ def show(alert_id: str) -> Alert:
         return get_alert(session, current_scope(), alert_id)
 
 
-@alerts.operation("GET", "/<alert_id>/transitions", answer=page_of(TransitionSchema))
-def transitions(alert_id: str) -> dict[str, Any]:
-    """Return an alert's history."""
+@alerts.operation(
+    "GET", "/<alert_id>/transitions", query=PageQuery, answer=page_of(TransitionSchema)
+)
+def transitions(query: dict[str, Any], alert_id: str) -> dict[str, Any]:
+    """Return an alert's history, newest first."""
     with database() as session:
-        return whole_list(alert_transitions(session, current_scope(), alert_id))
+        return envelope(alert_transitions(session, current_scope(), alert_id, **query))

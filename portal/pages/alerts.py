@@ -47,6 +47,6 @@ def show(alert_id: str) -> ResponseReturnValue:
     scope = current_scope()
     with database() as session:
         alert = get_alert(session, scope, alert_id)
-        transitions = alert_transitions(session, scope, alert_id)
+        page = alert_transitions(session, scope, alert_id, page=page_number(), page_size=PAGE_SIZE)
         names = appliance_names(session, scope.tenants)
-    return render_template("alerts/show.html", alert=alert, transitions=transitions, names=names)
+    return render_template("alerts/show.html", alert=alert, page=page, names=names)

@@ -155,7 +155,7 @@ def test_switching_a_rule_off_resolves_its_alerts_and_says_so(
     assert (fired.state, fired.resolved_at) == (AlertState.RESOLVED, now)
     (message,) = list_notifications(session, scope_of(cast.bob)).items
     assert (message.state, message.payload["state"]) == (NotificationState.WAITING, "resolved")
-    (moved,) = alert_transitions(session, scope_of(cast.bob), fired.id)
+    (moved,) = alert_transitions(session, scope_of(cast.bob), fired.id).items
     assert (moved.from_state, moved.to_state) == (AlertState.FIRING, AlertState.RESOLVED)
 
 
