@@ -1,5 +1,6 @@
 """A real MariaDB server (Debian package mariadb-server) on a free port and in a scratch folder."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,15 +20,17 @@ def mariadb_server(folder: Path) -> Iterator[str]:
     server = require_program("mariadbd", package="mariadb-server")
     install = require_program("mariadb-install-db", package="mariadb-server")
     data, socket_path = folder / "data", folder / "mysqld.sock"
+    # MariaDB runs as root only when told so; others can't name a user at all.
+    as_root = ["--user=root"] if os.geteuid() == 0 else []
     port = free_port()
     subprocess.run(
-        [install, f"--datadir={data}", "--auth-root-authentication-method=normal",
-         "--skip-test-db", "--user=root", "--no-defaults"],
+        [install, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal",
+         "--skip-test-db", *as_root],
         check=True, capture_output=True,
     )  # fmt: skip
     argv = [
         server, "--no-defaults", f"--datadir={data}", f"--socket={socket_path}", f"--port={port}",
-        "--bind-address=127.0.0.1", f"--pid-file={folder / 'mysqld.pid'}", "--user=root",
+        "--bind-address=127.0.0.1", f"--pid-file={folder / 'mysqld.pid'}", *as_root,
         "--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0", "--skip-log-bin",
     ]  # fmt: skip
     with running(argv, log_path=folder / "mysqld.log"):
