@@ -90,7 +90,7 @@ def logs(job_id: str, *, follow: bool) -> None:
     with portal() as client:
         if follow:
             sys.exit(_follow(client, job_id))
-        for text, _is_complete in _log_pages(client, job_id):
+        for text in _log_pages(client, job_id):
             click.echo(text, nl=False)
 
 
@@ -149,12 +149,12 @@ def _appliance_id(client: PortalClient, name: str) -> str:
     raise InvalidInputError(f"There is no appliance {name!r}. See: vedette appliance list")
 
 
-def _log_pages(client: PortalClient, job_id: str) -> Iterator[tuple[str, bool]]:
-    """Yield what the log has now, page by page, with whether it is complete."""
+def _log_pages(client: PortalClient, job_id: str) -> Iterator[str]:
+    """Yield what the log has now, page by page."""
     offset = 0
     while True:
         page = client.get(f"/jobs/{job_id}/log", offset=offset)
-        yield page["text"], page["is_complete"]
+        yield page["text"]
         if page["next_offset"] == offset:
             return
         offset = page["next_offset"]

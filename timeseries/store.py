@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from core.errors import InvalidInputError, UnavailableError
+from core.errors import UnavailableError
 from timeseries.points import FieldValue, Point
 
 TENANT_TAG = "tenant"
@@ -22,12 +22,6 @@ class StoreUnavailableError(UnavailableError):
     """The store can't be opened or does not answer; nothing was written."""
 
     default_code = "store_unavailable"
-
-
-class TypeConflictError(InvalidInputError):
-    """A field has another type than the one it was first written with."""
-
-    default_code = "field_type_conflict"
 
 
 class Aggregate(StrEnum):

@@ -4,8 +4,6 @@ import msgspec
 
 from jobqueue.executors.base import AttemptObservation, AttemptSpec
 
-PROTOCOL_VERSION = 1
-
 
 class GPUInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU of an appliance, as its driver names it."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import requests
 
+from cli.bootstrap import DEMO_PASSWORD
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
 from tests.fixtures.polling import eventually
 from tests.house import BOB, CHARLIE, House, agent_of, api_token, make_house, serving
@@ -174,6 +175,27 @@ def test_a_stranger_finds_no_trace_of_the_job(simulated: House) -> None:
     assert foreign.status_code == missing.status_code == 404
     assert foreign.json()["code"] == missing.json()["code"]
     assert charlie.get("/jobs").json()["items"] == []
+
+
+@pytest.mark.timeout(180)
+def test_the_command_line_runs_a_job_follows_it_and_reads_its_log_again(simulated: House) -> None:
+    signed_in = simulated.vedette(
+        "login", simulated.url, "--email", BOB, "--password", DEMO_PASSWORD
+    )
+    assert signed_in.returncode == 0, signed_in.stderr
+
+    ran = simulated.vedette(
+        "job", "run", "--image", "acme/train:1", "--gpus", "1", "--env", "SIM_SECONDS=2",
+        "--follow", "--", "python", "train.py",
+    )  # fmt: skip
+    job_id = ran.stdout.split()[0]
+    again = simulated.vedette("job", "logs", job_id)
+    shown = simulated.vedette("job", "show", job_id)
+
+    assert ran.returncode == 0, ran.stderr
+    assert "training finished" in ran.stdout
+    assert "training finished" in again.stdout
+    assert "succeeded" in shown.stdout
 
 
 @pytest.mark.needs_docker
