@@ -5,10 +5,11 @@ or comments) by splitting each line flat, and hands every other line to the exac
 give the same points.
 """
 
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from math import isfinite
 
 from core.errors import InvalidInputError
 from timeseries.lineprotocol_grammar import (
@@ -38,6 +39,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _SPECIAL_IN_MEASUREMENT = re.compile(r"[, ]")
 _SPECIAL_IN_KEY = re.compile(r"[,= ]")
 _SPECIAL_IN_STRING = re.compile(r'["\\]')
+_REMEMBERED_NAMES = 4096
 _PARTS_WITHOUT_TIME = 2
 _PARTS_WITH_TIME = 3
 
@@ -228,17 +230,38 @@ def _shown(line: str) -> str:
 def _encode_point(point: Point) -> str:
     if not point.fields:
         raise ValueError("it has no fields")
-    if point.measurement.startswith(("#", "\r")):
-        raise ValueError("the measurement begins like a comment or a line end")
-    head = _escape(point.measurement, _SPECIAL_IN_MEASUREMENT, "the measurement")
-    for name, value in point.tags.items():
-        key = _escape(name, _SPECIAL_IN_KEY, "a tag's name")
-        head += f",{key}={_escape(value, _SPECIAL_IN_KEY, f'tag {name!r}')}"
+    head = _measurement(point.measurement) + "".join(
+        [_tag(name, value) for name, value in point.tags.items()]
+    )
     fields = ",".join(
-        f"{_escape(name, _SPECIAL_IN_KEY, 'a field name')}={_encode_value(name, value)}"
-        for name, value in point.fields.items()
+        [
+            # The type that most values have is looked at first.
+            f"{_key(name)}={value!r}"
+            if type(value) is float and isfinite(value)
+            else f"{_key(name)}={_encode_value(name, value)}"
+            for name, value in point.fields.items()
+        ]
     )
     return f"{head} {fields} {_in_int64(point.time_ns, 'the time')}\n"
+
+
+# Series and fields repeat with every reading, so their escaped names are remembered.
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def _measurement(name: str) -> str:
+    if name.startswith(("#", "\r")):
+        raise ValueError("the measurement begins like a comment or a line end")
+    return _escape(name, _SPECIAL_IN_MEASUREMENT, "the measurement")
+
+
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def _tag(name: str, value: str) -> str:
+    key = _escape(name, _SPECIAL_IN_KEY, "a tag's name")
+    return f",{key}={_escape(value, _SPECIAL_IN_KEY, f'tag {name!r}')}"
+
+
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def _key(name: str) -> str:
+    return _escape(name, _SPECIAL_IN_KEY, "a field name")
 
 
 def _escape(text: str, special: re.Pattern[str], what: str) -> str:
@@ -258,7 +281,7 @@ def _encode_value(name: str, value: FieldValue) -> str:
         if MAX_INT64 < value <= MAX_UINT64:
             return f"{value}u"
         return f"{_in_int64(value, f'field {name!r}')}i"
-    if not math.isfinite(value):
+    if not isfinite(value):
         raise ValueError(f"field {name!r} is {value}; leave the field out instead")
     return repr(float(value))
 
