@@ -12,12 +12,13 @@ BIN := $(VENV)/bin
 SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
 
-.PHONY: help demo up test lint check-types check-imports check-ansible format clean lock servers wheel
+.PHONY: help demo up test bench lint check-types check-imports check-ansible format clean lock servers wheel
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
 	@echo "make up      the same without the simulated fleet"
 	@echo "make test    install what the tests need and run lint, types and the whole suite"
+	@echo "make bench   measure the agent beside its peers, in some ten minutes: JSON, kept in var/bench"
 	@echo "make wheel   build the package that appliances install, into dist/"
 	@echo "make format  format the code"
 	@echo "make lock    write requirements/*.txt anew from pyproject.toml"
@@ -34,6 +35,10 @@ test: $(DEV_STAMP) servers lint check-types check-imports check-ansible
 
 servers:
 	@deploy/install-test-servers
+
+bench: $(DEV_STAMP)
+	@deploy/install-test-servers >&2
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .

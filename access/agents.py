@@ -75,7 +75,7 @@ class AgentEndpoints:
         )
 
     async def heartbeat(self, request: Request) -> Response:
-        """Note that an appliance is alive, and what it has."""
+        """Note that an appliance is alive, what it has, and how it does."""
         agent = await self._authenticator.agent(request)
         beat = await read_struct(request, Heartbeat, max_bytes=MAX_JSON_BYTES)
         if not 0 <= beat.sent_at_ns <= _MAX_INT64:
@@ -88,6 +88,7 @@ class AgentEndpoints:
                 inventory=msgspec.to_builtins(beat.inventory),
                 agent_version=beat.agent_version[:_MAX_VERSION_LENGTH],
                 sent_at=from_ns(beat.sent_at_ns),
+                health=msgspec.to_builtins(beat.health),
                 now=now,
             )
         )

@@ -9,6 +9,7 @@ from access.database import Database
 from access.errors import HANDLERS
 from access.health import HealthEndpoint
 from access.longpoll import GenerationWatch, generation_reader
+from access.transfer import TransferEndpoints
 from access.write import WriteEndpoint
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
@@ -28,6 +29,7 @@ def create_access_app(
         authenticator, store, clock=clock, max_body_bytes=settings.max_body_bytes
     )
     health = HealthEndpoint(database, store)
+    transfer = TransferEndpoints(authenticator)
     app = Starlette(
         routes=[
             Route("/health", health.health, methods=["GET"]),
@@ -37,6 +39,8 @@ def create_access_app(
             Route("/agent/v1/desired", agents.desired, methods=["GET"]),
             Route("/agent/v1/observed", agents.observed, methods=["POST"]),
             Route("/agent/v1/attempts/{attempt_id}/log", agents.log, methods=["POST"]),
+            Route("/agent/v1/transfer", transfer.download, methods=["GET"]),
+            Route("/agent/v1/transfer", transfer.upload, methods=["POST"]),
         ],
         exception_handlers=HANDLERS,
     )

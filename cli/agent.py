@@ -4,34 +4,28 @@ The folder given by `--data-dir` holds the identity, the configuration (`agent.t
 not delivered yet.
 """
 
+import logging
 import signal
-import socket
-import sys
 import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 import click
 
+from cli.agent_check import check
+from cli.agent_enroll import enroll
+from cli.agent_once import once
+from cli.agent_options import CONFIG_NAME, data_dir_option
 from cli.parentage import stop_with_parent
 from collector.agent import Agent
 from collector.config import load_agent_config
-from collector.enrolment import enroll as enroll_appliance
 from collector.errors import EnrolmentError
+from collector.health.known_gpus import accept_present_gpus
 from collector.identity import Identity, load_identity
-from collector.inventory import host_inventory
+from core.errors import VedetteError
 from core.logs import configure_logging
 
-DEFAULT_DATA_DIR = Path("/var/lib/vedette")
-CONFIG_NAME = "agent.toml"
-STANDARD_INPUT = "-"
-
-data_dir_option = click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=DEFAULT_DATA_DIR,
-    show_default=True,
-    help="Where identity, configuration and undelivered samples are kept.",
-)
+log = logging.getLogger(__name__)
 
 
 @click.group()
@@ -40,88 +34,63 @@ def agent() -> None:
 
 
 @agent.command()
-@click.argument("portal_url")
-@click.argument("token")
-@click.option("--name", default=socket.gethostname, help="The appliance's name; its host name.")
-@data_dir_option
-def enroll(portal_url: str, token: str, *, name: str, data_dir: Path) -> None:
-    """Join the portal at PORTAL_URL with a one-time TOKEN.
-
-    A TOKEN of "-" is read from standard input, so that no list of processes shows it.
-    """
-    if load_identity(data_dir) is not None:
-        raise EnrolmentError(
-            f"This appliance is enrolled already. To start anew, remove {data_dir}/identity.json."
-        )
-    secret = read_token() if token == STANDARD_INPUT else token
-    identity = enrol_here(portal_url, secret, name=name, data_dir=data_dir)
-    click.echo(f"Enrolled as {name} ({identity.appliance_id}).")
-    click.echo(f"Start the agent with: vedette agent run --data-dir {data_dir}")
-
-
-@agent.command()
 @data_dir_option
 def run(data_dir: Path) -> None:
-    """Run the agent until SIGTERM or Ctrl-C."""
-    config = load_agent_config(data_dir / CONFIG_NAME)
-    configure_logging(config.log_level, process="agent")
-    identity = require_identity(data_dir)
-    stop = threading.Event()
+    """Run the agent until SIGTERM or Ctrl-C; SIGHUP reads agent.toml again."""
+    stop, hang_ups = threading.Event(), SimpleQueue[None]()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+    # A handler may interrupt anything: it only leaves a note for a thread that may wait for locks.
+    signal.signal(signal.SIGHUP, lambda *_: hang_ups.put(None))
+    config = load_agent_config(data_dir / CONFIG_NAME)
+    configure_logging(config.log_level, process="agent")
+    identity = require_identity(data_dir) if config.influxdb is None else None
     stop_with_parent()
-    Agent(config, identity).run(stop)
+    worker = Agent(config, identity)
+    threading.Thread(
+        target=reload_forever, args=(worker, data_dir / CONFIG_NAME, hang_ups), daemon=True
+    ).start()
+    worker.run(stop)
 
 
-@agent.command()
-@click.argument("config_file", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@agent.command("accept-gpus")
 @data_dir_option
-def check(config_file: Path | None, data_dir: Path) -> None:
-    """Check CONFIG_FILE, or the agent.toml in the data folder, and name all its faults."""
-    path = config_file or data_dir / CONFIG_NAME
-    load_agent_config(path)
-    click.echo(f"{path} is in order.")
+def accept_gpus(data_dir: Path) -> None:
+    """Take the GPUs that are here for all that there are, and forget the XIDs they had.
 
-
-def read_token() -> str:
-    """Return the token that standard input holds.
-
-    Raises:
-        EnrolmentError: standard input is empty.
+    For GPUs that were taken out for good, or were reset without a reboot. The agent does it at its
+    next heartbeat.
     """
-    token = sys.stdin.readline().strip()
-    if not token:
+    require_identity(data_dir)
+    try:
+        forgotten = accept_present_gpus(data_dir)
+    except OSError as error:
         raise EnrolmentError(
-            "Standard input holds no token. Write the token to it, or give it in place of the -."
-        )
-    return token
+            f"{data_dir} can't be written: {error.strerror}. Run this as the agent's user."
+        ) from error
+    for gpu in forgotten:
+        click.echo(f"GPU {gpu.index} ({gpu.model or 'model unknown'}, {gpu.uuid}) is forgotten.")
+    click.echo("The agent takes the other GPUs as they are at its next heartbeat.")
 
 
-def enrol_here(portal_url: str, token: str, *, name: str, data_dir: Path) -> Identity:
-    """Enrol this host and write a first configuration where there is none."""
-    identity = enroll_appliance(
-        portal_url=portal_url,
-        token=token,
-        name=name,
-        inventory=host_inventory(),
-        data_dir=data_dir,
-    )
-    write_config(data_dir, portal_url)
-    return identity
+agent.add_command(enroll)
+agent.add_command(check)
+agent.add_command(once)
 
 
-def write_config(data_dir: Path, portal_url: str, *, interval_seconds: float = 10.0) -> None:
-    """Write `agent.toml`, unless there is one."""
-    path = data_dir / CONFIG_NAME
-    if path.exists():
-        return
-    path.write_text(
-        f'portal_urls = ["{portal_url}"]\n'
-        f'data_dir = "{data_dir.resolve()}"\n'
-        f"interval_seconds = {interval_seconds:g}\n"
-        f"flush_interval_seconds = {min(5.0, interval_seconds):g}\n",
-        encoding="utf-8",
-    )
+def reload_forever(worker: Agent, path: Path, hang_ups: "SimpleQueue[None]") -> None:
+    """Take over the file for each note in the queue; a bad file is told and changes nothing."""
+    while True:
+        hang_ups.get()
+        try:
+            config = load_agent_config(path)
+            worker.reload(config)
+        except VedetteError as error:
+            log.error("%s\nThe old configuration stays.", error.message)  # noqa: TRY400 - told whole
+        except Exception:
+            log.exception("%s could not be read; the old configuration stays", path)
+        else:
+            configure_logging(config.log_level, process="agent")
 
 
 def require_identity(data_dir: Path) -> Identity:

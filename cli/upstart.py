@@ -5,7 +5,7 @@ import os
 import socket
 from collections import Counter
 
-from cli.agent import enrol_here, write_config
+from cli.agent_enroll import enrol_here, write_config
 from cli.bootstrap import PLAIN_TENANT, enrolment_secret
 from cli.demo.fleet import SECRETS_NAME, members_without_identity
 from cli.supervision import Child

@@ -1,35 +1,40 @@
 """The agent: everything that runs on an appliance, in a handful of threads.
 
-    samples     plugins -> buffer on disk
-    sender      buffer -> portal
-    heartbeat   alive, with the inventory
-    desired     long poll: what should run here?
-    attempts    executor <- desired state; observations and logs -> portal
+    lane-host   plugins -> buffer on disk, and the agent's own figures
+    lane-NAME   plugins that are read in the child process NAME
+    sender      buffer -> portal, or InfluxDB
 
-Many agents may live in one process: nothing here is global, and signals are the caller's.
+and those of `collector.portal_talk`. The thread that runs the agent watches the lanes. Many agents
+may live in one process: nothing here is global, and signals are the caller's.
 """
 
 import logging
-import time
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from importlib.metadata import PackageNotFoundError, version
-from threading import Event
+from threading import Event, Lock
 
-from collector.addresses import PortalAddresses
-from collector.attempts import AttemptRunner
-from collector.buffer import DiskBuffer
 from collector.config import AgentConfig
-from collector.executors import build_executor
+from collector.health.monitor import GPU_PLUGINS, HealthMonitor, gpu_interval_seconds
+from collector.heartbeats import Heartbeats, InventoryMemory
 from collector.identity import Identity
-from collector.inventory import host_inventory, simulated_inventory
-from collector.link import PortalLink
+from collector.inventory import simulated_inventory
+from collector.jobs.attempts import AttemptRunner
+from collector.jobs.executors import build_executor
 from collector.loops import Loop
-from collector.plugin_host import PluginHost, build_plugins
+from collector.own_metrics import OwnMetrics
+from collector.portal_talk import OFFLINE_WAIT_SECONDS, PortalTalk
+from collector.reading.plugin_host import PluginHost, plugin_plans
+from collector.reading.readers import PluginPlan
+from collector.reload import changed_keys, keys_for_restart, live_part
 from collector.samples import SampleFlow, frames_of
-from collector.sender import Sender
-from core.clock import Clock, to_ns, utc_now
+from collector.sending.delivery import build_buffer, build_delivery
+from collector.sending.link import PortalLink
+from collector.sending.transfer import PortalTransfer
+from core.clock import Clock, utc_now
 from jobqueue.executors.base import Executor
-from jobqueue.executors.wire import Heartbeat, Inventory
+from jobqueue.executors.wire import Inventory
 from plugins.base import PluginContext
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import SimulationConfig
@@ -38,12 +43,10 @@ from timeseries.points import Point
 
 log = logging.getLogger(__name__)
 
-INVENTORY_EVERY = timedelta(minutes=1)
-OFFLINE_WAIT_SECONDS = 1.0
-HEARTBEAT_LOOK_SECONDS = 1.0
-NO_NEWS_WAIT_SECONDS = 1.0
+SEND_PATIENCE_SECONDS = 60.0
 JOIN_SECONDS = 5.0
 POLL_JOIN_SECONDS = 1.0
+INVENTORY_PLUGIN = "inventory"
 
 
 class Agent:
@@ -51,7 +54,8 @@ class Agent:
 
     Args:
         config: checked configuration; plugin faults are raised here.
-        identity: who this appliance is, from enrolment.
+        identity: who this appliance is, from enrolment; None where samples go to an InfluxDB and
+            there is no portal.
         clock: the time.
         executor: runs the attempts; chosen by the configuration when left out.
         simulation: the appliance to pretend to be; made when `config.executor` is `simulated`.
@@ -63,7 +67,7 @@ class Agent:
     def __init__(
         self,
         config: AgentConfig,
-        identity: Identity,
+        identity: Identity | None,
         *,
         clock: Clock = utc_now,
         executor: Executor | None = None,
@@ -71,40 +75,44 @@ class Agent:
     ) -> None:
         if simulation is None and config.executor == "simulated":
             simulation = SimulatedAppliance(
-                SimulationConfig(seed=identity.appliance_id), started_at=clock()
+                SimulationConfig(seed=_seed(config, identity)), started_at=clock()
             )
         self._config = config
         self._identity = identity
         self._clock = clock
         self._simulation = simulation
-        self._addresses = PortalAddresses(config.portal_urls)
-        self._buffer = DiskBuffer(
-            config.data_dir / "buffer",
-            max_bytes=config.buffer_max_bytes,
-            max_age_seconds=config.buffer_max_age_seconds,
-            clock=clock,
-        )
-        self._executor = executor or build_executor(config, simulation=simulation, clock=clock)
+        self._reload_lock = Lock()
+        self._buffer = build_buffer(config, clock=clock)
+        self._delivery = build_delivery(config, identity, self._buffer, clock=clock)
+        self._addresses = self._delivery.addresses
+        self._sender = self._delivery.sender
+        self._executor = executor
+        if executor is None and identity is not None:
+            self._executor = build_executor(config, simulation=simulation, clock=clock)
         self._runner = self._build_runner()
-        self._host = PluginHost(
-            build_plugins(config, PluginContext(simulation)),
-            gpu_holders=self._runner.gpu_holders if self._runner else dict,
-        )
-        self._sender = Sender(
-            self._buffer,
-            self._addresses,
-            agent_token=identity.agent_token,
-            clock=clock,
-            timeout_seconds=config.request_timeout_seconds,
-        )
+        self._inventory = InventoryMemory(config.data_dir)
         self._samples = SampleFlow(
-            self._host, self._buffer, flush_interval_seconds=config.flush_interval_seconds
+            self._buffer, flush_interval_seconds=config.flush_interval_seconds
         )
-        self._own_due_at: datetime | None = None
-        self._inventory: Inventory | None = None
-        self._inventory_at: datetime | None = None
-        self._beat_at: datetime | None = None
-        self._beat_executors: list[str] = []
+        plans = list(plugin_plans(config, is_simulated=simulation is not None))
+        self._health = self._build_health(plans)
+        self._host = PluginHost(
+            plans,
+            self._plugin_context(),
+            deliver=self._take_points,
+            clock=clock,
+            seed=_seed(config, identity),
+            chore=self._tend,
+        )
+        self._own_metrics = OwnMetrics(
+            self._host,
+            self._buffer,
+            self._sender,
+            addresses=self._addresses,
+            flow=self._samples,
+            clock=clock,
+        )
+        self._talk = self._build_talk(identity) if identity is not None else None
 
     @property
     def buffered_points(self) -> int:
@@ -113,16 +121,43 @@ class Agent:
 
     def run(self, stop: Event) -> None:
         """Work until `stop` is set; then put the last samples on disk and return."""
-        log.info("agent %s speaks to %s", self._identity.appliance_id, self._addresses.current)
+        name = _seed(self._config, self._identity)
+        log.info("agent %s speaks to %s", name, self._addresses.current)
         loops = self._loops(stop)
+        self._host.start()
         for loop in loops:
             loop.start()
-        stop.wait()
+        while not stop.wait(self._host.watch()):
+            pass
+        self._buffer.stop_waiting()
+        self._host.stop()
+        self._samples.flush()
         for loop in loops:
             loop.join(POLL_JOIN_SECONDS if loop.is_polling else JOIN_SECONDS)
-        self._host.close()
         if self._executor is not None:
             self._executor.close()
+        self._buffer.close()
+
+    def reload(self, config: AgentConfig) -> None:
+        """Take over a new configuration without losing a sample or touching an attempt.
+
+        What can't change while the agent runs is named in the log.
+
+        Raises:
+            ConfigurationError: a plugin's table has faults; the old configuration stays.
+        """
+        with self._reload_lock:
+            effective = live_part(self._config, config)
+            is_simulated = self._simulation is not None
+            plans = list(plugin_plans(effective, is_simulated=is_simulated))
+            changed = changed_keys(self._config, config)
+            for_restart = keys_for_restart(self._config, config)
+            self._config = effective
+            self._samples.flush_interval_seconds = effective.flush_interval_seconds
+            self._host.apply(plans)
+        log.info("configuration read again; changed: %s", ", ".join(changed) or "nothing")
+        if for_restart:
+            log.warning("%s: takes effect after a restart", ", ".join(for_restart))
 
     def push_history(self, start_at: datetime, end_at: datetime, *, step_seconds: float) -> int:
         """Put a simulated past into the buffer, from where it is sent like any sample.
@@ -156,100 +191,93 @@ class Agent:
             stop_grace_seconds=self._config.stop_grace_seconds,
         )
 
-    def _loops(self, stop: Event) -> list[Loop]:
-        beats, polls, attempts = self._open_link(), self._open_link(), self._open_link()
-        loops = [
-            Loop("samples", self._sample, stop=stop, at_end=self._samples.flush),
-            Loop("sender", self._send, stop=stop, at_end=self._sender.close),
-            Loop("heartbeat", lambda: self._beat(beats), stop=stop, at_end=beats.close),
-        ]
-        if (runner := self._runner) is not None:
-            loops += [
-                Loop(
-                    "attempts",
-                    lambda: self._run_attempts(runner, attempts),
-                    stop=stop,
-                    at_end=attempts.close,
-                ),
-                Loop(
-                    "desired",
-                    lambda: self._poll(runner, polls),
-                    stop=stop,
-                    at_end=polls.close,
-                    is_polling=True,
-                ),
-            ]
-        return loops
+    def _build_health(self, plans: Sequence[PluginPlan]) -> HealthMonitor:
+        health = HealthMonitor(
+            self._config.data_dir,
+            gpu_interval_seconds=gpu_interval_seconds(plans),
+            job_of_gpu=self._runner.gpu_holders if self._runner is not None else dict,
+        )
+        if self._simulation is not None:
+            health.set_inventory(simulated_inventory(self._simulation.config))
+        return health
 
-    def _open_link(self) -> PortalLink:
-        return PortalLink(
-            self._addresses,
-            agent_token=self._identity.agent_token,
-            timeout_seconds=self._config.request_timeout_seconds,
+    def _plugin_context(self) -> PluginContext:
+        runner = self._runner
+        context = PluginContext(
+            simulation=self._simulation,
+            docker_url=self._config.docker_url,
+            transfer=self._build_transfer(),
+            publish_inventory=self._take_inventory,
+        )
+        if runner is None:
+            return context
+        return replace(
+            context, job_of_gpu=runner.gpu_holders, job_of_container=runner.job_of_container
         )
 
-    def _sample(self) -> float:
-        now = self._clock()
-        if self._own_due_at is None or now >= self._own_due_at:
-            self._own_due_at = now + timedelta(seconds=self._config.interval_seconds)
-            self._samples.add([self._own_point(now)])
-            if self._runner is not None:
-                self._samples.add(self._runner.usage_points(now))
-        return self._samples.step(now)
+    def _loops(self, stop: Event) -> list[Loop]:
+        loops = [Loop("sender", self._send, stop=stop, at_end=self._sender.close)]
+        if (prober := self._delivery.prober) is not None:
+            loops.append(Loop("access-points", prober.step, stop=stop, at_end=lambda: None))
+        return loops + (self._talk.loops(stop) if self._talk is not None else [])
 
-    def _own_point(self, now: datetime) -> Point:
-        fields = {
-            "buffered_bytes": self._buffer.size_bytes,
-            "buffered_points": self._buffer.points,
-            "dropped_points": self._buffer.dropped_points,
-            "sent_points": self._sender.counters.sent_points,
-            "send_failures": self._sender.counters.failures,
-            "gather_failures": self._host.gather_failures,
-        }
-        return Point("agent", {}, fields, to_ns(now))
+    def _build_talk(self, identity: Identity) -> PortalTalk:
+        return PortalTalk(
+            lambda: PortalLink(
+                self._addresses,
+                agent_token=identity.agent_token,
+                timeout_seconds=self._config.request_timeout_seconds,
+                tls=self._delivery.tls,
+                clock=self._clock,
+            ),
+            config=lambda: self._config,
+            heartbeats=self._build_heartbeats(),
+            runner=self._runner,
+            samples=self._samples,
+            is_offline=self._is_offline,
+            clock=self._clock,
+        )
+
+    def _build_heartbeats(self) -> Heartbeats:
+        return Heartbeats(
+            inventory=self._current_inventory,
+            is_waited_for=self._is_inventory_waited_for,
+            executors=self._executor_names,
+            buffer=self._buffer,
+            clock=self._clock,
+            health=lambda: self._health.report(self._clock()),
+        )
+
+    def _build_transfer(self) -> PortalTransfer | None:
+        if self._identity is None:
+            return None
+        return PortalTransfer(
+            self._addresses, agent_token=self._identity.agent_token, tls=self._delivery.tls
+        )
+
+    def _take_points(self, points: list[Point]) -> None:
+        self._health.observe(points, self._clock())
+        self._samples.add(points)
+
+    def _take_inventory(self, inventory: Inventory) -> None:
+        self._inventory.publish(inventory)
+        self._health.set_inventory(inventory)
+
+    def _tend(self) -> float:
+        """Do what goes with the readings: the agent's own figures, its health, and the flush."""
+        interval_seconds = self._config.own_metrics_interval_seconds
+        self._samples.add(
+            self._health.points_when_due(self._clock(), interval_seconds=interval_seconds)
+        )
+        own_seconds = self._own_metrics.add_when_due(interval_seconds)
+        return min(own_seconds, self._samples.flush_when_due())
 
     def _send(self) -> float:
+        if not self._buffer.wait_for_frames(SEND_PATIENCE_SECONDS):
+            return 0.0
         if self._is_offline():
             return OFFLINE_WAIT_SECONDS
         return self._sender.send_next().wait_seconds
-
-    def _beat(self, link: PortalLink) -> float:
-        """Send a heartbeat when one is due, or when what can run jobs here has changed."""
-        now, executors = self._clock(), self._executor_names()
-        interval = timedelta(seconds=self._config.heartbeat_interval_seconds)
-        is_due = self._beat_at is None or now - self._beat_at >= interval
-        if self._is_offline() or not (is_due or executors != self._beat_executors):
-            return HEARTBEAT_LOOK_SECONDS
-        link.heartbeat(
-            Heartbeat(
-                agent_version=_agent_version(),
-                sent_at_ns=to_ns(now),
-                inventory=self._current_inventory(now, executors),
-                buffered_points=self._buffer.points,
-                dropped_points=self._buffer.dropped_points,
-            )
-        )
-        self._beat_at, self._beat_executors = now, executors
-        return HEARTBEAT_LOOK_SECONDS
-
-    def _poll(self, runner: AttemptRunner, link: PortalLink) -> float:
-        if self._is_offline():
-            return OFFLINE_WAIT_SECONDS
-        asked_at, generation = time.monotonic(), runner.generation
-        desired = link.desired(generation, wait_seconds=self._config.poll_wait_seconds)
-        if desired is not None:
-            runner.take_desired(desired)
-        is_news = runner.generation != generation
-        was_held = time.monotonic() - asked_at >= NO_NEWS_WAIT_SECONDS
-        return 0.0 if is_news or was_held else NO_NEWS_WAIT_SECONDS
-
-    def _run_attempts(self, runner: AttemptRunner, link: PortalLink) -> float:
-        runner.step()
-        if not self._is_offline():
-            # The output goes first: who reads that an attempt has ended can read its last line.
-            runner.ship_logs(link)
-            runner.report(link, self._clock())
-        return self._config.attempts_interval_seconds
 
     def _is_offline(self) -> bool:
         return self._simulation is not None and self._simulation.is_offline(self._clock())
@@ -259,21 +287,16 @@ class Agent:
             return []
         return [self._executor.name]
 
-    def _current_inventory(self, now: datetime, executors: list[str]) -> Inventory:
-        """Return the inventory, looked at anew every minute or when the executors changed."""
-        is_old = self._inventory_at is None or now - self._inventory_at >= INVENTORY_EVERY
-        if self._inventory is None or is_old or self._inventory.executors != executors:
-            self._inventory_at = now
-            self._inventory = (
-                simulated_inventory(self._simulation.config, executors=executors)
-                if self._simulation is not None
-                else host_inventory(executors=executors)
-            )
-        return self._inventory
+    def _current_inventory(self) -> Inventory:
+        if self._simulation is not None:
+            return simulated_inventory(self._simulation.config)
+        return self._inventory.best()
+
+    def _is_inventory_waited_for(self) -> bool:
+        # The first heartbeat should tell of a lost GPU: a job could be placed on it otherwise.
+        return any(self._host.is_waited_for(name) for name in (INVENTORY_PLUGIN, *GPU_PLUGINS))
 
 
-def _agent_version() -> str:
-    try:
-        return version("vedette")
-    except PackageNotFoundError:  # a checkout that is not installed
-        return "unknown"
+def _seed(config: AgentConfig, identity: Identity | None) -> str:
+    """Return what tells this agent from others."""
+    return identity.appliance_id if identity is not None else config.name or socket.gethostname()

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from collector.addresses import PortalAddresses
 from collector.errors import EnrolmentError, PortalRefusedError, PortalUnreachableError
 from collector.identity import Identity, save_identity
-from collector.link import PortalLink
+from collector.sending.addresses import PortalAddresses
+from collector.sending.link import PortalLink
+from collector.sending.tls import TLSContexts
 from jobqueue.executors.wire import EnrolRequest, Inventory
 
 REFUSED_TOKEN = frozenset({401, 403, 404, 410})
@@ -22,6 +23,7 @@ def enroll(
     site: str = "",
     region: str = "",
     labels: Mapping[str, str] | None = None,
+    tls: TLSContexts | None = None,
 ) -> Identity:
     """Enrol this appliance and keep its identity in `data_dir`.
 
@@ -36,7 +38,7 @@ def enroll(
         region=region,
         labels=dict(labels or {}),
     )
-    link = PortalLink(PortalAddresses([portal_url]))
+    link = PortalLink(PortalAddresses([portal_url]), tls=tls)
     try:
         reply = link.enroll(request)
     except PortalUnreachableError as error:

@@ -1,6 +1,7 @@
 """What goes wrong between an appliance and its portal."""
 
 from core.errors import UnavailableError, VedetteError
+from plugins.base import PluginError
 
 
 class CollectorError(VedetteError):
@@ -33,3 +34,7 @@ class EnrolmentError(CollectorError):
     """This appliance could not be enrolled, or its identity can't be kept or read."""
 
     default_code = "enrolment_failed"
+
+
+class ReadingTimedOutError(PluginError):
+    """A reading passed its time limit, and the child process that it ran in was killed."""

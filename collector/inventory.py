@@ -1,89 +1,123 @@
-"""What this appliance has: host, processors, memory, GPUs."""
+"""What this appliance has, found at once or made up for a simulated one."""
 
-import os
-import platform
-import socket
 from collections.abc import Sequence
-from pathlib import Path
+from itertools import combinations
 
-import psutil
-
-from jobqueue.executors.wire import GPUInfo, Inventory
+from jobqueue.executors.wire import DiskInfo, GPUInfo, GPUPath, Inventory, NICInfo, NVLinkInfo
 from plugins.base import PluginError
+from plugins.inventory.source import InventorySource
 from plugins.simulation.config import SimulationConfig
 
+GIGABIT = 10**9
+# Part of a model's name to the NVLinks that each of its GPUs has to the switches.
+NVLINKS = {"A100-SXM4": 12, "H100 80GB HBM3": 18, "H200": 18}
 
-def host_inventory(*, executors: Sequence[str] = ()) -> Inventory:
-    """Return what is found on this host; GPUs only where NVIDIA's driver answers."""
-    driver_version, gpus = _gpus()
-    return Inventory(
-        hostname=socket.gethostname(),
-        os=_os_name(),
-        kernel=platform.release(),
-        cpu_model=_cpu_model(),
-        cpu_count=os.cpu_count() or 1,
-        memory_bytes=psutil.virtual_memory().total,
-        driver_version=driver_version,
-        gpus=gpus,
-        executors=list(executors),
-    )
+
+def host_inventory(*, executors: Sequence[str] = (), with_nvidia: bool = True) -> Inventory:
+    """Return what is found on this host.
+
+    Args:
+        executors: what runs jobs here.
+        with_nvidia: ask NVIDIA's driver, which loads its library into this process for good. For
+            commands that end soon; the agent reads the plugin `inventory` instead. A driver that
+            does not answer has no GPUs.
+    """
+    source = InventorySource(with_nvidia=with_nvidia)
+    try:
+        return source.read(executors=executors)
+    except PluginError:
+        return InventorySource(with_nvidia=False).read(executors=executors)
+    finally:
+        source.close()
 
 
 def simulated_inventory(config: SimulationConfig, *, executors: Sequence[str] = ()) -> Inventory:
-    """Return what a simulated appliance pretends to have."""
+    """Return what a simulated appliance pretends to have: a server with its GPUs on switches."""
+    gpus = [_simulated_gpu(config, index) for index in range(config.gpu_count)]
+    links = _link_count(config)
     return Inventory(
         hostname=config.hostname,
         os="Ubuntu 22.04.5 LTS (simulated)",
         kernel="5.15.0-1063-nvidia",
+        vendor="Vedette",
+        product="Simulated GPU server",
         cpu_model="Intel(R) Xeon(R) Platinum 8480CL",
         cpu_count=config.cpu_count,
+        cpu_core_count=config.cpu_count // 2,
+        cpu_socket_count=2,
         memory_bytes=config.memory_bytes,
         driver_version="550.127.05",
-        gpus=[
-            GPUInfo(
-                index=index,
-                uuid=uuid,
-                model=config.gpu_model,
-                memory_bytes=config.gpu_memory_bytes,
-            )
-            for index, uuid in enumerate(config.gpu_uuids)
+        cuda_version="12.4",
+        gpus=gpus,
+        gpu_paths=[
+            GPUPath(first_index=first, second_index=second, kind=_path(first, second, links))
+            for first, second in combinations(range(config.gpu_count), 2)
         ],
+        disks=_simulated_disks(),
+        nics=_simulated_nics(),
         executors=list(executors),
     )
 
 
-def _gpus() -> tuple[str, list[GPUInfo]]:
-    from plugins.nvml.library import NVMLLibrary  # noqa: PLC0415 - NVML's bindings are heavy
+def _simulated_gpu(config: SimulationConfig, index: int) -> GPUInfo:
+    is_hopper = "H100" in config.gpu_model or "H200" in config.gpu_model
+    return GPUInfo(
+        index=index,
+        uuid=config.gpu_uuids[index],
+        model=config.gpu_model,
+        memory_bytes=config.gpu_memory_bytes,
+        core_count=16896 if is_hopper else 6912,
+        architecture="Hopper" if is_hopper else "Ampere",
+        compute_capability="9.0" if is_hopper else "8.0",
+        memory_bus_bits=5120,
+        sm_clock_max_hertz=1_980_000_000 if is_hopper else 1_410_000_000,
+        memory_clock_max_hertz=2_619_000_000 if is_hopper else 1_593_000_000,
+        power_limit_max_watts=config.power_limit_watts,
+        pci_address=f"0000:{0x1B + 0x10 * index:02x}:00.0",
+        pcie_generation=5 if is_hopper else 4,
+        pcie_generation_max=5 if is_hopper else 4,
+        pcie_width=16,
+        pcie_width_max=16,
+        vbios_version="96.00.74.00.0D" if is_hopper else "92.00.45.00.05",
+        nvlinks=[
+            NVLinkInfo(link=link, is_active=True, remote="switch")
+            for link in range(_link_count(config))
+        ],
+    )
 
-    library = NVMLLibrary()
-    try:
-        devices = library.devices()
-        return library.driver_version(), [
-            GPUInfo(
-                index=device.index,
-                uuid=device.uuid,
-                model=device.model,
-                memory_bytes=device.memory_bytes,
-            )
-            for device in devices
-        ]
-    except PluginError:
-        return "", []
-    finally:
-        library.close()
+
+def _link_count(config: SimulationConfig) -> int:
+    counts = (count for model, count in NVLINKS.items() if model in config.gpu_model)
+    return next(counts, 0) if config.gpu_count > 1 else 0
 
 
-def _os_name() -> str:
-    try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
-    except OSError:
-        return platform.system()
+def _path(first: int, second: int, links: int) -> str:
+    """Return NVLink where there is one; else half of the GPUs hang on each socket."""
+    if links:
+        return f"NV{links}"
+    return "NODE" if (first < 4) == (second < 4) else "SYS"  # noqa: PLR2004 - of eight
 
 
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
+def _simulated_disks() -> list[DiskInfo]:
+    system = DiskInfo(name="nvme0n1", size_bytes=960 * 10**9, model="SAMSUNG MZ1L2960HCJR-00A07")
+    data = [
+        DiskInfo(name=f"nvme{n}n1", size_bytes=3_840_755_982_336, model="KIOXIA KCM6DRUL3T84")
+        for n in range(1, 5)
+    ]
+    return [system, *data]
+
+
+def _simulated_nics() -> list[NICInfo]:
+    front = NICInfo(
+        name="ens1f0", address="00:00:5e:00:53:01", driver="ice", speed_bits_per_second=25 * GIGABIT
+    )
+    fabric = [
+        NICInfo(
+            name=f"mlx5_{n}",
+            address=f"0000:5e00:5300:00{n:02x}",
+            driver="mlx5_core",
+            speed_bits_per_second=400 * GIGABIT,
+        )
+        for n in range(4)
+    ]
+    return [front, *fabric]

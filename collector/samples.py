@@ -1,12 +1,12 @@
-"""From points to frames: what plugins read is gathered, encoded and put into the buffer."""
+"""From points to frames: what was read is collected, encoded and put into the buffer."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from threading import Lock
 
-from collector.buffer import DiskBuffer
-from collector.frames import Frame
-from collector.plugin_host import PluginHost
+from collector.buffering.buffer import DiskBuffer
+from collector.buffering.frames import Frame
 from core.errors import InvalidInputError
 from timeseries.lineprotocol import encode
 from timeseries.points import Point
@@ -14,38 +14,51 @@ from timeseries.points import Point
 log = logging.getLogger(__name__)
 
 POINTS_PER_FRAME = 2000
+# What is due within a tenth of its interval is done at once: it saves a wake-up.
+EARLY_RATIO = 0.1
 
 
 class SampleFlow:
-    """Collects what the plugins read and flushes it to the buffer now and then. For one thread."""
+    """Collects points and flushes them to the buffer. `add` may be called from any thread."""
 
     def __init__(
-        self, host: PluginHost, buffer: DiskBuffer, *, flush_interval_seconds: float
+        self,
+        buffer: DiskBuffer,
+        *,
+        flush_interval_seconds: float,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._host = host
         self._buffer = buffer
-        self._flush_interval = timedelta(seconds=flush_interval_seconds)
+        self._monotonic = monotonic
+        self._lock = Lock()
+        self._flush_lock = Lock()
         self._pending: list[Point] = []
-        self._flushed_at: datetime | None = None
+        self._flushed_seconds: float | None = None
+        self.flush_interval_seconds = flush_interval_seconds
 
     def add(self, points: Iterable[Point]) -> None:
-        """Take points from elsewhere than a plugin."""
-        self._pending += points
+        """Take points for the next flush."""
+        with self._lock:
+            self._pending += points
 
-    def step(self, now: datetime) -> float:
-        """Read what is due, flush when it is time, and return the seconds until the next is due."""
-        self._pending += self._host.gather_due(now)
-        if self._flushed_at is None or now - self._flushed_at >= self._flush_interval:
-            self._flushed_at = now
-            self.flush()
-        due_at = min(self._host.next_due_at(now), self._flushed_at + self._flush_interval)
-        return max(0.05, (due_at - now).total_seconds())
+    def flush_when_due(self) -> float:
+        """Flush when it is time; return the seconds until the next flush."""
+        now, interval_seconds = self._monotonic(), self.flush_interval_seconds
+        if self._flushed_seconds is not None:
+            left_seconds = self._flushed_seconds + interval_seconds - now
+            if left_seconds > EARLY_RATIO * interval_seconds:
+                return left_seconds
+        self._flushed_seconds = now
+        self.flush()
+        return interval_seconds
 
     def flush(self) -> None:
         """Put everything collected on disk."""
-        points, self._pending = self._pending, []
-        for frame in frames_of(points):
-            self._buffer.append(frame)
+        with self._flush_lock:
+            with self._lock:
+                points, self._pending = self._pending, []
+            for frame in frames_of(points):
+                self._buffer.append(frame)
 
 
 def frames_of(points: Iterable[Point]) -> Iterator[Frame]:

@@ -31,6 +31,9 @@ UNITS = (
     Unit("_joules", "J", is_scaled=True),
     Unit("_hertz", "Hz", is_scaled=True),
     Unit("_seconds", "s"),
+    Unit("_rpm", "rpm"),
+    Unit("_volts", "V"),
+    Unit("_amperes", "A"),
 )
 NO_UNIT = Unit("", "", is_scaled=True)
 

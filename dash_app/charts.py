@@ -39,6 +39,16 @@ class Mark:
     label: str
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened at an instant; `text` says it in full, `label` in a word or two."""
+
+    time_ns: int
+    label: str
+    text: str
+    is_bad: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """Lines that share axes.
@@ -52,11 +62,16 @@ class Chart:
     lines: tuple[Line, ...] = ()
     is_stacked: bool = False
     marks: tuple[Mark, ...] = ()
+    events: tuple[Event, ...] = ()
     problem: str = ""
 
     def marked(self, marks: Iterable[Mark]) -> "Chart":
         """Return the chart with marks behind its lines."""
         return replace(self, marks=tuple(marks))
+
+    def with_events(self, events: Iterable[Event]) -> "Chart":
+        """Return the chart with events over its lines."""
+        return replace(self, events=tuple(events))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from core.units import unit_of
-from dash_app.charts import Chart, HeatMap, Line, Mark
+from dash_app.charts import Chart, Event, HeatMap, Line, Mark
 from dash_app.timerange import Span
 
 Figure = dict[str, Any]
@@ -32,6 +32,12 @@ _PACE_NEIGHBOURS = 5
 _NS_PER_MS = 1_000_000
 # A narrower band's name would run over its neighbour's.
 _LABELLED_SHARE = 0.15
+# Events beyond these have a mark and no line: a chart of lines says nothing.
+_MOST_EVENT_LINES = 8
+_BAD_COLOR, _WARN_COLOR = "#dc3545", "#d9a300"
+_EVENT_AXIS: Figure = {
+    "overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True,
+}  # fmt: skip
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
 _DECIMAL = ("", "k", "M", "G", "T")
 
@@ -47,14 +53,15 @@ def time_figure(chart: Chart, span: Span, *, revision: str) -> Figure:
     layout["showlegend"] = len(lines) > 1
     layout["shapes"] = [_band(mark, span, number) for number, mark in enumerate(chart.marks)]
     scale = (divisor, label)
-    return {
-        "data": [
-            trace
-            for line in lines
-            for trace in _traces(line, chart, step_ns=span.step_ns, scale=scale)
-        ],
-        "layout": layout,
-    }
+    traces = [
+        trace for line in lines for trace in _traces(line, chart, step_ns=span.step_ns, scale=scale)
+    ]
+    if chart.events:
+        traces.append(_event_trace(chart.events, span))
+        layout["yaxis2"] = _EVENT_AXIS
+        layout["margin"] = layout["margin"] | {"t": 22}
+        layout["shapes"] += [_event_line(event) for event in chart.events[-_MOST_EVENT_LINES:]]
+    return {"data": traces, "layout": layout}
 
 
 def heat_figure(heat: HeatMap, span: Span, *, revision: str) -> Figure:
@@ -260,6 +267,54 @@ def _band(mark: Mark, span: Span, number: int) -> Figure:
         "label": {"text": mark.label if is_wide else "", "textposition": "bottom left",
                   "font": {"size": 10}},
     }  # fmt: skip
+
+
+def _event_trace(events: Sequence[Event], span: Span) -> Figure:
+    """Draw events as marks above the plot, named where there is room, told in full on hovering."""
+    return {
+        "type": "scatter",
+        "mode": "markers+text",
+        "name": "events",
+        "yaxis": "y2",
+        "x": [event.time_ns // _NS_PER_MS for event in events],
+        "y": [1 for _ in events],
+        "text": _event_labels(events, span),
+        "textposition": "top left",
+        "textfont": {"size": 10},
+        "hovertext": [event.text for event in events],
+        "marker": {
+            "symbol": "triangle-down",
+            "size": 9,
+            "color": [_event_color(event) for event in events],
+        },
+        "cliponaxis": False,
+        "showlegend": False,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+
+
+def _event_labels(events: Sequence[Event], span: Span) -> list[str]:
+    """Return the events' names, but none that would run over the one before it."""
+    room_ns = _LABELLED_SHARE * (span.end_ns - span.start_ns)
+    labels: list[str] = []
+    free_from_ns = span.start_ns + room_ns
+    for event in events:
+        has_room = event.time_ns >= free_from_ns
+        labels.append(event.label if has_room else "")
+        free_from_ns = event.time_ns + room_ns
+    return labels
+
+
+def _event_line(event: Event) -> Figure:
+    return {
+        "type": "line", "xref": "x", "yref": "paper", "y0": 0, "y1": 1,
+        "x0": event.time_ns // _NS_PER_MS, "x1": event.time_ns // _NS_PER_MS,
+        "line": {"color": _event_color(event), "width": 1, "dash": "dot"},
+    }  # fmt: skip
+
+
+def _event_color(event: Event) -> str:
+    return _BAD_COLOR if event.is_bad else _WARN_COLOR
 
 
 def _peak(lines: Sequence[Line]) -> float:

@@ -112,23 +112,39 @@ def _decide(job: JobView, ledger: _Ledger) -> Decision:
         else:
             refused[view.id] = refusal
     # Where it waits comes first; the sort is stable, so the others keep their order by name.
+    second_best: ApplianceView | None = None
     for view in sorted(suitable, key=lambda view: view.id != job.bound_to):
-        refusal = _held(job, view, ledger) or not_free(job, view, ledger.left[view.id])
-        if refusal is None:
-            return _assign(job, view, ledger, tuple(refused.values()))
-        refused[view.id] = refusal
+        left = ledger.left[view.id]
+        refusal = _held(job, view, ledger) or not_free(job, view, left)
+        if refusal is not None:
+            refused[view.id] = refusal
+        elif left.needs_degraded(job):
+            second_best = second_best or view
+        else:
+            passed_over = second_best is not None
+            return _assign(job, view, ledger, tuple(refused.values()), passed_over=passed_over)
+    if second_best is not None:
+        return _assign(job, second_best, ledger, tuple(refused.values()))
     return _wait(job, suitable, ledger, tuple(refused.values()))
 
 
 def _assign(
-    job: JobView, view: ApplianceView, ledger: _Ledger, refused: tuple[Refusal, ...]
+    job: JobView,
+    view: ApplianceView,
+    ledger: _Ledger,
+    refused: tuple[Refusal, ...],
+    *,
+    passed_over: bool = False,
 ) -> Decision:
+    """Give the job the appliance; `passed_over` says that degraded GPUs were free elsewhere."""
     gpu_uuids = ledger.left[view.id].take(job)
     ledger.use(view.id)
     moved_from = job.bound_to if job.bound_to not in {None, view.id} else None
     policy, reason = Policy.FIRST_FREE, f"{view.name} was the first free appliance."
     if job.requested:
         policy, reason = Policy.REQUESTED, f"{view.name} was asked for and is free."
+    elif passed_over:
+        reason = f"{view.name} was the first free appliance with enough healthy GPUs."
     elif job.bound_to == view.id:
         policy, reason = Policy.LEAST_RECENTLY_USED, f"{view.name}, where it waited, is free now."
     elif moved_from:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from core.units import format_value
+from jobqueue.executors.health import HealthState
 from tenants.models import ApplianceState
 
 # Sums of fractions of a core carry rounding errors far below what anybody asks for.
@@ -16,10 +17,20 @@ _CPU_TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class GPUView:
-    """A GPU that can be given to a job."""
+    """A GPU of an appliance; one that failed is given to no job. `fault` is why, in a word or two.
+
+    Its state is what the appliance's agent judged last.
+    """
 
     uuid: str
     memory_bytes: int
+    state: HealthState = HealthState.HEALTHY
+    fault: str = ""
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether no job may have it."""
+        return self.state is HealthState.FAILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +44,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplianceView:
-    """What placement knows of an appliance; `last_used_at` is when a job last went there."""
+    """What placement knows of an appliance.
+
+    Attributes:
+        fault: why it takes no jobs with GPUs, whatever the state of each; "" when it does.
+        last_used_at: when a job last went there.
+    """
 
     id: str
     name: str
@@ -43,6 +59,7 @@ class ApplianceView:
     cpus: float = 0.0
     memory_bytes: int = 0
     gpus: tuple[GPUView, ...] = ()
+    fault: str = ""
     held: Held = Held()
     last_used_at: datetime | None = None
 
@@ -94,21 +111,32 @@ class Remainder:
 
     @classmethod
     def of(cls, view: ApplianceView) -> "Remainder":
-        """Return what running attempts leave of an appliance."""
+        """Return what running attempts leave of an appliance; failed GPUs are no part of it."""
         return cls(
-            gpus=[gpu for gpu in view.gpus if gpu.uuid not in view.held.gpu_uuids],
+            gpus=[gpu for gpu in usable_gpus(view) if gpu.uuid not in view.held.gpu_uuids],
             cpus=view.cpus - view.held.cpus,
             memory_bytes=view.memory_bytes - view.held.memory_bytes,
         )
 
     def take(self, job: JobView) -> tuple[str, ...]:
-        """Give the job its share and return its GPUs: the smallest that suffice, in order."""
-        suitable = sorted(_large_enough(job, self.gpus), key=lambda gpu: gpu.memory_bytes)
+        """Give the job its share and return its GPUs: healthy ones first, of these the smallest
+        that suffice, in order."""
+        suitable = sorted(_large_enough(job, self.gpus), key=_by_health_and_size)
         taken = suitable[: job.gpus]
         self.gpus = [gpu for gpu in self.gpus if gpu not in taken]
         self.cpus -= job.cpus
         self.memory_bytes -= job.memory_bytes
         return tuple(gpu.uuid for gpu in taken)
+
+    def needs_degraded(self, job: JobView) -> bool:
+        """Return whether the job could only have its GPUs if degraded ones were among them."""
+        healthy = [gpu for gpu in self.gpus if gpu.state is HealthState.HEALTHY]
+        return job.gpus > len(_large_enough(job, healthy))
+
+
+def usable_gpus(view: ApplianceView) -> list[GPUView]:
+    """Return the GPUs that jobs may have: none where the appliance itself failed."""
+    return [] if view.fault else [gpu for gpu in view.gpus if not gpu.is_failed]
 
 
 def unsuitable(job: JobView, view: ApplianceView) -> Refusal | None:
@@ -122,7 +150,7 @@ def unsuitable(job: JobView, view: ApplianceView) -> Refusal | None:
         return Refusal.of(view, "drained", "drained, takes no new jobs")
     if not view.executors:
         return Refusal.of(view, "no_executor", "has nothing to run jobs with")
-    return exceeds_totals(job, view)
+    return exceeds_totals(job, view) or _exceeds_working(job, view)
 
 
 def exceeds_totals(job: JobView, view: ApplianceView) -> Refusal | None:
@@ -145,11 +173,26 @@ def exceeds_totals(job: JobView, view: ApplianceView) -> Refusal | None:
     return None
 
 
+def _exceeds_working(job: JobView, view: ApplianceView) -> Refusal | None:
+    """Return which failure keeps a job from an appliance that would be large enough."""
+    if job.gpus and view.fault:
+        return Refusal.of(view, "appliance_failed", f"failed ({view.fault}), takes no GPU jobs")
+    if job.gpus <= len(_large_enough(job, usable_gpus(view))):
+        return None
+    failed = [gpu for gpu in view.gpus if gpu.is_failed]
+    faults = ", ".join(sorted({gpu.fault for gpu in failed if gpu.fault}))
+    why = f" ({faults})" if faults else ""
+    fact = f"has {_count(len(view.gpus), 'GPU')}, {len(failed)} failed{why}, {job.gpus} asked"
+    return Refusal.of(view, "gpus_failed", fact)
+
+
 def not_free(job: JobView, view: ApplianceView, left: Remainder) -> Refusal | None:
     """Return which resource of a suitable appliance is taken by others now."""
     free = len(_large_enough(job, left.gpus))
     if job.gpus > free:
-        fact = f"{free} of {len(view.gpus)} GPUs free, {job.gpus} asked"
+        failed = sum(gpu.is_failed for gpu in view.gpus)
+        broken = f", {failed} failed" if failed else ""
+        fact = f"{free} of {len(view.gpus)} GPUs free{broken}, {job.gpus} asked"
         return Refusal.of(view, "gpus_busy", fact)
     if job.cpus > left.cpus + _CPU_TOLERANCE:
         fact = f"{max(left.cpus, 0):g} of {view.cpus:g} CPU cores free, {job.cpus:g} asked"
@@ -171,6 +214,10 @@ _STATE_FACTS: dict[ApplianceState, str] = {
 
 def _bytes(count: int) -> str:
     return format_value("memory_bytes", count)
+
+
+def _by_health_and_size(gpu: GPUView) -> tuple[bool, int]:
+    return gpu.state is not HealthState.HEALTHY, gpu.memory_bytes
 
 
 def _large_enough(job: JobView, gpus: Sequence[GPUView]) -> list[GPUView]:

@@ -7,6 +7,8 @@ import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, lazyload
 
+from jobqueue.executors.health import ApplianceHealth, GPUHealth, HealthFinding, HealthState
+from jobqueue.executors.health_advice import advice_for
 from jobqueue.executors.wire import Inventory
 from jobqueue.models import Attempt, Job
 from jobqueue.placement import Snapshot
@@ -60,7 +62,7 @@ def appliance_view(
     row: Appliance, *, held: Held = NOTHING_HELD, last_used_at: datetime | None = None
 ) -> ApplianceView:
     """Return what placement knows of an appliance."""
-    inventory = read_inventory(row)
+    inventory, health = read_inventory(row), read_health(row)
     return ApplianceView(
         id=row.id,
         name=row.name,
@@ -69,7 +71,8 @@ def appliance_view(
         executors=tuple(inventory.executors),
         cpus=float(inventory.cpu_count),
         memory_bytes=inventory.memory_bytes,
-        gpus=tuple(GPUView(gpu.uuid, gpu.memory_bytes) for gpu in inventory.gpus),
+        gpus=_gpu_views(inventory, health),
+        fault=_appliance_fault(health),
         held=held,
         last_used_at=last_used_at,
     )
@@ -81,6 +84,14 @@ def read_inventory(row: Appliance) -> Inventory:
         return msgspec.convert(row.inventory, Inventory)
     except msgspec.ValidationError:
         return Inventory(hostname=row.name)
+
+
+def read_health(row: Appliance) -> ApplianceHealth | None:
+    """Return what an appliance's agent judged last; None where it is unknown."""
+    try:
+        return msgspec.convert(row.health, ApplianceHealth | None)
+    except msgspec.ValidationError:
+        return None
 
 
 def job_view(job: Job) -> JobView:
@@ -98,6 +109,43 @@ def job_view(job: Job) -> JobView:
         requested=job.appliance_id,
         bound_to=attempt.appliance_id if attempt and is_bound else None,
     )
+
+
+def _gpu_views(inventory: Inventory, health: ApplianceHealth | None) -> tuple[GPUView, ...]:
+    """Return the GPUs that are here, and as failed ones those that should be.
+
+    A missing GPU comes back after a repair, so it counts among the appliance's, with the memory
+    of the largest that is left.
+    """
+    judged = {gpu.uuid: gpu for gpu in health.gpus} if health else {}
+    listed = {gpu.uuid: gpu.memory_bytes for gpu in inventory.gpus}
+    largest = max(listed.values(), default=0)
+    missing = [
+        uuid
+        for uuid, gpu in judged.items()
+        if uuid not in listed and gpu.state is HealthState.FAILED
+    ]
+    return tuple(
+        _gpu_view(uuid, memory_bytes, judged.get(uuid))
+        for uuid, memory_bytes in (listed | dict.fromkeys(missing, largest)).items()
+    )
+
+
+def _gpu_view(uuid: str, memory_bytes: int, judged: GPUHealth | None) -> GPUView:
+    if judged is None:
+        return GPUView(uuid, memory_bytes)
+    return GPUView(uuid, memory_bytes, judged.state, _fault(judged.findings, judged.state))
+
+
+def _appliance_fault(health: ApplianceHealth | None) -> str:
+    """Return why an appliance as a whole failed, "" when it did not."""
+    if health is None or health.state is not HealthState.FAILED:
+        return ""
+    return _fault(health.findings, health.state) or "failed"
+
+
+def _fault(findings: list[HealthFinding], state: HealthState) -> str:
+    return next((advice_for(one.reason).name for one in findings if one.state is state), "")
 
 
 def _waiting_jobs(session: Session, tenant_id: str) -> list[Job]:

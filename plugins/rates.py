@@ -6,9 +6,14 @@ from datetime import datetime
 from core.clock import to_ns
 from timeseries.points import Point
 
+DECIMALS = 3
+
 
 class CounterRates:
-    """Remembers the last counters of each key and gives their growth per second."""
+    """Remembers the last counters of each key and gives their growth per second.
+
+    Rates have three decimals: more would only cost room in the buffer and on the line.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[datetime, Mapping[str, float]]] = {}
@@ -19,18 +24,24 @@ class CounterRates:
         """Return the growth per second of each counter, in the order given.
 
         None on the first reading of a key, when time did not move forward, and when any counter
-        went back: then the device was reset and the difference says nothing.
+        went back: then the device was reset and the difference says nothing. `counters` is kept
+        until the next reading: do not change it.
         """
         before = self._last.get(key)
-        self._last[key] = (now, dict(counters))
+        self._last[key] = (now, counters)
         if before is None:
             return None
         read_at, previous = before
         elapsed_seconds = (now - read_at).total_seconds()
-        grown = {name: value - previous.get(name, value) for name, value in counters.items()}
-        if elapsed_seconds <= 0 or any(growth < 0 for growth in grown.values()):
+        if elapsed_seconds <= 0:
             return None
-        return {name: growth / elapsed_seconds for name, growth in grown.items()}
+        rates = {}
+        for name, value in counters.items():
+            growth = value - previous.get(name, value)
+            if growth < 0:
+                return None
+            rates[name] = round(growth / elapsed_seconds, DECIMALS) if growth else 0.0
+        return rates
 
     def points(
         self,
@@ -46,12 +57,13 @@ class CounterRates:
             tag: the tag that names the device.
             counters: device to its counters, each under the name of its rate's field.
         """
-        points = []
-        for device, values in sorted(counters.items()):
-            fields = self.rates(device, values, now=now)
+        points, time_ns = [], to_ns(now)
+        for device in sorted(counters):
+            fields = self.rates(device, counters[device], now=now)
             if fields:
-                points.append(Point(measurement, {tag: device}, fields, to_ns(now)))
-        self.keep_only(set(counters))
+                points.append(Point(measurement, {tag: device}, fields, time_ns))
+        if len(self._last) > len(counters):
+            self.keep_only(set(counters))
         return points
 
     def keep_only(self, keys: set[str]) -> None:

@@ -13,7 +13,7 @@ from core.units import format_value
 from jobqueue.states import JobState, Reason
 from portal.context import now, signed_in_user
 from portal.quantities import format_duration
-from tenants.models import ApplianceState, Role, TenantState
+from tenants.models import ApplianceState, HealthState, Role, TenantState
 from tenants.permissions import Permission, is_allowed
 
 TONES: dict[StrEnum, str] = {
@@ -26,6 +26,7 @@ TONES: dict[StrEnum, str] = {
     AlertState.RESOLVED: "good", AlertState.NO_DATA: "idle",
     NotificationState.WAITING: "idle", NotificationState.SENT: "good",
     NotificationState.FAILED: "bad",
+    HealthState.HEALTHY: "good", HealthState.DEGRADED: "warn", HealthState.FAILED: "bad",
     TenantState.ACTIVE: "good", TenantState.SUSPENDED: "bad",
 }  # fmt: skip
 # Members of different enums may be equal as text (`lost`), but they then have the same tone.

@@ -5,7 +5,7 @@ are offered here too, so that callers find all of it in one place.
 """
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
@@ -19,7 +19,7 @@ from tenants.enrolment import (
     enrol_appliance,
 )
 from tenants.liveness import ApplianceChange, sweep_appliances
-from tenants.models import Appliance, ApplianceState
+from tenants.models import Appliance, ApplianceState, HealthState
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -49,11 +49,12 @@ def record_heartbeat(
     agent_version: str,
     sent_at: datetime,
     now: datetime,
+    health: dict[str, Any] | None = None,
 ) -> None:
-    """Note that an appliance is alive: online, with this inventory.
+    """Note that an appliance is alive: online, with this inventory and this health.
 
-    `sent_at` is the agent's clock and `now` the portal's; their difference is kept as the skew,
-    positive where the agent's clock is ahead.
+    An agent that tells no `health` leaves it unknown. `sent_at` is the agent's clock and `now` the
+    portal's; their difference is kept as the skew, positive where the agent's clock is ahead.
     """
     session.execute(
         update(Appliance)
@@ -61,6 +62,8 @@ def record_heartbeat(
         .values(
             state=ApplianceState.ONLINE,
             inventory=inventory,
+            health=health,
+            health_state=None if health is None else HealthState(health["state"]),
             agent_version=agent_version,
             clock_skew_seconds=(sent_at - now).total_seconds(),
             last_seen_at=now,
@@ -73,6 +76,7 @@ def list_appliances(
     scope: Scope,
     *,
     state: ApplianceState | None = None,
+    health: HealthState | Literal["unknown"] | None = None,
     search: str = "",
     is_revoked: bool = False,
     page: int = 1,
@@ -84,6 +88,7 @@ def list_appliances(
         session: the database session.
         scope: who asks.
         state: only those in this state.
+        health: only those of this health; `unknown` for those whose agents tell none.
         search: only those with this text in their name, site or region.
         is_revoked: those revoked, instead of those in service.
         page: the page's number, from 1.
@@ -95,6 +100,10 @@ def list_appliances(
     statement = statement.where(revoked_at.is_not(None) if is_revoked else revoked_at.is_(None))
     if state is not None:
         statement = statement.where(Appliance.state == state)
+    if health == "unknown":
+        statement = statement.where(Appliance.health_state.is_(None))
+    elif health is not None:
+        statement = statement.where(Appliance.health_state == health)
     if search:
         columns = (Appliance.name, Appliance.site, Appliance.region)
         statement = statement.where(or_(*(c.icontains(search, autoescape=True) for c in columns)))

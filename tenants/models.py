@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import BigInteger, Enum, ForeignKey, String, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Enum, ForeignKey, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from core.db import Base, id_column
@@ -48,6 +48,14 @@ class ApplianceState(StrEnum):
     STALE = "stale"
     UNREACHABLE = "unreachable"
     LOST = "lost"
+
+
+class HealthState(StrEnum):
+    """What an appliance's agent makes of its devices; null in the database is unknown."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    FAILED = "failed"
 
 
 class Tenant(Base):
@@ -132,6 +140,7 @@ class EnrolmentToken(Base):
 class Appliance(Base):
     """An enrolled host. `inventory` holds `jobqueue.executors.wire.Inventory` as JSON.
 
+    `health` holds `jobqueue.executors.health.ApplianceHealth`; null where the agent tells none.
     `desired_generation` counts changes of what should run there: agents wait for it to move.
     """
 
@@ -149,6 +158,8 @@ class Appliance(Base):
     state: Mapped[ApplianceState] = mapped_column(enum_column(ApplianceState))
     secret_hash: Mapped[str] = mapped_column(String(SECRET_HASH_LENGTH), unique=True)
     inventory: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    health: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    health_state: Mapped[HealthState | None] = mapped_column(enum_column(HealthState))
     agent_version: Mapped[str] = mapped_column(String(50), default="")
     clock_skew_seconds: Mapped[float | None]
     desired_generation: Mapped[int] = mapped_column(BigInteger, default=1)

@@ -4,6 +4,7 @@ A test that needs a server of a Debian package asks `require_program`: without t
 skipped, and the skip names the package (the gate refuses such skips).
 """
 
+import os
 import shutil
 import socket
 import subprocess
@@ -29,6 +30,12 @@ def require_program(name: str, *, package: str) -> str:
     if path is None:
         pytest.skip(f"{name} is missing: install the Debian package {package}")
     return path
+
+
+def require_root(reason: str) -> None:
+    """Skip the test of a user who is not root; mark such tests with `needs_root`."""
+    if os.geteuid() != 0:
+        pytest.skip(f"needs root: it {reason}")
 
 
 @contextmanager

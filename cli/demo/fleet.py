@@ -34,6 +34,7 @@ SECRETS_NAME = "enrolment.json"
 HISTORY_MARK = "history-sent"
 HISTORY = timedelta(hours=24)
 HISTORY_STEP_SECONDS = 120
+PAST_POINTS_PER_SECOND = 50_000.0
 PEOPLE = ("alice@acme.example", "charlie@globex.example")
 
 
@@ -44,10 +45,13 @@ class Model:
     gpu: str
     memory_bytes: int
     power_limit_watts: float
+    sm_clock_hertz: int = 1_980_000_000
+    nvlinks: int = 18
+    pcie_generation: int = 5
 
 
 H100 = Model("NVIDIA H100 80GB HBM3", 80 * GIB, 700.0)
-A100 = Model("NVIDIA A100-SXM4-80GB", 80 * GIB, 400.0)
+A100 = Model("NVIDIA A100-SXM4-80GB", 80 * GIB, 400.0, 1_410_000_000, nvlinks=12, pcie_generation=4)
 H200 = Model("NVIDIA H200", 141 * GIB, 700.0)
 
 
@@ -60,6 +64,10 @@ class Member:
     site: str
     model: Model
     hot_gpu: int | None = None
+    lost_gpu: int | None = None
+    xid_gpu: int | None = None
+    nvlink_down_gpu: int | None = None
+    stray_gpu: int | None = None
     outage_every_seconds: float = 0.0
     outage_seconds: float = 0.0
 
@@ -69,14 +77,14 @@ FLEET = (
     Member("acme", "dgx-02", "Lyon", H100, hot_gpu=3),
     Member("acme", "dgx-03", "Lyon", H100),
     Member("acme", "dgx-04", "Porto", A100, outage_every_seconds=900, outage_seconds=75),
-    Member("acme", "dgx-05", "Porto", A100),
-    Member("acme", "dgx-06", "Porto", A100),
+    Member("acme", "dgx-05", "Porto", A100, lost_gpu=5),
+    Member("acme", "dgx-06", "Porto", A100, nvlink_down_gpu=1),
     Member("globex", "hgx-a1", "Austin", H200),
     Member("globex", "hgx-a2", "Austin", H200),
     Member("globex", "hgx-a3", "Austin", H200, hot_gpu=5),
-    Member("globex", "hgx-b1", "Osaka", H100),
+    Member("globex", "hgx-b1", "Osaka", H100, xid_gpu=6),
     Member("globex", "hgx-b2", "Osaka", H100, outage_every_seconds=1500, outage_seconds=75),
-    Member("globex", "hgx-b3", "Osaka", H100),
+    Member("globex", "hgx-b3", "Osaka", H100, stray_gpu=0),
 )
 
 
@@ -149,7 +157,14 @@ class _Appliance:
             gpu_model=member.model.gpu,
             gpu_memory_bytes=member.model.memory_bytes,
             power_limit_watts=member.model.power_limit_watts,
+            sm_clock_hertz=member.model.sm_clock_hertz,
+            nvlinks=member.model.nvlinks,
+            pcie_generation=member.model.pcie_generation,
             hot_gpu=member.hot_gpu,
+            lost_gpu=member.lost_gpu,
+            xid_gpu=member.xid_gpu,
+            nvlink_down_gpu=member.nvlink_down_gpu,
+            stray_gpu=member.stray_gpu,
             outage_every_seconds=member.outage_every_seconds,
             outage_seconds=member.outage_seconds,
         )
@@ -160,6 +175,7 @@ class _Appliance:
             interval_seconds=interval,
             flush_interval_seconds=interval,
             heartbeat_interval_seconds=4.0,
+            backlog_points_per_second=PAST_POINTS_PER_SECOND,
             executor="simulated",
         )
 

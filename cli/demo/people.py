@@ -39,6 +39,11 @@ RULES: tuple[Mapping[str, Any], ...] = (
         "aggregate": "avg", "window_seconds": 180, "group_by": ["appliance", "gpu"],
         "comparison": ">", "warning_threshold": 0.3, "warning_reset": 0.1, "for_seconds": 30,
     },
+    {
+        "name": "GPU is not healthy", "measurement": "gpu_health", "field": "state",
+        "aggregate": "max", "window_seconds": 120, "group_by": ["appliance"],
+        "comparison": ">", "warning_threshold": 0.5, "critical_threshold": 1.5,
+    },
 )  # fmt: skip
 
 

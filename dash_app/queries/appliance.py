@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from dash_app.charts import Chart, Line, Stroke, line_of
+from dash_app.queries.health import HealthView, chart_events, health_of, xid_events
 from dash_app.queries.telemetry import Answer, Telemetry, by_index
 from dash_app.timerange import Span
+from jobqueue.executors.health import GPUHealth
 from jobqueue.models import Job
 from jobqueue.service import gpu_holders
 from tenants.models import Appliance
@@ -20,6 +23,11 @@ MOST_DEVICES = 5
 _GPU_OVER_TIME = ("utilization_percent", "memory_used_bytes", "temperature_celsius", "power_watts")
 _GPU_NOW = (*_GPU_OVER_TIME, "memory_total_bytes", "memory_used_percent", "power_limit_watts",
             "sm_clock_hertz", "throttled")  # fmt: skip
+_CPU_KINDS = {
+    "user_percent": "user", "system_percent": "system", "iowait_percent": "I/O wait",
+    "nice_percent": "nice", "irq_percent": "interrupts", "softirq_percent": "soft interrupts",
+    "steal_percent": "stolen", "guest_percent": "guests",
+}  # fmt: skip
 
 Values = Mapping[str, FieldValue]
 
@@ -33,6 +41,7 @@ class GPURow:
     model: str
     values: Values
     job: Job | None
+    health: GPUHealth | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,7 @@ class ApplianceDetail:
     load: Values
     disks: tuple[Latest, ...]
     gpus: tuple[GPURow, ...]
+    health: HealthView
     charts: Mapping[str, Chart]
     problem: str
 
@@ -70,6 +80,7 @@ def appliance_detail(
             "disk", ("used_percent", "used_bytes", "total_bytes"), group_by=("mount",)
         ),
         gpus=gpu_rows(appliance, gpus, gpu_holders(session, scope)),
+        health=health_of(appliance),
         charts=_host_charts(telemetry) | _gpu_charts(telemetry),
         problem=telemetry.problem,
     )
@@ -78,8 +89,12 @@ def appliance_detail(
 def gpu_rows(
     appliance: Appliance, readings: Sequence[Latest], holders: Mapping[str, Job]
 ) -> tuple[GPURow, ...]:
-    """Return the GPUs that the inventory names or that reported, by index."""
-    known = {str(gpu["index"]): gpu for gpu in appliance.inventory.get("gpus", [])}
+    """Return the GPUs that the inventory names, that reported or that are missed, by index."""
+    judged = health_of(appliance).by_uuid
+    known: dict[str, Mapping[str, Any]] = {
+        str(gpu.index): {"uuid": gpu.uuid} for gpu in judged.values() if gpu.index >= 0
+    }
+    known |= {str(gpu["index"]): gpu for gpu in appliance.inventory.get("gpus", [])}
     rows = {row.tags.get("gpu", ""): row for row in readings}
     found = []
     for index in sorted(known.keys() | rows.keys(), key=by_index):
@@ -92,6 +107,7 @@ def gpu_rows(
                 model=str(known.get(index, {}).get("model") or tags.get("model", "")),
                 values=rows[index].values if index in rows else {},
                 job=holders.get(uuid),
+                health=judged.get(uuid),
             )
         )
     return tuple(found)
@@ -102,7 +118,7 @@ def _single(rows: Sequence[Latest]) -> Values:
 
 
 def _host_charts(telemetry: Telemetry) -> dict[str, Chart]:
-    cpu = telemetry.over_time("cpu", ("user_percent", "system_percent", "iowait_percent"))
+    cpu = telemetry.over_time("cpu", tuple(_CPU_KINDS))
     memory = telemetry.over_time("memory", ("used_bytes", "cached_bytes", "total_bytes"))
     load = telemetry.over_time("load", ("load1", "load5", "load15"))
     disk = telemetry.over_time("disk", ("used_percent",), group_by=("mount",))
@@ -113,11 +129,7 @@ def _host_charts(telemetry: Telemetry) -> dict[str, Chart]:
         "network", ("received_bytes_per_second", "sent_bytes_per_second"), group_by=("interface",)
     )
     return {
-        "cpu": _named(
-            cpu,
-            {"user_percent": "user", "system_percent": "system", "iowait_percent": "I/O wait"},
-            is_stacked=True,
-        ),
+        "cpu": _named(cpu, _kinds_spent(cpu), is_stacked=True),
         "memory": _memory(memory),
         "load": _named(load, {"load1": "1 min", "load5": "5 min", "load15": "15 min"}),
         "disk": _by_tag(disk, "used_percent", "mount"),
@@ -134,8 +146,11 @@ def _host_charts(telemetry: Telemetry) -> dict[str, Chart]:
 
 def _gpu_charts(telemetry: Telemetry) -> dict[str, Chart]:
     answer = telemetry.over_time("gpu", _GPU_OVER_TIME, group_by=("gpu",))
+    events = chart_events(xid_events(telemetry))
     return {
-        f"gpu-{name}": Chart(field=name, lines=gpu_lines(answer.of(name)), problem=answer.problem)
+        f"gpu-{name}": Chart(
+            field=name, lines=gpu_lines(answer.of(name)), events=events, problem=answer.problem
+        )
         for name in _GPU_OVER_TIME
     }
 
@@ -147,6 +162,15 @@ def gpu_lines(series: Sequence[Series]) -> tuple[Line, ...]:
         line_of(one, name=f"GPU {one.tags.get('gpu', '')}", color=by_index(one.tags["gpu"])[0])
         for one in ordered
     )
+
+
+def _kinds_spent(answer: Answer) -> Mapping[str, str]:
+    """Return the kinds of CPU time that there was any of: a host without guests needs no line."""
+    return {
+        name: label
+        for name, label in _CPU_KINDS.items()
+        if any(any(series.values) for series in answer.of(name))
+    } or {"user_percent": _CPU_KINDS["user_percent"]}
 
 
 def _named(answer: Answer, names: Mapping[str, str], *, is_stacked: bool = False) -> Chart:

@@ -15,8 +15,10 @@ from alerting.service import alert_counts
 from alerting.states import Severity
 from core.clock import NS_PER_SECOND
 from dash_app.charts import Chart, HeatMap, HeatRow, Line
+from dash_app.queries.health import health_of, names_of
 from dash_app.queries.telemetry import Answer, Telemetry, by_index, mean, number
 from dash_app.timerange import Span
+from jobqueue.executors.health import GPUHealth, HealthState
 from jobqueue.models import Attempt, Job
 from jobqueue.service import gpu_holders, job_counts
 from jobqueue.states import HOLDING, JobState
@@ -33,7 +35,10 @@ _GPU_FIELDS = ("utilization_percent", "memory_used_percent", "temperature_celsiu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPUTile:
-    """One GPU of a card; readings that are not fresh are None."""
+    """One GPU of a card; readings that are not fresh are None, and so is unknown health.
+
+    `findings` names what is wrong with it, for people.
+    """
 
     index: str
     utilization_percent: float | None = None
@@ -41,6 +46,8 @@ class GPUTile:
     temperature_celsius: float | None = None
     power_watts: float | None = None
     is_throttled: bool = False
+    health: HealthState | None = None
+    findings: str = ""
     job_id: str = ""
     job_name: str = ""
 
@@ -60,6 +67,8 @@ class ApplianceCard:
     site: str
     state: ApplianceState
     is_drained: bool
+    health: HealthState | None = None
+    appliance_class: str = ""
     cpu_percent: float | None = None
     memory_percent: float | None = None
     disk_percent: float | None = None
@@ -79,6 +88,9 @@ class FleetTotals:
 
     appliances: int = 0
     online: int = 0
+    degraded: int = 0
+    failed: int = 0
+    failed_gpus: int = 0
     gpus: int = 0
     busy_gpus: int = 0
     gpu_percent: float | None = None
@@ -193,7 +205,7 @@ def _running_jobs(session: Session, scope: Scope) -> dict[str, int]:
 
 
 def _card(appliance: Appliance, readings: _Readings) -> ApplianceCard:
-    ident = appliance.id
+    ident, health = appliance.id, health_of(appliance)
     fullest = max(
         readings.disks.get(ident, ()),
         key=lambda row: number(row.values, "used_percent") or 0.0,
@@ -206,26 +218,36 @@ def _card(appliance: Appliance, readings: _Readings) -> ApplianceCard:
         site=appliance.site,
         state=appliance.state,
         is_drained=appliance.drained_at is not None,
+        health=health.told.state if health.told else None,
+        appliance_class=health.told.appliance_class if health.told else "",
         cpu_percent=number(readings.cpu.get(ident, {}), "usage_percent"),
         memory_percent=number(readings.memory.get(ident, {}), "used_percent"),
         disk_percent=number(fullest.values, "used_percent") if fullest else None,
         disk_mount=fullest.tags.get("mount", "") if fullest else "",
-        gpus=_tiles(appliance, readings),
+        gpus=_tiles(appliance, readings, health.by_uuid),
         running_jobs=readings.running.get(ident, 0),
     )
 
 
-def _tiles(appliance: Appliance, readings: _Readings) -> tuple[GPUTile, ...]:
+def _tiles(
+    appliance: Appliance, readings: _Readings, judged: Mapping[str, GPUHealth]
+) -> tuple[GPUTile, ...]:
     rows = {row.tags["gpu"]: row for row in readings.gpus.get(appliance.id, ())}
-    uuids = {str(gpu["index"]): str(gpu["uuid"]) for gpu in appliance.inventory.get("gpus", [])}
-    uuids = {index: row.tags.get("uuid", "") for index, row in rows.items()} | uuids
+    uuids = {str(gpu.index): gpu.uuid for gpu in judged.values() if gpu.index >= 0}
+    uuids |= {index: row.tags.get("uuid", "") for index, row in rows.items()}
+    uuids |= {str(gpu["index"]): str(gpu["uuid"]) for gpu in appliance.inventory.get("gpus", [])}
     return tuple(
-        _tile(index, rows.get(index), readings.holders.get(uuids[index]))
+        _tile(
+            index,
+            rows.get(index),
+            readings.holders.get(uuids[index]),
+            judged.get(uuids[index]),
+        )
         for index in sorted(uuids, key=by_index)
     )
 
 
-def _tile(index: str, row: Latest | None, job: Job | None) -> GPUTile:
+def _tile(index: str, row: Latest | None, job: Job | None, judged: GPUHealth | None) -> GPUTile:
     values = row.values if row else {}
     return GPUTile(
         index=index,
@@ -234,6 +256,8 @@ def _tile(index: str, row: Latest | None, job: Job | None) -> GPUTile:
         temperature_celsius=number(values, "temperature_celsius"),
         power_watts=number(values, "power_watts"),
         is_throttled=bool(number(values, "throttled")),
+        health=judged.state if judged else None,
+        findings=names_of(judged.findings) if judged else "",
         job_id=job.id if job else "",
         job_name=job.name if job else "",
     )
@@ -242,11 +266,15 @@ def _tile(index: str, row: Latest | None, job: Job | None) -> GPUTile:
 def _totals(session: Session, scope: Scope, cards: Sequence[ApplianceCard]) -> FleetTotals:
     tiles = [tile for card in cards for tile in card.gpus]
     states = Counter(card.state for card in cards)
+    healths = Counter(card.health for card in cards)
     jobs = job_counts(session, scope)
     powers = [tile.power_watts for tile in tiles if tile.power_watts is not None]
     return FleetTotals(
         appliances=len(cards),
         online=states[ApplianceState.ONLINE],
+        degraded=healths[HealthState.DEGRADED],
+        failed=healths[HealthState.FAILED],
+        failed_gpus=sum(tile.health is HealthState.FAILED for tile in tiles),
         gpus=len(tiles),
         busy_gpus=sum(tile.is_busy for tile in tiles),
         gpu_percent=mean(

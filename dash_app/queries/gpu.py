@@ -8,8 +8,9 @@ from sqlalchemy.orm import Session
 
 from core.clock import from_ns, to_ns
 from core.errors import NotFoundError
-from dash_app.charts import Chart, Line, Mark, Stroke, line_of
+from dash_app.charts import Chart, Event, Line, Mark, Stroke, line_of
 from dash_app.queries.appliance import GPURow, find_appliance, gpu_rows
+from dash_app.queries.health import XIDEvent, chart_events, xid_events
 from dash_app.queries.telemetry import Answer, Telemetry
 from dash_app.timerange import Span
 from jobqueue.models import Attempt
@@ -51,6 +52,7 @@ class GPUDetail:
     gpu: GPURow
     siblings: tuple[str, ...]
     holdings: tuple[Holding, ...]
+    xids: tuple[XIDEvent, ...]
     charts: Mapping[str, Chart]
     problem: str
 
@@ -78,12 +80,14 @@ def gpu_detail(
             raise NotFoundError.of("GPU", index)
         gpu = GPURow(index=index, uuid="", model="", values={}, job=None)
     holdings = _holdings(session, scope, appliance.id, uuid=gpu.uuid, span=span)
+    xids = xid_events(telemetry)
     return GPUDetail(
         appliance=appliance,
         gpu=gpu,
         siblings=tuple(row.index for row in rows),
         holdings=holdings,
-        charts=_charts(answer, holdings),
+        xids=xids,
+        charts=_charts(answer, holdings, chart_events(xids)),
         problem=telemetry.problem,
     )
 
@@ -114,7 +118,9 @@ def _holdings(
     )
 
 
-def _charts(answer: Answer, holdings: Sequence[Holding]) -> dict[str, Chart]:
+def _charts(
+    answer: Answer, holdings: Sequence[Holding], events: tuple[Event, ...]
+) -> dict[str, Chart]:
     marks = tuple(Mark(held.start_ns, held.end_ns, held.attempt.job.name) for held in holdings)
     charts = {}
     for key, fields in PANELS.items():
@@ -124,7 +130,7 @@ def _charts(answer: Answer, holdings: Sequence[Holding]) -> dict[str, Chart]:
             for series in answer.of(name)
         )
         field = "throttled_percent" if key == "throttled" else fields[0][0]
-        chart = Chart(field=field, lines=lines, problem=answer.problem)
+        chart = Chart(field=field, lines=lines, events=events, problem=answer.problem)
         charts[key] = chart.marked(marks) if key == "utilization" else chart
     return charts
 

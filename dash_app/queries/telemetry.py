@@ -13,7 +13,7 @@ from core.errors import UnavailableError
 from dash_app.timerange import Span
 from tenants.scope import Scope
 from timeseries.points import FieldValue
-from timeseries.store import Latest, LatestQuery, RangeQuery, Series, Store
+from timeseries.store import Aggregate, Latest, LatestQuery, RangeQuery, Series, Store
 
 # A reading older than this is history, not a present figure.
 FRESH_SECONDS = 180
@@ -47,23 +47,13 @@ class Telemetry:
         self, measurement: str, fields: tuple[str, ...], *, group_by: tuple[str, ...] = ()
     ) -> Answer:
         """Return the averages of `fields` in the span's windows, by group."""
-        if self.problem:
-            return Answer(problem=self.problem)
-        query = RangeQuery(
-            measurement=measurement,
-            fields=fields,
-            start_ns=self.span.start_ns,
-            end_ns=self.span.end_ns,
-            step_ns=self.span.step_ns,
-            tenants=self.scope.tenants,
-            filters=self.filters,
-            group_by=group_by,
-        )
-        try:
-            return Answer(tuple(self.store.query_range(query)))
-        except UnavailableError as error:
-            self.problem = error.message
-            return Answer(problem=self.problem)
+        return self._asked(measurement, fields, group_by, aggregate=Aggregate.AVG)
+
+    def events(
+        self, measurement: str, field: str, *, group_by: tuple[str, ...]
+    ) -> tuple[Series, ...]:
+        """Return how many events fell into each of the span's windows that has any, by group."""
+        return self._asked(measurement, (field,), group_by, aggregate=Aggregate.SUM).series
 
     def latest(
         self, measurement: str, fields: tuple[str, ...], *, group_by: tuple[str, ...] = ()
@@ -84,6 +74,33 @@ class Telemetry:
         except UnavailableError as error:
             self.problem = error.message
             return ()
+
+    def _asked(
+        self,
+        measurement: str,
+        fields: tuple[str, ...],
+        group_by: tuple[str, ...],
+        *,
+        aggregate: Aggregate,
+    ) -> Answer:
+        if self.problem:
+            return Answer(problem=self.problem)
+        query = RangeQuery(
+            measurement=measurement,
+            fields=fields,
+            start_ns=self.span.start_ns,
+            end_ns=self.span.end_ns,
+            step_ns=self.span.step_ns,
+            aggregate=aggregate,
+            tenants=self.scope.tenants,
+            filters=self.filters,
+            group_by=group_by,
+        )
+        try:
+            return Answer(tuple(self.store.query_range(query)))
+        except UnavailableError as error:
+            self.problem = error.message
+            return Answer(problem=self.problem)
 
 
 def number(values: Mapping[str, FieldValue], name: str) -> float | None:

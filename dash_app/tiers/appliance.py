@@ -12,11 +12,14 @@ from dash_app import components
 from dash_app.components import badge, panel, percent_text, stat, value_text
 from dash_app.context import Context, Page, View
 from dash_app.figures import time_figure
+from dash_app.health import findings_list, health_badge
 from dash_app.live import Areas, area
 from dash_app.queries.appliance import ApplianceDetail, GPURow, appliance_detail, find_appliance
+from dash_app.queries.health import health_of, names_of
 from dash_app.queries.telemetry import number
 from dash_app.routes import PREFIX, gpu_path, job_path
 from dash_app.timerange import Controls
+from jobqueue.executors.health import GPUHealth, HealthState
 from tenants.models import Appliance, ApplianceState
 
 # Key to title, in reading order.
@@ -35,8 +38,19 @@ HOST_PANELS = {
     "network": "Network",
 }
 PANELS = GPU_PANELS | HOST_PANELS
-AREAS = Areas("appliance", ("appliance-header", "appliance-stats", "appliance-gpus"))
-_GPU_HEADINGS = ("GPU", "Model", "Utilisation", "Memory", "Temperature", "Power", "Held by")
+AREAS = Areas(
+    "appliance", ("appliance-header", "appliance-stats", "appliance-health", "appliance-gpus")
+)
+_GPU_HEADINGS = (
+    "GPU",
+    "Model",
+    "Health",
+    "Utilisation",
+    "Memory",
+    "Temperature",
+    "Power",
+    "Held by",
+)
 
 
 def layout(view: View) -> Page:
@@ -50,6 +64,7 @@ def layout(view: View) -> Page:
             *AREAS.stores(),
             area("appliance-header", classes="vdd-header"),
             area("appliance-stats", classes="vdd-stats"),
+            area("appliance-health", classes="vdd-box vdd-health"),
             html.Section(
                 [
                     html.H2("GPUs", className="vdd-group"),
@@ -100,6 +115,7 @@ def register(app: Dash, context: Context) -> None:
                 {
                     "appliance-header": header(found.appliance, now=now),
                     "appliance-stats": _stats(found),
+                    "appliance-health": _findings(found),
                     "appliance-gpus": _gpu_table(appliance_id, found.gpus, controls.search),
                 },
             ),
@@ -110,7 +126,7 @@ def register(app: Dash, context: Context) -> None:
 
 def header(found: Appliance, *, now: datetime) -> list[Any]:
     """Return the line that says what and how an appliance is, with the way to its page."""
-    inventory = found.inventory
+    inventory, told = found.inventory, health_of(found).told
     facts = [
         found.site,
         found.region,
@@ -128,6 +144,8 @@ def header(found: Appliance, *, now: datetime) -> list[Any]:
             className="vdd-state",
         ),
         badge("drained") if found.drained_at else None,
+        health_badge(told.state) if told else badge("health unknown"),
+        badge(told.appliance_class) if told and told.appliance_class else None,
         html.Span(_seen(found, now), className="vdd-muted"),
         html.Span(" · ".join(fact for fact in facts if fact), className="vdd-facts"),
         html.A("Appliance page", href=f"/appliances/{found.id}", className="vdd-header-link"),
@@ -188,6 +206,16 @@ def _stats(found: ApplianceDetail) -> list[Any]:
     return tiles
 
 
+def _findings(found: ApplianceDetail) -> list[Any]:
+    findings = [("Appliance", one) for one in found.health.own_findings]
+    for gpu in found.gpus:
+        findings += [
+            (f"GPU {gpu.index}", one) for one in (gpu.health.findings if gpu.health else [])
+        ]
+    worst_first = sorted(findings, key=lambda item: item[1].state is not HealthState.FAILED)
+    return [findings_list(worst_first)] if worst_first else []
+
+
 def _load_note(found: ApplianceDetail) -> str:
     loads = [number(found.load, name) for name in ("load1", "load5", "load15")]
     return (
@@ -218,6 +246,7 @@ def _gpu_cells(appliance_id: str, gpu: GPURow, search: str) -> list[Any]:
     return [
         dcc.Link(f"GPU {gpu.index}", href=f"{gpu_path(appliance_id, gpu.index)}{search}"),
         html.Span(gpu.model, title=gpu.uuid),
+        _health_cell(gpu.health),
         html.Div([components.bar(use, warns=False), html.Span(percent_text(use))],
                  className="vdd-cell-meter"),
         _of(gpu.values, "memory_used_bytes", "memory_total_bytes") or components.ABSENT,
@@ -225,5 +254,19 @@ def _gpu_cells(appliance_id: str, gpu: GPURow, search: str) -> list[Any]:
         if number(gpu.values, "throttled") else temperature,
         value_text("_watts", number(gpu.values, "power_watts")),
         dcc.Link(gpu.job.name, href=f"{job_path(gpu.job.id)}{search}")
-        if gpu.job else html.Span("free", className="vdd-muted"),
+        if gpu.job else html.Span("out of service" if is_out_of_service(gpu) else "free",
+                                  className="vdd-muted"),
     ]  # fmt: skip
+
+
+def is_out_of_service(gpu: GPURow) -> bool:
+    """Return whether no job is given this GPU because it failed."""
+    return gpu.health is not None and gpu.health.state is HealthState.FAILED
+
+
+def _health_cell(health: GPUHealth | None) -> Any:  # noqa: ANN401 - a Dash component
+    if health is None:
+        return html.Span("unknown", className="vdd-muted")
+    mark = health_badge(health.state) or html.Span(health.state.value)
+    return html.Span([mark, html.Span(health.tier, className="vdd-muted vdd-tier")],
+                     title=names_of(health.findings) or None)  # fmt: skip

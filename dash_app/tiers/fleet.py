@@ -13,19 +13,23 @@ from dash_app import components
 from dash_app.components import badge, meter, panel, percent_text, stat, value_text
 from dash_app.context import Context, Page, View
 from dash_app.figures import heat_figure, time_figure
+from dash_app.health import TONES, health_badge
 from dash_app.live import Areas, area
 from dash_app.queries.fleet import ApplianceCard, Fleet, FleetTotals, GPUTile, fleet, usage_heat
 from dash_app.routes import PREFIX, appliance_path, gpu_path
 from dash_app.timerange import Controls, Span
+from jobqueue.executors.health import HealthState
 from tenants.models import ApplianceState
 from tenants.scope import Scope
 
 AREAS = Areas("fleet", ("fleet-totals", "fleet-cards"))
 CARDS_PER_PAGE = 48
 STATES = ({"label": "All", "value": "all"}, {"label": "Online", "value": "online"},
-          {"label": "Not online", "value": "away"})  # fmt: skip
+          {"label": "Not online", "value": "away"},
+          {"label": "Not healthy", "value": "ill"})  # fmt: skip
 SORTS = ({"label": "Name", "value": "name"}, {"label": "GPU use", "value": "gpu"},
-         {"label": "State", "value": "state"})  # fmt: skip
+         {"label": "State", "value": "state"}, {"label": "Health", "value": "health"})  # fmt: skip
+_ILLNESS = {HealthState.FAILED: 0, HealthState.DEGRADED: 1, None: 2, HealthState.HEALTHY: 3}
 _SEVERITY = {
     ApplianceState.LOST: 0, ApplianceState.UNREACHABLE: 1, ApplianceState.STALE: 2,
     ApplianceState.ENROLLED: 3, ApplianceState.ONLINE: 4,
@@ -47,7 +51,7 @@ def layout(_view: View) -> Page:
         [
             html.Div(id="fleet-problem"),
             *AREAS.stores(),
-            area("fleet-totals", classes="vdd-stats"),
+            area("fleet-totals", classes="vdd-stats is-seven"),
             html.Div(_filters(), className="vdd-filters", id="fleet-filters"),
             area("fleet-cards", classes=""),
             html.Div(
@@ -103,7 +107,9 @@ def chosen(cards: Sequence[ApplianceCard], choice: Choice) -> list[ApplianceCard
     """Return the cards that match, in the order asked for, by tenant first."""
     words = choice.text.casefold().split()
     kept = [card for card in cards if all(word in _haystack(card) for word in words)]
-    if choice.state != "all":
+    if choice.state == "ill":
+        kept = [card for card in kept if card.health in TONES]
+    elif choice.state != "all":
         wants_online = choice.state == "online"
         kept = [card for card in kept if (card.state is ApplianceState.ONLINE) is wants_online]
     return sorted(kept, key=lambda card: (card.tenant_name, *_rank(card, choice.sort)))
@@ -119,6 +125,8 @@ def _rank(card: ApplianceCard, sort: str) -> tuple[float, str]:
         return -(card.gpu_percent if card.gpu_percent is not None else -1.0), card.name
     if sort == "state":
         return _SEVERITY[card.state], card.name
+    if sort == "health":
+        return _ILLNESS[card.health], card.name
     return 0, card.name
 
 
@@ -198,6 +206,7 @@ def _totals(totals: FleetTotals) -> list[Any]:
     return [
         stat("Appliances online", f"{totals.online} / {totals.appliances}",
              percent=_share(totals.online, totals.appliances)),
+        stat("Not healthy", str(totals.degraded + totals.failed), note=_illness(totals)),
         stat("GPUs busy", f"{totals.busy_gpus} / {totals.gpus}",
              percent=_share(totals.busy_gpus, totals.gpus)),
         stat("GPU utilisation", percent_text(totals.gpu_percent), percent=totals.gpu_percent or 0),
@@ -208,6 +217,16 @@ def _totals(totals: FleetTotals) -> list[Any]:
             href="/alerts", className="vdd-stat-link",
         ),
     ]  # fmt: skip
+
+
+def _illness(totals: FleetTotals) -> Any:  # noqa: ANN401 - a Dash component
+    words = (
+        (totals.failed, "failed", "danger"),
+        (totals.degraded, "degraded", "warning"),
+        (totals.failed_gpus, "GPU failed" if totals.failed_gpus == 1 else "GPUs failed", "danger"),
+    )
+    badges = [badge(f"{count} {word}", tone=tone) for count, word, tone in words if count]
+    return badges or "all well"
 
 
 def _share(part: int, whole: int) -> float:
@@ -249,7 +268,7 @@ def _card(card: ApplianceCard, search: str) -> Any:  # noqa: ANN401 - a Dash com
                 [
                     components.state_dot(card.state),
                     dcc.Link(card.name, href=f"{path}{search}", className="vdd-card-name"),
-                    html.Span(card.site, className="vdd-card-site"),
+                    html.Span(card.site, className="vdd-card-site", title=card.appliance_class),
                     html.Span(_badges(card), className="vdd-card-badges"),
                 ],
                 className="vdd-card-head",
@@ -271,7 +290,7 @@ def _card(card: ApplianceCard, search: str) -> Any:  # noqa: ANN401 - a Dash com
 
 
 def _badges(card: ApplianceCard) -> list[Any]:
-    badges = []
+    badges = [found] if (found := health_badge(card.health)) else []
     if card.state is not ApplianceState.ONLINE:
         tone = "danger" if card.state is ApplianceState.LOST else "warning"
         badges.append(badge(card.state.value, tone=tone))
@@ -286,11 +305,12 @@ def _badges(card: ApplianceCard) -> list[Any]:
 def _tile(tile: GPUTile, appliance_id: str, search: str) -> Any:  # noqa: ANN401 - a component
     throttled = " is-throttled" if tile.is_throttled else ""
     held = " is-held" if tile.job_id else ""
+    health = f" is-{tile.health.value}" if tile.health in TONES else ""
     percent = tile.utilization_percent
     return dcc.Link(
         components.ABSENT if percent is None else f"{percent:.0f}",
         href=f"{gpu_path(appliance_id, tile.index)}{search}",
-        className=f"vdd-tile {components.shade(percent)}{throttled}{held}",
+        className=f"vdd-tile {components.shade(percent)}{throttled}{health}{held}",
         title=_tile_title(tile),
     )
 
@@ -304,5 +324,7 @@ def _tile_title(tile: GPUTile) -> str:
     ]
     if tile.is_throttled:
         parts.append("throttled")
+    if tile.health in TONES:
+        parts.append(f"{tile.health}: {tile.findings}")
     parts.append(f"job {tile.job_name}" if tile.job_id else "no job")
     return " · ".join(parts)

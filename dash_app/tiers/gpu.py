@@ -12,12 +12,13 @@ from dash_app import components
 from dash_app.components import badge, panel, percent_text, stat, value_text
 from dash_app.context import Context, Page, View
 from dash_app.figures import time_figure
+from dash_app.health import findings_list, health_badge, xid_table
 from dash_app.live import Areas, area
 from dash_app.queries.appliance import find_appliance
 from dash_app.queries.gpu import GPUDetail, Holding, gpu_detail
 from dash_app.queries.telemetry import number
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
-from dash_app.tiers.appliance import span_words
+from dash_app.tiers.appliance import is_out_of_service, span_words
 from dash_app.timerange import Controls
 
 # Key to title, in reading order.
@@ -29,7 +30,7 @@ PANELS = {
     "clock": "Clocks",
     "throttled": "Throttled, share of time",
 }
-AREAS = Areas("gpu", ("gpu-header", "gpu-stats", "gpu-jobs"))
+AREAS = Areas("gpu", ("gpu-header", "gpu-stats", "gpu-health", "gpu-xids", "gpu-jobs"))
 _JOB_HEADINGS = ("Job", "State", "From", "To", "For")
 
 
@@ -44,10 +45,16 @@ def layout(view: View) -> Page:
             *AREAS.stores(),
             area("gpu-header", classes="vdd-header"),
             area("gpu-stats", classes="vdd-stats"),
+            area("gpu-health", classes="vdd-box vdd-health"),
             html.Div(
                 [panel(f"gpu-{key}", title) for key, title in PANELS.items()],
                 className="vdd-panels",
                 id="gpu-panels",
+            ),
+            html.Section(
+                [html.H2("XIDs in this range", className="vdd-group"),
+                 area("gpu-xids", classes="vdd-box")],
+                id="gpu-xid-section",
             ),
             html.Section(
                 [html.H2("Jobs in this range", className="vdd-group"),
@@ -68,6 +75,7 @@ def register(app: Dash, context: Context) -> None:
         Output("gpu-problem", "children"),
         *AREAS.outputs(),
         Output("gpu-panels", "hidden"),
+        Output("gpu-xid-section", "hidden"),
         Output("gpu-job-section", "hidden"),
         *[Output(f"gpu-{key}", "figure") for key in PANELS],
         Input("tick", "n_intervals"),
@@ -93,7 +101,7 @@ def register(app: Dash, context: Context) -> None:
             gone = components.not_found(error.message, search=controls.search)
             empty: dict[str, list[Any]] = {name: [] for name in AREAS.names}
             kept = [no_update] * len(PANELS)
-            return (gone, *AREAS.fill(shown, empty), True, True, *kept)
+            return (gone, *AREAS.fill(shown, empty), True, True, True, *kept)
         revision = f"{subject['appliance']}:{subject['gpu']}:{controls.range_key}"
         return (
             components.problem_note(found.problem),
@@ -102,9 +110,14 @@ def register(app: Dash, context: Context) -> None:
                 {
                     "gpu-header": _header(found, controls.search),
                     "gpu-stats": _stats(found),
+                    "gpu-health": _findings(found),
+                    "gpu-xids": xid_table(
+                        found.xids, empty="The driver reported no XID of this GPU in this range."
+                    ),
                     "gpu-jobs": _jobs(found.holdings, controls.search),
                 },
             ),
+            False,
             False,
             False,
             *[time_figure(found.charts[key], span, revision=revision) for key in PANELS],
@@ -112,9 +125,12 @@ def register(app: Dash, context: Context) -> None:
 
 
 def _header(found: GPUDetail, search: str) -> list[Any]:
-    job = found.gpu.job
+    job, health = found.gpu.job, found.gpu.health
+    tier = health.tier if health else ""
     held: list[Any] = (
-        ["Held by ", dcc.Link(job.name, href=f"{job_path(job.id)}{search}")] if job else ["Free"]
+        ["Held by ", dcc.Link(job.name, href=f"{job_path(job.id)}{search}")]
+        if job
+        else ["Out of service" if is_out_of_service(found.gpu) else "Free"]
     )
     siblings = [
         dcc.Link(
@@ -127,7 +143,8 @@ def _header(found: GPUDetail, search: str) -> list[Any]:
     ]
     return [
         html.Span(held, className="vdd-state"),
-        html.Span(" · ".join(p for p in (found.gpu.model, found.gpu.uuid) if p),
+        health_badge(health.state) if health else badge("health unknown"),
+        html.Span(" · ".join(p for p in (found.gpu.model, tier, found.gpu.uuid) if p),
                   className="vdd-facts"),
         html.Nav(siblings, className="vdd-siblings", **components.labelled("Its other GPUs")),
     ]  # fmt: skip
@@ -154,6 +171,11 @@ def _stats(found: GPUDetail) -> list[Any]:
         stat("Throttled", components.ABSENT if throttled is None else "Yes" if throttled else "No",
              note=badge("clocks held down", tone="warning") if throttled else ""),
     ]  # fmt: skip
+
+
+def _findings(found: GPUDetail) -> list[Any]:
+    findings = found.gpu.health.findings if found.gpu.health else []
+    return [findings_list([("", finding) for finding in findings])] if findings else []
 
 
 def _share(part: float | None, whole: float | None) -> float | None:

@@ -5,6 +5,7 @@ should run (desired state, with a generation number); the agent makes its execut
 reports what it observes. Everything is fenced by the attempt's id, so nothing runs twice.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Protocol
 
@@ -105,6 +106,12 @@ class Executor(Protocol):
 
     def observe(self) -> list[AttemptObservation]:
         """Return every attempt that this executor still knows, ended ones included."""
+
+    def container_ids(self) -> Mapping[str, str]:
+        """Return container id (64 hex digits) to attempt id, as `observe` saw them last.
+
+        Asks no engine and may be called from any thread; empty where attempts are no containers.
+        """
 
     def read_log(self, attempt_id: str, *, offset: int, limit: int) -> bytes:
         """Return up to `limit` bytes of its output (stdout and stderr together) from `offset`."""

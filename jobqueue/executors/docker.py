@@ -9,6 +9,7 @@ import contextlib
 import logging
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
@@ -79,6 +80,7 @@ class DockerExecutor:
         self._spool = LogSpool(spool_dir, limit_bytes=log_limit_bytes)
         self._lock = Lock()
         self._connected: Any = None
+        self._container_ids: Mapping[str, str] = {}
         self._launches: dict[str, _Launch] = {}
         self._stop_threads: dict[str, Thread] = {}
         self._output_seen: dict[str, tuple[int, float]] = {}
@@ -119,13 +121,19 @@ class DockerExecutor:
     def observe(self) -> list[AttemptObservation]:
         """Return the attempts that have containers, and those whose launch goes on or failed."""
         observed = {}
-        for container in self._containers():
+        containers = self._containers()
+        self._container_ids = {seen.id: seen.labels[ATTEMPT_LABEL] for seen in containers}
+        for container in containers:
             observation = self._observe(container)
             observed[observation.attempt_id] = observation
         with self._lock:
             for attempt_id, launch in self._launches.items():
                 observed.setdefault(attempt_id, _launch_observation(launch))
         return list(observed.values())
+
+    def container_ids(self) -> Mapping[str, str]:
+        """Return the containers that were listed last."""
+        return self._container_ids
 
     def read_log(self, attempt_id: str, *, offset: int, limit: int) -> bytes:
         """Return the container's output from the spool."""

@@ -10,6 +10,7 @@ from typing import Any
 from docker.types import DeviceRequest, LogConfig
 
 from core.clock import to_ns
+from jobqueue.executors.amd_devices import UUID_PREFIX, device_nodes
 from jobqueue.executors.base import (
     ATTEMPT_LABEL,
     JOB_LABEL,
@@ -33,13 +34,16 @@ def container_options(spec: AttemptSpec) -> dict[str, Any]:
     """Return the keyword arguments that create the container of an attempt.
 
     `NVIDIA_VISIBLE_DEVICES=void` keeps a CPU job away from the GPUs where NVIDIA's runtime is the
-    default one. Shared memory is half of the job's memory: the engine's 64 MiB starve data loaders.
+    default one. AMD's GPUs are device files. Shared memory is half of the job's memory: the
+    engine's 64 MiB starve data loaders.
     """
+    amd_uuids = [uuid for uuid in spec.gpu_uuids if uuid.startswith(UUID_PREFIX)]
+    nvidia_uuids = [uuid for uuid in spec.gpu_uuids if uuid not in amd_uuids]
     environment = {
         **spec.env,
         "VEDETTE_ATTEMPT_ID": spec.attempt_id,
         "VEDETTE_JOB_ID": spec.job_id,
-        "NVIDIA_VISIBLE_DEVICES": ",".join(spec.gpu_uuids) or "void",
+        "NVIDIA_VISIBLE_DEVICES": ",".join(nvidia_uuids) or "void",
     }
     options: dict[str, Any] = {
         "image": spec.image,
@@ -53,10 +57,12 @@ def container_options(spec: AttemptSpec) -> dict[str, Any]:
         "shm_size": spec.memory_bytes // 2,
         "log_config": LogConfig(type="json-file", config={"max-size": ENGINE_LOG_SIZE}),
     }
-    if spec.gpu_uuids:
+    if nvidia_uuids:
         options["device_requests"] = [
-            DeviceRequest(device_ids=list(spec.gpu_uuids), capabilities=[["gpu"]])
+            DeviceRequest(device_ids=nvidia_uuids, capabilities=[["gpu"]])
         ]
+    if amd_uuids:
+        options["devices"] = device_nodes(amd_uuids)
     if spec.is_service:
         options["restart_policy"] = {"Name": "unless-stopped"}
     return options

@@ -7,7 +7,7 @@ containers do.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
@@ -99,6 +99,10 @@ class SimulatedExecutor:
             for observation in observed:
                 self._load(observation)
             return observed
+
+    def container_ids(self) -> Mapping[str, str]:
+        """Return nothing: simulated attempts are no containers."""
+        return {}
 
     def read_log(self, attempt_id: str, *, offset: int, limit: int) -> bytes:
         """Return what has been written so far; the same time always gives the same text."""

@@ -3,28 +3,97 @@
 import msgspec
 
 from jobqueue.executors.base import AttemptObservation, AttemptSpec
+from jobqueue.executors.health import ApplianceHealth
+
+# The most that one transfer of a speed test may move.
+MAX_TRANSFER_BYTES = 256 * 1024 * 1024
+
+
+class NVLinkInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One NVLink of a GPU; `remote` is a GPU's UUID, `switch`, or "" where the driver is silent."""
+
+    link: int
+    is_active: bool
+    remote: str = ""
 
 
 class GPUInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU of an appliance, as its driver names it."""
+    """One GPU of an appliance, as its driver names it; what it does not say is empty or 0."""
 
     index: int
     uuid: str
     model: str
     memory_bytes: int
+    core_count: int = 0
+    architecture: str = ""
+    compute_capability: str = ""
+    memory_bus_bits: int = 0
+    sm_clock_max_hertz: int = 0
+    memory_clock_max_hertz: int = 0
+    power_limit_max_watts: float = 0.0
+    pci_address: str = ""
+    pcie_generation: int = 0
+    pcie_generation_max: int = 0
+    pcie_width: int = 0
+    pcie_width_max: int = 0
+    serial: str = ""
+    vbios_version: str = ""
+    is_mig_enabled: bool = False
+    nvlinks: list[NVLinkInfo] = []
+
+
+class GPUPath(msgspec.Struct, frozen=True, kw_only=True):
+    """How two GPUs reach each other, in the words of `nvidia-smi topo`.
+
+    `kind` is `NV18` (that many NVLinks), `PIX`, `PXB`, `PHB`, `NODE` or `SYS`.
+    """
+
+    first_index: int
+    second_index: int
+    kind: str
+
+
+class DiskInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One disk, whole."""
+
+    name: str
+    size_bytes: int
+    model: str = ""
+    is_rotational: bool = False
+
+
+class NICInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One network card; `speed_bits_per_second` is 0 while its line is down."""
+
+    name: str
+    address: str = ""
+    driver: str = ""
+    speed_bits_per_second: int = 0
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """What an appliance has; without `executors` it takes no jobs and only sends telemetry."""
+    """What an appliance has; without `executors` it takes no jobs and only sends telemetry.
+
+    `cpu_count` counts hardware threads, `cpu_core_count` cores.
+    """
 
     hostname: str
     os: str = ""
     kernel: str = ""
+    vendor: str = ""
+    product: str = ""
+    serial: str = ""
     cpu_model: str = ""
     cpu_count: int = 1
+    cpu_core_count: int = 0
+    cpu_socket_count: int = 0
     memory_bytes: int = 0
     driver_version: str = ""
+    cuda_version: str = ""
     gpus: list[GPUInfo] = []
+    gpu_paths: list[GPUPath] = []
+    disks: list[DiskInfo] = []
+    nics: list[NICInfo] = []
     executors: list[str] = []
 
 
@@ -55,6 +124,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     inventory: Inventory
     buffered_points: int = 0
     dropped_points: int = 0
+    health: ApplianceHealth | None = None
 
 
 class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,3 +154,9 @@ class LogAck(msgspec.Struct, frozen=True, kw_only=True):
 
     next_offset: int
     is_full: bool = False
+
+
+class TransferReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to POST /agent/v1/transfer, which reads bytes and forgets them."""
+
+    received_bytes: int

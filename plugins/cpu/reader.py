@@ -1,21 +1,29 @@
-"""CPU use of the whole host, from the kernel's CPU time counters (`/proc/stat`)."""
+"""CPU use of the host and of each core, from the kernel's CPU time counters (`/proc/stat`)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import ClassVar
 
-import psutil
-
 from core.clock import to_ns
-from plugins.base import Metric, PluginContext, gauges
-from plugins.rates import CounterRates
-from timeseries.points import Point
+from plugins.base import Metric, PluginContext, PluginTraits, gauges
+from plugins.procfs import ProcFile
+from timeseries.points import FieldValue, Point
+
+HOST_LINE = b"cpu"
+KINDS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CPUConfig:
-    """The CPU plugin has no settings of its own."""
+    """What to read.
+
+    Attributes:
+        per_core: also give each core's shares.
+    """
+
+    per_core: bool = True
 
 
 class CPUPlugin:
@@ -23,44 +31,92 @@ class CPUPlugin:
 
     name: ClassVar[str] = "cpu"
     config_class: ClassVar[type] = CPUConfig
-    is_simulated: ClassVar[bool] = False
+    traits: ClassVar[PluginTraits] = PluginTraits()
     metrics: ClassVar[tuple[Metric, ...]] = gauges(
         {
             "usage_percent": ("percent", "CPU time spent on anything but idling and waiting"),
-            "user_percent": ("percent", "CPU time in user code, nice included"),
-            "system_percent": ("percent", "CPU time in the kernel, interrupts included"),
+            "user_percent": ("percent", "CPU time in user code of ordinary priority"),
+            "nice_percent": ("percent", "CPU time in user code of lowered priority"),
+            "system_percent": ("percent", "CPU time in the kernel, interrupts excluded"),
             "iowait_percent": ("percent", "CPU time idle while a disk request was open"),
+            "irq_percent": ("percent", "CPU time in hardware interrupts"),
+            "softirq_percent": ("percent", "CPU time in soft interrupts, such as network traffic"),
+            "steal_percent": ("percent", "CPU time that the hypervisor gave to others"),
+            "guest_percent": ("percent", "CPU time in virtual machines of this host"),
             "idle_percent": ("percent", "CPU time idle"),
         }
     )
 
     def __init__(self, config: CPUConfig, context: PluginContext) -> None:
-        del config, context
-        self._rates = CounterRates()
+        self._per_core = config.per_core
+        self._stat = ProcFile(context.proc / "stat")
+        self._last: dict[bytes, list[int]] = {}
+        self._tags: dict[bytes, dict[str, str]] = {}
 
     def gather(self, now: datetime) -> Iterable[Point]:
-        """Return one point for the host."""
-        seconds = cpu_seconds()
-        rates = self._rates.rates("cpu", seconds, now=now)
-        total = sum(rates.values()) if rates else 0.0
-        if not rates or total <= 0:
-            return []
-        share = {f"{name}_percent": 100 * rate / total for name, rate in rates.items()}
-        share.pop("steal_percent")
-        usage = 100 - share["idle_percent"] - share["iowait_percent"]
-        return [Point("cpu", {}, {"usage_percent": max(0.0, usage), **share}, to_ns(now))]
+        """Return a point for the host and, if wanted, one for each core that is on line."""
+        time_ns, points = to_ns(now), []
+        current: dict[bytes, list[int]] = {}
+        for line in self._lines():
+            name, *columns = line.split()
+            ticks = current[name] = list(map(int, columns[:KINDS]))
+            before = self._last.get(name)
+            fields = shares(before, ticks) if before else None
+            if fields:
+                measurement = "cpu" if name == HOST_LINE else "cpu_core"
+                points.append(Point(measurement, self._tags_of(name), fields, time_ns))
+        self._last = current
+        return points
 
     def close(self) -> None:
-        """Release nothing: psutil keeps nothing open."""
+        """Close `/proc/stat`."""
+        self._stat.close()
+
+    def _lines(self) -> list[bytes]:
+        lines = self._stat.read().split(b"\n")
+        if not self._per_core:
+            return lines[:1]
+        return list(takewhile(lambda line: line.startswith(HOST_LINE), lines))
+
+    def _tags_of(self, name: bytes) -> dict[str, str]:
+        tags = self._tags.get(name)
+        if tags is None:
+            core = name.removeprefix(HOST_LINE).decode()
+            tags = self._tags[name] = {"core": core} if core else {}
+        return tags
 
 
-def cpu_seconds() -> dict[str, float]:
-    """Return CPU seconds since boot by kind; guest time is part of user time already."""
-    times = psutil.cpu_times()
+def shares(before: Sequence[int], after: Sequence[int]) -> dict[str, FieldValue] | None:
+    """Return shares of the time between two lines of counters, None when no time passed.
+
+    Guest time is part of user time in the kernel's count, and guest_nice of nice: both are taken
+    out, so that the shares sum to 100. A counter that went back counts as unchanged: the kernel
+    corrects iowait and idle downwards now and then.
+
+    Args:
+        before: ticks by kind, in the order of `/proc/stat`.
+        after: the same, later.
+
+    Source: proc_stat(5); Documentation/filesystems/proc.rst, 1.7.
+    """
+    user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice = [
+        new - old if new > old else 0 for old, new in zip(before, after, strict=True)
+    ]
+    user, nice, guest = max(0, user - guest), max(0, nice - guest_nice), guest + guest_nice
+    busy = user + nice + system + irq + softirq + steal + guest
+    total = busy + idle + iowait
+    if not total:
+        return None
+    scale = 10_000 / total  # two decimals: a tick is a hundredth of a second
     return {
-        "user": times.user + getattr(times, "nice", 0.0),
-        "system": times.system + getattr(times, "irq", 0.0) + getattr(times, "softirq", 0.0),
-        "iowait": getattr(times, "iowait", 0.0),
-        "idle": times.idle,
-        "steal": getattr(times, "steal", 0.0),
+        "usage_percent": int(busy * scale + 0.5) / 100,
+        "user_percent": int(user * scale + 0.5) / 100,
+        "nice_percent": int(nice * scale + 0.5) / 100,
+        "system_percent": int(system * scale + 0.5) / 100,
+        "iowait_percent": int(iowait * scale + 0.5) / 100,
+        "irq_percent": int(irq * scale + 0.5) / 100,
+        "softirq_percent": int(softirq * scale + 0.5) / 100,
+        "steal_percent": int(steal * scale + 0.5) / 100,
+        "guest_percent": int(guest * scale + 0.5) / 100,
+        "idle_percent": int(idle * scale + 0.5) / 100,
     }

@@ -1,95 +1,159 @@
 """Space and inodes of mounted file systems (`statvfs`)."""
 
+import logging
 import os
-from collections.abc import Iterable
+import select
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import ClassVar
+from datetime import datetime, timedelta
+from typing import Annotated, ClassVar
 
-import psutil
+from msgspec import Meta
 
 from core.clock import to_ns
-from plugins.base import Metric, PluginContext, gauges, matches_any, present
-from timeseries.points import Point
+from plugins.base import Metric, PluginContext, PluginTraits, gauges, present
+from plugins.disk.mounts import Mount, MountFilter, wanted_mounts
+from plugins.disk.remote import RemoteReader
+from plugins.procfs import ProcFile
+from timeseries.points import FieldValue, Point
+
+log = logging.getLogger(__name__)
+
+MOUNTS_KEPT = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskConfig:
-    """What to leave out, as shell patterns.
+    """What to read; what to leave out is given as shell patterns.
 
     Attributes:
         skip_devices: devices such as `/dev/loop*` (snap images, always full).
         skip_file_systems: types without a disk behind them, and read-only images.
         skip_mounts: mount points.
+        has_remote: also read network file systems (NFS, Lustre, CIFS, FUSE and such).
+        remote_wait_seconds: how long a reading waits for all of them together.
     """
 
-    skip_devices: tuple[str, ...] = ("/dev/loop*", "/dev/ram*", "/dev/zram*")
-    skip_file_systems: tuple[str, ...] = ("squashfs", "iso9660", "overlay", "tmpfs", "devtmpfs")
+    skip_devices: tuple[str, ...] = ("/dev/loop*", "/dev/ram*", "/dev/zram*", "/dev/fuse")
+    skip_file_systems: tuple[str, ...] = (
+        "squashfs", "iso9660", "overlay", "tmpfs", "devtmpfs",
+        "fuse.lxcfs", "fuse.portal", "fuse.gvfsd-fuse", "fuse.snapfuse", "fuse.squashfuse",
+    )  # fmt: skip
     skip_mounts: tuple[str, ...] = ("/snap/*", "/boot/efi", "/var/lib/docker/*")
+    has_remote: bool = True
+    remote_wait_seconds: Annotated[float, Meta(gt=0)] = 1.0
 
 
 class DiskPlugin:
-    """One point for each file system on a disk; a device mounted twice is read once."""
+    """One point for each file system; one that is mounted twice is read once."""
 
     name: ClassVar[str] = "disk"
     config_class: ClassVar[type] = DiskConfig
-    is_simulated: ClassVar[bool] = False
+    traits: ClassVar[PluginTraits] = PluginTraits()
     metrics: ClassVar[tuple[Metric, ...]] = gauges(
         {
             "total_bytes": ("bytes", "size of the file system"),
             "used_bytes": ("bytes", "space in use"),
             "free_bytes": ("bytes", "space that an ordinary user can still fill"),
             "used_percent": ("percent", "used of what an ordinary user can fill, as df shows it"),
-            "inodes_used_percent": ("percent", "inodes in use; absent where there is no limit"),
+            "inodes_total": ("inodes", "files that it can hold; absent where there is no limit"),
+            "inodes_used": ("inodes", "files that it holds; likewise"),
+            "inodes_free": ("inodes", "files that can still be made; likewise"),
+            "inodes_used_percent": ("percent", "inodes_used of inodes_total; likewise"),
         }
     )
 
     def __init__(self, config: DiskConfig, context: PluginContext) -> None:
-        del context
-        self._config = config
+        self._table = _MountTable(
+            ProcFile(context.proc / "self" / "mountinfo"),
+            MountFilter(
+                skip_devices=config.skip_devices,
+                skip_file_systems=config.skip_file_systems,
+                skip_mounts=config.skip_mounts,
+                has_remote=config.has_remote,
+            ),
+        )
+        self._remote = RemoteReader(wait_seconds=config.remote_wait_seconds)
+        self._stuck: list[bytes] = []
 
     def gather(self, now: datetime) -> Iterable[Point]:
-        """Return a point for each file system; one that does not answer is left out."""
-        points = []
-        for mount, device in sorted(self._mounts().items()):
-            try:
-                status = os.statvfs(mount)
-            except OSError:  # unmounted just now, or not ours to look at
-                continue
-            if status.f_blocks:
-                tags = {"mount": mount, "device": device}
-                points.append(Point("disk", tags, file_system_fields(status), to_ns(now)))
+        """Return a point for each file system, local ones first.
+
+        One that does not answer is left out, and the others are read.
+        """
+        mounts = self._table.read(now)
+        remote = [mount for mount in mounts if mount.is_remote]
+        time_ns, points = to_ns(now), []
+        for mount in mounts:
+            if not mount.is_remote:
+                try:
+                    points += _points(mount, os.statvfs(mount.path), time_ns)
+                except OSError:  # unmounted just now, or not ours to look at
+                    continue
+        if remote:
+            answers = self._remote.read([mount.path for mount in remote])
+            self._tell_stuck()
+            for mount in remote:
+                if mount.path in answers:
+                    points += _points(mount, answers[mount.path], time_ns)
         return points
 
     def close(self) -> None:
-        """Release nothing: psutil keeps nothing open."""
+        """Close the table of mounts and end the thread of the remote ones."""
+        self._table.close()
+        self._remote.close()
 
-    def _mounts(self) -> dict[str, str]:
-        """Return mount point to device: the shortest mount point of each device."""
-        mount_of: dict[str, str] = {}
-        for partition in psutil.disk_partitions(all=False):
-            skipped = (
-                matches_any(partition.device, self._config.skip_devices)
-                or matches_any(partition.fstype, self._config.skip_file_systems)
-                or matches_any(partition.mountpoint, self._config.skip_mounts)
-            )
-            known = mount_of.get(partition.device, partition.mountpoint)
-            if not skipped:
-                mount_of[partition.device] = min(known, partition.mountpoint, key=len)
-        return {mount: device for device, mount in mount_of.items()}
+    def _tell_stuck(self) -> None:
+        before, self._stuck = self._stuck, self._remote.stuck
+        for path in set(self._stuck) - set(before):
+            log.warning("%s does not answer; it is left out until it does", os.fsdecode(path))
 
 
-def file_system_fields(status: os.statvfs_result) -> dict[str, float | int | bool | str]:
+def file_system_fields(status: os.statvfs_result) -> dict[str, FieldValue]:
     """Return the fields of one file system, with percent as df counts it."""
-    used = (status.f_blocks - status.f_bfree) * status.f_frsize
-    free = status.f_bavail * status.f_frsize
-    inodes_used = status.f_files - status.f_ffree
+    fragment, blocks, inodes = status.f_frsize, status.f_blocks, status.f_files
+    used, free = blocks - status.f_bfree, status.f_bavail
+    inodes_used = inodes - status.f_ffree
     return present(
         {
-            "total_bytes": status.f_blocks * status.f_frsize,
-            "used_bytes": used,
-            "free_bytes": free,
-            "used_percent": 100.0 * used / (used + free) if used + free else 0.0,
-            "inodes_used_percent": 100.0 * inodes_used / status.f_files if status.f_files else None,
+            "total_bytes": blocks * fragment,
+            "used_bytes": used * fragment,
+            "free_bytes": free * fragment,
+            "used_percent": round(100 * used / (used + free), 3) if used + free else 0.0,
+            "inodes_total": inodes or None,
+            "inodes_used": inodes_used if inodes else None,
+            "inodes_free": status.f_ffree if inodes else None,
+            "inodes_used_percent": round(100 * inodes_used / inodes, 3) if inodes else None,
         }
     )
+
+
+class _MountTable:
+    """Reads the table again when the kernel says that it changed, and every minute."""
+
+    def __init__(self, file: ProcFile, wanted: MountFilter) -> None:
+        self._file = file
+        self._filter = wanted
+        self._read_at: datetime | None = None
+        self._mounts: Sequence[Mount] = ()
+        self._changes = select.poll()
+
+    def read(self, now: datetime) -> Sequence[Mount]:
+        is_fresh = self._read_at is not None and timedelta(0) <= now - self._read_at < MOUNTS_KEPT
+        if not is_fresh or self._changes.poll(0):
+            self._mounts = wanted_mounts(self._file.read(), self._filter)
+            self._changes = select.poll()
+            self._changes.register(self._file, select.POLLPRI)
+            self._read_at = now
+        return self._mounts
+
+    def close(self) -> None:
+        self._file.close()
+        self._read_at = None
+
+
+def _points(mount: Mount, status: os.statvfs_result, time_ns: int) -> list[Point]:
+    if not status.f_blocks:  # it has no space of its own
+        return []
+    tags = {"mount": mount.mount, "device": mount.device}
+    return [Point("disk", tags, file_system_fields(status), time_ns)]

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
-import psutil
-
 from core.clock import to_ns
-from plugins.base import Metric, PluginContext, gauges
+from plugins.base import Metric, PluginContext, PluginTraits, gauges
+from plugins.procfs import ProcFile
 from timeseries.points import Point
 
 
@@ -22,7 +21,7 @@ class LoadPlugin:
 
     name: ClassVar[str] = "load"
     config_class: ClassVar[type] = LoadConfig
-    is_simulated: ClassVar[bool] = False
+    traits: ClassVar[PluginTraits] = PluginTraits()
     metrics: ClassVar[tuple[Metric, ...]] = gauges(
         {
             "load1": ("tasks", "tasks running or waiting, averaged over 1 minute"),
@@ -32,13 +31,15 @@ class LoadPlugin:
     )
 
     def __init__(self, config: LoadConfig, context: PluginContext) -> None:
-        del config, context
+        del config
+        self._loadavg = ProcFile(context.proc / "loadavg")
 
     def gather(self, now: datetime) -> Iterable[Point]:
         """Return one point for the host."""
-        load1, load5, load15 = psutil.getloadavg()
-        fields = {"load1": load1, "load5": load5, "load15": load15}
+        load1, load5, load15, _ = self._loadavg.read().split(b" ", 3)
+        fields = {"load1": float(load1), "load5": float(load5), "load15": float(load15)}
         return [Point("load", {}, fields, to_ns(now))]
 
     def close(self) -> None:
-        """Release nothing: psutil keeps nothing open."""
+        """Close `/proc/loadavg`."""
+        self._loadavg.close()

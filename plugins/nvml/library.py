@@ -1,10 +1,16 @@
-"""NVML opened, its devices listed, and opened again when the driver was changed under us."""
+"""NVML opened, its devices listed, and opened again when the driver was changed under us.
+
+Errors of NVML fall into four kinds. A call is *refused* when this device will never answer it; a
+GPU is *lost* when it fell off the bus; the library is *stale* when it must be opened again; any
+other error concerns this one time.
+"""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from plugins.base import PluginError, PluginUnavailableError
+from plugins.base import PluginError, PluginRestartError, PluginUnavailableError
 
 with warnings.catch_warnings():
     # The distribution `pynvml` puts a hook in front of NVIDIA's own module of that name, which
@@ -12,7 +18,52 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)
     import pynvml
 
-__all__ = ["Device", "NVMLLibrary", "memory_info", "pynvml"]
+__all__ = [
+    "Device",
+    "GPULostError",
+    "LibraryStaleError",
+    "NVMLLibrary",
+    "is_refusal",
+    "memory_info",
+    "pynvml",
+    "raise_if_fatal",
+]
+
+NO_DRIVER = frozenset({pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED})
+STALE = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    }
+)
+LOST = frozenset(
+    {
+        pynvml.NVML_ERROR_GPU_IS_LOST,
+        pynvml.NVML_ERROR_RESET_REQUIRED,
+        pynvml.NVML_ERROR_GPU_NOT_FOUND,
+    }
+)
+REFUSED = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_DEPRECATED,
+        pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FREQ_NOT_SUPPORTED,
+    }
+)
+
+
+class GPULostError(PluginError):
+    """This GPU fell off the bus, or works again only after a reset; the others go on."""
+
+
+class LibraryStaleError(PluginError):
+    """NVML must be opened again, as after an update of the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +77,24 @@ class Device:
     handle: Any
 
 
+def is_refusal(error: pynvml.NVMLError) -> bool:
+    """Return whether the device will answer the same to the same call for as long as it is up."""
+    return error.value in REFUSED
+
+
+def raise_if_fatal(error: pynvml.NVMLError) -> None:
+    """Return when the error concerns one call alone.
+
+    Raises:
+        GPULostError: the GPU is gone.
+        LibraryStaleError: the library must be opened again.
+    """
+    if error.value in LOST:
+        raise GPULostError(f"the GPU is lost: {error}") from error
+    if error.value in STALE:
+        raise LibraryStaleError(f"NVML must be opened again: {error}") from error
+
+
 def memory_info(handle: Any) -> Any:  # noqa: ANN401 - NVML's own handle and structure
     """Return total, used and free bytes; version 2 keeps the driver's reserve out of `used`.
 
@@ -34,7 +103,10 @@ def memory_info(handle: Any) -> Any:  # noqa: ANN401 - NVML's own handle and str
     """
     try:
         return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    except pynvml.NVMLError_FunctionNotFound:  # drivers before 510
+    except (
+        pynvml.NVMLError_FunctionNotFound,  # drivers before 510
+        pynvml.NVMLError_ArgumentVersionMismatch,
+    ):
         return pynvml.nvmlDeviceGetMemoryInfo(handle)
 
 
@@ -51,24 +123,78 @@ class NVMLLibrary:
             PluginUnavailableError: there is no driver or no GPU here.
             PluginError: the driver is here and does not answer; the next call opens it again.
         """
+        try:
+            found = [self._device_or_none(index) for index in range(self.count())]
+        except LibraryStaleError:
+            self.close()
+            raise
+        return [device for device in found if device is not None]
+
+    def count(self) -> int:
+        """Return how many GPUs the driver counts, lost ones included.
+
+        Raises:
+            PluginUnavailableError: there is no driver or no GPU here.
+            PluginError: the driver does not say.
+        """
         self._open()
         try:
-            count = pynvml.nvmlDeviceGetCount()
+            count = int(pynvml.nvmlDeviceGetCount())
         except pynvml.NVMLError as error:
+            raise_if_fatal(error)
             self.close()
             raise PluginError(f"NVML does not list the GPUs: {error}") from error
         if count == 0:
             raise PluginUnavailableError("the NVIDIA driver sees no GPU")
-        found = (self._device(index) for index in range(count))
-        return [device for device in found if device is not None]
+        return count
+
+    def device(self, index: int) -> Device | None:
+        """Return a GPU; None when this process may not see it.
+
+        Raises:
+            GPULostError: it does not answer.
+            LibraryStaleError: NVML must be opened again.
+        """
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            return Device(
+                index=index,
+                uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
+                model=str(pynvml.nvmlDeviceGetName(handle)),
+                memory_bytes=_memory_bytes(handle),
+                handle=handle,
+            )
+        except pynvml.NVMLError as error:
+            raise_if_fatal(error)
+            if is_refusal(error):
+                return None
+            # A GPU that fell off before NVML was opened gives an unknown error here.
+            raise GPULostError(f"GPU {index} does not answer: {error}") from error
+
+    def ask(self, call: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401 - as NVML's
+        """Return what an NVML call answers, None when it is not supported or fails this time.
+
+        Raises:
+            LibraryStaleError: NVML must be opened again; the next `devices` does.
+        """
+        try:
+            return call(*args)
+        except pynvml.NVMLError as error:
+            if error.value in STALE:
+                self.close()
+                raise_if_fatal(error)
+            return None
 
     def driver_version(self) -> str:
-        """Return the driver's version, or "" when it does not say."""
+        """Return the driver's version, such as 550.127.05, or "" when it does not say."""
         self._open()
-        try:
-            return str(pynvml.nvmlSystemGetDriverVersion())
-        except pynvml.NVMLError:
-            return ""
+        return str(self.ask(pynvml.nvmlSystemGetDriverVersion) or "")
+
+    def cuda_version(self) -> str:
+        """Return the newest CUDA that the driver runs, such as 12.4, or ""."""
+        self._open()
+        version = self.ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)
+        return f"{version // 1000}.{version % 1000 // 10}" if version else ""
 
     def close(self) -> None:
         """Let the library go; it is opened again when asked the next time."""
@@ -85,29 +211,21 @@ class NVMLLibrary:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            if error.value in {
-                pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
-                pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
-            }:
+            if error.value in NO_DRIVER:
                 raise PluginUnavailableError(f"no NVIDIA driver here: {error}") from error
+            if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+                raise PluginRestartError(
+                    "the NVIDIA driver and its loaded library differ in version; when a new "
+                    "process says so too, load the new kernel module or restart the host"
+                ) from error
             raise PluginError(f"NVML can't be opened: {error}") from error
         self._is_open = True
 
-    def _device(self, index: int) -> Device | None:
+    def _device_or_none(self, index: int) -> Device | None:
         try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            return Device(
-                index=index,
-                uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
-                model=str(pynvml.nvmlDeviceGetName(handle)),
-                memory_bytes=_memory_bytes(handle),
-                handle=handle,
-            )
-        except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-                self.close()
-                raise PluginError(f"the driver was updated: {error}") from error
-            return None  # this GPU is lost; the others go on
+            return self.device(index)
+        except GPULostError:
+            return None
 
 
 def _memory_bytes(handle: Any) -> int:  # noqa: ANN401 - NVML's own handle

@@ -1,18 +1,21 @@
-"""The simulated appliance's host: the measurements of cpu, memory, load, disk, diskio, network."""
+"""The simulated appliance's host: the measurements of its plugins, without those of each core."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from plugins.base import Metric, PluginContext, PluginUnavailableError
+from plugins.base import Metric, PluginContext, PluginTraits, PluginUnavailableError
 from plugins.cpu import CPUPlugin
 from plugins.disk import DiskPlugin
 from plugins.diskio import DiskIOPlugin
 from plugins.load import LoadPlugin
 from plugins.memory import MemoryPlugin
 from plugins.network import NetworkPlugin
-from plugins.simulation.readings import host_points
+from plugins.processes import ProcessesPlugin
+from plugins.simulation.host_readings import host_points
+from plugins.swap import SwapPlugin
+from plugins.uptime import UptimePlugin
 from timeseries.points import Point
 
 
@@ -26,14 +29,17 @@ class SimulatedHostPlugin:
 
     name: ClassVar[str] = "simulated_host"
     config_class: ClassVar[type] = SimulatedHostConfig
-    is_simulated: ClassVar[bool] = True
+    traits: ClassVar[PluginTraits] = PluginTraits(is_simulated=True)
     metrics: ClassVar[tuple[Metric, ...]] = (
         *CPUPlugin.metrics,
         *MemoryPlugin.metrics,
+        *SwapPlugin.metrics,
         *LoadPlugin.metrics,
         *DiskPlugin.metrics,
         *DiskIOPlugin.metrics,
         *NetworkPlugin.metrics,
+        *ProcessesPlugin.metrics,
+        *UptimePlugin.metrics,
     )
 
     def __init__(self, config: SimulatedHostConfig, context: PluginContext) -> None:

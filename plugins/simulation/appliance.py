@@ -55,6 +55,7 @@ class SimulatedAppliance:
                 f"{config.seed}/{index}",
                 memory_bytes=config.gpu_memory_bytes,
                 power_limit_watts=config.power_limit_watts,
+                sm_clock_hertz=config.sm_clock_hertz,
                 is_hot=index == config.hot_gpu,
             )
             for index, uuid in enumerate(config.gpu_uuids)

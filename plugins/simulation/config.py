@@ -12,7 +12,13 @@ class SimulationConfig:
 
     Attributes:
         seed: the same seed gives the same devices and the same readings at the same instants.
+        sm_clock_hertz: the clock of the multiprocessors under load.
+        nvlinks: how many NVLinks each GPU has.
         hot_gpu: index of the GPU that overheats under load and throttles; None for none.
+        lost_gpu: index of the GPU that falls off the bus when the agent starts.
+        xid_gpu: index of the GPU whose driver reports a memory error now and then.
+        nvlink_down_gpu: index of the GPU with an NVLink that is down.
+        stray_gpu: index of the GPU that a program outside of all jobs uses.
         outage_every_seconds: how often the agent stops talking; 0 for never.
         outage_seconds: for how long; its samples arrive afterwards.
     """
@@ -25,7 +31,14 @@ class SimulationConfig:
     power_limit_watts: float = 700.0
     cpu_count: int = 96
     memory_bytes: int = 512 * GIB
+    sm_clock_hertz: int = 1_980_000_000
+    nvlinks: int = 18
+    pcie_generation: int = 5
     hot_gpu: int | None = None
+    lost_gpu: int | None = None
+    xid_gpu: int | None = None
+    nvlink_down_gpu: int | None = None
+    stray_gpu: int | None = None
     outage_every_seconds: float = 0.0
     outage_seconds: float = 0.0
 

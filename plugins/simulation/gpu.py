@@ -7,13 +7,12 @@ from plugins.simulation.noise import approach, fraction, wander
 
 IDLE_WATTS = 70.0
 IDLE_CLOCK_HERTZ = 345_000_000
-BOOST_CLOCK_HERTZ = 1_980_000_000
-THROTTLED_CLOCK_HERTZ = 1_155_000_000
+THROTTLED_CLOCK_SHARE = 0.5
 MEMORY_CLOCK_HERTZ = 2_619_000_000
 RESERVED_BYTES = 600 * 1024 * 1024
 INLET_CELSIUS = 27.0
 CELSIUS_PER_WATT = 0.066
-HOT_CELSIUS_PER_WATT = 0.098
+HOT_CELSIUS_PER_WATT = 0.108
 THROTTLE_ABOVE_CELSIUS = 86.0
 THROTTLE_UNTIL_CELSIUS = 80.0
 THROTTLED_POWER_SHARE = 0.72
@@ -51,16 +50,26 @@ class GPUReading:
     temperature_celsius: float
     power_watts: float
     sm_clock_hertz: int
+    energy_joules: float
     is_throttled: bool
+    is_held: bool
 
 
 class SimulatedGPU:
     """State of one GPU between readings."""
 
     def __init__(
-        self, name: str, *, memory_bytes: int, power_limit_watts: float, is_hot: bool
+        self,
+        name: str,
+        *,
+        memory_bytes: int,
+        power_limit_watts: float,
+        sm_clock_hertz: int,
+        is_hot: bool,
     ) -> None:
         self._name = name
+        self._boost_clock_hertz = sm_clock_hertz
+        self._joules = 0.0
         self._memory_bytes = memory_bytes
         self._limit_watts = power_limit_watts
         self._celsius_per_watt = HOT_CELSIUS_PER_WATT if is_hot else CELSIUS_PER_WATT
@@ -75,6 +84,7 @@ class SimulatedGPU:
         utilization = _utilization(load, seconds)
         self._fill_memory(load, elapsed_seconds)
         watts = self._power(utilization, seconds)
+        self._joules += watts * elapsed_seconds
         self._heat(watts, seconds, elapsed_seconds)
         return GPUReading(
             utilization_percent=float(round(utilization)),
@@ -83,7 +93,9 @@ class SimulatedGPU:
             temperature_celsius=float(round(self._celsius)),
             power_watts=round(watts, 1),
             sm_clock_hertz=self._clock(utilization),
+            energy_joules=round(self._joules, 1),
             is_throttled=self._is_throttled,
+            is_held=load is not None,
         )
 
     def _fill_memory(self, load: GPULoad | None, elapsed_seconds: float) -> None:
@@ -115,8 +127,8 @@ class SimulatedGPU:
 
     def _clock(self, utilization: float) -> int:
         if self._is_throttled:
-            return THROTTLED_CLOCK_HERTZ
-        return BOOST_CLOCK_HERTZ if utilization > 0 else IDLE_CLOCK_HERTZ
+            return int(THROTTLED_CLOCK_SHARE * self._boost_clock_hertz)
+        return self._boost_clock_hertz if utilization > 0 else IDLE_CLOCK_HERTZ
 
 
 def _utilization(load: GPULoad | None, seconds: float) -> float:

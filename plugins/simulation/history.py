@@ -1,16 +1,19 @@
 """A plausible past: what an appliance of this kind would have sent while jobs came and went.
 
 Work is planned for each GPU from the seed: trainings of one to five hours, more by day than by
-night, one GPU kept by a service. The plan is then played through a fresh simulated appliance.
+night, one GPU kept by a service. The plan is then played through a fresh simulated appliance, in
+which the GPU that is lost when the agent starts still works.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from plugins.simulation.appliance import SimulatedAppliance, Workload
 from plugins.simulation.config import GIB, SimulationConfig
+from plugins.simulation.gpu_readings import gpu_points, xid_points
+from plugins.simulation.host_readings import host_points
 from plugins.simulation.noise import fraction
-from plugins.simulation.readings import gpu_points, host_points
 from timeseries.points import Point
 
 DAY_HOURS = range(7, 20)
@@ -20,7 +23,7 @@ def history(
     config: SimulationConfig, *, start_at: datetime, end_at: datetime, step: timedelta
 ) -> Iterator[Point]:
     """Yield the points of `[start_at, end_at)`, oldest first, one instant every `step`."""
-    model = SimulatedAppliance(config, started_at=start_at)
+    model = SimulatedAppliance(replace(config, lost_gpu=None), started_at=start_at)
     coming = sorted(_plan(config, start_at, end_at), key=lambda work: work[0].started_at)
     running: list[tuple[Workload, datetime]] = []
     now = start_at
@@ -32,7 +35,8 @@ def history(
             running.append(coming.pop(0))
             model.add(running[-1][0])
         yield from host_points(model, now)
-        yield from gpu_points(model, now)
+        yield from gpu_points(model, now, is_brief=True)
+        yield from xid_points(model.config, now, before=now - step)
         now += step
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plugins.simulation.config import GIB, SimulationConfig
-from plugins.simulation.noise import approach, wander
+from plugins.simulation.noise import approach, fraction, wander
 
 BASE_MEMORY_BYTES = 18 * GIB
 BASE_CPU_PERCENT = 1.6
@@ -14,6 +14,10 @@ DISK_USED_SHARE = {"/": 0.23, "/data": 0.61}
 DEVICES = {"/": "/dev/nvme0n1p2", "/data": "/dev/md0"}
 CHECKPOINT_SECONDS = 300.0
 CHECKPOINT_WRITE_SECONDS = 15.0
+BASE_PROCESSES = 1180
+BASE_THREADS = 1420
+THREADS_PER_GPU = 64
+BOOTED_BETWEEN_SECONDS = (1_748_736_000.0, 1_767_225_600.0)  # June to December 2025
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,10 @@ class HostReading:
     read_bytes_per_second: float
     written_bytes_per_second: float
     disk_used_bytes: dict[str, int]
+    busy_cores: float
+    process_count: int
+    thread_count: int
+    uptime_seconds: float
 
 
 class SimulatedHost:
@@ -74,6 +82,10 @@ class SimulatedHost:
             read_bytes_per_second=self._traffic("rd", seconds, base=40e3, work=received * 0.8),
             written_bytes_per_second=self._traffic("wr", seconds, base=300e3, work=_written(work)),
             disk_used_bytes=_disks(seconds),
+            busy_cores=cpu_percent / 100 * self._config.cpu_count,
+            process_count=BASE_PROCESSES + sum(3 + load.gpu_count for load in work),
+            thread_count=BASE_THREADS + sum(8 + THREADS_PER_GPU * load.gpu_count for load in work),
+            uptime_seconds=self._uptime(seconds),
         )
 
     def _cpu(self, work: Sequence[HostLoad], seconds: float) -> float:
@@ -99,6 +111,11 @@ class SimulatedHost:
             approach(load, running, elapsed_seconds=elapsed_seconds, lag_seconds=60.0 * minutes)
             for load, minutes in zip(self._loads, (1, 5, 15), strict=True)
         ]
+
+    def _uptime(self, seconds: float) -> float:
+        earliest, latest = BOOTED_BETWEEN_SECONDS
+        booted = earliest + (latest - earliest) * fraction(f"boot:{self._config.seed}")
+        return round(max(0.0, seconds - booted), 2)
 
     def _traffic(self, name: str, seconds: float, *, base: float, work: float) -> float:
         swing = 1 + 0.35 * wander(f"{name}:{self._config.seed}", seconds, period_seconds=11)

@@ -8,6 +8,8 @@ from typing import Any
 from marshmallow import Schema, fields, validate
 
 from portal.api.blueprint import resource
+from portal.api.health_schemas import ApplianceHealthSchema
+from portal.api.inventory_schemas import InventorySchema
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
 from portal.context import current_scope, database, now, portal
 from tenants.appliances import (
@@ -19,12 +21,13 @@ from tenants.appliances import (
     undrain_appliance,
 )
 from tenants.enrolment import create_enrolment_token
-from tenants.models import Appliance, ApplianceState
+from tenants.models import Appliance, ApplianceState, HealthState
 
 appliances = resource("Appliances", "/appliances", "Enrolled hosts.")
 enrolment_tokens = resource("Enrolment tokens", "/enrolment-tokens", "Let appliances join.")
 
 MAX_LIFETIME_HOURS = 24 * 90
+UNKNOWN = "unknown"
 
 
 class ApplianceSchema(Schema):
@@ -37,7 +40,14 @@ class ApplianceSchema(Schema):
     region = fields.String()
     labels = fields.Dict(keys=fields.String(), values=fields.String())
     state = fields.Enum(ApplianceState, by_value=True)
-    inventory = fields.Dict()
+    health_state = fields.Enum(
+        HealthState,
+        by_value=True,
+        allow_none=True,
+        metadata={"description": "Null where the agent tells none."},
+    )
+    health = fields.Nested(ApplianceHealthSchema, allow_none=True)
+    inventory = fields.Nested(InventorySchema)
     agent_version = fields.String()
     clock_skew_seconds = fields.Float(allow_none=True)
     enrolled_at = instant()
@@ -50,6 +60,10 @@ class ApplianceQuery(PageQuery):
     """Which appliances."""
 
     state = fields.Enum(ApplianceState, by_value=True, load_default=None)
+    health = fields.String(
+        load_default=None,
+        validate=validate.OneOf([*(state.value for state in HealthState), UNKNOWN]),
+    )
     search = fields.String(load_default="")
     is_revoked = fields.Boolean(load_default=False)
 
@@ -89,8 +103,11 @@ class EnrolmentTokenSchema(Schema):
 @appliances.operation("GET", query=ApplianceQuery, answer=page_of(ApplianceSchema))
 def list_all(query: dict[str, Any]) -> dict[str, Any]:
     """List appliances by name."""
+    health = query.pop("health")
+    if health is not None and health != UNKNOWN:
+        health = HealthState(health)
     with database() as session:
-        return envelope(list_appliances(session, current_scope(), **query))
+        return envelope(list_appliances(session, current_scope(), health=health, **query))
 
 
 @appliances.operation("GET", "/<appliance_id>", answer=ApplianceSchema)

@@ -1,6 +1,8 @@
 """`/appliances`: the enrolled hosts, one of them, and how to add more."""
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from typing import Final, Literal
+
+from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -8,10 +10,13 @@ from core.errors import InvalidInputError
 from core.paging import MAX_PAGE_SIZE
 from jobqueue.models import Job
 from jobqueue.service import gpu_holders, list_jobs
+from jobqueue.snapshot import read_health
 from jobqueue.states import JobState
 from portal.api.appliances import enrol_command, install_command
 from portal.context import current_scope, database, now
 from portal.forms.appliances import EnrolmentForm
+from portal.health import finding_rows, gpu_states, gpu_tiers
+from portal.inventory import hardware_of, line_speed
 from portal.pages.paging import PAGE_SIZE, chosen, page_number, search_text
 from tenants.appliances import (
     drain_appliance,
@@ -21,12 +26,13 @@ from tenants.appliances import (
     undrain_appliance,
 )
 from tenants.enrolment import create_enrolment_token
-from tenants.models import ApplianceState
+from tenants.models import ApplianceState, HealthState
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
 pages = Blueprint("appliances", __name__)
 
+UNKNOWN: Final = "unknown"
 ACTIVE = (JobState.RUNNING, JobState.STARTING, JobState.QUEUED)
 
 
@@ -38,11 +44,17 @@ def index() -> ResponseReturnValue:
             session,
             current_scope(),
             state=chosen(ApplianceState),
+            health=_chosen_health(),
             search=search_text(),
             page=page_number(),
             page_size=PAGE_SIZE,
         )
-    return render_template("appliances/index.html", page=page, states=ApplianceState)
+    return render_template(
+        "appliances/index.html",
+        page=page,
+        states=ApplianceState,
+        healths=[*(state.value for state in HealthState), UNKNOWN],
+    )
 
 
 @pages.get("/appliances/new")
@@ -86,11 +98,18 @@ def show(appliance_id: str) -> ResponseReturnValue:
         holders = gpu_holders(session, scope)
         jobs = _jobs_on(session, scope, appliance.id)
     gpus = appliance.inventory.get("gpus", [])
+    health = read_health(appliance)
     return render_template(
         "appliances/show.html",
         appliance=appliance,
         gpus=[(gpu, holders.get(gpu["uuid"])) for gpu in gpus],
         jobs=jobs,
+        health=health,
+        findings=finding_rows(health),
+        gpu_states=gpu_states(health),
+        gpu_tiers=gpu_tiers(health),
+        hardware=hardware_of(appliance),
+        line_speed=line_speed,
     )
 
 
@@ -119,6 +138,10 @@ def revoke(appliance_id: str) -> ResponseReturnValue:
         appliance = revoke_appliance(session, current_scope(), appliance_id, now=now())
     flash(f"{appliance.name} is revoked: its agent is refused from now on.", "success")
     return redirect(url_for(".index"))
+
+
+def _chosen_health() -> HealthState | Literal["unknown"] | None:
+    return UNKNOWN if request.args.get("health") == UNKNOWN else chosen(HealthState, "health")
 
 
 def _jobs_on(session: Session, scope: Scope, appliance_id: str) -> list[Job]:

@@ -10,6 +10,7 @@ from jobqueue.service import get_job, job_counts, job_events, list_jobs, stop_jo
 from jobqueue.states import JobState
 from portal.context import current_scope, database, now
 from portal.forms.jobs import RENAMED, JobForm
+from portal.health import troubles
 from portal.pages.paging import PAGE_SIZE, chosen, page_number, search_text
 from portal.placement import gpu_names, stepper
 from tenants.appliances import appliance_names, list_appliances
@@ -73,6 +74,7 @@ def show(job_id: str) -> ResponseReturnValue:
         events=events,
         steps=stepper(job, events),
         gpus=gpu_names(job.attempt),
+        troubles=[] if job.state.is_final else troubles(job.attempt),
         requested=names.get(job.appliance_id or ""),
         may_stop=is_allowed(scope.role, needed) and not job.state.is_final,
     )

@@ -30,7 +30,10 @@ pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parents[2]
 APPLIANCE = "dgx-01"
 PLAYBOOK_SECONDS = 180
-PLUGINS = {"disk": {"interval_seconds": 60, "skip_mounts": ['/mnt/"größe"\\*']}}
+PLUGINS = {
+    "disk": {"interval_seconds": 60, "skip_mounts": ['/mnt/"größe"\\*']},
+    "exec": {"programs": [{"command": ["/opt/ups", "--once"], "environment": {"UPS": "a, {b}"}}]},
+}
 
 
 @dataclass(frozen=True, slots=True)

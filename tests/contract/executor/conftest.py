@@ -31,13 +31,15 @@ def fast_clock() -> datetime:
 class Bench:
     """An executor with the words that make it run, fail and miss an image.
 
-    `reopen` gives an executor as the next agent process would have it.
+    `reopen` gives an executor as the next agent process would have it; `has_containers` says that
+    its attempts are containers.
     """
 
     executor: Executor
     reopen: Callable[[], Executor]
     image: str
     missing_image: str
+    has_containers: bool
 
     def spec(self, *, seconds: float = 0.0, exit_code: int = 0, **changes: object) -> AttemptSpec:
         """Return a batch attempt that says hello, takes a while and ends with a code."""
@@ -91,7 +93,8 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
         reopen = open_docker
     else:
         image, missing_image, reopen = "hello:1", "missing:1", open_simulated
-    yield Bench(reopen(), reopen, image, missing_image)
+    has_containers = request.param == "docker"
+    yield Bench(reopen(), reopen, image, missing_image, has_containers)
     for attempt in opened[-1].observe():
         opened[-1].remove(attempt.attempt_id)
     for executor in opened:

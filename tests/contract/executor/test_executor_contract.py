@@ -1,5 +1,7 @@
 """What every executor promises, run on the simulated one and on a real Docker engine."""
 
+import re
+
 import pytest
 
 from jobqueue.executors.base import AttemptObservation, Executor, ObservedState
@@ -139,6 +141,19 @@ def test_a_removed_attempt_is_forgotten_with_its_log(bench: Bench) -> None:
     bench.executor.remove(spec.attempt_id)
     assert observation_of(bench.executor, spec.attempt_id) is None
     assert whole_log(bench.executor, spec.attempt_id) == b""
+
+
+def test_attempts_that_are_containers_are_known_by_the_containers_full_ids(bench: Bench) -> None:
+    assert bench.executor.container_ids() == {}
+    spec = bench.spec(seconds=60)
+    bench.executor.start(spec)
+    until_state(bench.executor, spec.attempt_id, ObservedState.RUNNING)
+    containers = bench.executor.container_ids()
+    assert list(containers.values()) == ([spec.attempt_id] if bench.has_containers else [])
+    assert all(re.fullmatch("[0-9a-f]{64}", container_id) for container_id in containers)
+    bench.executor.remove(spec.attempt_id)
+    bench.executor.observe()
+    assert bench.executor.container_ids() == {}
 
 
 def test_the_next_agent_finds_running_attempts_again(bench: Bench) -> None:

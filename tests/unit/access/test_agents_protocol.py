@@ -14,6 +14,14 @@ from core.clock import to_ns
 from core.db import SessionFactory
 from jobqueue.dispatch import dispatch
 from jobqueue.executors.base import AttemptObservation, ObservedState
+from jobqueue.executors.health import (
+    ApplianceHealth,
+    GPUHealth,
+    HealthFinding,
+    HealthReason,
+    HealthState,
+)
+from jobqueue.executors.health_advice import advice_for
 from jobqueue.executors.wire import (
     DesiredState,
     EnrolReply,
@@ -24,6 +32,7 @@ from jobqueue.executors.wire import (
     ObservedReport,
 )
 from jobqueue.models import Attempt
+from jobqueue.snapshot import read_health
 from jobqueue.states import AttemptState, JobState
 from tenants.appliances import bump_generation, create_enrolment_token
 from tenants.models import Appliance, ApplianceState
@@ -112,6 +121,35 @@ def test_a_heartbeat_brings_an_appliance_online(
         alive = session.get_one(Appliance, dgx.id)
         assert (alive.state, alive.last_seen_at) == (ApplianceState.ONLINE, clock.now)
         assert (alive.clock_skew_seconds, alive.agent_version) == (-60, "0.1.0")
+
+
+def test_a_heartbeat_tells_health_and_an_old_agents_tells_none(
+    door: Door, sessions: SessionFactory, dgx: Appliance
+) -> None:
+    finding = HealthFinding(reason=HealthReason.LOST, state=HealthState.FAILED, detail="Gone.")
+    gpu = GPUHealth(index=0, uuid="GPU-0", state=HealthState.FAILED, findings=[finding])
+    told = ApplianceHealth(state=HealthState.DEGRADED, gpus=[gpu], appliance_class="1 x entry")
+    for health in (told, None):
+        beat = Heartbeat(
+            agent_version="1", sent_at_ns=to_ns(NOON), inventory=INVENTORY, health=health
+        )
+        assert door.request("POST", "/agent/v1/heartbeat", data=body(beat)).status_code == 204
+        with sessions() as session:
+            kept = session.get_one(Appliance, dgx.id)
+            assert read_health(kept) == health
+            assert kept.health_state == (health.state.value if health else None)
+
+
+def test_a_finding_that_only_a_newer_agent_knows_is_kept(
+    door: Door, sessions: SessionFactory, dgx: Appliance
+) -> None:
+    finding = HealthFinding(reason="coolant_low", state=HealthState.DEGRADED, detail="It drips.")
+    told = ApplianceHealth(state=HealthState.DEGRADED, findings=[finding])
+    beat = Heartbeat(agent_version="9", sent_at_ns=to_ns(NOON), inventory=INVENTORY, health=told)
+    assert door.request("POST", "/agent/v1/heartbeat", data=body(beat)).status_code == 204
+    with sessions() as session:
+        assert read_health(session.get_one(Appliance, dgx.id)) == told
+    assert advice_for("coolant_low").name == "coolant low"
 
 
 def test_only_a_heartbeat_counts_as_a_sign_of_life(

@@ -13,6 +13,8 @@ ADDRESSES = [
     ("GET", "/agent/v1/desired"),
     ("POST", "/agent/v1/observed"),
     ("POST", "/agent/v1/attempts/some-id/log"),
+    ("GET", "/agent/v1/transfer"),
+    ("POST", "/agent/v1/transfer"),
 ]
 
 

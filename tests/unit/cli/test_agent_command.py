@@ -1,11 +1,16 @@
-"""`vedette agent`: the token may come through standard input, and a configuration is checked."""
+"""`vedette agent`: the token may come through standard input; a hang-up reloads the settings."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from collector.identity import load_identity
-from tests.fixtures.recording_portal import ENROL_TOKEN, RecordingPortal
+from collector.health.known_gpus import KnownGPU, KnownGPUs
+from collector.identity import Identity, load_identity, save_identity
+from plugins.registry import plugin_names
+from tests.fixtures.polling import eventually
+from tests.fixtures.recording_portal import AGENT_TOKEN, ENROL_TOKEN, RecordingPortal
+from tests.servers import running
 
 
 def vedette_agent(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -34,22 +39,78 @@ def test_an_empty_standard_input_is_no_token(tmp_path: Path) -> None:
     assert "Standard input holds no token" in result.stderr
 
 
-def test_a_configuration_in_order_is_said_to_be(tmp_path: Path) -> None:
-    config_path = tmp_path / "agent.toml"
-    config_path.write_text('portal_urls = ["https://portal.example.com"]\n', encoding="utf-8")
-
-    result = vedette_agent("check", "--data-dir", str(tmp_path))
-
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == f"{config_path} is in order.\n"
-
-
 def test_checking_a_configuration_names_all_its_faults(tmp_path: Path) -> None:
     config_path = tmp_path / "other.toml"
     config_path.write_text("intervall_seconds = 5\n", encoding="utf-8")
 
-    result = vedette_agent("check", str(config_path))
+    result = vedette_agent("check", "--offline", str(config_path))
 
     assert result.returncode == 1
     assert "portal_urls is missing" in result.stderr
     assert "did you mean interval_seconds?" in result.stderr
+
+
+def test_a_hang_up_reads_the_configuration_again(tmp_path: Path) -> None:
+    log_path = tmp_path / "agent.log"
+    with RecordingPortal() as portal:
+        settings = f'portal_urls = ["{portal.url}"]\ndata_dir = "{tmp_path}"\nexecutor = "none"\n'
+        only_uptime = "".join(
+            f"[plugins.{name}]\nenabled = {str(name == 'uptime').lower()}\n"
+            for name in plugin_names()
+            if not name.startswith("simulated")
+        )
+        config_path = tmp_path / "agent.toml"
+        config_path.write_text(settings + only_uptime, encoding="utf-8")
+        identity = Identity(appliance_id="a", tenant_id="acme", agent_token=AGENT_TOKEN)
+        save_identity(tmp_path, identity)
+        command = [sys.executable, "-m", "cli.main", "agent", "run", "--data-dir", str(tmp_path)]
+        with running(command, log_path=log_path) as agent:
+            eventually(lambda: measurements(portal) >= {"uptime"})
+
+            config_path.write_text("intervall_seconds = 5\n", encoding="utf-8")
+            agent.send_signal(signal.SIGHUP)
+            eventually(lambda: "The old configuration stays" in log_path.read_text())
+
+            config_path.write_text(
+                settings + "flush_interval_seconds = 0.1\nbuffer_max_bytes = 1048576\n",
+                encoding="utf-8",
+            )
+            agent.send_signal(signal.SIGHUP)
+            eventually(lambda: measurements(portal) >= {"uptime", "memory", "load"})
+
+    log = log_path.read_text(encoding="utf-8")
+    assert "did you mean interval_seconds?" in log
+    assert "buffer_max_bytes: takes effect after a restart" in log
+
+
+def measurements(portal: RecordingPortal) -> set[str]:
+    with portal.recording.lock:
+        return {line.partition(" ")[0].partition(",")[0] for line in portal.recording.lines}
+
+
+def test_accepting_gpus_names_those_that_the_agent_will_forget(tmp_path: Path) -> None:
+    save_identity(
+        tmp_path, Identity(appliance_id="appliance-1", tenant_id="acme", agent_token=AGENT_TOKEN)
+    )
+    known = KnownGPUs(tmp_path)
+    gone, here = (
+        KnownGPU(uuid=f"GPU-{index}", index=index, model="NVIDIA H100", has_nvlinks=False)
+        for index in range(2)
+    )
+    known.see([gone, here])
+    known.see([here])
+    known.save()
+
+    result = vedette_agent("accept-gpus", "--data-dir", str(tmp_path))
+
+    assert result.returncode == 0, result.stderr
+    assert "GPU 0 (NVIDIA H100, GPU-0) is forgotten." in result.stdout
+    assert "GPU-1" not in result.stdout
+    assert KnownGPUs(tmp_path).is_acceptance_asked()
+
+
+def test_accepting_gpus_is_for_enrolled_appliances(tmp_path: Path) -> None:
+    result = vedette_agent("accept-gpus", "--data-dir", str(tmp_path))
+
+    assert result.returncode == 1
+    assert "holds no identity" in result.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.buffer import DiskBuffer
+from collector.buffering.buffer import DiskBuffer
 from tests.fixtures.recording_portal import RecordingPortal
 
 
@@ -18,6 +18,10 @@ class HandClock:
 
     def __call__(self) -> datetime:
         return self.now
+
+    def seconds(self) -> float:
+        """Read as a clock of durations."""
+        return self.now.timestamp()
 
     def advance(self, seconds: float) -> datetime:
         self.now += timedelta(seconds=seconds)

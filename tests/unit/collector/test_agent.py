@@ -11,6 +11,7 @@ from collector.config import AgentConfig
 from collector.identity import Identity
 from core.clock import utc_now
 from jobqueue.executors.base import AttemptSpec, ObservedState
+from jobqueue.executors.health import HealthState
 from jobqueue.executors.wire import DesiredState
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import SimulationConfig
@@ -95,6 +96,18 @@ def test_a_simulated_agent_runs_a_job_and_its_gpus_carry_the_job(
     assert len(portal.recording.heartbeats[-1].inventory.gpus) == 8
 
 
+def test_the_first_heartbeat_tells_of_a_lost_gpu_and_health_is_a_sample(
+    portal: RecordingPortal, tmp_path: Path
+) -> None:
+    simulation = simulated("acme/dgx-1", lost_gpu=5)
+    with running(Agent(quick_config(portal, tmp_path), IDENTITY, simulation=simulation)):
+        health = eventually(lambda: portal.recording.heartbeats)[0].health
+        eventually(lambda: "gpu_health" in measurements(portal))
+    assert health is not None
+    assert [gpu.index for gpu in health.gpus if gpu.state is HealthState.FAILED] == [5]
+    assert health.appliance_class == "8 x flagship"
+
+
 def test_several_agents_live_in_one_process(portal: RecordingPortal, tmp_path: Path) -> None:
     agents = [
         Agent(
@@ -116,7 +129,7 @@ def test_the_past_is_delivered_through_the_buffer(portal: RecordingPortal, tmp_p
     agent = Agent(quick_config(portal, tmp_path), IDENTITY, simulation=simulated("acme/dgx-1"))
     end_at = utc_now()
     pushed = agent.push_history(end_at - timedelta(hours=2), end_at, step_seconds=60)
-    assert pushed == 120 * (8 + 7)  # eight GPUs; five host points and two disks
+    assert pushed == 120 * (8 + 10)  # eight GPUs; eight host points and two disks
     assert agent.buffered_points == pushed
     with running(agent):
         eventually(lambda: len(portal.recording.lines) >= pushed)

@@ -1,16 +1,17 @@
 """The attempt runner with the simulated executor, over real HTTP to a recording portal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from collector.addresses import PortalAddresses
-from collector.attempts import AttemptRunner
 from collector.errors import PortalUnreachableError
-from collector.executors import simulated_executor
-from collector.link import PortalLink
+from collector.jobs.attempts import AttemptRunner
+from collector.jobs.executors import simulated_executor
+from collector.sending.addresses import PortalAddresses
+from collector.sending.link import PortalLink
 from jobqueue.executors.base import AttemptSpec, ObservedState
+from jobqueue.executors.simulated import SimulatedExecutor
 from jobqueue.executors.wire import DesiredState
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import SimulationConfig
@@ -180,6 +181,43 @@ def test_gpus_are_attributed_to_the_job_while_it_runs(site: Site) -> None:
     assert site.runner.gpu_holders() == dict.fromkeys(CONFIG.gpu_uuids[:2], "job-1")
     site.turn(seconds=20)
     assert site.runner.gpu_holders() == {}
+
+
+class ContainerExecutor(SimulatedExecutor):
+    """Simulated attempts that have a container each, named after the attempt."""
+
+    def container_ids(self) -> Mapping[str, str]:
+        return {f"{seen.attempt_id:0>64}": seen.attempt_id for seen in self.observe()}
+
+
+def in_containers(site: Site) -> AttemptRunner:
+    executor = ContainerExecutor(
+        site.clock, on_work=lambda *_: None, on_end=lambda *_: None, state_path=None
+    )
+    return AttemptRunner(executor, ledger_path=site.folder / "containers.json")
+
+
+def test_a_container_is_attributed_to_its_job_until_the_attempt_ends(site: Site) -> None:
+    runner = in_containers(site)
+    runner.take_desired(RUN)
+    runner.step()
+    assert runner.job_of_container() == {}
+    site.clock.advance(3)
+    runner.step()
+    assert runner.job_of_container() == {f"{'a':0>64}": "job-1"}
+    site.clock.advance(10)
+    runner.step()
+    assert runner.job_of_container() == {}
+
+
+def test_a_container_that_is_being_stopped_still_belongs_to_its_job(site: Site) -> None:
+    runner = in_containers(site)
+    runner.take_desired(RUN)
+    runner.step()
+    site.clock.advance(3)
+    runner.step()
+    runner.take_desired(DesiredState(generation=2, stopping=["a"]))
+    assert runner.job_of_container() == {f"{'a':0>64}": "job-1"}
 
 
 def test_the_use_of_a_running_attempt_becomes_a_point(site: Site) -> None:

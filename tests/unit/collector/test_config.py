@@ -65,9 +65,63 @@ def test_all_faults_are_reported_together_with_the_nearest_spelling(tmp_path: Pa
 
 
 def test_a_missing_address_is_named(tmp_path: Path) -> None:
-    assert "portal_urls is missing; set it" in faults_of(written(tmp_path, ""))
+    assert "portal_urls is missing; set it, or [influxdb] to do without a portal" in faults_of(
+        written(tmp_path, "")
+    )
 
 
 def test_no_address_at_all_is_a_fault(tmp_path: Path) -> None:
     faults = faults_of(written(tmp_path, "portal_urls = []"))
     assert faults == ["portal_urls is empty; give at least one address"]
+
+
+def test_an_influxdb_may_stand_in_for_the_portal(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    config = load_agent_config(
+        written(
+            tmp_path,
+            '[influxdb]\nurl = "http://127.0.0.1:8086"\nbucket = "vitals"\n'
+            f'token_file = "{tmp_path}/token"\ntags = {{ site = "cellar" }}\n',
+        )
+    )
+    assert config.portal_urls == []
+    assert config.influxdb is not None
+    assert config.influxdb.read_token() == "secret"
+    assert config.influxdb.tags == {"site": "cellar"}
+
+
+def test_portal_and_influxdb_together_are_a_fault(tmp_path: Path) -> None:
+    text = 'portal_urls = ["http://p"]\n[influxdb]\nurl = "http://127.0.0.1:8086"\nbucket = "b"\n'
+    assert faults_of(written(tmp_path, text)) == [
+        "portal_urls and [influxdb] are both set; keep one"
+    ]
+
+
+def test_all_faults_of_the_influxdb_are_named(tmp_path: Path) -> None:
+    faults = faults_of(
+        written(
+            tmp_path,
+            '[influxdb]\nurl = "127.0.0.1"\nbuckett = "b"\ntoken = "t"\ntoken_file = "/nowhere"\n'
+            'password_file = "/nowhere"\n',
+        )
+    )
+    assert faults == [
+        "influxdb.buckett is not a setting; did you mean influxdb.bucket?",
+        "influxdb.url = '127.0.0.1': an address starts with http:// or https://",
+        "influxdb needs either bucket (version 2 and later) or database (version 1)",
+        "influxdb has both token and token_file; keep one",
+        "influxdb.password_file = '/nowhere': can't be read: No such file or directory",
+    ]
+
+
+def test_secrets_are_in_no_message(tmp_path: Path) -> None:
+    text = '[influxdb]\nurl = "http://x"\ndatabase = "d"\nusername = "u"\npassword = "hush"\n'
+    assert "hush" not in repr(load_agent_config(written(tmp_path, text)))
+
+
+def test_tls_files_are_checked_when_the_file_is_read(tmp_path: Path) -> None:
+    text = 'portal_urls = ["https://p"]\nca_file = "/nowhere"\nclient_key_file = "/nowhere"\n'
+    assert faults_of(written(tmp_path, text)) == [
+        "ca_file = '/nowhere': can't be read: No such file or directory",
+        "client_key_file is set: set client_certificate_file too",
+    ]

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from collector.addresses import PortalAddresses
 from collector.errors import PortalRefusedError, PortalUnreachableError
-from collector.link import PortalLink
+from collector.sending.addresses import PortalAddresses
+from collector.sending.link import PortalLink
 from jobqueue.executors.wire import DesiredState, Heartbeat, Inventory
 from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal, Refusal
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.reconcile import Action, Forget, Mark, Remove, Start, Stop, reconcile
+from collector.jobs.reconcile import Action, Forget, Mark, Remove, Start, Stop, reconcile
 from jobqueue.executors.base import AttemptObservation, AttemptSpec, ObservedState
 from jobqueue.executors.wire import DesiredState
 

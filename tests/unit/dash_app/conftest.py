@@ -110,7 +110,8 @@ def _write_samples(
 
 def _host_points(level: float, time_ns: int) -> list[Point]:
     return [
-        Point("cpu", {}, {"usage_percent": level, "user_percent": level}, time_ns),
+        Point("cpu", {}, {"usage_percent": level, "user_percent": level - 5, "nice_percent": 5.0,
+                          "guest_percent": 0.0}, time_ns),
         Point("memory", {}, {"used_bytes": 64 * GIB, "total_bytes": 512 * GIB,
                              "used_percent": 12.5}, time_ns),
         Point("disk", {"mount": "/"}, {"used_percent": 30.0}, time_ns),

@@ -8,6 +8,7 @@ from flask.testing import FlaskClient
 
 from core.db import SessionFactory
 from dash_app.app import create_dashboards
+from tenants.models import Appliance
 from tenants.scope import Scope
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.dash_app.conftest import Fleet
@@ -216,3 +217,24 @@ def test_a_lost_store_is_told_in_words(
     )
     assert text.count(MESSAGE) == 11
     assert "Traceback" not in text
+
+
+def test_the_findings_of_an_appliance_reach_its_page(
+    alice: Browser, sessions: SessionFactory, fleet_of_three: Fleet
+) -> None:
+    finding = {"reason": "lost", "state": "failed", "detail": "The driver does not reach it."}
+    with sessions.begin() as session:
+        session.get_one(Appliance, fleet_of_three.first.id).health = {
+            "state": "degraded",
+            "gpus": [{"index": 1, "uuid": "GPU-a1", "state": "failed", "findings": [finding]}],
+        }
+    ident = fleet_of_three.first.id
+    values = {"appliance_subject_data": ident, "url_search": ""}
+    text = alice.fill("appliance-health.children", **values)
+    assert "The driver does not reach it." in text
+    assert "out of service" in text
+    subject = {"appliance": ident, "gpu": "1"}
+    text = alice.fill("gpu-health.children", gpu_subject_data=subject, url_search="")
+    assert "The driver does not reach it." in text
+    text = alice.fill("fleet-cards.children", **FLEET)
+    assert "failed: lost" in text

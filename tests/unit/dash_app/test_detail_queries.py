@@ -38,6 +38,15 @@ def test_the_gpu_table_names_the_holder(
     assert [gpu.job.name if gpu.job else "" for gpu in seen.gpus] == ["train", ""]
 
 
+def test_kinds_of_cpu_time_that_there_was_none_of_are_not_drawn(
+    session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
+) -> None:
+    seen = appliance_detail(
+        session, store, scope_of(cast.alice), fleet_of_three.first.id, span=span
+    )
+    assert [line.name for line in seen.charts["cpu"].lines] == ["user", "nice"]
+
+
 def test_the_loopback_is_not_drawn(
     session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
 ) -> None:

@@ -1,11 +1,16 @@
-"""The nvml plugin on this host, with NVIDIA's driver or without."""
+"""The nvml plugin on this host, with NVIDIA's driver or without, and its parts that need none."""
 
 import ctypes.util
+import subprocess
+import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from plugins.base import PluginContext, PluginUnavailableError
+from plugins.gpu_processes import GPUProcessesPlugin
+from plugins.nvml.links import Growth
 from plugins.nvml.reader import NVMLConfig, NVMLPlugin
 from tests.unit.plugins.conftest import FIRST_AT
 
@@ -22,3 +27,38 @@ def test_gpus_are_read_where_there_is_a_driver_and_known_to_be_absent_elsewhere(
         with pytest.raises(PluginUnavailableError, match="no NVIDIA driver here"):
             plugin.gather(FIRST_AT)
     plugin.close()
+
+
+def test_a_child_is_needed_only_where_there_is_a_driver() -> None:
+    assert NVMLPlugin.needs_child(PluginContext()) == bool(HAS_DRIVER)
+    assert GPUProcessesPlugin.needs_child(PluginContext()) == bool(HAS_DRIVER)
+
+
+def test_without_a_driver_the_bindings_are_not_even_imported() -> None:
+    code = (
+        "import sys\n"
+        "from plugins.nvml import NVMLPlugin\n"
+        "from plugins.gpu_processes import GPUProcessesPlugin\n"
+        "sys.exit('pynvml' in sys.modules)"
+    )
+    root = Path(__file__).parents[3]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+def test_bytes_per_second_are_what_a_counter_grew_by() -> None:
+    growth = Growth()
+    assert growth.per_second("tx", 1000, now=FIRST_AT) is None
+    assert growth.per_second("tx", 6000, now=FIRST_AT + timedelta(seconds=10)) == 500
+
+
+def test_a_counter_that_was_reset_gives_no_rate_until_it_grows_again() -> None:
+    growth = Growth()
+    growth.per_second("tx", 1000, now=FIRST_AT)
+    assert growth.per_second("tx", 10, now=FIRST_AT + timedelta(seconds=10)) is None
+    assert growth.per_second("tx", 30, now=FIRST_AT + timedelta(seconds=20)) == 2
+
+
+def test_a_clock_that_was_set_back_gives_no_rate() -> None:
+    growth = Growth()
+    growth.per_second("tx", 1000, now=FIRST_AT)
+    assert growth.per_second("tx", 2000, now=FIRST_AT - timedelta(seconds=5)) is None

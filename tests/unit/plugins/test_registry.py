@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 def documented_fields() -> set[str]:
     text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `\w+` \|[^|]*\|(.*)\|$", text, flags=re.MULTILINE)
+    rows = re.findall(r"^\| `\w+` \|(?:[^|]*\|)?(.*)\|$", text, flags=re.MULTILINE)
     return {name for row in rows for name in re.findall(r"\w+", row)}
 
 

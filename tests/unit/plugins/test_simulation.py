@@ -17,7 +17,7 @@ from plugins.simulation.history import history
 from tests.unit.plugins.conftest import FIRST_AT
 from timeseries.points import Point
 
-CONFIG = SimulationConfig(seed="acme/dgx-1", hot_gpu=3)
+CONFIG = SimulationConfig(seed="acme/dgx-1", hot_gpu=3, xid_gpu=6, stray_gpu=7)
 
 
 @pytest.fixture
@@ -134,24 +134,27 @@ def test_there_are_no_outages_unless_asked_for(model: SimulatedAppliance) -> Non
 
 
 def simulated_points(model: SimulatedAppliance) -> list[Point]:
-    context = PluginContext(model)
+    context = PluginContext(simulation=model)
     return [
         *SimulatedGPUPlugin(SimulatedGPUConfig(), context).gather(after(1)),
         *SimulatedHostPlugin(SimulatedHostConfig(), context).gather(after(1)),
     ]
 
 
+def declared_fields(name: str) -> set[str]:
+    return {metric.name for metric in load_plugin_class(name).metrics}
+
+
 def test_simulated_points_have_the_declared_fields_only(model: SimulatedAppliance) -> None:
-    declared = {
-        metric.name
-        for name in ("simulated_gpu", "simulated_host")
-        for metric in load_plugin_class(name).metrics
-    }
-    points = simulated_points(model)
-    assert {point.measurement for point in points} == {
-        "gpu", "cpu", "memory", "load", "disk", "diskio", "network",
+    fields: dict[str, set[str]] = {}
+    for point in simulated_points(model):
+        fields.setdefault(point.measurement, set()).update(point.fields)
+    on_gpus = [fields.pop(name) for name in ("gpu", "gpu_process", "gpu_xid")]
+    assert set().union(*on_gpus) == declared_fields("simulated_gpu")
+    assert fields.keys() == {
+        "cpu", "memory", "swap", "load", "disk", "diskio", "network", "processes", "uptime",
     }  # fmt: skip
-    assert {field for point in points for field in point.fields} == declared - {"fan_percent"}
+    assert set().union(*fields.values()) == declared_fields("simulated_host")
 
 
 def test_a_field_has_the_type_that_the_real_plugin_gives_it(model: SimulatedAppliance) -> None:
@@ -163,9 +166,28 @@ def test_a_field_has_the_type_that_the_real_plugin_gives_it(model: SimulatedAppl
     }
     assert integers == {
         "total_bytes", "used_bytes", "available_bytes", "cached_bytes", "free_bytes",
-        "memory_total_bytes", "memory_used_bytes", "sm_clock_hertz", "memory_clock_hertz",
-        "throttled",
+        "buffers_bytes", "slab_bytes", "shared_bytes", "dirty_bytes",
+        "inodes_total", "inodes_used", "inodes_free", "in_flight",
+        "total", "running", "blocked", "sleeping", "idle", "stopped", "zombies", "threads",
+        "memory_total_bytes", "memory_used_bytes", "memory_reserved_bytes", "memory_free_bytes",
+        "sm_clock_hertz", "sm_clock_max_hertz", "memory_clock_hertz", "performance_state",
+        "throttled", "throttled_by_heat", "throttled_by_power", "throttled_by_hardware",
+        "clocks_idle", "pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max",
+        "nvlinks", "nvlinks_active", "ecc_enabled", "ecc_corrected_volatile",
+        "ecc_uncorrected_volatile", "remapped_rows_pending", "remapped_rows_failed", "lost",
+        "processes", "events",
     }  # fmt: skip
+
+
+def test_the_simulated_hosts_shares_and_states_add_up(model: SimulatedAppliance) -> None:
+    model.add(training(0, 1, cpus=96))
+    fields = {point.measurement: point.fields for point in simulated_points(model)}
+    kinds = ("user", "nice", "system", "iowait", "irq", "softirq", "steal", "guest", "idle")
+    cpu, processes = fields["cpu"], fields["processes"]
+    assert sum(float(cpu[f"{kind}_percent"]) for kind in kinds) == pytest.approx(100, abs=0.01)
+    states = ("running", "blocked", "sleeping", "idle", "stopped", "zombies")
+    assert sum(int(processes[state]) for state in states) == processes["total"]
+    assert float(fields["uptime"]["uptime_seconds"]) > 0
 
 
 def test_an_appliance_that_is_not_simulated_has_nothing_to_read() -> None:
@@ -189,3 +211,65 @@ def test_a_past_day_has_busy_and_idle_hours_and_ends_where_it_should() -> None:
     assert max(gpu0) > 60  # type: ignore[operator] # floats by contract
     times = [point.time_ns for point in points]
     assert times == sorted(times)
+
+
+def gathered(seconds: Sequence[int], **faults: int) -> list[list[Point]]:
+    """What the plugin gives at these seconds on an appliance with these faults."""
+    config = SimulationConfig(seed="acme/dgx-1", **faults)  # type: ignore[arg-type] # by name
+    model = SimulatedAppliance(config, started_at=FIRST_AT)
+    model.add(training(0, 1))
+    plugin = SimulatedGPUPlugin(SimulatedGPUConfig(), PluginContext(simulation=model))
+    return [list(plugin.gather(after(second))) for second in seconds]
+
+
+def readings_of(points: list[Point], gpu: int, measurement: str = "gpu") -> list[Point]:
+    return [
+        point
+        for point in points
+        if point.measurement == measurement and point.tags["gpu"] == str(gpu)
+    ]
+
+
+def test_a_lost_gpu_says_so_and_nothing_else_with_one_event_at_the_start() -> None:
+    first, second = gathered([1, 2], lost_gpu=5)
+    assert [readings_of(points, 5)[0].fields for points in (first, second)] == [{"lost": 1}] * 2
+    [event] = readings_of(first, 5, "gpu_xid")
+    assert event.tags["xid"] == "79"
+    assert readings_of(second, 5, "gpu_xid") == []
+
+
+def test_memory_errors_come_every_three_hours() -> None:
+    hours = [3600 * hour for hour in range(13)]
+    events = [readings_of(points, 2, "gpu_xid") for points in gathered(hours, xid_gpu=2)]
+    # At the start, and whenever three more hours are full.
+    assert sum(len(points) for points in events) == 5
+
+
+def test_an_nvlink_that_is_down_is_missing_from_the_active_ones() -> None:
+    [points] = gathered([1], nvlink_down_gpu=1)
+    links = [readings_of(points, gpu)[0].fields for gpu in (0, 1)]
+    assert [(one["nvlinks"], one["nvlinks_active"]) for one in links] == [(18, 18), (18, 17)]
+
+
+def test_users_of_gpus_are_told_every_ten_seconds() -> None:
+    first, second, third = gathered([1, 3, 11], stray_gpu=7)
+    owners = {
+        (point.tags["gpu"], point.tags["owner"])
+        for point in first
+        if point.measurement == "gpu_process"
+    }
+    assert owners == {("0", "job"), ("1", "job"), ("7", "host")}
+    assert [point for point in second if point.measurement == "gpu_process"] == []
+    assert len([point for point in third if point.measurement == "gpu_process"]) == 3
+
+
+def test_a_stray_program_holds_memory() -> None:
+    [points] = gathered([1], stray_gpu=7)
+    assert float(readings_of(points, 7)[0].fields["memory_used_bytes"]) > 6 * GIB
+
+
+def test_the_past_of_a_lost_gpu_is_that_of_a_working_one() -> None:
+    config = replace(CONFIG, lost_gpu=5, xid_gpu=None)
+    step = timedelta(minutes=10)
+    points = list(history(config, start_at=FIRST_AT, end_at=FIRST_AT + step, step=step))
+    assert "utilization_percent" in readings_of(points, 5)[0].fields

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
+from jobqueue.executors.health import HealthState as ToldState
 from tenants.appliances import (
     appliance_names,
     bump_generation,
@@ -18,7 +19,7 @@ from tenants.appliances import (
     revoke_appliance,
     undrain_appliance,
 )
-from tenants.models import Appliance, ApplianceState, Tenant
+from tenants.models import Appliance, ApplianceState, HealthState, Tenant
 from tenants.scope import Scope
 from tests.cast import NOON, Cast, make_appliance, scope_of
 
@@ -41,6 +42,37 @@ def test_a_heartbeat_brings_any_appliance_online(session: Session, gpu01: Applia
         assert (gpu01.state, gpu01.last_seen_at) == (ApplianceState.ONLINE, now)
         assert gpu01.clock_skew_seconds == -2.0
         assert gpu01.inventory == {"hostname": "gpu-01"}
+
+
+def test_a_heartbeat_brings_health_and_one_without_makes_it_unknown(
+    session: Session, gpu01: Appliance
+) -> None:
+    for health, state in (
+        ({"state": "degraded", "appliance_class": "8 x flagship"}, HealthState.DEGRADED),
+        ({"state": "failed"}, HealthState.FAILED),
+        (None, None),
+    ):
+        record_heartbeat(
+            session, gpu01.id, inventory={}, agent_version="0.1.0", sent_at=NOON, now=NOON,
+            health=health,
+        )  # fmt: skip
+        session.refresh(gpu01)
+        assert (gpu01.health, gpu01.health_state) == (health, state)
+
+
+def test_a_list_is_narrowed_by_health(session: Session, cast: Cast, gpu01: Appliance) -> None:
+    for name, state in (("gpu-02", HealthState.FAILED), ("gpu-03", HealthState.HEALTHY)):
+        make_appliance(session, gpu01.tenant, name).health_state = state
+    session.flush()
+    scope = scope_of(cast.bob)
+    assert [a.name for a in list_appliances(session, scope, health=HealthState.FAILED).items] == [
+        "gpu-02"
+    ]
+    assert [a.name for a in list_appliances(session, scope, health="unknown").items] == ["gpu-01"]
+
+
+def test_the_states_of_health_are_those_that_agents_tell() -> None:
+    assert {state.value for state in HealthState} == {state.value for state in ToldState}
 
 
 def test_a_heartbeat_does_not_bring_a_revoked_appliance_back(

@@ -1,0 +1,1 @@
+"""What `vedette agent check` looks at."""

@@ -1,0 +1,1 @@
+"""Runs the attempts that the portal wants on this appliance's executor."""

@@ -1,0 +1,110 @@
+"""Puts together what brings samples away: access points, TLS, target and sender."""
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+from collector.buffering.buffer import DiskBuffer
+from collector.config import AgentConfig
+from collector.identity import Identity
+from collector.sending.addresses import PortalAddresses
+from collector.sending.probes import AccessPointProber
+from collector.sending.sender import Sender
+from collector.sending.targets import APITarget, InfluxDBTarget, WriteTarget
+from collector.sending.tls import TLSContexts, TLSFiles
+from collector.sending.undeliverable import UndeliverableLines
+from core.clock import Clock
+
+UNDELIVERABLE_NAME = "undeliverable.log"
+BUFFER_NAME = "buffer"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What brings samples away.
+
+    Attributes:
+        addresses: the access points, which link and sender share.
+        tls: trust and client certificate, which they share too.
+        sender: drains the buffer.
+        prober: asks the access points; None where there is only one.
+    """
+
+    addresses: PortalAddresses
+    tls: TLSContexts
+    sender: Sender
+    prober: AccessPointProber | None
+
+
+def build_buffer(config: AgentConfig, *, clock: Clock) -> DiskBuffer:
+    """Return the buffer that the configuration asks for."""
+    return DiskBuffer(
+        config.data_dir / BUFFER_NAME,
+        max_bytes=config.buffer_max_bytes,
+        max_age_seconds=config.buffer_max_age_seconds,
+        clock=clock,
+        backlog_points_per_second=config.backlog_points_per_second,
+    )
+
+
+def build_delivery(
+    config: AgentConfig,
+    identity: Identity | None,
+    buffer: DiskBuffer,
+    *,
+    clock: Clock,
+    random: Random | None = None,
+) -> Delivery:
+    """Return the sender to the portal, or to the InfluxDB that stands in its place.
+
+    Args:
+        config: says where to.
+        identity: proves to a portal who this is; not needed for an InfluxDB.
+        buffer: what is to be sent.
+        clock: the time.
+        random: jitter of the waits.
+    """
+    tls = build_tls(config)
+    urls = config.portal_urls if config.influxdb is None else [config.influxdb.url]
+    addresses = PortalAddresses(urls)
+    sender = Sender(
+        buffer,
+        addresses,
+        _build_target(config, identity, tls=tls, environ=os.environ),
+        clock=clock,
+        undeliverable=UndeliverableLines(config.data_dir / UNDELIVERABLE_NAME),
+        random=random,
+    )
+    prober = None
+    if len(addresses) > 1:
+        timeout_seconds = config.request_timeout_seconds
+        prober = AccessPointProber(addresses, tls=tls, timeout_seconds=timeout_seconds)
+    return Delivery(addresses, tls, sender, prober)
+
+
+def build_tls(config: AgentConfig) -> TLSContexts:
+    """Return whom the configuration trusts and what certificate it shows."""
+    return TLSContexts(
+        TLSFiles(config.ca_file, config.client_certificate_file, config.client_key_file)
+    )
+
+
+def _build_target(
+    config: AgentConfig, identity: Identity | None, *, tls: TLSContexts, environ: Mapping[str, str]
+) -> WriteTarget:
+    if config.influxdb is not None:
+        return InfluxDBTarget(
+            config.influxdb,
+            appliance=config.name or socket.gethostname(),
+            tls=tls,
+            timeout_seconds=config.request_timeout_seconds,
+            environ=environ,
+        )
+    return APITarget(
+        token=identity.agent_token if identity is not None else "",
+        tls=tls,
+        timeout_seconds=config.request_timeout_seconds,
+        environ=environ,
+    )

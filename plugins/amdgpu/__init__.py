@@ -1,0 +1,5 @@
+"""AMD GPUs."""
+
+from plugins.amdgpu.reader import AMDGPUPlugin
+
+__all__ = ["AMDGPUPlugin"]

@@ -1,0 +1,198 @@
+"""Readings of modules that were written for collectd's python plugin, unchanged.
+
+The plugin is read in a child process of its own, so modules may do there what they did in
+collectd: keep global state, start threads, hang.
+"""
+
+import importlib
+import socket
+import sys
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from core.clock import NS_PER_SECOND, Clock, to_ns, utc_now
+from plugins.base import Metric, PluginContext, PluginError, PluginTraits, PluginUnavailableError
+from plugins.collectd.complaints import Complaints
+from plugins.collectd.mapping import NOTIFICATION_METRICS, PointMapper
+from plugins.collectd.types_db import load_types
+from plugins.collectd.values import Notification, Severity, ValueList
+from plugins.collectd_python.config_nodes import module_node
+from plugins.collectd_python.daemon import LOG_WARNING, NAME_PREFIX, Daemon
+from plugins.collectd_python.dispatched import DispatchedNotification, DispatchedValues
+from plugins.collectd_python.module import build_module, installed
+from plugins.collectd_python.reads import Reads
+from timeseries.points import Point
+
+READ_WAIT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectdPythonConfig:
+    """Which modules are loaded, and with what configuration.
+
+    Attributes:
+        module_paths: folders where modules are looked for before Python's own.
+        imports: modules to import; those named in `modules` when empty.
+        modules: the name of each block `<Module NAME>` to what stands in it.
+        types_db: files of types beside the common ones and those of an installed collectd.
+        read_interval_seconds: how often a module is read that gives no interval.
+        log_traces: whether the log shows the traceback of what a module raises.
+    """
+
+    module_paths: tuple[Path, ...] = ()
+    imports: tuple[str, ...] = ()
+    modules: dict[str, dict[str, Any]] = field(default_factory=dict)
+    types_db: tuple[Path, ...] = ()
+    read_interval_seconds: Annotated[float, Meta(gt=0)] = 10.0
+    log_traces: bool = True
+
+    def needs_child(self, context: PluginContext) -> bool:
+        """Return whether there is anything to load; without it no child process is started."""
+        del context
+        return bool(self.imports or self.modules)
+
+
+class CollectdPythonPlugin:
+    """One point for each dispatched `Values`; see README.md."""
+
+    name: ClassVar[str] = "collectd_python"
+    config_class: ClassVar[type] = CollectdPythonConfig
+    traits: ClassVar[PluginTraits] = PluginTraits(child="collectd_python")
+    metrics: ClassVar[tuple[Metric, ...]] = NOTIFICATION_METRICS
+
+    def __init__(
+        self, config: CollectdPythonConfig, context: PluginContext, *, clock: Clock = utc_now
+    ) -> None:
+        del context
+        self._config = config
+        self._clock = clock
+        self._complaints = Complaints("collectd_python", unit="values")
+        self._undo = ExitStack()
+        self._daemon: Daemon | None = None
+        self._reads: Reads | None = None
+        self._mapper: PointMapper | None = None
+
+    def gather(self, now: datetime) -> Iterable[Point]:
+        """Call the read callbacks that are due, and return what was dispatched since the last time.
+
+        Raises:
+            PluginUnavailableError: no modules are configured.
+            PluginError: a file of types can't be read, or none of the modules could be loaded.
+        """
+        names = self._config.imports or tuple(self._config.modules)
+        if not names:
+            raise PluginUnavailableError("no modules are configured")
+        if self._daemon is None or self._reads is None or self._mapper is None:
+            self._daemon, self._reads, self._mapper = self._start(names)
+        if self._daemon.callbacks.is_empty():
+            raise PluginError(f"none of {', '.join(names)} registered anything; see the log")
+        self._reads.run_due(now, wait_seconds=READ_WAIT_SECONDS)
+        return self._points(self._daemon, self._mapper, now)
+
+    def close(self) -> None:
+        """Call the shutdown callbacks and forget the modules."""
+        if self._daemon is not None:
+            self._daemon.flush(None, 0, None)
+            for callback in list(self._daemon.callbacks.shutdown):
+                self._daemon.call(callback, "shutdown")
+        self._undo.close()
+
+    def _start(self, names: Iterable[str]) -> tuple[Daemon, Reads, PointMapper]:
+        """Do what collectd does when it starts: import, configure, initialise."""
+        types, hostname = load_types(self._config.types_db), socket.gethostname()
+        daemon = Daemon(
+            types,
+            hostname=hostname,
+            interval_seconds=self._config.read_interval_seconds,
+            log_traces=self._config.log_traces,
+            clock=self._clock,
+        )
+        self._undo.enter_context(installed(build_module(daemon)))
+        self._find_modules_in(self._config.module_paths)
+        for name in names:
+            self._import(name, daemon)
+        for name, table in self._config.modules.items():
+            _configure(name, table, daemon)
+        for callback in list(daemon.callbacks.init):
+            daemon.call(callback, "init")
+        return daemon, Reads(daemon), PointMapper(types, host=hostname)
+
+    def _find_modules_in(self, folders: Iterable[Path]) -> None:
+        before = list(sys.path)
+        sys.path[:0] = [str(folder) for folder in folders]
+        self._undo.callback(_restore_path, before)
+
+    def _import(self, name: str, daemon: Daemon) -> None:
+        is_new = name not in sys.modules
+        try:
+            with daemon.speaking_for(name):
+                importlib.import_module(name)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - one must not stop the others
+            daemon.log_exception(name, "importing module", error)
+        if is_new:
+            self._undo.callback(sys.modules.pop, name, None)
+
+    def _points(self, daemon: Daemon, mapper: PointMapper, now: datetime) -> list[Point]:
+        points: list[Point] = []
+        for item in daemon.drain():
+            if isinstance(item, DispatchedNotification):
+                points += _notification_points(item, mapper)
+                continue
+            try:
+                point = mapper.point(
+                    _value_list(item), now_ns=to_ns(now), interval_seconds=item.interval
+                )
+            except PluginError as error:
+                self._complaints.note(str(error))
+            else:
+                points += [point] if point is not None else []
+        self._complaints.drop(daemon.dropped)
+        daemon.dropped = 0
+        self._complaints.flush()
+        return points
+
+
+def _configure(name: str, table: dict[str, Any], daemon: Daemon) -> None:
+    wanted = (NAME_PREFIX + name).lower()
+    callback = next((one for one in daemon.callbacks.config if one.name.lower() == wanted), None)
+    if callback is not None:
+        daemon.call(callback, "config", module_node(name, table))
+    elif table:
+        with daemon.speaking_for(name):
+            daemon.log(LOG_WARNING, "it has a configuration, but registered no config callback")
+
+
+def _value_list(item: DispatchedValues) -> ValueList:
+    return ValueList(
+        identity=item.identity,
+        values=item.values,
+        time_ns=round(item.time * NS_PER_SECOND),
+        interval_seconds=item.interval,
+    )
+
+
+def _notification_points(item: DispatchedNotification, mapper: PointMapper) -> list[Point]:
+    names, time_ns = item.identity, round(item.time * NS_PER_SECOND)
+    if item.severity not in list(Severity):
+        return []
+    notification = Notification(
+        severity=Severity(item.severity),
+        message=item.message,
+        time_ns=time_ns,
+        host=names.host,
+        plugin=names.plugin,
+        plugin_instance=names.plugin_instance,
+        type=names.type,
+        type_instance=names.type_instance,
+    )
+    return [mapper.notification(notification, now_ns=time_ns)]
+
+
+def _restore_path(before: list[str]) -> None:
+    sys.path[:] = before

@@ -1,0 +1,5 @@
+"""Docker containers."""
+
+from plugins.containers.reader import ContainersPlugin
+
+__all__ = ["ContainersPlugin"]

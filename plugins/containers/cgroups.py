@@ -1,0 +1,172 @@
+"""A container's figures, from the kernel's control groups (both versions) and its network.
+
+A process names its groups in `/proc/PID/cgroup`: `0::/PATH` under version 2, a line for each
+controller under version 1. Where both are mounted, version 1 has the controllers.
+
+Source: the kernel's Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+CONTROLLERS = ("cpuacct", "memory", "pids", "blkio")
+# Version 1 says "no limit" by the largest number of pages that fits.
+UNLIMITED_BYTES = 2**60
+_READ_BYTES = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a container uses; None where the kernel does not say or sets no bound."""
+
+    cpu_seconds: float | None = None
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    processes: int | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnifiedGroup:
+    """A container's group under version 2."""
+
+    folder: Path
+
+    def read(self) -> Use:
+        """Return its figures now."""
+        used = _integer(self.folder / "memory.current")
+        io = _text(self.folder / "io.stat").split()
+        usage_usec = _value(self.folder / "cpu.stat", "usage_usec")
+        return Use(
+            cpu_seconds=None if usage_usec is None else usage_usec / 1e6,
+            memory_bytes=_resident(used, self.folder / "memory.stat", "inactive_file"),
+            memory_limit_bytes=_limit(self.folder / "memory.max"),
+            processes=_integer(self.folder / "pids.current"),
+            read_bytes=_sum_after(io, "rbytes="),
+            written_bytes=_sum_after(io, "wbytes="),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SplitGroup:
+    """A container's groups under version 1, a folder for each controller."""
+
+    folders: Mapping[str, Path]
+
+    def read(self) -> Use:
+        """Return its figures now."""
+        memory = self.folders["memory"]
+        used = _integer(memory / "memory.usage_in_bytes")
+        nanoseconds = _integer(self.folders["cpuacct"] / "cpuacct.usage")
+        io = _text(self.folders["blkio"] / "blkio.throttle.io_service_bytes").splitlines()
+        return Use(
+            cpu_seconds=None if nanoseconds is None else nanoseconds / 1e9,
+            memory_bytes=_resident(used, memory / "memory.stat", "total_inactive_file"),
+            memory_limit_bytes=_limit(memory / "memory.limit_in_bytes"),
+            processes=_integer(self.folders["pids"] / "pids.current"),
+            read_bytes=_sum_of(io, "Read"),
+            written_bytes=_sum_of(io, "Write"),
+        )
+
+
+Group = UnifiedGroup | SplitGroup
+
+
+def find_group(pid: int, container_id: str, *, proc: Path, sys: Path) -> Group | None:
+    """Return the groups of a container's process; None when the process is not the container's.
+
+    A process that the container moved into a group of its own is found under the container's.
+    """
+    root = sys / "fs" / "cgroup"
+    paths: dict[str, str] = {}
+    for line in _text(proc / str(pid) / "cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if (own := _up_to(path, container_id)) is not None:
+            paths |= dict.fromkeys(controllers.split(","), own.lstrip("/"))
+    if "memory" in paths:
+        return SplitGroup({name: root / name / paths.get(name, "-") for name in CONTROLLERS})
+    if "" in paths:
+        return UnifiedGroup(root / paths[""])
+    return None
+
+
+def network_bytes(pid: int, *, proc: Path) -> tuple[int, int] | None:
+    """Return bytes received and sent by the network of a process, loopback left out.
+
+    None when the process is gone.
+    """
+    text = _text(proc / str(pid) / "net" / "dev")
+    if not text:
+        return None
+    received = sent = 0
+    for line in text.splitlines()[2:]:
+        interface, _, figures = line.partition(":")
+        if interface.strip() != "lo":
+            columns = figures.split()
+            received += int(columns[0])
+            sent += int(columns[8])
+    return received, sent
+
+
+def _up_to(path: str, container_id: str) -> str | None:
+    parts = path.split("/")
+    for index, part in enumerate(parts):
+        if container_id in part:
+            return "/".join(parts[: index + 1])
+    return None
+
+
+def _text(path: Path) -> str:
+    """Return a file of the kernel's, or "" when it is gone or not there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, _READ_BYTES).decode("ascii", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def _integer(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _limit(path: Path) -> int | None:
+    limit = _integer(path)
+    return limit if limit is not None and limit < UNLIMITED_BYTES else None
+
+
+def _value(path: Path, key: str) -> int | None:
+    """Return the number behind a key in lines of `key number`."""
+    for line in _text(path).splitlines():
+        name, _, number = line.partition(" ")
+        if name == key:
+            return int(number)
+    return None
+
+
+def _resident(used: int | None, stat: Path, cache_key: str) -> int | None:
+    """Return memory as `docker stats` counts it: page cache that can be dropped is left out."""
+    if used is None:
+        return None
+    return max(0, used - (_value(stat, cache_key) or 0))
+
+
+def _sum_after(words: Iterable[str], prefix: str) -> int | None:
+    """Return the sum over devices of `rbytes=N`; None when no device is named."""
+    numbers = [int(word.removeprefix(prefix)) for word in words if word.startswith(prefix)]
+    return sum(numbers) if numbers else None
+
+
+def _sum_of(lines: Iterable[str], operation: str) -> int | None:
+    """Return the sum over devices of `8:0 Read N`; None when no device is named."""
+    found = [parts for line in lines if len(parts := line.split()) == 3 and parts[1] == operation]  # noqa: PLR2004 - device, operation, bytes
+    return sum(int(parts[2]) for parts in found) if found else None

@@ -1,0 +1,188 @@
+"""Docker containers of this host: what each uses, and how many there are in each state.
+
+The engine is asked which containers there are; the figures come from the kernel.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from core.clock import to_ns
+from jobqueue.executors.base import JOB_LABEL
+from plugins.base import (
+    Metric,
+    PluginContext,
+    PluginError,
+    PluginTraits,
+    PluginUnavailableError,
+    counters,
+    gauges,
+    matches_any,
+    present,
+    rates,
+)
+from plugins.containers.cgroups import Group, find_group, network_bytes
+from plugins.containers.engine import Engine, ListedContainer
+from plugins.rates import CounterRates
+from timeseries.points import FieldValue, Point
+
+# Less than the usual interval, so that a reading that comes a little early still lists.
+LIST_EVERY = timedelta(seconds=8)
+STATES = ("running", "paused", "exited", "created", "restarting", "dead")
+WITH_FIGURES = frozenset({"running", "paused", "restarting"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainersConfig:
+    """Which containers to leave out of `container`; `containers` counts them all.
+
+    Attributes:
+        skip_names: shell patterns of containers' names.
+        skip_images: shell patterns of images.
+    """
+
+    skip_names: tuple[str, ...] = ()
+    skip_images: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A container with where its figures are; no `group` while it has no process."""
+
+    listed: ListedContainer
+    restarts: int
+    pid: int = 0
+    group: Group | None = None
+
+    @property
+    def has_own_network(self) -> bool:
+        """Return whether its interfaces are not those of the host or of another container."""
+        mode = self.listed.host_config.network_mode
+        return mode != "host" and not mode.startswith("container:")
+
+
+class ContainersPlugin:
+    """One point for each container that runs, and one that counts all."""
+
+    name: ClassVar[str] = "containers"
+    config_class: ClassVar[type] = ContainersConfig
+    traits: ClassVar[PluginTraits] = PluginTraits(own_thread=True)
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        *gauges(
+            {
+                "cpu_percent": ("percent", "time on the CPUs; 100 for each core in use"),
+                "memory_bytes": ("bytes", "memory in use, without page cache that can be dropped"),
+                "memory_limit_bytes": ("bytes", "bound of its memory; absent where there is none"),
+                "processes": ("", "processes and their threads, as docker stats counts PIDS"),
+            }
+        ),
+        *rates(
+            {
+                "read_bytes_per_second": ("bytes/s", "read from disks"),
+                "written_bytes_per_second": ("bytes/s", "written to disks"),
+                "received_bytes_per_second": ("bytes/s", "received; absent on the host's network"),
+                "sent_bytes_per_second": ("bytes/s", "sent; absent on the host's network"),
+            }
+        ),
+        *counters({"restarts": ("", "how often the engine started it again")}),
+        *gauges({state: ("", f"containers that are {state}") for state in STATES}),
+    )
+
+    def __init__(self, config: ContainersConfig, context: PluginContext) -> None:
+        self._config = config
+        self._context = context
+        self._engine = Engine(context.docker_url)
+        self._rates = CounterRates()
+        self._listed: list[ListedContainer] = []
+        self._listed_at: datetime | None = None
+        self._watched: dict[str, _Watched] = {}
+
+    def gather(self, now: datetime) -> Iterable[Point]:
+        """Return the readings; the engine is asked every few seconds only."""
+        if self._listed_at is None or abs(now - self._listed_at) >= LIST_EVERY:
+            self._list()
+            self._listed_at = now
+        job_of = self._context.job_of_container()
+        points = [Point("containers", {}, self._counts(), to_ns(now))]
+        for container_id, watched in self._watched.items():
+            tags = {"container": watched.listed.name, "image": watched.listed.image}
+            job = job_of.get(container_id) or (watched.listed.labels or {}).get(JOB_LABEL)
+            if job:
+                tags["job"] = job
+            points.append(Point("container", tags, self._fields(watched, now), to_ns(now)))
+        return points
+
+    def close(self) -> None:
+        """Close the connection to the engine."""
+        self._engine.close()
+
+    def _list(self) -> None:
+        try:
+            self._listed = self._engine.containers()
+        except PluginUnavailableError as error:
+            if self._listed_at is None:
+                raise
+            # It was here: an engine that restarts is back long before a missing one is looked for.
+            raise PluginError(str(error)) from error
+        watched = (self._watch(listed) for listed in self._listed if self._is_wanted(listed))
+        self._watched = {one.listed.id: one for one in watched if one is not None}
+        self._rates.keep_only(set(self._watched))
+
+    def _is_wanted(self, listed: ListedContainer) -> bool:
+        return (
+            listed.state in WITH_FIGURES
+            and not matches_any(listed.name, self._config.skip_names)
+            and not matches_any(listed.image, self._config.skip_images)
+        )
+
+    def _watch(self, listed: ListedContainer) -> _Watched | None:
+        """Return the container with its groups; the engine is asked when its process is another."""
+        known = self._watched.get(listed.id)
+        if known is not None and listed.state != "restarting":
+            group = self._group(known.pid, listed)
+            if group is not None:
+                return _Watched(listed, known.restarts, known.pid, group)
+        inspected = self._engine.inspect(listed.id)
+        if inspected is None:
+            return None
+        pid = inspected.state.pid
+        return _Watched(listed, inspected.restart_count, pid, self._group(pid, listed))
+
+    def _group(self, pid: int, listed: ListedContainer) -> Group | None:
+        if pid == 0:
+            return None
+        return find_group(pid, listed.id, proc=self._context.proc, sys=self._context.sys)
+
+    def _counts(self) -> dict[str, FieldValue]:
+        states = [listed.state for listed in self._listed]
+        return {state: states.count(state) for state in STATES}
+
+    def _fields(self, watched: _Watched, now: datetime) -> dict[str, FieldValue]:
+        fields: dict[str, FieldValue] = {"restarts": watched.restarts}
+        if watched.group is None:
+            return fields
+        use = watched.group.read()
+        traffic = (
+            network_bytes(watched.pid, proc=self._context.proc) if watched.has_own_network else None
+        )
+        received, sent = traffic or (None, None)
+        grown = {
+            "cpu_percent": None if use.cpu_seconds is None else 100 * use.cpu_seconds,
+            "read_bytes_per_second": use.read_bytes,
+            "written_bytes_per_second": use.written_bytes,
+            "received_bytes_per_second": received,
+            "sent_bytes_per_second": sent,
+        }
+        measured = {name: float(value) for name, value in grown.items() if value is not None}
+        return {
+            **present(
+                {
+                    "memory_bytes": use.memory_bytes,
+                    "memory_limit_bytes": use.memory_limit_bytes,
+                    "processes": use.processes,
+                }
+            ),
+            **(self._rates.rates(watched.listed.id, measured, now=now) or {}),
+            **fields,
+        }

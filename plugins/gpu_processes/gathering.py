@@ -1,0 +1,197 @@
+"""The processes on each GPU or MIG slice, summed up by owner."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from core.clock import to_ns
+from plugins.base import PluginContext, PluginRestartError
+from plugins.gpu_processes.owners import Owner, Owners
+from plugins.nvml.calls import Calls
+from plugins.nvml.library import Device, GPULostError, LibraryStaleError, NVMLLibrary, pynvml
+from plugins.nvml.slices import find_slices, is_mig_enabled
+from timeseries.points import FieldValue, Point
+
+LEARN_AGAIN = timedelta(hours=1)
+MICROS_PER_SECOND = 1_000_000
+NS_PER_MICRO = 1000
+WHOLE_PERCENT = 100
+LISTS = (
+    pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
+    pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
+    pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
+)
+OLDER_LISTS = (
+    pynvml.nvmlDeviceGetComputeRunningProcesses_v2,
+    pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
+)
+
+
+@dataclass(slots=True)
+class _Use:
+    """What the processes of one owner use of one GPU; None is not known."""
+
+    processes: int = 0
+    memory_bytes: int | None = None
+    percent: float | None = None
+
+    def add(self, memory_bytes: int | None, percent: float | None) -> None:
+        self.processes += 1
+        if memory_bytes is not None:
+            self.memory_bytes = (self.memory_bytes or 0) + memory_bytes
+        if percent is not None:
+            self.percent = min(float(WHOLE_PERCENT), (self.percent or 0.0) + percent)
+
+    def fields(self) -> dict[str, FieldValue]:
+        fields: dict[str, FieldValue] = {"processes": self.processes}
+        if self.memory_bytes is not None:
+            fields["memory_used_bytes"] = self.memory_bytes
+        if self.percent is not None:
+            fields["utilization_percent"] = round(self.percent, 1)
+        return fields
+
+
+@dataclass(slots=True)
+class _Target:
+    """A GPU or slice that processes may use."""
+
+    tags: dict[str, str]
+    calls: Calls
+    memory_of: dict[int, int | None] = field(default_factory=dict)
+    percent_of: dict[int, float] | None = None
+
+
+class Gathering:
+    """Keeps NVML open between readings."""
+
+    def __init__(self, context: PluginContext, *, skip_uuids: Collection[str]) -> None:
+        self._library = NVMLLibrary()
+        self._owners = Owners(context.proc, context.job_of_container)
+        self._skip_uuids = skip_uuids
+        self._calls: dict[str, Calls] = {}
+        self._learned_at: datetime | None = None
+        self._samples: dict[str, _Samples] = {}
+
+    def points(self, now: datetime) -> list[Point]:
+        """Return a point for each GPU or slice and owner.
+
+        Raises:
+            PluginUnavailableError: there is no driver or no GPU.
+            PluginRestartError: only a new process can load the driver's new library.
+            PluginError: the driver does not answer.
+        """
+        try:
+            targets = self._read(now)
+        except LibraryStaleError:
+            self.close()
+            targets = self._read_again(now)
+        pids = {pid for target in targets for pid in target.memory_of}
+        owners = self._owners.of(pids)
+        return [point for target in targets for point in _points(target, owners, now)]
+
+    def close(self) -> None:
+        """Let NVML go."""
+        self._calls, self._learned_at = {}, None
+        self._library.close()
+
+    def _read_again(self, now: datetime) -> list[_Target]:
+        try:
+            return self._read(now)
+        except LibraryStaleError as error:
+            self.close()
+            # Other plugins of this process hold NVML open, or its library is too old for good.
+            raise PluginRestartError(f"NVML can't be opened again here: {error}") from error
+
+    def _read(self, now: datetime) -> list[_Target]:
+        if self._learned_at is None or now - self._learned_at >= LEARN_AGAIN:
+            self._calls, self._learned_at = {}, now
+        targets = []
+        for device in self._library.devices():
+            try:
+                targets += [self._fill(one, now) for one in self._targets(device)]
+            except GPULostError:
+                continue  # the nvml plugin says so
+        return targets
+
+    def _targets(self, device: Device) -> Iterator[_Target]:
+        if device.uuid in self._skip_uuids:
+            return
+        calls = self._calls_to(device.uuid, device.handle)
+        own = {"gpu": str(device.index), "uuid": device.uuid}
+        if not is_mig_enabled(calls):
+            yield _Target(own, calls)
+            return
+        for one in find_slices(calls):
+            if one.uuid not in self._skip_uuids:
+                yield _Target({**own, "uuid": one.uuid}, self._calls_to(one.uuid, one.handle))
+
+    def _calls_to(self, uuid: str, handle: object) -> Calls:
+        known = self._calls.setdefault(uuid, Calls(handle))
+        known.handle = handle
+        return known
+
+    def _fill(self, target: _Target, now: datetime) -> _Target:
+        lists = [target.calls.ask(one) for one in LISTS]
+        if lists[0] is None:  # drivers before 510
+            lists = [target.calls.ask(one) for one in OLDER_LISTS]
+        target.memory_of = _memory_by_pid(one for found in lists for one in found or ())
+        if target.memory_of:
+            target.percent_of = self._use_by_pid(target, now)
+        return target
+
+    def _use_by_pid(self, target: _Target, now: datetime) -> dict[int, float] | None:
+        """Return the mean use of each process since the last reading; None if not supported."""
+        first_us = to_ns(now) // NS_PER_MICRO - MICROS_PER_SECOND
+        samples = self._samples.setdefault(target.tags["uuid"], _Samples(first_us))
+        uses = target.calls.ask(samples)
+        if uses is None:
+            return None
+        percents: dict[int, list[int]] = defaultdict(list)
+        for pid, percent in uses:
+            percents[pid].append(percent)
+        return {pid: sum(values) / len(values) for pid, values in percents.items()}
+
+
+class _Samples:
+    """The driver's samples of processes' use of one GPU: each is given once.
+
+    Args:
+        since_us: the driver's time of the last sample that is not wanted, in microseconds.
+    """
+
+    def __init__(self, since_us: int) -> None:
+        self._since_us = since_us
+
+    def __call__(self, handle: object) -> list[tuple[int, int]]:
+        """Return process and percent of each new sample."""
+        try:
+            samples = list(pynvml.nvmlDeviceGetProcessUtilization(handle, self._since_us))
+        except pynvml.NVMLError as error:
+            if error.value in {pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND}:
+                return []  # nothing ran since then
+            raise
+        # The driver pads its answer with entries that were never filled.
+        new = [one for one in samples if one.timeStamp > self._since_us]
+        self._since_us = max((one.timeStamp for one in new), default=self._since_us)
+        return [(one.pid, one.smUtil) for one in new if one.smUtil <= WHOLE_PERCENT]
+
+
+def _memory_by_pid(processes: Iterable[pynvml.c_nvmlProcessInfo_t]) -> dict[int, int | None]:
+    """Return GPU memory by process; one that computes and draws is listed twice, and is one."""
+    memory_of: dict[int, int | None] = {}
+    for process in processes:
+        before, used = memory_of.get(process.pid), process.usedGpuMemory
+        known = [int(one) for one in (before, used) if one is not None]
+        memory_of[process.pid] = max(known) if known else None
+    return memory_of
+
+
+def _points(target: _Target, owners: Mapping[int, Owner], now: datetime) -> Iterator[Point]:
+    uses: dict[Owner, _Use] = defaultdict(_Use)
+    for pid, memory_bytes in target.memory_of.items():
+        if pid in owners:
+            percent = None if target.percent_of is None else target.percent_of.get(pid, 0.0)
+            uses[owners[pid]].add(memory_bytes, percent)
+    for owner, use in uses.items():
+        yield Point("gpu_process", {**target.tags, **owner.tags()}, use.fields(), to_ns(now))

@@ -1,0 +1,99 @@
+"""Whose a process is: from its control group to its container, from there to its job."""
+
+import logging
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+# Docker, containerd, CRI-O and Podman all name a container's control group by its id, with the
+# cgroupfs driver (`/docker/ID`) as with systemd's (`docker-ID.scope`).
+_CONTAINER_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+SHORT_ID_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who a process belongs to; what does not apply is empty."""
+
+    kind: str
+    job: str = ""
+    container: str = ""
+
+    def tags(self) -> dict[str, str]:
+        """Return the tags of its points."""
+        tags = {"owner": self.kind, "job": self.job, "container": self.container}
+        return {name: value for name, value in tags.items() if value}
+
+
+HOST = Owner("host")
+
+
+def container_ids(cgroup: str) -> list[str]:
+    """Return the ids of the containers that a process is in, outermost first.
+
+    Args:
+        cgroup: `/proc/PID/cgroup`, of version 1 or 2.
+    """
+    return list(dict.fromkeys(_CONTAINER_ID.findall(cgroup)))
+
+
+class Owners:
+    """Finds the owner of each process, and tells the log of those that belong to no job.
+
+    Args:
+        proc: the kernel's process files.
+        job_of_container: gives container id to the id of the job that it runs.
+    """
+
+    def __init__(self, proc: Path, job_of_container: Callable[[], Mapping[str, str]]) -> None:
+        self._proc = proc
+        self._job_of_container = job_of_container
+        self._external: set[int] = set()
+        self._unreadable: set[int] = set()
+
+    def of(self, pids: Collection[int]) -> dict[int, Owner]:
+        """Return the owner of each process that is still there.
+
+        One whose files can't be read has ended since. When the driver names it again the next
+        time, it is there after all and hidden from this process: then it is the host's.
+        """
+        jobs = self._job_of_container()
+        owners: dict[int, Owner] = {}
+        unreadable = set()
+        for pid in set(pids) - {os.getpid(), os.getppid()}:
+            cgroup = self._read(pid, "cgroup")
+            if cgroup is not None:
+                owners[pid] = _owner(cgroup, jobs)
+            else:
+                unreadable.add(pid)
+                if pid in self._unreadable:
+                    owners[pid] = HOST
+        self._unreadable = unreadable
+        self._tell(owners)
+        return owners
+
+    def _tell(self, owners: Mapping[int, Owner]) -> None:
+        external = {pid for pid, owner in owners.items() if owner.kind != "job"}
+        for pid in sorted(external - self._external):
+            name = (self._read(pid, "comm") or "?").strip()
+            where = f"container {owners[pid].container}" if owners[pid].container else "the host"
+            log.info("process %d (%s) of %s uses a GPU and belongs to no job", pid, name, where)
+        self._external = external
+
+    def _read(self, pid: int, name: str) -> str | None:
+        try:
+            return (self._proc / str(pid) / name).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+
+
+def _owner(cgroup: str, jobs: Mapping[str, str]) -> Owner:
+    ids = container_ids(cgroup)
+    for container in ids:
+        if container in jobs:
+            return Owner("job", jobs[container], container[:SHORT_ID_DIGITS])
+    return Owner("container", container=ids[0][:SHORT_ID_DIGITS]) if ids else HOST

@@ -1,0 +1,111 @@
+"""Asking one device, and remembering what it does not support.
+
+A card refuses the same calls every time, and each refusal costs as much as an answer. What is
+remembered is forgotten with the object, which is made anew when NVML or the MIG mode changes and
+every hour.
+"""
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from plugins.nvml.library import is_refusal, pynvml, raise_if_fatal
+
+FieldKey = tuple[int, int]
+"""A field's id and its scope: the link, where the field has one for each link, else 0."""
+
+# nvmlFieldValue_t: field, scope, timestamp, latency, value type, return code, value.
+_FIELD_VALUE = struct.Struct("IIqqIIQ")
+_WIDE = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+_MASK_OF_TYPE = {
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: 0xFFFF_FFFF,
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: 0xFFFF,
+}
+_SIGN_OF_TYPE = {
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: 1 << 31,
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: 1 << 63,
+}
+
+
+class Calls:
+    """Calls to one device that give None for what it does not support or fails to say now."""
+
+    def __init__(self, handle: Any) -> None:  # noqa: ANN401 - NVML's own handle
+        self.handle = handle
+        self._refused: set[tuple[object, ...]] = set()
+
+    def ask(self, call: Callable[..., Any], *args: int) -> Any:  # noqa: ANN401 - as NVML's
+        """Return what `call(handle, *args)` answers, or None.
+
+        Raises:
+            GPULostError: the GPU is gone.
+            LibraryStaleError: NVML must be opened again.
+        """
+        key = (call, *args)
+        if key in self._refused:
+            return None
+        try:
+            return call(self.handle, *args)
+        except pynvml.NVMLError as error:
+            raise_if_fatal(error)
+            if is_refusal(error):
+                self._refused.add(key)
+            return None
+
+
+class FieldBatch:
+    """Field values of one device, all read in one call with one buffer.
+
+    NVIDIA's wrapper fills a new buffer for each reading, which takes six times as long.
+    """
+
+    def __init__(self, calls: Calls, keys: Iterable[FieldKey]) -> None:
+        self._calls = calls
+        self._fill(list(keys))
+
+    def read(self) -> dict[FieldKey, int]:
+        """Return the values that this device supports.
+
+        Raises:
+            GPULostError: the GPU is gone.
+            LibraryStaleError: NVML must be opened again.
+        """
+        if not self._count or self._calls.ask(self._call) is None:
+            return {}
+        values: dict[FieldKey, int] = {}
+        refused: set[FieldKey] = set()
+        for field, scope, _, _, kind, code, value in _FIELD_VALUE.iter_unpack(self._buffer):
+            if code == pynvml.NVML_SUCCESS:
+                values[field, scope] = value if kind == _WIDE else _number(kind, value)
+            else:
+                error = pynvml.NVMLError(code)
+                raise_if_fatal(error)
+                if is_refusal(error):
+                    refused.add((field, scope))
+        if refused:
+            self._fill([key for key in self._keys if key not in refused])
+        return values
+
+    def _fill(self, keys: list[FieldKey]) -> None:
+        self._keys, self._count = keys, len(keys)
+        self._buffer = (pynvml.c_nvmlFieldValue_t * self._count)()
+        for entry, (field, scope) in zip(self._buffer, keys, strict=True):
+            entry.fieldId, entry.scopeId = field, scope
+
+    def _call(self, handle: Any) -> bool:  # noqa: ANN401 - NVML's own handle
+        try:
+            function = pynvml.nvmlLib.nvmlDeviceGetFieldValues
+        except AttributeError:  # drivers before 384
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND) from None
+        code = function(handle, self._count, self._buffer)
+        if code != pynvml.NVML_SUCCESS:
+            raise pynvml.NVMLError(code)
+        return True
+
+
+def _number(kind: int, value: int) -> int:
+    """Return the value of NVML's union, whose unused bytes hold anything."""
+    if kind in _SIGN_OF_TYPE:
+        sign = _SIGN_OF_TYPE[kind]
+        return (value & (sign - 1)) - (value & sign)
+    return value & _MASK_OF_TYPE.get(kind, 0xFFFF_FFFF_FFFF_FFFF)

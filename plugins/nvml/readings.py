@@ -1,0 +1,218 @@
+"""What is read of a GPU each time, beside its links: one function for each group of fields.
+
+A value of None is not supported, or failed this time, and its field is left out.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from plugins.nvml.calls import Calls, FieldKey
+from plugins.nvml.library import memory_info, pynvml
+from timeseries.points import FieldValue
+
+MEGA = 1_000_000
+MILLI = 1000
+Fields = dict[str, FieldValue | None]
+Ask = Callable[..., Any]
+
+BY_HEAT = (
+    pynvml.nvmlClocksEventReasonSwThermalSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown
+)
+BY_POWER = pynvml.nvmlClocksEventReasonSwPowerCap
+BY_HARDWARE = (
+    pynvml.nvmlClocksEventReasonHwSlowdown | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A counter that is read with the batch of field values, or by its own call without them."""
+
+    name: str
+    field: int
+    call: Callable[..., Any]
+    arguments: tuple[int, ...] = ()
+
+
+def retired_page_count(handle: Any, cause: int) -> int:  # noqa: ANN401 - NVML's own handle
+    """Return how many pages of memory were retired for a cause."""
+    return len(pynvml.nvmlDeviceGetRetiredPages_v2(handle, cause))
+
+
+COUNTERS = (
+    Counter(
+        "ecc_corrected_volatile", pynvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL,
+        pynvml.nvmlDeviceGetTotalEccErrors,
+        (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_VOLATILE_ECC),
+    ),
+    Counter(
+        "ecc_uncorrected_volatile", pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL,
+        pynvml.nvmlDeviceGetTotalEccErrors,
+        (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC),
+    ),
+    Counter(
+        "ecc_corrected_aggregate", pynvml.NVML_FI_DEV_ECC_SBE_AGG_TOTAL,
+        pynvml.nvmlDeviceGetTotalEccErrors,
+        (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_AGGREGATE_ECC),
+    ),
+    Counter(
+        "ecc_uncorrected_aggregate", pynvml.NVML_FI_DEV_ECC_DBE_AGG_TOTAL,
+        pynvml.nvmlDeviceGetTotalEccErrors,
+        (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_AGGREGATE_ECC),
+    ),
+    Counter(
+        "retired_pages_single_bit", pynvml.NVML_FI_DEV_RETIRED_SBE, retired_page_count,
+        (pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,),
+    ),
+    Counter(
+        "retired_pages_double_bit", pynvml.NVML_FI_DEV_RETIRED_DBE, retired_page_count,
+        (pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR,),
+    ),
+    Counter(
+        "retired_pages_pending", pynvml.NVML_FI_DEV_RETIRED_PENDING,
+        pynvml.nvmlDeviceGetRetiredPagesPendingStatus,
+    ),
+    Counter(
+        "pcie_replays", pynvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER,
+        pynvml.nvmlDeviceGetPcieReplayCounter,
+    ),
+)  # fmt: skip
+ENERGY = pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION
+MEMORY_TEMPERATURE = pynvml.NVML_FI_DEV_MEMORY_TEMP
+BATCH_KEYS: tuple[FieldKey, ...] = (
+    *((counter.field, 0) for counter in COUNTERS),
+    (ENERGY, 0),
+    (MEMORY_TEMPERATURE, 0),
+)
+
+
+def read_gpu(calls: Calls, batch: Mapping[FieldKey, int]) -> Fields:
+    """Return the fields of all groups.
+
+    Raises:
+        GPULostError: the GPU is gone.
+        LibraryStaleError: NVML must be opened again.
+    """
+    ask = calls.ask
+    return {
+        **_use(ask),
+        **memory_fields(ask(memory_info)),
+        **_heat(ask, batch),
+        **_power(ask, batch),
+        **_clocks(ask),
+        **_throttling(ask),
+        **_errors(ask, batch),
+        "pcie_generation": ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
+        "pcie_width": ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+        "compute_mode": ask(pynvml.nvmlDeviceGetComputeMode),
+        "persistence_mode": ask(pynvml.nvmlDeviceGetPersistenceMode),
+    }
+
+
+def memory_fields(memory: Any) -> Fields:  # noqa: ANN401 - NVML's memory structure
+    """Return the fields of a GPU's or a slice's memory."""
+    if memory is None:
+        return {}
+    total, used = int(memory.total), int(memory.used)
+    return {
+        "memory_total_bytes": total,
+        "memory_used_bytes": used,
+        "memory_reserved_bytes": getattr(memory, "reserved", None),
+        "memory_free_bytes": int(memory.free),
+        "memory_used_percent": round(100.0 * used / total, 3) if total else None,
+    }
+
+
+def die_celsius(ask: Ask) -> int | None:
+    """Return the temperature of the die."""
+    celsius = ask(pynvml.nvmlDeviceGetTemperatureV, pynvml.NVML_TEMPERATURE_GPU)
+    if celsius is None:  # drivers before 570
+        celsius = ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU)
+    return None if celsius is None else int(celsius)
+
+
+def scaled(value: float | None, factor: float) -> float | None:
+    """Return a value in another unit, None when there is none."""
+    return None if value is None else float(value * factor)
+
+
+def _use(ask: Ask) -> Fields:
+    rates = ask(pynvml.nvmlDeviceGetUtilizationRates)
+    encoder = ask(pynvml.nvmlDeviceGetEncoderUtilization)
+    decoder = ask(pynvml.nvmlDeviceGetDecoderUtilization)
+    return {
+        "utilization_percent": None if rates is None else float(rates.gpu),
+        "memory_utilization_percent": None if rates is None else float(rates.memory),
+        "encoder_utilization_percent": None if encoder is None else float(encoder[0]),
+        "decoder_utilization_percent": None if decoder is None else float(decoder[0]),
+    }
+
+
+def _heat(ask: Ask, batch: Mapping[FieldKey, int]) -> Fields:
+    memory_celsius = batch.get((MEMORY_TEMPERATURE, 0))
+    return {
+        "temperature_celsius": scaled(die_celsius(ask), 1),
+        # Cards without a sensor in their memory say 0 here.
+        "memory_temperature_celsius": float(memory_celsius) if memory_celsius else None,
+        "fan_percent": scaled(ask(pynvml.nvmlDeviceGetFanSpeed), 1),
+    }
+
+
+def _power(ask: Ask, batch: Mapping[FieldKey, int]) -> Fields:
+    millijoules = batch.get((ENERGY, 0))
+    if millijoules is None:
+        millijoules = ask(pynvml.nvmlDeviceGetTotalEnergyConsumption)
+    milliwatts = ask(pynvml.nvmlDeviceGetPowerUsage)
+    limit_milliwatts = ask(pynvml.nvmlDeviceGetEnforcedPowerLimit)
+    return {
+        "power_watts": None if milliwatts is None else milliwatts / MILLI,
+        "power_limit_watts": None if limit_milliwatts is None else limit_milliwatts / MILLI,
+        "energy_joules": None if millijoules is None else millijoules / MILLI,
+    }
+
+
+def _clocks(ask: Ask) -> Fields:
+    def hertz(domain: int) -> int | None:
+        megahertz = ask(pynvml.nvmlDeviceGetClockInfo, domain)
+        return None if megahertz is None else int(megahertz) * MEGA
+
+    state = ask(pynvml.nvmlDeviceGetPerformanceState)
+    return {
+        "sm_clock_hertz": hertz(pynvml.NVML_CLOCK_SM),
+        "memory_clock_hertz": hertz(pynvml.NVML_CLOCK_MEM),
+        "graphics_clock_hertz": hertz(pynvml.NVML_CLOCK_GRAPHICS),
+        "video_clock_hertz": hertz(pynvml.NVML_CLOCK_VIDEO),
+        "performance_state": None if state == pynvml.NVML_PSTATE_UNKNOWN else state,
+    }
+
+
+def _throttling(ask: Ask) -> Fields:
+    reasons = ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons)
+    if reasons is None:  # drivers before 535
+        reasons = ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)
+    if reasons is None:
+        return {}
+    return {
+        "throttled": int(bool(reasons & (BY_HEAT | BY_POWER | BY_HARDWARE))),
+        "throttled_by_heat": int(bool(reasons & BY_HEAT)),
+        "throttled_by_power": int(bool(reasons & BY_POWER)),
+        "throttled_by_hardware": int(bool(reasons & BY_HARDWARE)),
+        "clocks_idle": int(bool(reasons & pynvml.nvmlClocksEventReasonGpuIdle)),
+        "clocks_set_by_user": int(
+            bool(reasons & pynvml.nvmlClocksEventReasonApplicationsClocksSetting)
+        ),
+        "throttle_reasons": int(reasons),
+    }
+
+
+def _errors(ask: Ask, batch: Mapping[FieldKey, int]) -> Fields:
+    fields: Fields = {}
+    for counter in COUNTERS:
+        value = batch.get((counter.field, 0))
+        fields[counter.name] = ask(counter.call, *counter.arguments) if value is None else value
+    rows = ask(pynvml.nvmlDeviceGetRemappedRows)
+    if rows is not None:
+        fields["remapped_rows_corrected"], fields["remapped_rows_uncorrected"] = rows[:2]
+        fields["remapped_rows_pending"], fields["remapped_rows_failed"] = rows[2:]
+    return fields

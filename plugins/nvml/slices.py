@@ -1,0 +1,68 @@
+"""MIG: the slices that a GPU is cut into, each with memory and multiprocessors of its own."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from plugins.nvml.calls import Calls
+from plugins.nvml.library import memory_info, pynvml
+from plugins.nvml.readings import Fields, memory_fields
+
+# These a GPU has and a slice has not.
+_WHOLE_GPU_ONLY = ("memory_reserved_bytes",)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One MIG instance; `model` ends with its profile, such as `MIG 1g.10gb`."""
+
+    index: int
+    uuid: str
+    model: str
+    handle: Any
+    multiprocessors: int | None
+
+
+def is_mig_enabled(calls: Calls) -> bool | None:
+    """Return whether the GPU is cut into slices, None when it can't be.
+
+    Raises:
+        GPULostError: the GPU is gone.
+        LibraryStaleError: NVML must be opened again.
+    """
+    modes = calls.ask(pynvml.nvmlDeviceGetMigMode)
+    return None if modes is None else modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+
+
+def find_slices(calls: Calls) -> list[Slice]:
+    """Return the slices of a GPU in MIG mode, which may come, go and change at any time.
+
+    Raises:
+        GPULostError: the GPU is gone.
+        LibraryStaleError: NVML must be opened again.
+    """
+    found = []
+    for index in range(calls.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount) or 0):
+        handle = calls.ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, index)
+        own = None if handle is None else Calls(handle)
+        uuid = None if own is None else own.ask(pynvml.nvmlDeviceGetUUID)
+        if own is not None and uuid is not None:
+            found.append(_describe(own, index, str(uuid)))
+    return found
+
+
+def slice_fields(one: Slice) -> Fields:
+    """Return the fields of `gpu_slice`."""
+    fields = memory_fields(Calls(one.handle).ask(memory_info))
+    own = {name: value for name, value in fields.items() if name not in _WHOLE_GPU_ONLY}
+    return {**own, "multiprocessors": one.multiprocessors}
+
+
+def _describe(calls: Calls, index: int, uuid: str) -> Slice:
+    attributes = calls.ask(pynvml.nvmlDeviceGetAttributes_v2)
+    return Slice(
+        index=index,
+        uuid=uuid,
+        model=str(calls.ask(pynvml.nvmlDeviceGetName) or "MIG"),
+        handle=calls.handle,
+        multiprocessors=None if attributes is None else int(attributes.multiprocessorCount),
+    )

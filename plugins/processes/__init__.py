@@ -1,0 +1,5 @@
+"""Processes by state."""
+
+from plugins.processes.reader import ProcessesPlugin
+
+__all__ = ["ProcessesPlugin"]

@@ -1,0 +1,143 @@
+"""The simulated GPUs' readings as points, named as the plugins nvml and gpu_processes name them."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from core.clock import to_ns
+from plugins.simulation.appliance import SimulatedAppliance
+from plugins.simulation.config import GIB, SimulationConfig
+from plugins.simulation.gpu import MEMORY_CLOCK_HERTZ, RESERVED_BYTES, GPUReading
+from timeseries.points import FieldValue, Point
+
+XID_EVERY_SECONDS = 3 * 3600
+XID_OF_MEMORY = 94
+XID_OF_LOSS = 79
+STRAY_BYTES = 6 * GIB
+MEMORY_WARMER_CELSIUS = 9.0
+PCIE_BYTES_PER_SECOND = 42e6
+NVLINK_BYTES_PER_SECOND = 1.1e9
+
+
+def gpu_points(model: SimulatedAppliance, now: datetime, *, is_brief: bool = False) -> list[Point]:
+    """Return measurement `gpu`; `is_brief` leaves out what hardly anybody looks for in the past."""
+    time_ns = to_ns(now)
+    points = []
+    for index, (uuid, reading) in enumerate(model.read(now).gpus.items()):
+        tags = {"gpu": str(index), "uuid": uuid, "model": model.config.gpu_model}
+        fields = _main_fields(index, reading, model.config)
+        if index == model.config.lost_gpu:
+            fields = {"lost": 1}
+        elif not is_brief:
+            fields |= _other_fields(index, reading, model.config)
+        points.append(Point("gpu", tags, fields, time_ns))
+    return points
+
+
+def process_points(
+    model: SimulatedAppliance, now: datetime, *, holders: Mapping[str, str]
+) -> Iterator[Point]:
+    """Yield measurement `gpu_process`: the processes of jobs, and the stray one.
+
+    `holders` gives GPU UUID to the id of the job that holds it.
+    """
+    for index, (uuid, reading) in enumerate(model.read(now).gpus.items()):
+        if index == model.config.lost_gpu:
+            continue
+        tags = {"gpu": str(index), "uuid": uuid}
+        if reading.is_held:
+            held = max(0, reading.memory_used_bytes - RESERVED_BYTES)
+            job = {"job": holders[uuid]} if uuid in holders else {}
+            owner = {"owner": "job"} | job
+            yield _process(tags | owner, held, reading.utilization_percent, now)
+        if index == model.config.stray_gpu:
+            yield _process(tags | {"owner": "host"}, STRAY_BYTES, 0.0, now)
+
+
+def xid_points(
+    config: SimulationConfig, now: datetime, *, before: datetime | None
+) -> Iterator[Point]:
+    """Yield measurement `gpu_xid`: what the driver reported since `before`, None since it began."""
+    if before is None and config.lost_gpu is not None:
+        yield _xid(config, config.lost_gpu, XID_OF_LOSS, now)
+    if config.xid_gpu is not None and (before is None or _turn(before) != _turn(now)):
+        yield _xid(config, config.xid_gpu, XID_OF_MEMORY, now)
+
+
+def _turn(at: datetime) -> int:
+    return int(at.timestamp() // XID_EVERY_SECONDS)
+
+
+def _process(tags: dict[str, str], held_bytes: int, percent: float, now: datetime) -> Point:
+    fields: dict[str, FieldValue] = {
+        "processes": 1,
+        "memory_used_bytes": held_bytes,
+        "utilization_percent": percent,
+    }
+    return Point("gpu_process", tags, fields, to_ns(now))
+
+
+def _xid(config: SimulationConfig, index: int, code: int, now: datetime) -> Point:
+    tags = {"gpu": str(index), "uuid": config.gpu_uuids[index], "xid": str(code)}
+    return Point("gpu_xid", tags, {"events": 1}, to_ns(now))
+
+
+def _main_fields(
+    index: int, reading: GPUReading, config: SimulationConfig
+) -> dict[str, FieldValue]:
+    """Return the fields that everybody looks at; `fan_percent` is absent, as on real servers
+    cooled by air from the chassis."""
+    used = _used_bytes(index, reading, config)
+    return {
+        "utilization_percent": reading.utilization_percent,
+        "memory_utilization_percent": reading.memory_utilization_percent,
+        "memory_total_bytes": config.gpu_memory_bytes,
+        "memory_used_bytes": used,
+        "memory_used_percent": round(100 * used / config.gpu_memory_bytes, 3),
+        "temperature_celsius": reading.temperature_celsius,
+        "power_watts": reading.power_watts,
+        "power_limit_watts": config.power_limit_watts,
+        "sm_clock_hertz": reading.sm_clock_hertz,
+        "memory_clock_hertz": MEMORY_CLOCK_HERTZ,
+        "throttled": int(reading.is_throttled),
+    }
+
+
+def _other_fields(
+    index: int, reading: GPUReading, config: SimulationConfig
+) -> dict[str, FieldValue]:
+    used = _used_bytes(index, reading, config)
+    share = reading.utilization_percent / 100
+    links_up = config.nvlinks - (index == config.nvlink_down_gpu)
+    return {
+        "memory_reserved_bytes": RESERVED_BYTES,
+        "memory_free_bytes": max(0, config.gpu_memory_bytes - used - RESERVED_BYTES),
+        "memory_temperature_celsius": reading.temperature_celsius + MEMORY_WARMER_CELSIUS,
+        "energy_joules": reading.energy_joules,
+        "sm_clock_max_hertz": config.sm_clock_hertz,
+        "performance_state": 0,
+        "throttled_by_heat": int(reading.is_throttled),
+        "throttled_by_power": 0,
+        "throttled_by_hardware": 0,
+        "clocks_idle": int(reading.utilization_percent == 0),
+        "pcie_generation": config.pcie_generation,
+        "pcie_generation_max": config.pcie_generation,
+        "pcie_width": 16,
+        "pcie_width_max": 16,
+        "pcie_received_bytes_per_second": round(PCIE_BYTES_PER_SECOND * share, 1),
+        "pcie_sent_bytes_per_second": round(0.2 * PCIE_BYTES_PER_SECOND * share, 1),
+        "nvlinks": config.nvlinks,
+        "nvlinks_active": links_up,
+        "nvlink_received_bytes_per_second": round(NVLINK_BYTES_PER_SECOND * links_up * share, 1),
+        "nvlink_sent_bytes_per_second": round(NVLINK_BYTES_PER_SECOND * links_up * share, 1),
+        "ecc_enabled": 1,
+        "ecc_corrected_volatile": 0,
+        "ecc_uncorrected_volatile": 0,
+        "remapped_rows_pending": 0,
+        "remapped_rows_failed": 0,
+        "lost": 0,
+    }
+
+
+def _used_bytes(index: int, reading: GPUReading, config: SimulationConfig) -> int:
+    stray = STRAY_BYTES if index == config.stray_gpu else 0
+    return min(config.gpu_memory_bytes, reading.memory_used_bytes + stray)

@@ -1,0 +1,5 @@
+"""Speed of the line to the access point."""
+
+from plugins.speedtest.reader import SpeedtestPlugin
+
+__all__ = ["SpeedtestPlugin"]

@@ -1,0 +1,181 @@
+"""The agent behind a door that asks for a client certificate: nginx before the real gateway."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from collector.buffering.buffer import DiskBuffer
+from collector.buffering.frames import Frame
+from collector.config import AgentConfig
+from collector.enrolment import enroll
+from collector.errors import PortalRefusedError, PortalUnreachableError
+from collector.identity import Identity
+from collector.sending.delivery import Delivery, build_buffer, build_delivery
+from collector.sending.link import PortalLink
+from collector.sending.sender import Outcome
+from core.clock import to_ns, utc_now
+from jobqueue.executors.wire import Heartbeat, Inventory
+from tests.fixtures.certificates import Authority, Pair
+from tests.house import House, make_house, serving
+from tests.integration.nginx import nginx
+
+INVENTORY = Inventory(hostname="dgx-1")
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """The address behind which the gateway stands, and who may come in."""
+
+    house: House
+    url: str
+    authority: Authority
+    identity: Identity
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    folder = tmp_path_factory.mktemp("door")
+    authority = Authority(folder / "certificates", "authority")
+    house = make_house(folder)
+    with (
+        serving(house),
+        nginx(
+            folder / "nginx",
+            upstream=house.url,
+            server=authority.issue("server"),
+            client_authority=authority.certificate,
+        ) as url,
+    ):
+        identity = enroll(
+            portal_url=house.url,
+            token=house.enrolment_secret("acme"),
+            name="dgx-1",
+            inventory=INVENTORY,
+            data_dir=folder / "agent",
+        )
+        yield Door(house, url, authority, identity)
+
+
+class Appliance:
+    """What of an agent speaks to the portal, with one sample that waits."""
+
+    def __init__(self, door: Door, data_dir: Path, *, ca_file: Path, own: Pair | None) -> None:
+        config = AgentConfig(
+            portal_urls=[door.url],
+            data_dir=data_dir,
+            ca_file=ca_file,
+            client_certificate_file=own.certificate if own else None,
+            client_key_file=own.key if own else None,
+        )
+        self.buffer: DiskBuffer = build_buffer(config, clock=utc_now)
+        self.delivery: Delivery = build_delivery(config, door.identity, self.buffer, clock=utc_now)
+        self.link = PortalLink(
+            self.delivery.addresses,
+            agent_token=door.identity.agent_token,
+            tls=self.delivery.tls,
+        )
+        now_ns = to_ns(utc_now())
+        self.buffer.append(Frame(b"load load1=0.5 %d" % now_ns, 1, now_ns))
+
+    def send(self) -> Outcome:
+        return self.delivery.sender.send_next().outcome
+
+    def beat(self) -> None:
+        beat = Heartbeat(agent_version="0", sent_at_ns=to_ns(utc_now()), inventory=INVENTORY)
+        self.link.heartbeat(beat)
+
+    def close(self) -> None:
+        self.delivery.sender.close()
+        self.link.close()
+        self.buffer.close()
+
+
+def test_an_agent_with_a_certificate_comes_in(door: Door, tmp_path: Path) -> None:
+    own = door.authority.issue("agent")
+    appliance = Appliance(door, tmp_path, ca_file=door.authority.certificate, own=own)
+    assert appliance.send() is Outcome.SENT
+    appliance.beat()
+    assert appliance.buffer.points == 0
+    appliance.close()
+
+
+@pytest.mark.parametrize(
+    ("signed_by", "says"),
+    [
+        ("nobody", "No required SSL certificate was sent"),
+        ("another authority", "The SSL certificate error"),
+    ],
+)
+def test_an_agent_without_the_right_certificate_keeps_its_samples_and_says_why(
+    door: Door, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, signed_by: str, says: str
+) -> None:
+    other = Authority(tmp_path / "other", "other").issue("agent")
+    own = None if signed_by == "nobody" else other
+    appliance = Appliance(door, tmp_path, ca_file=door.authority.certificate, own=own)
+    with caplog.at_level(logging.WARNING):
+        assert appliance.send() is Outcome.FAILED
+    assert appliance.buffer.points == 1
+    assert says in caplog.text
+    assert "client_certificate_file" in caplog.text
+    with pytest.raises(PortalRefusedError, match=says):
+        appliance.beat()
+    appliance.close()
+
+
+def test_a_portal_that_can_not_be_trusted_gets_nothing(
+    door: Door, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger = Authority(tmp_path / "stranger", "stranger")
+    own = door.authority.issue("agent")
+    appliance = Appliance(door, tmp_path, ca_file=stranger.certificate, own=own)
+    with caplog.at_level(logging.WARNING):
+        assert appliance.send() is Outcome.FAILED
+    assert appliance.buffer.points == 1
+    assert "certificate verify failed" in caplog.text
+    assert "set ca_file" in caplog.text
+    with pytest.raises(PortalUnreachableError, match=r"certificate verify failed.*set ca_file"):
+        appliance.beat()
+    appliance.close()
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(door: Door, tmp_path: Path) -> None:
+    own = Authority(tmp_path / "other", "other").issue("agent")
+    appliance = Appliance(door, tmp_path, ca_file=door.authority.certificate, own=own)
+    assert appliance.send() is Outcome.FAILED
+    renewed = door.authority.issue("renewed")
+    renewed.certificate.replace(own.certificate)
+    renewed.key.replace(own.key)
+    assert appliance.send() is Outcome.SENT
+    appliance.beat()
+    appliance.close()
+
+
+def test_the_command_enrols_through_the_door_and_the_check_is_content(
+    door: Door, tmp_path: Path
+) -> None:
+    own = door.authority.issue("enrolling")
+    files = [
+        *("--ca-file", door.authority.certificate),
+        *("--client-certificate", own.certificate, "--client-key", own.key),
+    ]
+    secret = door.house.enrolment_secret("acme")
+    refused = vedette_agent("enroll", door.url, secret, "--data-dir", tmp_path, *files[:2])
+    assert refused.returncode == 1
+    assert "No required SSL certificate was sent" in refused.stderr
+    enrolled = vedette_agent("enroll", door.url, secret, "--data-dir", tmp_path, *files)
+    assert enrolled.returncode == 0, enrolled.stderr
+    tmp_path.chmod(0o700)
+    checked = vedette_agent("check", "--data-dir", tmp_path)
+    assert checked.returncode == 0, checked.stdout
+
+
+def vedette_agent(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", "agent", *map(str, arguments)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip

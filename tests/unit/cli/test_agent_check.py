@@ -1,0 +1,188 @@
+"""`vedette agent check`: one line a check, and what to do where something is not in order."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from collector.checking.checks import check_appliance
+from collector.checking.findings import Finding, Verdict
+from collector.config import AgentConfig
+from collector.identity import Identity, save_identity
+from core.clock import utc_now
+from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal
+from tests.servers import free_port
+
+
+@pytest.fixture
+def portal() -> Iterator[RecordingPortal]:
+    with RecordingPortal() as portal:
+        yield portal
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    identity = Identity(appliance_id="appliance-1", tenant_id="acme", agent_token=AGENT_TOKEN)
+    save_identity(tmp_path, identity)
+    return tmp_path
+
+
+def findings(
+    home: Path, *urls: str, now: datetime | None = None, **settings: object
+) -> dict[str, Finding]:
+    """Return what is found, by what was looked at."""
+    fields: dict[str, object] = {"executor": "none", "buffer_max_bytes": 2**20, **settings}
+    config = AgentConfig(portal_urls=list(urls), data_dir=home, **fields)  # type: ignore[arg-type] # as named
+    found = check_appliance(config, clock=utc_now if now is None else lambda: now)
+    return {finding.what: finding for finding in found}
+
+
+def write_config(home: Path, url: str, *lines: str) -> Path:
+    path = home / "agent.toml"
+    first = [f'portal_urls = ["{url}"]', f'data_dir = "{home}"', 'executor = "none"']
+    path.write_text("\n".join([*first, *lines]), encoding="utf-8")
+    return path
+
+
+def vedette_check(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", "agent", "check", *arguments],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_an_appliance_in_order_is_said_to_be(home: Path, portal: RecordingPortal) -> None:
+    found = findings(home, portal.url)
+    assert {finding.verdict for finding in found.values()} == {Verdict.OK}
+    assert set(found) == {
+        "data folder",
+        "room",
+        "identity",
+        f"portal {portal.url}",
+        f"clock against {portal.url}",
+        f"identity at {portal.url}",
+    }
+    assert " ms" in found[f"portal {portal.url}"].says
+
+
+def test_a_portal_that_does_not_listen_fails(home: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    finding = findings(home, url)[f"portal {url}"]
+    assert finding.verdict is Verdict.FAIL
+    assert "Connection refused" in finding.says
+    assert "curl -i" in finding.advice
+
+
+def test_each_address_is_checked(home: Path, portal: RecordingPortal) -> None:
+    gone = f"http://127.0.0.1:{free_port()}"
+    found = findings(home, gone, portal.url)
+    assert found[f"portal {gone}"].verdict is Verdict.FAIL
+    assert found[f"portal {portal.url}"].verdict is Verdict.OK
+
+
+def test_a_name_without_an_address_is_told_from_a_portal_that_is_away(home: Path) -> None:
+    finding = findings(home, "http://portal.invalid")["portal http://portal.invalid"]
+    assert finding.verdict is Verdict.FAIL
+    assert "has no address" in finding.says
+
+
+def test_a_port_that_does_not_speak_tls_fails_without_a_traceback(
+    home: Path, portal: RecordingPortal
+) -> None:
+    url = portal.url.replace("http:", "https:")
+    assert findings(home, url)[f"portal {url}"].verdict is Verdict.FAIL
+
+
+def test_an_identity_that_the_portal_does_not_take_fails(
+    home: Path, portal: RecordingPortal
+) -> None:
+    revoked = Identity(appliance_id="appliance-1", tenant_id="acme", agent_token="revoked")
+    save_identity(home, revoked)
+    finding = findings(home, portal.url)[f"identity at {portal.url}"]
+    assert finding.verdict is Verdict.FAIL
+    assert "enrol again" in finding.advice
+
+
+def test_an_appliance_that_is_not_enrolled_fails_with_the_command(
+    tmp_path: Path, portal: RecordingPortal
+) -> None:
+    found = findings(tmp_path, portal.url)
+    assert found["identity"].verdict is Verdict.FAIL
+    assert "vedette agent enroll" in found["identity"].advice
+    assert f"identity at {portal.url}" not in found
+
+
+def test_a_secret_that_others_can_read_fails(home: Path, portal: RecordingPortal) -> None:
+    (home / "identity.json").chmod(0o644)
+    finding = findings(home, portal.url)["identity"]
+    assert finding.verdict is Verdict.FAIL
+    assert "chmod 600" in finding.advice
+
+
+@pytest.mark.parametrize(("seconds", "side"), [(60, "ahead"), (-60, "behind")])
+def test_a_clock_that_is_off_is_a_warning(
+    home: Path, portal: RecordingPortal, seconds: int, side: str
+) -> None:
+    now = datetime.now(UTC) + timedelta(seconds=seconds)
+    finding = findings(home, portal.url, now=now)[f"clock against {portal.url}"]
+    assert finding.verdict is Verdict.WARNING
+    assert f"s {side}" in finding.says
+
+
+def test_a_buffer_larger_than_the_disk_is_a_warning(home: Path, portal: RecordingPortal) -> None:
+    finding = findings(home, portal.url, buffer_max_bytes=2**60)["room"]
+    assert finding.verdict is Verdict.WARNING
+    assert "1024 PiB more" in finding.says
+
+
+@pytest.mark.parametrize(
+    ("executor", "verdict"), [("docker", Verdict.FAIL), ("auto", Verdict.WARNING)]
+)
+def test_a_missing_docker_engine_fails_only_where_it_is_asked_for(
+    home: Path, portal: RecordingPortal, executor: str, verdict: Verdict
+) -> None:
+    found = findings(home, portal.url, executor=executor, docker_url=f"unix://{home}/docker.sock")
+    assert found["Docker"].verdict is verdict
+
+
+def test_a_socket_that_answers_is_in_order(home: Path, portal: RecordingPortal) -> None:
+    path = home / "docker.sock"
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(path))
+        engine.listen()
+        found = findings(home, portal.url, executor="docker", docker_url=f"unix://{path}")
+    assert found["Docker"].verdict is Verdict.OK
+
+
+def test_the_command_prints_a_line_for_each_check(home: Path, portal: RecordingPortal) -> None:
+    write_config(home, portal.url, "buffer_max_bytes = 1048576")
+    result = vedette_check("--data-dir", str(home))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert [line[:2] for line in result.stdout.splitlines()] == ["ok"] * 7
+
+
+def test_the_command_fails_when_a_check_does(home: Path) -> None:
+    write_config(home, f"http://127.0.0.1:{free_port()}")
+    result = vedette_check("--data-dir", str(home))
+    assert result.returncode == 1
+    assert "FAIL" in result.stdout
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_all_faults_of_the_file_are_lines_of_the_check(home: Path) -> None:
+    write_config(home, "portal.example.com", "intervall_seconds = 5")
+    result = vedette_check("--data-dir", str(home))
+    assert result.returncode == 1
+    assert "an address starts with http://" in result.stdout
+    assert "did you mean interval_seconds?" in result.stdout
+
+
+def test_offline_only_the_file_is_looked_at(home: Path) -> None:
+    path = write_config(home, "http://portal.invalid")
+    result = vedette_check("--offline", str(path))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"{path} is in order.\n"

@@ -1,0 +1,119 @@
+"""Heartbeats: what they say the appliance has, and when the first one goes."""
+
+from pathlib import Path
+
+import pytest
+
+from collector.buffering.buffer import DiskBuffer
+from collector.heartbeats import Heartbeats, InventoryMemory
+from collector.sending.addresses import PortalAddresses
+from collector.sending.link import PortalLink
+from jobqueue.executors.wire import Inventory
+from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal
+from tests.unit.collector.conftest import HandClock
+
+DGX = Inventory(hostname="dgx-1", cpu_count=224)
+
+
+class Scene:
+    """Heartbeats of an appliance, sent to a recording portal by hand."""
+
+    def __init__(self, folder: Path, portal: RecordingPortal, clock: HandClock) -> None:
+        self.memory = InventoryMemory(folder)
+        self.is_waited_for = False
+        self.executors: list[str] = []
+        self.portal = portal
+        self._heartbeats = Heartbeats(
+            inventory=self.memory.best,
+            is_waited_for=lambda: self.is_waited_for,
+            executors=lambda: self.executors,
+            buffer=DiskBuffer(
+                folder / "buffer", max_bytes=1_000_000, max_age_seconds=3600, clock=clock
+            ),
+            clock=clock,
+        )
+
+    def beat(self) -> int:
+        """Look once; return how many heartbeats there are now."""
+        link = PortalLink(PortalAddresses([self.portal.url]), agent_token=AGENT_TOKEN)
+        try:
+            self._heartbeats.step(link, interval_seconds=10.0)
+        finally:
+            link.close()
+        return len(self.portal.recording.heartbeats)
+
+    @property
+    def last(self) -> Inventory:
+        return self.portal.recording.heartbeats[-1].inventory
+
+
+@pytest.fixture
+def scene(tmp_path: Path, portal: RecordingPortal, hand_clock: HandClock) -> Scene:
+    return Scene(tmp_path, portal, hand_clock)
+
+
+def test_a_heartbeat_carries_the_published_inventory_and_the_executors(scene: Scene) -> None:
+    scene.memory.publish(DGX)
+    scene.executors = ["docker"]
+    scene.beat()
+    assert (scene.last.hostname, scene.last.executors) == ("dgx-1", ["docker"])
+
+
+def test_heartbeats_keep_their_interval(scene: Scene, hand_clock: HandClock) -> None:
+    scene.memory.publish(DGX)
+    counts = []
+    for _ in range(21):
+        counts.append(scene.beat())
+        hand_clock.advance(1)
+    assert counts[0] == counts[9] == 1
+    assert counts[10] == counts[19] == 2
+    assert counts[20] == 3
+
+
+def test_a_change_of_the_executors_is_told_at_once(scene: Scene, hand_clock: HandClock) -> None:
+    scene.memory.publish(DGX)
+    scene.beat()
+    scene.executors = ["docker"]
+    hand_clock.advance(1)
+    assert scene.beat() == 2
+
+
+def test_a_clock_that_is_set_back_does_not_silence_the_agent(
+    scene: Scene, hand_clock: HandClock
+) -> None:
+    scene.memory.publish(DGX)
+    scene.beat()
+    hand_clock.advance(-3600)
+    assert scene.beat() == 2
+
+
+def test_the_first_heartbeat_waits_for_the_first_inventory(scene: Scene) -> None:
+    scene.is_waited_for = True
+    assert scene.beat() == 0
+    scene.memory.publish(DGX)
+    scene.is_waited_for = False
+    assert scene.beat() == 1
+
+
+def test_the_first_heartbeat_waits_no_longer_than_ten_seconds(
+    scene: Scene, hand_clock: HandClock
+) -> None:
+    scene.is_waited_for = True
+    scene.beat()
+    hand_clock.advance(9)
+    assert scene.beat() == 0
+    hand_clock.advance(1)
+    assert scene.beat() == 1
+    assert scene.last.cpu_count >= 1
+
+
+def test_an_inventory_is_remembered_over_a_restart(scene: Scene, tmp_path: Path) -> None:
+    scene.memory.publish(DGX)
+    assert InventoryMemory(tmp_path).best() == DGX
+
+
+def test_a_damaged_memory_is_replaced_by_a_look_at_the_host(scene: Scene, tmp_path: Path) -> None:
+    (tmp_path / "inventory.json").write_bytes(b'{"hostname": 5')
+    assert InventoryMemory(tmp_path).best().hostname
+    scene.memory.publish(DGX)
+    assert InventoryMemory(tmp_path).best() == DGX

@@ -1,0 +1,75 @@
+"""From points to the buffer: flushed in time, from any thread, and never twice."""
+
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from collector.buffering.buffer import DiskBuffer
+from collector.samples import SampleFlow
+from collector.usage import OwnUsage, process_cpu_seconds, resident_bytes
+from tests.unit.collector.conftest import HandClock
+from timeseries.points import Point
+
+POINT = Point("cpu", {}, {"usage_percent": 1.0}, 1_772_366_400_000_000_000)
+
+
+@pytest.fixture
+def flow(buffer: DiskBuffer, hand_clock: HandClock) -> SampleFlow:
+    return SampleFlow(buffer, flush_interval_seconds=5.0, monotonic=hand_clock.seconds)
+
+
+def test_points_are_flushed_at_the_interval(
+    flow: SampleFlow, buffer: DiskBuffer, hand_clock: HandClock
+) -> None:
+    assert flow.flush_when_due() == 5.0
+    flow.add([POINT])
+    hand_clock.advance(3)
+    assert flow.flush_when_due() == 2.0
+    assert buffer.points == 0
+    hand_clock.advance(2)
+    flow.flush_when_due()
+    assert buffer.points == 1
+
+
+def test_a_flush_that_is_nearly_due_is_done_with_the_readings(
+    flow: SampleFlow, buffer: DiskBuffer, hand_clock: HandClock
+) -> None:
+    flow.flush_when_due()
+    flow.add([POINT])
+    hand_clock.advance(4.9)
+    assert flow.flush_when_due() == 5.0
+    assert buffer.points == 1
+
+
+def test_no_point_is_lost_or_doubled_between_threads(flow: SampleFlow, buffer: DiskBuffer) -> None:
+    def add() -> None:
+        for _ in range(500):
+            flow.add([POINT])
+
+    threads = [Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        flow.flush()
+    flow.flush()
+    assert buffer.points == 2000
+
+
+def test_a_point_that_can_not_be_written_does_not_take_the_others_with_it(
+    flow: SampleFlow, buffer: DiskBuffer
+) -> None:
+    bad = Point("cpu", {}, {"usage_percent": float("nan")}, POINT.time_ns)
+    flow.add([POINT, bad, POINT])
+    flow.flush()
+    assert buffer.points == 2
+
+
+def test_the_agents_own_use_counts_its_children(tmp_path: Path) -> None:
+    del tmp_path
+    usage = OwnUsage(lambda: [1, 2**22 + 1])
+    fields = usage.fields()
+    assert fields["cpu_percent"] >= 0.0
+    assert fields["resident_bytes"] == pytest.approx(resident_bytes(), rel=0.2)
+    assert process_cpu_seconds(2**22 + 1) == 0.0
+    assert process_cpu_seconds(1) > 0.0
