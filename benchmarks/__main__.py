@@ -1,0 +1,40 @@
+"""All benchmarks, one after the other: `python -m benchmarks [--quick] [--folder FOLDER]`.
+
+Each document is kept in the folder; all together are printed as one.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from benchmarks import agent_beside_collectd, partition, plugins
+from benchmarks.figures import keep_document
+from benchmarks.gateway import HOST_PLUGINS
+
+FOLDER = Path("var/bench")
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="A few seconds of each: to see that they run.")
+@click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
+def main(*, quick: bool, folder: Path) -> None:
+    """Run all benchmarks and print one JSON document."""
+    runs: dict[str, Callable[[], dict[str, object]]] = {
+        "plugins": lambda: plugins.measure(plugins.QUICK if quick else plugins.FULL, HOST_PLUGINS),
+        "agent_beside_collectd": lambda: agent_beside_collectd.measure(
+            agent_beside_collectd.QUICK if quick else agent_beside_collectd.FULL
+        ),
+        "partition": lambda: partition.measure(partition.QUICK if quick else partition.FULL),
+    }
+    found = {}
+    for name, run in runs.items():
+        click.echo(f"• {name}", err=True)
+        found[name] = run()
+        keep_document(found[name], folder / f"{name}.json")
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

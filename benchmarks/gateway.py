@@ -1,0 +1,148 @@
+"""A Vedette server for a benchmark, and the agents that speak to it."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.processes import BenchmarkError, answers, free_port, python, running, wait_until
+from cli.bootstrap import enrolment_secret, prepare_demo
+from cli.composition import open_database
+from collector.identity import Identity, save_identity
+from core.clock import utc_now
+from core.settings import ServerSettings
+from timeseries.open_store import open_store
+from timeseries.store import Aggregate, RangeQuery
+
+TENANT = "acme"
+ENROL_SECONDS = 60
+HOST_PLUGINS = (
+    "cpu", "memory", "swap", "load", "disk", "diskio", "network", "processes", "uptime", "sensors",
+)  # fmt: skip
+OTHER_PLUGINS = (
+    "nvml", "gpu_processes", "amdgpu", "containers", "speedtest", "inventory", "exec",
+    "collectd_python",
+)  # fmt: skip
+# Lines of agent.toml that leave the plugins of the host on, and run no jobs.
+HOST_ONLY = 'executor = "none"\n' + "".join(
+    f"\n[plugins.{name}]\nenabled = false\n" for name in OTHER_PLUGINS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """Where a server of a benchmark keeps its data and listens."""
+
+    data_dir: Path
+    port: int
+
+    @property
+    def url(self) -> str:
+        """The address that agents speak to."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def settings(self) -> ServerSettings:
+        """The server's settings."""
+        return ServerSettings(data_dir=self.data_dir, port=self.port)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What the server's process finds in its environment."""
+        return {
+            "VEDETTE_DATA_DIR": str(self.data_dir),
+            "VEDETTE_PORT": str(self.port),
+            "DATABASE_URL": self.settings.resolved_database_url,
+            "TIMESERIES_URL": self.settings.resolved_timeseries_url,
+        }
+
+
+def make_gateway(data_dir: Path) -> Gateway:
+    """Prepare a database with a tenant; nothing runs yet."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    gateway = Gateway(data_dir, free_port())
+    with open_database(gateway.settings) as (_engine, sessions):
+        prepare_demo(sessions, now=utc_now())
+    return gateway
+
+
+@contextmanager
+def serving(gateway: Gateway) -> Iterator[int]:
+    """Run the server for the length of the block and give its pid; it answers at its begin."""
+    log_path = gateway.data_dir / "server.log"
+    with running(
+        python("cli.main", "server"), log_path=log_path, environ=gateway.environ
+    ) as server:
+        wait_until(
+            lambda: answers(f"{gateway.url}/health"), what="the server to answer", log_path=log_path
+        )
+        yield server
+
+
+def enrol(gateway: Gateway, home: Path, *, name: str) -> None:
+    """Enrol an agent at a server that runs.
+
+    Raises:
+        BenchmarkError: the server refused.
+    """
+    with open_database(gateway.settings) as (_engine, sessions):
+        secret = enrolment_secret(sessions, TENANT, uses=1, now=utc_now())
+    arguments = ("agent", "enroll", gateway.url, secret, "--name", name, "--data-dir", str(home))
+    done = subprocess.run(
+        python("cli.main", *arguments),
+        capture_output=True,
+        text=True,
+        timeout=ENROL_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BenchmarkError(f"{name} could not be enrolled: {done.stdout}{done.stderr}")
+
+
+def pretend_enrolled(home: Path) -> None:
+    """Give an agent an identity that no server has made: a sink asks for none."""
+    home.mkdir(parents=True, exist_ok=True)
+    save_identity(home, Identity(appliance_id="bench", tenant_id="bench", agent_token="bench"))  # noqa: S106
+
+
+def configure(home: Path, url: str, *, toml: str) -> None:
+    """Write an agent's `agent.toml`: addresses, and what `toml` says."""
+    text = f'portal_urls = ["{url}"]\ndata_dir = "{home}"\n{toml}'
+    (home / "agent.toml").write_text(text, encoding="utf-8")
+
+
+def agent_command(home: Path) -> list[str]:
+    """Return the command that runs an enrolled agent."""
+    return python("cli.main", "agent", "run", "--data-dir", str(home))
+
+
+def stored_samples(gateway: Gateway, name_to_window: dict[str, tuple[int, int]]) -> dict[str, int]:
+    """Return how many samples of each appliance a stopped server has stored.
+
+    Args:
+        name_to_window: the appliance's id to the first and the last nanosecond that count.
+    """
+    store = open_store(gateway.settings.resolved_timeseries_url)
+    try:
+        return {
+            appliance: sum(
+                int(value)
+                for measurement in store.measurements(tenants=None)
+                for series in store.query_range(
+                    RangeQuery(
+                        measurement=measurement,
+                        fields=tuple(store.fields(measurement)),
+                        start_ns=start_ns,
+                        end_ns=end_ns,
+                        aggregate=Aggregate.COUNT,
+                        tenants=None,
+                        filters={"appliance": (appliance,)},
+                    )
+                )
+                for value in series.values
+            )
+            for appliance, (start_ns, end_ns) in name_to_window.items()
+        }
+    finally:
+        store.close()

@@ -1,0 +1,211 @@
+"""Writes docs/benchmarks.md from the documents of a run: `python -m benchmarks.report [FOLDER]`.
+
+The page holds measured figures and what they are of, and no others.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.agent_beside_collectd import CPU
+from benchmarks.processes import ROOT
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+FOLDER = ROOT / "var" / "bench"
+CONTENDERS = {
+    "agent": "agent, as collectd reads, to a gateway",
+    "agent_to_sink": "the same, to a sink",
+    "agent_defaults": "agent, host plugins at their defaults",
+    "agent_as_enrolled": "agent, all plugins, as after enrolment",
+    "collectd": "collectd 5.12 with write_http, to a sink",
+    "psutil_loop": "bare psutil loop, which sends nothing",
+}
+HEAD = """# Benchmarks
+
+What was measured, where, and with which command; [benchmarks/README.md](../benchmarks/README.md)
+says how. `python -m benchmarks.report` writes this page from the documents in `var/bench`, after
+`make bench`. The peers ran in the same run on the same machine.
+"""
+LOSSES = {
+    "agent_buffer": "agent's buffer",
+    "influxdb_client_batching": "influxdb-client's batching WriteApi",
+}
+
+Document = Mapping[str, Any]
+
+
+def page(documents: Mapping[str, Document]) -> str:
+    """Return the page for the documents of one run."""
+    parts = [
+        HEAD,
+        promises(documents),
+        beside_collectd(documents["agent_beside_collectd"]),
+        outage(documents["partition"]),
+        readings(documents["plugins"]),
+    ]
+    return "\n".join(parts)
+
+
+def promises(documents: Mapping[str, Document]) -> str:
+    """Return the promises of all documents."""
+    rows = [
+        (
+            promise["name"],
+            f"{shown(promise['bound'])} {promise['unit']}",
+            f"{shown(promise['measured'])} {promise['unit']}",
+            "yes" if promise["is_kept"] else "**no**",
+        )
+        for document in documents.values()
+        for promise in document["promises"]
+    ]
+    return "## Promises\n\n" + _table(("promise", "at most", "measured", "kept"), rows)
+
+
+def beside_collectd(document: Document) -> str:
+    """Return the section on what reading a host costs."""
+    settings, results = document["settings"], document["results"]
+    rows = []
+    for name, title in CONTENDERS.items():
+        figures, ratios = results["medians"][name], results["ratios_to_collectd"].get(name, {})
+        rows.append(
+            (
+                title,
+                shown(figures["cpu_percent_of_a_core"]),
+                shown(1.0 if name == "collectd" else ratios.get(CPU)),
+                shown(figures["resident_mebibytes"]),
+                shown(figures["proportional_mebibytes"]),
+                shown(figures["samples_per_second"]),
+                shown(figures["voluntary_switches_per_second"]),
+                shown(figures["sent_body_bytes_per_second"]),
+            )
+        )
+    columns = (
+        "process", "CPU, % of a core", "times collectd", "RSS, MiB", "PSS, MiB", "samples/s",
+        "wake-ups/s", "body bytes/s",
+    )  # fmt: skip
+    return (
+        "## Reading a host every second\n\n"
+        f"{_origin(document)} Medians of {settings['repetitions']} repetitions of "
+        f"{settings['window_seconds']:.0f} s after {settings['warm_up_seconds']:.0f} s, all "
+        "processes at once.\n\n"
+        f"{_table(columns, rows)}\n"
+        "RSS and CPU are those of the process and its children. A dash is what nobody counts.\n"
+    )
+
+
+def outage(document: Document) -> str:
+    """Return the section on the week without the portal."""
+    settings, results = document["settings"], document["results"]
+    week, played = results["week"], results["played"]
+    part = " Not the whole week was played: figures are in proportion." * bool(
+        settings["is_extrapolated"]
+    )
+    rows = [
+        ("points, samples", f"{week['points']:,}, {week['samples']:,}"),
+        ("lines, plain", f"{shown(week['plain_mebibytes'])} MiB"),
+        ("on disk", f"{shown(week['disk_mebibytes'])} MiB"),
+        ("of the default bound", f"{shown(week['share_of_the_bound'])}"),
+        ("a point, a sample", f"{week['bytes_per_point']} B, {week['bytes_per_sample']} B"),
+        ("points dropped", f"{played['dropped_points']:,}"),
+        ("CPU time of an append", f"{shown(played['append_milliseconds'])} ms"),
+    ]
+    text = (
+        "## A week without the portal\n\n"
+        f"{_origin(document)} Eight busy GPUs with 144 NVLinks, 96 cores, read every "
+        f"{settings['interval_seconds']:.0f} s: {played['points'] // played['ticks']} points a "
+        f"tick.{part}\n\n{_table(('week', ''), rows)}\n"
+    )
+    return f"{text}{_recovery(results['recovery'])}\n{_loss(results['loss'])}"
+
+
+def readings(document: Document) -> str:
+    """Return the section on what one reading of each plugin costs."""
+    rows: list[tuple[str, ...]] = []
+    for name, found in document["results"].items():
+        if "absent" in found:
+            rows.append((f"`{name}`", f"not here: {found['absent']}", "", "", "", ""))
+            continue
+        keys = (
+            "gather_paced_microseconds", "gather_hot_microseconds", "points", "samples",
+            "line_bytes",
+        )  # fmt: skip
+        rows.append((f"`{name}`", *(shown(found.get(key)) for key in keys)))
+    columns = ("plugin", "paced, µs of CPU", "hot, µs of CPU", "points", "samples", "line bytes")
+    return (
+        "## One reading of each plugin\n\n"
+        f"{_origin(document)} `nothing` is an empty reading.\n\n{_table(columns, rows)}"
+    )
+
+
+def shown(value: float | None) -> str:
+    """Return a figure for people: three digits, thousands set apart; a dash for none."""
+    if value is None:
+        return "-"
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if rounded.is_integer() else f"{rounded:g}"
+
+
+def _recovery(recovery: Mapping[str, Document]) -> str:
+    titles = {"agent_limit": "the agent's own limit", "no_limit": "no limit"}
+    rows = [
+        (
+            titles[name],
+            f"{shown(found['slice_seconds'])} s",
+            shown(found["points_per_second"]),
+            f"{shown(found['whole_backlog_hours'])} h",
+            shown(found["live_delay_seconds_p50"]),
+            shown(found["live_delay_seconds_p99"]),
+            f"{shown(found['sender_cpu_percent'])} %",
+            f"{shown(found['server_cpu_percent'])} %",
+        )
+        for name, found in recovery.items()
+    ]
+    columns = (
+        "drain at", "measured for", "points/s", "whole backlog, computed",
+        "delay of live samples, s, p50", "p99", "sender's CPU", "server's CPU",
+    )  # fmt: skip
+    opened = shown(recovery["agent_limit"]["open_seconds"])
+    return f"Opening the full buffer took {opened} s.\n\n{_table(columns, rows)}"
+
+
+def _loss(loss: Mapping[str, Document]) -> str:
+    rows = [
+        (LOSSES[name], f"{found['given_points']:,}", f"{found['lost_points']:,}")
+        for name, found in loss.items()
+    ]
+    return (
+        "Killed (SIGKILL) while no portal answered, started again when it did:\n\n"
+        f"{_table(('sender', 'points given', 'points lost'), rows)}\n"
+        "The agent loses what was not flushed yet, no more than its flush interval.\n"
+    )
+
+
+def _origin(document: Document) -> str:
+    machine = document["machine"]
+    gibibytes = machine["memory_bytes"] / 2**30
+    return (
+        f"{document['started_at'][:10]}, {machine['cpu_count']} cores of {machine['cpu_model']}, "
+        f"{gibibytes:.0f} GiB, Linux {machine['kernel']}, Python {machine['python']}; "
+        f"`{document['command']}`."
+    )
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    names = list(columns)
+    lines = [names, ["---"] * len(names), *(list(row) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def main() -> None:
+    """Write the page."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+    names = ("agent_beside_collectd", "partition", "plugins")
+    documents = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
+    PAGE.write_text(page(documents), encoding="utf-8")
+    print(f"{PAGE} is written.")
+
+
+if __name__ == "__main__":
+    main()
