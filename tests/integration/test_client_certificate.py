@@ -159,7 +159,7 @@ def test_the_command_enrols_through_the_door_and_the_check_is_content(
     door: Door, tmp_path: Path
 ) -> None:
     own = door.authority.issue("enrolling")
-    files = [
+    files: list[str | Path] = [
         *("--ca-file", door.authority.certificate),
         *("--client-certificate", own.certificate, "--client-key", own.key),
     ]
