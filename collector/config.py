@@ -160,7 +160,7 @@ def _check_table(name: str, table: Mapping[str, Any]) -> tuple[PluginSettings | 
     own = {key: value for key, value in table.items() if key not in generic_keys}
     config_class: type[object] = load_plugin_class(name).config_class
     generic, generic_faults = check_config(_Generic, shared, prefix=prefix)
-    config, own_faults = check_config(config_class, own, prefix=prefix)
+    config, own_faults = check_config(config_class, own, prefix=prefix, siblings=generic_keys)
     if generic is None or config is None:
         return None, generic_faults + own_faults
     return PluginSettings(

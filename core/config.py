@@ -7,7 +7,7 @@ nearest right spelling, so a typo never passes as a default.
 import dataclasses
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -36,11 +36,16 @@ def load_config(cls: type[T], values: Mapping[str, Any], *, source: str) -> T:
 
 
 def check_config(
-    cls: type[T], values: Mapping[str, Any], *, prefix: str = ""
+    cls: type[T], values: Mapping[str, Any], *, prefix: str = "", siblings: Iterable[str] = ()
 ) -> tuple[T | None, list[str]]:
-    """Return the filled dataclass, or None with all faults, each naming its key behind `prefix`."""
+    """Return the filled dataclass, or None with all faults, each naming its key behind `prefix`.
+
+    `siblings` are keys that stand in the same table and are checked elsewhere: an unknown key may
+    be meant for one of them.
+    """
     hints = get_type_hints(cls, include_extras=True)
-    faults = [_unknown_key(key, list(hints), prefix) for key in values if key not in hints]
+    known = [*hints, *siblings]
+    faults = [_unknown_key(key, known, prefix) for key in values if key not in hints]
     filled: dict[str, Any] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type] # T is a dataclass by contract
         if field.name in values:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.config import load_agent_config, plugin_settings
+from collector.config import check_plugin_tables, load_agent_config, plugin_settings
 from core.errors import ConfigurationError
 from plugins.disk.reader import DiskConfig
 
@@ -125,3 +125,9 @@ def test_tls_files_are_checked_when_the_file_is_read(tmp_path: Path) -> None:
         "ca_file = '/nowhere': can't be read: No such file or directory",
         "client_key_file is set: set client_certificate_file too",
     ]
+
+
+def test_a_misspelt_key_of_a_plugin_may_be_one_that_all_plugins_have() -> None:
+    _, faults = check_plugin_tables({"uptime": {"interval_secs": 3}})
+    [fault] = faults
+    assert fault.endswith("is not a setting; did you mean plugins.uptime.interval_seconds?")
