@@ -6,19 +6,21 @@ VENV ?= .venv
 PORT ?= 8000
 DATA ?= var/demo
 JOBS ?= 2
+FUZZ_SECONDS ?= 60
 
 BIN := $(VENV)/bin
 # A stamp a kind of install: made anew when what it installs from has changed.
 SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
 
-.PHONY: help demo up test bench lint check-types check-imports check-ansible format clean lock servers wheel
+.PHONY: help demo up test bench fuzz lint check-types check-imports check-ansible format clean lock servers wheel
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
 	@echo "make up      the same without the simulated fleet"
 	@echo "make test    install what the tests need and run lint, types and the whole suite"
-	@echo "make bench   measure the agent beside its peers, in some ten minutes: JSON, kept in var/bench"
+	@echo "make bench   measure agent, gateway and store beside their peers, in half an hour at least: JSON, kept in var/bench"
+	@echo "make fuzz    look for bodies that break the line protocol parser, for FUZZ_SECONDS=$(FUZZ_SECONDS)"
 	@echo "make wheel   build the package that appliances install, into dist/"
 	@echo "make format  format the code"
 	@echo "make lock    write requirements/*.txt anew from pyproject.toml"
@@ -39,6 +41,11 @@ servers:
 bench: $(DEV_STAMP)
 	@deploy/install-test-servers >&2
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+fuzz: $(DEV_STAMP)
+	@mkdir -p var/fuzz
+	$(BIN)/python -m tests.fuzz.fuzz_lineprotocol -max_total_time=$(FUZZ_SECONDS) -timeout=10 \
+	    -max_len=400 -artifact_prefix=var/fuzz/ $(FUZZ_ARGS)
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .

@@ -1,10 +1,15 @@
-"""Errors of the agents' door, all in one shape: `{code, status, message, errors}`.
+"""Errors of the agents' door, in the words of who is asking.
 
-Influx clients read `code` and `message`, so the same shape serves the write endpoint too.
+Agents read `{code, status, message, errors}`. `/api/v2/` answers as InfluxDB 2 does, whose clients
+read `code` and `message` and the header `X-Platform-Error-Code`: there `code` is InfluxDB's word
+for the status, and `reason` is ours. `/write` and its neighbours answer as InfluxDB 1 does, with
+`error` and the header `X-InfluxDB-Error`.
+
+Source: kit/transport/http/error_handler.go of InfluxDB 2, services/httpd/handler.go of 1.8.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from sqlalchemy.exc import InterfaceError, OperationalError
@@ -12,13 +17,29 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import ExceptionHandler
 
 from core.errors import OverloadedError, UnavailableError, VedetteError
 
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 5
+V1_PATHS = frozenset({"/write", "/ping", "/query"})
+V2_PREFIX = "/api/v2/"
+# What InfluxDB 2 calls a status.
+_V2_CODES = {
+    400: "invalid",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not found",
+    405: "method not allowed",
+    413: "request too large",
+    415: "unsupported media type",
+    422: "unprocessable entity",
+    429: "too many requests",
+    503: "unavailable",
+}
+# InfluxDB 1 cuts its header there too.
+_MAX_HEADER_CHARACTERS = 1024
 
 
 class BadRequestError(VedetteError):
@@ -29,13 +50,14 @@ class BadRequestError(VedetteError):
 
 
 class UnsupportedEncodingError(VedetteError):
-    """The body is compressed in a way that this door does not know."""
+    """The body is compressed or written in a way that this door does not know."""
 
     status = 415
     default_code = "unsupported_encoding"
 
 
 def error_response(
+    request: Request,
     *,
     code: str,
     status: int,
@@ -44,12 +66,22 @@ def error_response(
     headers: Mapping[str, str] | None = None,
     **extra: object,
 ) -> JSONResponse:
-    """Return an error in the one shape; `extra` adds keys to it."""
+    """Return an error in the shape that the address has; `extra` adds keys to it."""
+    path = request.url.path
+    found: dict[str, str] = dict(headers or {})
     body: dict[str, Any] = {"code": code, "status": status, "message": message}
-    return JSONResponse(body | {"errors": errors or {}} | extra, status, headers)
+    body |= {"errors": errors or {}} | extra
+    if path.startswith(V2_PREFIX):
+        word = _V2_CODES.get(status, "internal error")
+        body |= {"code": word, "reason": code}
+        found["X-Platform-Error-Code"] = word
+    elif path in V1_PATHS:
+        body = {"error": message}
+        found["X-InfluxDB-Error"] = _as_header(message)
+    return JSONResponse(body, status, found)
 
 
-async def on_vedette_error(_request: Request, error: Exception) -> Response:
+async def on_vedette_error(request: Request, error: Exception) -> Response:
     """Answer an error that Vedette raised on purpose."""
     assert isinstance(error, VedetteError)  # noqa: S101 - Starlette picks the handler by type
     headers = {}
@@ -58,14 +90,14 @@ async def on_vedette_error(_request: Request, error: Exception) -> Response:
     elif isinstance(error, UnavailableError):
         headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
     elif error.status == 401:  # noqa: PLR2004 - the status of the challenge below
-        headers["WWW-Authenticate"] = 'Bearer realm="vedette", Token realm="vedette"'
+        headers["WWW-Authenticate"] = _challenge(request)
     return error_response(
-        code=error.code, status=error.status, message=error.message, errors=error.errors,
+        request, code=error.code, status=error.status, message=error.message, errors=error.errors,
         headers=headers,
     )  # fmt: skip
 
 
-async def on_http_error(_request: Request, error: Exception) -> Response:
+async def on_http_error(request: Request, error: Exception) -> Response:
     """Answer what the router refuses: no such address, or another method."""
     assert isinstance(error, HTTPException)  # noqa: S101 - Starlette picks the handler by type
     sentences = {
@@ -74,14 +106,15 @@ async def on_http_error(_request: Request, error: Exception) -> Response:
     }
     code, message = sentences.get(error.status_code, ("http_error", error.detail))
     return error_response(
-        code=code, status=error.status_code, message=message, headers=error.headers
+        request, code=code, status=error.status_code, message=message, headers=error.headers
     )
 
 
-async def on_database_error(_request: Request, error: Exception) -> Response:
+async def on_database_error(request: Request, error: Exception) -> Response:
     """Answer while the database is away or too busy: the agent tries again."""
     logger.warning("the database does not answer: %s", error)
     return error_response(
+        request,
         code="unavailable",
         status=503,
         message="The database does not answer now. Try again in some seconds.",
@@ -94,16 +127,18 @@ async def on_disconnect(_request: Request, _error: Exception) -> Response:
     return Response(status_code=400)
 
 
-async def on_bug(_request: Request, _error: Exception) -> Response:
+async def on_bug(request: Request, _error: Exception) -> Response:
     """Answer what nobody foresaw; the server logs the traceback."""
     return error_response(
+        request,
         code="internal_error",
         status=500,
         message="Something went wrong here. The portal's log says what.",
     )
 
 
-HANDLERS: dict[Any, ExceptionHandler] = {
+Handler = Callable[[Request, Exception], Awaitable[Response]]
+HANDLERS: dict[Any, Handler] = {
     VedetteError: on_vedette_error,
     HTTPException: on_http_error,
     OperationalError: on_database_error,
@@ -112,3 +147,19 @@ HANDLERS: dict[Any, ExceptionHandler] = {
     ClientDisconnect: on_disconnect,
     Exception: on_bug,
 }
+
+
+def handler_of(error: Exception) -> Handler:
+    """Return the handler of the nearest class that has one."""
+    return next(HANDLERS[kind] for kind in type(error).__mro__ if kind in HANDLERS)
+
+
+def _challenge(request: Request) -> str:
+    basic = 'Basic realm="vedette", ' if request.url.path in V1_PATHS else ""
+    return f'{basic}Bearer realm="vedette", Token realm="vedette"'
+
+
+def _as_header(text: str) -> str:
+    """Return a text as a header may hold it: printable ASCII, and not too long."""
+    plain = "".join(c if " " <= c <= "~" else "?" for c in text)
+    return plain[:_MAX_HEADER_CHARACTERS]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import agent_beside_collectd, partition, plugins
+from benchmarks import agent_beside_collectd, fleet_hold, ingest, partition, plugins, queries
 from benchmarks.figures import keep_document
 from benchmarks.gateway import HOST_PLUGINS
 
@@ -27,6 +27,11 @@ def main(*, quick: bool, folder: Path) -> None:
             agent_beside_collectd.QUICK if quick else agent_beside_collectd.FULL
         ),
         "partition": lambda: partition.measure(partition.QUICK if quick else partition.FULL),
+        "ingest": lambda: ingest.measure(ingest.QUICK if quick else ingest.FULL),
+        "queries": lambda: queries.measure(
+            (queries.quick if quick else queries.full)(queries.end_of_history())
+        ),
+        "fleet_hold": lambda: fleet_hold.measure(fleet_hold.QUICK if quick else fleet_hold.FULL),
     }
     found = {}
     for name, run in runs.items():

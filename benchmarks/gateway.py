@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from benchmarks.processes import BenchmarkError, answers, free_port, python, running, wait_until
@@ -11,12 +12,20 @@ from cli.bootstrap import enrolment_secret, prepare_demo
 from cli.composition import open_database
 from collector.identity import Identity, save_identity
 from core.clock import utc_now
+from core.db import transaction
 from core.settings import ServerSettings
+from tenants.accounts import create_tenant
+from tenants.appliances import create_enrolment_token
+from tenants.enrolment import enrol_appliance
+from tenants.models import Role
+from tenants.scope import Scope
 from timeseries.open_store import open_store
 from timeseries.store import Aggregate, RangeQuery
 
 TENANT = "acme"
 ENROL_SECONDS = 60
+TOKEN_LIFETIME = timedelta(hours=1)
+APPLIANCES_OF_A_TENANT = 50
 HOST_PLUGINS = (
     "cpu", "memory", "swap", "load", "disk", "diskio", "network", "processes", "uptime", "sensors",
 )  # fmt: skip
@@ -28,6 +37,15 @@ OTHER_PLUGINS = (
 HOST_ONLY = 'executor = "none"\n' + "".join(
     f"\n[plugins.{name}]\nenabled = false\n" for name in OTHER_PLUGINS
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An appliance of a fleet that was enrolled without an agent."""
+
+    appliance_id: str
+    tenant_id: str
+    secret: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +64,11 @@ class Gateway:
     def settings(self) -> ServerSettings:
         """The server's settings."""
         return ServerSettings(data_dir=self.data_dir, port=self.port)
+
+    @property
+    def samples_path(self) -> Path:
+        """The file that the embedded store keeps samples in."""
+        return self.data_dir / "samples.duckdb"
 
     @property
     def environ(self) -> dict[str, str]:
@@ -98,6 +121,30 @@ def enrol(gateway: Gateway, home: Path, *, name: str) -> None:
     )
     if done.returncode != 0:
         raise BenchmarkError(f"{name} could not be enrolled: {done.stdout}{done.stderr}")
+
+
+def enrol_fleet(gateway: Gateway, appliances: int) -> list[Member]:
+    """Enrol a fleet in the database, fifty appliances a tenant; return them in their order."""
+    members: list[Member] = []
+    with open_database(gateway.settings) as (_engine, sessions), transaction(sessions) as session:
+        while len(members) < appliances:
+            number, now = len(members) // APPLIANCES_OF_A_TENANT, utc_now()
+            tenant = create_tenant(session, name=f"Fleet {number}", now=now)
+            scope = Scope(user_id="", role=Role.ADMIN, tenant_id=tenant.id)
+            uses = min(APPLIANCES_OF_A_TENANT, appliances - len(members))
+            _token, secret = create_enrolment_token(
+                session, scope, uses=uses, lifetime=TOKEN_LIFETIME, now=now
+            )
+            for _ in range(uses):
+                appliance, agent_secret = enrol_appliance(
+                    session,
+                    secret=secret,
+                    name=f"gpu-{len(members):05d}",
+                    inventory={},
+                    now=now,
+                )
+                members.append(Member(appliance.id, tenant.id, agent_secret))
+    return members
 
 
 def pretend_enrolled(home: Path) -> None:

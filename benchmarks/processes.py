@@ -50,6 +50,12 @@ def running(
             process.wait()
 
 
+def ended(pid: int) -> bool:
+    """Return whether a child process has ended; it is still there to be waited for."""
+    found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return found is not None
+
+
 def python(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module with the interpreter in use."""
     return [sys.executable, "-m", module, *arguments]
@@ -93,6 +99,15 @@ def answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=1.0) as reply:
             return bool(reply.status == HTTPStatus.OK)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def replies(url: str) -> bool:
+    """Return whether a server answers a GET with any success, such as 204."""
+    try:
+        with urllib.request.urlopen(url, timeout=1.0) as reply:
+            return bool(HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES)
     except (urllib.error.URLError, OSError):
         return False
 

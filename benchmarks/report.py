@@ -5,11 +5,12 @@ The page holds measured figures and what they are of, and no others.
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.agent_beside_collectd import CPU
+from benchmarks.ingest import CPU as INGEST_CPU
 from benchmarks.processes import ROOT
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -33,6 +34,27 @@ LOSSES = {
     "influxdb_client_batching": "influxdb-client's batching WriteApi",
 }
 
+LOADS = {"large": "Batches of 5,000 lines", "small": "An appliance's 18 lines at a time"}
+SERVERS = {
+    "vedette": "Vedette on DuckDB",
+    "influxdb": "InfluxDB 1.6",
+    "victoriametrics": "VictoriaMetrics",
+}
+STORES = {
+    "duckdb": "DuckDB",
+    "influxdb": "InfluxDB 1.6 by InfluxQL",
+    "influxdb_store": "through our interface",
+    "victoriametrics": "VictoriaMetrics by MetricsQL",
+    "victoriametrics_store": "through our interface",
+}
+QUESTIONS = {
+    "fleet": "mean utilisation of a tenant's 400 GPUs, 6 h by the minute",
+    "appliance": "raw utilisation of 8 GPUs, 1 h",
+    "latest": "latest temperature of every GPU",
+    "p95": "p95 of power by appliance and day, the whole fleet, 1 h",
+    "p95_day": "the same of one tenant, 24 h",
+}
+
 Document = Mapping[str, Any]
 
 
@@ -44,6 +66,7 @@ def page(documents: Mapping[str, Document]) -> str:
         beside_collectd(documents["agent_beside_collectd"]),
         outage(documents["partition"]),
         readings(documents["plugins"]),
+        *(section(documents[name]) for name, section in LATER.items() if name in documents),
     ]
     return "\n".join(parts)
 
@@ -139,6 +162,104 @@ def readings(document: Document) -> str:
     )
 
 
+def taken_in(document: Document) -> str:
+    """Return the section on what ingest costs."""
+    parts = []
+    for load, title in LOADS.items():
+        found = document["results"][load]
+        rows = [
+            (
+                SERVERS[name],
+                *(
+                    shown(figures[key])
+                    for key in (
+                        "values_per_second", "posts_per_second", "cpu_seconds_per_million_values",
+                    )
+                ),
+                shown(1.0 if name == "influxdb" else found["ratios_to_influxdb"][name][INGEST_CPU]),
+                *(
+                    shown(figures[key])
+                    for key in (
+                        "ack_milliseconds_p50", "ack_milliseconds_p99", "disk_bytes_per_value",
+                        "resident_mebibytes",
+                    )
+                ),
+            )
+            for name, figures in found["medians"].items()
+        ]  # fmt: skip
+        columns = (
+            "server", "values/s", "posts/s", "CPU s per million values", "times InfluxDB",
+            "ack, ms, p50", "p99", "disk bytes/value", "RSS, MiB",
+        )  # fmt: skip
+        parts.append(f"{title}, {found['bodies']['posts']:,} posts:\n\n{_table(columns, rows)}")
+    settings = document["settings"]
+    return (
+        "## Ingest through HTTP\n\n"
+        f"{_origin(document)} {settings['appliances']:,} appliances with 8 GPUs; medians of "
+        f"{settings['repetitions']} repetitions, each server alone and anew. CPU time goes on "
+        f"counting for {settings['settle_seconds']:.0f} s after the last answer, the driver's is "
+        f"not in it. VictoriaMetrics acknowledges before its samples are on disk.\n\n"
+        + "\n".join(parts)
+    )
+
+
+def asked(document: Document) -> str:
+    """Return the section on queries."""
+    results, history = document["results"], document["settings"]["history"]
+    rows = [
+        (
+            QUESTIONS[name],
+            *(
+                f"{shown(found[name]['milliseconds'])} ({shown(found[name]['milliseconds_p95'])})"
+                for found in results.values()
+            ),
+        )
+        for name in QUESTIONS
+    ]
+    columns = ("question", *(STORES[name] for name in results))
+    return (
+        "## Queries\n\n"
+        f"{_origin(document)} {history['appliances']:,} appliances with 8 GPUs for "
+        f"{history['minutes']} minutes in steps of {history['step_ns'] // 10**9} s, one tenant of "
+        f"50 for {history['tenant_hours']} h with a reading a minute before that; "
+        f"{len(document['settings']['fields'])} fields. Milliseconds, median (p95).\n\n"
+        f"{_table(columns, rows)}"
+    )
+
+
+def held(document: Document) -> str:
+    """Return the section on the fleet that is held."""
+    settings, found = document["settings"], document["results"]
+    rows = [
+        (
+            "posts a second, due and acknowledged",
+            f"{shown(settings['due_posts_per_second'])}, {shown(found['posts_per_second'])}",
+        ),
+        ("values a second, due", shown(settings["due_values_per_second"])),
+        ("posts refused", f"{found['refused']:,} of {found['posts']:,}"),
+        (
+            "acknowledged after, p50, p99, longest",
+            ", ".join(
+                f"{shown(found[f'ack_milliseconds_{name}'])} ms" for name in ("p50", "p99", "max")
+            ),
+        ),
+        ("server's CPU", f"{shown(found['server_cpu_percent_of_a_core'])} % of a core"),
+        ("server's RSS", f"{shown(found['server_resident_mebibytes'])} MiB"),
+        ("file grows", f"{shown(found['file_mebibytes_per_minute'])} MiB a minute"),
+        (
+            "driver's lateness, p99",
+            f"{shown(found['driver_lateness_milliseconds_p99'])} ms",
+        ),
+        ("fell behind the schedule", found["fell_behind"]),
+    ]
+    return (
+        "## A fleet held\n\n"
+        f"{_origin(document)} {settings['appliances']:,} appliances with 8 GPUs every "
+        f"{settings['interval_seconds']} s, held for {settings['seconds']} s by one embedded "
+        f"server, driver on the same machine.\n\n{_table(('', ''), rows)}"
+    )
+
+
 def shown(value: float | None) -> str:
     """Return a figure for people: three digits, thousands set apart; a dash for none."""
     if value is None:
@@ -198,11 +319,21 @@ def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+LATER: dict[str, Callable[[Document], str]] = {
+    "ingest": taken_in,
+    "queries": asked,
+    "fleet_hold": held,
+}
+
+
 def main() -> None:
     """Write the page."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
-    names = ("agent_beside_collectd", "partition", "plugins")
-    documents = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
+    names = ("agent_beside_collectd", "partition", "plugins", *LATER)
+    paths = {name: folder / f"{name}.json" for name in names}
+    documents = {
+        name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()
+    }
     PAGE.write_text(page(documents), encoding="utf-8")
     print(f"{PAGE} is written.")
 

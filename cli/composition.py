@@ -16,7 +16,7 @@ import alerting.models
 import core.leases
 import jobqueue.models
 import tenants.models
-from access.app import create_access_app
+from access.app import create_access_app, is_for_agents
 from core.clock import Clock, utc_now
 from core.db import SessionFactory, create_database_engine, create_session_factory
 from core.errors import ConfigurationError
@@ -28,9 +28,6 @@ from timeseries.store import Store
 
 # Every module that declares tables, so that the metadata is whole for migrations.
 TABLE_MODULES = (core.leases, tenants.models, jobqueue.models, alerting.models)
-
-# The agents' door answers these paths; people get the rest.
-ACCESS_PREFIXES = ("/api/v2/", "/agent/v1/", "/health")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ def create_asgi_app(cloud: Cloud, *, clock: Clock = utc_now) -> ASGIApp:
     people = cast("ASGIApp", WSGIMiddleware(wsgi, workers=cloud.settings.portal_threads))
 
     async def doors(scope: Scope, receive: Receive, send: Send) -> None:
-        is_agent = scope["type"] != "http" or scope["path"].startswith(ACCESS_PREFIXES)
+        is_agent = scope["type"] != "http" or is_for_agents(scope["path"])
         await (access if is_agent else people)(scope, receive, send)
 
     return doors

@@ -22,9 +22,10 @@ COMMANDS = {
     "appliance": ("cli.appliance", "appliance", "List appliances and make enrolment tokens."),
     "tenant": ("cli.tenant", "tenant", "Manage tenants and users in this server's database."),
     "db": ("cli.db", "db", "Migrate this server's database."),
+    "store": ("cli.store", "store", "Move samples to another store, and export them."),
     "demo-fleet": ("cli.demo.fleet", "demo_fleet", ""),
 }
-NEEDS_SERVER_EXTRA = {"up", "server", "tenant", "db", "demo-fleet"}
+NEEDS_SERVER_EXTRA = {"up", "server", "tenant", "db", "store", "demo-fleet"}
 HIDDEN = {"demo-fleet"}
 
 

@@ -24,6 +24,7 @@ from core.settings import ServerSettings
 from jobqueue.dispatch import dispatch
 from jobqueue.sweep import sweep_attempts
 from tenants.appliances import sweep_appliances
+from timeseries.store import Resolution
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ LEASE_NAME = "scheduler"
 LEASE_DURATION = timedelta(seconds=15)
 LEASE_RENEWAL_SECONDS = 5.0
 SWEEP_SECONDS = 5.0
+ROLL_UP_SECONDS = 60.0
 RETENTION_SECONDS = 3600.0
 
 
@@ -72,6 +74,7 @@ class Scheduler:
             (self._evaluate_rules, settings.evaluation_interval_seconds),
             (self._send_notifications, settings.notification_interval_seconds),
             (self._sweep, SWEEP_SECONDS),
+            (self._roll_up, ROLL_UP_SECONDS),
             (self._expire_samples, RETENTION_SECONDS),
         ]
 
@@ -123,6 +126,17 @@ class Scheduler:
             )
             sweep_attempts(session, now=self._clock())
 
+    def _roll_up(self) -> None:
+        self._cloud.store.roll_up(now_ns=to_ns(self._clock()))
+
     def _expire_samples(self) -> None:
-        kept = timedelta(days=self._cloud.settings.sample_retention_days)
-        self._cloud.store.delete_before(to_ns(self._clock() - kept))
+        # What is deleted must be in the roll-ups before; where that fails, nothing is deleted.
+        self._roll_up()
+        settings, store, now = self._cloud.settings, self._cloud.store, self._clock()
+        kept_days = {
+            Resolution.RAW: settings.sample_retention_days,
+            Resolution.MINUTE: settings.minute_retention_days,
+            Resolution.HOUR: settings.hour_retention_days,
+        }
+        for resolution, days in kept_days.items():
+            store.delete_before(to_ns(now - timedelta(days=days)), resolution=resolution)

@@ -45,8 +45,12 @@ class ServerSettings:
     placement_interval_seconds: Seconds = 1.0
     evaluation_interval_seconds: Seconds = 5.0
     notification_interval_seconds: Seconds = 2.0
-    sample_retention_days: Annotated[int, Meta(ge=1)] = 90
+    sample_retention_days: Annotated[int, Meta(ge=1)] = 14
+    minute_retention_days: Annotated[int, Meta(ge=1)] = 90
+    hour_retention_days: Annotated[int, Meta(ge=1)] = 730
     max_body_bytes: Annotated[int, Meta(ge=1024)] = 25_000_000
+    max_series_per_tenant: Annotated[int, Meta(ge=0)] = 200_000
+    max_points_per_second_per_tenant: Annotated[float, Meta(ge=0)] = 0.0
     portal_threads: Annotated[int, Meta(ge=1)] = 16
 
     @property

@@ -4,18 +4,24 @@ r"""The exact grammar of one line of Influx line protocol.
 
 A *logical line* is what one point takes: usually a physical line, several where a quoted string
 holds raw newlines. In names and tags a backslash escapes only the comma, space or equals sign
-right after it and is a plain character elsewhere; in strings it escapes `"` and itself.
+right after it and is a plain character elsewhere; in strings it escapes `"` and itself. *Blanks*,
+where they may stand, are spaces, tabs and NULs. docs/decisions/0014-line-protocol-corners.md says
+where this differs from InfluxDB, and why.
 """
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from timeseries.points import FieldValue, Point
 
 MIN_INT64 = -(2**63)
 MAX_INT64 = 2**63 - 1
 MAX_UINT64 = 2**64 - 1
+# The int64 at either end mean no time to InfluxDB, as the largest does to DuckDB.
+MIN_TIME_NS = MIN_INT64 + 2
+MAX_TIME_NS = MAX_INT64 - 1
+MAX_KEY_BYTES = 65_535
 
 BOOLEANS: dict[str, bool] = dict.fromkeys(("t", "T", "true", "True", "TRUE"), True) | dict.fromkeys(
     ("f", "F", "false", "False", "FALSE"), False
@@ -26,17 +32,17 @@ _MEASUREMENT = re.compile(r"(?:[^, \\\n]++|\\[, ]?)++")
 _KEY = re.compile(r"(?:[^,= \\\n]++|\\[,= ]?)++")
 _STRING = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL)
 _BARE_VALUE = re.compile(r"[^, ]*")
-_FLOAT = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
-_INTEGER = re.compile(r"[+-]?[0-9]+i")
+_FLOAT = re.compile(r"-?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
+_INTEGER = re.compile(r"-?[0-9]+i")
 _UNSIGNED = re.compile(r"[0-9]+u")
-_TIMESTAMP = re.compile(r"-?[0-9]+")
+_TIMESTAMP = re.compile(r"(-?[0-9]+) *")
 _NOT_A_NUMBER = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
 _MAX_DIGITS = 100
-_HEAD = re.compile(r" *(?:[^ \\\n]++|\\ ?)*+")
+_BLANKS = " \t\0"
+_HEAD = re.compile(r"[ \t\0]*+(?:[^ \\\n]++|\\ ?)*+")
 _STRING_START = re.compile(r'(?<!\\)="')
-_ESCAPED_IN_MEASUREMENT = re.compile(r"\\([, ])")
-_ESCAPED_IN_KEY = re.compile(r"\\([,= ])")
+_ESCAPED = re.compile(r"\\([,= ])")
 _ESCAPED_IN_STRING = re.compile(r'\\(["\\])')
 _ENDS_VALUE = frozenset(", ")
 
@@ -52,7 +58,7 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
         newline = text.find("\n", start)
         end = size if newline < 0 else newline
         line = text[start:end]
-        if '"' in line and not line.lstrip(" ").startswith("#"):
+        if '"' in line and not line.lstrip(_BLANKS).startswith("#"):
             end = _end_of_quoted_line(text, start)
             line = text[start:end]
             yield number, line
@@ -74,13 +80,16 @@ def parse_line(line: str, *, multiplier: int, default_time_ns: int) -> Point | N
     Raises:
         LineFaultError: the line is bad.
     """
-    line = line.removesuffix("\r").strip(" ")
+    line = line.removesuffix("\r").lstrip(_BLANKS)
     if not line or line.startswith("#"):
         return None
     measurement, position = _parse_measurement(line)
     tags, position = _parse_tags(line, position)
-    fields, position = _parse_fields(line, _skip_spaces(line, position))
-    position = _skip_spaces(line, position)
+    head = line[:position]
+    fields, position = _parse_fields(line, _skip_blanks(line, position))
+    if len(line) > MAX_KEY_BYTES // 4:
+        _check_key(head, fields)
+    position = _skip_blanks(line, position)
     time_ns = default_time_ns
     if position < len(line):
         time_ns = _parse_time(line[position:], multiplier)
@@ -131,7 +140,7 @@ def _parse_measurement(line: str) -> tuple[str, int]:
     match = _MEASUREMENT.match(line)
     if match is None:
         raise LineFaultError("the measurement is missing")
-    return _ESCAPED_IN_MEASUREMENT.sub(r"\1", match[0]), match.end()
+    return _ESCAPED.sub(r"\1", match[0]), match.end()
 
 
 def _parse_tags(line: str, position: int) -> tuple[dict[str, str], int]:
@@ -145,7 +154,7 @@ def _parse_tags(line: str, position: int) -> tuple[dict[str, str], int]:
             raise LineFaultError(f"the value of tag {name!r} holds an equals sign; write \\=")
         if name in tags:
             raise LineFaultError(f"tag {name!r} is given twice")
-        tags[name] = _ESCAPED_IN_KEY.sub(r"\1", value[0])
+        tags[name] = _ESCAPED.sub(r"\1", value[0])
         position = value.end()
     return tags, position
 
@@ -167,7 +176,7 @@ def _parse_key(line: str, position: int, *, kind: str) -> tuple[str, int]:
     match = _KEY.match(line, position)
     if match is None:
         raise LineFaultError(f"a {kind} has no name (character {position + 1})")
-    name = _ESCAPED_IN_KEY.sub(r"\1", match[0])
+    name = _ESCAPED.sub(r"\1", match[0])
     if not line.startswith("=", match.end()):
         raise LineFaultError(f"{kind} {name!r} has no value: an equals sign is missing")
     return name, match.end() + 1
@@ -190,13 +199,20 @@ def _parse_field_value(line: str, position: int, name: str) -> tuple[FieldValue,
 
 
 def _parse_time(text: str, multiplier: int) -> int:
-    if not _TIMESTAMP.fullmatch(text):
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None:
         raise LineFaultError(f"the timestamp {text!r} is not an integer")
-    return _to_int(text, multiplier, MIN_INT64, MAX_INT64)
+    return _to_int(match[1], multiplier, MIN_TIME_NS, MAX_TIME_NS)
 
 
-def _skip_spaces(line: str, position: int) -> int:
-    while line.startswith(" ", position):
+def _check_key(head: str, fields: Iterable[str]) -> None:
+    longest = max(len(name.encode(errors="replace")) for name in fields)
+    if len(head.encode(errors="replace")) + longest > MAX_KEY_BYTES:
+        raise LineFaultError(f"series and field take more than {MAX_KEY_BYTES} bytes")
+
+
+def _skip_blanks(line: str, position: int) -> int:
+    while position < len(line) and line[position] in _BLANKS:
         position += 1
     return position
 

@@ -4,13 +4,14 @@ Tags `tenant` and `appliance` are stamped by the gateway, never taken from a sen
 names the tenants it may see: `None` is the operator's view of all of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from core.errors import UnavailableError
+from timeseries.batch import Batch
 from timeseries.points import FieldValue, Point
 
 TENANT_TAG = "tenant"
@@ -91,11 +92,33 @@ class Latest:
     values: Mapping[str, FieldValue]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanQuery:
+    """The samples of one measurement in `[start_ns, end_ns)` as they were written."""
+
+    measurement: str
+    start_ns: int
+    end_ns: int
+    tenants: tuple[str, ...] | None
+    filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class Resolution(StrEnum):
+    """How fine samples are kept: as they came, or rolled up by minute and by hour."""
+
+    RAW = "raw"
+    MINUTE = "1m"
+    HOUR = "1h"
+
+
 @dataclass(frozen=True, slots=True)
 class RejectedPoint:
-    """A point that the store refused (its index in the batch) and why; the others were kept."""
+    """A point that the store refused and why; the others of its batch were kept.
 
-    index: int
+    `position` is the point's position in the batch.
+    """
+
+    position: int
     reason: str
 
 
@@ -105,10 +128,8 @@ class Store(Protocol):
     Every call may raise `StoreUnavailableError`; implementations are safe to share by threads.
     """
 
-    def submit(
-        self, points: Sequence[Point], *, identity: Mapping[str, str]
-    ) -> "Future[list[RejectedPoint]]":
-        """Queue points for writing, `identity` (tenant, appliance) stamped over their own tags.
+    def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> "Future[list[RejectedPoint]]":
+        """Queue a batch for writing, `identity` (tenant, appliance) stamped over its own tags.
 
         The future resolves when the good points are durable: acknowledge a sender only then.
         A point whose field clashes with the stored type is named in the result.
@@ -119,6 +140,12 @@ class Store(Protocol):
 
     def latest(self, query: LatestQuery) -> list[Latest]:
         """Return one row per group, ordered by group."""
+
+    def scan(self, query: ScanQuery) -> Iterator[Batch]:
+        """Yield the raw points of a span in batches, oldest first, identity tags among their tags.
+
+        Positions count anew in each batch. For export and for moving to another store.
+        """
 
     def measurements(self, *, tenants: tuple[str, ...] | None) -> list[str]:
         """Return the names of the measurements with samples of these tenants, sorted."""
@@ -137,15 +164,26 @@ class Store(Protocol):
     def delete_tenant(self, tenant: str) -> None:
         """Delete every sample of a tenant."""
 
-    def delete_before(self, before_ns: int) -> None:
-        """Delete every sample older than `before_ns`: retention."""
+    def delete_before(self, before_ns: int, *, resolution: Resolution = Resolution.RAW) -> None:
+        """Delete every sample of a resolution that is older than `before_ns`: retention."""
+
+    def roll_up(self, *, now_ns: int) -> int:
+        """Bring the roll-ups up to date with what was written, late samples included.
+
+        Each keeps count, sum, min, max and a sketch of quantiles by series and window, so that
+        `query_range` answers long ranges from them. Called every minute; a store that keeps none
+        does nothing.
+
+        Returns:
+            How many windows were written.
+        """
 
     def close(self) -> None:
         """Write what is queued and release the database."""
 
 
 def write(
-    store: Store, points: Sequence[Point], *, identity: Mapping[str, str]
+    store: Store, points: Iterable[Point], *, identity: Mapping[str, str]
 ) -> list[RejectedPoint]:
     """Write points and wait until they are durable; return those refused."""
-    return store.submit(points, identity=identity).result()
+    return store.submit(Batch.of(points), identity=identity).result()

@@ -9,13 +9,14 @@ from portal.api.jobs import jobs
 from portal.api.metrics import metrics
 from portal.api.receivers import notifications, receivers
 from portal.api.rules import rules
+from portal.api.samples import samples
 from portal.api.tenants import tenants
 from portal.api.tokens import me, tokens
 from portal.api.users import users
 
 RESOURCES = (
     me, tokens, tenants, users, appliances, enrolment_tokens, jobs, rules, alerts, receivers,
-    notifications, metrics,
+    notifications, metrics, samples,
 )  # fmt: skip
 
 

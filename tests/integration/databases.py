@@ -1,6 +1,8 @@
 """Real time series databases (Debian packages influxdb and victoria-metrics) on free ports."""
 
-from collections.abc import Iterator
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,8 +29,20 @@ log-enabled = false
 @contextmanager
 def influxdb(folder: Path, *, with_auth: bool = False) -> Iterator[str]:
     """Run InfluxDB 1.6 for the length of the block; give its address."""
-    program = require_program("influxd", package="influxdb")
     port = free_port()
+    with influxdb_process(folder, port=port, with_auth=with_auth):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def influxdb_process(
+    folder: Path, *, port: int, with_auth: bool = False, settings: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run InfluxDB 1.6 on a port for the length of the block; give its process.
+
+    `settings` are environment variables that change its configuration.
+    """
+    program = require_program("influxd", package="influxdb")
     configuration = folder / "influxdb.conf"
     configuration.write_text(
         INFLUXDB.format(
@@ -36,24 +50,32 @@ def influxdb(folder: Path, *, with_auth: bool = False) -> Iterator[str]:
         )
     )
     url = f"http://127.0.0.1:{port}"
-    with running([program, "-config", str(configuration)], log_path=folder / "influxdb.log"):
+    with running(
+        [program, "-config", str(configuration)],
+        log_path=folder / "influxdb.log",
+        environ={**os.environ, **(settings or {})},
+    ) as process:
         eventually(lambda: answers(f"{url}/ping"), within_seconds=30, what="InfluxDB to answer")
-        yield url
+        yield process
 
 
 @contextmanager
-def victoria_metrics(folder: Path) -> Iterator[str]:
+def victoria_metrics(
+    folder: Path, *, port: int | None = None, options: Sequence[str] = ()
+) -> Iterator[str]:
     """Run VictoriaMetrics for the length of the block; give its address."""
     program = require_program("victoria-metrics", package="victoria-metrics")
-    port = free_port()
+    port = port or free_port()
     url = f"http://127.0.0.1:{port}"
     argv = [
         program,
         f"-storageDataPath={folder / 'data'}",
         f"-httpListenAddr=127.0.0.1:{port}",
         "-search.latencyOffset=0s",
+        "-dedup.minScrapeInterval=1ms",
         "-retentionPeriod=100y",
         "-memory.allowedBytes=128MB",
+        *options,
     ]
     with running(argv, log_path=folder / "victoria-metrics.log"):
         eventually(

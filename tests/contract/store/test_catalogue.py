@@ -1,5 +1,6 @@
 import pytest
 
+from tests.contract.store.backends import Capabilities
 from tests.contract.store.samples import ACME, ACME_2, GLOBEX, START_NS, gpu
 from timeseries.points import Point
 from timeseries.store import Aggregate, LatestQuery, RangeQuery, Store, write
@@ -34,10 +35,30 @@ def test_measurements_are_sorted_and_only_those_of_the_tenants(store: Store) -> 
     assert store.measurements(tenants=()) == []
 
 
-def test_fields_tell_their_types(store: Store) -> None:
+def test_fields_tell_their_types(store: Store, capabilities: Capabilities) -> None:
     write(store, [gpu(0, a=1.0, b=1, c=True, d="text")], identity=ACME)
 
-    assert store.fields("gpu") == {"a": "float", "b": "integer", "c": "boolean", "d": "string"}
+    kept = {"a": "float", "b": "integer", "c": "boolean", "d": "string"}
+    floats = {"a": "float", "b": "float", "c": "float"}
+    assert store.fields("gpu") == (kept if capabilities.keeps_types else floats)
+
+
+def test_names_that_look_alike_when_joined_are_kept_apart(store: Store) -> None:
+    slices = Point("gpu_slice", {}, {"memory_used_bytes": 1.0}, START_NS)
+    write(store, [slices, gpu(0, slice_memory_used_bytes=2.0)], identity=ACME)
+
+    assert store.measurements(tenants=None) == ["gpu", "gpu_slice"]
+    assert store.fields("gpu") == {"slice_memory_used_bytes": "float"}
+    assert store.fields("gpu_slice") == {"memory_used_bytes": "float"}
+    for measurement, field, value in (
+        ("gpu", "slice_memory_used_bytes", 2.0),
+        ("gpu_slice", "memory_used_bytes", 1.0),
+        ("gpu", "memory_used_bytes", None),
+    ):
+        found = store.latest(
+            LatestQuery(measurement=measurement, fields=(field,), since_ns=0, tenants=None)
+        )
+        assert [row.values for row in found] == ([] if value is None else [{field: value}])
 
 
 def test_tags_begin_with_the_identity(store: Store) -> None:
@@ -70,12 +91,17 @@ def test_an_unknown_measurement_has_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
-def test_any_name_is_only_a_name(store: Store, name: str) -> None:
+def test_any_name_is_only_a_name(store: Store, capabilities: Capabilities, name: str) -> None:
     write(store, [gpu(0, power_watts=1.0)], identity=GLOBEX)
     point = Point(name, {name: name}, {name: 2.0}, START_NS)
 
-    assert write(store, [point], identity={"tenant": name, "appliance": name}) == []
+    rejected = write(store, [point], identity={"tenant": name, "appliance": name})
 
+    if not capabilities.keeps_name(name):
+        assert [(one.position, repr(name) in one.reason) for one in rejected] == [(0, True)]
+        assert store.measurements(tenants=None) == ["gpu"]
+        return
+    assert rejected == []
     assert store.measurements(tenants=(name,)) == [name]
     assert store.fields(name) == {name: "float"}
     assert store.tag_values(name, name, tenants=(name,)) == [name]
@@ -101,16 +127,17 @@ def test_any_name_is_only_a_name(store: Store, name: str) -> None:
 
 
 def test_names_that_differ_only_in_case_are_different(store: Store) -> None:
-    write(store, [Point("m", {"T": "upper", "t": "lower"}, {"F": 1.0, "f": 2}, 0)], identity=ACME)
-    write(store, [Point("M", {}, {"f": "text"}, 0)], identity=ACME)
+    both = Point("m", {"T": "upper", "t": "lower"}, {"F": 1.0, "f": 2.0}, START_NS)
+    write(store, [both, Point("M", {}, {"f": 3.0}, START_NS)], identity=ACME)
 
     assert store.measurements(tenants=None) == ["M", "m"]
-    assert store.fields("m") == {"F": "float", "f": "integer"}
+    assert store.fields("m") == {"F": "float", "f": "float"}
+    assert store.fields("M") == {"f": "float"}
     assert store.tag_values("m", "T", tenants=None) == ["upper"]
 
 
 def test_a_tag_and_a_field_of_one_name_are_kept_apart(store: Store) -> None:
-    write(store, [Point("gpu", {"model": "tag"}, {"model": "field"}, START_NS)], identity=ACME)
+    write(store, [Point("gpu", {"model": "tag"}, {"model": 7.0}, START_NS)], identity=ACME)
 
     (row,) = store.latest(
         LatestQuery(
@@ -118,4 +145,4 @@ def test_a_tag_and_a_field_of_one_name_are_kept_apart(store: Store) -> None:
         )
     )
 
-    assert (row.tags, row.values) == ({"model": "tag"}, {"model": "field"})
+    assert (row.tags, row.values) == ({"model": "tag"}, {"model": 7.0})

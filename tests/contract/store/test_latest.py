@@ -17,13 +17,13 @@ def query(
 def test_each_field_has_its_own_newest_value(store: Store) -> None:
     points = [
         gpu(2, power_watts=200.0),
-        gpu(1, power_watts=100.0, model="H100"),
+        gpu(1, power_watts=100.0, fan_percent=40.0),
         gpu(3, unrelated=1.0),
     ]
     write(store, points, identity=ACME)
 
-    assert store.latest(query("power_watts", "model")) == [
-        Latest({"gpu": "0"}, START_NS + 2 * SECOND_NS, {"model": "H100", "power_watts": 200.0})
+    assert store.latest(query("power_watts", "fan_percent")) == [
+        Latest({"gpu": "0"}, START_NS + 2 * SECOND_NS, {"fan_percent": 40.0, "power_watts": 200.0})
     ]
 
 

@@ -1,6 +1,8 @@
 import pytest
 
+from tests.contract.store.backends import Capabilities
 from tests.contract.store.samples import ACME, ACME_2, GLOBEX, START_NS, gpu, gpu_with
+from timeseries.batch import Batch
 from timeseries.points import FieldValue, Point
 from timeseries.store import Latest, LatestQuery, Store, write
 
@@ -19,13 +21,39 @@ def test_a_written_point_can_be_read_at_once(store: Store) -> None:
     ]
 
 
-@pytest.mark.parametrize("value", [0.1, 2**63 - 1, -(2**63), True, 'H100 \x00 "quoted" \'; --'])
-def test_a_value_comes_back_with_its_type(store: Store, value: FieldValue) -> None:
+def test_a_time_is_kept_to_the_nanosecond_or_cut_to_its_millisecond(
+    store: Store, capabilities: Capabilities
+) -> None:
+    write(store, [Point("gpu", {}, {"x": 1.0}, START_NS + 1_999_999)], identity=ACME)
+
+    kept_ns = 1_999_999 if capabilities.nanosecond_time else 1_000_000
+    assert [row.time_ns for row in newest(store, "x")] == [START_NS + kept_ns]
+
+
+@pytest.mark.parametrize("value", [0.1, 2**63 - 1, -(2**63), True])
+def test_a_number_comes_back_with_its_type_or_as_a_float(
+    store: Store, capabilities: Capabilities, value: FieldValue
+) -> None:
     write(store, [gpu(0, reading=value)], identity=ACME)
 
     (row,) = newest(store, "reading")
-    assert row.values == {"reading": value}
-    assert type(row.values["reading"]) is type(value)
+    kept = value if capabilities.keeps_types else float(value)
+    assert row.values == {"reading": kept}
+    assert type(row.values["reading"]) is type(kept)
+
+
+def test_a_text_comes_back_where_texts_are_kept(store: Store, capabilities: Capabilities) -> None:
+    text = 'H100 \x00 "quoted" \'; --'
+
+    rejected = write(store, [gpu(0, model=text), gpu(1, model=text, x=1.0)], identity=ACME)
+
+    (row,) = newest(store, "model", "x")
+    if capabilities.stores_text:
+        assert (rejected, row.values) == ([], {"model": text, "x": 1.0})
+    else:
+        assert [one.position for one in rejected] == [0]
+        assert "'model' is text" in rejected[0].reason
+        assert row.values == {"x": 1.0}
 
 
 def test_the_identity_wins_over_a_sender_who_claims_another(store: Store) -> None:
@@ -48,7 +76,7 @@ def test_an_integer_written_to_a_float_field_becomes_a_float(store: Store) -> No
     [(1, 1.5), (1, True), (1.5, True), (1.5, "hot"), (True, 1), (True, "yes"), ("hot", 1.5)],
 )
 def test_a_value_of_another_type_is_refused_and_its_neighbours_are_kept(
-    store: Store, first: FieldValue, second: FieldValue
+    store: Store, capabilities: Capabilities, first: FieldValue, second: FieldValue
 ) -> None:
     write(store, [gpu(0, reading=first)], identity=ACME)
 
@@ -58,22 +86,35 @@ def test_a_value_of_another_type_is_refused_and_its_neighbours_are_kept(
         identity=ACME,
     )
 
-    assert [point.index for point in rejected] == [1]
-    assert "'reading'" in rejected[0].reason
-    assert newest(store, "reading", "other")[0].values == {"reading": first, "other": 1.0}
+    assert all("'reading'" in point.reason for point in rejected)
+    found = newest(store, "reading", "other")[0].values
+    if capabilities.keeps_types:
+        assert [point.position for point in rejected] == [1]
+        assert found == {"reading": first, "other": 1.0}
+    else:
+        values = [first, second]
+        kept = [float(value) for value in values if not isinstance(value, str)]
+        refused = [at for at, value in enumerate(values) if isinstance(value, str)]
+        assert [point.position for point in rejected] == refused
+        assert found == {"reading": kept[-1], "other": 1.0}
 
 
-def test_a_type_clash_inside_one_new_batch_goes_by_the_first_value(store: Store) -> None:
+def test_a_type_clash_inside_one_new_batch_goes_by_the_first_value(
+    store: Store, capabilities: Capabilities
+) -> None:
     rejected = write(store, [gpu(0, reading=1), gpu(1, reading=1.5)], identity=ACME)
 
-    assert [point.index for point in rejected] == [1]
-    assert store.fields("gpu") == {"reading": "integer"}
+    clashes = capabilities.keeps_types
+    assert [point.position for point in rejected] == ([1] if clashes else [])
+    assert store.fields("gpu") == {"reading": "integer" if clashes else "float"}
 
 
 def test_a_refused_point_leaves_no_field_behind(store: Store) -> None:
     write(store, [gpu(0, reading=1.0)], identity=ACME)
-    write(store, [gpu(1, brand_new=1.0, reading="hot")], identity=ACME)
 
+    rejected = write(store, [gpu(1, brand_new=1.0, reading=float("nan"))], identity=ACME)
+
+    assert [point.position for point in rejected] == [0]
     assert store.fields("gpu") == {"reading": "float"}
 
 
@@ -95,7 +136,7 @@ def test_a_refused_point_leaves_no_field_behind(store: Store) -> None:
 def test_a_point_that_cannot_be_stored_is_refused_with_a_reason(store: Store, bad: Point) -> None:
     rejected = write(store, [bad, gpu(1, utilization_percent=1.0)], identity=ACME)
 
-    assert [point.index for point in rejected] == [0]
+    assert [point.position for point in rejected] == [0]
     assert rejected[0].reason
     assert newest(store, "utilization_percent")[0].values == {"utilization_percent": 1.0}
 
@@ -103,7 +144,7 @@ def test_a_point_that_cannot_be_stored_is_refused_with_a_reason(store: Store, ba
 def test_many_senders_at_once_all_get_their_own_answer(store: Store) -> None:
     write(store, [gpu(0, power_watts=1.0)], identity=ACME)
     futures = [
-        store.submit([gpu(i, power_watts="bad" if i % 2 else 1.0)], identity=ACME_2)
+        store.submit(Batch.of([gpu(i, power_watts="bad" if i % 2 else 1.0)]), identity=ACME_2)
         for i in range(20)
     ]
 

@@ -19,7 +19,7 @@ from core.db import SessionFactory
 from core.settings import ServerSettings
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock, make_appliance
-from timeseries.duckdb_store import DuckDBStore
+from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store
 
 MAX_BODY_BYTES = 200_000
@@ -79,11 +79,21 @@ def dgx(sessions: SessionFactory, cast: Cast) -> Appliance:
 
 
 @pytest.fixture
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> ServerSettings:
+    """The door's settings; a test may name some as the parameter."""
+    named: dict[str, Any] = getattr(request, "param", {})
+    return ServerSettings(data_dir=tmp_path, max_body_bytes=MAX_BODY_BYTES, **named)
+
+
+@pytest.fixture
 def door(
-    sessions: SessionFactory, store: Store, clock: FrozenClock, dgx: Appliance, tmp_path: Path
+    sessions: SessionFactory,
+    store: Store,
+    clock: FrozenClock,
+    dgx: Appliance,
+    settings: ServerSettings,
 ) -> Iterator[Door]:
     """A door with `dgx`'s agent before it."""
-    settings = ServerSettings(data_dir=tmp_path, max_body_bytes=MAX_BODY_BYTES)
     app = create_access_app(settings=settings, sessions=sessions, store=store, clock=clock)
     with Serving(app) as url, Door.open(url, app, secret=f"vda_acme_{dgx.name}") as door:
         yield door

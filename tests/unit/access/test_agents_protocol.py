@@ -217,7 +217,7 @@ def test_a_long_poll_wakes_when_the_generation_moves(
     )
     started = time.monotonic()
     poll.start()
-    assert eventually(lambda: door.app.state.watch.waiting == 1)
+    assert eventually(lambda: door.app.watch.waiting == 1)
     with sessions.begin() as session:
         bump_generation(session, dgx.id)
     poll.join(timeout=15)
@@ -237,7 +237,7 @@ def test_a_long_poll_does_not_wake_for_another_appliance(
         )
     )
     poll.start()
-    assert eventually(lambda: door.app.state.watch.waiting == 1)
+    assert eventually(lambda: door.app.watch.waiting == 1)
     with sessions.begin() as session:
         bump_generation(session, other.id)
     poll.join(timeout=15)
@@ -252,7 +252,7 @@ def test_a_client_that_hangs_up_frees_its_place(door: Door, dgx: Appliance) -> N
             headers={"Authorization": f"Bearer {SECRET}"},
             timeout=0.5,
         )
-    assert eventually(lambda: door.app.state.watch.waiting == 0)
+    assert eventually(lambda: door.app.watch.waiting == 0)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from access.app import create_access_app
 from core.db import SessionFactory, create_database_engine, create_session_factory
 from core.settings import ServerSettings
 from tests.unit.access.conftest import Door, Serving
-from timeseries.duckdb_store import DuckDBStore
+from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store, StoreUnavailableError
 
 

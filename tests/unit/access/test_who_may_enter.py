@@ -4,7 +4,7 @@ import pytest
 
 from core.db import SessionFactory
 from tenants.models import Appliance, TenantState
-from tests.cast import Cast, FrozenClock
+from tests.cast import Cast, FrozenClock, make_appliance
 from tests.unit.access.conftest import SECRET, Door
 
 ADDRESSES = [
@@ -15,17 +15,41 @@ ADDRESSES = [
     ("POST", "/agent/v1/attempts/some-id/log"),
     ("GET", "/agent/v1/transfer"),
     ("POST", "/agent/v1/transfer"),
+    ("POST", "/write"),
+    ("POST", "/collectd"),
 ]
+# Without credentials these tell nothing and change nothing.
+OPEN = {"/health", "/ping", "/query", "/agent/v1/enroll"}
+SHAPES = {
+    "/api/v2/": {"code", "status", "message", "errors", "reason"},
+    "/write": {"error"},
+    "/": {"code", "status", "message", "errors"},
+}
+
+
+def shape_of(path: str) -> set[str]:
+    return next(keys for prefix, keys in SHAPES.items() if path.startswith(prefix))
+
+
+def test_every_address_asks_who_is_there_but_for_a_known_few(door: Door) -> None:
+    asked = {path.replace("some-id", "{attempt_id}") for _, path in ADDRESSES}
+    assert set(door.app.paths) == asked | OPEN
 
 
 @pytest.mark.parametrize(("method", "path"), ADDRESSES)
 @pytest.mark.parametrize("header", [None, "Bearer vda_wrong", "Token", "Basic YTpi", SECRET])
 def test_nobody_known_is_401(door: Door, method: str, path: str, header: str | None) -> None:
     response = door.request(method, path, headers={"Authorization": header})
-    body = response.json()
-    assert response.status_code == body["status"] == 401
-    assert set(body) == {"code", "status", "message", "errors"}
+    assert response.status_code == 401
+    assert set(response.json()) == shape_of(path)
     assert "Bearer" in response.headers["WWW-Authenticate"]
+
+
+def test_an_influx_client_is_told_in_its_own_words(door: Door) -> None:
+    response = door.write(b"", headers={"Authorization": "Token vda_wrong"})
+    body = response.json()
+    assert (body["code"], body["reason"]) == ("unauthorized", "unauthenticated")
+    assert response.headers["X-Platform-Error-Code"] == "unauthorized"
 
 
 @pytest.mark.parametrize("scheme", ["Token", "Bearer", "bearer"])
@@ -56,6 +80,16 @@ def test_a_known_agent_costs_no_query_for_some_seconds(
     assert door.write(b"").status_code == 204
 
 
+def test_an_agent_that_enrolled_a_moment_ago_comes_in(
+    door: Door, sessions: SessionFactory, cast: Cast
+) -> None:
+    assert door.write(b"").status_code == 204
+    with sessions.begin() as session:
+        make_appliance(session, session.merge(cast.acme), "newcomer")
+    response = door.write(b"", headers={"Authorization": "Bearer vda_acme_newcomer"})
+    assert response.status_code == 204
+
+
 def test_a_suspended_tenants_agents_are_shut_out(
     door: Door, sessions: SessionFactory, cast: Cast
 ) -> None:
@@ -73,14 +107,15 @@ def test_an_enrolment_token_is_no_agent_token(door: Door) -> None:
     ("method", "path", "status", "code"),
     [
         ("GET", "/nothing/here", 404, "not_found"),
-        ("GET", "/api/v2/write", 405, "method_not_allowed"),
+        ("GET", "/api/v2/write", 405, "method not allowed"),
+        ("GET", "/api/v2/buckets", 404, "not found"),
         ("DELETE", "/agent/v1/desired", 405, "method_not_allowed"),
     ],
 )
-def test_the_router_refuses_in_the_same_shape(
+def test_the_router_refuses_in_the_shape_of_the_address(
     door: Door, method: str, path: str, status: int, code: str
 ) -> None:
     response = door.request(method, path)
     assert response.status_code == status
     assert response.json()["code"] == code
-    assert set(response.json()) == {"code", "status", "message", "errors"}
+    assert set(response.json()) == shape_of(path)

@@ -2,7 +2,7 @@
 
 import gzip
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 
 import pytest
@@ -16,11 +16,12 @@ from core.errors import OverloadedError
 from tenants.models import Appliance
 from tests.cast import NOON, Cast
 from tests.unit.access.conftest import MAX_BODY_BYTES, SECRET, Door
-from timeseries.duckdb_store import DuckDBStore
-from timeseries.points import Point
+from timeseries.batch import Batch
+from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Latest, LatestQuery, RejectedPoint, Store, StoreUnavailableError
 
 NOON_NS = to_ns(NOON)
+DAY_NS = 24 * 3600 * NS_PER_SECOND
 
 
 def latest(store: Store, measurement: str = "cpu", field: str = "usage_percent") -> list[Latest]:
@@ -112,6 +113,38 @@ def test_a_sample_from_the_far_future_is_refused(door: Door, store: Store) -> No
     assert latest(store)[0].values == {"usage_percent": 1.0}
 
 
+def test_a_sample_of_last_week_is_taken(door: Door, store: Store) -> None:
+    week_ago = NOON_NS - 7 * DAY_NS
+    assert door.write(f"cpu usage_percent=1 {week_ago}").status_code == 204
+    assert latest(store)[0].time_ns == week_ago
+
+
+def test_a_sample_from_the_far_past_is_refused(door: Door, store: Store) -> None:
+    edge = NOON_NS - 14 * DAY_NS
+    body = door.write(f"cpu usage_percent=1 {edge}\ncpu usage_percent=2 {edge - 1}").json()
+    assert [error["line"] for error in body["errors"]] == [2]
+    assert body["errors"][0]["reason"] == (
+        "its time is 14 days, 0:00:00 ago, and samples older than 14 days are not kept; check "
+        "the sender's clock and the precision, which was taken as ns"
+    )
+    assert latest(store)[0].values == {"usage_percent": 1.0}
+
+
+def test_seconds_that_were_sent_as_nanoseconds_are_refused_with_a_hint(door: Door) -> None:
+    body = door.write(f"cpu usage_percent=1 {NOON_NS // NS_PER_SECOND}").json()
+    assert "the precision, which was taken as ns" in body["message"]
+
+
+@pytest.mark.parametrize("params", [{}, {"bucket": "any", "org": "any"}, {"orgID": "0f"}])
+def test_any_bucket_and_organisation_will_do(door: Door, params: dict[str, str]) -> None:
+    assert door.write("cpu usage_percent=1", params=params).status_code == 204
+
+
+def test_an_identity_encoding_is_no_encoding(door: Door) -> None:
+    response = door.write("cpu usage_percent=1", headers={"Content-Encoding": "identity"})
+    assert response.status_code == 204
+
+
 def test_gzip_is_unpacked(door: Door, store: Store) -> None:
     packed = gzip.compress(b"cpu usage_percent=1\n") + gzip.compress(b"load load1=2\n")
     assert door.write(packed, headers={"Content-Encoding": "gzip"}).status_code == 204
@@ -126,7 +159,7 @@ def test_gzip_is_unpacked(door: Door, store: Store) -> None:
 )
 def test_what_is_not_gzip_is_refused(door: Door, body: bytes) -> None:
     response = door.write(body, headers={"Content-Encoding": "gzip"})
-    assert (response.status_code, response.json()["code"]) == (400, "bad_gzip")
+    assert (response.status_code, response.json()["reason"]) == (400, "bad_gzip")
 
 
 def test_another_encoding_is_refused(door: Door) -> None:
@@ -147,7 +180,7 @@ def test_a_gzip_bomb_is_413(door: Door) -> None:
     bomb = gzip.compress(b"\n" * 100_000_000)
     assert len(bomb) < MAX_BODY_BYTES
     response = door.write(bomb, headers={"Content-Encoding": "gzip"})
-    assert (response.status_code, response.json()["code"]) == (413, "too_large")
+    assert (response.status_code, response.json()["code"]) == (413, "request too large")
 
 
 def test_a_large_body_goes_through(door: Door, store: Store) -> None:
@@ -184,7 +217,7 @@ class _OverloadedStore(DuckDBStore):
 
     def submit(
         self,
-        points: Sequence[Point],  # noqa: ARG002
+        batch: Batch,  # noqa: ARG002
         *,
         identity: Mapping[str, str],  # noqa: ARG002
     ) -> Future[list[RejectedPoint]]:
@@ -196,7 +229,7 @@ class _AbsentStore(DuckDBStore):
 
     def submit(
         self,
-        points: Sequence[Point],  # noqa: ARG002
+        batch: Batch,  # noqa: ARG002
         *,
         identity: Mapping[str, str],  # noqa: ARG002
     ) -> Future[list[RejectedPoint]]:
@@ -214,5 +247,5 @@ def test_a_store_that_can_not_take_it_asks_to_try_again(
     door: Door, *, status: int, code: str, retry_after: str
 ) -> None:
     response = door.write("cpu usage_percent=1")
-    assert (response.status_code, response.json()["code"]) == (status, code)
+    assert (response.status_code, response.json()["reason"]) == (status, code)
     assert response.headers["Retry-After"] == retry_after

@@ -4,6 +4,9 @@ import pytest
 
 from benchmarks import report
 from benchmarks.agent_beside_collectd import CONTENDERS, CPU, MEMORY
+from benchmarks.ingest import CPU as INGEST_CPU
+from benchmarks.queries import questions
+from benchmarks.queries_data import History
 
 MACHINE = {
     "cpu_model": "Xeon",
@@ -67,3 +70,70 @@ def test_a_broken_promise_is_shown_as_one() -> None:
     text = report.promises({"agent_beside_collectd": BESIDE_COLLECTD})
     assert "| cpu | 1.5 times | 0.771 times | yes |" in text
     assert "| memory | 60 MiB | - MiB | **no** |" in text
+
+
+def test_servers_stand_beside_each_other_in_a_table_for_each_load() -> None:
+    figures = {
+        "values_per_second": 512_345.0,
+        "posts_per_second": 11.8,
+        INGEST_CPU: 0.81,
+        "ack_milliseconds_p50": 90.1,
+        "ack_milliseconds_p99": 120.4,
+        "disk_bytes_per_value": 3.2,
+        "resident_mebibytes": 301.0,
+    }
+    one = {
+        "bodies": {"posts": 144},
+        "medians": dict.fromkeys(report.SERVERS, figures),
+        "ratios_to_influxdb": {name: {INGEST_CPU: 0.3} for name in ("vedette", "victoriametrics")},
+    }
+    settings = {"appliances": 1_000, "repetitions": 3, "settle_seconds": 5.0}
+    text = report.taken_in(
+        {**BESIDE_COLLECTD, "settings": settings, "results": {"large": one, "small": one}}
+    )
+    row = "| {} | 512,000 | 11.8 | 0.81 | {} | 90.1 | 120 | 3.2 | 301 |"
+    assert text.count(row.format("Vedette on DuckDB", "0.3")) == 2
+    assert text.count(row.format("InfluxDB 1.6", "1")) == 2
+
+
+def test_every_question_has_a_row_with_median_and_p95_of_each_store() -> None:
+    answers = {name: {"milliseconds": 12.34, "milliseconds_p95": 20.0} for name in report.QUESTIONS}
+    history = {"appliances": 1_000, "minutes": 60, "step_ns": 10**10, "tenant_hours": 24}
+    settings = {"history": history, "fields": ["power_watts"]}
+    text = report.asked(
+        {**BESIDE_COLLECTD, "settings": settings, "results": dict.fromkeys(report.STORES, answers)}
+    )
+    cells = "| 12.3 (20) " * len(report.STORES)
+    assert text.count(f"{cells}|") == len(report.QUESTIONS)
+
+
+def test_the_questions_of_the_page_are_those_that_are_asked() -> None:
+    asked = questions(History(appliances=1, minutes=1, tenant_hours=1, end_ns=0))
+    assert list(report.QUESTIONS) == list(asked)
+
+
+def test_a_held_fleet_says_who_fell_behind() -> None:
+    settings = {
+        "appliances": 10_000,
+        "interval_seconds": 10,
+        "seconds": 600,
+        "due_posts_per_second": 1_000.0,
+        "due_values_per_second": 156_000.0,
+    }
+    results = {
+        "posts": 600_000,
+        "refused": 0,
+        "posts_per_second": 999.7,
+        "ack_milliseconds_p50": 60.0,
+        "ack_milliseconds_p99": 150.0,
+        "ack_milliseconds_max": None,
+        "server_cpu_percent_of_a_core": 140.0,
+        "server_resident_mebibytes": 400.0,
+        "file_mebibytes_per_minute": 30.0,
+        "driver_lateness_milliseconds_p99": 3.0,
+        "fell_behind": "nobody",
+    }
+    text = report.held({**BESIDE_COLLECTD, "settings": settings, "results": results})
+    assert "| posts a second, due and acknowledged | 1,000, 1,000 |" in text
+    assert "| posts refused | 0 of 600,000 |" in text
+    assert "| fell behind the schedule | nobody |" in text

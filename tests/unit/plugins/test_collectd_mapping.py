@@ -8,8 +8,8 @@ from plugins.base import PluginError
 from plugins.collectd.mapping import MAX_PLUGINS, MAX_SERIES, PointMapper
 from plugins.collectd.types_db import parse_types
 from plugins.collectd.values import Identity, Notification, Number, Severity, ValueList
-from timeseries.duckdb_schema import Table
-from timeseries.duckdb_vetting import name_fault, point_fault
+from timeseries.duckdb.schema import Table
+from timeseries.duckdb.vetting import name_fault, point_fault
 from timeseries.lineprotocol import encode, parse
 from timeseries.points import Point
 

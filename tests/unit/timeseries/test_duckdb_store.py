@@ -11,7 +11,8 @@ import duckdb
 import pytest
 
 from core.errors import OverloadedError
-from timeseries.duckdb_store import DuckDBStore
+from timeseries.batch import Batch
+from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
 from timeseries.store import (
     Aggregate,
@@ -29,7 +30,7 @@ ACME = {"tenant": "acme", "appliance": "a1"}
 WRITES_UNTIL_KILLED = """
 import sys
 from pathlib import Path
-from timeseries.duckdb_store import DuckDBStore
+from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
 from timeseries.store import write
 
@@ -43,7 +44,7 @@ for number in range(1_000_000):
 HOLDS_THE_FILE = """
 import sys
 from pathlib import Path
-from timeseries.duckdb_store import DuckDBStore
+from timeseries.duckdb.store import DuckDBStore
 
 store = DuckDBStore(Path(sys.argv[1]))
 print("open", flush=True)
@@ -139,13 +140,13 @@ def test_the_file_can_be_opened_again_after_close(path: Path) -> None:
 def test_points_over_the_limit_are_refused_while_others_wait() -> None:
     store = DuckDBStore(":memory:", max_queued_points=10)
     accepted: list[Future[list[RejectedPoint]]] = []
-    batch = [number(value) for value in range(9)]
+    points = [number(value) for value in range(9)]
 
     with pytest.raises(OverloadedError, match="10 may; send the same points again later"):
-        accepted.extend(store.submit(batch, identity=ACME) for _ in range(100_000))
+        accepted.extend(store.submit(Batch.of(points), identity=ACME) for _ in range(100_000))
 
     assert [future.result() for future in accepted] == [[]] * len(accepted)
-    assert write(store, batch, identity=ACME) == []
+    assert write(store, points, identity=ACME) == []
     store.close()
 
 
@@ -159,7 +160,7 @@ def test_a_body_larger_than_the_queue_is_taken_when_the_queue_is_empty() -> None
 
 
 def test_a_sender_that_gave_up_waiting_harms_nobody(memory_store: DuckDBStore) -> None:
-    futures = [memory_store.submit([number(value)], identity=ACME) for value in range(50)]
+    futures = [memory_store.submit(Batch.of([number(value)]), identity=ACME) for value in range(50)]
     cancelled = [future.cancel() for future in futures]
 
     write(memory_store, [number(1000)], identity=ACME)
@@ -199,11 +200,11 @@ def test_a_measurement_that_would_grow_too_wide_is_refused(memory_store: DuckDBS
 
     (rejected,) = write(memory_store, [Point("gpu", {}, wide, 1), number(2)], identity=ACME)
 
-    assert rejected.index == 0
+    assert rejected.position == 0
     assert "over 1000 tags and fields" in rejected.reason
     assert memory_store.fields("gpu") == {"number": "integer"}
 
 
 def test_statements_cannot_reach_other_files(memory_store: DuckDBStore) -> None:
     with pytest.raises(duckdb.Error, match="disabled"):
-        memory_store._connection.execute("COPY (SELECT 1) TO '/tmp/leak.csv'")  # noqa: SLF001
+        memory_store._database.cursor().execute("COPY (SELECT 1) TO '/tmp/leak.csv'")  # noqa: SLF001

@@ -1,8 +1,13 @@
+from collections.abc import Callable
+
 import pytest
 
 from core.errors import InvalidInputError
-from timeseries.lineprotocol import encode
+from timeseries.batch import Batch
+from timeseries.lineprotocol import encode, encode_batch, parse
 from timeseries.points import FieldValue, Point
+
+NONE: dict[str, dict[str, str]] = {"extra_tags": {}}
 
 
 def test_a_point_is_one_line() -> None:
@@ -35,6 +40,8 @@ def test_an_integer_over_63_bits_is_written_unsigned() -> None:
         (Point("m", {}, {}, 1), "no fields"),
         (Point("", {}, {"f": 1.0}, 1), "the measurement is empty"),
         (Point("#m", {}, {"f": 1.0}, 1), "begins like a comment"),
+        (Point("\tm", {}, {"f": 1.0}, 1), "or a blank"),
+        (Point("m", {}, {"\0f": 1.0}, 1), "begins with a blank"),
         (Point("m", {"": "x"}, {"f": 1.0}, 1), "a tag's name is empty"),
         (Point("m", {"a": ""}, {"f": 1.0}, 1), "tag 'a' is empty"),
         (Point("m", {"a": "x\ny"}, {"f": 1.0}, 1), "holds a newline"),
@@ -44,11 +51,40 @@ def test_an_integer_over_63_bits_is_written_unsigned() -> None:
         (Point("m", {}, {"f": float("-inf")}, 1), "field 'f' is -inf"),
         (Point("m", {}, {"f": 2**64}, 1), "out of the range"),
         (Point("m", {}, {"f": "\ud800"}, 1), "surrogate"),
-        (Point("m", {}, {"f": 1.0}, 2**63), "the time 9223372036854775808 is out of the range"),
+        (Point("m", {}, {"f": 1.0}, 2**63 - 1), "the time 9223372036854775807 is out of the range"),
     ],
 )
-def test_what_no_line_can_carry_is_refused_by_name(point: Point, reason: str) -> None:
+@pytest.mark.parametrize("write", [encode, lambda points: encode_batch(Batch.of(points), **NONE)])
+def test_what_no_line_can_carry_is_refused_by_name(
+    write: Callable[[list[Point]], bytes], point: Point, reason: str
+) -> None:
     with pytest.raises(InvalidInputError, match="line protocol") as caught:
-        encode([point])
+        write([point])
 
     assert reason in caught.value.message
+
+
+def test_a_batch_is_stamped_over_the_tags_that_its_points_have() -> None:
+    points = [Point("gpu", {"tenant": "forged", "gpu": g}, {"f": 1.5}, 5) for g in ("0", "1")]
+
+    lines = encode_batch(Batch.of(points), extra_tags={"tenant": "acme", "appliance": "a 1"})
+
+    assert lines == (
+        b"gpu,appliance=a\\ 1,gpu=0,tenant=acme f=1.5 5\n"
+        b"gpu,appliance=a\\ 1,gpu=1,tenant=acme f=1.5 5\n"
+    )
+
+
+def test_a_column_that_needs_escapes_beside_one_that_does_not_is_escaped() -> None:
+    fields: list[dict[str, FieldValue]] = [{"50%": 2**63, "s": '"'}, {"50%": -1, "s": "x"}]
+    points = [Point("%s", {"a": "%d", "b": tag}, f, 5) for tag, f in zip("= ", fields, strict=True)]
+
+    assert encode_batch(Batch.of(points), **NONE) == (
+        b'%s,a=%d,b=\\= 50%=9223372036854775808u,s="\\"" 5\n%s,a=%d,b=\\  50%=-1i,s="x" 5\n'
+    )
+
+
+def test_a_backslash_before_the_equals_sign_of_a_measurement_is_kept() -> None:
+    points = [Point(r"a\=b=c", {}, {"f": 1.0}, 5)]
+
+    assert parse(encode(points), default_time_ns=0).points == points

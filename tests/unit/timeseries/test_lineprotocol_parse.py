@@ -35,7 +35,6 @@ def test_a_line_is_measurement_tags_fields_and_time() -> None:
     [
         ("1", 1.0),
         ("-1.5", -1.5),
-        ("+1.5", 1.5),
         ("1.", 1.0),
         (".5", 0.5),
         ("1e3", 1000.0),
@@ -66,7 +65,7 @@ def test_every_spelling_of_a_value_is_read(text: str, value: FieldValue) -> None
     ("line", "expected"),
     [
         (r"my\ disk\,x f=1 1", Point("my disk,x", {}, {"f": 1.0}, 1)),
-        (r"a\=b=c f=1 1", Point(r"a\=b=c", {}, {"f": 1.0}, 1)),
+        (r"a\=b=c f=1 1", Point("a=b=c", {}, {"f": 1.0}, 1)),
         (r"m,k\ 1=v\,\=\  f=1 1", Point("m", {"k 1": "v,= "}, {"f": 1.0}, 1)),
         (r"m a\,b\=c\ d=1 1", Point("m", {}, {"a,b=c d": 1.0}, 1)),
         (r"m,path=C:\dir f=1 1", Point("m", {"path": r"C:\dir"}, {"f": 1.0}, 1)),
@@ -123,6 +122,7 @@ def test_comments_blank_lines_and_line_ends_of_windows_are_no_errors() -> None:
 
 def test_spaces_around_the_parts_are_skipped() -> None:
     assert good("  m,a=b   f=1   5  ") == [Point("m", {"a": "b"}, {"f": 1.0}, 5)]
+    assert good("\t \0m,a=b \tf=1 \t5  ") == [Point("m", {"a": "b"}, {"f": 1.0}, 5)]
 
 
 def test_of_a_field_given_twice_the_last_counts() -> None:
@@ -152,6 +152,9 @@ def test_of_a_field_given_twice_the_last_counts() -> None:
         (b"m f=1, g=2", "a field has no name"),
         (b"m f,1=g=2", "an equals sign is missing"),
         (b"m f=1=2", "1=2 is no float"),
+        (b"m f=,g5=3", "field 'f': it has no value"),
+        (b"m f=1,g=9i3", "9i3 is no float"),
+        (b"m f=1,g=i93", "i93 is no float"),
         (b"m f=NaN", "NaN can't be stored"),
         (b"m f=nan", "nan can't be stored"),
         (b"m f=+Inf", "Inf can't be stored"),
@@ -162,6 +165,8 @@ def test_of_a_field_given_twice_the_last_counts() -> None:
         (b"m f=1_000", "1_000 is no float"),
         (b"m f=0x10", "0x10 is no float"),
         (b"m f=--1", "--1 is no float"),
+        (b"m f=+1", "+1 is no float"),
+        (b"m f=+1i", "+1i is no float"),
         (b"m f=tRUE", "tRUE is no float"),
         (b"m f=9223372036854775808i", "out of the range of 64 bits"),
         (b"m f=-9223372036854775809i", "out of the range of 64 bits"),
@@ -174,7 +179,13 @@ def test_of_a_field_given_twice_the_last_counts() -> None:
         (b"m f=1 now", "timestamp 'now' is not an integer"),
         (b"m f=1 1.5", "timestamp '1.5' is not an integer"),
         (b"m f=1 1 2", "timestamp '1 2' is not an integer"),
-        (b"m f=1 9223372036854775808", "out of the range of 64 bits"),
+        (b"m f=1 9223372036854775807", "out of the range of 64 bits"),
+        (b"m f=1 -9223372036854775807", "out of the range of 64 bits"),
+        (b"m f=1\t1", "is no float"),
+        (b"m f=1 1\t", "is not an integer"),
+        (b"m,a=" + b"x" * 70_000 + b" f=1", "more than 65535 bytes"),
+        (b"m " + b"f" * 70_000 + b"=1", "more than 65535 bytes"),
+        (b"m f" + b"1" * 70_000 + b"=1", "more than 65535 bytes"),
         (b"m\xff f=1", "not valid UTF-8"),
         (b"m,a=\xed\xa0\x80 f=1", "not valid UTF-8"),
         ("m f=\u0661".encode(), "is no float"),

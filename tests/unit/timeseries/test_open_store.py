@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,23 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(StoreUnavailableError, match=r"folder of .*can't be made"):
         open_store(f"duckdb:///{tmp_path}/file/x.duckdb")
+
+
+def test_a_file_that_must_exist_is_not_made(tmp_path: Path) -> None:
+    path = tmp_path / "samples.duckdb"
+
+    with pytest.raises(StoreUnavailableError, match=f"no time series file {path}.*in --from"):
+        open_store(f"duckdb:///{path}", must_exist=True, source="--from")
+
+    assert not path.exists()
+
+
+def test_only_the_backend_of_the_url_is_imported() -> None:
+    script = (
+        "import sys; import timeseries.open_store; "
+        "print([name for name in ('duckdb', 'pyarrow', 'influxdb_client') if name in sys.modules])"
+    )
+
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+
+    assert result.stdout.strip() == b"[]"

@@ -3,17 +3,20 @@ import threading
 import pytest
 
 from core.errors import OverloadedError
+from timeseries.batch import Batch
 from timeseries.points import Point
 from timeseries.store import StoreUnavailableError
-from timeseries.write_queue import Chore, Submission, WriteQueue
+from timeseries.write_queue import Chore, Linger, Submission, WriteQueue
 
 
 def submission(points: int) -> Submission:
-    return Submission([Point("m", {}, {"f": 1.0}, 1)] * points, {})
+    return Submission(Batch.of([Point("m", {}, {"f": 1.0}, 1)] * points), {})
 
 
-def queue(*, max_points: int = 100, max_group_points: int = 100) -> WriteQueue:
-    return WriteQueue(max_points=max_points, max_group_points=max_group_points)
+def queue(
+    *, max_points: int = 100, max_group_points: int = 100, linger: Linger | None = None
+) -> WriteQueue:
+    return WriteQueue(max_points=max_points, max_group_points=max_group_points, linger=linger)
 
 
 def test_what_piled_up_is_taken_together_in_order() -> None:
@@ -80,6 +83,67 @@ def test_closing_wakes_the_taker() -> None:
     taker.start()
 
     waiting.close()
+    taker.join(timeout=10)
+
+    assert not taker.is_alive()
+
+
+def test_a_lone_sender_never_waits_for_company() -> None:
+    waiting = queue(linger=Linger(gap_seconds=600, max_seconds=600))
+    for _ in range(3):
+        waiting.put(submission(1))
+
+        group = waiting.take()
+
+        assert isinstance(group, list)
+        assert len(group) == 1
+
+
+def test_what_comes_while_senders_are_busy_joins_the_group() -> None:
+    waiting = queue(linger=Linger(gap_seconds=600, max_seconds=600), max_group_points=10)
+    for _ in range(2):
+        waiting.put(submission(1))
+    waiting.take()
+    waiting.put(submission(1))
+    group: list[object] = []
+    taker = threading.Thread(target=lambda: group.append(waiting.take()))
+    taker.start()
+
+    late = [submission(4), submission(5)]
+    for item in late:
+        waiting.put(item)
+    taker.join(timeout=10)
+
+    # Ten points are a whole group: it did not wait for more.
+    assert not taker.is_alive()
+    assert [len(some) for some in group if isinstance(some, list)] == [3]
+
+
+def test_gathering_ends_when_nothing_came_for_a_while() -> None:
+    waiting = queue(linger=Linger(gap_seconds=0.001, max_seconds=600))
+    for _ in range(2):
+        waiting.put(submission(1))
+    waiting.take()
+    last = submission(1)
+    waiting.put(last)
+
+    assert waiting.take() == [last]
+
+
+@pytest.mark.parametrize("end", ["chore", "close"])
+def test_a_chore_or_the_end_is_not_kept_waiting(end: str) -> None:
+    waiting = queue(linger=Linger(gap_seconds=600, max_seconds=600))
+    for _ in range(2):
+        waiting.put(submission(1))
+    waiting.take()
+    waiting.put(submission(1))
+    taker = threading.Thread(target=waiting.take)
+    taker.start()
+
+    if end == "chore":
+        waiting.put(Chore(lambda: None))
+    else:
+        waiting.close()
     taker.join(timeout=10)
 
     assert not taker.is_alive()

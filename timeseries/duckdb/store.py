@@ -5,45 +5,46 @@ after the commit that holds it has reached the disk, so an acknowledged sample o
 Reads run beside it on cursors of their own. DuckDB lets one process at a time open the file.
 
 A sender that retries can deliver a point twice and both rows are kept. `latest`, and of the
-aggregates min, max and last, are the same with or without them; sum and count are made from one
-row per series and instant; avg and percentiles weigh such an instant twice.
+aggregates min, max and last, are the same with or without them; sum and count are made from one row
+per series and instant, and so are the roll-ups; avg and percentiles of samples that are not rolled
+up yet weigh such an instant twice.
+
+A database that DuckDB shut down, as after a disk that was full at the wrong moment, is opened again
+by the next write or read; until then both get `StoreUnavailableError`.
 """
 
-import re
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import duckdb
 
-from timeseries.duckdb_schema import TIME_COLUMN, Table, quoted, tag_column
-from timeseries.duckdb_sql import exists_sql, latest_sql, range_sql, tag_values_sql, visible
-from timeseries.duckdb_writer import DuckDBWriter
-from timeseries.points import Point
+from timeseries.batch import Batch
+from timeseries.duckdb.database import Database, is_fatal
+from timeseries.duckdb.extent_sql import extent_sql
+from timeseries.duckdb.range_sql import range_reads
+from timeseries.duckdb.scan import batch_from, hours_sql, slice_sql, slices
+from timeseries.duckdb.schema import Table
+from timeseries.duckdb.sql import exists_sql, latest_sql, tag_values_sql, visible
+from timeseries.duckdb.upkeep import Upkeep
+from timeseries.duckdb.writer import DuckDBWriter
+from timeseries.extent import Extent
 from timeseries.store import (
     IDENTITY_TAGS,
-    TENANT_TAG,
     Latest,
     LatestQuery,
     RangeQuery,
     RejectedPoint,
+    Resolution,
+    ScanQuery,
     Series,
     StoreUnavailableError,
 )
 
 MEMORY: Literal[":memory:"] = ":memory:"
 MAX_QUEUED_POINTS = 500_000
-
-# A statement can reach nothing but the store's own file, whatever its text.
-_SEALED = {
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "enable_external_access": "false",
-    "python_enable_replacements": "false",
-}
-_LOCK_HOLDER = re.compile(r"\(PID (\d+)\)")
 
 
 class DuckDBStore:
@@ -60,21 +61,17 @@ class DuckDBStore:
     def __init__(
         self, path: Path | Literal[":memory:"], *, max_queued_points: int = MAX_QUEUED_POINTS
     ) -> None:
-        self._path = path
-        self._connection = _connect(path)
-        self._lock = threading.Lock()
-        self._is_closed = False
-        self._writer = DuckDBWriter(self._cursor(), max_queued_points=max_queued_points)
+        self._database = Database(path)
+        self._writer = DuckDBWriter(self._database, max_queued_points=max_queued_points)
+        self._upkeep = Upkeep(self._writer)
 
-    def submit(
-        self, points: Sequence[Point], *, identity: Mapping[str, str]
-    ) -> Future[list[RejectedPoint]]:
-        """Queue points for the next commit; the future holds those refused.
+    def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
+        """Queue a batch for the next commit; the future holds those refused.
 
         Raises:
             OverloadedError: too many points wait already.
         """
-        return self._writer.submit(points, identity)
+        return self._writer.submit(batch, identity)
 
     def query_range(self, query: RangeQuery) -> list[Series]:
         """Return one series per field and group, ordered by field, then by group."""
@@ -82,15 +79,17 @@ class DuckDBStore:
         fields = sorted(table.fields.keys() & set(query.fields))
         if not fields:
             return []
-        rows = self._fetch(*range_sql(query, table, fields))
         width = len(query.group_by)
         series = []
-        for index, name in enumerate(fields):
-            for row in rows:
-                times, values = row[width + 2 * index : width + 2 * index + 2]
-                if times:
-                    tags = dict(zip(query.group_by, row[:width], strict=True))
-                    series.append(Series(name, tags, times, values))
+        progress = self._writer.roll_ups.progress(query.measurement)
+        for read in range_reads(query, table, fields, progress=progress):
+            rows = self._fetch(read.text, read.values)
+            for index, name in enumerate(read.fields):
+                for row in rows:
+                    times, values = row[width + 2 * index : width + 2 * index + 2]
+                    if times:
+                        tags = dict(zip(query.group_by, row[:width], strict=True))
+                        series.append(Series(name, tags, times, values))
         return series
 
     def latest(self, query: LatestQuery) -> list[Latest]:
@@ -109,6 +108,33 @@ class DuckDBStore:
                 tags = dict(zip(query.group_by, row[:width], strict=True))
                 found.append(Latest(tags, time_ns, values))
         return found
+
+    def scan(self, query: ScanQuery) -> Iterator[Batch]:
+        """Yield the raw points of a span in batches, oldest first.
+
+        A slice of the span is in memory at a time; what is written meanwhile may be left out.
+        """
+        table = self._writer.schema.get(query.measurement)
+        if table is None:
+            return
+        for span in slices(self._fetch(*hours_sql(query, table)), query):
+            with self._reading() as cursor:
+                text, values = slice_sql(query, table, span)
+                data = cursor.sql(text, params=values).to_arrow_table()
+            if data.num_rows:
+                yield batch_from(data, query.measurement, table)
+
+    def extent(self, query: ScanQuery) -> Extent | None:
+        """Return from when to when a scan would yield points, and how many; None for none."""
+        table = self._writer.schema.get(query.measurement)
+        if table is None:
+            return None
+        ((points, oldest_ns, newest_ns),) = self._fetch(*extent_sql(query, table)) or [(0, 0, 0)]
+        return Extent(oldest_ns, newest_ns + 1, points) if points else None
+
+    def roll_up(self, *, now_ns: int) -> int:
+        """Bring the roll-ups up to date, in steps between the writes."""
+        return self._upkeep.roll_up(now_ns=now_ns)
 
     def measurements(self, *, tenants: tuple[str, ...] | None) -> list[str]:
         """Return the names of the measurements with samples of these tenants, sorted."""
@@ -142,63 +168,40 @@ class DuckDBStore:
 
     def delete_tenant(self, tenant: str) -> None:
         """Delete every sample of a tenant, those still queued included."""
-        self._writer.delete(f"{quoted(tag_column(TENANT_TAG))} = ?", tenant)
+        self._upkeep.delete_tenant(tenant)
 
-    def delete_before(self, before_ns: int) -> None:
-        """Delete every sample older than `before_ns`."""
-        self._writer.delete(f"{quoted(TIME_COLUMN)} < ?", before_ns)
+    def delete_before(self, before_ns: int, *, resolution: Resolution = Resolution.RAW) -> None:
+        """Delete every sample of a resolution that is older than `before_ns`.
+
+        Where there are roll-ups, whole hours are deleted, and of the samples none that is not
+        rolled up yet.
+        """
+        self._upkeep.delete_before(before_ns, resolution=resolution)
 
     def close(self) -> None:
         """Write what is queued, fold the log into the file and release it."""
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
         self._writer.close()
-        self._connection.close()
+        self._database.close()
 
     def _table(self, measurement: str) -> Table:
         return self._writer.schema.get(measurement, Table())
-
-    def _cursor(self) -> duckdb.DuckDBPyConnection:
-        with self._lock:
-            if self._is_closed:
-                raise StoreUnavailableError("The time series store is closed.")
-            return self._connection.cursor()
 
     def _fetch(self, text: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         """Run a read on a cursor of its own; no text gives no rows."""
         if not text:
             return []
+        with self._reading() as cursor:
+            return cursor.execute(text, values).fetchall()
+
+    @contextmanager
+    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Lend a cursor for a read."""
         try:
-            with self._cursor() as cursor:
-                return cursor.execute(text, values).fetchall()
+            with self._database.cursor() as cursor:
+                yield cursor
         except duckdb.Error as error:
+            if is_fatal(error):
+                self._writer.mend()
             raise StoreUnavailableError(
-                f"The time series store {self._path} could not answer: {error}"
+                f"The time series store {self._database.path} could not answer: {error}"
             ) from error
-
-
-def _connect(path: Path | str) -> duckdb.DuckDBPyConnection:
-    try:
-        if isinstance(path, Path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        return duckdb.connect(str(path), config={**_SEALED})
-    except OSError as error:
-        raise StoreUnavailableError(
-            f"The folder of the time series file {path} can't be made: {error}. "
-            "Give another path in TIMESERIES_URL, or make the folder writable."
-        ) from error
-    except duckdb.Error as error:
-        raise StoreUnavailableError(_why_not_opened(path, str(error))) from error
-
-
-def _why_not_opened(path: Path | str, error: str) -> str:
-    if "lock" not in error:
-        return f"The time series file {path} can't be opened: {error}"
-    holder = _LOCK_HOLDER.search(error)
-    process = f"process {holder[1]}" if holder else "another process"
-    return (
-        f"The time series file {path} is in use by {process}, and DuckDB lets one process at a "
-        "time open it. Stop that process, or give this one another file in TIMESERIES_URL."
-    )

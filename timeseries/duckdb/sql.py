@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from core.errors import InvalidInputError
-from timeseries.duckdb_schema import (
+from timeseries.duckdb.schema import (
     TIME_COLUMN,
     FieldType,
     Table,
@@ -89,28 +89,32 @@ def range_sql(query: RangeQuery, table: Table, fields: Sequence[str]) -> tuple[s
     values, gaps left out. The text is empty where nothing can match.
     """
     condition = visible(table, tenants=query.tenants, filters=query.filters)
-    condition.add(f"{_TIME} >= ?", _clamped(query.start_ns))
-    condition.add(f"{_TIME} < ?", _clamped(query.end_ns))
+    condition.add(f"{_TIME} >= ?", clamped(query.start_ns))
+    condition.add(f"{_TIME} < ?", clamped(query.end_ns))
     if condition.is_never:
         return "", []
-    groups = _groups(query.group_by, table)
+    groups = groups_sql(query.group_by, table)
     aggregates = [
         f"CAST({_aggregate(name, query.aggregate, table)} AS DOUBLE) AS v{index}"
         for index, name in enumerate(fields)
     ]
-    windows = _select(
-        [*groups, f"{_window(query)} AS w", *aggregates], _source(query, table, fields, condition)
+    windows = select(
+        [*groups, f"{window_sql(query)} AS w", *aggregates],
+        sample_source(query, table, fields, condition),
     )
+    names = [f"g{index}" for index in range(len(groups))]
+    return lists_sql(f"{windows} GROUP BY ALL", names, len(fields)), condition.values
+
+
+def lists_sql(windows: str, groups: Sequence[str], fields: int) -> str:
+    """Return the statement that makes lists by group of rows with groups, `w`, `v0`, `v1` ..."""
     lists = [
         f"list({what} ORDER BY w) FILTER (WHERE v{index} IS NOT NULL)"
-        for index in range(len(fields))
+        for index in range(fields)
         for what in ("w", f"v{index}")
     ]
-    names = [f"g{index}" for index in range(len(groups))]
-    order = f" ORDER BY {', '.join(names)}" if names else ""
-    return _select(
-        [*names, *lists], f"({windows} GROUP BY ALL)"
-    ) + f" GROUP BY ALL{order}", condition.values
+    order = f" ORDER BY {', '.join(groups)}" if groups else ""
+    return select([*groups, *lists], f"({windows})") + f" GROUP BY ALL{order}"
 
 
 def latest_sql(query: LatestQuery, table: Table, fields: Sequence[str]) -> tuple[str, list[object]]:
@@ -120,28 +124,28 @@ def latest_sql(query: LatestQuery, table: Table, fields: Sequence[str]) -> tuple
     """
     condition = visible(table, tenants=query.tenants, filters=query.filters)
     columns = [quoted(field_column(name)) for name in fields]
-    condition.add(f"{_TIME} >= ?", _clamped(query.since_ns))
+    condition.add(f"{_TIME} >= ?", clamped(query.since_ns))
     condition.add("(" + " OR ".join(f"{column} IS NOT NULL" for column in columns) + ")")
     if condition.is_never:
         return "", []
-    groups = _groups(query.group_by, table)
+    groups = groups_sql(query.group_by, table)
     newest = [f"arg_max({column}, {_TIME})" for column in columns]
     source = f"{quoted(table_name(query.measurement))} {condition.sql}"
     order = ", ".join(str(index + 1) for index in range(len(groups)))
-    text = _select([*groups, f"max({_TIME})", *newest], source) + " GROUP BY ALL"
+    text = select([*groups, f"max({_TIME})", *newest], source) + " GROUP BY ALL"
     return text + (f" ORDER BY {order}" if order else ""), condition.values
 
 
 def exists_sql(measurement: str, condition: Condition) -> str:
     """Return the statement that finds one sample, if there is any."""
-    return _select(["1"], f"{quoted(table_name(measurement))} {condition.sql} LIMIT 1")
+    return select(["1"], f"{quoted(table_name(measurement))} {condition.sql} LIMIT 1")
 
 
 def tag_values_sql(measurement: str, tag: str, condition: Condition) -> str:
     """Return the statement that lists the distinct values of a tag."""
     condition.add(f"{quoted(tag_column(tag))} IS NOT NULL")
     source = f"{quoted(table_name(measurement))} {condition.sql}"
-    return _select([f"DISTINCT {quoted(tag_column(tag))}"], source) + " ORDER BY 1"
+    return select([f"DISTINCT {quoted(tag_column(tag))}"], source) + " ORDER BY 1"
 
 
 def delete_sql(measurement: str, condition: str) -> str:
@@ -149,11 +153,13 @@ def delete_sql(measurement: str, condition: str) -> str:
     return f"DELETE FROM {quoted(table_name(measurement))} WHERE {condition}"  # noqa: S608 - ours
 
 
-def _select(columns: Sequence[str], source: str) -> str:
+def select(columns: Sequence[str], source: str) -> str:
+    """Return a SELECT of some columns."""
     return f"SELECT {', '.join(columns)} FROM {source}"  # noqa: S608 - own identifiers only
 
 
-def _groups(tags: Sequence[str], table: Table) -> list[str]:
+def groups_sql(tags: Sequence[str], table: Table) -> list[str]:
+    """Return the columns `g0`, `g1` ... that split an answer by tags."""
     return [
         (f"coalesce({quoted(tag_column(tag))}, '')" if tag in table.tags else "''")
         + f" AS g{index}"
@@ -161,7 +167,10 @@ def _groups(tags: Sequence[str], table: Table) -> list[str]:
     ]
 
 
-def _source(query: RangeQuery, table: Table, fields: Sequence[str], condition: Condition) -> str:
+def sample_source(
+    query: RangeQuery, table: Table, fields: Sequence[str], condition: Condition
+) -> str:
+    """Return the samples to aggregate; one row a series and instant where each one counts."""
     source = f"{quoted(table_name(query.measurement))} {condition.sql}"
     if query.aggregate not in _COUNTS_EACH_SAMPLE:
         return source
@@ -170,12 +179,13 @@ def _source(query: RangeQuery, table: Table, fields: Sequence[str], condition: C
         f"any_value({quoted(field_column(name))}) AS {quoted(field_column(name))}"
         for name in fields
     ]
-    return f"({_select([*series, *once], source)} GROUP BY {', '.join(series)})"
+    return f"({select([*series, *once], source)} GROUP BY {', '.join(series)})"
 
 
-def _window(query: RangeQuery) -> str:
+def window_sql(query: RangeQuery) -> str:
+    """Return the start of the window that a row's time is in."""
     if query.step_ns is None:
-        return f"CAST({_clamped(query.start_ns)} AS BIGINT)"
+        return f"CAST({clamped(query.start_ns)} AS BIGINT)"
     step = int(query.step_ns)
     if step <= 0:
         raise InvalidInputError(
@@ -189,18 +199,28 @@ def _window(query: RangeQuery) -> str:
     return f"{_TIME} - ({remainder})"
 
 
-def _aggregate(name: str, aggregate: Aggregate, table: Table) -> str:
-    column, kind = quoted(field_column(name)), table.fields[name]
-    if kind is FieldType.STRING and aggregate is not Aggregate.COUNT:
+def check_aggregate(name: str, aggregate: Aggregate, table: Table) -> None:
+    """Refuse an aggregate that a field's type does not have.
+
+    Raises:
+        InvalidInputError: the field holds text, which can only be counted.
+    """
+    if table.fields[name] is FieldType.STRING and aggregate is not Aggregate.COUNT:
         raise InvalidInputError(
             f"Field {name!r} holds text, which has no {aggregate}; "
             "count it, or read its newest value instead.",
             errors={"aggregate": [f"{aggregate} is not possible for text; use count"]},
         )
-    if kind is FieldType.BOOLEAN:
+
+
+def _aggregate(name: str, aggregate: Aggregate, table: Table) -> str:
+    check_aggregate(name, aggregate, table)
+    column = quoted(field_column(name))
+    if table.fields[name] is FieldType.BOOLEAN:
         column = f"CAST({column} AS INTEGER)"
     return _AGGREGATES[aggregate].format(column)
 
 
-def _clamped(time_ns: int) -> int:
+def clamped(time_ns: int) -> int:
+    """Return the time, or the nearest one that a column can hold."""
     return max(MIN_INT64, min(MAX_INT64, time_ns))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from timeseries.duckdb_schema import (
+from timeseries.duckdb.schema import (
     MAX_COLUMNS,
     MAX_MEASUREMENTS,
     MAX_NAME_BYTES,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from urllib.parse import unquote
 
 from timeseries.points import FieldValue
@@ -100,6 +101,8 @@ def ddl(measurement: str, before: Table | None, after: Table) -> list[str]:
         columns = [f"{quoted(TIME_COLUMN)} BIGINT NOT NULL"]
         columns += [f"{quoted(name)} {kind}" for name, kind in after.columns.items()]
         return [f"CREATE TABLE {table} ({', '.join(columns)})"]
+    if before is after:
+        return []
     return [
         f"ALTER TABLE {table} ADD COLUMN {quoted(name)} {kind}"
         for name, kind in after.columns.items()
@@ -131,5 +134,6 @@ def schema_from(columns: Sequence[tuple[str, str, str]]) -> dict[str, Table]:
     return {name: Table(frozenset(tags[name]), fields[name]) for name in tags}
 
 
+@lru_cache(maxsize=4_096)
 def _encoded(name: str) -> str:
     return _UNSAFE.sub(lambda byte: b"%%%02x" % byte[0][0], name.encode()).decode()

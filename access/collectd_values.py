@@ -1,0 +1,126 @@
+"""What collectd sends, as points; see docs/operating.md for the names.
+
+A *value list* is one reading of collectd: host/plugin-instance/type-instance, a time, and a number
+for each data source of its type. A *notification* is an event with a message. The agent's own
+plugins for collectd give the same names.
+
+Nothing is remembered between requests, so counters are stored as they come, unless collectd says
+(by `StoreRates`) that it sends rates.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from access.collectd_types import Sources
+from timeseries.points import FieldValue, Point
+
+MEASUREMENT_PREFIX = "collectd_"
+NOTIFICATION_MEASUREMENT = "notification"
+
+_NOT_IN_NAME = re.compile(r"[^a-z0-9_]")
+_NOT_IN_TAG = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
+_NS_PER_MS = 1_000_000
+_LATEST_MS = 2**63 // _NS_PER_MS
+
+
+class ValueFaultError(ValueError):
+    """Something that collectd sent can't be stored; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueList:
+    """One reading of collectd; a number that is unknown is None."""
+
+    host: str
+    plugin: str
+    plugin_instance: str
+    type: str
+    type_instance: str
+    time_ns: int
+    interval_seconds: float
+    sources: Sources
+    numbers: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    """An event; `tags` are those beside its host and severity."""
+
+    host: str
+    severity: str
+    message: str
+    time_ns: int
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PointMaker:
+    """Makes points of what one collectd sends.
+
+    Attributes:
+        own_name: the appliance's name; readings of another host carry it as the tag `host`.
+        are_rates: derives and counters came as rates, not as they stand.
+    """
+
+    own_name: str
+    are_rates: bool = False
+
+    def point(self, reading: ValueList | Notification) -> Point | None:
+        """Return a point; None where no number of a reading is known."""
+        if isinstance(reading, Notification):
+            tags = {"severity": reading.severity, **reading.tags}
+            fields: dict[str, FieldValue] = {"events": 1, "message": reading.message}
+            return Point(
+                NOTIFICATION_MEASUREMENT, self._tags(reading.host, tags), fields, reading.time_ns
+            )
+        tags = {
+            "instance": reading.plugin_instance,
+            "type": reading.type,
+            "type_instance": reading.type_instance,
+        }
+        fields = {}
+        for (name, kind), number in zip(reading.sources, reading.numbers, strict=True):
+            if number is not None and math.isfinite(number):
+                suffix, value = self._as_stored(kind, number, reading.interval_seconds)
+                fields[_name(name) + suffix] = value
+        measurement = MEASUREMENT_PREFIX + _name(reading.plugin)
+        if not fields:
+            return None
+        return Point(measurement, self._tags(reading.host, tags), fields, reading.time_ns)
+
+    def _as_stored(self, kind: str, number: float, interval_seconds: float) -> tuple[str, float]:
+        if kind == "gauge":
+            return "", number
+        if self.are_rates:
+            return "_per_second", number
+        if kind == "absolute" and interval_seconds > 0:  # it counts since it was sent last
+            return "_per_second", number / interval_seconds
+        return "_total", number
+
+    def _tags(self, host: str, tags: Mapping[str, str]) -> dict[str, str]:
+        found = {name: _NOT_IN_TAG.sub("_", value) for name, value in tags.items() if value}
+        if _short(host) not in {"", "localhost", _short(self.own_name)}:
+            found["host"] = _NOT_IN_TAG.sub("_", host)
+        return found
+
+
+def time_ns_of(seconds: float) -> int:
+    """Return an instant of collectd in nanoseconds; it sends them to the millisecond.
+
+    Raises:
+        ValueFaultError: it is out of range.
+    """
+    milliseconds = seconds * 1000
+    if not -_LATEST_MS < milliseconds < _LATEST_MS:
+        raise ValueFaultError(f"the time {seconds:g} is out of range")
+    return round(milliseconds) * _NS_PER_MS
+
+
+def _name(text: str) -> str:
+    return _NOT_IN_NAME.sub("_", text.lower())
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0].lower()

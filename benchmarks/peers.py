@@ -1,0 +1,148 @@
+"""The servers that a load goes to: Vedette, InfluxDB 1.6 and VictoriaMetrics, each in its folder.
+
+InfluxDB has its defaults, but for its logs of requests and its monitoring of itself, which are off.
+VictoriaMetrics shows samples at once and drops repeated ones, as our store on it asks.
+"""
+
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import gateway as gateways
+from benchmarks.processes import (
+    answers,
+    free_port,
+    replies,
+    require_program,
+    running,
+    wait_until,
+)
+
+VEDETTE = "vedette"
+INFLUXDB = "influxdb"
+VICTORIAMETRICS = "victoriametrics"
+SERVERS = (VEDETTE, INFLUXDB, VICTORIAMETRICS)
+DATABASE = "bench"
+_INFLUXDB = """
+reporting-disabled = true
+bind-address = "127.0.0.1:{rpc_port}"
+[meta]
+dir = "{folder}/meta"
+[data]
+dir = "{folder}/data"
+wal-dir = "{folder}/wal"
+query-log-enabled = false
+[http]
+bind-address = "127.0.0.1:{port}"
+log-enabled = false
+max-row-limit = 0
+[monitor]
+store-enabled = false
+[logging]
+level = "warn"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server that runs.
+
+    Attributes:
+        write_path: where bodies are posted.
+        senders: `Authorization` of each sender; none where the server asks for none.
+        files: what its samples lie in.
+    """
+
+    name: str
+    pid: int
+    port: int
+    write_path: str
+    senders: Sequence[str] = ()
+    files: Path
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def serving(name: str, folder: Path, *, appliances: int) -> Iterator[Server]:
+    """Run one of the servers for the length of the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if name == VEDETTE:
+        with vedette(folder, appliances=appliances) as server:
+            yield server
+    elif name == INFLUXDB:
+        with influxdb(folder) as server:
+            yield server
+    else:
+        with victoriametrics(folder) as server:
+            yield server
+
+
+@contextmanager
+def vedette(folder: Path, *, appliances: int) -> Iterator[Server]:
+    """Run a Vedette server with a fleet that is enrolled."""
+    gateway = gateways.make_gateway(folder)
+    members = gateways.enrol_fleet(gateway, appliances)
+    with gateways.serving(gateway) as pid:
+        yield Server(
+            name=VEDETTE,
+            pid=pid,
+            port=gateway.port,
+            write_path="/api/v2/write?org=bench&bucket=bench&precision=ns",
+            senders=[f"Token {member.secret}" for member in members],
+            files=gateway.samples_path,
+        )
+
+
+@contextmanager
+def influxdb(folder: Path) -> Iterator[Server]:
+    """Run InfluxDB 1.6 with a database."""
+    program, port = require_program("influxd", package="influxdb"), free_port()
+    configuration, log_path = folder / "influxdb.conf", folder / "influxdb.log"
+    text = _INFLUXDB.format(folder=folder, port=port, rpc_port=free_port())
+    configuration.write_text(text, encoding="utf-8")
+    with running([program, "-config", str(configuration)], log_path=log_path) as pid:
+        url = f"http://127.0.0.1:{port}"
+        wait_until(lambda: replies(f"{url}/ping"), what="InfluxDB to answer", log_path=log_path)
+        query = urllib.parse.urlencode({"q": f"CREATE DATABASE {DATABASE}"})
+        with urllib.request.urlopen(f"{url}/query", query.encode(), timeout=30):
+            pass
+        yield Server(
+            name=INFLUXDB,
+            pid=pid,
+            port=port,
+            write_path=f"/write?db={DATABASE}&precision=ns",
+            files=folder,
+        )
+
+
+@contextmanager
+def victoriametrics(folder: Path) -> Iterator[Server]:
+    """Run a single VictoriaMetrics."""
+    program = require_program("victoria-metrics", package="victoria-metrics")
+    port, log_path = free_port(), folder / "victoria-metrics.log"
+    argv = [
+        program,
+        f"-storageDataPath={folder / 'data'}",
+        f"-httpListenAddr=127.0.0.1:{port}",
+        "-search.latencyOffset=0s",
+        "-dedup.minScrapeInterval=1ms",
+    ]
+    with running(argv, log_path=log_path) as pid:
+        url = f"http://127.0.0.1:{port}"
+        wait_until(
+            lambda: answers(f"{url}/health"), what="VictoriaMetrics to answer", log_path=log_path
+        )
+        yield Server(
+            name=VICTORIAMETRICS,
+            pid=pid,
+            port=port,
+            write_path="/write?precision=ns",
+            files=folder / "data",
+        )

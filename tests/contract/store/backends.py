@@ -1,0 +1,122 @@
+"""The backends under the store contract: how each is opened, and what it documents as its own.
+
+A backend that keeps less than the embedded store says so here, and the suite asserts what it does
+instead: no behaviour goes untested for being different.
+"""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import requests
+
+from core.ids import new_id
+from timeseries.batch import Batch
+from timeseries.duckdb.store import MEMORY, DuckDBStore
+from timeseries.influxdb.store import InfluxDBStore
+from timeseries.store import RejectedPoint, Store
+from timeseries.victoriametrics.client import VictoriaMetricsClient
+from timeseries.victoriametrics.store import VictoriaMetricsStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a backend keeps as it came; the defaults are the embedded store's.
+
+    Attributes:
+        stores_text: text fields are kept; else they are left out, and a point of text is refused.
+        keeps_types: integers and booleans come back as such; else all values are floats, and no
+            value clashes with the type of an earlier one.
+        nanosecond_time: times are kept to the nanosecond; else to the millisecond.
+        keeps_before_1970: times before 1970-01-05 are kept; else refused.
+        deletes_by_time: `delete_before` deletes; else retention is the server's own setting.
+        refused_in_names: the characters that no name or tag value may hold.
+        refused_in_fields: those that moreover no field's name may hold.
+    """
+
+    stores_text: bool = True
+    keeps_types: bool = True
+    nanosecond_time: bool = True
+    keeps_before_1970: bool = True
+    deletes_by_time: bool = True
+    refused_in_names: str = ""
+    refused_in_fields: str = ""
+
+    def keeps_name(self, name: str) -> bool:
+        """Return whether a measurement, tag and field of this name can be stored."""
+        return not set(name) & set(self.refused_in_names + self.refused_in_fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A kind of store: `open` gives an empty one, on a server shared by the tests of a worker."""
+
+    open: Callable[[pytest.FixtureRequest], Store]
+    capabilities: Capabilities = Capabilities()
+
+
+class FlushedVictoriaMetricsStore(VictoriaMetricsStore):
+    """Answers a write once the server finds it: about a second sooner than it does by itself."""
+
+    def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> "Future[list[RejectedPoint]]":
+        written = super().submit(batch, identity=identity)
+        searchable: Future[list[RejectedPoint]] = Future()
+
+        def flush(done: "Future[list[RejectedPoint]]") -> None:
+            try:
+                rejected = done.result()
+                self._client.flush()
+            except Exception as fault:  # noqa: BLE001 - the one who waits is told
+                searchable.set_exception(fault)
+            else:
+                searchable.set_result(rejected)
+
+        written.add_done_callback(flush)
+        return searchable
+
+
+def _duckdb_memory(_: pytest.FixtureRequest) -> Store:
+    return DuckDBStore(MEMORY)
+
+
+def _duckdb_file(request: pytest.FixtureRequest) -> Store:
+    folder: Path = request.getfixturevalue("tmp_path")
+    return DuckDBStore(folder / "samples.duckdb")
+
+
+def _influxdb(request: pytest.FixtureRequest) -> Store:
+    url: str = request.getfixturevalue("influxdb_url")
+    database = f"contract_{new_id()}"
+
+    def ask(statement: str) -> None:
+        requests.post(f"{url}/query", data={"q": statement}, timeout=30).raise_for_status()
+
+    ask(f'CREATE DATABASE "{database}"')
+    request.addfinalizer(lambda: ask(f'DROP DATABASE "{database}"'))
+    return InfluxDBStore.from_url(f"{url.replace('http', 'influxdb', 1)}/{database}")
+
+
+def _victoria_metrics(request: pytest.FixtureRequest) -> Store:
+    url: str = request.getfixturevalue("victoria_metrics_url")
+    return FlushedVictoriaMetricsStore(VictoriaMetricsClient(url), database=new_id())
+
+
+BACKENDS = {
+    "duckdb": Backend(_duckdb_memory),
+    "duckdb-file": Backend(_duckdb_file),
+    "influxdb": Backend(_influxdb),
+    "victoriametrics": Backend(
+        _victoria_metrics,
+        Capabilities(
+            stores_text=False,
+            keeps_types=False,
+            nanosecond_time=False,
+            keeps_before_1970=False,
+            deletes_by_time=False,
+            refused_in_names="\n",
+            refused_in_fields='"',
+        ),
+    ),
+}

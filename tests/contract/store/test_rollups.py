@@ -1,0 +1,73 @@
+"""Rolling up changes no answer, whether a backend keeps roll-ups or not."""
+
+import pytest
+
+from tests.contract.store.samples import ACME, GLOBEX, SECOND_NS, START_NS, gpu
+from timeseries.store import Aggregate, RangeQuery, Series, Store, write
+
+HOUR_NS = 3600 * SECOND_NS
+HOURS = 3
+PERCENTILES = (Aggregate.P50, Aggregate.P95, Aggregate.P99)
+
+
+def write_hours(store: Store, *, first_second: int = 0) -> None:
+    """Write a sample every five minutes to each of two tenants."""
+    seconds = range(first_second, HOURS * 3600, 300)
+    for identity in (ACME, GLOBEX):
+        points = [gpu(second, power_watts=300.0 + second % 700) for second in seconds]
+        assert write(store, points, identity=identity) == []
+
+
+def ask(store: Store, aggregate: Aggregate, step_ns: int | None) -> list[Series]:
+    """Return an aggregate by tenant over two whole hours and parts of two more."""
+    return store.query_range(
+        RangeQuery(
+            measurement="gpu",
+            fields=("power_watts",),
+            start_ns=START_NS,
+            end_ns=START_NS + HOURS * HOUR_NS,
+            aggregate=aggregate,
+            step_ns=step_ns,
+            tenants=None,
+            group_by=("tenant",),
+        )
+    )
+
+
+@pytest.mark.parametrize("step_ns", [None, HOUR_NS, 300 * SECOND_NS])
+@pytest.mark.parametrize("aggregate", Aggregate)
+def test_answers_are_the_same_after_rolling_up(
+    store: Store, aggregate: Aggregate, step_ns: int | None
+) -> None:
+    write_hours(store)
+    before = ask(store, aggregate, step_ns)
+
+    store.roll_up(now_ns=START_NS + (HOURS + 2) * HOUR_NS)
+
+    after = ask(store, aggregate, step_ns)
+    assert [(one.tags, one.times_ns) for one in after] == [
+        (one.tags, one.times_ns) for one in before
+    ]
+    relative = 0.01 if aggregate in PERCENTILES else 1e-9
+    for one, other in zip(after, before, strict=True):
+        assert one.values == pytest.approx(other.values, rel=relative)
+
+
+def test_late_samples_count_before_and_after_they_are_rolled_up(store: Store) -> None:
+    write_hours(store)
+    store.roll_up(now_ns=START_NS + (HOURS + 2) * HOUR_NS)
+    write_hours(store, first_second=60)
+
+    # One every five minutes, from 0 s and from 60 s on, for each tenant.
+    assert [one.values for one in ask(store, Aggregate.COUNT, None)] == [[72], [72]]
+    store.roll_up(now_ns=START_NS + (HOURS + 2) * HOUR_NS)
+    assert [one.values for one in ask(store, Aggregate.COUNT, None)] == [[72], [72]]
+
+
+def test_a_deleted_tenant_is_not_in_the_roll_ups(store: Store) -> None:
+    write_hours(store)
+    store.roll_up(now_ns=START_NS + (HOURS + 2) * HOUR_NS)
+
+    store.delete_tenant("acme")
+
+    assert [one.tags for one in ask(store, Aggregate.COUNT, None)] == [{"tenant": "globex"}]

@@ -1,0 +1,28 @@
+"""A fuzz target for the line protocol parser: `make fuzz`, with libFuzzer's options in FUZZ_ARGS.
+
+Whatever the bytes, the parser answers, and its fast path gives what the exact grammar gives.
+"""
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import atheris
+
+from tests.fuzz.lines import LINES
+
+with atheris.instrument_imports():
+    from tests.fuzz.exact import check
+
+
+def main() -> None:
+    """Fuzz, from lines that are odd to begin with, until libFuzzer's limits or a disagreement."""
+    with TemporaryDirectory() as folder:
+        for number, line in enumerate(LINES):
+            Path(folder, f"{number}").write_bytes(line + b"\n" + LINES[0])
+        atheris.Setup([*sys.argv, folder], check)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Samples move between the embedded store, InfluxDB and VictoriaMetrics, both ways."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import requests
+
+from core.ids import new_id
+from tests.integration.databases import influxdb, victoria_metrics
+from tests.unit.timeseries.moving import END_NS, START_NS, all_of, write_history
+from timeseries.moving.check import differences, left_out
+from timeseries.moving.migration import Migration, Outcome, Selection
+from timeseries.moving.state import StateFile
+from timeseries.open_store import open_store
+from timeseries.store import Store
+
+HOURS = 6
+ALL = Selection(start_ns=START_NS, end_ns=END_NS)
+KINDS = ("duckdb", "influxdb", "victoriametrics")
+PAIRS = [(one, other) for one in KINDS for other in KINDS if one != other]
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Where the stores are; `flush` makes VictoriaMetrics find what it was just given."""
+
+    influxdb_url: str
+    victoria_metrics_url: str
+
+    def flush(self) -> None:
+        address = f"{self.victoria_metrics_url}/internal/force_flush"
+        requests.get(address, timeout=30).raise_for_status()
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with (
+        influxdb(tmp_path_factory.mktemp("influxdb")) as influxdb_url,
+        victoria_metrics(tmp_path_factory.mktemp("victoria-metrics")) as victoria_metrics_url,
+    ):
+        yield Servers(influxdb_url, victoria_metrics_url)
+
+
+@pytest.fixture
+def open_kind(servers: Servers, tmp_path: Path) -> Callable[[str], Store]:
+    """Return an opener of an empty store of each kind, by its URL."""
+
+    def open_one(kind: str) -> Store:
+        name = new_id()
+        if kind == "duckdb":
+            return open_store(f"duckdb:///{tmp_path}/{name}.duckdb")
+        if kind == "influxdb":
+            statement = {"q": f'CREATE DATABASE "{name}"'}
+            requests.post(f"{servers.influxdb_url}/query", data=statement, timeout=30)
+            return open_store(f"{servers.influxdb_url.replace('http', 'influxdb', 1)}/{name}")
+        address = servers.victoria_metrics_url.replace("http", "victoriametrics", 1)
+        return open_store(f"{address}?database={name}")
+
+    return open_one
+
+
+def rows_of(store: Store, measurement: str, *, is_plain: bool) -> list[tuple[object, ...]]:
+    """Return the points as rows; plain ones have no text, and numbers alone."""
+    rows = []
+    for batch in store.scan(all_of(measurement)):
+        for point in batch.points():
+            fields = [
+                (name, float(value) if is_plain and not isinstance(value, str) else value)
+                for name, value in sorted(point.fields.items())
+                if not (is_plain and isinstance(value, str))
+            ]
+            rows.append((point.time_ns, *sorted(point.tags.items()), *fields))
+    return sorted(rows, key=repr)
+
+
+@pytest.mark.parametrize(("origin", "goal"), PAIRS)
+def test_a_history_is_the_same_after_the_move_even_if_it_was_stopped(
+    *, origin: str, goal: str, servers: Servers, open_kind: Callable[[str], Store], tmp_path: Path
+) -> None:
+    is_plain = "victoriametrics" in (origin, goal)
+    state = StateFile(tmp_path / "state.json", key="x")
+
+    def move(*, steps: int) -> Outcome:
+        servers.flush()
+        answers = iter([False] * steps)
+        moving = Migration(source, destination, ALL, state=state, pause=lambda _seconds: None)
+        outcome = moving.run(
+            should_stop=lambda: next(answers, True), on_progress=lambda _progress: None
+        )
+        servers.flush()
+        return outcome
+
+    with closing(open_kind(origin)) as source, closing(open_kind(goal)) as destination:
+        total = write_history(source, hours=HOURS)
+        assert not move(steps=5).is_complete
+        outcome = move(steps=1000)
+
+        assert (outcome.is_complete, outcome.points, outcome.refused) == (True, total, 0)
+        for name in ("gpu", "host"):
+            expected = rows_of(source, name, is_plain=is_plain)
+            assert rows_of(destination, name, is_plain=is_plain) == expected
+        ignored: list[object] = []
+        found = differences(
+            source,
+            destination,
+            ALL,
+            on_chunk=ignored.append,
+            pause=lambda _seconds: servers.flush(),
+        )
+        assert list(found) == []
+        expected_loss = ["host.kernel"] if goal == "victoriametrics" else []
+        assert left_out(source, destination, ALL) == expected_loss

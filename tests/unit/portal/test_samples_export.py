@@ -1,0 +1,132 @@
+"""Samples leave through the API as files, a tenant's own and no others."""
+
+import csv
+import io
+from datetime import timedelta
+from urllib.parse import urlencode
+
+import pytest
+from pyarrow import parquet
+
+from core.clock import to_ns
+from portal.api import samples
+from tests.cast import Cast, FrozenClock
+from tests.unit.portal.conftest import Browser
+from timeseries.points import Point
+from timeseries.store import Store, write
+
+PATH = "/api/v1/samples/export"
+
+
+@pytest.fixture
+def _history(store: Store, cast: Cast, clock: FrozenClock) -> None:
+    """Ten minutes of acme and of globex, a sample a minute."""
+    for tenant, watts in ((cast.acme, 300.0), (cast.globex, 400.0)):
+        points = [
+            Point(
+                "gpu",
+                {"gpu": "0"},
+                {"power_watts": watts},
+                to_ns(clock.now - timedelta(minutes=minute)),
+            )
+            for minute in range(1, 11)
+        ]
+        write(store, points, identity={"tenant": tenant.id, "appliance": f"of {tenant.slug}"})
+
+
+def rows(browser: Browser, **query: str) -> list[dict[str, str]]:
+    answer = browser.get(f"{PATH}?{urlencode({'measurement': 'gpu', **query})}")
+    assert answer.status_code == 200, answer.text
+    assert answer.content_type == "text/csv; charset=utf-8"
+    return list(csv.DictReader(io.StringIO(answer.text, newline="")))
+
+
+@pytest.mark.usefixtures("_history")
+def test_bob_gets_his_tenants_samples_of_the_last_hour(bob: Browser, cast: Cast) -> None:
+    found = rows(bob)
+
+    assert len(found) == 10
+    assert {row["tenant"] for row in found} == {cast.acme.id}
+    assert {row["power_watts"] for row in found} == {"300"}
+
+
+@pytest.mark.usefixtures("_history")
+def test_charlie_gets_none_of_acmes(charlie: Browser, cast: Cast) -> None:
+    assert {row["tenant"] for row in rows(charlie)} == {cast.globex.id}
+
+
+@pytest.mark.usefixtures("_history")
+def test_the_operator_gets_those_of_all(olivia: Browser, cast: Cast) -> None:
+    assert {row["tenant"] for row in rows(olivia)} == {cast.acme.id, cast.globex.id}
+
+
+@pytest.mark.usefixtures("_history")
+def test_a_span_is_kept_to(bob: Browser, clock: FrozenClock) -> None:
+    since, until = clock.now - timedelta(minutes=5), clock.now - timedelta(minutes=2)
+
+    found = rows(bob, since=since.isoformat(), until=until.isoformat())
+
+    assert len(found) == 3
+    assert min(row["time"] for row in found).startswith(f"{since:%Y-%m-%dT%H:%M:%S}.000")
+
+
+@pytest.mark.usefixtures("_history")
+def test_parquet_comes_as_a_file_to_keep(bob: Browser) -> None:
+    answer = bob.get(f"{PATH}?measurement=gpu&format=parquet")
+
+    assert answer.content_type == "application/vnd.apache.parquet"
+    assert answer.headers["Content-Disposition"].startswith('attachment; filename="samples_')
+    assert parquet.read_table(io.BytesIO(answer.data)).num_rows == 10
+
+
+@pytest.mark.usefixtures("cast")
+def test_a_measurement_of_another_tenant_is_a_missing_one(
+    bob: Browser, store: Store, cast: Cast, clock: FrozenClock
+) -> None:
+    point = Point("secret", {}, {"x": 1.0}, to_ns(clock.now) - 1)
+    write(store, [point], identity={"tenant": cast.globex.id, "appliance": "x"})
+
+    foreign = bob.get(f"{PATH}?measurement=secret")
+    missing = bob.get(f"{PATH}?measurement=nothing")
+
+    assert foreign.status_code == missing.status_code == 404
+    assert foreign.text == missing.text.replace("nothing", "secret")
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("", "measurement"),
+        ("measurement=gpu&format=xlsx", "format"),
+        ("measurement=gpu&since=yesterday", "since"),
+        ("measurement=gpu&since=2026-01-02&until=2026-01-01", "since"),
+        ("measurement=gpu&since=2025-01-01T00:00Z&until=2026-01-01T00:00Z", "until"),
+    ],
+)
+def test_a_fault_of_the_query_names_its_field(bob: Browser, query: str, field: str) -> None:
+    answer = bob.get(f"{PATH}?{query}")
+
+    assert answer.status_code == 422
+    assert answer.json is not None
+    assert field in str(answer.json["errors"])
+
+
+@pytest.mark.usefixtures("_history")
+def test_more_rows_than_a_request_may_take_are_refused_before_the_first(
+    bob: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samples, "MAX_ROWS", 9)
+
+    answer = bob.get(f"{PATH}?measurement=gpu")
+
+    assert answer.status_code == 422
+    assert "holds 10 points, and one request takes 9" in answer.text
+
+
+def test_both_forms_are_described(nobody: Browser) -> None:
+    described = nobody.get("/api/v1/openapi.json").json
+    assert described is not None
+
+    content = described["paths"][PATH]["get"]["responses"]["200"]["content"]
+
+    assert set(content) == {"text/csv", "application/vnd.apache.parquet"}

@@ -1,0 +1,158 @@
+"""Exports hold what was written, in types that other tools read."""
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from core.errors import NotFoundError
+from tests.unit.timeseries.moving import END_NS, START_NS, all_of, rows_of, write_history
+from timeseries.duckdb.store import DuckDBStore
+from timeseries.moving.export import ExportFormat, export
+from timeseries.points import Point
+from timeseries.store import ScanQuery, write
+
+ACME = {"tenant": "acme", "appliance": "a1"}
+
+
+@pytest.fixture
+def store() -> Iterator[DuckDBStore]:
+    store = DuckDBStore(":memory:")
+    yield store
+    store.close()
+
+
+def exported(store: DuckDBStore, file_format: ExportFormat, measurement: str = "gpu") -> bytes:
+    return b"".join(piece.data for piece in export(store, all_of(measurement), file_format))
+
+
+def csv_rows(store: DuckDBStore, measurement: str = "gpu") -> list[dict[str, str]]:
+    text = exported(store, ExportFormat.CSV, measurement).decode()
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_parquet_holds_every_point_with_its_types(store: DuckDBStore) -> None:
+    write_history(store, hours=3)
+
+    table = parquet.read_table(io.BytesIO(exported(store, ExportFormat.PARQUET)))
+
+    assert table.num_rows == len(rows_of(store)) == 3 * 2 * 36
+    assert {field.name: field.type for field in table.schema} == {
+        "time": pa.timestamp("ns", tz="UTC"),
+        "tenant": pa.string(),
+        "appliance": pa.string(),
+        "gpu": pa.string(),
+        "power_watts": pa.float64(),
+        "count": pa.int64(),
+    }
+    assert sum(table["count"].to_pylist()) == 3 * 2 * sum(range(0, 3 * 3600, 300))
+
+
+def test_parquet_is_packed_with_zstd(store: DuckDBStore) -> None:
+    write_history(store, hours=1)
+
+    file = parquet.ParquetFile(io.BytesIO(exported(store, ExportFormat.PARQUET)))
+
+    assert file.metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_duckdb_reads_the_parquet_file(store: DuckDBStore, tmp_path: Path) -> None:
+    write_history(store, hours=2)
+    path = tmp_path / "gpu.parquet"
+    path.write_bytes(exported(store, ExportFormat.PARQUET))
+
+    with duckdb.connect() as connection:
+        found = connection.execute(
+            "SELECT count(*), count(DISTINCT appliance), epoch_ns(min(time)) FROM read_parquet(?)",
+            [str(path)],
+        ).fetchone()
+
+    assert found == (144, 3, START_NS)
+
+
+def test_csv_has_a_header_and_times_to_the_nanosecond(store: DuckDBStore) -> None:
+    point = Point("gpu", {"gpu": "0"}, {"power_watts": 1.5, "count": 3}, START_NS + 123456789)
+    write(store, [point], identity=ACME)
+
+    assert csv_rows(store) == [
+        {
+            "time": "2023-11-14T22:00:00.123456789Z",
+            "tenant": "acme",
+            "appliance": "a1",
+            "gpu": "0",
+            "count": "3",
+            "power_watts": "1.5",
+        }
+    ]
+
+
+def test_text_with_quotes_commas_and_newlines_survives_csv(store: DuckDBStore) -> None:
+    text = 'he said "no", \nthen =1+1'
+    write(store, [Point("log", {}, {"text": text}, START_NS)], identity=ACME)
+
+    assert csv_rows(store, "log")[0]["text"] == text
+
+
+def test_what_a_point_lacks_is_null_in_parquet_and_nothing_in_csv(store: DuckDBStore) -> None:
+    points = [
+        Point("gpu", {"gpu": "0"}, {"power_watts": 1.0}, START_NS),
+        Point("gpu", {}, {"is_lost": True}, START_NS + 1),
+    ]
+    write(store, points, identity=ACME)
+
+    table = parquet.read_table(io.BytesIO(exported(store, ExportFormat.PARQUET)))
+
+    assert table["gpu"].to_pylist() == ["0", None]
+    assert table["power_watts"].to_pylist() == [1.0, None]
+    assert table["is_lost"].to_pylist() == [None, True]
+    assert [row["power_watts"] for row in csv_rows(store)] == ["1", ""]
+
+
+def test_a_field_called_like_a_tag_has_a_column_of_its_own(store: DuckDBStore) -> None:
+    point = Point("x", {"kind": "tag"}, {"kind": "field", "time": 5}, START_NS)
+    write(store, [point], identity=ACME)
+
+    (row,) = csv_rows(store, "x")
+
+    assert (row["kind"], row["field_kind"], row["field_time"]) == ("tag", "field", "5")
+
+
+def test_an_empty_span_is_a_file_with_a_header_and_no_rows(store: DuckDBStore) -> None:
+    write_history(store, hours=1)
+    query = ScanQuery(measurement="gpu", start_ns=END_NS, end_ns=END_NS + 1, tenants=None)
+
+    text = b"".join(piece.data for piece in export(store, query, ExportFormat.CSV))
+    packed = b"".join(piece.data for piece in export(store, query, ExportFormat.PARQUET))
+
+    assert text.count(b"\n") == 1
+    assert parquet.read_table(io.BytesIO(packed)).num_rows == 0
+
+
+def test_only_the_tenants_asked_for_are_in_it(store: DuckDBStore) -> None:
+    write_history(store, hours=1)
+    query = ScanQuery(measurement="gpu", start_ns=0, end_ns=END_NS, tenants=("globex",))
+
+    packed = b"".join(piece.data for piece in export(store, query, ExportFormat.PARQUET))
+
+    assert set(parquet.read_table(io.BytesIO(packed))["tenant"].to_pylist()) == {"globex"}
+
+
+def test_an_unknown_measurement_is_an_error_before_any_byte(store: DuckDBStore) -> None:
+    with pytest.raises(NotFoundError, match="no measurement 'nothing'"):
+        export(store, all_of("nothing"), ExportFormat.CSV)
+
+
+def test_a_long_export_comes_in_pieces(store: DuckDBStore) -> None:
+    write_history(store, hours=20, every_seconds=3)
+
+    pieces = list(export(store, all_of("gpu"), ExportFormat.PARQUET))
+
+    assert len(pieces) > 2
+    assert pieces[-1].rows == 20 * 1200 * 6
+    file = parquet.ParquetFile(io.BytesIO(b"".join(piece.data for piece in pieces)))
+    assert file.num_row_groups > 1

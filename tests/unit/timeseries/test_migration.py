@@ -1,0 +1,255 @@
+"""Samples that are moved arrive once, whatever stops the move."""
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from core.errors import ConfigurationError, OverloadedError
+from tests.unit.timeseries.moving import END_NS, HOUR_NS, START_NS, rows_of, write_history
+from timeseries.batch import Batch
+from timeseries.duckdb.store import DuckDBStore
+from timeseries.moving.check import differences
+from timeseries.moving.migration import Migration, Outcome, Progress, Selection
+from timeseries.moving.state import StateFile
+from timeseries.points import Point
+from timeseries.store import RejectedPoint, write
+
+ALL = Selection(start_ns=0, end_ns=END_NS)
+
+
+@pytest.fixture
+def source() -> Iterator[DuckDBStore]:
+    store = DuckDBStore(":memory:")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def destination() -> Iterator[DuckDBStore]:
+    store = DuckDBStore(":memory:")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateFile:
+    return StateFile(tmp_path / "migrations" / "one.json", key="one to another")
+
+
+def never() -> bool:
+    return False
+
+
+def move(
+    source: DuckDBStore,
+    destination: DuckDBStore,
+    state: StateFile,
+    *,
+    selection: Selection = ALL,
+    should_stop: Callable[[], bool] = never,
+    seen: list[Progress] | None = None,
+) -> Outcome:
+    moving = Migration(source, destination, selection, state=state, pause=lambda _seconds: None)
+
+    def note(progress: Progress) -> None:
+        if seen is not None:
+            seen.append(progress)
+
+    return moving.run(should_stop=should_stop, on_progress=note)
+
+
+def stop_after(calls: int) -> Callable[[], bool]:
+    answers = iter([False] * calls)
+    return lambda: next(answers, True)
+
+
+def test_everything_arrives_with_tags_types_and_times(
+    source: DuckDBStore, destination: DuckDBStore, state: StateFile
+) -> None:
+    total = write_history(source, hours=5)
+
+    outcome = move(source, destination, state)
+
+    assert (outcome.is_complete, outcome.points, outcome.refused) == (True, total, 0)
+    for measurement in ("gpu", "host"):
+        assert rows_of(destination, measurement) == rows_of(source, measurement)
+        assert destination.fields(measurement) == source.fields(measurement)
+
+
+@pytest.mark.parametrize("calls", range(0, 30, 3))
+def test_a_move_that_was_stopped_goes_on_without_duplicates(
+    calls: int, source: DuckDBStore, destination: DuckDBStore, state: StateFile
+) -> None:
+    total = write_history(source, hours=5 * 24, every_seconds=1800)
+
+    first = move(source, destination, state, should_stop=stop_after(calls))
+    second = move(source, destination, state)
+
+    assert (first.is_complete, second.is_complete) == (calls >= 24, True)
+    assert second.points == total
+    assert rows_of(destination) == rows_of(source)
+    assert rows_of(destination, "host") == rows_of(source, "host")
+
+
+def test_what_a_killed_run_wrote_and_did_not_record_is_not_written_again(
+    source: DuckDBStore, destination: DuckDBStore, state: StateFile
+) -> None:
+    total = write_history(source, hours=3)
+    move(source, destination, state)
+    state.forget()
+
+    again = move(source, destination, state)
+
+    assert again.present == total
+    assert rows_of(destination) == rows_of(source)
+
+
+def test_what_is_half_there_is_completed(
+    source: DuckDBStore, destination: DuckDBStore, state: StateFile
+) -> None:
+    write_history(source, hours=3)
+    some = [
+        Point("gpu", {"gpu": "1"}, {"power_watts": 300.0, "count": 0}, START_NS),
+        Point("gpu", {"gpu": "other"}, {"power_watts": 1.0, "count": 0}, START_NS),
+    ]
+    write(destination, some, identity={"tenant": "acme", "appliance": "a1"})
+
+    outcome = move(source, destination, state)
+
+    assert outcome.present == 1
+    extra = set(rows_of(destination)) - set(rows_of(source))
+    assert len(rows_of(destination)) == len(rows_of(source)) + 1
+    assert [("gpu", "other") in row for row in extra] == [True]
+
+
+def test_chunks_that_are_recorded_are_not_read_again(
+    source: DuckDBStore, destination: DuckDBStore, state: StateFile
+) -> None:
+    write_history(source, hours=5)
+    move(source, destination, state)
+
+    seen: list[Progress] = []
+    again = move(source, destination, state, seen=seen)
+
+    assert (again.is_complete, seen) == (True, [])
+
+
+def test_only_what_is_selected_is_moved(
+    source: DuckDBStore, destination: DuckDBStore, state: StateFile
+) -> None:
+    write_history(source, hours=5)
+    selection = Selection(
+        measurements=("gpu",),
+        tenants=("globex",),
+        start_ns=START_NS + HOUR_NS,
+        end_ns=START_NS + 2 * HOUR_NS,
+    )
+
+    move(source, destination, state, selection=selection)
+
+    assert destination.measurements(tenants=None) == ["gpu"]
+    assert destination.measurements(tenants=("acme",)) == []
+    rows = rows_of(destination)
+    assert len(rows) == 2 * 12
+    assert rows[0][0] == START_NS + HOUR_NS
+
+
+def test_progress_tells_chunks_points_and_the_total(
+    source: DuckDBStore, destination: DuckDBStore, state: StateFile
+) -> None:
+    total = write_history(source, hours=4)
+    seen: list[Progress] = []
+
+    move(source, destination, state, seen=seen)
+
+    assert {progress.total_points for progress in seen} == {total}
+    assert seen[-1].points == total
+    assert len({(one.chunk.measurement, one.chunk.start_ns) for one in seen}) == 4
+
+
+def test_points_that_the_destination_refuses_are_counted_by_reason(
+    source: DuckDBStore, destination: DuckDBStore, state: StateFile
+) -> None:
+    write_history(source, hours=1)
+    text = Point("host", {}, {"is_up": "yes"}, START_NS)
+    write(destination, [text], identity={"tenant": "other", "appliance": "o1"})
+
+    outcome = move(source, destination, state)
+
+    assert outcome.refused == sum(outcome.reasons.values()) == 3 * 12
+    assert "is_up" in next(iter(outcome.reasons))
+
+
+class BusyStore(DuckDBStore):
+    """A store that has too much to do at every other call."""
+
+    calls = 0
+
+    def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
+        self.calls += 1
+        if self.calls % 2:
+            raise OverloadedError("later", retry_after_seconds=7)
+        return super().submit(batch, identity=identity)
+
+
+def test_a_destination_with_too_much_to_do_is_asked_again_later(
+    source: DuckDBStore, state: StateFile
+) -> None:
+    write_history(source, hours=3)
+    busy, pauses = BusyStore(":memory:"), list[float]()
+    moving = Migration(source, busy, ALL, state=state, pause=pauses.append)
+
+    assert moving.run(should_stop=never, on_progress=lambda _progress: None).is_complete
+
+    assert rows_of(busy) == rows_of(source)
+    assert set(pauses) == {7}
+    busy.close()
+
+
+def test_stores_that_hold_the_same_do_not_differ(
+    source: DuckDBStore, destination: DuckDBStore, state: StateFile
+) -> None:
+    write_history(source, hours=3)
+    move(source, destination, state)
+    counted: list[object] = []
+    pauses: list[float] = []
+
+    found = list(
+        differences(source, destination, ALL, on_chunk=counted.append, pause=pauses.append)
+    )
+
+    assert (found, len(counted), pauses) == ([], 4, [])
+
+
+def test_a_difference_names_chunk_field_and_both_counts(
+    source: DuckDBStore, destination: DuckDBStore, state: StateFile
+) -> None:
+    write_history(source, hours=3)
+    move(source, destination, state)
+    late = Point("gpu", {"gpu": "9"}, {"power_watts": 1.0}, START_NS + HOUR_NS)
+    write(source, [late], identity={"tenant": "acme", "appliance": "a1"})
+
+    pauses: list[float] = []
+
+    (found,) = differences(
+        source, destination, ALL, on_chunk=lambda _chunk: None, pause=pauses.append
+    )
+
+    assert pauses == [2.0] * 5
+
+    assert (found.chunk.measurement, found.field) == ("gpu", "power_watts")
+    assert (found.chunk.start_ns, found.chunk.end_ns) == (START_NS, START_NS + 2 * HOUR_NS)
+    assert (found.source_count, found.destination_count) == (145, 144)
+
+
+@pytest.mark.parametrize("content", ["{", '{"key": "x"}', '{"key": 1}'])
+def test_a_damaged_or_foreign_file_of_progress_is_refused(
+    content: str, source: DuckDBStore, destination: DuckDBStore, state: StateFile
+) -> None:
+    state.path.parent.mkdir()
+    state.path.write_text(content)
+
+    with pytest.raises(ConfigurationError, match=r"one\.json .*delete it"):
+        move(source, destination, state)

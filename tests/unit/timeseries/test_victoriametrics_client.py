@@ -1,0 +1,92 @@
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
+
+import pytest
+
+from core.errors import OverloadedError
+from timeseries.store import StoreUnavailableError
+from timeseries.victoriametrics.client import VictoriaMetricsClient
+
+
+class FixedAnswer(BaseHTTPRequestHandler):
+    """Answers every request with the status that stands in its path's prefix."""
+
+    seen: ClassVar[list[tuple[str, str | None, str | None]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        encoding = self.headers.get("Content-Encoding")
+        self.seen.append((self.path, encoding, self.headers.get("Authorization")))
+        self.send_response(int(self.path.split("/")[1]))
+        self.send_header("Retry-After", "7")
+        answer = b"no room for " + body[:10] if encoding is None else b""
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_request(self, code: object = "-", size: object = "-") -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    FixedAnswer.seen.clear()
+    with HTTPServer(("127.0.0.1", 0), FixedAnswer) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def client_of(address: str, status: int) -> VictoriaMetricsClient:
+    return VictoriaMetricsClient.from_url(f"victoriametrics://user:p%40ss@{address}/{status}")
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_is_full_names_the_time_to_wait(address: str, status: int) -> None:
+    client = client_of(address, status)
+
+    with pytest.raises(OverloadedError, match=f"status {status}") as caught:
+        client.write(b"gpu x=1 1\n")
+
+    assert caught.value.retry_after_seconds == 7
+    client.close()
+
+
+@pytest.mark.parametrize("status", [400, 401, 500])
+def test_another_error_carries_the_servers_words_and_no_password(address: str, status: int) -> None:
+    client = client_of(address, status)
+
+    with pytest.raises(StoreUnavailableError, match=f"status {status}: no room for gpu") as caught:
+        client.write(b"gpu x=1 1\n")
+
+    assert "p@ss" not in str(caught.value)
+    client.close()
+
+
+def test_long_bodies_are_packed_and_credentials_are_sent(address: str) -> None:
+    client = client_of(address, 204)
+
+    client.write(b"gpu x=1 1\n" * 1_000)
+
+    # Base64 of user:p@ss.
+    assert FixedAnswer.seen == [("/204/write?precision=ms", "gzip", "Basic dXNlcjpwQHNz")]
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("victoriametrics://host", "http://host:8428"),
+        ("victoriametricss://u:p@host:443/vm/?database=x", "https://host:443/vm"),
+        ("victoriametrics://[::1]:9", "http://[::1]:9"),
+    ],
+)
+def test_a_url_names_scheme_host_port_and_path(url: str, expected: str) -> None:
+    client = VictoriaMetricsClient.from_url(url)
+
+    assert client.url == expected
+    client.close()

@@ -1,0 +1,122 @@
+import pytest
+
+from timeseries.batch import Batch
+from timeseries.points import FieldValue, Point
+from timeseries.store import RejectedPoint
+from timeseries.victoriametrics.lines import MAX_TAGS, Frame, encode
+
+MS = 1_000_000
+AT_NS = 1_500_000 * MS
+FRAME = Frame(
+    "vedette", {"tenant": "acme", "appliance": "a1"}, first_ms=1_000_000, last_ms=2_000_000
+)
+OURS = "tenant=acme,appliance=a1,vedette_scope=vedette/acme,vedette_measurement"
+
+
+def point(
+    measurement: str = "gpu", /, *, time_ms: float = 1_500_000, **fields: FieldValue
+) -> Point:
+    return Point(measurement, {}, fields, int(time_ms) * MS)
+
+
+def lines(*points: Point) -> list[str]:
+    return encode(Batch.of(points), FRAME).text.splitlines()
+
+
+def rejected(*points: Point) -> list[RejectedPoint]:
+    return encode(Batch.of(points), FRAME).rejected
+
+
+def test_a_point_becomes_a_line_with_its_scope_measurement_and_millisecond() -> None:
+    one = Point("gpu", {"gpu": "0"}, {"power_watts": 250.5, "fan_percent": 40}, AT_NS + 1)
+
+    assert lines(one) == [f"gpu,gpu=0,{OURS}=gpu power_watts=250.5,fan_percent=40 1500000"]
+
+
+def test_booleans_are_zero_and_one() -> None:
+    assert lines(point(a=True), point(a=False)) == [
+        f"gpu,{OURS}=gpu a=1 1500000",
+        f"gpu,{OURS}=gpu a=0 1500000",
+    ]
+
+
+def test_names_and_values_are_escaped() -> None:
+    one = Point("a b,c", {"k=1": "v 1,2\\"}, {"f%s d": 1.0}, AT_NS)
+
+    assert lines(one) == [f"a\\ b\\,c,k\\=1=v\\ 1\\,2\\\\,{OURS}=a\\ b\\,c f%s\\ d=1.0 1500000"]
+
+
+def test_the_identity_wins_over_a_forged_tag() -> None:
+    forged = Point("gpu", {"tenant": "globex"}, {"x": 1.0}, AT_NS)
+
+    assert lines(forged) == [f"gpu,{OURS}=gpu x=1.0 1500000"]
+
+
+def test_texts_are_left_out_of_a_point_with_numbers_and_named() -> None:
+    encoded = encode(Batch.of([point(model="H100", x=1.0)]), FRAME)
+
+    assert encoded.text.splitlines() == [f"gpu,{OURS}=gpu x=1.0 1500000"]
+    assert (encoded.rejected, encoded.left_out) == ([], [("gpu", "model")])
+
+
+def test_a_point_of_texts_alone_is_refused_at_its_position() -> None:
+    (refused,) = rejected(point(x=1.0), point(model="H100"))
+
+    assert refused == RejectedPoint(
+        1, "field 'model' is text: this store keeps numbers only, and the point has none"
+    )
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "reason"),
+    [(999_999, "older than what the server keeps"), (2_000_001, "more than two days ahead")],
+)
+def test_a_time_that_the_server_would_drop_is_refused(time_ms: int, reason: str) -> None:
+    good = [point(x=1.0, time_ms=1_000_000), point(x=1.0, time_ms=2_000_000)]
+
+    (refused,) = rejected(*good, point(x=1.0, time_ms=time_ms))
+
+    assert refused.position == 2
+    assert reason in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (point(x=float("nan")), "field 'x' is nan"),
+        (point(x=2**63), "out of the range"),
+        (point(x=-(2**63) - 1), "out of the range"),
+        (point("#gpu", x=1.0), "starts a comment"),
+        (point("a\nb", x=1.0), "line break"),
+        (point(**{'a"b': 1.0}), "quotation mark"),
+        (point(**{"x" * 300: 1.0}), "longer than 250 bytes"),
+        (point("", x=1.0), "empty name"),
+        (point(), "no fields"),
+        (Point("gpu", {"vedette_scope": "v/globex"}, {"x": 1.0}, AT_NS), "the store uses itself"),
+        (Point("gpu", {"__name__": "other"}, {"x": 1.0}, AT_NS), "the store uses itself"),
+        (Point("gpu", {"k": "a\nb"}, {"x": 1.0}, AT_NS), "tag 'k' holds a line break"),
+        (Point("gpu", {"k": "x" * 17_000}, {"x": 1.0}, AT_NS), "tag 'k' is longer than 16384"),
+        (Point("gpu", {"k": "\ud800"}, {"x": 1.0}, AT_NS), "not valid Unicode"),
+        (Point("gpu", {f"k{i}": "v" for i in range(MAX_TAGS)}, {"x": 1.0}, AT_NS), "29 tags"),
+        (point(**{f"f{i}": 1.0 for i in range(500)}), "500 fields"),
+    ],
+)
+def test_what_the_server_would_skip_or_cut_is_refused_with_a_reason(
+    bad: Point, reason: str
+) -> None:
+    encoded = encode(Batch.of([point(x=1.0), bad]), FRAME)
+
+    assert [one.position for one in encoded.rejected] == [1]
+    assert reason in encoded.rejected[0].reason
+    assert encoded.text.splitlines() == [f"gpu,{OURS}=gpu x=1.0 1500000"]
+
+
+def test_a_bad_tag_set_takes_only_its_own_points() -> None:
+    points = [Point("gpu", {"k": value}, {"x": 1.0}, AT_NS) for value in ("a", "b\n", "c", "b\n")]
+
+    assert [one.position for one in rejected(*points)] == [1, 3]
+    assert len(lines(*points)) == 2
+
+
+def test_an_empty_batch_has_no_text() -> None:
+    assert encode(Batch(()), FRAME).text == ""

@@ -1,0 +1,1 @@
+"""The store on an InfluxDB of any version, read by InfluxQL."""

@@ -1,0 +1,1 @@
+"""The store on VictoriaMetrics, read by MetricsQL."""

@@ -1,0 +1,199 @@
+"""MetricsQL: selectors and expressions, with names and values escaped so that they stay data.
+
+MetricsQL looks back over `(t - window, t]`, a `RangeQuery` has windows `[start, end)`: offset by
+1 ms the two are one. The server treats the seconds around the present apart (`latencyOffset`,
+points put in place of the newest); `SHIFT_MS` evaluates every query three days earlier with an
+offset three days into its future, where nothing is treated apart.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from timeseries.store import Aggregate
+from timeseries.victoriametrics.lines import (
+    MEASUREMENT_LABEL,
+    METRIC_LABEL,
+    OWN_LABELS,
+    SCOPE_LABEL,
+    scope_of,
+)
+
+SHIFT_MS = 3 * 86_400_000
+# Tells the answers of one request apart: the position of its expression.
+EXPRESSION_LABEL = "vedette_expression"
+PERCENTILES = {Aggregate.P50: 0.5, Aggregate.P95: 0.95, Aggregate.P99: 0.99}
+
+_SIMPLE = {
+    Aggregate.MIN: ("min", "min_over_time"),
+    Aggregate.MAX: ("max", "max_over_time"),
+    Aggregate.SUM: ("sum", "sum_over_time"),
+    Aggregate.COUNT: ("sum", "count_over_time"),
+}
+_PLAIN = re.compile(r"[A-Za-z0-9_]")
+_LITERAL_ESCAPES = re.compile(r'["\\\x00-\x1f\x7f]')
+_REGEX_ESCAPES = re.compile(r"[^A-Za-z0-9_\x80-\U0010ffff]")
+
+
+def selector(
+    database: str,
+    *,
+    measurement: str | None = None,
+    tenants: Sequence[str] | None = None,
+    filters: Mapping[str, Sequence[str]] | None = None,
+) -> str | None:
+    """Return the selector of the series that may be seen; None where none can match.
+
+    Args:
+        database: the store's.
+        measurement: the only one to see; None for all.
+        tenants: those to see; None for all.
+        filters: tag to the values it may have; "" stands for a series without the tag.
+    """
+    matchers = []
+    if tenants is None:
+        every = f"{_regex(scope_of(database, ''))}.*"
+        matchers.append(f"{SCOPE_LABEL}=~{literal(every)}")
+    else:
+        scopes = [scope_of(database, tenant) for tenant in tenants if tenant and _is_text(tenant)]
+        if not scopes:
+            return None
+        matchers.append(_matcher(SCOPE_LABEL, scopes))
+    if measurement is not None:
+        if not _is_text(measurement):
+            return None
+        matchers.append(f"{MEASUREMENT_LABEL}={literal(measurement)}")
+    for tag, values in (filters or {}).items():
+        found = [value for value in values if _is_text(value) and (not value or _is_tag(tag))]
+        if not found:
+            return None
+        if _is_tag(tag):
+            matchers.append(_matcher(tag, found))
+    return "{" + ",".join(matchers) + "}"
+
+
+def metric_name(measurement: str, field: str) -> str:
+    """Return the name that the server gives a field's series."""
+    return f"{measurement}_{field}"
+
+
+def field_selector(visible: str, measurement: str, field: str) -> str:
+    """Return a selector narrowed to one field."""
+    name = literal(metric_name(measurement, field))
+    return f"{visible[:-1]},{METRIC_LABEL}={name}}}"
+
+
+def over_all_series(combine: str, rollup: str, *, window_ms: int) -> str:
+    """Return one rollup of every series that the request's filter leaves, combined."""
+    series = f'{{{METRIC_LABEL}!=""}}[{window_ms}ms] offset {1 - SHIFT_MS}ms'
+    return f"{combine}({rollup}({series}))"
+
+
+class Rollup:
+    """Expressions over one field of a measurement: its windows end at the time of evaluation.
+
+    Args:
+        measurement: whose field.
+        field: which one.
+        window_ms: the width of the windows.
+        group_by: tags that split the answer.
+    """
+
+    def __init__(
+        self, measurement: str, field: str, *, window_ms: int, group_by: Sequence[str]
+    ) -> None:
+        name = literal(metric_name(measurement, field))
+        self._series = f"{{{METRIC_LABEL}={name}}}[{window_ms}ms] offset {1 - SHIFT_MS}ms"
+        self._groups = ",".join(identifier(tag) for tag in group_by if _is_tag(tag))
+
+    def aggregate(self, aggregate: Aggregate) -> str:
+        """Return an aggregate of all samples of a group; a percentile is of its only series."""
+        if aggregate is Aggregate.AVG:
+            total, count = self.combined("sum", "sum_over_time"), self.count()
+            return f"({total} / {count})"
+        if aggregate is Aggregate.LAST:
+            return self.last()
+        if aggregate in PERCENTILES:
+            of_series = f"quantile_over_time({PERCENTILES[aggregate]}, {self._series})"
+            return f"max({of_series}) by ({self._groups})"
+        return self.combined(*_SIMPLE[aggregate])
+
+    def count(self) -> str:
+        """Return the number of samples."""
+        return self.combined("sum", "count_over_time")
+
+    def last(self) -> str:
+        """Return the newest value; of several at one instant, the largest."""
+        is_newest = (
+            f"tlast_over_time({self._series}) "
+            f"== on ({self._groups}) group_left() {self.combined('max', 'tlast_over_time')}"
+        )
+        newest = f"last_over_time({self._series}) if ({is_newest})"
+        return f"max({newest}) by ({self._groups})"
+
+    def newest(self) -> tuple[str, str]:
+        """Return the newest value of each series, whatever its group, and its time in seconds."""
+        return f"last_over_time({self._series})", f"tlast_over_time({self._series})"
+
+    def percentile_of_histogram(self, aggregate: Aggregate) -> str:
+        """Return a percentile from buckets whose upper edge is 1.136 times the lower one."""
+        groups = f"{self._groups},vmrange" if self._groups else "vmrange"
+        buckets = f"sum(histogram_over_time({self._series})) by ({groups})"
+        return f"histogram_quantile({PERCENTILES[aggregate]}, {buckets})"
+
+    def combined(self, combine: str, rollup: str) -> str:
+        """Return one rollup of each series, combined over each group."""
+        return f"{combine}({rollup}({self._series})) by ({self._groups})"
+
+
+def joined(expressions: Sequence[str]) -> str:
+    """Return one expression that answers several, each marked with its position."""
+    marked = [
+        f'label_set({expression}, "{EXPRESSION_LABEL}", "{position}")'
+        for position, expression in enumerate(expressions)
+    ]
+    return f"union({', '.join(marked)})"
+
+
+def group_of(metric: Mapping[str, str], group_by: Sequence[str]) -> tuple[str, ...]:
+    """Return the values of a group's tags, "" for those that it has not."""
+    return tuple(metric.get(tag, "") if _is_tag(tag) else "" for tag in group_by)
+
+
+def literal(text: str) -> str:
+    """Return a text as MetricsQL's string literal."""
+    return '"' + _LITERAL_ESCAPES.sub(lambda found: f"\\x{ord(found[0]):02x}", text) + '"'
+
+
+def identifier(name: str) -> str:
+    """Return a label's name as MetricsQL reads it: all but letters and digits escaped."""
+    return "".join(
+        char if _PLAIN.match(char) and not (place == 0 and char.isdigit()) else _escaped(char)
+        for place, char in enumerate(name)
+    )
+
+
+def _escaped(char: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in char.encode(errors="replace"))
+
+
+def _matcher(tag: str, values: Sequence[str]) -> str:
+    name = identifier(tag)
+    if len(values) == 1:
+        return f"{name}={literal(values[0])}"
+    return f"{name}=~{literal('|'.join(map(_regex, values)))}"
+
+
+def _regex(text: str) -> str:
+    return _REGEX_ESCAPES.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def _is_tag(name: str) -> bool:
+    return name not in OWN_LABELS and name != "" and _is_text(name)
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
