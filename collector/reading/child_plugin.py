@@ -30,6 +30,8 @@ from plugins.base import (
 )
 from timeseries.points import Point
 
+CLOSE_SECONDS = 3.0
+
 
 class ChildPlugin:
     """Stands in the agent for a plugin of a child process.
@@ -85,7 +87,7 @@ class ChildPlugin:
         if self._incarnation == self._child.incarnation and self._child.is_running:
             self._incarnation = 0
             try:
-                self._ask(Close(plugin=self.name), time.monotonic() + 1.0)
+                self._ask(Close(plugin=self.name), time.monotonic() + CLOSE_SECONDS)
             except PluginError:
                 return  # the child is gone: nothing is open any more
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 HOST_LANE = ""
 JOIN_SECONDS = 5.0
-CLOSE_SECONDS = 2.0
+CLOSE_SECONDS = 4.0
 
 
 class PluginHost:
