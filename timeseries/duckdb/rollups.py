@@ -31,7 +31,7 @@ GRACE_NS = MINUTE_NS
 """How long a window stays open after its end for samples on their way."""
 
 MAX_STEP_VALUES = 1_000_000
-"""About how many values one step takes: 100 to 200 ms on two cores."""
+"""About how many values one step takes, so that writes do not wait long behind it."""
 
 MAX_STEP_HOURS = 24
 """How many hours with few samples one step takes together."""
