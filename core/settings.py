@@ -34,6 +34,7 @@ class ServerSettings:
     database_url: str = ""
     timeseries_url: str = ""
     secret_key: str = ""
+    encryption_keys: str = ""
     log_level: str = "INFO"
     smtp_url: str = ""
     mail_from: str = "vedette@localhost"

@@ -13,10 +13,11 @@ from flask_wtf.csrf import CSRFProtect
 from werkzeug.datastructures import Authorization
 
 from core.errors import UnauthenticatedError
-from portal.context import database, now, portal, signed_in_user
+from portal.context import database, now, portal, visitor
 from portal.errors import wants_json
 from tenants.models import User
-from tenants.signin import authenticate, end_session, session_user, start_session, token_user
+from tenants.signin import authenticate, end_session, session_visitor, start_session, token_visitor
+from tenants.visitors import Via, Visitor, visitor_of
 
 PUBLIC_ENDPOINTS = frozenset({"static", "session.login", "health.health", "api-docs.openapi_json"})
 # The one endpoint that takes email and password by HTTP Basic: programs trade them for a token.
@@ -78,35 +79,38 @@ def _guard() -> ResponseReturnValue | None:
     is_public = request.endpoint in PUBLIC_ENDPOINTS
     credentials = request.authorization
     if credentials is not None and not is_public:
-        g.user = _user_of_header(credentials)
+        g.visitor = _visitor_of_header(credentials)
         return None
     if request.endpoint != "static":
-        g.user = _user_of_cookie()
-    if signed_in_user() is None and not is_public:
+        g.visitor = _visitor_of_cookie()
+    if visitor() is None and not is_public:
         return _turn_away()
     csrf.protect()
     return None
 
 
-def _user_of_header(credentials: Authorization) -> User:
+def _visitor_of_header(credentials: Authorization) -> Visitor:
     with database() as db:
         if credentials.type == "bearer" and credentials.token:
-            user = token_user(db, credentials.token, now=now())
-            if user is not None:
-                return user
+            found = token_visitor(db, credentials.token, now=now())
+            if found is not None:
+                return found
             raise UnauthenticatedError("This API token is unknown or revoked. Make a new one.")
         if credentials.type == "basic" and request.endpoint == BASIC_ENDPOINT:
             email, password = credentials.username or "", credentials.password or ""
-            return authenticate(db, email=email, password=password)
+            user = authenticate(db, email=email, password=password)
+            found = visitor_of(user, via=Via.PASSWORD)
+            if found is not None:
+                return found
     raise UnauthenticatedError("Send an API token as 'Authorization: Bearer vdt_...'.")
 
 
-def _user_of_cookie() -> User | None:
+def _visitor_of_cookie() -> Visitor | None:
     secret = session_secret()
     if secret is None:
         return None
     with database() as db:
-        return session_user(db, secret, now=now())
+        return session_visitor(db, secret, now=now())
 
 
 def _turn_away() -> ResponseReturnValue:

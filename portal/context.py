@@ -14,6 +14,7 @@ from core.errors import UnauthenticatedError
 from core.settings import ServerSettings
 from tenants.models import User
 from tenants.scope import Scope
+from tenants.visitors import Visitor
 from timeseries.store import Store
 
 EXTENSION = "vedette"
@@ -57,20 +58,25 @@ def public_url() -> str:
     return portal().settings.resolved_public_url
 
 
-def signed_in_user() -> User | None:
+def visitor() -> Visitor | None:
     """Return who is asking, or None where nobody is signed in."""
-    user: User | None = g.get("user")
-    return user
+    found: Visitor | None = g.get("visitor")
+    return found
+
+
+def current_visitor() -> Visitor:
+    """Return who is asking; routes behind the login always have somebody."""
+    found = visitor()
+    if found is None:
+        raise UnauthenticatedError("Sign in first.")
+    return found
 
 
 def current_user() -> User:
-    """Return who is asking; routes behind the login always have somebody."""
-    user = signed_in_user()
-    if user is None:
-        raise UnauthenticatedError("Sign in first.")
-    return user
+    """Return as whom the visitor acts."""
+    return current_visitor().user
 
 
 def current_scope() -> Scope:
     """Return what the one who asks may see and do."""
-    return Scope.of(current_user())
+    return current_visitor().scope

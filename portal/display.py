@@ -11,10 +11,10 @@ from alerting.service import rule_expression
 from alerting.states import AlertState, NotificationState, Severity
 from core.units import format_value
 from jobqueue.states import JobState, Reason
-from portal.context import now, signed_in_user
+from portal.context import now, visitor
 from portal.quantities import format_duration
 from tenants.models import ApplianceState, HealthState, Role, TenantState
-from tenants.permissions import Permission, is_allowed
+from tenants.permissions import Permission
 
 TONES: dict[StrEnum, str] = {
     ApplianceState.ENROLLED: "idle", ApplianceState.ONLINE: "good", ApplianceState.STALE: "warn",
@@ -100,15 +100,19 @@ def _relative(seconds: float) -> str:
 
 
 def _common() -> dict[str, Any]:
-    user = signed_in_user()
+    here = visitor()
+    scope = None if here is None else here.scope
 
     def can(permission: Permission) -> bool:
-        return user is not None and is_allowed(user.role, permission)
+        return scope is not None and scope.allows(permission)
 
     return {
-        "user": user,
+        "user": None if here is None else here.user,
+        "role": None if scope is None else scope.role,
+        "tenant_here": None if here is None else here.tenant,
+        "visit": None if here is None else here.visit,
         "can": can,
         "Permission": Permission,
         "Reason": Reason,
-        "is_operator": user is not None and user.role is Role.OPERATOR,
+        "is_operator": scope is not None and scope.role is Role.OPERATOR,
     }

@@ -7,7 +7,7 @@ policy is wider under `/dashboards/` alone.
 from flask import Flask, Response, request
 from flask_wtf.csrf import generate_csrf
 
-from portal.context import portal, signed_in_user
+from portal.context import portal, visitor
 
 DASHBOARDS = "/dashboards/"
 CSRF_COOKIE = "_csrf_token"  # the name under which Dash looks for it
@@ -42,7 +42,7 @@ def _add_headers(response: Response) -> Response:
         headers.setdefault("Strict-Transport-Security", "max-age=31536000")
     if request.endpoint != "static" and not is_dashboard:
         headers.setdefault("Cache-Control", "private, no-store")
-    if is_dashboard and signed_in_user() is not None and response.mimetype == "text/html":
+    if is_dashboard and visitor() is not None and response.mimetype == "text/html":
         _set_csrf_cookie(response)
     return response
 

@@ -1,4 +1,4 @@
-"""Tenants and their users: made, listed, suspended; passwords changed.
+"""Tenants and people: made, listed, suspended; passwords changed. Members are in `members`.
 
 Functions without a scope are for the command line and for code that has checked already.
 """
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, column, delete, func, select, table
+from sqlalchemy import ColumnElement, column, delete, func, or_, select, table
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from core.errors import ConflictError, ForbiddenError, NotFoundError
+from core.errors import ConflictError, NotFoundError
 from core.ids import hash_secret
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
 from tenants.checks import (
@@ -22,7 +22,7 @@ from tenants.checks import (
     slug_faults,
     slug_of,
 )
-from tenants.models import Appliance, LoginSession, Role, Tenant, TenantState, User
+from tenants.models import Appliance, LoginSession, Membership, Role, Tenant, TenantState, User
 from tenants.passwords import hash_password, password_faults, verify_password
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -89,8 +89,7 @@ def set_tenant_state(session: Session, scope: Scope, tenant_id: str, state: Tena
     tenant = get_tenant(session, scope, tenant_id)
     tenant.state = state
     if state is TenantState.SUSPENDED:
-        users = select(User.id).where(User.tenant_id == tenant.id)
-        session.execute(delete(LoginSession).where(LoginSession.user_id.in_(users)))
+        end_sessions_of_tenant(session, tenant.id)
     session.flush()
     return tenant
 
@@ -124,85 +123,17 @@ def create_user(
     if tenant_id is not None and tenant is None:
         raise NotFoundError.of("tenant", tenant_id)
     user = User(
-        tenant=tenant,
         email=email,
         name=name.strip(),
-        role=role,
         password_hash=hash_password(password),
+        is_operator=role is Role.OPERATOR,
         is_active=True,
         created_at=now,
     )
+    if tenant is not None:
+        user.memberships.append(Membership(tenant=tenant, role=role, created_at=now))
     taken = f"The email address {email!r} belongs to another user. Use another address."
     _insert(session, user, taken=taken, field="email")
-    return user
-
-
-def add_user(
-    session: Session,
-    scope: Scope,
-    *,
-    tenant_id: str | None,
-    email: str,
-    name: str,
-    role: Role,
-    password: str,
-    now: datetime,
-) -> User:
-    """Add a user on somebody's behalf: the operator to any tenant, an admin to the own one."""
-    scope.require(Permission.MANAGE_USERS)
-    if scope.role is not Role.OPERATOR and role is Role.OPERATOR:
-        raise ForbiddenError("Only an operator may add an operator. Choose another role.")
-    if tenant_id is not None:
-        get_tenant(session, scope, tenant_id)
-    return create_user(
-        session,
-        tenant_id=tenant_id,
-        email=email,
-        name=name,
-        role=role,
-        password=password,
-        now=now,
-    )
-
-
-def list_users(
-    session: Session,
-    scope: Scope,
-    *,
-    tenant_id: str | None = None,
-    page: int = 1,
-    page_size: int = DEFAULT_PAGE_SIZE,
-) -> Page[User]:
-    """Return the users that the scope manages, by email; `tenant_id` narrows to one tenant."""
-    scope.require(Permission.MANAGE_USERS)
-    statement = scope.select(select(User).order_by(User.email), User)
-    if tenant_id is not None:
-        get_tenant(session, scope, tenant_id)
-        statement = statement.where(User.tenant_id == tenant_id)
-    return paginate(session, statement, number=page, size=page_size)
-
-
-def get_user(session: Session, scope: Scope, user_id: str) -> User:
-    """Return a user: oneself, or one that the scope manages."""
-    if user_id != scope.user_id:
-        scope.require(Permission.MANAGE_USERS)
-    return scope.get(session, User, user_id, kind="user")
-
-
-def set_user_active(session: Session, scope: Scope, user_id: str, *, is_active: bool) -> User:
-    """Let a user sign in, or lock them out and end their sessions.
-
-    Raises:
-        ConflictError: somebody locks themselves out.
-    """
-    scope.require(Permission.MANAGE_USERS)
-    user = get_user(session, scope, user_id)
-    if user.id == scope.user_id and not is_active:
-        raise ConflictError("You can't lock yourself out. Ask another admin to do it.")
-    user.is_active = is_active
-    if not is_active:
-        session.execute(delete(LoginSession).where(LoginSession.user_id == user.id))
-    session.flush()
     return user
 
 
@@ -236,9 +167,24 @@ def change_password(
     session.flush()
 
 
+def end_sessions_of_tenant(session: Session, tenant_id: str) -> None:
+    """Sign out everybody who has no other way in than this tenant, and who looks at it now."""
+    elsewhere = select(Membership.user_id).where(
+        Membership.tenant_id != tenant_id, Membership.is_active
+    )
+    only_here = select(Membership.user_id).where(
+        Membership.tenant_id == tenant_id, Membership.user_id.not_in(elsewhere)
+    )
+    session.execute(
+        delete(LoginSession).where(
+            or_(LoginSession.tenant_id == tenant_id, LoginSession.user_id.in_(only_here))
+        )
+    )
+
+
 def tenant_counts(session: Session) -> dict[str, TenantCounts]:
     """Return how many users, appliances and jobs each tenant has; for the operator's list."""
-    users = _count_by_tenant(session, User.tenant_id)
+    users = _count_by_tenant(session, Membership.tenant_id)
     appliances = _count_by_tenant(session, Appliance.tenant_id, Appliance.revoked_at.is_(None))
     jobs = _count_by_tenant(session, _JOBS.c.tenant_id)
     return {

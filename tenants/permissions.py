@@ -1,5 +1,10 @@
-"""The permission table: which role may do what. Code, tests and documentation share it."""
+"""The permission table: which role may do what. Code, tests and documentation share it.
 
+An API token may be limited to *scopes*, each a name for some permissions; what it may do is what
+both its user's role and its scopes allow.
+"""
+
+from collections.abc import Iterable
 from enum import StrEnum
 
 from tenants.models import Role
@@ -14,25 +19,46 @@ class Permission(StrEnum):
     EDIT_ALERTS = "change alert rules and receivers"
     MANAGE_APPLIANCES = "add or change appliances"
     MANAGE_USERS = "manage users"
+    VIEW_AUDIT = "read the audit log"
     MANAGE_TENANTS = "manage tenants"
+    OPERATE = "operate the platform"
 
 
-_VIEWER = frozenset({Permission.VIEW})
-_MEMBER = _VIEWER | {Permission.SUBMIT_JOBS, Permission.EDIT_ALERTS}
-_ADMIN = _MEMBER | {
-    Permission.STOP_ANY_JOB,
-    Permission.MANAGE_APPLIANCES,
-    Permission.MANAGE_USERS,
-}
+_P = Permission
+_VIEWER = frozenset({_P.VIEW})
+_MEMBER = _VIEWER | {_P.SUBMIT_JOBS, _P.EDIT_ALERTS}
+_ADMIN = _MEMBER | {_P.STOP_ANY_JOB, _P.MANAGE_APPLIANCES, _P.MANAGE_USERS, _P.VIEW_AUDIT}
 
 PERMISSIONS: dict[Role, frozenset[Permission]] = {
     Role.VIEWER: _VIEWER,
     Role.MEMBER: _MEMBER,
     Role.ADMIN: _ADMIN,
-    Role.OPERATOR: frozenset({Permission.VIEW, Permission.MANAGE_TENANTS, Permission.MANAGE_USERS}),
+    Role.OPERATOR: frozenset(
+        {_P.VIEW, _P.MANAGE_USERS, _P.VIEW_AUDIT, _P.MANAGE_TENANTS, _P.OPERATE}
+    ),
+}
+
+TOKEN_SCOPES: dict[str, frozenset[Permission]] = {
+    "read": frozenset({_P.VIEW}),
+    "jobs": frozenset({_P.VIEW, _P.SUBMIT_JOBS, _P.STOP_ANY_JOB}),
+    "alerts": frozenset({_P.VIEW, _P.EDIT_ALERTS}),
+    "appliances": frozenset({_P.VIEW, _P.MANAGE_APPLIANCES}),
+    "users": frozenset({_P.VIEW, _P.MANAGE_USERS}),
+    "audit": frozenset({_P.VIEW_AUDIT}),
+    "operator": frozenset({_P.VIEW, _P.MANAGE_TENANTS, _P.OPERATE}),
 }
 
 
 def is_allowed(role: Role, permission: Permission) -> bool:
     """Whether the role has the permission."""
     return permission in PERMISSIONS[role]
+
+
+def permissions_of(role: Role, scopes: Iterable[str] = ()) -> frozenset[Permission]:
+    """Return what a role may do through a token of these scopes; without any, all of it."""
+    named = list(scopes)
+    if not named:
+        return PERMISSIONS[role]
+    # A scope that is known no more allows nothing.
+    allowed = frozenset[Permission]().union(*(TOKEN_SCOPES.get(name, ()) for name in named))
+    return PERMISSIONS[role] & allowed

@@ -10,9 +10,10 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError, NotFoundError, UnauthenticatedError
 from core.ids import hash_secret, new_secret
-from tenants.models import APIToken, LoginSession, TenantState, User
+from tenants.models import APIToken, LoginSession, User
 from tenants.passwords import hash_password, needs_rehash, verify_password
 from tenants.scope import Scope
+from tenants.visitors import Via, Visitor, visitor_of
 
 SESSION_PREFIX = "vds"
 API_TOKEN_PREFIX = "vdt"  # noqa: S105 - a prefix, not a secret
@@ -32,9 +33,9 @@ def authenticate(session: Session, *, email: str, password: str) -> User:
         raise UnauthenticatedError("The email address or the password is wrong. Try again.")
     if not user.is_active:
         raise UnauthenticatedError("This account is locked. Ask an admin of your tenant.")
-    if not _may_enter(user):
-        raise UnauthenticatedError("This tenant is suspended. Ask the operator of the portal.")
-    if needs_rehash(user.password_hash):
+    if visitor_of(user, via=Via.PASSWORD) is None:
+        raise UnauthenticatedError(_why_not(user))
+    if user.password_hash is not None and needs_rehash(user.password_hash):
         user.password_hash = hash_password(password)
     return user
 
@@ -57,14 +58,18 @@ def start_session(session: Session, user: User, *, now: datetime, lifetime: time
     return secret
 
 
-def session_user(session: Session, secret: str, *, now: datetime) -> User | None:
+def session_visitor(session: Session, secret: str, *, now: datetime) -> Visitor | None:
     """Return whose browser this is, or None when nobody (any more) is signed in with it."""
     found = session.scalar(
         select(LoginSession).where(
             LoginSession.secret_hash == hash_secret(secret), LoginSession.expires_at > now
         )
     )
-    return found.user if found is not None and _may_enter(found.user) else None
+    if found is None:
+        return None
+    return visitor_of(
+        found.user, via=Via.SESSION, tenant_id=found.tenant_id, credential_id=found.id
+    )
 
 
 def end_session(session: Session, secret: str) -> None:
@@ -82,7 +87,11 @@ def create_api_token(
         raise InvalidInputError(fault, errors={"name": [fault]})
     secret = new_secret(API_TOKEN_PREFIX)
     token = APIToken(
-        user_id=scope.user_id, name=name, secret_hash=hash_secret(secret), created_at=now
+        user_id=scope.user_id,
+        tenant_id=scope.tenant_id,
+        name=name,
+        secret_hash=hash_secret(secret),
+        created_at=now,
     )
     session.add(token)
     session.flush()
@@ -105,14 +114,23 @@ def revoke_api_token(session: Session, scope: Scope, token_id: str, *, now: date
     return token
 
 
-def token_user(session: Session, secret: str, *, now: datetime) -> User | None:
-    """Return the user that a program acts as, or None for an unknown or revoked token."""
+def token_visitor(session: Session, secret: str, *, now: datetime) -> Visitor | None:
+    """Return who a program acts as, or None for an unknown, revoked or expired token."""
     found = session.scalar(select(APIToken).where(APIToken.secret_hash == hash_secret(secret)))
-    if found is None or (found.revoked_at is not None and found.revoked_at <= now):
+    if found is None or any(
+        end is not None and end <= now for end in (found.revoked_at, found.expires_at)
+    ):
         return None
-    return found.user if _may_enter(found.user) else None
+    return visitor_of(
+        found.user,
+        via=Via.TOKEN,
+        tenant_id=found.tenant_id,
+        credential_id=found.id,
+        token_scopes=tuple(found.scopes),
+    )
 
 
-def _may_enter(user: User) -> bool:
-    is_suspended = user.tenant is not None and user.tenant.state is TenantState.SUSPENDED
-    return user.is_active and not is_suspended
+def _why_not(user: User) -> str:
+    if any(one.is_active for one in user.memberships):
+        return "This tenant is suspended. Ask the operator of the portal."
+    return "This account belongs to no tenant (any more). Ask an admin of your tenant."

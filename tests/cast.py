@@ -11,7 +11,15 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from core.ids import hash_secret
-from tenants.models import Appliance, ApplianceState, Role, Tenant, TenantState, User
+from tenants.models import (
+    Appliance,
+    ApplianceState,
+    Membership,
+    Role,
+    Tenant,
+    TenantState,
+    User,
+)
 from tenants.passwords import hash_password
 from tenants.scope import Scope
 
@@ -102,11 +110,13 @@ def _password_hash() -> str:
 
 
 def _user(email: str, *, role: Role, tenant: Tenant | None, now: datetime) -> User:
-    return User(
-        tenant=tenant,
+    user = User(
         email=email,
         name=email.partition("@")[0].capitalize(),
-        role=role,
         password_hash=_password_hash(),
+        is_operator=role is Role.OPERATOR,
         created_at=now,
     )
+    if tenant is not None:
+        user.memberships.append(Membership(tenant=tenant, role=role, created_at=now))
+    return user

@@ -3,6 +3,8 @@
 The caller imports the packages that declare tables first; this package only knows `core.db.Base`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from alembic import command
@@ -19,13 +21,13 @@ HERE = Path(__file__).parent
 
 def upgrade_database(engine: Engine, revision: str = "head") -> None:
     """Bring the database to `revision`; does nothing when it is already there."""
-    with engine.begin() as connection:
+    with _without_foreign_keys(engine) as connection:
         command.upgrade(_config(connection), revision)
 
 
 def downgrade_database(engine: Engine, revision: str) -> None:
     """Take the database back to `revision`; `base` removes every table."""
-    with engine.begin() as connection:
+    with _without_foreign_keys(engine) as connection:
         command.downgrade(_config(connection), revision)
 
 
@@ -51,6 +53,27 @@ def schema_differences(engine: Engine) -> list[str]:
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         return [str(difference) for difference in compare_metadata(context, Base.metadata)]
+
+
+@contextmanager
+def _without_foreign_keys(engine: Engine) -> Iterator[Connection]:
+    """Open a transaction in which SQLite looks at no foreign keys.
+
+    To change a column there a table is copied and dropped, which would take along all rows that
+    refer to it.
+    """
+    is_sqlite = engine.dialect.name == "sqlite"
+    with engine.connect() as connection:
+        if is_sqlite:
+            connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+            connection.commit()
+        try:
+            with connection.begin():
+                yield connection
+        finally:
+            if is_sqlite:
+                connection.exec_driver_sql("PRAGMA foreign_keys=ON")
+                connection.commit()
 
 
 def _config(connection: Connection) -> Config:

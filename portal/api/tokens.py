@@ -8,8 +8,9 @@ from marshmallow import Schema, fields, validate
 from portal.api.blueprint import resource
 from portal.api.schemas import StrictSchema, instant, page_of, whole_list
 from portal.api.users import UserSchema
-from portal.context import current_scope, current_user, database, now
-from tenants.models import APIToken, User
+from portal.context import current_scope, current_visitor, database, now
+from tenants.members import Member, member_of
+from tenants.models import APIToken
 from tenants.signin import create_api_token, list_api_tokens, revoke_api_token
 
 me = resource("Me", "/me", "The one who asks.")
@@ -38,9 +39,10 @@ class TokenRequestSchema(StrictSchema):
 
 
 @me.operation("GET", answer=UserSchema)
-def show_me() -> User:
+def show_me() -> Member:
     """Return the signed-in user."""
-    return current_user()
+    here = current_visitor()
+    return member_of(here.user, here.scope.tenant_id)
 
 
 @tokens.operation("GET", answer=page_of(TokenSchema))

@@ -8,8 +8,8 @@ from marshmallow import Schema, fields, validate
 from portal.api.blueprint import resource
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
 from portal.context import current_scope, database, now
-from tenants.accounts import add_user, get_user, list_users, set_user_active
-from tenants.models import Role, User
+from tenants.members import Member, add_user, get_user, list_users, set_user_active
+from tenants.models import Role
 
 users = resource("Users", "/users", "People who sign in.")
 
@@ -51,7 +51,7 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
 
 
 @users.operation("POST", body=UserRequestSchema, answer=UserSchema, status=HTTPStatus.CREATED)
-def add(body: dict[str, Any]) -> User:
+def add(body: dict[str, Any]) -> Member:
     """Add a user to your tenant, or to the named one as the operator."""
     scope = current_scope()
     tenant_id = body.pop("tenant_id") or scope.tenant_id
@@ -60,21 +60,21 @@ def add(body: dict[str, Any]) -> User:
 
 
 @users.operation("GET", "/<user_id>", answer=UserSchema)
-def show(user_id: str) -> User:
+def show(user_id: str) -> Member:
     """Return a user."""
     with database() as session:
         return get_user(session, current_scope(), user_id)
 
 
 @users.operation("POST", "/<user_id>/activate", answer=UserSchema)
-def activate(user_id: str) -> User:
+def activate(user_id: str) -> Member:
     """Let a user sign in again."""
     with database() as session:
         return set_user_active(session, current_scope(), user_id, is_active=True)
 
 
 @users.operation("POST", "/<user_id>/deactivate", answer=UserSchema)
-def deactivate(user_id: str) -> User:
+def deactivate(user_id: str) -> Member:
     """Lock a user out and end their sessions."""
     with database() as session:
         return set_user_active(session, current_scope(), user_id, is_active=False)

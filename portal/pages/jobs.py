@@ -14,7 +14,7 @@ from portal.health import troubles
 from portal.pages.paging import PAGE_SIZE, chosen, page_number, search_text
 from portal.placement import gpu_names, stepper
 from tenants.appliances import appliance_names, list_appliances
-from tenants.permissions import Permission, is_allowed
+from tenants.permissions import Permission
 from tenants.scope import Scope
 
 pages = Blueprint("jobs", __name__)
@@ -76,7 +76,7 @@ def show(job_id: str) -> ResponseReturnValue:
         gpus=gpu_names(job.attempt),
         troubles=[] if job.state.is_final else troubles(job.attempt),
         requested=names.get(job.appliance_id or ""),
-        may_stop=is_allowed(scope.role, needed) and not job.state.is_final,
+        may_stop=scope.allows(needed) and not job.state.is_final,
     )
 
 

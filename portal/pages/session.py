@@ -5,7 +5,7 @@ from flask.typing import ResponseReturnValue
 
 from core.errors import UnauthenticatedError
 from portal.auth import safe_next, sign_in, sign_out
-from portal.context import signed_in_user
+from portal.context import visitor
 from portal.forms.accounts import LoginForm
 
 pages = Blueprint("session", __name__)
@@ -16,7 +16,7 @@ pages = Blueprint("session", __name__)
 def login() -> ResponseReturnValue:
     """Show the login form, or sign in and go where the user wanted to go."""
     target = safe_next(request.args.get("next"))
-    if signed_in_user() is not None and request.method == "GET":
+    if visitor() is not None and request.method == "GET":
         return redirect(target)
     form = LoginForm()
     if form.validate_on_submit():

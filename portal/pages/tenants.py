@@ -8,14 +8,13 @@ from portal.context import current_scope, database, now
 from portal.forms.accounts import TenantForm, UserForm
 from portal.pages.paging import PAGE_SIZE, page_number
 from tenants.accounts import (
-    add_user,
     create_tenant,
     get_tenant,
     list_tenants,
-    list_users,
     set_tenant_state,
     tenant_counts,
 )
+from tenants.members import add_user, list_users
 from tenants.models import Role, TenantState
 from tenants.permissions import Permission
 

@@ -8,7 +8,7 @@ from portal.auth import safe_next
 from portal.context import current_scope, database, now
 from portal.forms.accounts import UserForm
 from portal.pages.paging import PAGE_SIZE, page_number
-from tenants.accounts import add_user, list_users, set_user_active
+from tenants.members import add_user, list_users, set_user_active
 from tenants.models import Role
 
 pages = Blueprint("users", __name__)

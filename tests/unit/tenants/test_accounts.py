@@ -6,21 +6,18 @@ from sqlalchemy.orm import Session
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from tenants.accounts import (
     TenantCounts,
-    add_user,
     change_password,
     create_tenant,
     create_user,
     find_tenant,
     get_tenant,
-    get_user,
     list_tenants,
-    list_users,
     set_tenant_state,
-    set_user_active,
     tenant_counts,
 )
+from tenants.members import Member, add_user, get_user, list_users, set_user_active
 from tenants.models import Role, TenantState, User
-from tenants.signin import authenticate, session_user, start_session
+from tenants.signin import authenticate, session_visitor, start_session
 from tests.cast import NOON, PASSWORD, Cast, make_appliance, scope_of
 from tests.unit.tenants.helpers import DAY
 
@@ -77,7 +74,7 @@ def test_suspending_a_tenant_signs_its_users_out(session: Session, cast: Cast) -
     scope = scope_of(cast.olivia)
     set_tenant_state(session, scope, cast.acme.id, TenantState.SUSPENDED)
     set_tenant_state(session, scope, cast.acme.id, TenantState.ACTIVE)
-    assert session_user(session, secret, now=NOON) is None
+    assert session_visitor(session, secret, now=NOON) is None
 
 
 def test_a_new_users_faults_are_reported_together(session: Session, cast: Cast) -> None:
@@ -105,7 +102,7 @@ def test_an_email_address_is_taken_whatever_its_case(session: Session, cast: Cas
         )  # fmt: skip
 
 
-def _add(session: Session, by: User, tenant_id: str | None, role: Role = Role.MEMBER) -> User:
+def _add(session: Session, by: User, tenant_id: str | None, role: Role = Role.MEMBER) -> Member:
     return add_user(
         session, scope_of(by), tenant_id=tenant_id, email="dora@acme.example", name="Dora",
         role=role, password=PASSWORD, now=NOON,
@@ -160,7 +157,7 @@ def test_locking_a_user_out_ends_their_sessions(session: Session, cast: Cast) ->
     secret = start_session(session, cast.bob, now=NOON, lifetime=DAY)
     set_user_active(session, scope_of(cast.alice), cast.bob.id, is_active=False)
     set_user_active(session, scope_of(cast.alice), cast.bob.id, is_active=True)
-    assert session_user(session, secret, now=NOON) is None
+    assert session_visitor(session, secret, now=NOON) is None
 
 
 def test_nobody_locks_themselves_out(session: Session, cast: Cast) -> None:
@@ -181,8 +178,8 @@ def test_changing_the_password_keeps_only_the_session_that_asked(
     change_password(
         session, cast.bob, current=PASSWORD, new="another horse battery", keep_session=here
     )
-    assert session_user(session, here, now=NOON) is not None
-    assert session_user(session, there, now=NOON) is None
+    assert session_visitor(session, here, now=NOON) is not None
+    assert session_visitor(session, there, now=NOON) is None
 
 
 @pytest.mark.parametrize(

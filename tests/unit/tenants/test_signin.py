@@ -7,16 +7,16 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError, NotFoundError, UnauthenticatedError
-from tenants.models import APIToken, LoginSession, TenantState, User
+from tenants.models import APIToken, LoginSession, Tenant, TenantState, User
 from tenants.signin import (
     authenticate,
     create_api_token,
     end_session,
     list_api_tokens,
     revoke_api_token,
-    session_user,
+    session_visitor,
     start_session,
-    token_user,
+    token_visitor,
 )
 from tests.cast import NOON, PASSWORD, Cast, scope_of
 from tests.unit.tenants.helpers import DAY
@@ -54,28 +54,26 @@ def test_users_of_a_suspended_tenant_stay_outside_by_every_door(
 ) -> None:
     cookie = start_session(session, cast.bob, now=NOON, lifetime=DAY)
     _, token = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)
-    tenant = session.get_one(User, cast.bob.id).tenant
-    assert tenant is not None
-    tenant.state = TenantState.SUSPENDED
+    session.get_one(Tenant, cast.acme.id).state = TenantState.SUSPENDED
     with pytest.raises(UnauthenticatedError, match="suspended"):
         authenticate(session, email=cast.bob.email, password=PASSWORD)
-    assert session_user(session, cookie, now=NOON) is None
-    assert token_user(session, token, now=NOON) is None
+    assert session_visitor(session, cookie, now=NOON) is None
+    assert token_visitor(session, token, now=NOON) is None
 
 
 def test_a_session_lasts_until_its_lifetime_is_over(session: Session, cast: Cast) -> None:
     secret = start_session(session, cast.bob, now=NOON, lifetime=DAY)
-    last = session_user(session, secret, now=NOON + DAY - timedelta(microseconds=1))
+    last = session_visitor(session, secret, now=NOON + DAY - timedelta(microseconds=1))
     assert last is not None
-    assert last.id == cast.bob.id
-    assert session_user(session, secret, now=NOON + DAY) is None
+    assert last.user.id == cast.bob.id
+    assert session_visitor(session, secret, now=NOON + DAY) is None
 
 
 def test_an_ended_session_is_over(session: Session, cast: Cast) -> None:
     secret = start_session(session, cast.bob, now=NOON, lifetime=DAY)
     end_session(session, secret)
     end_session(session, secret)
-    assert session_user(session, secret, now=NOON) is None
+    assert session_visitor(session, secret, now=NOON) is None
 
 
 def test_signing_in_clears_the_users_expired_sessions(session: Session, cast: Cast) -> None:
@@ -96,11 +94,11 @@ def test_secrets_are_stored_only_as_hashes(session: Session, cast: Cast) -> None
 
 def test_a_token_acts_as_its_user_until_it_is_revoked(session: Session, cast: Cast) -> None:
     token, secret = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)
-    found = token_user(session, secret, now=NOON)
+    found = token_visitor(session, secret, now=NOON)
     assert found is not None
-    assert found.id == cast.bob.id
+    assert found.user.id == cast.bob.id
     revoke_api_token(session, scope_of(cast.bob), token.id, now=NOON)
-    assert token_user(session, secret, now=NOON) is None
+    assert token_visitor(session, secret, now=NOON) is None
 
 
 def test_revoking_twice_keeps_the_first_instant(session: Session, cast: Cast) -> None:
@@ -127,4 +125,4 @@ def test_a_token_needs_a_name(session: Session, cast: Cast) -> None:
 
 
 def test_an_unknown_token_is_nobody(session: Session) -> None:
-    assert token_user(session, "vdt_unknown", now=NOON) is None
+    assert token_visitor(session, "vdt_unknown", now=NOON) is None

@@ -1,0 +1,56 @@
+"""The tables of tenants and people, of how they sign in, of appliances, certificates and audit."""
+
+from tenants.models.appliances import (
+    Appliance,
+    ApplianceEvent,
+    ApplianceState,
+    EnrolmentToken,
+    HealthState,
+)
+from tenants.models.audit import PLATFORM_CHAIN, AuditEntry, AuditHead
+from tenants.models.certificates import ApplianceCertificate, CertificateAuthority
+from tenants.models.columns import SECRET_HASH_LENGTH, enum_column
+from tenants.models.people import Membership, Role, Tenant, TenantQuota, TenantState, User
+from tenants.models.signin import (
+    APIToken,
+    IdempotencyKey,
+    Invitation,
+    LoginSession,
+    OIDCIdentity,
+    PasswordReset,
+    RecoveryCode,
+    SupportVisit,
+    Throttle,
+    ThrottleKind,
+)
+
+__all__ = [
+    "PLATFORM_CHAIN",
+    "SECRET_HASH_LENGTH",
+    "APIToken",
+    "Appliance",
+    "ApplianceCertificate",
+    "ApplianceEvent",
+    "ApplianceState",
+    "AuditEntry",
+    "AuditHead",
+    "CertificateAuthority",
+    "EnrolmentToken",
+    "HealthState",
+    "IdempotencyKey",
+    "Invitation",
+    "LoginSession",
+    "Membership",
+    "OIDCIdentity",
+    "PasswordReset",
+    "RecoveryCode",
+    "Role",
+    "SupportVisit",
+    "Tenant",
+    "TenantQuota",
+    "TenantState",
+    "Throttle",
+    "ThrottleKind",
+    "User",
+    "enum_column",
+]

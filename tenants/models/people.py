@@ -1,0 +1,102 @@
+"""Tables of tenants, and of people with their memberships."""
+
+from datetime import datetime
+from enum import StrEnum
+
+from sqlalchemy import ForeignKey, String, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from core.db import Base, id_column
+from core.ids import ID_LENGTH
+from tenants.models.columns import BigNumber, enum_column, tenant_column, user_column
+
+NAME_LENGTH = 200
+EMAIL_LENGTH = 254
+
+
+class TenantState(StrEnum):
+    """Whether a tenant's users may sign in and its appliances may push.
+
+    A *closed* tenant is like a suspended one, and for good: what is left to do is to remove it.
+    """
+
+    ACTIVE = "active"
+    SUSPENDED = "suspended"
+    CLOSED = "closed"
+
+
+class Role(StrEnum):
+    """What somebody may do; see `tenants.permissions`. No membership has the operator's role."""
+
+    OPERATOR = "operator"
+    ADMIN = "admin"
+    MEMBER = "member"
+    VIEWER = "viewer"
+
+
+class Tenant(Base):
+    """A customer: owner of members, appliances, jobs and rules."""
+
+    __tablename__ = "tenants"
+
+    id: Mapped[str] = id_column()
+    slug: Mapped[str] = mapped_column(String(64), unique=True)
+    name: Mapped[str] = mapped_column(String(NAME_LENGTH))
+    state: Mapped[TenantState] = mapped_column(enum_column(TenantState))
+    created_at: Mapped[datetime]
+    closed_at: Mapped[datetime | None]
+
+
+class TenantQuota(Base):
+    """The most that a tenant may have; null is without a limit. A tenant may lack the row."""
+
+    __tablename__ = "tenant_quotas"
+
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
+    )
+    max_appliances: Mapped[int | None]
+    max_gpus: Mapped[int | None]
+    max_active_jobs: Mapped[int | None]
+    max_series: Mapped[int | None]
+    max_storage_bytes: Mapped[int | None] = mapped_column(BigNumber)
+
+
+class User(Base):
+    """A person. What they may do is in their memberships, or that they are the operator's.
+
+    `password_hash` is null for who signs in through the identity provider alone, or was invited
+    and did not come yet. `totp_secret` is encrypted; it counts once `totp_confirmed_at` is set.
+    """
+
+    __tablename__ = "users"
+
+    id: Mapped[str] = id_column()
+    email: Mapped[str] = mapped_column(String(EMAIL_LENGTH), unique=True)
+    name: Mapped[str] = mapped_column(String(NAME_LENGTH))
+    password_hash: Mapped[str | None] = mapped_column(String(200))
+    is_operator: Mapped[bool] = mapped_column(default=False)
+    is_active: Mapped[bool] = mapped_column(default=True)
+    totp_secret: Mapped[str | None] = mapped_column(String(500))
+    totp_confirmed_at: Mapped[datetime | None]
+    totp_last_step: Mapped[int | None] = mapped_column(BigNumber)
+    created_at: Mapped[datetime]
+    memberships: Mapped[list["Membership"]] = relationship(
+        back_populates="user", lazy="selectin", order_by="Membership.created_at, Membership.id"
+    )
+
+
+class Membership(Base):
+    """That a user belongs to a tenant, and as what."""
+
+    __tablename__ = "memberships"
+    __table_args__ = (UniqueConstraint("user_id", "tenant_id"),)
+
+    id: Mapped[str] = id_column()
+    user_id: Mapped[str] = user_column()
+    tenant_id: Mapped[str] = tenant_column()
+    role: Mapped[Role] = mapped_column(enum_column(Role))
+    is_active: Mapped[bool] = mapped_column(default=True)
+    created_at: Mapped[datetime]
+    user: Mapped[User] = relationship(back_populates="memberships", lazy="joined")
+    tenant: Mapped[Tenant] = relationship(lazy="joined")

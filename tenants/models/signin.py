@@ -1,0 +1,182 @@
+"""Tables of how people and programs prove who they are."""
+
+from datetime import datetime
+from enum import StrEnum
+
+from sqlalchemy import ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from core.db import Base, id_column
+from core.ids import ID_LENGTH
+from tenants.models.columns import (
+    ADDRESS_LENGTH,
+    SECRET_HASH_LENGTH,
+    USER_AGENT_LENGTH,
+    enum_column,
+    secret_hash_column,
+    tenant_column,
+    user_column,
+)
+from tenants.models.people import EMAIL_LENGTH, Role, Tenant, User
+
+
+class LoginSession(Base):
+    """A browser that is signed in; the cookie holds the secret, this row its hash.
+
+    `tenant_id` is the tenant that the browser looks at; null is the operator's view of all, or the
+    user's first tenant. `support_visit_id` is set while an operator looks at it as its user.
+    """
+
+    __tablename__ = "login_sessions"
+
+    id: Mapped[str] = id_column()
+    user_id: Mapped[str] = user_column()
+    tenant_id: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
+    )
+    support_visit_id: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH), ForeignKey("support_visits.id", ondelete="SET NULL"), index=True
+    )
+    secret_hash: Mapped[str] = secret_hash_column()
+    address: Mapped[str] = mapped_column(String(ADDRESS_LENGTH), default="")
+    user_agent: Mapped[str] = mapped_column(String(USER_AGENT_LENGTH), default="")
+    created_at: Mapped[datetime]
+    last_seen_at: Mapped[datetime | None]
+    expires_at: Mapped[datetime]
+    user: Mapped[User] = relationship(lazy="joined")
+
+
+class APIToken(Base):
+    """A secret for programs that acts as its user in one tenant.
+
+    `tenant_id` null is the operator's view of all. `scopes` are names of `tenants.permissions`;
+    an empty list is all that the user may do.
+    """
+
+    __tablename__ = "api_tokens"
+
+    id: Mapped[str] = id_column()
+    user_id: Mapped[str] = user_column()
+    tenant_id: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
+    )
+    name: Mapped[str] = mapped_column(String(100))
+    scopes: Mapped[list[str]] = mapped_column(default=list)
+    secret_hash: Mapped[str] = secret_hash_column()
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+    last_used_address: Mapped[str] = mapped_column(String(ADDRESS_LENGTH), default="")
+    revoked_at: Mapped[datetime | None]
+    user: Mapped[User] = relationship(lazy="joined")
+
+
+class RecoveryCode(Base):
+    """A code on paper that stands in once for the second factor."""
+
+    __tablename__ = "recovery_codes"
+
+    id: Mapped[str] = id_column()
+    user_id: Mapped[str] = user_column()
+    code_hash: Mapped[str] = mapped_column(String(SECRET_HASH_LENGTH))
+    used_at: Mapped[datetime | None]
+
+
+class PasswordReset(Base):
+    """A link by email that sets a new password once."""
+
+    __tablename__ = "password_resets"
+
+    id: Mapped[str] = id_column()
+    user_id: Mapped[str] = user_column()
+    secret_hash: Mapped[str] = secret_hash_column()
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    used_at: Mapped[datetime | None]
+
+
+class Invitation(Base):
+    """A link by email that makes a person a member of a tenant, or an operator (no tenant)."""
+
+    __tablename__ = "invitations"
+
+    id: Mapped[str] = id_column()
+    tenant_id: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
+    )
+    email: Mapped[str] = mapped_column(String(EMAIL_LENGTH))
+    role: Mapped[Role] = mapped_column(enum_column(Role))
+    secret_hash: Mapped[str] = secret_hash_column()
+    invited_by: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL")
+    )
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    accepted_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    tenant: Mapped[Tenant | None] = relationship(lazy="joined")
+
+
+class OIDCIdentity(Base):
+    """Who a user is to the identity provider."""
+
+    __tablename__ = "oidc_identities"
+    __table_args__ = (UniqueConstraint("issuer", "subject"),)
+
+    id: Mapped[str] = id_column()
+    user_id: Mapped[str] = user_column()
+    issuer: Mapped[str] = mapped_column(String(255))
+    subject: Mapped[str] = mapped_column(String(255))
+    created_at: Mapped[datetime]
+    last_used_at: Mapped[datetime | None]
+
+
+class ThrottleKind(StrEnum):
+    """What is being guessed at, and from where."""
+
+    ACCOUNT = "account"
+    ADDRESS = "address"
+
+
+class Throttle(Base):
+    """Failed tries of late: by email address (its hash), or by network address."""
+
+    __tablename__ = "throttles"
+    __table_args__ = (UniqueConstraint("kind", "subject"),)
+
+    id: Mapped[str] = id_column()
+    kind: Mapped[ThrottleKind] = mapped_column(enum_column(ThrottleKind))
+    subject: Mapped[str] = mapped_column(String(SECRET_HASH_LENGTH))
+    failures: Mapped[int]
+    first_failed_at: Mapped[datetime]
+    locked_until: Mapped[datetime | None]
+
+
+class IdempotencyKey(Base):
+    """The answer that a request with a key was given, to give it again."""
+
+    __tablename__ = "idempotency_keys"
+    __table_args__ = (UniqueConstraint("user_id", "key"),)
+
+    id: Mapped[str] = id_column()
+    user_id: Mapped[str] = user_column()
+    key: Mapped[str] = mapped_column(String(255))
+    request_hash: Mapped[str] = mapped_column(String(SECRET_HASH_LENGTH))
+    status: Mapped[int | None]
+    answer: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime]
+
+
+class SupportVisit(Base):
+    """That an operator looks at a tenant as one of its users does, why, and until when."""
+
+    __tablename__ = "support_visits"
+
+    id: Mapped[str] = id_column()
+    operator_id: Mapped[str] = user_column()
+    tenant_id: Mapped[str] = tenant_column()
+    as_user_id: Mapped[str] = user_column()
+    reason: Mapped[str] = mapped_column(String(500))
+    started_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
