@@ -12,8 +12,9 @@ BIN := $(VENV)/bin
 # A stamp a kind of install: made anew when what it installs from has changed.
 SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
+PACKAGES := core timeseries tenants alerting jobqueue plugins collector dash_app portal access cli
 
-.PHONY: help demo up test bench fuzz lint check-types check-imports check-ansible format clean lock servers wheel
+.PHONY: help demo up test bench fuzz lint check-types check-imports check-ansible check-security format clean lock servers wheel
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
@@ -32,8 +33,8 @@ demo: $(SERVER_STAMP)
 up: $(SERVER_STAMP)
 	@VEDETTE_PORT=$(PORT) exec $(BIN)/vedette up
 
-test: $(DEV_STAMP) servers lint check-types check-imports check-ansible
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+test: $(DEV_STAMP) servers lint check-types check-imports check-ansible check-security
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 servers:
 	@deploy/install-test-servers
@@ -59,6 +60,10 @@ check-imports: $(DEV_STAMP)
 
 check-ansible: $(DEV_STAMP)
 	cd ansible && PATH="$(abspath $(BIN)):$$PATH" LC_ALL=C.UTF-8 ansible-lint --offline -q
+
+check-security: $(DEV_STAMP)
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive $(PACKAGES)
+	@$(BIN)/python deploy/audit-packages $(BIN)/pip-audit requirements/dev.txt
 
 wheel: $(SERVER_STAMP)
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .

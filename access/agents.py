@@ -4,27 +4,35 @@ The bodies are those of `jobqueue.executors.wire`. Only a heartbeat counts as a 
 """
 
 import math
+from datetime import datetime
 
 import msgspec
+from sqlalchemy.orm import Session
 from starlette.requests import Request
 from starlette.responses import Response
 
+from access.actors import agent_actor
 from access.auth import Authenticator
 from access.body import read_body, read_struct
 from access.database import Database
 from access.longpoll import GenerationWatch
 from core.clock import Clock, from_ns
 from core.errors import InvalidInputError
+from core.ids import ID_LENGTH
 from jobqueue.desired import apply_report, desired_state
 from jobqueue.executors.wire import (
     DesiredState,
     EnrolReply,
     EnrolRequest,
     Heartbeat,
+    IssuedCertificate,
     ObservedReport,
+    RenewalRequest,
 )
 from jobqueue.logs import append_log
 from tenants.appliances import enrol_appliance, record_heartbeat
+from tenants.certificates import Issued, Issuer, issue_certificate, renew_certificate
+from tenants.models import Appliance
 
 MAX_JSON_BYTES = 4 * 1024 * 1024
 MAX_LOG_CHUNK_BYTES = 1024 * 1024
@@ -44,8 +52,12 @@ class AgentEndpoints:
         database: Database,
         watch: GenerationWatch,
         *,
+        issuer: Issuer,
+        is_certificate_enough: bool,
         clock: Clock,
     ) -> None:
+        self._issuer = issuer
+        self._is_certificate_enough = is_certificate_enough
         self._authenticator = authenticator
         self._database = database
         self._watch = watch
@@ -55,24 +67,30 @@ class AgentEndpoints:
         """Trade an enrolment token for an identity."""
         asked = await read_struct(request, EnrolRequest, max_bytes=MAX_JSON_BYTES)
         now = self._clock()
-        appliance, secret = await self._database.run(
-            lambda session: enrol_appliance(
-                session,
-                secret=asked.token,
-                name=asked.name,
-                inventory=msgspec.to_builtins(asked.inventory),
-                site=asked.site,
-                region=asked.region,
-                labels=asked.labels,
-                now=now,
-            )
+        appliance, secret, issued = await self._database.run(
+            lambda session: _enrol(session, self._issuer, asked, now=now),
+            actor=agent_actor(request, asked.name),
         )
-        return _json(
-            EnrolReply(
-                appliance_id=appliance.id, tenant_id=appliance.tenant_id, agent_token=secret
+        reply = EnrolReply(
+            appliance_id=appliance.id,
+            tenant_id=appliance.tenant_id,
+            agent_token=secret,
+            certificate=self._wire(issued) if issued is not None else None,
+        )
+        return _json(reply, status=201)
+
+    async def certificate(self, request: Request) -> Response:
+        """Trade the present certificate, or the secret, for a new certificate."""
+        agent = await self._authenticator.agent(request, may_lack_certificate=True)
+        asked = await read_struct(request, RenewalRequest, max_bytes=MAX_JSON_BYTES)
+        now = self._clock()
+        issued = await self._database.run(
+            lambda session: renew_certificate(
+                session, self._issuer, agent.appliance_id, csr=asked.csr, now=now
             ),
-            status=201,
+            actor=agent_actor(request, agent.name),
         )
+        return _json(self._wire(issued))
 
     async def heartbeat(self, request: Request) -> Response:
         """Note that an appliance is alive, what it has, and how it does."""
@@ -89,6 +107,7 @@ class AgentEndpoints:
                 agent_version=beat.agent_version[:_MAX_VERSION_LENGTH],
                 sent_at=from_ns(beat.sent_at_ns),
                 health=msgspec.to_builtins(beat.health),
+                instance_id=beat.instance_id[:ID_LENGTH],
                 now=now,
             )
         )
@@ -136,8 +155,35 @@ class AgentEndpoints:
         )
         return _json(ack)
 
+    def _wire(self, issued: Issued) -> IssuedCertificate:
+        return IssuedCertificate(
+            certificate=issued.certificate,
+            authorities=issued.authorities,
+            lifetime_seconds=(issued.not_after - self._clock()).total_seconds(),
+            is_enough=self._is_certificate_enough,
+        )
+
     async def _desired_state(self, appliance_id: str) -> DesiredState:
         return await self._database.run(lambda session: desired_state(session, appliance_id))
+
+
+def _enrol(
+    session: Session, issuer: Issuer, asked: EnrolRequest, *, now: datetime
+) -> tuple[Appliance, str, Issued | None]:
+    """Do it in one transaction: a request that can't be signed spends no token."""
+    appliance, secret = enrol_appliance(
+        session,
+        secret=asked.token,
+        name=asked.name,
+        inventory=msgspec.to_builtins(asked.inventory),
+        site=asked.site,
+        region=asked.region,
+        labels=asked.labels,
+        now=now,
+    )
+    if not asked.csr:
+        return appliance, secret, None
+    return appliance, secret, issue_certificate(session, issuer, appliance, csr=asked.csr, now=now)
 
 
 async def _hung_up(request: Request) -> None:

@@ -1,101 +1,143 @@
-"""Who pushes: an agent's secret becomes its appliance and tenant.
+"""Who pushes: an agent's certificate or secret becomes its appliance and tenant.
 
-InfluxDB 2 clients send it as `Token SECRET`, others as `Bearer SECRET`. InfluxDB 1 clients send it
-as a password, in Basic authentication, in the query or as `Token USER:SECRET`.
-
-The *roll* holds every agent that may come in, by its secret's hash. It is read anew every few
-seconds by one query, so that a thousand pushes a second of ten thousand agents cost no query each.
-A revoked appliance is therefore shut out within `REMEMBER_FOR`.
+InfluxDB 2 clients send the secret as `Token SECRET`, others as `Bearer SECRET`. InfluxDB 1 clients
+send it as a password, in Basic authentication, in the query or as `Token USER:SECRET`. With a
+client certificate the secret may be left out; where both come they must be of the same appliance.
 """
 
-import asyncio
 import binascii
 from base64 import b64decode
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.requests import Request
+from starlette.types import Scope
 
 from access.database import Database
+from access.identity import CertificateReader, Headers
+from access.roll import REMEMBER_FOR, Agent, Holder, RollKeeper
 from core.clock import Clock
 from core.errors import UnauthenticatedError
 from core.ids import hash_secret
-from tenants.appliances import authenticate_agent
-from tenants.models import Appliance, Tenant, TenantState
-from timeseries.store import APPLIANCE_TAG, TENANT_TAG
+from tenants.agents import authenticate_agent
+from tenants.certificates import admit_certificate
+from tenants.models import Appliance
 
-REMEMBER_FOR = timedelta(seconds=5)
+__all__ = ["REMEMBER_FOR", "Agent", "Authenticator"]
+
 _SCHEMES = frozenset({"token", "bearer"})
 
 
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """An appliance whose agent has proved who it is."""
-
-    appliance_id: str
-    tenant_id: str
-    name: str
-
-    @property
-    def tags(self) -> dict[str, str]:
-        """The identity that is stamped on every sample it sends."""
-        return {TENANT_TAG: self.tenant_id, APPLIANCE_TAG: self.appliance_id}
-
-
 class Authenticator:
-    """Finds the agent behind a request. For the tasks of one event loop."""
+    """Finds the agent behind a request. For the tasks of one event loop.
 
-    def __init__(self, database: Database, *, clock: Clock) -> None:
+    Args:
+        database: where identities are kept.
+        clock: the time.
+        proxy_secret: by which the proxy in front is known.
+        needs_certificate: whether a secret alone is not enough.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Clock,
+        proxy_secret: str = "",
+        needs_certificate: bool = False,
+    ) -> None:
         self._database = database
         self._clock = clock
-        self._roll: dict[str, Agent] = {}
-        self._as_of: datetime | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._certificates = CertificateReader(proxy_secret)
+        self._needs_certificate = needs_certificate
+        self._roll = RollKeeper(database, clock=clock)
 
-    async def agent(self, request: Request) -> Agent:
+    async def agent(self, request: Request, *, may_lack_certificate: bool = False) -> Agent:
         """Return who sent the request.
 
+        Args:
+            request: with a certificate, a secret or both.
+            may_lack_certificate: whether the secret is enough here in any case.
+
         Raises:
-            UnauthenticatedError: no secret, or one that is unknown or revoked.
+            UnauthenticatedError: no proof, or one that is unknown, revoked or another's.
         """
-        return await self._agent(_token(request))
+        headers = headers_of(request.scope)
+        if may_lack_certificate and self._certificates.fingerprint(request.scope, headers) is None:
+            return await self._agent(_token(request.headers.get("Authorization", "")))
+        return await self.agent_of_headers(request.scope, headers)
+
+    async def agent_of_headers(self, scope: Scope, headers: Headers) -> Agent:
+        """Return who sent a request with these headers.
+
+        Raises:
+            UnauthenticatedError: no proof, or one that is unknown, revoked or another's.
+        """
+        authorization = headers.get(b"authorization", b"").decode("latin-1")
+        fingerprint = self._certificates.fingerprint(scope, headers)
+        if fingerprint is not None and not authorization:
+            return await self._holder(fingerprint)
+        return await self._proved(_token(authorization), fingerprint)
 
     async def agent_of_influx_v1(self, request: Request) -> Agent:
         """Return who sent a request in the manner of InfluxDB 1.
 
         Raises:
-            UnauthenticatedError: no secret, or one that is unknown or revoked.
+            UnauthenticatedError: no proof, or one that is unknown, revoked or another's.
         """
-        return await self._agent(_password(request))
+        headers = headers_of(request.scope)
+        fingerprint = self._certificates.fingerprint(request.scope, headers)
+        has_secret = "Authorization" in request.headers or "p" in request.query_params
+        if fingerprint is not None and not has_secret:
+            return await self._holder(fingerprint)
+        return await self._proved(_password(request), fingerprint)
+
+    async def _proved(self, secret: str, fingerprint: str | None) -> Agent:
+        if fingerprint is None:
+            if self._needs_certificate:
+                raise UnauthenticatedError(_CERTIFICATE_NEEDED, code="certificate_needed")
+            return await self._agent(secret)
+        # The certificate goes first: its refusal says more than that the secret is unknown.
+        holder = await self._holder(fingerprint)
+        if (await self._agent(secret)).appliance_id != holder.appliance_id:
+            raise UnauthenticatedError(
+                "The client certificate is of another appliance than the agent token. Enrol this "
+                "appliance again.",
+                code="two_identities",
+            )
+        return holder
 
     async def _agent(self, secret: str) -> Agent:
-        key, roll = hash_secret(secret), await self._current_roll()
-        agent = roll.get(key)
+        key, roll = hash_secret(secret), await self._roll.current()
+        agent = roll.secrets.get(key)
         if agent is None:
             # It enrolled since the roll was read, or is told why it may not come in. What was
             # found goes into the roll of before the query: a newer one may know of a revocation.
-            agent = roll[key] = await self._database.run(lambda session: _find(session, secret))
+            agent = await self._database.run(lambda session: _find(session, secret))
+            roll.secrets[key] = agent
         return agent
 
-    async def _current_roll(self) -> dict[str, Agent]:
-        now = self._clock()
-        if self._as_of is None or not timedelta(0) <= now - self._as_of < REMEMBER_FOR:
-            if self._reading is None or self._reading.done():
-                self._reading = asyncio.create_task(self._read(now))
-            # Shielded: many wait for the one reading, and any of them may be cancelled.
-            await asyncio.shield(self._reading)
-        return self._roll
+    async def _holder(self, fingerprint: str) -> Agent:
+        roll, now = await self._roll.current(), self._clock()
+        holder = roll.certificates.get(fingerprint)
+        if holder is None or holder.until <= now:
+            admission = await self._database.run(
+                lambda session: admit_certificate(session, fingerprint, now=now)
+            )
+            # Raised out here: what led to a refusal was noted, and that must not be rolled back.
+            if admission.appliance is None:
+                raise UnauthenticatedError(admission.refusal, code="certificate_refused")
+            holder = Holder(_agent_of(admission.appliance), admission.until)
+            roll.certificates[fingerprint] = holder
+        return holder.agent
 
-    async def _read(self, now: datetime) -> None:
-        self._roll = await self._database.run(_read_roll)
-        # As of before the query: what was revoked since then must not be remembered longer.
-        self._as_of = now
+
+def headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """Return the headers of a request; of several of one name the first counts."""
+    return dict(reversed(scope["headers"]))
 
 
-def _token(request: Request) -> str:
-    scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+def _token(authorization: str) -> str:
+    scheme, _, secret = authorization.partition(" ")
     if scheme.lower() not in _SCHEMES or not secret.strip():
         raise UnauthenticatedError(
             "This address is for agents. Send 'Authorization: Bearer <agent token>' "
@@ -127,15 +169,15 @@ def _basic_password(credentials: str) -> str:
         return ""
 
 
-def _read_roll(session: Session) -> dict[str, Agent]:
-    rows = session.execute(
-        select(Appliance.secret_hash, Appliance.id, Appliance.tenant_id, Appliance.name)
-        .join(Tenant, Tenant.id == Appliance.tenant_id)
-        .where(Appliance.revoked_at.is_(None), Tenant.state == TenantState.ACTIVE)
-    )
-    return {key: Agent(*identity) for key, *identity in rows}
-
-
 def _find(session: Session, secret: str) -> Agent:
-    appliance = authenticate_agent(session, secret)
+    return _agent_of(authenticate_agent(session, secret))
+
+
+def _agent_of(appliance: Appliance) -> Agent:
     return Agent(appliance.id, appliance.tenant_id, appliance.name)
+
+
+_CERTIFICATE_NEEDED = (
+    "This portal asks for a client certificate, and none was shown. Connect to the address that "
+    "the portal names in its enrolment command; the agent then shows its own."
+)

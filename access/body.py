@@ -1,11 +1,15 @@
 """Request bodies: read with a bound, unpacked with a bound, decoded with every fault named."""
 
 import zlib
+from collections.abc import Mapping
+from functools import partial
 from typing import TypeVar
 
 import msgspec
-from anyio import to_thread
-from starlette.requests import Request
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
 
 from access.errors import BadRequestError, UnsupportedEncodingError
 from core.errors import InvalidInputError, TooLargeError
@@ -14,28 +18,45 @@ T = TypeVar("T")
 
 # Above this, unpacking and parsing leave the event loop for a thread.
 THREAD_ABOVE_BYTES = 32 * 1024
+_PLAIN, _GZIPPED = frozenset({b"", b"identity"}), frozenset({b"gzip", b"x-gzip"})
 _GZIP = 16 + zlib.MAX_WBITS
+_ONE_AT_A_TIME: RunVar[CapacityLimiter] = RunVar("one_at_a_time")
 
 
-async def read_body(request: Request, *, max_bytes: int) -> bytes:
+async def receive_body(
+    headers: Mapping[bytes, bytes], receive: Receive, *, max_bytes: int
+) -> bytes:
     """Return the body, unpacked where it came gzipped.
+
+    Args:
+        headers: the request's, by their names in small letters.
+        receive: as ASGI gives it.
+        max_bytes: how large the body may be.
 
     Raises:
         TooLargeError: it has more than `max_bytes`, packed or unpacked.
         BadRequestError: it is not whole gzip.
         UnsupportedEncodingError: it came in another encoding.
     """
-    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
-    if encoding not in {"identity", "", "gzip", "x-gzip"}:
+    encoding = headers.get(b"content-encoding", b"").strip().lower()
+    if encoding not in _PLAIN | _GZIPPED:
         raise UnsupportedEncodingError(
-            f"Content-Encoding {encoding!r} is not known here. Send gzip, or send it plain."
+            f"Content-Encoding {encoding.decode('latin-1')!r} is not known here. "
+            "Send gzip, or send it plain."
         )
-    packed = await _read(request, max_bytes=max_bytes)
-    if encoding in {"identity", ""}:
+    packed = await _read(headers, receive, max_bytes=max_bytes)
+    if encoding in _PLAIN:
         return packed
     if len(packed) > THREAD_ABOVE_BYTES:
-        return await to_thread.run_sync(lambda: gunzip(packed, max_bytes=max_bytes))
+        work = partial(gunzip, packed, max_bytes=max_bytes)
+        return await to_thread.run_sync(work, limiter=one_at_a_time())
     return gunzip(packed, max_bytes=max_bytes)
+
+
+async def read_body(request: Request, *, max_bytes: int) -> bytes:
+    """Return the body of a request, as `receive_body` does."""
+    headers = dict(reversed(request.scope["headers"]))  # of several of one name the first counts
+    return await receive_body(headers, request.receive, max_bytes=max_bytes)
 
 
 async def read_struct(request: Request, kind: type[T], *, max_bytes: int) -> T:
@@ -56,6 +77,19 @@ async def read_struct(request: Request, kind: type[T], *, max_bytes: int) -> T:
         ) from error
     except msgspec.DecodeError as error:
         raise BadRequestError(f"The body is not JSON: {error}.", code="bad_json") from error
+
+
+def one_at_a_time() -> CapacityLimiter:
+    """Return what lets one large body at a time be worked on in a thread.
+
+    More would have to share the interpreter, and cost more than they take one after the other.
+    """
+    try:
+        return _ONE_AT_A_TIME.get()
+    except LookupError:
+        limiter = CapacityLimiter(1)
+        _ONE_AT_A_TIME.set(limiter)
+        return limiter
 
 
 def gunzip(packed: bytes, *, max_bytes: int) -> bytes:
@@ -82,17 +116,22 @@ def gunzip(packed: bytes, *, max_bytes: int) -> bytes:
     return bytes(unpacked)
 
 
-async def _read(request: Request, *, max_bytes: int) -> bytes:
-    announced = request.headers.get("Content-Length", "")
-    if announced.isdecimal() and int(announced) > max_bytes:
+async def _read(headers: Mapping[bytes, bytes], receive: Receive, *, max_bytes: int) -> bytes:
+    announced = headers.get(b"content-length", b"")
+    if announced.isdigit() and int(announced) > max_bytes:
         raise _too_large(max_bytes)
-    pieces, size = [], 0
-    async for piece in request.stream():
-        size += len(piece)
+    pieces: list[bytes] = []
+    size, has_more = 0, True
+    while has_more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
         if size > max_bytes:
             raise _too_large(max_bytes)
-        pieces.append(piece)
-    return b"".join(pieces)
+        has_more = message.get("more_body", False)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _too_large(max_bytes: int) -> TooLargeError:

@@ -1,66 +1,67 @@
-"""The way of samples into the store, whatever they came as: limits, times, commit, faults.
+"""The way of samples into the store, whatever they came as: limits, times, commit, faults."""
 
-A *fault* is a line (or a value of collectd's) that was not stored, and why; the others of its body
-are stored all the same, because most senders drop a whole body over one fault.
-"""
-
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 
 from anyio import to_thread
 
 from access.auth import Agent
-from access.body import THREAD_ABOVE_BYTES
+from access.body import THREAD_ABOVE_BYTES, one_at_a_time
+from access.faults import Fault, Outcome
 from access.handover import Handover
+from access.joint import JointPosts, Post, join, kind_of
 from access.limits import RateLimit, SeriesLimit
+from access.quotas import QuotaKeeper
 from core.clock import NS_PER_SECOND, Clock, to_ns
+from core.errors import OverloadedError
 from core.settings import ServerSettings
 from timeseries.batch import Batch
 from timeseries.lineprotocol import ParseResult, parse
+from timeseries.stamping import stamp
 from timeseries.store import Store
 
 MAX_AHEAD = timedelta(hours=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What was not stored: the number of its line, counted from 1, and the reason."""
-
-    line: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a body: its faults by line, and how many lines held a sample or a fault."""
-
-    faults: list[Fault]
-    total: int
-
-
 class Gateway:
     """Takes samples of agents whose identity is proved. For the tasks of one event loop."""
 
-    def __init__(self, store: Store, *, settings: ServerSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        settings: ServerSettings,
+        clock: Clock,
+        quotas: QuotaKeeper | None = None,
+    ) -> None:
         self._store = store
+        self._quotas = quotas
+        self._takes_many_senders = getattr(store, "takes_many_senders", False)
         self._clock = clock
         self._max_age = timedelta(days=settings.sample_retention_days)
         self._rate = RateLimit(settings.max_points_per_second_per_tenant)
-        self._series = SeriesLimit(settings.max_series_per_tenant)
+        self._series = SeriesLimit(
+            settings.max_series_per_tenant, own=None if quotas is None else quotas.max_series
+        )
         self._handover = Handover()
+        self._joint = JointPosts(self._take_posts)
 
     async def take_lines(self, agent: Agent, body: bytes, *, precision: str) -> Outcome:
         """Store a body of line protocol; returns when it is durable.
 
         Raises:
-            OverloadedError: the tenant's rate is reached, or too much waits for the store.
+            OverloadedError: the tenant's rate is reached, its storage is full, or too much waits
+                for the store.
             StoreUnavailableError: the store does not answer.
         """
-        self._rate.check(agent.tenant_id, now=self._clock())
+        await self._check(agent)
+        kind = kind_of(body, precision=precision) if self._takes_many_senders else None
+        if kind is not None:
+            return await self._joint.take(agent, body, kind)
         parsed = await _parse(body, precision=precision, now_ns=to_ns(self._clock()))
-        faults = {error.line_number - 1: error.reason for error in parsed.errors}
-        return await self.take(agent, parsed.batch, faults=faults, precision=precision)
+        return await self.take(agent, parsed.batch, faults=_faults_of(parsed), precision=precision)
 
     async def take(
         self, agent: Agent, batch: Batch, *, faults: Mapping[int, str], precision: str = "ns"
@@ -74,25 +75,76 @@ class Gateway:
             precision: what the sender's times were taken as, for the reasons.
 
         Raises:
-            OverloadedError: the tenant's rate is reached, or too much waits for the store.
+            OverloadedError: the tenant's rate is reached, its storage is full, or too much waits
+                for the store.
             StoreUnavailableError: the store does not answer.
         """
+        await self._check(agent)
+        refused = await self._keep(batch, [agent], (), precision=precision)
+        reasons = {**faults, **refused}
+        found = [Fault(at + 1, reasons[at]) for at in sorted(reasons)]
+        return Outcome(found, len(batch) + len(faults))
+
+    async def _check(self, agent: Agent) -> None:
+        self._rate.check(agent.tenant_id, now=self._clock())
+        if self._quotas is not None:
+            await self._quotas.check(agent.tenant_id)
+
+    async def _take_posts(self, posts: list[Post], precision: str) -> None:
+        """Store posts together, and give each its outcome."""
+        posts = [post for post in posts if self._may_send(post)]
+        joined = join([post.body for post in posts])
+        parsed = parse(joined.text, precision=precision, default_time_ns=to_ns(self._clock()))
+        agents = [post.agent for post in posts]
+        refused = await self._keep(parsed.batch, agents, joined.post_of, precision=precision)
+        faults = _faults_of(parsed)
+        totals = _counts(parsed.batch, joined.post_of)
+        totals.update(map(joined.post_of.__getitem__, faults))
+        found: list[list[Fault]] = [[] for _ in posts]
+        for at, reason in sorted({**faults, **refused}.items()):
+            post = joined.post_of[at]
+            found[post].append(Fault(at - joined.starts[post] + 1, reason))
+        for index, one in enumerate(posts):
+            if not one.outcome.done():
+                one.outcome.set_result(Outcome(found[index], totals[index]))
+
+    def _may_send(self, post: Post) -> bool:
+        try:
+            self._rate.check(post.agent.tenant_id, now=self._clock())
+        except OverloadedError as error:
+            post.outcome.set_exception(error)
+        return not post.outcome.done()
+
+    async def _keep(
+        self, batch: Batch, agents: Sequence[Agent], sender_of: Sequence[int], *, precision: str
+    ) -> dict[int, str]:
+        """Store the good points of a batch; return the others' positions and reasons.
+
+        Args:
+            batch: points of one agent or several.
+            agents: who sent them.
+            sender_of: for each position the index of its agent; not needed for a single one.
+            precision: what the senders' times were taken as.
+        """
         now = self._clock()
-        self._rate.check(agent.tenant_id, now=now)
-        total = len(batch) + len(faults)
-        refused = untimely(batch, now_ns=to_ns(now), max_age=self._max_age, precision=precision)
-        timely = batch.without(refused)
-        too_many = self._series.refused(
-            timely, tenant_id=agent.tenant_id, appliance_id=agent.appliance_id, now=now
-        )
+        reasons = untimely(batch, now_ns=to_ns(now), max_age=self._max_age, precision=precision)
+        timely = batch.without(reasons)
+        identities = [(agent.tenant_id, agent.appliance_id) for agent in agents]
+        identity = identities[0] if len(agents) == 1 else None
+        if identity is None:
+            timely = stamp(timely, identities, sender_of)
+        too_many = self._series.refused(timely, identity=identity, now=now)
         good = timely.without(too_many)
-        reasons = {**faults, **refused, **too_many}
-        if good.blocks:
-            stored = self._store.submit(good, identity=agent.tags)
-            self._rate.spend(agent.tenant_id, len(good), now=now)
-            for rejected in await self._handover.result(stored):
-                reasons[rejected.position] = rejected.reason
-        return Outcome([Fault(at + 1, reasons[at]) for at in sorted(reasons)], total)
+        reasons |= too_many
+        if not good.blocks:
+            return reasons
+        stored = self._store.submit(good, identity={} if good.is_stamped else agents[0].tags)
+        if self._rate.is_limited:
+            for index, points in _counts(good, sender_of).items():
+                self._rate.spend(agents[index].tenant_id, points, now=now)
+        for rejected in await self._handover.result(stored):
+            reasons[rejected.position] = rejected.reason
+        return reasons
 
 
 def untimely(batch: Batch, *, now_ns: int, max_age: timedelta, precision: str) -> dict[int, str]:
@@ -126,9 +178,22 @@ def _behind(behind_ns: int, max_age: timedelta, precision: str) -> str:
     )
 
 
+def _faults_of(parsed: ParseResult) -> dict[int, str]:
+    return {error.line_number - 1: error.reason for error in parsed.errors}
+
+
+def _counts(batch: Batch, sender_of: Sequence[int]) -> Counter[int]:
+    """Return how many points each sender has; all are the first's where it is the only one."""
+    if not sender_of:
+        return Counter({0: len(batch)})
+    counts: Counter[int] = Counter()
+    for block in batch.blocks:
+        counts.update(map(sender_of.__getitem__, block.positions))
+    return counts
+
+
 async def _parse(body: bytes, *, precision: str, now_ns: int) -> ParseResult:
+    work = partial(parse, body, precision=precision, default_time_ns=now_ns)
     if len(body) <= THREAD_ABOVE_BYTES:
-        return parse(body, precision=precision, default_time_ns=now_ns)
-    return await to_thread.run_sync(
-        lambda: parse(body, precision=precision, default_time_ns=now_ns)
-    )
+        return work()
+    return await to_thread.run_sync(work, limiter=one_at_a_time())

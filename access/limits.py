@@ -5,17 +5,23 @@ hours after its last sample. Both limits count what this process takes.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import repeat
 
 from core.errors import OverloadedError
 from timeseries.batch import Batch, Block
+from timeseries.stamping import Identity
+from timeseries.store import IDENTITY_TAGS
 
 ACTIVE_FOR = timedelta(hours=1)
 # So many seconds' worth may come at once, as agents do that deliver what they kept.
 BURST_SECONDS = 10.0
 MAX_RETRY_AFTER_SECONDS = 300
+
+_Series = dict[str, dict[int, int]]
+"""Tenant to its series' hashes, each with the index of its tag set."""
 
 
 @dataclass(slots=True)
@@ -36,6 +42,11 @@ class RateLimit:
     def __init__(self, points_per_second: float) -> None:
         self._rate = points_per_second
         self._buckets: dict[str, _Bucket] = {}
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit."""
+        return bool(self._rate)
 
     def check(self, tenant_id: str, *, now: datetime) -> None:
         """Let a tenant send, whatever the size, that is not in debt.
@@ -105,42 +116,85 @@ class SeriesLimit:
 
     Args:
         max_series: the most that a tenant may have; 0 is without a limit.
+        own: the quota of a tenant that has its own, which counts instead.
     """
 
-    def __init__(self, max_series: int) -> None:
+    def __init__(self, max_series: int, *, own: Callable[[str], int | None] | None = None) -> None:
         self._max_series = max_series
+        self._own = own
         self._active: dict[str, _Active] = {}
 
-    def refused(
-        self, batch: Batch, *, tenant_id: str, appliance_id: str, now: datetime
-    ) -> dict[int, str]:
-        """Count a batch's series; return the positions of those too many, with the reason."""
-        if not self._max_series:
+    def refused(self, batch: Batch, *, identity: Identity | None, now: datetime) -> dict[int, str]:
+        """Count a batch's series.
+
+        Args:
+            batch: what was sent.
+            identity: who sent all of it; None where it is stamped.
+            now: when it came.
+
+        Returns:
+            The positions of points of series that are too many, each with the reason.
+        """
+        if not self._max_series and self._own is None:
             return {}
-        active = self._active.setdefault(tenant_id, _Active(now))
-        active.age(now)
         refused: dict[int, str] = {}
+        aged: dict[str, _Active] = {}
         for block in batch.blocks:
-            for position in self._too_many(block, appliance_id, active):
-                refused[position] = (
-                    f"a new series, and the tenant has {len(active)} already, which is the most it "
-                    "may have at a time; send fewer different tag values, or ask the portal's "
-                    "operator for more"
-                )
+            series = _stamped_series(block) if identity is None else _series(block, identity)
+            refused |= self._too_many(block, series, aged, now)
         return refused
 
-    def _too_many(self, block: Block, appliance_id: str, active: _Active) -> Iterator[int]:
-        shape = hash((appliance_id, block.measurement, block.tags))
-        new = [
-            (index, series)
-            for index, values in enumerate(block.tag_sets)
-            if (series := hash((shape, values))) not in active.recent
-        ]
-        if not new:
-            return
-        refused = {
-            index for index, series in new if not active.admit(series, most=self._max_series)
+    def _too_many(
+        self, block: Block, series_of_tenant: _Series, aged: dict[str, _Active], now: datetime
+    ) -> dict[int, str]:
+        refused: dict[int, str] = {}
+        for tenant_id, series in series_of_tenant.items():
+            most = self._most(tenant_id)
+            if most is None:
+                continue
+            active = aged.get(tenant_id)
+            if active is None:
+                active = aged[tenant_id] = self._active.setdefault(tenant_id, _Active(now))
+                active.age(now)
+            if active.recent.issuperset(series):
+                continue
+            for one, index in series.items():
+                if one not in active.recent and not active.admit(one, most=most):
+                    refused[index] = _too_many_series(len(active))
+        if not refused:
+            return {}
+        return {
+            block.positions[row]: refused[index]
+            for row, index in enumerate(block.tag_set_of)
+            if index in refused
         }
-        for row, index in enumerate(block.tag_set_of):
-            if index in refused:
-                yield block.positions[row]
+
+    def _most(self, tenant_id: str) -> int | None:
+        own = None if self._own is None else self._own(tenant_id)
+        return (self._max_series or None) if own is None else own
+
+
+def _series(block: Block, identity: Identity) -> _Series:
+    shape = hash((identity, block.measurement, block.tags))
+    series = map(hash, zip(repeat(shape), block.tag_sets, strict=False))
+    return {identity[0]: dict(zip(series, range(len(block.tag_sets)), strict=True))}
+
+
+def _stamped_series(block: Block) -> _Series:
+    width, own = len(IDENTITY_TAGS), block.tags[len(IDENTITY_TAGS) :]
+    shapes: dict[Identity, int] = {}
+    found: _Series = {}
+    for index, values in enumerate(block.tag_sets):
+        identity = values[:width]
+        shape = shapes.get(identity)
+        if shape is None:
+            shape = shapes[identity] = hash((identity, block.measurement, own))
+        found.setdefault(identity[0], {})[hash((shape, values[width:]))] = index
+    return found
+
+
+def _too_many_series(active: int) -> str:
+    return (
+        f"a new series, and the tenant has {active} already, which is the most it may have at a "
+        "time; send fewer different tag values, or ask the portal's operator for more"
+    )

@@ -12,11 +12,13 @@ from functools import lru_cache
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope
 
 from access.auth import Authenticator
-from access.body import read_body
+from access.body import receive_body
 from access.errors import BadRequestError, error_response
-from access.gateway import Fault, Gateway, Outcome
+from access.faults import Fault, Outcome
+from access.gateway import Gateway
 
 PRECISIONS = ("ns", "us", "ms", "s")
 _SPELT_OUT = 5
@@ -34,13 +36,14 @@ class WriteEndpoint:
         self._gateway = gateway
         self._max_body_bytes = max_body_bytes
 
-    async def write(self, request: Request) -> Response:
-        """Store the body's lines, stamped with who sent them."""
-        agent = await self._authenticator.agent(request)
-        precision = checked_precision(_asked(request.scope["query_string"]), PRECISIONS)
-        body = await read_body(request, max_bytes=self._max_body_bytes)
+    async def write(self, scope: Scope, receive: Receive) -> Response | None:
+        """Store the body's lines, stamped with who sent them; None is 204."""
+        headers = dict(reversed(scope["headers"]))  # of several of one name the first counts
+        agent = await self._authenticator.agent_of_headers(scope, headers)
+        precision = checked_precision(_asked(scope["query_string"]), PRECISIONS)
+        body = await receive_body(headers, receive, max_bytes=self._max_body_bytes)
         outcome = await self._gateway.take_lines(agent, body, precision=precision)
-        return answer(request, outcome, kind="line")
+        return answer(Request(scope), outcome, kind="line") if outcome.faults else None
 
 
 def checked_precision(precision: str, known: tuple[str, ...]) -> str:
@@ -57,15 +60,13 @@ def checked_precision(precision: str, known: tuple[str, ...]) -> str:
 
 
 def answer(request: Request, outcome: Outcome, *, kind: str) -> Response:
-    """Return 204 where all was stored, else 400 that names what was not.
+    """Return 400 that names what was not stored.
 
     Args:
         request: what is answered.
         outcome: what became of its body.
         kind: what its numbers count, such as lines.
     """
-    if not outcome.faults:
-        return Response(status_code=204)
     faults = outcome.faults
     return error_response(
         request,

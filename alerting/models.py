@@ -1,7 +1,7 @@
 """Tables of rules, the alerts they raise, receivers and the outbox of notifications."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
@@ -17,13 +17,22 @@ from alerting.states import (
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
 from tenants.models import enum_column
+from tenants.models.audited import Audited
 
 
 class Receiver(Base):
-    """Where messages go: an email address, or the URL of a webhook with its signing secret."""
+    """Where messages go: an email address, or a webhook's URL with its encrypted signing key."""
 
     __tablename__ = "receivers"
     __table_args__ = (UniqueConstraint("tenant_id", "name"),)
+    audited: ClassVar = Audited(
+        kind="receiver",
+        name="name",
+        fields=("name", "kind"),
+        # A web address may hold a key of its own.
+        secrets={"target": "target", "secret": "secret"},
+        verbs={"secret": ("secret_changed", "secret_removed")},
+    )
 
     id: Mapped[str] = id_column()
     tenant_id: Mapped[str] = mapped_column(
@@ -32,7 +41,7 @@ class Receiver(Base):
     name: Mapped[str] = mapped_column(String(100))
     kind: Mapped[ReceiverKind] = mapped_column(enum_column(ReceiverKind))
     target: Mapped[str] = mapped_column(String(500))
-    secret: Mapped[str] = mapped_column(String(100), default="")
+    secret: Mapped[str] = mapped_column(String(500), default="")
     created_at: Mapped[datetime]
 
 
@@ -44,6 +53,17 @@ class Rule(Base):
 
     __tablename__ = "rules"
     __table_args__ = (UniqueConstraint("tenant_id", "name"),)
+    audited: ClassVar = Audited(
+        kind="rule",
+        name="name",
+        fields=(
+            "name", "measurement", "field", "aggregate", "window_seconds", "group_by", "filters",
+            "comparison", "warning_threshold", "critical_threshold", "warning_reset",
+            "critical_reset", "for_seconds", "keep_firing_seconds", "no_data", "is_enabled",
+            "receiver_ids",
+        ),
+        verbs={"is_enabled": ("switched_on", "switched_off"), "name": ("renamed", "renamed")},
+    )  # fmt: skip
 
     id: Mapped[str] = id_column()
     tenant_id: Mapped[str] = mapped_column(

@@ -12,15 +12,19 @@ import smtplib
 import ssl
 from email.message import EmailMessage
 from email.utils import format_datetime, parseaddr
+from http import HTTPStatus
+from http.client import HTTPException
 from typing import Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
-import requests
-
+from alerting.addresses import AddressPolicy, RefusedAddressError
 from alerting.messages import Message
 from alerting.models import Receiver
+from alerting.sealing import opened
+from alerting.webhooks import WebhookClient
 from core.clock import Clock, utc_now
 from core.errors import UnavailableError
+from core.secretbox import SecretBox
 
 SIGNATURE_HEADER = "X-Vedette-Signature"
 TIMESTAMP_HEADER = "X-Vedette-Timestamp"
@@ -56,12 +60,16 @@ class EmailSender:
 
     def send(self, receiver: Receiver, message: Message) -> None:
         """Deliver one email, text and HTML."""
+        self.deliver(receiver.target, message)
+
+    def deliver(self, target: str, message: Message) -> None:
+        """Deliver one email to an address."""
         url = self._checked_url()
         try:
             with _connect(url) as server:
                 if url.username:
                     server.login(unquote(url.username), unquote(url.password or ""))
-                server.send_message(self._compose(receiver.target, message))
+                server.send_message(self._compose(target, message))
         except (OSError, smtplib.SMTPException) as error:
             raise DeliveryError(
                 f"The mail server {url.hostname} did not take the message: {_plain(error)}"
@@ -100,10 +108,24 @@ class WebhookSender:
 
     The signature is the hex HMAC-SHA256 of `timestamp.body`, where timestamp is the header's text:
     a receiver computes the same and refuses old timestamps.
+
+    Args:
+        timeout_seconds: how long connecting to an address may take, and then the whole answer.
+        box: opens the secrets of receivers.
+        policy: which addresses may be reached; without one, those of the Internet.
+        clock: what time the signature names.
     """
 
-    def __init__(self, timeout_seconds: float, *, clock: Clock = utc_now) -> None:
-        self._timeout_seconds = timeout_seconds
+    def __init__(
+        self,
+        timeout_seconds: float,
+        *,
+        box: SecretBox,
+        policy: AddressPolicy | None = None,
+        clock: Clock = utc_now,
+    ) -> None:
+        self._client = WebhookClient(timeout_seconds, policy=policy or AddressPolicy())
+        self._box = box
         self._clock = clock
 
     def send(self, receiver: Receiver, message: Message) -> None:
@@ -114,25 +136,29 @@ class WebhookSender:
             "Content-Type": "application/json",
             "User-Agent": "vedette",
             TIMESTAMP_HEADER: timestamp,
-            SIGNATURE_HEADER: f"sha256={sign(receiver.secret, timestamp, body)}",
+            SIGNATURE_HEADER: f"sha256={sign(self._secret(receiver), timestamp, body)}",
         }
         host = urlsplit(receiver.target).netloc.rpartition("@")[2]
         try:
-            with requests.post(
-                receiver.target,
-                data=body,
-                headers=headers,
-                timeout=self._timeout_seconds,
-                allow_redirects=False,
-                stream=True,  # the answer's body is of no interest
-            ) as answer:
-                status, reason = answer.status_code, answer.reason
-        except requests.RequestException as error:
+            status, reason = self._client.post(receiver.target, body=body, headers=headers)
+        except RefusedAddressError as error:
+            raise DeliveryError(
+                f"The webhook at {host} leads into a private network, where this portal sends "
+                "nothing. Give a public address, or ask the operator to allow the network "
+                "(VEDETTE_WEBHOOK_ALLOWED_NETWORKS)."
+            ) from error
+        except (OSError, HTTPException) as error:
             raise DeliveryError(
                 f"The webhook at {host} did not answer: {type(error).__name__}"
             ) from error
-        if not requests.codes.ok <= status < requests.codes.multiple_choices:
+        if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             raise DeliveryError(f"The webhook at {host} answered {status} {reason}")
+
+    def _secret(self, receiver: Receiver) -> str:
+        try:
+            return opened(receiver, self._box)
+        except UnavailableError as error:
+            raise DeliveryError(error.message) from error
 
 
 def sign(secret: str, timestamp: str, body: bytes) -> str:

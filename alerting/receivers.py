@@ -8,14 +8,27 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.models import Notification, Receiver, Rule
+from alerting.sealing import new_webhook_secret
 from alerting.states import ReceiverKind
 from core.errors import InvalidInputError
-from core.ids import new_secret
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
+from core.secretbox import SecretBox
+from core.sorting import Columns, sorted_by
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
-WEBHOOK_SECRET_PREFIX = "vdw"  # noqa: S105 - a prefix, not a secret
+RECEIVER_SORTS: Columns = {
+    "name": Receiver.name,
+    "kind": Receiver.kind,
+    "created_at": Receiver.created_at,
+}
+NOTIFICATION_SORTS: Columns = {
+    "created_at": Notification.created_at,
+    "sent_at": Notification.sent_at,
+    "state": Notification.state,
+    "tries": Notification.tries,
+}
+
 MAX_NAME_LENGTH = 100
 MAX_TARGET_LENGTH = 500
 
@@ -27,9 +40,13 @@ def create_receiver(
     name: str,
     kind: ReceiverKind,
     target: str,
+    box: SecretBox,
     now: datetime,
-) -> Receiver:
+) -> tuple[Receiver, str]:
     """Add a receiver to the scope's tenant; a webhook gets a secret that signs its messages.
+
+    Returns:
+        The receiver, and the secret, which can't be shown again; an email address has none.
 
     Raises:
         InvalidInputError: the name is empty or taken, or the target no address of this kind.
@@ -45,17 +62,18 @@ def create_receiver(
     if errors:
         details = " ".join(fault for faults in errors.values() for fault in faults)
         raise InvalidInputError(f"The receiver can't be added. {details}", errors=errors)
+    secret = new_webhook_secret() if kind is ReceiverKind.WEBHOOK else ""
     receiver = Receiver(
         tenant_id=tenant_id,
         name=name,
         kind=kind,
         target=target,
-        secret=new_secret(WEBHOOK_SECRET_PREFIX) if kind is ReceiverKind.WEBHOOK else "",
+        secret=box.encrypt(secret) if secret else "",
         created_at=now,
     )
     session.add(receiver)
     session.flush()
-    return receiver
+    return receiver, secret
 
 
 def list_receivers(session: Session, scope: Scope) -> list[Receiver]:
@@ -63,6 +81,21 @@ def list_receivers(session: Session, scope: Scope) -> list[Receiver]:
     scope.require(Permission.VIEW)
     statement = scope.select(select(Receiver).order_by(Receiver.name, Receiver.id), Receiver)
     return list(session.scalars(statement))
+
+
+def receivers_page(
+    session: Session,
+    scope: Scope,
+    *,
+    sort: str = "",
+    page: int = 1,
+    page_size: int = DEFAULT_PAGE_SIZE,
+) -> Page[Receiver]:
+    """Return one page of the receivers, by name unless `sort` says otherwise."""
+    scope.require(Permission.VIEW)
+    statement = scope.select(select(Receiver), Receiver)
+    statement = sorted_by(statement, sort or "name", RECEIVER_SORTS, last=Receiver.id)
+    return paginate(session, statement, number=page, size=page_size)
 
 
 def get_receiver(session: Session, scope: Scope, receiver_id: str) -> Receiver:
@@ -83,12 +116,22 @@ def delete_receiver(session: Session, scope: Scope, receiver_id: str) -> None:
 
 
 def list_notifications(
-    session: Session, scope: Scope, *, page: int = 1, page_size: int = DEFAULT_PAGE_SIZE
+    session: Session,
+    scope: Scope,
+    *,
+    sort: str = "",
+    page: int = 1,
+    page_size: int = DEFAULT_PAGE_SIZE,
 ) -> Page[Notification]:
     """Return the messages of the outbox, newest first: waiting, sent and given up."""
     scope.require(Permission.VIEW)
     statement = scope.select(select(Notification).order_by(Notification.id.desc()), Notification)
-    return paginate(session, statement, number=page, size=page_size)
+    return paginate(
+        session,
+        sorted_by(statement, sort, NOTIFICATION_SORTS, last=Notification.id),
+        number=page,
+        size=page_size,
+    )
 
 
 def _name_faults(session: Session, tenant_id: str, name: str) -> list[str]:

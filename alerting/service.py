@@ -20,8 +20,24 @@ from alerting.recording import resolve_alerts
 from alerting.rule_request import RuleRequest, refuse, rule_faults
 from alerting.states import AlertState, Severity
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
+from core.sorting import Columns, sorted_by
 from tenants.permissions import Permission
 from tenants.scope import Scope
+
+ALERT_SORTS: Columns = {
+    "state": Alert.state,
+    "severity": Alert.severity,
+    "active_since_at": Alert.active_since_at,
+    "fired_at": Alert.fired_at,
+    "updated_at": Alert.updated_at,
+}
+
+RULE_SORTS: Columns = {
+    "name": Rule.name,
+    "created_at": Rule.created_at,
+    "measurement": Rule.measurement,
+    "is_enabled": Rule.is_enabled,
+}
 
 __all__ = [
     "RuleRequest",
@@ -129,12 +145,19 @@ def get_rule(session: Session, scope: Scope, rule_id: str) -> Rule:
 
 
 def list_rules(
-    session: Session, scope: Scope, *, page: int = 1, page_size: int = DEFAULT_PAGE_SIZE
+    session: Session,
+    scope: Scope,
+    *,
+    sort: str = "",
+    page: int = 1,
+    page_size: int = DEFAULT_PAGE_SIZE,
 ) -> Page[Rule]:
     """Return the rules that the scope may see, by name."""
     scope.require(Permission.VIEW)
     statement = scope.select(select(Rule).order_by(Rule.name, Rule.id), Rule)
-    return paginate(session, statement, number=page, size=page_size)
+    return paginate(
+        session, sorted_by(statement, sort, RULE_SORTS, last=Rule.id), number=page, size=page_size
+    )
 
 
 def list_alerts(
@@ -143,6 +166,7 @@ def list_alerts(
     *,
     states: Collection[AlertState] | None = None,
     rule_id: str | None = None,
+    sort: str = "",
     page: int = 1,
     page_size: int = DEFAULT_PAGE_SIZE,
 ) -> Page[Alert]:
@@ -153,6 +177,7 @@ def list_alerts(
         scope: who asks.
         states: only those in one of these states; None is every state but inactive.
         rule_id: only those of this rule.
+        sort: names of `ALERT_SORTS`, see `core.sorting`.
         page: the page's number, from 1.
         page_size: how many on a page.
     """
@@ -165,7 +190,12 @@ def list_alerts(
         statement = statement.where(Alert.rule_id == rule_id)
     is_critical = case((Alert.severity == Severity.CRITICAL, 0), else_=1)
     order = (case(rank, value=Alert.state), is_critical, Alert.active_since_at.desc(), Alert.id)
-    return paginate(session, statement.order_by(*order), number=page, size=page_size)
+    return paginate(
+        session,
+        sorted_by(statement.order_by(*order), sort, ALERT_SORTS, last=Alert.id),
+        number=page,
+        size=page_size,
+    )
 
 
 def get_alert(session: Session, scope: Scope, alert_id: str) -> Alert:

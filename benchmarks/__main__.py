@@ -9,7 +9,15 @@ from pathlib import Path
 
 import click
 
-from benchmarks import agent_beside_collectd, fleet_hold, ingest, partition, plugins, queries
+from benchmarks import (
+    accounts,
+    agent_beside_collectd,
+    fleet_hold,
+    ingest,
+    partition,
+    plugins,
+    queries,
+)
 from benchmarks.figures import keep_document
 from benchmarks.gateway import HOST_PLUGINS
 
@@ -31,6 +39,7 @@ def main(*, quick: bool, folder: Path) -> None:
         "queries": lambda: queries.measure(
             (queries.quick if quick else queries.full)(queries.end_of_history())
         ),
+        "accounts": lambda: accounts.measure(accounts.QUICK if quick else accounts.FULL),
         "fleet_hold": lambda: fleet_hold.measure(fleet_hold.QUICK if quick else fleet_hold.FULL),
     }
     found = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.processes import BenchmarkError, answers, free_port, python, running, wait_until
 from cli.bootstrap import enrolment_secret, prepare_demo
-from cli.composition import open_database
+from cli.database import open_database
 from collector.identity import Identity, save_identity
 from core.clock import utc_now
 from core.db import transaction
@@ -179,7 +179,7 @@ def stored_samples(gateway: Gateway, name_to_window: dict[str, tuple[int, int]])
                 for series in store.query_range(
                     RangeQuery(
                         measurement=measurement,
-                        fields=tuple(store.fields(measurement)),
+                        fields=tuple(store.fields(measurement, tenants=None)),
                         start_ns=start_ns,
                         end_ns=end_ns,
                         aggregate=Aggregate.COUNT,

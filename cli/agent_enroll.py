@@ -26,6 +26,7 @@ STANDARD_INPUT = "-"
 @click.option("--ca-file", type=click.Path(path_type=Path), help="Trusted authorities (PEM).")
 @click.option("--client-certificate", type=click.Path(path_type=Path), help="To show (PEM).")
 @click.option("--client-key", type=click.Path(path_type=Path), help="Its key (PEM).")
+@click.option("--again", is_flag=True, help="Take a new identity in place of the present one.")
 @data_dir_option
 def enroll(
     portal_url: str,
@@ -35,6 +36,7 @@ def enroll(
     ca_file: Path | None,
     client_certificate: Path | None,
     client_key: Path | None,
+    again: bool,
     data_dir: Path,
 ) -> None:
     """Join the portal at PORTAL_URL with a one-time TOKEN.
@@ -42,9 +44,9 @@ def enroll(
     A TOKEN of "-" is read from standard input, so that no list of processes shows it. Certificates
     are those of the agent.toml in the data folder, where there is one and no option names others.
     """
-    if load_identity(data_dir) is not None:
+    if not again and load_identity(data_dir) is not None:
         raise EnrolmentError(
-            f"This appliance is enrolled already. To start anew, remove {data_dir}/identity.json."
+            "This appliance is enrolled already. To give it a new identity, add --again."
         )
     files = choose_tls_files(TLSFiles(ca_file, client_certificate, client_key), data_dir)
     secret = read_token() if token == STANDARD_INPUT else token

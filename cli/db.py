@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from cli.composition import TABLE_MODULES, open_database
+from cli.database import TABLE_MODULES, open_database
 from core.db import create_database_engine
 from core.migrations import (
     create_revision,

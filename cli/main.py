@@ -21,11 +21,16 @@ COMMANDS = {
     "job": ("cli.job", "job", "Run, list, follow and stop jobs."),
     "appliance": ("cli.appliance", "appliance", "List appliances and make enrolment tokens."),
     "tenant": ("cli.tenant", "tenant", "Manage tenants and users in this server's database."),
+    "ca": ("cli.ca", "ca", "Show and rotate the authority that signs agents' certificates."),
+    "audit": ("cli.audit", "audit", "Check and export the audit log."),
+    "secrets": ("cli.secrets", "secrets", "Change the key that encrypts stored secrets."),
     "db": ("cli.db", "db", "Migrate this server's database."),
     "store": ("cli.store", "store", "Move samples to another store, and export them."),
     "demo-fleet": ("cli.demo.fleet", "demo_fleet", ""),
 }
-NEEDS_SERVER_EXTRA = {"up", "server", "tenant", "db", "store", "demo-fleet"}
+NEEDS_SERVER_EXTRA = {
+    "up", "server", "tenant", "ca", "audit", "secrets", "db", "store", "demo-fleet",
+}  # fmt: skip
 HIDDEN = {"demo-fleet"}
 
 

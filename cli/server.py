@@ -3,19 +3,29 @@
 import gc
 import logging
 import socket
+import sys
+from typing import Any
 
 import click
 import uvicorn
 
-from cli.composition import create_asgi_app, open_cloud
+from cli.ca import write_authorities
+from cli.composition import Cloud, create_asgi_app, open_cloud
 from cli.parentage import stop_with_parent
 from cli.scheduler import Scheduler
+from cli.tls import ServerTLS, TLSProtocol
+from core.db import transaction
 from core.errors import ConfigurationError
 from core.logs import configure_logging
 from core.settings import ServerSettings, load_server_settings
 
 log = logging.getLogger(__name__)
 
+# Who waits for the interpreter asks for it after so long. With the usual 5 ms each call of the
+# event loop into the system may cost as much while other threads compute.
+SWITCH_SECONDS = 0.0005
+# Agents post every ten seconds; what they sent waits for no handshake.
+KEEP_ALIVE_SECONDS = 75
 # Long polls and tunnels are cut after this when the server is asked to stop.
 SHUTDOWN_SECONDS = 2
 # Batches hold thousands of small objects and no cycles: looking at them that often is in vain.
@@ -44,17 +54,31 @@ def run_server(settings: ServerSettings) -> None:
             host=settings.host,
             port=settings.port,
             lifespan="off",
+            proxy_headers=False,  # the app believes those of the settings alone
             access_log=False,
             log_config=None,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            **_tls_options(cloud),
         )
         _spare_gc_the_program()
+        sys.setswitchinterval(SWITCH_SECONDS)
         scheduler.start()
         try:
             log.info("serving %s", settings.resolved_public_url)
             uvicorn.Server(config).run()
         finally:
             scheduler.stop()
+
+
+def _tls_options(cloud: Cloud) -> dict[str, Any]:
+    """Return what makes uvicorn end TLS, where the settings name a certificate."""
+    if cloud.settings.tls_certificate_file is None:
+        return {}
+    with transaction(cloud.sessions) as session:
+        authorities = write_authorities(session, cloud.settings)
+    tls = ServerTLS.of(cloud.settings, authorities)
+    return {"ssl_context_factory": lambda _config, _default: tls.context, "http": TLSProtocol}
 
 
 def _spare_gc_the_program() -> None:

@@ -15,11 +15,12 @@ from cli.store_migrate import migrate
 from cli.store_options import open_existing
 from core.clock import from_ns, to_ns, utc_now
 from core.settings import load_server_settings
-from timeseries.extent import Extent, extent_of
-from timeseries.store import ScanQuery, Store
+from timeseries.store import Extent, ScanQuery, Store
 from timeseries.store_url import parse_store_url
 
 _HEADER = ("measurement", "fields", "tags", "points", "oldest", "newest")
+_POINTS = _HEADER.index("points")
+_AT_LEAST = ">="
 
 
 @click.group()
@@ -42,6 +43,8 @@ def stats(url: str | None) -> None:
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         click.echo("  ".join(cells).rstrip())
+    if any(row[_POINTS].startswith(_AT_LEAST) for row in rows):
+        click.echo(f"\n{_AT_LEAST}: at least so many; this store counts values, not points")
     parsed = parse_store_url(url)
     size = f": {_size_text(parsed.file)}" if parsed.file else ""
     click.echo(f"\n{len(rows) - 1} measurements in {parsed.redacted}{size}")
@@ -51,17 +54,18 @@ def _rows(opened: Store) -> Iterator[tuple[str, ...]]:
     end_ns = to_ns(utc_now() + timedelta(days=1))
     for name in opened.measurements(tenants=None):
         query = ScanQuery(measurement=name, start_ns=-(2**63), end_ns=end_ns, tenants=None)
-        known = str(len(opened.fields(name))), str(len(opened.tags(name)))
-        yield name, *known, *_extent_cells(extent_of(opened, query))
+        known = len(opened.fields(name, tenants=None)), len(opened.tags(name, tenants=None))
+        yield name, *map(str, known), *_extent_cells(opened.extent(query))
 
 
 def _extent_cells(extent: Extent | None) -> tuple[str, str, str]:
     if extent is None:
         return "0", "-", "-"
     oldest, newest = from_ns(extent.start_ns), from_ns(extent.end_ns - 1)
-    if extent.is_exact:
-        return f"{extent.points:,}", f"{oldest:%Y-%m-%d %H:%M:%S}", f"{newest:%Y-%m-%d %H:%M:%S}"
-    return f">= {extent.points:,}", f"{oldest:%Y-%m-%d}", f"{newest:%Y-%m-%d}"
+    points = f"{extent.points:,}"
+    if not extent.is_exact:
+        points = f"{_AT_LEAST} {points}"
+    return points, f"{oldest:%Y-%m-%d %H:%M:%S}", f"{newest:%Y-%m-%d %H:%M:%S}"
 
 
 def _size_text(path: Path) -> str:

@@ -18,7 +18,6 @@ from cli.store_options import (
 from cli.store_progress import ProgressLine, StopRequest, stop_on_signals
 from core.errors import ConflictError, InvalidInputError
 from core.settings import load_server_settings
-from timeseries.extent import extent_of
 from timeseries.moving.export import ExportFormat, Piece
 from timeseries.moving.export import export as export_pieces
 from timeseries.store import ScanQuery, Store
@@ -64,6 +63,7 @@ def export(
     with one file for each.
     """
     wanted = ExportFormat(file_format)
+    measurements = tuple(dict.fromkeys(measurements))
     targets = _targets(measurements, wanted, output)
     start_ns, end_ns = span_ns(since, until)
     with (
@@ -73,6 +73,7 @@ def export(
         stop_on_signals() as stop,
     ):
         ids = tenant_ids(tenants, stores=[store])
+        _check_names(store, measurements, tenants=ids)
         for name, target in targets.items():
             query = ScanQuery(measurement=name, start_ns=start_ns, end_ns=end_ns, tenants=ids)
             pieces = _shown(export_pieces(store, query, wanted), store, query, stop)
@@ -82,6 +83,18 @@ def export(
                 click.echo(f"Stopped before {name} was whole.", err=True)
                 sys.exit(128 + stop.signal_number)
             click.echo(f"{name}: {rows:,} rows in {target or 'stdout'}", err=target is None)
+
+
+def _check_names(
+    store: Store, measurements: tuple[str, ...], *, tenants: tuple[str, ...] | None
+) -> None:
+    missing = set(measurements).difference(store.measurements(tenants=tenants))
+    if missing:
+        whose = " of these tenants" if tenants is not None else ""
+        raise InvalidInputError(
+            f"The store has no measurement {', '.join(sorted(missing))}{whose}; nothing was "
+            "written. `vedette store stats` lists those it has."
+        )
 
 
 def _targets(
@@ -109,7 +122,7 @@ def _shown(
             raise _Stopped
         yield piece
         if total is None:
-            extent = extent_of(store, query)
+            extent = store.extent(query)
             total = extent.points if extent else 0
         line.update(query.measurement, piece.rows, total)
     line.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from cli.composition import prepare_data_dir
+from cli.database import prepare_data_dir
 from cli.store_options import (
     Instant,
     open_existing,
@@ -23,7 +23,8 @@ from core.clock import from_ns
 from core.errors import InvalidInputError, VedetteError
 from core.settings import load_server_settings
 from timeseries.moving.check import differences, left_out
-from timeseries.moving.migration import Migration, Outcome, Progress, Selection
+from timeseries.moving.delivery import Outcome
+from timeseries.moving.migration import Migration, Progress, Selection
 from timeseries.moving.state import StateFile, state_key, state_path
 from timeseries.open_store import open_store
 from timeseries.store import ScanQuery, Store, StoreUnavailableError

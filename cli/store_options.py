@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from cli.composition import open_database
+from cli.database import open_database
 from core.clock import to_ns, utc_now
 from core.errors import InvalidInputError
 from core.settings import load_server_settings

@@ -5,18 +5,25 @@ This is the way to the first operator: it needs access to the database, not a lo
 
 import click
 
-from cli.composition import open_database
+from cli.database import open_database
+from cli.tenant_life import COMMANDS
 from core.clock import utc_now
 from core.db import transaction
 from core.errors import InvalidInputError
-from core.settings import load_server_settings
+from core.settings import load_server_settings, secret_key
 from tenants.accounts import create_tenant, create_user, find_tenant
+from tenants.links import Purpose, make_link
 from tenants.models import Role
+from tenants.resets import create_reset
 
 
 @click.group()
 def tenant() -> None:
     """Manage tenants and users in this server's database (DATABASE_URL)."""
+
+
+for command in COMMANDS:
+    tenant.add_command(command)
 
 
 @tenant.command()
@@ -53,3 +60,24 @@ def add_user(email: str, *, slug: str | None, name: str, role: str, password: st
                 now=utc_now(),
             )
         click.echo(f"{email} may sign in as {role}.")
+
+
+@tenant.command("password-link")
+@click.argument("email")
+def password_link(email: str) -> None:
+    """Print a link that sets a new password for EMAIL, once and within the hour."""
+    settings = load_server_settings()
+    with open_database(settings) as (_engine, sessions):
+        with transaction(sessions) as session:
+            made = create_reset(session, email, now=utc_now())
+        if made is None:
+            raise InvalidInputError(
+                f"Nobody who may sign in with a password has the address {email!r}."
+            )
+    link = make_link(
+        Purpose.PASSWORD,
+        made[1],
+        key=secret_key(settings),
+        public_url=settings.resolved_public_url,
+    )
+    click.echo(link)

@@ -17,7 +17,7 @@ import click
 import requests
 
 from cli.bootstrap import Login, prepare_demo, prepare_plain
-from cli.composition import open_database, prepare_data_dir
+from cli.database import open_database, prepare_data_dir
 from cli.server import check_port
 from cli.supervision import Child, stop_all, supervise
 from cli.upstart import Upstart

@@ -28,9 +28,11 @@ from collector.portal_talk import OFFLINE_WAIT_SECONDS, PortalTalk
 from collector.reading.plugin_host import PluginHost, plugin_plans
 from collector.reading.readers import PluginPlan
 from collector.reload import changed_keys, keys_for_restart, live_part
+from collector.renewal import Renewal
 from collector.samples import SampleFlow, frames_of
 from collector.sending.delivery import build_buffer, build_delivery
 from collector.sending.link import PortalLink
+from collector.sending.tls import TLSContexts, TLSFiles
 from collector.sending.transfer import PortalTransfer
 from core.clock import Clock, utc_now
 from jobqueue.executors.base import Executor
@@ -219,17 +221,43 @@ class Agent:
         loops = [Loop("sender", self._send, stop=stop, at_end=self._sender.close)]
         if (prober := self._delivery.prober) is not None:
             loops.append(Loop("access-points", prober.step, stop=stop, at_end=lambda: None))
+        if self._identity is not None:
+            renewal = self._build_renewal(self._identity)
+            loops.append(Loop("certificate", renewal.step, stop=stop, at_end=lambda: None))
         return loops + (self._talk.loops(stop) if self._talk is not None else [])
+
+    def _build_renewal(self, identity: Identity) -> Renewal:
+        config = self._config
+        bare = TLSContexts(
+            TLSFiles(config.ca_file, config.client_certificate_file, config.client_key_file)
+        )
+        return Renewal(
+            self._delivery.certificate,
+            self._addresses,
+            open_link=lambda: self._open_link(identity),
+            open_bare_link=lambda: PortalLink(
+                self._addresses,
+                agent_token=identity.agent_token,
+                timeout_seconds=config.request_timeout_seconds,
+                tls=bare,
+                clock=self._clock,
+            ),
+            clock=self._clock,
+        )
+
+    def _open_link(self, identity: Identity) -> PortalLink:
+        return PortalLink(
+            self._addresses,
+            agent_token=identity.agent_token,
+            timeout_seconds=self._config.request_timeout_seconds,
+            tls=self._delivery.tls,
+            certificate=self._delivery.certificate,
+            clock=self._clock,
+        )
 
     def _build_talk(self, identity: Identity) -> PortalTalk:
         return PortalTalk(
-            lambda: PortalLink(
-                self._addresses,
-                agent_token=identity.agent_token,
-                timeout_seconds=self._config.request_timeout_seconds,
-                tls=self._delivery.tls,
-                clock=self._clock,
-            ),
+            lambda: self._open_link(identity),
             config=lambda: self._config,
             heartbeats=self._build_heartbeats(),
             runner=self._runner,
@@ -252,7 +280,10 @@ class Agent:
         if self._identity is None:
             return None
         return PortalTransfer(
-            self._addresses, agent_token=self._identity.agent_token, tls=self._delivery.tls
+            self._addresses,
+            agent_token=self._identity.agent_token,
+            tls=self._delivery.tls,
+            certificate=self._delivery.certificate,
         )
 
     def _take_points(self, points: list[Point]) -> None:

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from collector.errors import EnrolmentError, PortalRefusedError, PortalUnreachableError
 from collector.identity import Identity, save_identity
+from collector.own_certificate import OwnCertificate
 from collector.sending.addresses import PortalAddresses
 from collector.sending.link import PortalLink
 from collector.sending.tls import TLSContexts
+from core.clock import Clock, utc_now
 from jobqueue.executors.wire import EnrolRequest, Inventory
 
 REFUSED_TOKEN = frozenset({401, 403, 404, 410})
@@ -24,12 +26,18 @@ def enroll(
     region: str = "",
     labels: Mapping[str, str] | None = None,
     tls: TLSContexts | None = None,
+    clock: Clock = utc_now,
 ) -> Identity:
     """Enrol this appliance and keep its identity in `data_dir`.
 
+    Where the portal is spoken to by TLS, a key is made here and the portal signs it; over plain
+    HTTP nobody would ask for a certificate.
+
     Raises:
         EnrolmentError: the portal can't be reached, or refuses the token.
+        CertificateError: no key could be made, or the certificate can't be kept.
     """
+    certificate = OwnCertificate(data_dir)
     request = EnrolRequest(
         token=token,
         name=name,
@@ -37,6 +45,7 @@ def enroll(
         site=site,
         region=region,
         labels=dict(labels or {}),
+        csr=certificate.request() if portal_url.startswith("https:") else "",
     )
     link = PortalLink(PortalAddresses([portal_url]), tls=tls)
     try:
@@ -53,6 +62,10 @@ def enroll(
         appliance_id=reply.appliance_id, tenant_id=reply.tenant_id, agent_token=reply.agent_token
     )
     save_identity(data_dir, identity)
+    if reply.certificate is None:
+        certificate.remove()
+    else:
+        certificate.take(reply.certificate, now=clock())
     return identity
 
 

@@ -30,6 +30,12 @@ class PortalRefusedError(CollectorError):
         self.http_status = http_status
 
 
+class CertificateError(CollectorError):
+    """A key or certificate of this appliance could not be made, kept or read."""
+
+    default_code = "certificate_failed"
+
+
 class EnrolmentError(CollectorError):
     """This appliance could not be enrolled, or its identity can't be kept or read."""
 

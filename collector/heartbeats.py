@@ -18,6 +18,7 @@ from collector.files import replace_file
 from collector.inventory import host_inventory
 from collector.sending.link import PortalLink
 from core.clock import Clock, to_ns
+from core.ids import new_id
 from jobqueue.executors.health import ApplianceHealth
 from jobqueue.executors.wire import Heartbeat, Inventory
 
@@ -93,6 +94,7 @@ class Heartbeats:
         self._clock = clock
         self._health = health
         self._version = agent_version()
+        self._instance_id = new_id()
         self._began_at: datetime | None = None
         self._sent_at: datetime | None = None
         self._sent_executors: list[str] = []
@@ -115,6 +117,7 @@ class Heartbeats:
                 buffered_points=self._buffer.points,
                 dropped_points=self._buffer.dropped_points,
                 health=self._health(),
+                instance_id=self._instance_id,
             )
         )
         self._sent_at, self._sent_executors = now, executors

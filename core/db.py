@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
+    Connection,
     DateTime,
     Dialect,
     Engine,
@@ -88,6 +89,7 @@ def create_database_engine(database_url: str) -> Engine:
     if database_url.startswith("sqlite"):
         engine = create_engine(database_url, connect_args={"timeout": 10})
         event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "savepoint", _begin_sqlite)
         return engine
     return create_engine(
         database_url, pool_pre_ping=True, pool_recycle=1800, isolation_level="READ COMMITTED"
@@ -100,6 +102,14 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - a 
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
+
+
+def _begin_sqlite(connection: Connection, _name: str) -> None:
+    # The driver begins a transaction before it writes, not before a savepoint: to release one that
+    # stands alone would commit it, whatever becomes of the rest.
+    driver: Any = connection.connection.dbapi_connection
+    if not driver.in_transaction:
+        connection.exec_driver_sql("BEGIN")
 
 
 def create_session_factory(engine: Engine) -> SessionFactory:

@@ -12,6 +12,8 @@ U = TypeVar("U")
 
 DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 500
+# Databases count rows in 63 bits.
+MAX_PAGE_NUMBER = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ def paginate_rows(
 ) -> Page[Any]:
     """Return one page of a statement's rows; it is already ordered."""
     size = max(1, min(size, MAX_PAGE_SIZE))
-    number = max(1, number)
+    number = max(1, min(number, MAX_PAGE_NUMBER))
     plain = statement.order_by(None).with_only_columns(literal(1), maintain_column_froms=True)
     total = session.scalar(select(func.count()).select_from(plain.subquery())) or 0
     rows = session.execute(statement.limit(size).offset((number - 1) * size)).unique().all()

@@ -13,7 +13,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from core.config import load_config, read_environment, read_toml
+from core.errors import ConfigurationError
 from core.ids import new_secret
+from core.networks import Network, parse_networks
 
 ENVIRONMENT_PREFIX = "VEDETTE_"
 UNPREFIXED = {"DATABASE_URL": "database_url", "TIMESERIES_URL": "timeseries_url"}
@@ -39,6 +41,21 @@ class ServerSettings:
     smtp_url: str = ""
     mail_from: str = "vedette@localhost"
     webhook_timeout_seconds: Seconds = 10.0
+    webhook_allowed_networks: str = ""
+    oidc_issuer: str = ""
+    oidc_client_id: str = ""
+    oidc_client_secret: str = ""
+    oidc_scopes: str = "openid email profile"
+    oidc_groups_claim: str = "groups"
+    oidc_roles: str = ""
+    oidc_trust_email: bool = False
+    oidc_label: str = "Sign in with your organisation"
+    tls_certificate_file: Path | None = None
+    tls_key_file: Path | None = None
+    proxy_secret: str = ""
+    trusted_proxies: str = ""
+    require_client_certificate: bool = False
+    certificate_lifetime_seconds: Seconds = 7 * 24 * 3600.0
     session_lifetime_seconds: Seconds = 7 * 24 * 3600.0
     stale_after_seconds: Seconds = 30.0
     unreachable_after_seconds: Seconds = 90.0
@@ -46,6 +63,7 @@ class ServerSettings:
     placement_interval_seconds: Seconds = 1.0
     evaluation_interval_seconds: Seconds = 5.0
     notification_interval_seconds: Seconds = 2.0
+    event_retention_days: Annotated[int, Meta(ge=1)] = 180
     sample_retention_days: Annotated[int, Meta(ge=1)] = 14
     minute_retention_days: Annotated[int, Meta(ge=1)] = 90
     hour_retention_days: Annotated[int, Meta(ge=1)] = 730
@@ -53,6 +71,8 @@ class ServerSettings:
     max_series_per_tenant: Annotated[int, Meta(ge=0)] = 200_000
     max_points_per_second_per_tenant: Annotated[float, Meta(ge=0)] = 0.0
     portal_threads: Annotated[int, Meta(ge=1)] = 16
+    requests_per_second_per_user: Annotated[float, Meta(ge=0)] = 50.0
+    requests_per_second_per_address: Annotated[float, Meta(ge=0)] = 100.0
 
     @property
     def resolved_database_url(self) -> str:
@@ -65,9 +85,25 @@ class ServerSettings:
         return self.timeseries_url or f"duckdb:///{self.data_dir / 'samples.duckdb'}"
 
     @property
+    def exports_dir(self) -> Path:
+        """Where the exports of removed tenants are put."""
+        return self.data_dir / "exports"
+
+    @property
     def resolved_public_url(self) -> str:
         """The address that users and agents open, without a slash at the end."""
-        return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
+        scheme = "https" if self.tls_certificate_file is not None else "http"
+        return (self.public_url or f"{scheme}://{self.host}:{self.port}").rstrip("/")
+
+    @property
+    def proxy_networks(self) -> tuple[Network, ...]:
+        """The proxies that are believed when they say for whom they ask."""
+        return parse_networks(self.trusted_proxies, setting="trusted_proxies")
+
+    @property
+    def webhook_networks(self) -> tuple[Network, ...]:
+        """The networks that webhooks may reach although they are not public."""
+        return parse_networks(self.webhook_allowed_networks, setting="webhook_allowed_networks")
 
 
 def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSettings:
@@ -82,7 +118,20 @@ def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSett
     found = read_environment(environ, prefix=ENVIRONMENT_PREFIX, also=UNPREFIXED)
     values |= {key: value for key, value in found.items() if key not in NOT_SETTINGS}
     source = f"{config_path} with the environment" if config_path else "The environment"
-    return load_config(ServerSettings, values, source=source)
+    settings = load_config(ServerSettings, values, source=source)
+    _check_networks(settings, source=source)
+    return settings
+
+
+def _check_networks(settings: ServerSettings, *, source: str) -> None:
+    faults: list[str] = []
+    for name in ("trusted_proxies", "webhook_allowed_networks"):
+        try:
+            parse_networks(getattr(settings, name), setting=name)
+        except ConfigurationError as error:
+            faults += error.faults
+    if faults:
+        raise ConfigurationError(faults, source=source)
 
 
 def secret_key(settings: ServerSettings) -> str:

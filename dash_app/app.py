@@ -24,7 +24,7 @@ from core.errors import NotFoundError
 from dash_app import components
 from dash_app.context import Context, Page, View
 from dash_app.routes import PREFIX, Tier, parse_path
-from dash_app.tiers import appliance, fleet, gpu, job
+from dash_app.tiers import appliance, fleet, gpu, job, platform
 from dash_app.timerange import DEFAULT_RANGE, DEFAULT_REFRESH, RANGES, REFRESHES, Controls
 from tenants.scope import Scope
 from timeseries.store import Store
@@ -38,6 +38,7 @@ _LAYOUTS: Mapping[Tier, Callable[[View], Page]] = {
     Tier.APPLIANCE: appliance.layout,
     Tier.GPU: gpu.layout,
     Tier.JOB: job.layout,
+    Tier.PLATFORM: platform.layout,
 }
 
 
@@ -84,7 +85,7 @@ def create_dashboards(
     app.layout = _frame()
     _register_controls(app)
     _register_pages(app, context)
-    for tier in (fleet, appliance, gpu, job):
+    for tier in (fleet, appliance, gpu, job, platform):
         tier.register(app, context)
     return app
 

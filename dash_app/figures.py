@@ -5,6 +5,7 @@ them from the theme's variables, so switching light and dark needs no round trip
 stays the same over refreshes, so that a zoom or a hidden line survives them.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil, log2
@@ -47,9 +48,12 @@ def time_figure(chart: Chart, span: Span, *, revision: str) -> Figure:
     lines = [line for line in chart.lines if line.times_ns]
     if chart.problem or not lines:
         return message_figure(chart.problem or NO_SAMPLES)
-    divisor, label = axis_scale(chart.field, _peak(lines))
+    # Shares of a whole add up to a bit more than it, and still end at 100.
+    is_sum = chart.is_stacked and not chart.field.endswith("_percent")
+    peak = _stacked_peak(lines) if is_sum else _peak(lines)
+    divisor, label = axis_scale(chart.field, peak)
     layout = _layout(span, revision)
-    layout["yaxis"] = _value_axis(chart.field, label, peak=_peak(lines) / divisor)
+    layout["yaxis"] = _value_axis(chart.field, label, peak=peak / divisor)
     layout["showlegend"] = len(lines) > 1
     layout["shapes"] = [_band(mark, span, number) for number, mark in enumerate(chart.marks)]
     scale = (divisor, label)
@@ -319,6 +323,14 @@ def _event_color(event: Event) -> str:
 
 def _peak(lines: Sequence[Line]) -> float:
     return max((abs(value) for line in lines for value in line.values), default=0.0)
+
+
+def _stacked_peak(lines: Sequence[Line]) -> float:
+    totals: dict[int, float] = defaultdict(float)
+    for line in lines:
+        for time_ns, value in zip(line.times_ns, line.values, strict=True):
+            totals[time_ns] += value
+    return max(totals.values(), default=0.0)
 
 
 def _rounded(value: float | None, divisor: float = 1.0) -> float | None:

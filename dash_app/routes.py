@@ -14,6 +14,7 @@ class Tier(StrEnum):
     APPLIANCE = "appliance"
     GPU = "gpu"
     JOB = "job"
+    PLATFORM = "platform"
     MISSING = "missing"
 
 
@@ -32,6 +33,8 @@ def parse_path(pathname: str | None) -> Route:
     match [unquote(part) for part in path.strip("/").split("/")]:
         case [""]:
             return Route(Tier.FLEET)
+        case ["platform"]:
+            return Route(Tier.PLATFORM)
         case ["appliances", ident] if ident:
             return Route(Tier.APPLIANCE, ident)
         case ["appliances", ident, "gpus", gpu] if ident and gpu:
@@ -40,6 +43,11 @@ def parse_path(pathname: str | None) -> Route:
             return Route(Tier.JOB, ident)
         case _:
             return Route(Tier.MISSING)
+
+
+def platform_path() -> str:
+    """Return the address of the operators' dashboard."""
+    return f"{PREFIX}platform"
 
 
 def appliance_path(appliance_id: str) -> str:

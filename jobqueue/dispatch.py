@@ -42,7 +42,7 @@ def dispatch(session: Session, *, now: datetime) -> DispatchSummary:
     """Place what waits, tenant by tenant."""
     done: Counter[Action] = Counter()
     for tenant_id in waiting_tenants(session):
-        _lock(session, tenant_id)
+        lock_tenant(session, tenant_id)
         rows = read_tenant(session, tenant_id, now=now)
         done += apply_plan(session, rows, plan(rows.snapshot))
     return DispatchSummary(
@@ -60,8 +60,8 @@ def apply_plan(session: Session, rows: TenantRows, made: Plan) -> Counter[Action
     return done
 
 
-def _lock(session: Session, tenant_id: str) -> None:
-    """Keep other dispatchers from this tenant until the transaction ends.
+def lock_tenant(session: Session, tenant_id: str) -> None:
+    """Keep dispatchers from this tenant until the transaction ends.
 
     An update that changes nothing locks the tenant's row on MySQL, and on SQLite, which knows no
     row locks, it begins the one writing transaction.

@@ -1,7 +1,7 @@
 """Tables of jobs, attempts, their history and their logs."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.dialects import mysql
@@ -11,6 +11,7 @@ from core.db import Base, id_column
 from core.ids import ID_LENGTH
 from jobqueue.states import AttemptState, JobKind, JobState, Reason
 from tenants.models import Appliance, User, enum_column
+from tenants.models.audited import Audited
 
 LogBytes = LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
 
@@ -23,6 +24,17 @@ class Job(Base):
         Index("ix_jobs_tenant_id_state", "tenant_id", "state"),
         Index("ix_jobs_tenant_id_id", "tenant_id", "id"),
     )
+    # What becomes of a job is told in its own history.
+    audited: ClassVar = Audited(
+        kind="job",
+        name="name",
+        fields=(
+            "name", "kind", "image", "command", "gpus", "gpu_memory_bytes", "cpus", "memory_bytes",
+            "appliance_id", "stop_requested_at",
+        ),
+        verbs={"stop_requested_at": ("stop_requested", "stop_withdrawn")},
+        created="submitted",
+    )  # fmt: skip
 
     id: Mapped[str] = id_column()
     tenant_id: Mapped[str] = mapped_column(

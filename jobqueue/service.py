@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
+from core.sorting import Columns, sorted_by
 from jobqueue.guarded import move_attempt, move_job
 from jobqueue.history import record_event
 from jobqueue.models import Attempt, Job, JobEvent
@@ -15,12 +16,24 @@ from jobqueue.requests import JobRequest, check_capacity, check_request
 from jobqueue.snapshot import WAITING, active_appliances, appliance_view, job_view
 from jobqueue.states import HOLDING, AttemptState, JobState, Reason
 from tenants.appliances import bump_generation
+from tenants.audit import record
 from tenants.models import User
 from tenants.permissions import Permission
+from tenants.quotas import hold_limits, refuse_above
 from tenants.scope import Scope
+
+JOB_SORTS: Columns = {
+    "name": Job.name,
+    "state": Job.state,
+    "submitted_at": Job.submitted_at,
+    "started_at": Job.started_at,
+    "finished_at": Job.finished_at,
+    "gpus": Job.gpus,
+}
 
 __all__ = [
     "JobRequest",
+    "active_jobs",
     "get_job",
     "gpu_holders",
     "job_counts",
@@ -37,6 +50,7 @@ def submit_job(session: Session, scope: Scope, request: JobRequest, *, now: date
     Raises:
         InvalidInputError: names every faulty field; code `exceeds_every_appliance` where no
             appliance of the tenant could ever run it.
+        ConflictError: the tenant's quota of jobs is reached.
     """
     scope.require(Permission.SUBMIT_JOBS)
     tenant_id = scope.require_tenant()
@@ -49,6 +63,8 @@ def submit_job(session: Session, scope: Scope, request: JobRequest, *, now: date
             fault = NotFoundError.of("appliance", request.appliance_id).message
             raise InvalidInputError(fault, errors={"appliance_id": [fault]})
     check_capacity(job_view(job), views)
+    most = hold_limits(session, tenant_id).max_active_jobs
+    refuse_above(most, lambda: active_jobs(session, tenant_id), adding=1, what="jobs at a time")
     session.add(job)
     session.flush()
     record_event(session, job.id, tenant_id=tenant_id, state=job.state, now=now)
@@ -57,12 +73,20 @@ def submit_job(session: Session, scope: Scope, request: JobRequest, *, now: date
     return job
 
 
+def active_jobs(session: Session, tenant_id: str) -> int:
+    """Return how many jobs of a tenant have not ended."""
+    active = [state for state in JobState if not state.is_final]
+    counted = select(func.count()).where(Job.tenant_id == tenant_id, Job.state.in_(active))
+    return session.scalar(counted.select_from(Job)) or 0
+
+
 def list_jobs(
     session: Session,
     scope: Scope,
     *,
     state: JobState | None = None,
     search: str = "",
+    sort: str = "",
     page: int = 1,
     page_size: int = DEFAULT_PAGE_SIZE,
 ) -> Page[Job]:
@@ -73,6 +97,7 @@ def list_jobs(
         scope: who asks.
         state: only those in this state.
         search: only those with this text in their name, image or id.
+        sort: names of `JOB_SORTS`, see `core.sorting`.
         page: the page's number, from 1.
         page_size: how many on a page.
     """
@@ -83,7 +108,9 @@ def list_jobs(
     if search:
         columns = (Job.name, Job.image, Job.id)
         statement = statement.where(or_(*(c.icontains(search, autoescape=True) for c in columns)))
-    return paginate(session, statement, number=page, size=page_size)
+    return paginate(
+        session, sorted_by(statement, sort, JOB_SORTS, last=Job.id), number=page, size=page_size
+    )
 
 
 def get_job(session: Session, scope: Scope, job_id: str) -> Job:
@@ -105,9 +132,22 @@ def stop_job(session: Session, scope: Scope, job_id: str, *, now: datetime) -> J
     job = get_job(session, scope, job_id)
     if job.user_id != scope.user_id:
         scope.require(Permission.STOP_ANY_JOB)
+    was_asked = job.stop_requested_at is not None
     if not _stop_waiting(session, job, now=now):
         _request_stop(session, job, scope, now=now)
     session.refresh(job)
+    if not was_asked:
+        # Guarded updates go past what notices changes.
+        record(
+            session,
+            action="job.stop_requested",
+            target_kind="job",
+            target_id=job.id,
+            target_name=job.name,
+            tenant_id=job.tenant_id,
+            after={"state": job.state.value},
+            now=now,
+        )
     return job
 
 

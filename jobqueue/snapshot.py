@@ -14,6 +14,7 @@ from jobqueue.models import Attempt, Job
 from jobqueue.placement import Snapshot
 from jobqueue.refusals import ApplianceView, GPUView, Held, JobView
 from jobqueue.states import HOLDING, AttemptState, JobState
+from tenants.life import in_service
 from tenants.models import Appliance
 
 NOTHING_HELD = Held()
@@ -51,9 +52,12 @@ def read_tenant(session: Session, tenant_id: str, *, now: datetime) -> TenantRow
 
 
 def active_appliances(session: Session, tenant_id: str) -> list[Appliance]:
-    """Return the tenant's appliances that are not revoked, as the database has them now."""
+    """Return the tenant's appliances in service, as the database has them now.
+
+    A fenced one is in service, but nobody can tell it anything: it is left out as well.
+    """
     statement = select(Appliance).where(
-        Appliance.tenant_id == tenant_id, Appliance.revoked_at.is_(None)
+        Appliance.tenant_id == tenant_id, in_service(), Appliance.fenced_at.is_(None)
     )
     return list(session.scalars(statement.execution_options(populate_existing=True)))
 

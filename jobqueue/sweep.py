@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import ColumnElement, not_, or_, select
 from sqlalchemy.orm import Session
 
 from jobqueue.guarded import move_attempt, move_job
@@ -11,6 +11,7 @@ from jobqueue.history import record_event
 from jobqueue.models import Attempt
 from jobqueue.states import HOLDING, AttemptState, JobState, Reason
 from tenants.appliances import bump_generation
+from tenants.life import in_service, life_of
 from tenants.models import Appliance, ApplianceState
 
 _RUNNING_JOBS = (JobState.STARTING, JobState.RUNNING)
@@ -26,13 +27,12 @@ class AttemptSweep:
 
 
 def sweep_attempts(session: Session, *, now: datetime) -> AttemptSweep:
-    """Give up attempts on lost or revoked appliances and mark those on unreachable ones.
+    """Give up attempts on lost, retired or revoked appliances and mark those on unreachable ones.
 
     A mark is taken away once the appliance is heard of again.
     """
-    lost = _attempts_on(
-        session, or_(Appliance.state == ApplianceState.LOST, Appliance.revoked_at.is_not(None))
-    )
+    is_lost = or_(Appliance.state == ApplianceState.LOST, not_(in_service()))
+    lost = _attempts_on(session, is_lost)
     for attempt in lost:
         _lose(session, attempt, now=now)
     unreachable = Appliance.state == ApplianceState.UNREACHABLE
@@ -64,8 +64,9 @@ def _is_doubtful(attempt: Attempt) -> bool:
 
 def _lose(session: Session, attempt: Attempt, *, now: datetime) -> None:
     message = f"{attempt.appliance.name} is lost; whether it still ran there is unknown."
-    if attempt.appliance.revoked_at:
-        message = f"{attempt.appliance.name} was revoked while it held this job."
+    life = life_of(attempt.appliance)
+    if not life.is_in_service:
+        message = f"{attempt.appliance.name} was {life.value} while it held this job."
     values = {"reason": Reason.APPLIANCE_LOST, "message": message, "finished_at": now}
     expected = {attempt.state}
     if move_attempt(session, attempt.id, expected=expected, state=AttemptState.LOST, **values):

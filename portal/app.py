@@ -6,38 +6,58 @@ from flask import Flask
 
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
+from core.secretbox import SecretBox
 from core.settings import ServerSettings, secret_key
 from dash_app.app import create_dashboards
+from dash_app.minute import MinuteCache
 from portal.api.registry import install_api
 from portal.auth import install_lock
 from portal.context import Portal, current_scope, install
 from portal.display import install_display
 from portal.errors import install_error_handlers
+from portal.oidc import install_oidc
 from portal.pages import (
     alerts,
+    appliance_bulk,
     appliances,
+    audit,
+    certificates,
+    console,
+    enrolment,
     health,
     home,
+    housekeeping,
+    invitations,
     jobs,
+    oidc,
+    password,
     receivers,
     reference,
     rules,
+    second_factor,
     session,
+    support,
     tenants,
+    usage,
     users,
 )
 from portal.pages import (
     settings as settings_pages,
 )
-from portal.security import install_security
+from portal.ratelimits import install_address_limit, install_user_limit
+from portal.security import allow_inline_scripts, install_security, session_cookie_name
 from portal.shell import render_shell
+from portal.visits import install_visits
 from timeseries.store import Store
 
 PAGES = (
-    home, session, health, reference, appliances, jobs, alerts, rules, receivers, settings_pages,
-    users, tenants,
+    home, session, password, invitations, second_factor, oidc, health, reference, enrolment,
+    certificates, appliance_bulk, appliances, jobs, alerts, rules,
+    receivers, settings_pages, users, tenants, audit, support, console, housekeeping, usage,
 )  # fmt: skip
 MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_FORM_FIELD_BYTES = 512 * 1024
+MAX_FORM_PARTS = 1000
 
 
 def create_portal(
@@ -46,15 +66,23 @@ def create_portal(
     """Return the portal; the caller owns the database and the store and closes them."""
     app = Flask("portal")
     app.config.update(_flask_config(settings))
-    install(app, Portal(settings=settings, sessions=sessions, store=store, clock=clock))
+    parts = Portal(
+        settings=settings, sessions=sessions, store=store, clock=clock,
+        secrets=SecretBox.of(settings), minute=MinuteCache(clock),
+    )  # fmt: skip
+    install(app, parts)
+    install_address_limit(app)
     install_lock(app)
+    install_user_limit(app)
+    install_visits(app)
     install_security(app)
     install_error_handlers(app)
     install_display(app)
+    install_oidc(app, parts)
     install_api(app)
     for module in PAGES:
         app.register_blueprint(module.pages)
-    create_dashboards(
+    dashboards = create_dashboards(
         app,
         sessions=sessions,
         store=store,
@@ -62,18 +90,21 @@ def create_portal(
         render_shell=render_shell,
         clock=clock,
     )
+    allow_inline_scripts(app, dashboards.csp_hashes())
     return app
 
 
 def _flask_config(settings: ServerSettings) -> dict[str, object]:
     return {
         "SECRET_KEY": secret_key(settings),
-        "SESSION_COOKIE_NAME": "vedette",
+        "SESSION_COOKIE_NAME": session_cookie_name(settings),
         "SESSION_COOKIE_HTTPONLY": True,
         "SESSION_COOKIE_SAMESITE": "Lax",
         "SESSION_COOKIE_SECURE": settings.resolved_public_url.startswith("https:"),
         "PERMANENT_SESSION_LIFETIME": timedelta(seconds=settings.session_lifetime_seconds),
         "MAX_CONTENT_LENGTH": MAX_BODY_BYTES,
+        "MAX_FORM_MEMORY_SIZE": MAX_FORM_FIELD_BYTES,
+        "MAX_FORM_PARTS": MAX_FORM_PARTS,
         # The token lives as long as the session: a dashboard may stay open for days.
         "WTF_CSRF_TIME_LIMIT": None,
     }

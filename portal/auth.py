@@ -12,17 +12,46 @@ from flask.typing import ResponseReturnValue
 from flask_wtf.csrf import CSRFProtect
 from werkzeug.datastructures import Authorization
 
-from core.errors import UnauthenticatedError
+from core.errors import ForbiddenError, UnauthenticatedError
+from portal.actors import signing_in
 from portal.context import database, now, portal, visitor
 from portal.errors import wants_json
+from portal.second_factor import require_code_of_header, wait_for_code
+from portal.tries import counted_try
+from tenants.audit import record, set_actor
 from tenants.models import User
-from tenants.signin import authenticate, end_session, session_visitor, start_session, token_visitor
+from tenants.second_factor import is_on
+from tenants.signin import (
+    end_session,
+    find_user,
+    record_of_person,
+    require_entry,
+    session_visitor,
+    start_session,
+    verify_user,
+)
+from tenants.tokens import token_visitor
 from tenants.visitors import Via, Visitor, visitor_of
 
-PUBLIC_ENDPOINTS = frozenset({"static", "session.login", "health.health", "api-docs.openapi_json"})
+PUBLIC_ENDPOINTS = frozenset(
+    {
+        "static",
+        "session.login",
+        "password.forgot",
+        "password.reset",
+        "invitations.accept",
+        "invitations.join",
+        "second_factor.challenge",
+        "oidc.start",
+        "oidc.callback",
+        "health.health",
+        "api-docs.openapi_json",
+    }
+)
 # The one endpoint that takes email and password by HTTP Basic: programs trade them for a token.
 BASIC_ENDPOINT = "Tokens.create_token"
 SESSION_KEY = "login"
+API_PATH = "/api/v1/"
 
 csrf = CSRFProtect()
 
@@ -34,28 +63,74 @@ def install_lock(app: Flask) -> None:
     app.before_request(_guard)
 
 
-def sign_in(*, email: str, password: str) -> User:
-    """Check email and password and sign this browser in; what it held before is dropped.
+def sign_in(*, email: str, password: str, target: str = "/") -> str:
+    """Check email and password and go on as `enter` does; return where to.
 
     Raises:
         UnauthenticatedError: wrong pair, locked account or suspended tenant.
+        TooManyTriesError: there were too many wrong tries of late.
     """
+    user = check_password(email=email, password=password)
+    require_entry(user)
+    return enter(user, target=target)
+
+
+def check_password(*, email: str, password: str) -> User:
+    """Return the user of this email address and password; tries are counted and told.
+
+    Raises:
+        UnauthenticatedError: wrong pair, or locked account.
+        TooManyTriesError: there were too many wrong tries of late.
+    """
+    try:
+        with counted_try(email), database() as db:
+            return verify_user(db, email=email, password=password)
+    except UnauthenticatedError:
+        _tell_of_failure(email)
+        raise
+
+
+def enter(user: User, *, target: str = "/") -> str:
+    """Let a user in who has proved who they are by one factor; return where to go on.
+
+    Where they have a second factor that is the form for its code, and they are not in yet.
+    """
+    if is_on(user):
+        wait_for_code(user, target)
+        return url_for("second_factor.challenge")
+    open_session(user)
+    return target
+
+
+def open_session(user: User) -> None:
+    """Sign this browser in; what it held before is dropped."""
     lifetime = timedelta(seconds=portal().settings.session_lifetime_seconds)
     with database() as db:
-        user = authenticate(db, email=email, password=password)
-        secret = start_session(db, user, now=now(), lifetime=lifetime)
+        set_actor(db, signing_in(user), clock=portal().clock)
+        secret = start_session(
+            db,
+            user,
+            now=now(),
+            lifetime=lifetime,
+            address=request.remote_addr or "",
+            user_agent=request.user_agent.string,
+        )
+        record_of_person(db, user, action="session.started", now=now())
     session.clear()
     session[SESSION_KEY] = secret
     session.permanent = True
-    return user
 
 
 def sign_out() -> None:
     """End this browser's session on both sides."""
     secret = session_secret()
+    here = visitor()
     if secret is not None:
         with database() as db:
             end_session(db, secret)
+            if here is not None and here.via is Via.SESSION:
+                person = here.user if here.visit is None else here.visit.operator
+                record_of_person(db, person, action="session.ended", now=now())
     session.clear()
 
 
@@ -90,19 +165,28 @@ def _guard() -> ResponseReturnValue | None:
 
 
 def _visitor_of_header(credentials: Authorization) -> Visitor:
-    with database() as db:
-        if credentials.type == "bearer" and credentials.token:
-            found = token_visitor(db, credentials.token, now=now())
-            if found is not None:
-                return found
-            raise UnauthenticatedError("This API token is unknown or revoked. Make a new one.")
-        if credentials.type == "basic" and request.endpoint == BASIC_ENDPOINT:
-            email, password = credentials.username or "", credentials.password or ""
-            user = authenticate(db, email=email, password=password)
-            found = visitor_of(user, via=Via.PASSWORD)
-            if found is not None:
-                return found
-    raise UnauthenticatedError("Send an API token as 'Authorization: Bearer vdt_...'.")
+    found = None
+    if credentials.type == "bearer" and credentials.token:
+        with database() as db:
+            found = token_visitor(
+                db, credentials.token, now=now(), address=request.remote_addr or ""
+            )
+        if found is None:
+            raise UnauthenticatedError("This API token is unknown, revoked or expired.")
+        if found.scope.token_scopes and not request.path.startswith(API_PATH):
+            raise ForbiddenError(
+                "An API token that is limited to scopes is for the API alone: /api/v1/...",
+                code="token_scope",
+            )
+    if credentials.type == "basic" and request.endpoint == BASIC_ENDPOINT:
+        email, password = credentials.username or "", credentials.password or ""
+        user = check_password(email=email, password=password)
+        require_entry(user)
+        require_code_of_header(user)
+        found = visitor_of(user, via=Via.PASSWORD)
+    if found is None:
+        raise UnauthenticatedError("Send an API token as 'Authorization: Bearer vdt_...'.")
+    return found
 
 
 def _visitor_of_cookie() -> Visitor | None:
@@ -110,7 +194,25 @@ def _visitor_of_cookie() -> Visitor | None:
     if secret is None:
         return None
     with database() as db:
-        return session_visitor(db, secret, now=now())
+        return session_visitor(db, secret, now=now(), address=request.remote_addr or "")
+
+
+def _tell_of_failure(email: str) -> None:
+    with database() as db:
+        user = find_user(db, email)
+        if user is not None:
+            record_of_person(db, user, action="session.failed", now=now())
+            return
+        record(
+            db,
+            action="session.failed",
+            target_kind="user",
+            target_id=None,
+            # What is no address may be a password, typed into the wrong field.
+            target_name=email if "@" in email else "(not an email address)",
+            tenant_id=None,
+            now=now(),
+        )
 
 
 def _turn_away() -> ResponseReturnValue:

@@ -14,7 +14,7 @@ def metric_names(store: Store, tenants: tuple[str, ...] | None) -> list[str]:
         return sorted(
             f"{measurement}.{name}"
             for measurement in store.measurements(tenants=tenants)
-            for name, kind in store.fields(measurement).items()
+            for name, kind in store.fields(measurement, tenants=tenants).items()
             if kind in NUMBERS
         )
     except StoreUnavailableError as error:
@@ -28,7 +28,7 @@ def tag_names(store: Store, tenants: tuple[str, ...] | None) -> list[str]:
         found = {
             tag
             for measurement in store.measurements(tenants=tenants)
-            for tag in store.tags(measurement)
+            for tag in store.tags(measurement, tenants=tenants)
         }
     except StoreUnavailableError as error:
         log.warning("The tag picker is empty: %s", error.message)

@@ -11,7 +11,12 @@ from sqlalchemy.orm import Session
 from core.clock import Clock
 from core.db import SessionFactory, transaction
 from core.errors import UnauthenticatedError
+from core.secretbox import SecretBox
 from core.settings import ServerSettings
+from dash_app.minute import MinuteCache
+from portal.actors import actor_of
+from portal.etags import check_before_change
+from tenants.audit import set_actor
 from tenants.models import User
 from tenants.scope import Scope
 from tenants.visitors import Visitor
@@ -28,6 +33,8 @@ class Portal:
     sessions: SessionFactory
     store: Store
     clock: Clock
+    secrets: SecretBox
+    minute: MinuteCache
 
 
 def install(app: Flask, portal: Portal) -> None:
@@ -43,8 +50,10 @@ def portal() -> Portal:
 
 @contextmanager
 def database() -> Iterator[Session]:
-    """Open a session and a transaction for this request."""
+    """Open a session and a transaction for this request; the audit log knows who asks."""
     with transaction(portal().sessions) as session:
+        set_actor(session, actor_of(visitor()), clock=portal().clock)
+        check_before_change(session)
         yield session
 
 

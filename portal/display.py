@@ -13,8 +13,12 @@ from core.units import format_value
 from jobqueue.states import JobState, Reason
 from portal.context import now, visitor
 from portal.quantities import format_duration
+from tenants.certificates import CertificateState
+from tenants.life import LifeState
 from tenants.models import ApplianceState, HealthState, Role, TenantState
 from tenants.permissions import Permission
+from tenants.sessions import tenants_to_choose
+from tenants.visitors import Visitor
 
 TONES: dict[StrEnum, str] = {
     ApplianceState.ENROLLED: "idle", ApplianceState.ONLINE: "good", ApplianceState.STALE: "warn",
@@ -27,7 +31,12 @@ TONES: dict[StrEnum, str] = {
     NotificationState.WAITING: "idle", NotificationState.SENT: "good",
     NotificationState.FAILED: "bad",
     HealthState.HEALTHY: "good", HealthState.DEGRADED: "warn", HealthState.FAILED: "bad",
-    TenantState.ACTIVE: "good", TenantState.SUSPENDED: "bad",
+    CertificateState.NEW: "idle", CertificateState.IN_FORCE: "good",
+    CertificateState.OVERDUE: "warn", CertificateState.EXPIRED: "bad",
+    CertificateState.REPLACED: "off", CertificateState.REVOKED: "bad",
+    LifeState.DRAINED: "idle", LifeState.FENCED: "bad", LifeState.RETIRED: "off",
+    LifeState.REVOKED: "off",
+    TenantState.ACTIVE: "good", TenantState.SUSPENDED: "bad", TenantState.CLOSED: "off",
 }  # fmt: skip
 # Members of different enums may be equal as text (`lost`), but they then have the same tone.
 NOTHING = "\N{EN DASH}"
@@ -41,7 +50,11 @@ def install_display(app: Flask) -> None:
         ago=ago, tone=tone, words=words, bytes=size, expression=rule_expression
     )
     app.jinja_env.globals.update(
-        page_url=page_url, value_text=value_text, elapsed=elapsed, Severity=Severity
+        page_url=page_url,
+        value_text=value_text,
+        elapsed=elapsed,
+        Severity=Severity,
+        current_time=now,
     )
     app.context_processor(_common)
 
@@ -89,14 +102,30 @@ def value_text(field: str, value: float | None) -> str:
 def page_url(**changes: object) -> str:
     """Return this page's address with some of its query string changed; None removes a name."""
     query = {**request.args.to_dict(), **changes}
-    kept = {key: value for key, value in query.items() if value not in {None, ""}}
-    return url_for(str(request.endpoint), **{**(request.view_args or {}), **kept})
+    # Names with an underscore before them are orders to `url_for`, such as for another scheme.
+    kept = {
+        key: value
+        for key, value in query.items()
+        if value not in {None, ""} and not key.startswith("_")
+    }
+    return url_for(str(request.endpoint), **{**kept, **(request.view_args or {})})
 
 
 def _relative(seconds: float) -> str:
     if seconds < 0:
         return f"in {format_duration(-seconds).split()[0]}"
     return "just now" if seconds < 5 else f"{format_duration(seconds).split()[0]} ago"  # noqa: PLR2004 - seconds
+
+
+def _other_tenants(here: Visitor | None) -> list[tuple[str, str]]:
+    """Return what else this browser may look at: id and name; no id is the operator's view."""
+    if here is None or here.visit is not None:
+        return []
+    found = [(one.id, one.name) for one in tenants_to_choose(here.user)]
+    if here.user.is_operator:
+        found.insert(0, ("", "All tenants"))
+    present = "" if here.tenant is None else here.tenant.id
+    return [one for one in found if one[0] != present]
 
 
 def _common() -> dict[str, Any]:
@@ -111,6 +140,7 @@ def _common() -> dict[str, Any]:
         "role": None if scope is None else scope.role,
         "tenant_here": None if here is None else here.tenant,
         "visit": None if here is None else here.visit,
+        "other_tenants": _other_tenants(here),
         "can": can,
         "Permission": Permission,
         "Reason": Reason,

@@ -22,6 +22,7 @@ MESSAGES = {
     403: "You may not do this.",
     404: "There is nothing at this address. Check it, or go on from the navigation.",
     405: "This address does not take that method.",
+    412: "The object is another than the one that you read. Read it again.",
     413: "The request is larger than the portal takes.",
     415: "Send the body as JSON with 'Content-Type: application/json'.",
     422: "Some fields are missing or wrong; 'errors' names them.",

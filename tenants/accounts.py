@@ -3,6 +3,7 @@
 Functions without a scope are for the command line and for code that has checked already.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,8 +13,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from core.errors import ConflictError, NotFoundError
-from core.ids import hash_secret
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
+from core.sorting import Columns, sorted_by
+from tenants.audit import record
 from tenants.checks import (
     name_faults,
     normalise_email,
@@ -25,7 +27,16 @@ from tenants.checks import (
 from tenants.models import Appliance, LoginSession, Membership, Role, Tenant, TenantState, User
 from tenants.passwords import hash_password, password_faults, verify_password
 from tenants.permissions import Permission
+from tenants.roll import shut_out_tenant
 from tenants.scope import Scope
+from tenants.sessions import end_all_sessions
+
+TENANT_SORTS: Columns = {
+    "name": Tenant.name,
+    "slug": Tenant.slug,
+    "state": Tenant.state,
+    "created_at": Tenant.created_at,
+}
 
 # The job queue lies above this package: its table is counted by name, without its models.
 _JOBS = table("jobs", column("tenant_id"))
@@ -59,14 +70,41 @@ def create_tenant(session: Session, *, name: str, slug: str | None = None, now: 
 
 
 def list_tenants(
-    session: Session, scope: Scope, *, page: int = 1, page_size: int = DEFAULT_PAGE_SIZE
+    session: Session,
+    scope: Scope,
+    *,
+    state: TenantState | None = None,
+    search: str = "",
+    sort: str = "",
+    page: int = 1,
+    page_size: int = DEFAULT_PAGE_SIZE,
 ) -> Page[Tenant]:
-    """Return the tenants that the scope may see, by name: the operator's all, or one's own."""
+    """Return the tenants that the scope may see, by name: the operator's all, or one's own.
+
+    Args:
+        session: the database session.
+        scope: who asks.
+        state: only those in this state.
+        search: only those with this text in their name or slug.
+        sort: names of `TENANT_SORTS`, see `core.sorting`.
+        page: the page's number, from 1.
+        page_size: how many on a page.
+    """
     scope.require(Permission.VIEW)
     statement = select(Tenant).order_by(Tenant.name, Tenant.id)
+    if state is not None:
+        statement = statement.where(Tenant.state == state)
+    if search:
+        texts = (Tenant.name, Tenant.slug)
+        statement = statement.where(or_(*(c.icontains(search, autoescape=True) for c in texts)))
     if scope.tenant_id is not None:
         statement = statement.where(Tenant.id == scope.tenant_id)
-    return paginate(session, statement, number=page, size=page_size)
+    return paginate(
+        session,
+        sorted_by(statement, sort, TENANT_SORTS, last=Tenant.id),
+        number=page,
+        size=page_size,
+    )
 
 
 def get_tenant(session: Session, scope: Scope, tenant_id: str) -> Tenant:
@@ -83,13 +121,34 @@ def find_tenant(session: Session, slug: str) -> Tenant | None:
     return session.scalar(select(Tenant).where(Tenant.slug == slug))
 
 
-def set_tenant_state(session: Session, scope: Scope, tenant_id: str, state: TenantState) -> Tenant:
-    """Suspend a tenant or make it active again; suspending signs its users out."""
+def set_tenant_state(
+    session: Session, scope: Scope, tenant_id: str, state: TenantState, *, now: datetime
+) -> Tenant:
+    """Suspend a tenant, make it active again, or close it for good.
+
+    Its users are signed out and its agents shut out, unless it becomes active.
+
+    Raises:
+        ConflictError: it is closed: all that can be done is to remove it.
+    """
     scope.require(Permission.MANAGE_TENANTS)
     tenant = get_tenant(session, scope, tenant_id)
+    if tenant.state is TenantState.CLOSED and state is not TenantState.CLOSED:
+        raise ConflictError(
+            f"{tenant.name} is closed for good. Remove it, or add a new tenant.",
+            code="tenant_closed",
+        )
+    if state is TenantState.CLOSED and tenant.closed_at is None:
+        tenant.closed_at = now
+        for log in (tenant.id, None):
+            record(
+                session, action="tenant.closed", target_kind="tenant", target_id=tenant.id,
+                target_name=tenant.name, tenant_id=log, now=now,
+            )  # fmt: skip
     tenant.state = state
-    if state is TenantState.SUSPENDED:
+    if state is not TenantState.ACTIVE:
         end_sessions_of_tenant(session, tenant.id)
+        shut_out_tenant(session, tenant_id=tenant.id)
     session.flush()
     return tenant
 
@@ -158,12 +217,13 @@ def change_password(
     right = verify_password(user.password_hash, current)
     errors = {"current": [] if right else ["This is not your current password."], "new": faults}
     refuse(errors, "The password was not changed")
-    stored = session.merge(user, load=True)
-    stored.password_hash = hash_password(new)
-    ended = delete(LoginSession).where(LoginSession.user_id == user.id)
-    if keep_session is not None:
-        ended = ended.where(LoginSession.secret_hash != hash_secret(keep_session))
-    session.execute(ended)
+    set_password(session, session.merge(user, load=True), new)
+    end_all_sessions(session, user.id, keep=keep_session)
+
+
+def set_password(session: Session, user: User, password: str) -> None:
+    """Give a user another password, which was checked already."""
+    user.password_hash = hash_password(password)
     session.flush()
 
 
@@ -182,25 +242,33 @@ def end_sessions_of_tenant(session: Session, tenant_id: str) -> None:
     )
 
 
-def tenant_counts(session: Session) -> dict[str, TenantCounts]:
-    """Return how many users, appliances and jobs each tenant has; for the operator's list."""
-    users = _count_by_tenant(session, Membership.tenant_id)
-    appliances = _count_by_tenant(session, Appliance.tenant_id, Appliance.revoked_at.is_(None))
-    jobs = _count_by_tenant(session, _JOBS.c.tenant_id)
+def tenant_counts(
+    session: Session, tenant_ids: Sequence[str] | None = None
+) -> dict[str, TenantCounts]:
+    """Return how many users, appliances and jobs tenants have: those named, or all."""
+    chosen = list(session.scalars(select(Tenant.id))) if tenant_ids is None else tenant_ids
+    is_in_service = (Appliance.revoked_at.is_(None), Appliance.retired_at.is_(None))
+    users = _count_by_tenant(session, Membership.tenant_id, tenant_ids)
+    appliances = _count_by_tenant(session, Appliance.tenant_id, tenant_ids, *is_in_service)
+    jobs = _count_by_tenant(session, _JOBS.c.tenant_id, tenant_ids)
     return {
         tenant: TenantCounts(
             users=users.get(tenant, 0),
             appliances=appliances.get(tenant, 0),
             jobs=jobs.get(tenant, 0),
         )
-        for tenant in session.scalars(select(Tenant.id))
+        for tenant in chosen
     }
 
 
 def _count_by_tenant(
-    session: Session, tenant: _TenantColumn, *where: ColumnElement[bool]
+    session: Session,
+    tenant: _TenantColumn,
+    within: Sequence[str] | None,
+    *where: ColumnElement[bool],
 ) -> dict[str, int]:
-    statement = select(tenant, func.count()).where(tenant.is_not(None), *where).group_by(tenant)
+    conditions = [tenant.is_not(None) if within is None else tenant.in_(within), *where]
+    statement = select(tenant, func.count()).where(*conditions).group_by(tenant)
     return {row[0]: row[1] for row in session.execute(statement)}
 
 

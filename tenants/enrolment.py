@@ -1,74 +1,48 @@
-"""How an appliance joins a tenant: a one-time token is traded for the agent's own secret."""
+"""How an appliance joins a tenant: a one-time token is traded for the agent's own identity.
+
+The tokens are made in `tenants.enrolment_tokens`, and what an agent proves later with who it is, is
+in `tenants.agents`; both are offered here too.
+"""
 
 import re
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, UnauthenticatedError
 from core.ids import hash_secret, new_secret
-from tenants.models import Appliance, ApplianceState, EnrolmentToken, Tenant, TenantState
-from tenants.permissions import Permission
-from tenants.scope import Scope
+from tenants.agents import AGENT_PREFIX, authenticate_agent, give_secret, lock_appliance
+from tenants.certificates import revoke_identity
+from tenants.enrolment_tokens import (
+    ENROLMENT_PREFIX,
+    MAX_NAME_LENGTH,
+    MAX_USES,
+    create_enrolment_token,
+    spend_token,
+    text_faults,
+)
+from tenants.events import add_event
+from tenants.fencing import forget_instances
+from tenants.models import Appliance, ApplianceState, gpus_told
+from tenants.quotas import hold_place_for_appliance
+from tenants.roll import shut_out
 
-ENROLMENT_PREFIX = "vde"
-AGENT_PREFIX = "vda"
-MAX_NAME_LENGTH = 100
-MAX_USES = 10_000
+__all__ = [
+    "AGENT_PREFIX",
+    "ENROLMENT_PREFIX",
+    "MAX_NAME_LENGTH",
+    "MAX_USES",
+    "authenticate_agent",
+    "check_appliance_name",
+    "create_enrolment_token",
+    "enrol_appliance",
+]
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NAME_TRIES = 1000
-
-
-def create_enrolment_token(
-    session: Session,
-    scope: Scope,
-    *,
-    site: str = "",
-    region: str = "",
-    labels: dict[str, str] | None = None,
-    uses: int = 1,
-    lifetime: timedelta,
-    now: datetime,
-) -> tuple[EnrolmentToken, str]:
-    """Make a token for `uses` appliances of the scope's tenant; return it with its secret.
-
-    Args:
-        session: the database session.
-        scope: an admin of the tenant.
-        site: where the appliances stand; wins over what the agent says, as do the next two.
-        region: the site's region.
-        labels: free pairs for placement.
-        uses: how many appliances may join with it.
-        lifetime: how long it may be used.
-        now: the present instant.
-    """
-    scope.require(Permission.MANAGE_APPLIANCES)
-    tenant_id = scope.require_tenant()
-    errors = {}
-    if not 1 <= uses <= MAX_USES:
-        errors["uses"] = [f"uses is {uses}; give 1 to {MAX_USES}."]
-    if lifetime <= timedelta(0):
-        errors["lifetime"] = [f"The lifetime is {lifetime}; give a positive one."]
-    errors |= _text_faults(site=site, region=region)
-    if errors:
-        raise InvalidInputError("The enrolment token can't be made.", errors=errors)
-    secret = new_secret(ENROLMENT_PREFIX)
-    token = EnrolmentToken(
-        tenant_id=tenant_id,
-        secret_hash=hash_secret(secret),
-        site=site,
-        region=region,
-        labels=labels or {},
-        uses_left=uses,
-        created_at=now,
-        expires_at=now + lifetime,
-    )
-    session.add(token)
-    session.flush()
-    return token, secret
 
 
 def enrol_appliance(
@@ -82,18 +56,24 @@ def enrol_appliance(
     labels: dict[str, str] | None = None,
     now: datetime,
 ) -> tuple[Appliance, str]:
-    """Spend one use of a token; return the new appliance and its agent's secret.
+    """Spend one use of a token; return the appliance and its agent's secret.
 
-    A taken name gets a number, so that cloned hosts can join: `gpu-01` and `gpu-01-2`.
+    A taken name gets a number, so that cloned hosts can join: `gpu-01` and `gpu-01-2`. With a token
+    that was made for one appliance, that one gets a new identity and keeps its name and history.
 
     Raises:
-        UnauthenticatedError: the token is unknown, expired or used up, or the tenant suspended.
+        UnauthenticatedError: the token is of no use, or the tenant shut out.
         InvalidInputError: the name has other characters than host names have.
+        ConflictError: the tenant's quota of appliances or GPUs is reached; the token is not spent.
     """
-    errors = _appliance_name_faults(name) | _text_faults(site=site, region=region)
+    errors = _appliance_name_faults(name) | text_faults(site=site, region=region)
     if errors:
         raise InvalidInputError("The appliance can't be enrolled.", errors=errors)
-    token = _spend(session, secret, now=now)
+    token = spend_token(session, secret, now=now)
+    if token.appliance_id is not None:
+        return _enrol_again(session, token.appliance_id, inventory=inventory, now=now)
+    gpus = gpus_told(inventory)["gpu_count"]
+    hold_place_for_appliance(session, token.tenant_id, gpus=gpus)
     agent_secret = new_secret(AGENT_PREFIX)
     appliance = _insert_with_free_name(
         session,
@@ -109,28 +89,9 @@ def enrol_appliance(
             "enrolled_at": now,
         },
     )
+    details = {"token_id": token.id, "token_name": token.name}
+    add_event(session, appliance, "enrolled", "The appliance joined.", details=details, now=now)
     return appliance, agent_secret
-
-
-def authenticate_agent(session: Session, secret: str) -> Appliance:
-    """Return the appliance whose agent holds this secret.
-
-    Raises:
-        UnauthenticatedError: it is unknown or revoked, or its tenant is suspended.
-    """
-    appliance = session.scalar(
-        select(Appliance).where(Appliance.secret_hash == hash_secret(secret))
-    )
-    if appliance is None:
-        raise UnauthenticatedError(
-            "This agent token is unknown. Enrol the appliance again with a new enrolment token."
-        )
-    if appliance.revoked_at is not None:
-        raise UnauthenticatedError(
-            f"The appliance {appliance.name!r} was revoked. Enrol it again to bring it back."
-        )
-    _refuse_suspended(appliance.tenant)
-    return appliance
 
 
 def check_appliance_name(name: str) -> None:
@@ -140,35 +101,23 @@ def check_appliance_name(name: str) -> None:
         raise InvalidInputError(errors["name"][0], errors=errors)
 
 
-def _spend(session: Session, secret: str, *, now: datetime) -> EnrolmentToken:
-    # One guarded UPDATE: of two appliances that race for the last use, one gets it.
-    spent = session.execute(
-        update(EnrolmentToken)
-        .where(
-            EnrolmentToken.secret_hash == hash_secret(secret),
-            EnrolmentToken.uses_left > 0,
-            EnrolmentToken.expires_at > now,
-        )
-        .values(uses_left=EnrolmentToken.uses_left - 1)
-    )
-    if not spent.rowcount:  # type: ignore[attr-defined] # an UPDATE gives a CursorResult
+def _enrol_again(
+    session: Session, appliance_id: str, *, inventory: dict[str, Any], now: datetime
+) -> tuple[Appliance, str]:
+    appliance = lock_appliance(session, appliance_id)
+    if appliance.revoked_at is not None:
         raise UnauthenticatedError(
-            "This enrolment token is wrong, expired or used up. Ask an admin of the tenant for a "
-            "new one."
+            f"The appliance {appliance.name!r} was revoked for good. Enrol its host as a new one."
         )
-    token = session.scalars(
-        select(EnrolmentToken).where(EnrolmentToken.secret_hash == hash_secret(secret)),
-        execution_options={"populate_existing": True},
-    ).one()
-    _refuse_suspended(session.get_one(Tenant, token.tenant_id))
-    return token
-
-
-def _refuse_suspended(tenant: Tenant) -> None:
-    if tenant.state is TenantState.SUSPENDED:
-        raise UnauthenticatedError(
-            f"The tenant {tenant.name!r} is suspended. Ask the operator of the portal."
-        )
+    revoke_identity(session, appliance, reason="Enrolled again.", now=now)
+    secret = give_secret(appliance)
+    appliance.inventory = inventory
+    appliance.fenced_at = None
+    forget_instances(appliance)
+    message = "The appliance joined again, under a new identity."
+    add_event(session, appliance, "enrolled_again", message, now=now)
+    shut_out(session, appliance_id=appliance.id)
+    return appliance, secret
 
 
 def _insert_with_free_name(session: Session, name: str, *, values: dict[str, Any]) -> Appliance:
@@ -198,11 +147,3 @@ def _appliance_name_faults(name: str) -> dict[str, list[str]]:
         "underscores, the first a letter or digit. Give the host's name."
     )
     return {"name": [fault]}
-
-
-def _text_faults(**texts: str) -> dict[str, list[str]]:
-    return {
-        field: [f"{field} has {len(text)} characters; use at most {MAX_NAME_LENGTH}."]
-        for field, text in texts.items()
-        if len(text) > MAX_NAME_LENGTH
-    }

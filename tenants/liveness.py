@@ -2,24 +2,21 @@
 
 Silence is counted on the portal's clock since the last heartbeat was received. It is not death:
 only a *lost* appliance's jobs may be placed anew, and when a large share of the fleet falls silent
-together the portal suspects itself and calls nobody lost.
+together the portal suspects itself and calls nobody lost (the *brake*; see `tenants.outages`).
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from tenants.events import EventKind, add_event
+from tenants.life import in_service
 from tenants.models import Appliance, ApplianceState
-
-logger = logging.getLogger(__name__)
-
-# The brake: this many appliances and this share of the fleet fell silent together.
-BRAKE_COUNT = 5
-BRAKE_RATIO = 0.5
+from tenants.news import span_words
+from tenants.outages import Silence, hold_brake
 
 _S = ApplianceState
 TRANSITIONS: dict[ApplianceState, frozenset[ApplianceState]] = {
@@ -30,6 +27,8 @@ TRANSITIONS: dict[ApplianceState, frozenset[ApplianceState]] = {
     _S.LOST: frozenset({_S.ONLINE}),
 }
 _BY_SILENCE = (_S.ONLINE, _S.STALE, _S.UNREACHABLE, _S.LOST)
+_SILENT = frozenset({_S.UNREACHABLE, _S.LOST})
+_INSTANT = Appliance.enrolled_at.type
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,9 @@ def sweep_appliances(
     lost_after: timedelta,
     listening_since: datetime | None = None,
 ) -> list[ApplianceChange]:
-    """Move silent appliances on and return those that moved; revoked ones are left alone.
+    """Move silent appliances on and return those that moved.
+
+    Those that are revoked or retired are left alone.
 
     Args:
         session: the database session.
@@ -84,58 +85,69 @@ def sweep_appliances(
             is nobody's silence.
     """
     thresholds = Thresholds(stale_after, unreachable_after, lost_after)
-    statement = select(Appliance).where(Appliance.revoked_at.is_(None), Appliance.state != _S.LOST)
-    fleet = session.scalars(
-        statement.order_by(Appliance.id), execution_options={"populate_existing": True}
-    ).all()
+    quiet = _quiet(session, before=now - stale_after)
     planned = [
-        (a, next_state(a.state, _silence(a, now, listening_since), thresholds)) for a in fleet
+        (one, next_state(one.state, _silence(one, now, listening_since), thresholds))
+        for one in quiet
     ]
-    is_braked = _is_braked([after for _, after in planned])
+    silent = sum(after in _SILENT for _, after in planned)
+    is_held = hold_brake(session, Silence(silent, _fleet_count(session)), now=now)
     changes = []
-    for appliance, planned_state in planned:
-        after = _S.UNREACHABLE if is_braked and planned_state is _S.LOST else planned_state
-        change = _change(appliance, after)
-        if change.before is not after and _move(session, appliance, after):
-            changes.append(change)
-    if is_braked and changes:
-        logger.warning(
-            "More than half of the %d appliances are silent together: the portal or its network "
-            "may be at fault, so none is called lost until some are heard again.",
-            len(fleet),
-        )
+    for one, by_silence in planned:
+        after = _S.UNREACHABLE if is_held and by_silence is _S.LOST else by_silence
+        if one.state is not after and _move(session, one, after, now=now):
+            changes.append(ApplianceChange(one.id, one.tenant_id, one.name, one.state, after))
     return changes
 
 
-def _silence(appliance: Appliance, now: datetime, listening_since: datetime | None) -> timedelta:
-    heard_at = appliance.last_seen_at or appliance.enrolled_at
+@dataclass(frozen=True, slots=True)
+class _Quiet:
+    """An appliance that was not heard for a while."""
+
+    id: str
+    tenant_id: str
+    name: str
+    state: ApplianceState
+    last_seen_at: datetime | None
+    enrolled_at: datetime
+
+
+_FLEET = (in_service(), Appliance.state != _S.LOST)
+
+
+def _quiet(session: Session, *, before: datetime) -> Sequence[_Quiet]:
+    heard_at = func.coalesce(Appliance.last_seen_at, Appliance.enrolled_at, type_=_INSTANT)
+    statement = select(
+        Appliance.id, Appliance.tenant_id, Appliance.name, Appliance.state,
+        Appliance.last_seen_at, Appliance.enrolled_at,
+    ).where(*_FLEET, heard_at < before)  # fmt: skip
+    return [_Quiet(*row) for row in session.execute(statement.order_by(Appliance.id))]
+
+
+def _fleet_count(session: Session) -> int:
+    return session.scalar(select(func.count()).select_from(Appliance).where(*_FLEET)) or 0
+
+
+def _silence(one: _Quiet, now: datetime, listening_since: datetime | None) -> timedelta:
+    heard_at = one.last_seen_at or one.enrolled_at
     return now - max(heard_at, listening_since or heard_at)
 
 
-def _is_braked(after: Sequence[ApplianceState]) -> bool:
-    silent = sum(state in {_S.UNREACHABLE, _S.LOST} for state in after)
-    return silent >= BRAKE_COUNT and silent > BRAKE_RATIO * len(after)
-
-
-def _move(session: Session, appliance: Appliance, after: ApplianceState) -> bool:
+def _move(session: Session, one: _Quiet, after: ApplianceState, *, now: datetime) -> bool:
     # A heartbeat that came in between has changed the state or last_seen_at: it wins.
     moved = session.execute(
         update(Appliance)
         .where(
-            Appliance.id == appliance.id,
-            Appliance.state == appliance.state,
-            Appliance.last_seen_at.is_not_distinct_from(appliance.last_seen_at),
+            Appliance.id == one.id,
+            Appliance.state == one.state,
+            Appliance.last_seen_at.is_not_distinct_from(one.last_seen_at),
         )
         .values(state=after)
     )
-    return bool(moved.rowcount)  # type: ignore[attr-defined] # an UPDATE gives a CursorResult
-
-
-def _change(appliance: Appliance, after: ApplianceState) -> ApplianceChange:
-    return ApplianceChange(
-        appliance_id=appliance.id,
-        tenant_id=appliance.tenant_id,
-        name=appliance.name,
-        before=appliance.state,
-        after=after,
-    )
+    if not moved.rowcount:  # type: ignore[attr-defined] # an UPDATE gives a CursorResult
+        return False
+    silence = span_words(now - (one.last_seen_at or one.enrolled_at))
+    message = f"{after.value.capitalize()}: nothing was heard of it for {silence}."
+    details = {"before": one.state.value, "after": after.value}
+    add_event(session, one, EventKind.STATE, message, details=details, now=now)
+    return True

@@ -86,6 +86,15 @@ class Scope:
             "Ask an admin of your tenant."
         )
 
+    def require_unlimited(self) -> None:
+        """Raise `ForbiddenError` for an API token of few scopes: it must not widen itself."""
+        if self.token_scopes:
+            raise ForbiddenError(
+                f"This API token is limited to {', '.join(self.token_scopes)} and may not change "
+                "how its user signs in. Use a token without scopes, or the browser.",
+                code="token_scope",
+            )
+
     def require_tenant(self) -> str:
         """Return the tenant that a new object will belong to; the operator has none."""
         if self.tenant_id is None:

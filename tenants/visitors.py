@@ -25,6 +25,7 @@ class Visitor:
         tenant: where they are; None is the operator's view of all.
         via: their way in.
         credential_id: the login session or API token.
+        credential_name: what the API token is called.
         visit: set while an operator acts as the user, to help.
     """
 
@@ -33,6 +34,7 @@ class Visitor:
     tenant: Tenant | None
     via: Via
     credential_id: str | None = None
+    credential_name: str = ""
     visit: SupportVisit | None = None
 
 
@@ -42,6 +44,8 @@ def visitor_of(
     via: Via,
     tenant_id: str | None = None,
     credential_id: str | None = None,
+    credential_name: str = "",
+    visit: SupportVisit | None = None,
     token_scopes: tuple[str, ...] = (),
 ) -> Visitor | None:
     """Return a user at the door; None where they may not come in (any more)."""
@@ -63,4 +67,6 @@ def visitor_of(
         tenant=tenant,
         via=via,
         credential_id=credential_id,
+        credential_name=credential_name,
+        visit=visit,
     )

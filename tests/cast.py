@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from core.ids import hash_secret
+from core.secretbox import SecretBox
 from tenants.models import (
     Appliance,
     ApplianceState,
@@ -25,6 +26,8 @@ from tenants.scope import Scope
 
 PASSWORD = "correct horse battery"
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+# Secrets at rest, by a key of the tests.
+BOX = SecretBox(["dmVkZXR0ZS10ZXN0cy1rZXktb2YtMzItYnl0ZXMhISE="])
 
 
 class FrozenClock:

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+from argon2 import PasswordHasher
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
@@ -12,9 +14,23 @@ import core.leases as _leases  # noqa: F401
 import jobqueue.models as _jobqueue  # noqa: F401
 import tenants.models as _tenants  # noqa: F401
 from core.db import Base, SessionFactory, create_database_engine, create_session_factory
+from tenants import passwords
 from tests.cast import Cast, FrozenClock, make_cast
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store
+
+
+def pytest_configure() -> None:
+    """Keep the machine's speed out of it: judge properties by answers alone, hash quickly."""
+    hypothesis.settings.register_profile(
+        "vedette",
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        print_blob=True,
+    )
+    hypothesis.settings.load_profile("vedette")
+    # With the least work, for hundreds of tests sign in. Servers that tests start do all of it.
+    passwords._hasher = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)  # noqa: SLF001
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pathlib import Path
 import requests
 
 from cli.bootstrap import DEMO_PASSWORD, enrolment_secret, prepare_demo
-from cli.composition import open_database
+from cli.database import open_database
 from core.clock import utc_now
 from core.settings import ServerSettings
 from tests.fixtures.polling import eventually
@@ -110,7 +110,7 @@ def agent_of(house: House, *, home: Path, toml: str) -> Iterator[subprocess.Pope
 def api_token(house: House, email: str) -> str:
     """Return a new API token of one of the cast."""
     reply = requests.post(
-        f"{house.url}/api/v1/tokens", json={"name": "test"}, auth=(email, DEMO_PASSWORD), timeout=10
+        f"{house.url}/api/v1/tokens", json={"name": "test"}, auth=(email, DEMO_PASSWORD), timeout=60
     )
     assert reply.status_code == 201, reply.text
     return str(reply.json()["secret"])
@@ -118,6 +118,6 @@ def api_token(house: House, email: str) -> str:
 
 def _is_ready(house: House) -> bool:
     try:
-        return requests.get(f"{house.url}/health", timeout=1).ok
+        return requests.get(f"{house.url}/health", timeout=60).ok
     except requests.RequestException:
         return False

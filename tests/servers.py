@@ -4,7 +4,9 @@ A test that needs a server of a Debian package asks `require_program`: without t
 skipped, and the skip names the package (the gate refuses such skips).
 """
 
+import contextlib
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -14,14 +16,18 @@ from pathlib import Path
 
 import pytest
 
-STOP_SECONDS = 20
+STOP_SECONDS = 60
+# Below those that the kernel hands to clients: one of them could take the port before its server.
+PORTS = range(10_000, 16_000)
 
 
 def free_port() -> int:
     """Return a port of the loopback address that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def require_program(name: str, *, package: str) -> str:

@@ -69,9 +69,16 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Points on their way together, by shape; several blocks may have one shape."""
+    """Points on their way together, by shape; several blocks may have one shape.
+
+    Attributes:
+        blocks: the points.
+        is_stamped: whether the identity tags among theirs are proved; else they are a claim of the
+            sender's, and not kept.
+    """
 
     blocks: tuple[Block, ...]
+    is_stamped: bool = False
 
     @classmethod
     def of(cls, points: Iterable[Point]) -> "Batch":
@@ -105,7 +112,7 @@ class Batch:
         if not positions:
             return self
         kept = (block.without(positions) for block in self.blocks)
-        return Batch(tuple(block for block in kept if len(block)))
+        return Batch(tuple(block for block in kept if len(block)), self.is_stamped)
 
 
 def _block(some: Sequence[tuple[int, Point]]) -> Block:

@@ -81,10 +81,11 @@ def _holds_stand_in(text: str) -> bool:
 
 def _with_stand_ins(text: str) -> str | None:
     """Return the text with its escapes replaced; None where it holds such characters already."""
+    if _holds_stand_in(text):
+        return None
     for escape, stand_in in _STAND_INS:
-        if stand_in in text:
-            return None
-        text = text.replace(escape, stand_in)
+        if "\\" in text:
+            text = text.replace(escape, stand_in)
     return text
 
 

@@ -8,7 +8,9 @@ Source: DDSketch (Masson, Rim, Lee, VLDB 2019).
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 ACCURACY_RATIO = 0.01
 GAMMA = (1 + ACCURACY_RATIO) / (1 - ACCURACY_RATIO)
@@ -66,17 +68,17 @@ def quantile(sketch: Mapping[int, int], q: float) -> float | None:
 
     For values of one sign it is within 1 % of the exact one.
     """
-    rank = q * (sum(sketch.values()) - 1)
+    keys = sorted(sketch)
+    return quantile_of_buckets(keys, [sketch[key] for key in keys], q)
+
+
+def quantile_of_buckets(keys: Sequence[int], counts: Iterable[int], q: float) -> float | None:
+    """Return the same of a sketch's keys in order, and the count of each."""
+    passed = list(accumulate(counts))
+    rank = q * (passed[-1] - 1) if passed else -1
     if rank < 0:
         return None
-    low, high = (value_of(_key_at(sketch, whole(rank))) for whole in (math.floor, math.ceil))
+    low, high = (
+        value_of(keys[bisect_right(passed, whole)]) for whole in (math.floor(rank), math.ceil(rank))
+    )
     return low + (high - low) * (rank - math.floor(rank))
-
-
-def _key_at(sketch: Mapping[int, int], rank: int) -> int:
-    passed = 0
-    for key in sorted(sketch):
-        passed += sketch[key]
-        if passed > rank:
-            return key
-    return max(sketch)

@@ -73,11 +73,16 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatestQuery:
-    """The newest value of some fields in each group, no older than `since_ns`."""
+    """The newest value of some fields in each group, of the samples in `[since_ns, until_ns)`.
+
+    A sender whose clock is ahead writes samples of the future, which would hide those of now:
+    whoever shows the present gives `until_ns`. None is no bound.
+    """
 
     measurement: str
     fields: tuple[str, ...]
     since_ns: int
+    until_ns: int | None = None
     tenants: tuple[str, ...] | None
     filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     group_by: tuple[str, ...] = IDENTITY_TAGS
@@ -85,7 +90,7 @@ class LatestQuery:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """The newest values of one group; a field never written since `since_ns` is left out."""
+    """The newest values of one group; a field never written in the query's span is left out."""
 
     tags: Mapping[str, str]
     time_ns: int
@@ -101,6 +106,20 @@ class ScanQuery:
     end_ns: int
     tenants: tuple[str, ...] | None
     filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where the points of a scan lie, `[start_ns, end_ns)`, and how many they are.
+
+    `is_exact` is False where the store can't count points, only the values of each field: `points`
+    is then a lower bound, short of points that lack what others of their series have.
+    """
+
+    start_ns: int
+    end_ns: int
+    points: int
+    is_exact: bool = True
 
 
 class Resolution(StrEnum):
@@ -147,14 +166,23 @@ class Store(Protocol):
         Positions count anew in each batch. For export and for moving to another store.
         """
 
+    def extent(self, query: ScanQuery) -> Extent | None:
+        """Return the extent of what a scan would yield; None where that is nothing."""
+
     def measurements(self, *, tenants: tuple[str, ...] | None) -> list[str]:
-        """Return the names of the measurements with samples of these tenants, sorted."""
+        """Return the names of the measurements with samples of these tenants, sorted.
 
-    def fields(self, measurement: str) -> dict[str, str]:
-        """Return field name to type: `float`, `integer`, `boolean` or `string`."""
+        This list and the next three know what roll-ups hold, long after the samples have expired.
+        """
 
-    def tags(self, measurement: str) -> list[str]:
-        """Return the names of the measurement's tags, identity tags first, then sorted."""
+    def fields(self, measurement: str, *, tenants: tuple[str, ...] | None) -> dict[str, str]:
+        """Return name to type of the fields with values of these tenants, sorted.
+
+        A type is `float`, `integer`, `boolean` or `string`.
+        """
+
+    def tags(self, measurement: str, *, tenants: tuple[str, ...] | None) -> list[str]:
+        """Return the names of the tags of these tenants' samples, identity tags first."""
 
     def tag_values(
         self, measurement: str, tag: str, *, tenants: tuple[str, ...] | None
@@ -162,7 +190,10 @@ class Store(Protocol):
         """Return the distinct values of a tag, sorted."""
 
     def delete_tenant(self, tenant: str) -> None:
-        """Delete every sample of a tenant."""
+        """Delete every sample of a tenant that was submitted before this call.
+
+        Writes of others are taken meanwhile. A deletion that was cut short is completed by another.
+        """
 
     def delete_before(self, before_ns: int, *, resolution: Resolution = Resolution.RAW) -> None:
         """Delete every sample of a resolution that is older than `before_ns`: retention."""

@@ -92,11 +92,16 @@ class WriteQueue:
             if not self._is_gathering or self._is_complete():
                 self._changed.notify()
 
-    def take(self) -> list[Submission] | Chore | None:
-        """Wait for work and return it; None when the queue is closed and empty."""
+    def take(self, *, seconds: float | None = None) -> list[Submission] | Chore | None:
+        """Wait for work and return it; None when the queue is closed and empty.
+
+        Args:
+            seconds: return an empty group when there was no work for about so long.
+        """
         with self._changed:
             while not self._items and not self._is_closed:
-                self._changed.wait()
+                if not self._changed.wait(seconds):
+                    return []
             if not self._items:
                 return None
             self._gather()

@@ -97,9 +97,9 @@ class Person:
         if self._client is None:
             with requests.Session() as session:
                 session.auth = self._login
-                token = call_portal(
-                    session, "POST", f"{self._url}/api/v1/tokens", json={"name": "demo at work"}
-                )
+                # Every start of the demo takes the place of the one before.
+                body = {"name": "demo at work", "is_replacing": True}
+                token = call_portal(session, "POST", f"{self._url}/api/v1/tokens", json=body)
             self._client = PortalClient(Credentials(self._url, token["secret"]))
         return self._client
 

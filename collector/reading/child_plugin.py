@@ -1,6 +1,5 @@
 """A plugin that is read in a child process, and in the agent itself where it needs no child."""
 
-import time
 from collections.abc import Iterable
 from datetime import datetime
 from typing import cast
@@ -19,7 +18,7 @@ from collector.reading.child_wire import (
     Restart,
     Unavailable,
 )
-from collector.reading.readers import PluginPlan
+from collector.reading.readers import CHILD_START_SECONDS, PluginPlan
 from core.clock import to_ns
 from plugins.base import (
     ChoosesChild,
@@ -38,9 +37,18 @@ class ChildPlugin:
 
     Args:
         child: shared by all plugins of that child, and by one thread.
+        start_limit_seconds: how long a fresh child may take until the plugin is ready in it; the
+            plugin's own time limit is for readings alone.
     """
 
-    def __init__(self, plan: PluginPlan, context: PluginContext, child: ChildProcess) -> None:
+    def __init__(
+        self,
+        plan: PluginPlan,
+        context: PluginContext,
+        child: ChildProcess,
+        *,
+        start_limit_seconds: float = CHILD_START_SECONDS,
+    ) -> None:
         self.name = plan.name
         self.config_class = plan.plugin_class.config_class
         self.traits = plan.plugin_class.traits
@@ -48,6 +56,7 @@ class ChildPlugin:
         self._plan = plan
         self._context = context
         self._child = child
+        self._start_limit_seconds = start_limit_seconds
         self._incarnation = 0
         self._local: Plugin | None = None
 
@@ -56,16 +65,15 @@ class ChildPlugin:
 
         Raises:
             PluginUnavailableError: there is nothing to read here.
-            ReadingTimedOutError: the child was killed.
+            ReadingTimedOutError: the start or the reading took too long; the child was killed.
             PluginError: the reading failed, or the child died.
         """
         if not self._child.is_running and not self._needs_child():
             return self._read_here(now)
-        deadline = time.monotonic() + self._plan.time_limit_seconds
         self._child.start()
         if self._incarnation != self._child.incarnation:
             self._close_local()
-            self._ask(self._configuration(), deadline)
+            self._ask(self._configuration(), timeout_seconds=self._start_limit_seconds)
             self._incarnation = self._child.incarnation
         context = self._context
         request = Gather(
@@ -74,7 +82,7 @@ class ChildPlugin:
             job_of_gpu=dict(context.job_of_gpu()),
             job_of_container=dict(context.job_of_container()),
         )
-        reply = self._ask(request, deadline)
+        reply = self._ask(request, timeout_seconds=self._plan.time_limit_seconds)
         if not isinstance(reply, Gathered):
             raise PluginError("its child process gave an answer to another question")
         if reply.inventory is not None:
@@ -87,7 +95,7 @@ class ChildPlugin:
         if self._incarnation == self._child.incarnation and self._child.is_running:
             self._incarnation = 0
             try:
-                self._ask(Close(plugin=self.name), time.monotonic() + CLOSE_SECONDS)
+                self._ask(Close(plugin=self.name), timeout_seconds=CLOSE_SECONDS)
             except PluginError:
                 return  # the child is gone: nothing is open any more
 
@@ -119,9 +127,8 @@ class ChildPlugin:
             docker_url=self._context.docker_url,
         )
 
-    def _ask(self, request: Request, deadline: float) -> Reply:
-        left_seconds = max(0.0, deadline - time.monotonic())
-        reply = self._child.ask(request, timeout_seconds=left_seconds)
+    def _ask(self, request: Request, *, timeout_seconds: float) -> Reply:
+        reply = self._child.ask(request, timeout_seconds=timeout_seconds)
         match reply:
             case Unavailable(message=message):
                 raise PluginUnavailableError(message)

@@ -9,7 +9,7 @@ from threading import Thread
 from collector.errors import ReadingTimedOutError
 from collector.reading.child_plugin import ChildPlugin
 from collector.reading.child_process import ChildProcess
-from collector.reading.readers import CHILD_GRACE_SECONDS, PluginPlan
+from collector.reading.readers import PluginPlan
 from core.clock import Clock
 from plugins.base import MetricKind, Plugin, PluginContext
 from timeseries.points import Point
@@ -125,9 +125,7 @@ def _read(opened: _Opened, workers: dict[str, _Worker], clock: Clock) -> OneRead
     plan = opened.plan
     worker = workers.get(plan.lane) or _Worker()
     workers[plan.lane] = worker
-    grace_seconds = CHILD_GRACE_SECONDS if plan.child else 0.0
-    timeout_seconds = plan.time_limit_seconds + grace_seconds
-    reading = worker.do(lambda: opened.read(clock), timeout_seconds=timeout_seconds)
+    reading = worker.do(lambda: opened.read(clock), timeout_seconds=plan.watch_limit_seconds)
     if reading is not None:
         return reading
     opened.is_stuck = True

@@ -17,7 +17,9 @@ log = logging.getLogger(__name__)
 
 SLOW_GATHER_SECONDS = 2.0
 REPORT_EVERY_SECONDS = 60.0
-# A child process that passes the limit is killed; only where that takes long is its lane stuck.
+# Interpreter, imports and the plugin's own start, on a host whose processors are all busy.
+CHILD_START_SECONDS = 30.0
+# A child process that passes a limit is killed; only where that takes long is its lane stuck.
 CHILD_GRACE_SECONDS = 5.0
 
 
@@ -38,6 +40,12 @@ class PluginPlan:
     def lane(self) -> str:
         """Which thread reads it: all plugins of a lane are read by one, in turn."""
         return self.child or (f"own {self.name}" if self.own_thread else "")
+
+    @property
+    def watch_limit_seconds(self) -> float:
+        """After how long the thread that reads it is taken to hang."""
+        child_seconds = CHILD_START_SECONDS + CHILD_GRACE_SECONDS if self.child else 0.0
+        return self.time_limit_seconds + child_seconds
 
     def is_same_plugin(self, other: "PluginPlan") -> bool:
         """Whether the plugin can go on as it is; only when it is read may differ."""
@@ -98,7 +106,7 @@ class PluginReader:
     @property
     def watch_limit_seconds(self) -> float:
         """After how long the thread that reads it is taken to hang."""
-        return self.plan.time_limit_seconds + (CHILD_GRACE_SECONDS if self.plan.child else 0.0)
+        return self.plan.watch_limit_seconds
 
     @property
     def is_new(self) -> bool:

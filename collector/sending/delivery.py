@@ -2,13 +2,13 @@
 
 import os
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
 from collector.buffering.buffer import DiskBuffer
 from collector.config import AgentConfig
 from collector.identity import Identity
+from collector.own_certificate import CERTIFICATE_NAME, OwnCertificate
 from collector.sending.addresses import PortalAddresses
 from collector.sending.probes import AccessPointProber
 from collector.sending.sender import Sender
@@ -28,6 +28,7 @@ class Delivery:
     Attributes:
         addresses: the access points, which link and sender share.
         tls: trust and client certificate, which they share too.
+        certificate: what the portal gave to show.
         sender: drains the buffer.
         prober: asks the access points; None where there is only one.
     """
@@ -36,6 +37,7 @@ class Delivery:
     tls: TLSContexts
     sender: Sender
     prober: AccessPointProber | None
+    certificate: OwnCertificate
 
 
 def build_buffer(config: AgentConfig, *, clock: Clock) -> DiskBuffer:
@@ -66,13 +68,13 @@ def build_delivery(
         clock: the time.
         random: jitter of the waits.
     """
-    tls = build_tls(config)
+    tls, certificate = build_tls(config), OwnCertificate(config.data_dir)
     urls = config.portal_urls if config.influxdb is None else [config.influxdb.url]
     addresses = PortalAddresses(urls)
     sender = Sender(
         buffer,
         addresses,
-        _build_target(config, identity, tls=tls, environ=os.environ),
+        _build_target(config, identity, tls=tls, certificate=certificate),
         clock=clock,
         undeliverable=UndeliverableLines(config.data_dir / UNDELIVERABLE_NAME),
         random=random,
@@ -81,18 +83,23 @@ def build_delivery(
     if len(addresses) > 1:
         timeout_seconds = config.request_timeout_seconds
         prober = AccessPointProber(addresses, tls=tls, timeout_seconds=timeout_seconds)
-    return Delivery(addresses, tls, sender, prober)
+    return Delivery(addresses, tls, sender, prober, certificate)
 
 
 def build_tls(config: AgentConfig) -> TLSContexts:
     """Return whom the configuration trusts and what certificate it shows."""
+    own_file = config.data_dir / CERTIFICATE_NAME if config.influxdb is None else None
     return TLSContexts(
-        TLSFiles(config.ca_file, config.client_certificate_file, config.client_key_file)
+        TLSFiles(config.ca_file, config.client_certificate_file, config.client_key_file, own_file)
     )
 
 
 def _build_target(
-    config: AgentConfig, identity: Identity | None, *, tls: TLSContexts, environ: Mapping[str, str]
+    config: AgentConfig,
+    identity: Identity | None,
+    *,
+    tls: TLSContexts,
+    certificate: OwnCertificate,
 ) -> WriteTarget:
     if config.influxdb is not None:
         return InfluxDBTarget(
@@ -100,11 +107,12 @@ def _build_target(
             appliance=config.name or socket.gethostname(),
             tls=tls,
             timeout_seconds=config.request_timeout_seconds,
-            environ=environ,
+            environ=os.environ,
         )
     return APITarget(
         token=identity.agent_token if identity is not None else "",
         tls=tls,
         timeout_seconds=config.request_timeout_seconds,
-        environ=environ,
+        environ=os.environ,
+        is_token_needed=lambda url: not certificate.is_enough_for(url),
     )

@@ -8,6 +8,7 @@ import msgspec
 import urllib3
 
 from collector.errors import PortalRefusedError, PortalUnreachableError
+from collector.own_certificate import OwnCertificate
 from collector.sending.addresses import PortalAddresses
 from collector.sending.answers import is_web_page, retry_after_seconds, root_cause, sentence_of
 from collector.sending.connections import Connections, HTTPFailure
@@ -18,13 +19,16 @@ from jobqueue.executors.wire import (
     EnrolReply,
     EnrolRequest,
     Heartbeat,
+    IssuedCertificate,
     LogAck,
     ObservedReport,
+    RenewalRequest,
 )
 
 T = TypeVar("T")
 
 OVERLOADED = frozenset({429, 502, 503, 504})
+UNAUTHENTICATED = 401
 NO_NEWS = frozenset({204, 304})
 SUCCESS = range(200, 300)
 ANSWER_SLACK_SECONDS = 10.0
@@ -47,8 +51,10 @@ class PortalLink:
         agent_token: str = "",
         timeout_seconds: float = 10.0,
         tls: TLSContexts | None = None,
+        certificate: OwnCertificate | None = None,
         clock: Clock = utc_now,
     ) -> None:
+        self._certificate = certificate
         self._addresses = addresses
         self._timeout_seconds = timeout_seconds
         self._clock = clock
@@ -58,6 +64,10 @@ class PortalLink:
     def enroll(self, request: EnrolRequest) -> EnrolReply:
         """Trade a one-time token for an identity."""
         return _decode(*self._post("/agent/v1/enroll", request), EnrolReply)
+
+    def renew(self, request: RenewalRequest) -> IssuedCertificate:
+        """Trade the present certificate, or the secret, for a new certificate."""
+        return _decode(*self._post("/agent/v1/certificate", request), IssuedCertificate)
 
     def heartbeat(self, beat: Heartbeat) -> None:
         """Say that this appliance is alive, and what it has."""
@@ -109,7 +119,7 @@ class PortalLink:
                     method,
                     f"{url}{path}",
                     body=body,
-                    headers={**self._headers, **(headers or {})},
+                    headers={**self._proof(url), **(headers or {})},
                     timeout_seconds=(
                         self._timeout_seconds,
                         timeout_seconds or self._timeout_seconds,
@@ -126,11 +136,17 @@ class PortalLink:
             f"The portal at {url} does not answer: {root_cause(failure)}."
         ) from failure
 
+    def _proof(self, url: str) -> Mapping[str, str]:
+        is_enough = self._certificate is not None and self._certificate.is_enough_for(url)
+        return {} if is_enough else self._headers
+
     def _check(self, response: urllib3.BaseHTTPResponse, address: str) -> None:
         if response.status in SUCCESS or response.status in NO_NEWS:
             return
         sentence = sentence_of(response.data, otherwise=response.reason or "")
         message = f"{address} answered {response.status}: {sentence}"
+        if response.status == UNAUTHENTICATED and self._certificate is not None:
+            self._certificate.doubt()
         if response.status in OVERLOADED:
             asked = retry_after_seconds(response.headers.get("Retry-After"), now=self._clock())
             raise PortalUnreachableError(message, retry_after_seconds=asked)

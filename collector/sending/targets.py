@@ -72,7 +72,9 @@ class APITarget:
         tls: TLSContexts | None = None,
         timeout_seconds: float = 10.0,
         environ: Mapping[str, str] | None = None,
+        is_token_needed: Callable[[str], bool] = lambda _url: True,
     ) -> None:
+        self._is_token_needed = is_token_needed
         self._token = token
         self._bucket = bucket
         self._organisation = organisation
@@ -108,7 +110,7 @@ class APITarget:
         proxy = proxy_for(url, self._environ)
         settings = WriteClientSettings(
             url=url,
-            authorization=f"Token {self._token}" if self._token else "",
+            authorization=self._authorization(url),
             timeout_seconds=self._timeout_seconds,
             tls=self._tls.current() if url.startswith("https:") else None,
             proxy=proxy,
@@ -118,6 +120,9 @@ class APITarget:
             self.close()
             self._client, self._settings = InfluxWriteClient(settings), settings
         return self._client
+
+    def _authorization(self, url: str) -> str:
+        return f"Token {self._token}" if self._token and self._is_token_needed(url) else ""
 
 
 class DatabaseTarget:

@@ -24,17 +24,29 @@ class TLSFiles:
         ca_file: trusted authorities, in place of the system's.
         certificate_file: the client certificate with its chain.
         key_file: its key; None when the certificate's file holds it too.
+        own_file: certificate and key that the portal gives, shown from when they are there and
+            where no other is named.
     """
 
     ca_file: Path | None = None
     certificate_file: Path | None = None
     key_file: Path | None = None
+    own_file: Path | None = None
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """The files that are given."""
         given = (self.ca_file, self.certificate_file, self.key_file)
         return tuple(path for path in given if path is not None)
+
+    @property
+    def present(self) -> "TLSFiles":
+        """These files as they are at present: the portal's certificate is in use, or not there."""
+        if self.own_file is None:
+            return self
+        if self.certificate_file is None and self.own_file.exists():
+            return TLSFiles(self.ca_file, self.own_file)
+        return TLSFiles(self.ca_file, self.certificate_file, self.key_file)
 
 
 class TLSContexts:
@@ -56,12 +68,13 @@ class TLSContexts:
             OSError: a file can't be used, and never could (`ssl.SSLError` is one too).
         """
         with self._lock:
-            if self._context is not None and not self._files.paths:
+            files = self._files.present
+            if self._context is not None and not files.paths and not self._stamp:
                 return self._context
             try:
-                stamp = _stamp(self._files)
+                stamp = _stamp(files)
                 if self._context is None or stamp != self._stamp:
-                    self._context, self._stamp = make_context(self._files), stamp
+                    self._context, self._stamp = make_context(files), stamp
             except OSError as error:
                 if self._context is None:
                     raise

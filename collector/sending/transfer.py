@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import urllib3
 
+from collector.own_certificate import OwnCertificate
 from collector.sending.addresses import PortalAddresses
 from collector.sending.answers import root_cause, sentence_of
 from collector.sending.connections import Connections, HTTPFailure
@@ -26,6 +27,7 @@ class PortalTransfer:
         agent_token: this appliance's secret.
         timeout_seconds: how long the line may stand still.
         tls: whom to trust and what to show.
+        certificate: what the portal gave to show; it may make the secret needless.
     """
 
     def __init__(
@@ -35,10 +37,12 @@ class PortalTransfer:
         agent_token: str,
         timeout_seconds: float = 10.0,
         tls: TLSContexts | None = None,
+        certificate: OwnCertificate | None = None,
     ) -> None:
+        self._certificate = certificate
         self._addresses = addresses
         self._timeout = urllib3.Timeout(connect=timeout_seconds, read=timeout_seconds)
-        self._headers = {"Authorization": f"Bearer {agent_token}", "Accept-Encoding": "identity"}
+        self._proof = {"Authorization": f"Bearer {agent_token}"}
         self._connections = Connections(tls)
 
     def download(self, size_bytes: int) -> None:
@@ -84,7 +88,7 @@ class PortalTransfer:
                 method,
                 url,
                 body=body,
-                headers={**self._headers, **(headers or {})},
+                headers={**self._headers_for(url), **(headers or {})},
                 timeout=self._timeout,
                 retries=False,
                 redirect=False,
@@ -100,6 +104,12 @@ class PortalTransfer:
                 f"{self._addresses.current} does not answer: {root_cause(error)}"
             ) from error
         return received_bytes
+
+    def _headers_for(self, url: str) -> Mapping[str, str]:
+        plain = {"Accept-Encoding": "identity"}
+        if self._certificate is not None and self._certificate.is_enough_for(url):
+            return plain
+        return plain | self._proof
 
 
 def _noise(size_bytes: int) -> Iterator[bytes]:

@@ -81,3 +81,21 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     }
   };
 })();
+
+// Dash calls its radio buttons options of a listbox, and then nests focusable inputs in them, which
+// screen readers skip. As the plain inputs in their labels that they are, they are read well.
+function plainRadios() {
+  for (const list of document.querySelectorAll(".dash-radioitems[role]")) {
+    list.removeAttribute("role");
+  }
+  for (const option of document.querySelectorAll(".dash-radioitems > [role], .dash-radioitems > [aria-selected]")) {
+    option.removeAttribute("role");
+    option.removeAttribute("aria-selected");
+  }
+}
+
+new MutationObserver(plainRadios).observe(document.documentElement, {
+  subtree: true,
+  childList: true,
+  attributeFilter: ["role", "aria-selected"],
+});

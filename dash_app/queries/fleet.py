@@ -22,6 +22,7 @@ from jobqueue.executors.health import GPUHealth, HealthState
 from jobqueue.models import Attempt, Job
 from jobqueue.service import gpu_holders, job_counts
 from jobqueue.states import HOLDING, JobState
+from tenants.life import LifeState, in_service, life_of
 from tenants.models import Appliance, ApplianceState
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Latest, Store
@@ -66,6 +67,7 @@ class ApplianceCard:
     tenant_name: str
     site: str
     state: ApplianceState
+    life: LifeState
     is_drained: bool
     health: HealthState | None = None
     appliance_class: str = ""
@@ -123,7 +125,7 @@ class _Readings:
 
 def fleet(session: Session, store: Store, scope: Scope, *, span: Span) -> Fleet:
     """Return the fleet of a scope: one question per measurement, whatever the fleet's size."""
-    statement = select(Appliance).where(Appliance.revoked_at.is_(None)).order_by(Appliance.name)
+    statement = select(Appliance).where(in_service()).order_by(Appliance.name)
     appliances = session.scalars(scope.select(statement, Appliance)).unique().all()
     telemetry = Telemetry(store, scope, span)
     readings = _readings(session, telemetry, scope)
@@ -217,6 +219,7 @@ def _card(appliance: Appliance, readings: _Readings) -> ApplianceCard:
         tenant_name=appliance.tenant.name,
         site=appliance.site,
         state=appliance.state,
+        life=life_of(appliance),
         is_drained=appliance.drained_at is not None,
         health=health.told.state if health.told else None,
         appliance_class=health.told.appliance_class if health.told else "",

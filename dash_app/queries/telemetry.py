@@ -65,6 +65,7 @@ class Telemetry:
             measurement=measurement,
             fields=fields,
             since_ns=self.span.end_ns - FRESH_SECONDS * NS_PER_SECOND,
+            until_ns=self.span.end_ns + 1,
             tenants=self.scope.tenants,
             filters=self.filters,
             group_by=group_by,

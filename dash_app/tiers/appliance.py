@@ -20,6 +20,7 @@ from dash_app.queries.telemetry import number
 from dash_app.routes import PREFIX, gpu_path, job_path
 from dash_app.timerange import Controls
 from jobqueue.executors.health import GPUHealth, HealthState
+from tenants.life import LifeState, life_of
 from tenants.models import Appliance, ApplianceState
 
 # Key to title, in reading order.
@@ -126,7 +127,7 @@ def register(app: Dash, context: Context) -> None:
 
 def header(found: Appliance, *, now: datetime) -> list[Any]:
     """Return the line that says what and how an appliance is, with the way to its page."""
-    inventory, told = found.inventory, health_of(found).told
+    inventory, told, life = found.inventory, health_of(found).told, life_of(found)
     facts = [
         found.site,
         found.region,
@@ -140,10 +141,10 @@ def header(found: Appliance, *, now: datetime) -> list[Any]:
     ]
     return [
         html.Span(
-            [components.state_dot(found.state), html.Strong(found.state.value.capitalize())],
+            [components.state_dot(life), html.Strong(life.value.capitalize())],
             className="vdd-state",
         ),
-        badge("drained") if found.drained_at else None,
+        badge("drained") if found.drained_at and life is not LifeState.DRAINED else None,
         health_badge(told.state) if told else badge("health unknown"),
         badge(told.appliance_class) if told and told.appliance_class else None,
         html.Span(_seen(found, now), className="vdd-muted"),

@@ -19,6 +19,7 @@ from dash_app.queries.fleet import ApplianceCard, Fleet, FleetTotals, GPUTile, f
 from dash_app.routes import PREFIX, appliance_path, gpu_path
 from dash_app.timerange import Controls, Span
 from jobqueue.executors.health import HealthState
+from tenants.life import LifeState
 from tenants.models import ApplianceState
 from tenants.scope import Scope
 
@@ -30,6 +31,7 @@ STATES = ({"label": "All", "value": "all"}, {"label": "Online", "value": "online
 SORTS = ({"label": "Name", "value": "name"}, {"label": "GPU use", "value": "gpu"},
          {"label": "State", "value": "state"}, {"label": "Health", "value": "health"})  # fmt: skip
 _ILLNESS = {HealthState.FAILED: 0, HealthState.DEGRADED: 1, None: 2, HealthState.HEALTHY: 3}
+_WORST = frozenset({LifeState.LOST, LifeState.FENCED})
 _SEVERITY = {
     ApplianceState.LOST: 0, ApplianceState.UNREACHABLE: 1, ApplianceState.STALE: 2,
     ApplianceState.ENROLLED: 3, ApplianceState.ONLINE: 4,
@@ -117,7 +119,7 @@ def chosen(cards: Sequence[ApplianceCard], choice: Choice) -> list[ApplianceCard
 
 def _haystack(card: ApplianceCard) -> str:
     jobs = " ".join(tile.job_name for tile in card.gpus)
-    return f"{card.name} {card.site} {card.state} {card.tenant_name} {jobs}".casefold()
+    return f"{card.name} {card.site} {card.life} {card.tenant_name} {jobs}".casefold()
 
 
 def _rank(card: ApplianceCard, sort: str) -> tuple[float, str]:
@@ -266,7 +268,7 @@ def _card(card: ApplianceCard, search: str) -> Any:  # noqa: ANN401 - a Dash com
         [
             html.Div(
                 [
-                    components.state_dot(card.state),
+                    components.state_dot(card.life),
                     dcc.Link(card.name, href=f"{path}{search}", className="vdd-card-name"),
                     html.Span(card.site, className="vdd-card-site", title=card.appliance_class),
                     html.Span(_badges(card), className="vdd-card-badges"),
@@ -291,11 +293,11 @@ def _card(card: ApplianceCard, search: str) -> Any:  # noqa: ANN401 - a Dash com
 
 def _badges(card: ApplianceCard) -> list[Any]:
     badges = [found] if (found := health_badge(card.health)) else []
-    if card.state is not ApplianceState.ONLINE:
-        tone = "danger" if card.state is ApplianceState.LOST else "warning"
-        badges.append(badge(card.state.value, tone=tone))
+    if card.life not in {LifeState.ONLINE, LifeState.DRAINED}:
+        tone = "danger" if card.life in _WORST else "warning"
+        badges.append(badge(card.life.value, tone=tone))
     if card.is_drained:
-        badges.append(badge("drained"))
+        badges.append(badge(LifeState.DRAINED.value))
     if card.running_jobs:
         jobs = "1 job" if card.running_jobs == 1 else f"{card.running_jobs} jobs"
         badges.append(badge(jobs, tone="primary"))

@@ -74,12 +74,14 @@ class NICInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """What an appliance has; without `executors` it takes no jobs and only sends telemetry.
 
-    `cpu_count` counts hardware threads, `cpu_core_count` cores.
+    `cpu_count` counts hardware threads, `cpu_core_count` cores. `boot_id` is another after each
+    start of the host.
     """
 
     hostname: str
     os: str = ""
     kernel: str = ""
+    boot_id: str = ""
     vendor: str = ""
     product: str = ""
     serial: str = ""
@@ -98,7 +100,10 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnrolRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """POST /agent/v1/enroll: trade a one-time token for an identity."""
+    """POST /agent/v1/enroll: trade a one-time token for an identity.
+
+    `csr` is a certificate signing request in PEM form; its key never leaves the appliance.
+    """
 
     token: str
     name: str
@@ -106,6 +111,26 @@ class EnrolRequest(msgspec.Struct, frozen=True, kw_only=True):
     site: str = ""
     region: str = ""
     labels: dict[str, str] = {}
+    csr: str = ""
+
+
+class IssuedCertificate(msgspec.Struct, frozen=True, kw_only=True):
+    """A client certificate and the authorities that the portal signs them with, in PEM form.
+
+    With `is_enough` the certificate alone proves to this portal who its holder is: the secret need
+    not be sent where the certificate is shown. It is good for `lifetime_seconds` from now.
+    """
+
+    certificate: str
+    authorities: str
+    lifetime_seconds: float
+    is_enough: bool = False
+
+
+class RenewalRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /agent/v1/certificate: trade the present certificate, or the secret, for a new one."""
+
+    csr: str
 
 
 class EnrolReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,10 +139,14 @@ class EnrolReply(msgspec.Struct, frozen=True, kw_only=True):
     appliance_id: str
     tenant_id: str
     agent_token: str
+    certificate: IssuedCertificate | None = None
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """POST /agent/v1/heartbeat: alive, with what is here. Sent every 10 s and after a change."""
+    """POST /agent/v1/heartbeat: alive, with what is here. Sent every 10 s and after a change.
+
+    `instance_id` is made anew by each run of the agent: two that take turns share an identity.
+    """
 
     agent_version: str
     sent_at_ns: int
@@ -125,6 +154,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     buffered_points: int = 0
     dropped_points: int = 0
     health: ApplianceHealth | None = None
+    instance_id: str = ""
 
 
 class DesiredState(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,6 +36,7 @@ class HostFacts:
     hostname: str
     os: str
     kernel: str
+    boot_id: str
     vendor: str
     product: str
     serial: str
@@ -56,6 +57,7 @@ def read_facts(*, proc: Path, sys: Path) -> HostFacts:
         hostname=read_text(kernel / "hostname") or platform.node(),
         os=_os_name(),
         kernel=read_text(kernel / "osrelease"),
+        boot_id=read_text(kernel / "random" / "boot_id"),
         vendor=_dmi(sys, "sys_vendor"),
         product=_dmi(sys, "product_name") or _device_tree_model(sys),
         serial=_dmi(sys, "product_serial"),

@@ -48,6 +48,7 @@ class InventorySource:
             hostname=facts.hostname,
             os=facts.os,
             kernel=facts.kernel,
+            boot_id=facts.boot_id,
             vendor=facts.vendor,
             product=facts.product,
             serial=facts.serial,

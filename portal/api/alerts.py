@@ -5,11 +5,12 @@ from typing import Any
 from marshmallow import Schema, fields
 
 from alerting.models import Alert
-from alerting.service import alert_transitions, get_alert, list_alerts
+from alerting.service import ALERT_SORTS, alert_transitions, get_alert, list_alerts
 from alerting.states import AlertState, Severity
 from core.units import unit_of
 from portal.api.blueprint import resource
 from portal.api.schemas import PageQuery, envelope, instant, page_of
+from portal.api.sorting import sort_field
 from portal.context import current_scope, database
 
 alerts = resource("Alerts", "/alerts", "What the rules found.")
@@ -39,6 +40,7 @@ class AlertQuery(PageQuery):
 
     state = fields.Enum(AlertState, by_value=True, load_default=None)
     rule_id = fields.String(load_default=None)
+    sort = sort_field(ALERT_SORTS, default="")
 
 
 class TransitionSchema(Schema):

@@ -1,15 +1,33 @@
-"""A blueprint whose one decorator, `operation`, says all about a route: method, body and answer."""
+"""A blueprint whose one decorator, `operation`, says all about a route: method, body and answer.
 
-from collections.abc import Callable
+Around every route it puts what all of them do: permissions and token scopes are checked before
+anything else, creations heed `Idempotency-Key`, single objects have ETags, and changes of them
+heed `If-Match`.
+"""
+
+import inspect
+from collections.abc import Callable, Collection
+from functools import wraps
 from http import HTTPStatus
 from typing import Any, TypeVar
 
+from flask import request
 from flask_smorest import Api, Blueprint
 from marshmallow import Schema
+from werkzeug.exceptions import UnsupportedMediaType
 
+from portal.api.examples import example_of
+from portal.api.needs import Need, Own, described, require
+from portal.api.route import Route
 from portal.api.schemas import ErrorSchema
+from portal.etags import answering_etag, heeding_if_match
+from portal.idempotency import idempotent
+from tenants.permissions import Permission
 
 F = TypeVar("F", bound=Callable[..., Any])
+View = Callable[..., Any]
+# Where a view keeps what is to be told of its headers.
+_PARAMETERS = "header_parameters"
 
 
 class VedetteAPI(Api):  # type: ignore[misc] # flask-smorest ships no types
@@ -24,15 +42,36 @@ class VedetteAPI(Api):  # type: ignore[misc] # flask-smorest ships no types
 class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no types
     """Routes of one resource."""
 
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        *,
+        description: str,
+        reads: Need = Permission.VIEW,
+        changes: Need = Own.UNLIMITED,
+    ) -> None:
+        super().__init__(name, __name__, url_prefix=path, description=description)
+        self._reads = reads
+        self._changes = changes
+        self.needs: dict[str, Need] = {}
+        self.bodies: list[type[Schema]] = []
+        self._shows: dict[str, View] = {}
+        self._volatile: dict[str, Collection[str]] = {}
+        self._prepare_doc_cbks.append(_headers_doc)
+
     def operation(
         self,
         method: str,
         path: str = "",
         *,
         answer: type[Schema] | Schema | None = None,
-        body: type[Schema] | Schema | None = None,
+        body: type[Schema] | None = None,
         query: type[Schema] | Schema | None = None,
         status: HTTPStatus = HTTPStatus.OK,
+        needs: Need | None = None,
+        row: Any = None,  # noqa: ANN401 - any model
+        volatile: Collection[str] = (),
     ) -> Callable[[F], F]:
         """Register a function as the operation at `path`; its docstring describes it in OpenAPI.
 
@@ -43,20 +82,116 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
             body: schema of the JSON body, passed as keyword `body`.
             query: schema of the query string, passed as keyword `query`.
             status: status of the answer.
+            needs: what it asks of who calls, where that is not what the resource asks.
+            row: for a PATCH, PUT or DELETE of what a GET at the same path answers with: its
+                model. `If-Match` is heeded then.
+            volatile: for a GET of one object: fields that its ETag leaves out.
         """
+        need = needs or (self._reads if method == "GET" else self._changes)
+        route = Route(
+            method, path, need, row=row, volatile=volatile,
+            is_creation=method == "POST" and status is HTTPStatus.CREATED,
+            has_body=body is not None, has_query=query is not None,
+        )  # fmt: skip
 
         def decorate(function: F) -> F:
-            view: Any = self.response(status, answer)(function)
+            view: View = self.response(status, answer)(function)
             if query is not None:
-                view = self.arguments(query, location="query", arg_name="query")(view)
+                view = self.arguments(query, location="query", arg_name="query", unknown=None)(view)
             if body is not None:
-                view = self.arguments(body, location="json", arg_name="body")(view)
+                view = _taking_json(self._parsing_body(body)(view))
+            view = self._heeding_headers(view, route, has_answer=answer is not None)
+            view = self._described(_needing(view, need), function, route)
             self.route(path, methods=[method])(view)
+            self.needs[f"{self.name}.{function.__name__}"] = need
             return function
 
         return decorate
 
+    def _heeding_headers(self, view: View, route: Route, *, has_answer: bool) -> View:
+        path = route.path
+        if route.is_single:
+            self._volatile[path] = route.volatile
+            self._shows[path] = answering_etag(view, volatile=route.volatile)
+            return self._shows[path]
+        if route.row is not None:
+            if has_answer:
+                view = answering_etag(view, volatile=self._volatile[path])
+            return heeding_if_match(view, show=lambda: self._shows[path], model=route.row)
+        return idempotent(view) if route.is_creation else view
 
-def resource(name: str, path: str, description: str) -> APIBlueprint:
-    """Return the blueprint of a resource under `/api/v1`."""
-    return APIBlueprint(name, __name__, url_prefix=f"/api/v1{path}", description=description)
+    def _parsing_body(self, body: type[Schema]) -> Callable[[View], View]:
+        self.bodies.append(body)
+        parsing: Callable[[View], View] = self.arguments(
+            body, location="json", arg_name="body", example=example_of(body)
+        )
+        return parsing
+
+    def _described(self, view: View, function: View, route: Route) -> View:
+        text = inspect.getdoc(function) or ""
+        rest = text.partition("\n")[2].strip()
+        resource_name = "".join(word[:1].upper() + word[1:] for word in self.name.split())
+        view = self.doc(
+            operationId=f"{resource_name[:1].lower()}{resource_name[1:]}.{function.__name__}",
+            summary=text.partition("\n")[0],
+            description=f"{rest}\n\n{described(route.need)}".strip(),
+        )(view)
+        for status in route.error_statuses():
+            view = self.alt_response(status, HTTPStatus(status).name)(view)
+        if route.may_be_unchanged:
+            status = HTTPStatus.NOT_MODIFIED
+            view = self.alt_response(status, description="It is as you have it.")(view)
+        documented: Any = view
+        documented._apidoc[_PARAMETERS] = route.header_parameters()  # noqa: SLF001 - flask-smorest's
+        return view
+
+
+def resource(
+    name: str,
+    path: str,
+    description: str,
+    *,
+    reads: Need = Permission.VIEW,
+    changes: Need = Own.UNLIMITED,
+) -> APIBlueprint:
+    """Return the blueprint of a resource under `/api/v1`.
+
+    Args:
+        name: what it is called in the description.
+        path: where it is.
+        description: what it is.
+        reads: what its GETs ask of who calls.
+        changes: what all else asks; left out, it is refused to tokens limited to scopes.
+    """
+    return APIBlueprint(
+        name, f"/api/v1{path}", description=description, reads=reads, changes=changes
+    )
+
+
+def _needing(view: View, need: Need) -> View:
+    @wraps(view)
+    def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a view's own
+        require(need)
+        return view(*args, **kwargs)
+
+    return guarded
+
+
+def _taking_json(view: View) -> View:
+    """Refuse a body of another type, which would be taken for an empty one."""
+
+    @wraps(view)
+    def read(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a view's own
+        if request.content_length and not request.is_json:
+            raise UnsupportedMediaType
+        return view(*args, **kwargs)
+
+    return read
+
+
+def _headers_doc(doc: dict[str, Any], info: dict[str, Any], **_options: object) -> dict[str, Any]:
+    """Add the headers that an operation heeds to its description."""
+    found = info.get(_PARAMETERS) or []
+    if found:
+        doc = {**doc, "parameters": [*doc.get("parameters", []), *found]}
+    return doc

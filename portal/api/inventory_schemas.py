@@ -72,6 +72,7 @@ class InventorySchema(Schema):
     hostname = fields.String()
     os = fields.String()
     kernel = fields.String()
+    boot_id = fields.String(metadata={"description": "Another after each start of the host."})
     vendor = fields.String()
     product = fields.String()
     serial = fields.String()

@@ -7,17 +7,29 @@ from flask import Response
 from marshmallow import Schema, fields, validate
 
 from jobqueue.models import Job
-from jobqueue.service import JobRequest, get_job, job_events, list_jobs, stop_job, submit_job
+from jobqueue.service import (
+    JOB_SORTS,
+    JobRequest,
+    get_job,
+    job_events,
+    list_jobs,
+    stop_job,
+    submit_job,
+)
 from jobqueue.states import AttemptState, JobKind, JobState, Reason
 from portal.api.blueprint import resource
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, whole_list
+from portal.api.sorting import sort_field
 from portal.context import current_scope, database, now, portal
 from portal.logtext import LogText, raw_log, text_page
 from portal.usage import JobUsage, job_usage
+from tenants.permissions import Permission
 
-jobs = resource("Jobs", "/jobs", "Container jobs.")
+jobs = resource("Jobs", "/jobs", "Container jobs.", changes=Permission.SUBMIT_JOBS)
 
 GIB = 1024**3
+MAX_LOG_OFFSET = 2**53
+MAX_ATTEMPT_NUMBER = 1_000_000
 
 
 class AttemptSchema(Schema):
@@ -98,6 +110,7 @@ class JobQuery(PageQuery):
 
     state = fields.Enum(JobState, by_value=True, load_default=None)
     search = fields.String(load_default="")
+    sort = sort_field(JOB_SORTS, default="-submitted_at")
 
 
 class EventSchema(Schema):
@@ -113,8 +126,10 @@ class EventSchema(Schema):
 class LogQuery(StrictSchema):
     """Which part of the log, and in which form."""
 
-    offset = fields.Integer(load_default=0, validate=validate.Range(min=0))
-    attempt_number = fields.Integer(load_default=None, validate=validate.Range(min=1))
+    offset = fields.Integer(load_default=0, validate=validate.Range(min=0, max=MAX_LOG_OFFSET))
+    attempt_number = fields.Integer(
+        load_default=None, validate=validate.Range(min=1, max=MAX_ATTEMPT_NUMBER)
+    )
     format = fields.String(load_default="json", validate=validate.OneOf(["json", "raw"]))
 
 
@@ -181,6 +196,9 @@ def events(job_id: str) -> dict[str, Any]:
 
 
 @jobs.operation("GET", "/<job_id>/log", query=LogQuery, answer=LogSchema)
+@jobs.alt_response(  # type: ignore[untyped-decorator] # flask-smorest
+    HTTPStatus.OK, schema={"type": "string"}, content_type="text/plain", success=True
+)
 def log(job_id: str, query: dict[str, Any]) -> LogText | Response:
     """Return a piece of a job's output as JSON, or all of it as text with `format=raw`."""
     number = query["attempt_number"]

@@ -44,12 +44,16 @@ def list_measurements() -> dict[str, Any]:
 
 @metrics.operation("GET", "/<measurement>", answer=MeasurementDetailSchema)
 def show_measurement(measurement: str) -> dict[str, Any]:
-    """Return a measurement's fields with their units, and its tags."""
-    store = portal().store
-    if measurement not in store.measurements(tenants=current_scope().tenants):
-        raise NotFoundError.of("measurement", measurement)
+    """Return the fields with their units, and the tags, of your tenant's samples."""
+    store, tenants = portal().store, current_scope().tenants
     found = [
         {"name": name, "type": kind, "unit": unit_of(name).symbol}
-        for name, kind in sorted(store.fields(measurement).items())
+        for name, kind in store.fields(measurement, tenants=tenants).items()
     ]
-    return {"name": measurement, "fields": found, "tags": store.tags(measurement)}
+    if not found:
+        raise NotFoundError.of("measurement", measurement)
+    return {
+        "name": measurement,
+        "fields": found,
+        "tags": store.tags(measurement, tenants=tenants),
+    }

@@ -6,18 +6,25 @@ from typing import Any
 from marshmallow import Schema, fields
 
 from alerting.models import Receiver
-from alerting.service import (
+from alerting.receivers import (
+    NOTIFICATION_SORTS,
+    RECEIVER_SORTS,
     create_receiver,
     delete_receiver,
+    get_receiver,
     list_notifications,
-    list_receivers,
+    receivers_page,
 )
 from alerting.states import NotificationState, ReceiverKind
 from portal.api.blueprint import resource
-from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, whole_list
-from portal.context import current_scope, database, now
+from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
+from portal.api.sorting import sort_field
+from portal.context import current_scope, database, now, portal
+from tenants.permissions import Permission
 
-receivers = resource("Receivers", "/receivers", "Where messages go.")
+receivers = resource(
+    "Receivers", "/receivers", "Where messages go.", changes=Permission.EDIT_ALERTS
+)
 notifications = resource("Notifications", "/notifications", "Messages, sent and waiting.")
 
 
@@ -60,30 +67,53 @@ class NotificationSchema(Schema):
     sent_at = instant()
 
 
-@receivers.operation("GET", answer=page_of(ReceiverSchema))
-def list_all() -> dict[str, Any]:
+class ReceiverQuery(PageQuery):
+    """In which order."""
+
+    sort = sort_field(RECEIVER_SORTS, default="name")
+
+
+class NotificationQuery(PageQuery):
+    """In which order."""
+
+    sort = sort_field(NOTIFICATION_SORTS, default="-created_at")
+
+
+@receivers.operation("GET", query=ReceiverQuery, answer=page_of(ReceiverSchema))
+def list_all(query: dict[str, Any]) -> dict[str, Any]:
     """List receivers."""
     with database() as session:
-        return whole_list(list_receivers(session, current_scope()))
+        return envelope(receivers_page(session, current_scope(), **query))
 
 
 @receivers.operation(
     "POST", body=ReceiverRequestSchema, answer=NewReceiverSchema, status=HTTPStatus.CREATED
 )
-def create(body: dict[str, Any]) -> Receiver:
+def create(body: dict[str, Any]) -> dict[str, Any]:
     """Add a receiver; a webhook's signing key is in this answer only."""
     with database() as session:
-        return create_receiver(session, current_scope(), now=now(), **body)
+        made, secret = create_receiver(
+            session, current_scope(), box=portal().secrets, now=now(), **body
+        )
+    shown = ReceiverSchema().dump(made)
+    return {**shown, "kind": made.kind, "created_at": made.created_at, "secret": secret}
 
 
-@receivers.operation("DELETE", "/<receiver_id>", status=HTTPStatus.NO_CONTENT)
+@receivers.operation("GET", "/<receiver_id>", answer=ReceiverSchema)
+def show(receiver_id: str) -> Receiver:
+    """Return a receiver."""
+    with database() as session:
+        return get_receiver(session, current_scope(), receiver_id)
+
+
+@receivers.operation("DELETE", "/<receiver_id>", status=HTTPStatus.NO_CONTENT, row=Receiver)
 def delete(receiver_id: str) -> None:
     """Delete a receiver."""
     with database() as session:
         delete_receiver(session, current_scope(), receiver_id)
 
 
-@notifications.operation("GET", query=PageQuery, answer=page_of(NotificationSchema))
+@notifications.operation("GET", query=NotificationQuery, answer=page_of(NotificationSchema))
 def list_sent(query: dict[str, Any]) -> dict[str, Any]:
     """List messages, newest first."""
     with database() as session:

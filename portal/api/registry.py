@@ -3,20 +3,29 @@
 from flask import Flask
 
 from portal.api.alerts import alerts
-from portal.api.appliances import appliances, enrolment_tokens
+from portal.api.appliances import appliances
+from portal.api.audit import audit
 from portal.api.blueprint import VedetteAPI
+from portal.api.certificates import certificates
+from portal.api.enrolment import enrolment_tokens
+from portal.api.invitations import invitations
 from portal.api.jobs import jobs
 from portal.api.metrics import metrics
+from portal.api.outage import outage
+from portal.api.platform import platform
 from portal.api.receivers import notifications, receivers
 from portal.api.rules import rules
 from portal.api.samples import samples
+from portal.api.second_factor import second_factor
+from portal.api.sessions import sessions
 from portal.api.tenants import tenants
 from portal.api.tokens import me, tokens
 from portal.api.users import users
 
 RESOURCES = (
-    me, tokens, tenants, users, appliances, enrolment_tokens, jobs, rules, alerts, receivers,
-    notifications, metrics, samples,
+    me, second_factor, tokens, sessions, tenants, users, invitations, appliances, enrolment_tokens,
+    certificates, jobs, rules, alerts, receivers,
+    notifications, metrics, samples, outage, audit, platform,
 )  # fmt: skip
 
 
@@ -40,5 +49,6 @@ def install_api(app: Flask) -> VedetteAPI:
 
 _DESCRIPTION = (
     "Send an API token as `Authorization: Bearer vdt_...`; `POST /api/v1/tokens` trades an email "
-    "address and a password (HTTP Basic) for one. Lists are paged; errors all have one shape."
+    "address and a password (HTTP Basic) for one, with the code of a second factor in the header "
+    "`X-Vedette-OTP`. Lists are paged; errors all have one shape."
 )

@@ -8,6 +8,7 @@ from marshmallow import Schema, fields
 from alerting.models import Rule
 from alerting.preview import preview_rule
 from alerting.service import (
+    RULE_SORTS,
     RuleRequest,
     create_rule,
     delete_rule,
@@ -20,10 +21,12 @@ from alerting.service import (
 from alerting.states import Comparison, NoDataPolicy, Severity
 from portal.api.blueprint import resource
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, whole_list
+from portal.api.sorting import sort_field
 from portal.context import current_scope, database, now, portal, public_url
+from tenants.permissions import Permission
 from timeseries.store import Aggregate
 
-rules = resource("Rules", "/rules", "Threshold rules.")
+rules = resource("Rules", "/rules", "Threshold rules.", changes=Permission.EDIT_ALERTS)
 
 
 class RuleSchema(Schema):
@@ -78,6 +81,12 @@ class RuleRequestSchema(StrictSchema):
     receiver_ids = fields.List(fields.String(), load_default=list)
 
 
+class RuleQuery(PageQuery):
+    """In which order."""
+
+    sort = sort_field(RULE_SORTS, default="name")
+
+
 class PreviewGroupSchema(Schema):
     """What a rule says of one series group now."""
 
@@ -86,7 +95,7 @@ class PreviewGroupSchema(Schema):
     severity = fields.Enum(Severity, by_value=True, allow_none=True)
 
 
-@rules.operation("GET", query=PageQuery, answer=page_of(RuleSchema))
+@rules.operation("GET", query=RuleQuery, answer=page_of(RuleSchema))
 def list_all(query: dict[str, Any]) -> dict[str, Any]:
     """List rules by name."""
     with database() as session:
@@ -100,21 +109,29 @@ def create(body: dict[str, Any]) -> Rule:
         return create_rule(session, current_scope(), RuleRequest(**body), now=now())
 
 
-@rules.operation("POST", "/preview", body=RuleRequestSchema, answer=page_of(PreviewGroupSchema))
+@rules.operation(
+    "POST",
+    "/preview",
+    body=RuleRequestSchema,
+    answer=page_of(PreviewGroupSchema),
+    needs=Permission.VIEW,
+)
 def preview(body: dict[str, Any]) -> dict[str, Any]:
     """Return what a rule would say now, without saving it."""
     groups = preview_rule(portal().store, current_scope(), RuleRequest(**body), now=now())
     return whole_list(groups)
 
 
-@rules.operation("GET", "/<rule_id>", answer=RuleSchema)
+@rules.operation(
+    "GET", "/<rule_id>", answer=RuleSchema, volatile=("evaluated_at", "evaluation_error")
+)
 def show(rule_id: str) -> Rule:
     """Return a rule."""
     with database() as session:
         return get_rule(session, current_scope(), rule_id)
 
 
-@rules.operation("PUT", "/<rule_id>", body=RuleRequestSchema, answer=RuleSchema)
+@rules.operation("PUT", "/<rule_id>", body=RuleRequestSchema, answer=RuleSchema, row=Rule)
 def replace(rule_id: str, body: dict[str, Any]) -> Rule:
     """Replace a rule by another under the same id."""
     with database() as session:
@@ -128,7 +145,7 @@ def replace(rule_id: str, body: dict[str, Any]) -> Rule:
         )
 
 
-@rules.operation("DELETE", "/<rule_id>", status=HTTPStatus.NO_CONTENT)
+@rules.operation("DELETE", "/<rule_id>", status=HTTPStatus.NO_CONTENT, row=Rule)
 def delete(rule_id: str) -> None:
     """Delete a rule with its alerts."""
     with database() as session:

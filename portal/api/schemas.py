@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import RAISE, Schema, fields, validate
 
-from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, Page
+from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_NUMBER, MAX_PAGE_SIZE, Page
 
 
 class StrictSchema(Schema):
@@ -35,7 +35,7 @@ class ErrorSchema(Schema):
 class PageQuery(StrictSchema):
     """Which page of a list."""
 
-    page = fields.Integer(load_default=1, validate=validate.Range(min=1))
+    page = fields.Integer(load_default=1, validate=validate.Range(min=1, max=MAX_PAGE_NUMBER))
     page_size = fields.Integer(
         load_default=DEFAULT_PAGE_SIZE, validate=validate.Range(min=1, max=MAX_PAGE_SIZE)
     )

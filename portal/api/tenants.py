@@ -7,9 +7,13 @@ from marshmallow import Schema, fields
 from sqlalchemy.orm import Session
 
 from portal.api.blueprint import resource
+from portal.api.quota_schemas import QuotaSchema, TenantUseSchema, shaped_use
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
+from portal.api.sorting import sort_field
 from portal.context import current_scope, database, now
+from portal.platform import tenant_use
 from tenants.accounts import (
+    TENANT_SORTS,
     TenantCounts,
     create_tenant,
     get_tenant,
@@ -19,8 +23,11 @@ from tenants.accounts import (
 )
 from tenants.models import Tenant, TenantState
 from tenants.permissions import Permission
+from tenants.quotas import Limits, set_limits
 
-tenants = resource("Tenants", "/tenants", "Customers of this portal.")
+tenants = resource(
+    "Tenants", "/tenants", "Customers of this portal.", changes=Permission.MANAGE_TENANTS
+)
 
 
 class TenantSchema(Schema):
@@ -31,6 +38,7 @@ class TenantSchema(Schema):
     name = fields.String()
     state = fields.Enum(TenantState, by_value=True)
     created_at = instant()
+    closed_at = instant()
     users = fields.Integer()
     appliances = fields.Integer()
     jobs = fields.Integer()
@@ -43,12 +51,22 @@ class TenantRequestSchema(StrictSchema):
     slug = fields.String(load_default=None, allow_none=True)
 
 
-@tenants.operation("GET", query=PageQuery, answer=page_of(TenantSchema))
+class TenantsQuery(PageQuery):
+    """Which tenants."""
+
+    state = fields.Enum(TenantState, by_value=True, load_default=None)
+    search = fields.String(
+        load_default="", metadata={"description": "Text in the name or the slug."}
+    )
+    sort = sort_field(TENANT_SORTS, default="name")
+
+
+@tenants.operation("GET", query=TenantsQuery, answer=page_of(TenantSchema))
 def list_all(query: dict[str, Any]) -> dict[str, Any]:
     """List the tenants that you may see."""
     with database() as session:
         page = list_tenants(session, current_scope(), **query)
-        counts = tenant_counts(session)
+        counts = tenant_counts(session, [tenant.id for tenant in page.items])
     return envelope(page, [_shaped(tenant, counts) for tenant in page.items])
 
 
@@ -66,7 +84,7 @@ def show(tenant_id: str) -> dict[str, Any]:
     """Return a tenant."""
     with database() as session:
         tenant = get_tenant(session, current_scope(), tenant_id)
-        return _shaped(tenant, tenant_counts(session))
+        return _shaped(tenant, tenant_counts(session, [tenant_id]))
 
 
 @tenants.operation("POST", "/<tenant_id>/suspend", answer=TenantSchema)
@@ -83,9 +101,31 @@ def activate(tenant_id: str) -> dict[str, Any]:
         return _set_state(session, tenant_id, TenantState.ACTIVE)
 
 
+@tenants.operation("POST", "/<tenant_id>/close", answer=TenantSchema)
+def close(tenant_id: str) -> dict[str, Any]:
+    """Close a tenant for good (operator): what is left to do then is to remove it."""
+    with database() as session:
+        return _set_state(session, tenant_id, TenantState.CLOSED)
+
+
+@tenants.operation("GET", "/<tenant_id>/usage", answer=TenantUseSchema)
+def show_usage(tenant_id: str) -> dict[str, Any]:
+    """Return what a tenant has against its quotas."""
+    with database() as session:
+        get_tenant(session, current_scope(), tenant_id)
+        return shaped_use(tenant_use(session, tenant_id))
+
+
+@tenants.operation("PUT", "/<tenant_id>/quotas", body=QuotaSchema, answer=QuotaSchema)
+def set_quotas(body: dict[str, Any], tenant_id: str) -> Limits:
+    """Give a tenant quotas in place of those before (operator)."""
+    with database() as session:
+        return set_limits(session, current_scope(), tenant_id, Limits(**body))
+
+
 def _set_state(session: Session, tenant_id: str, state: TenantState) -> dict[str, Any]:
-    tenant = set_tenant_state(session, current_scope(), tenant_id, state)
-    return _shaped(tenant, tenant_counts(session))
+    tenant = set_tenant_state(session, current_scope(), tenant_id, state, now=now())
+    return _shaped(tenant, tenant_counts(session, [tenant_id]))
 
 
 def _shaped(tenant: Tenant, counts: dict[str, TenantCounts]) -> dict[str, Any]:
@@ -96,6 +136,7 @@ def _shaped(tenant: Tenant, counts: dict[str, TenantCounts]) -> dict[str, Any]:
         "name": tenant.name,
         "state": tenant.state,
         "created_at": tenant.created_at,
+        "closed_at": tenant.closed_at,
         "users": found.users,
         "appliances": found.appliances,
         "jobs": found.jobs,

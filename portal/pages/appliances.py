@@ -1,116 +1,140 @@
-"""`/appliances`: the enrolled hosts, one of them, and how to add more."""
+"""`/appliances`: the enrolled hosts, and one of them."""
 
-from typing import Final, Literal
+from collections.abc import Callable
+from typing import Any
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import Blueprint, flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
-from core.errors import InvalidInputError
+from core.errors import ConflictError, InvalidInputError
 from core.paging import MAX_PAGE_SIZE
 from jobqueue.models import Job
+from jobqueue.retirement import retire as retire_idle
 from jobqueue.service import gpu_holders, list_jobs
 from jobqueue.snapshot import read_health
 from jobqueue.states import JobState
-from portal.api.appliances import enrol_command, install_command
+from portal.appliances import (
+    address_of,
+    chosen_filter,
+    chosen_sort,
+    event_tone,
+    live_address,
+    narrowings,
+)
 from portal.context import current_scope, database, now
-from portal.forms.appliances import EnrolmentForm
+from portal.forms.appliances import ApplianceForm
 from portal.health import finding_rows, gpu_states, gpu_tiers
 from portal.inventory import hardware_of, line_speed
-from portal.pages.paging import PAGE_SIZE, chosen, page_number, search_text
+from portal.pages.paging import PAGE_SIZE, chosen, page_number
 from tenants.appliances import (
+    ApplianceChanges,
+    change_appliance,
     drain_appliance,
+    filter_choices,
     get_appliance,
     list_appliances,
+    reinstate_appliance,
     revoke_appliance,
     undrain_appliance,
 )
-from tenants.enrolment import create_enrolment_token
-from tenants.models import ApplianceState, HealthState
+from tenants.certificates import newest_certificate, state_of
+from tenants.events import EventKind, list_events
+from tenants.life import SKEW_LIMIT_SECONDS, LifeState, is_skewed, life_of
+from tenants.models import Appliance, HealthState
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
 pages = Blueprint("appliances", __name__)
 
-UNKNOWN: Final = "unknown"
 ACTIVE = (JobState.RUNNING, JobState.STARTING, JobState.QUEUED)
+EVENTS_SHOWN = 8
+
+pages.add_app_template_filter(life_of, "life")
+pages.add_app_template_filter(event_tone, "event_tone")
+pages.add_app_template_test(is_skewed, "skewed")
 
 
 @pages.get("/appliances")
 def index() -> ResponseReturnValue:
     """List the appliances."""
+    wanted, sort = chosen_filter(), chosen_sort()
+    scope = current_scope()
     with database() as session:
         page = list_appliances(
-            session,
-            current_scope(),
-            state=chosen(ApplianceState),
-            health=_chosen_health(),
-            search=search_text(),
-            page=page_number(),
-            page_size=PAGE_SIZE,
-        )
+            session, scope, wanted, sort=sort, page=page_number(), page_size=PAGE_SIZE,
+            is_brief=True,
+        )  # fmt: skip
+        choices = filter_choices(session, scope)
     return render_template(
         "appliances/index.html",
         page=page,
-        states=ApplianceState,
-        healths=[*(state.value for state in HealthState), UNKNOWN],
-    )
-
-
-@pages.get("/appliances/new")
-@pages.post("/appliances/new")
-def add() -> ResponseReturnValue:
-    """Make an enrolment token and show it once, with the commands to paste."""
-    scope = current_scope()
-    scope.require(Permission.MANAGE_APPLIANCES)
-    form = EnrolmentForm()
-    if not form.validate_on_submit():
-        return render_template("appliances/new.html", form=form), 422 if form.errors else 200
-    try:
-        with database() as session:
-            token, secret = create_enrolment_token(
-                session,
-                scope,
-                site=form.site.data.strip(),
-                region=form.region.data.strip(),
-                labels=form.labels.data,
-                uses=form.uses.data,
-                lifetime=form.chosen_lifetime,
-                now=now(),
-            )
-    except InvalidInputError as error:
-        form.show_errors(error)
-        return render_template("appliances/new.html", form=form), error.status
-    return render_template(
-        "appliances/token.html",
-        token=token,
-        install=install_command(),
-        command=enrol_command(secret),
+        sort=sort,
+        choices=choices,
+        lives=LifeState,
+        healths=[state.value for state in HealthState],
+        narrowings=narrowings(),
+        bulk_address=address_of("appliance_bulk.bulk"),
+        live_address=live_address(wanted, sort=sort, page=page),
     )
 
 
 @pages.get("/appliances/<appliance_id>")
 def show(appliance_id: str) -> ResponseReturnValue:
-    """Show an appliance: what it has, and which job holds which GPU."""
+    """Show an appliance: what it has, what happened to it, and which job holds which GPU."""
     scope = current_scope()
     with database() as session:
         appliance = get_appliance(session, scope, appliance_id)
-        holders = gpu_holders(session, scope)
-        jobs = _jobs_on(session, scope, appliance.id)
-    gpus = appliance.inventory.get("gpus", [])
+        parts = _parts(session, scope, appliance)
     health = read_health(appliance)
     return render_template(
         "appliances/show.html",
         appliance=appliance,
-        gpus=[(gpu, holders.get(gpu["uuid"])) for gpu in gpus],
-        jobs=jobs,
+        **parts,
         health=health,
         findings=finding_rows(health),
         gpu_states=gpu_states(health),
         gpu_tiers=gpu_tiers(health),
         hardware=hardware_of(appliance),
         line_speed=line_speed,
+        skew_limit_seconds=SKEW_LIMIT_SECONDS,
     )
+
+
+@pages.get("/appliances/<appliance_id>/events")
+def events(appliance_id: str) -> ResponseReturnValue:
+    """List what happened to an appliance."""
+    scope = current_scope()
+    with database() as session:
+        appliance = get_appliance(session, scope, appliance_id)
+        page = list_events(
+            session, scope, appliance_id, kind=chosen(EventKind, "kind"), page=page_number(),
+            page_size=PAGE_SIZE,
+        )  # fmt: skip
+    return render_template(
+        "appliances/events.html", appliance=appliance, page=page, kinds=EventKind
+    )
+
+
+@pages.get("/appliances/<appliance_id>/edit")
+@pages.post("/appliances/<appliance_id>/edit")
+def edit(appliance_id: str) -> ResponseReturnValue:
+    """Change an appliance's name, site, region and labels."""
+    scope = current_scope()
+    with database() as session:
+        appliance = get_appliance(session, scope, appliance_id)
+    scope.require(Permission.MANAGE_APPLIANCES)
+    form = ApplianceForm(obj=appliance)
+    if not form.validate_on_submit():
+        return _edit_page(form, appliance, status=422 if form.errors else 200)
+    try:
+        with database() as session:
+            change_appliance(session, scope, appliance_id, _changes(form), now=now())
+    except (InvalidInputError, ConflictError) as error:
+        form.show_errors(error)
+        return _edit_page(form, appliance, status=error.status)
+    flash("The changes are kept.", "success")
+    return redirect(url_for(".show", appliance_id=appliance_id))
 
 
 @pages.post("/appliances/<appliance_id>/drain")
@@ -126,9 +150,31 @@ def drain(appliance_id: str) -> ResponseReturnValue:
 def undrain(appliance_id: str) -> ResponseReturnValue:
     """Give the appliance jobs again."""
     with database() as session:
-        appliance = undrain_appliance(session, current_scope(), appliance_id)
+        appliance = undrain_appliance(session, current_scope(), appliance_id, now=now())
     flash(f"{appliance.name} takes jobs again.", "success")
     return redirect(url_for(".show", appliance_id=appliance_id))
+
+
+@pages.post("/appliances/<appliance_id>/retire")
+def retire(appliance_id: str) -> ResponseReturnValue:
+    """Take the appliance out of service."""
+
+    def work(session: Session) -> str:
+        found = retire_idle(session, current_scope(), appliance_id, now=now())
+        return f"{found.name} is retired: its agent is not let in, and its history is kept."
+
+    return _done_or_refused(work, appliance_id)
+
+
+@pages.post("/appliances/<appliance_id>/reinstate")
+def reinstate(appliance_id: str) -> ResponseReturnValue:
+    """Take a retired appliance back into service."""
+
+    def work(session: Session) -> str:
+        found = reinstate_appliance(session, current_scope(), appliance_id, now=now())
+        return f"{found.name} is back in service. Its agent comes back by itself if it runs."
+
+    return _done_or_refused(work, appliance_id)
 
 
 @pages.post("/appliances/<appliance_id>/revoke")
@@ -140,8 +186,16 @@ def revoke(appliance_id: str) -> ResponseReturnValue:
     return redirect(url_for(".index"))
 
 
-def _chosen_health() -> HealthState | Literal["unknown"] | None:
-    return UNKNOWN if request.args.get("health") == UNKNOWN else chosen(HealthState, "health")
+def _parts(session: Session, scope: Scope, appliance: Appliance) -> dict[str, Any]:
+    holders = gpu_holders(session, scope)
+    certificate = newest_certificate(session, scope, appliance.id)
+    return {
+        "gpus": [(gpu, holders.get(gpu["uuid"])) for gpu in appliance.inventory.get("gpus", [])],
+        "jobs": _jobs_on(session, scope, appliance.id),
+        "events": list_events(session, scope, appliance.id, page_size=EVENTS_SHOWN),
+        "certificate": certificate,
+        "certificate_state": state_of(certificate, now=now()) if certificate else None,
+    }
 
 
 def _jobs_on(session: Session, scope: Scope, appliance_id: str) -> list[Job]:
@@ -152,3 +206,26 @@ def _jobs_on(session: Session, scope: Scope, appliance_id: str) -> list[Job]:
         for job in list_jobs(session, scope, state=state, page_size=MAX_PAGE_SIZE).items
         if job.attempt is not None and job.attempt.appliance_id == appliance_id
     ]
+
+
+def _changes(form: ApplianceForm) -> ApplianceChanges:
+    return ApplianceChanges(
+        name=form.name.data.strip(),
+        site=form.site.data.strip(),
+        region=form.region.data.strip(),
+        labels=form.labels.data,
+    )
+
+
+def _edit_page(form: ApplianceForm, appliance: Appliance, *, status: int) -> tuple[str, int]:
+    return render_template("appliances/edit.html", form=form, appliance=appliance), status
+
+
+def _done_or_refused(work: Callable[[Session], str], appliance_id: str) -> ResponseReturnValue:
+    """Do it and say so; or say on the appliance's page why it can't be done now."""
+    try:
+        with database() as session:
+            flash(work(session), "success")
+    except ConflictError as error:
+        flash(error.message, "danger")
+    return redirect(url_for(".show", appliance_id=appliance_id))

@@ -10,9 +10,13 @@ E = TypeVar("E", bound=StrEnum)
 PAGE_SIZE = 25
 
 
-def page_number() -> int:
-    """Return `?page=`, or 1 where it is missing or nonsense."""
-    return max(1, request.args.get("page", 1, type=int))
+def page_number(name: str = "page") -> int:
+    """Return `?page=`, or 1 where it is missing or nonsense.
+
+    Args:
+        name: what it is called where the page has another list too.
+    """
+    return max(1, request.args.get(name, 1, type=int))
 
 
 def search_text() -> str:

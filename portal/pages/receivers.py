@@ -12,7 +12,7 @@ from alerting.service import (
 )
 from alerting.states import ReceiverKind
 from core.errors import ConflictError, InvalidInputError
-from portal.context import current_scope, database, now
+from portal.context import current_scope, database, now, portal
 from portal.forms.receivers import ReceiverForm
 from portal.pages.paging import PAGE_SIZE, page_number
 
@@ -28,19 +28,20 @@ def index() -> ResponseReturnValue:
         return _render(form), 422 if form.errors else 200
     try:
         with database() as session:
-            made = create_receiver(
+            made, secret = create_receiver(
                 session,
                 current_scope(),
                 name=form.name.data.strip(),
                 kind=ReceiverKind(form.kind.data),
                 target=form.target.data.strip(),
+                box=portal().secrets,
                 now=now(),
             )
     except (InvalidInputError, ConflictError) as error:
         form.show_errors(error)
         return _render(form), error.status
-    if made.secret:
-        return _render(ReceiverForm(formdata=None), made=made)
+    if secret:
+        return _render(ReceiverForm(formdata=None), made=made, secret=secret)
     flash(f"Receiver {made.name} is added.", "success")
     return redirect(url_for(".index"))
 
@@ -54,9 +55,11 @@ def delete(receiver_id: str) -> ResponseReturnValue:
     return redirect(url_for(".index"))
 
 
-def _render(form: ReceiverForm, *, made: Receiver | None = None) -> str:
+def _render(form: ReceiverForm, *, made: Receiver | None = None, secret: str = "") -> str:
     scope = current_scope()
     with database() as session:
         receivers = list_receivers(session, scope)
         page = list_notifications(session, scope, page=page_number(), page_size=PAGE_SIZE)
-    return render_template("receivers.html", form=form, receivers=receivers, page=page, made=made)
+    return render_template(
+        "receivers.html", form=form, receivers=receivers, page=page, made=made, signing_key=secret
+    )

@@ -1,12 +1,15 @@
-"""`/login` and `/logout`."""
+"""`/login` and `/logout`, and which tenant this browser looks at."""
 
-from flask import Blueprint, redirect, render_template, request, url_for
+from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from core.errors import UnauthenticatedError
+from core.errors import ForbiddenError, UnauthenticatedError
 from portal.auth import safe_next, sign_in, sign_out
-from portal.context import visitor
+from portal.context import current_visitor, database, now, visitor
 from portal.forms.accounts import LoginForm
+from tenants.sessions import switch_tenant
+from tenants.throttling import TooManyTriesError
+from tenants.visitors import Via
 
 pages = Blueprint("session", __name__)
 
@@ -21,13 +24,13 @@ def login() -> ResponseReturnValue:
     form = LoginForm()
     if form.validate_on_submit():
         try:
-            sign_in(email=form.email.data, password=form.password.data)
-        except UnauthenticatedError as error:
+            return redirect(
+                sign_in(email=form.email.data, password=form.password.data, target=target)
+            )
+        except (UnauthenticatedError, TooManyTriesError) as error:
             form.form_errors.append(error.message)
-        else:
-            return redirect(target)
-    status = 401 if form.form_errors else 422 if form.errors else 200
-    return render_template("login.html", form=form), status
+            return render_template("login.html", form=form), error.status
+    return render_template("login.html", form=form), 422 if form.errors else 200
 
 
 @pages.post("/logout")
@@ -35,3 +38,16 @@ def logout() -> ResponseReturnValue:
     """Sign out of this browser."""
     sign_out()
     return redirect(url_for("session.login"))
+
+
+@pages.post("/switch-tenant")
+def switch() -> ResponseReturnValue:
+    """Look at another tenant of one's own from now on; nothing chosen is the operator's view."""
+    here = current_visitor()
+    if here.via is not Via.SESSION or here.credential_id is None:
+        raise ForbiddenError("Only a browser looks at one tenant at a time; a token has its own.")
+    with database() as db:
+        tenant_id = request.form.get("tenant_id") or None
+        tenant = switch_tenant(db, here.credential_id, tenant_id, now=now())
+    flash(f"You look at {tenant.name if tenant else 'all tenants'} now.", "success")
+    return redirect("/")

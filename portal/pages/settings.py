@@ -1,14 +1,21 @@
-"""`/settings`: one's own profile, password and API tokens."""
+"""`/settings`: one's own profile, password, browsers and API tokens."""
 
 from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import session as flask_session
 from flask.typing import ResponseReturnValue
 
 from core.errors import InvalidInputError
 from portal.auth import session_secret
-from portal.context import current_scope, current_user, database, now, portal
-from portal.forms.accounts import PasswordForm, TokenForm
+from portal.context import current_scope, current_user, current_visitor, database, now, portal
+from portal.devices import device_name
+from portal.forms.accounts import PASSWORD_HELP, PasswordForm, TokenForm
+from portal.pages.paging import PAGE_SIZE, page_number
+from portal.tries import counted_try
 from tenants.accounts import change_password
-from tenants.signin import create_api_token, list_api_tokens, revoke_api_token
+from tenants.sessions import end_all_sessions, end_one_session, list_sessions
+from tenants.signin import record_of_person
+from tenants.throttling import TooManyTriesError
+from tenants.tokens import create_api_token, is_in_force, list_api_tokens, revoke_api_token
 
 pages = Blueprint("settings", __name__)
 
@@ -22,19 +29,21 @@ def index() -> ResponseReturnValue:
 @pages.post("/settings/password")
 def change() -> ResponseReturnValue:
     """Change the password and sign out every other browser."""
+    current_scope().require_unlimited()
     form = PasswordForm()
     if not form.validate_on_submit():
         return _render(password_form=form), 422
+    user = current_user()
     try:
-        with database() as session:
+        with counted_try(f"current password of {user.id}"), database() as session:
             change_password(
                 session,
-                current_user(),
+                user,
                 current=form.current.data,
                 new=form.new.data,
                 keep_session=session_secret(),
             )
-    except InvalidInputError as error:
+    except (InvalidInputError, TooManyTriesError) as error:
         form.show_errors(error)
         return _render(password_form=form), error.status
     flash("Your password is changed. Other browsers were signed out.", "success")
@@ -44,14 +53,16 @@ def change() -> ResponseReturnValue:
 @pages.post("/settings/tokens")
 def add_token() -> ResponseReturnValue:
     """Make an API token and show its secret once."""
-    form = TokenForm()
+    form = TokenForm(current_scope().role)
     if not form.validate_on_submit():
         return _render(token_form=form), 422
     try:
         with database() as session:
-            _, secret = create_api_token(session, current_scope(), name=form.name.data, now=now())
+            _, secret = create_api_token(
+                session, current_scope(), name=form.name.data, limits=form.limits, now=now()
+            )
     except InvalidInputError as error:
-        form.show_errors(error)
+        form.show_errors(error, renamed={"lifetime_days": "lifetime"})
         return _render(token_form=form), error.status
     return _render(secret=secret)
 
@@ -65,6 +76,29 @@ def revoke_token(token_id: str) -> ResponseReturnValue:
     return redirect(url_for(".index"))
 
 
+@pages.post("/settings/sessions/<session_id>/end")
+def end_browser(session_id: str) -> ResponseReturnValue:
+    """Sign one browser out."""
+    with database() as session:
+        end_one_session(session, current_scope(), session_id)
+        record_of_person(session, current_user(), action="session.ended", now=now())
+    flash("That browser is signed out.", "success")
+    return redirect(url_for(".index"))
+
+
+@pages.post("/settings/sessions/end-all")
+def end_browsers() -> ResponseReturnValue:
+    """Sign every browser out, this one too."""
+    current_scope().require_unlimited()
+    user = current_user()
+    with database() as session:
+        end_all_sessions(session, user.id)
+        record_of_person(session, user, action="session.all_ended", now=now())
+    flask_session.clear()
+    flash("You are signed out everywhere.", "success")
+    return redirect(url_for("session.login"))
+
+
 def _render(
     *,
     password_form: PasswordForm | None = None,
@@ -72,12 +106,22 @@ def _render(
     secret: str = "",
 ) -> str:
     with database() as session:
-        tokens = list_api_tokens(session, current_scope())
+        tokens = list_api_tokens(
+            session, current_scope(), page=page_number("tokens_page"), page_size=PAGE_SIZE
+        )
+        browsers = list_sessions(
+            session, current_user().id, now=now(), page=page_number(), page_size=PAGE_SIZE
+        )
     return render_template(
         "settings.html",
         password_form=password_form or PasswordForm(formdata=None),
-        token_form=token_form or TokenForm(formdata=None),
+        token_form=token_form or TokenForm(current_scope().role, formdata=None),
         tokens=tokens,
+        is_in_force=lambda token: is_in_force(token, now=now()),
+        browsers=browsers,
+        this_browser=current_visitor().credential_id,
+        device_name=device_name,
         new_secret=secret,
+        password_help=PASSWORD_HELP,
         url=portal().settings.resolved_public_url,
     )

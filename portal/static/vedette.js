@@ -116,6 +116,8 @@
       form.dataset.confirmed = "yes";
       form.requestSubmit();
     };
+    const asked = document.activeElement;
+    dialog.addEventListener("hidden.bs.modal", () => asked.focus(), { once: true });
     modal.show();
   }
 

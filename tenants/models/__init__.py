@@ -5,12 +5,16 @@ from tenants.models.appliances import (
     ApplianceEvent,
     ApplianceState,
     EnrolmentToken,
+    FleetOutage,
     HealthState,
+    class_told,
+    gpus_told,
 )
 from tenants.models.audit import PLATFORM_CHAIN, AuditEntry, AuditHead
-from tenants.models.certificates import ApplianceCertificate, CertificateAuthority
+from tenants.models.certificates import ApplianceCertificate, CertificateAuthority, RollRevision
 from tenants.models.columns import SECRET_HASH_LENGTH, enum_column
 from tenants.models.people import Membership, Role, Tenant, TenantQuota, TenantState, User
+from tenants.models.platform import RemovalState, TenantRemoval, TenantUsage
 from tenants.models.signin import (
     APIToken,
     IdempotencyKey,
@@ -36,6 +40,7 @@ __all__ = [
     "AuditHead",
     "CertificateAuthority",
     "EnrolmentToken",
+    "FleetOutage",
     "HealthState",
     "IdempotencyKey",
     "Invitation",
@@ -44,13 +49,19 @@ __all__ = [
     "OIDCIdentity",
     "PasswordReset",
     "RecoveryCode",
+    "RemovalState",
     "Role",
+    "RollRevision",
     "SupportVisit",
     "Tenant",
     "TenantQuota",
+    "TenantRemoval",
     "TenantState",
+    "TenantUsage",
     "Throttle",
     "ThrottleKind",
     "User",
+    "class_told",
     "enum_column",
+    "gpus_told",
 ]

@@ -27,7 +27,7 @@ class AuditEntry(Base):
         Index("ix_audit_entries_chain_at", "chain", "at"),
         Index("ix_audit_entries_at", "at"),
         Index("ix_audit_entries_chain_action_number", "chain", "action", "number"),
-        Index("ix_audit_entries_chain_actor_id_number", "chain", "actor_id", "number"),
+        Index("ix_audit_entries_chain_actor_name_number", "chain", "actor_name", "number"),
         Index("ix_audit_entries_chain_target_id_number", "chain", "target_id", "number"),
     )
 

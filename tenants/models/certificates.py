@@ -1,13 +1,15 @@
 """Tables of the portal's own certificate authority, and of the certificates that it gave."""
 
 from datetime import datetime
+from typing import ClassVar
 
 from sqlalchemy import ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
-from tenants.models.columns import tenant_column
+from tenants.models.audited import Audited
+from tenants.models.columns import BigNumber, tenant_column
 
 SERIAL_LENGTH = 40
 FINGERPRINT_LENGTH = 64
@@ -16,10 +18,16 @@ FINGERPRINT_LENGTH = 64
 class CertificateAuthority(Base):
     """A key that signs agents' certificates; `private_key` is encrypted PEM.
 
-    The newest one that is not retired signs; all that have not run out are trusted.
+    It signs from `not_before` until it is retired, and is trusted until `not_after`.
     """
 
     __tablename__ = "certificate_authorities"
+    audited: ClassVar = Audited(
+        kind="authority",
+        name="id",
+        fields=("not_before", "not_after", "retired_at"),
+        verbs={"retired_at": ("retired", "reinstated")},
+    )
 
     id: Mapped[str] = id_column()
     certificate: Mapped[str] = mapped_column(Text)
@@ -30,9 +38,23 @@ class CertificateAuthority(Base):
 
 
 class ApplianceCertificate(Base):
-    """A certificate of an agent. `serial` and `fingerprint` (SHA-256) are lower case hex."""
+    """A certificate of an agent. `serial` and `fingerprint` (SHA-256) are lower case hex.
+
+    One that was issued replaces the others of its appliance when it is first used, not before: its
+    agent may never have got it.
+    """
 
     __tablename__ = "appliance_certificates"
+    audited: ClassVar = Audited(
+        kind="certificate",
+        name="serial",
+        fields=(
+            "appliance_id", "fingerprint", "not_before", "not_after", "revoked_at",
+            "revocation_reason",
+        ),
+        verbs={"revoked_at": ("revoked", "restored")},
+        created="issued",
+    )  # fmt: skip
 
     id: Mapped[str] = id_column()
     tenant_id: Mapped[str] = tenant_column()
@@ -47,6 +69,16 @@ class ApplianceCertificate(Base):
     not_before: Mapped[datetime]
     not_after: Mapped[datetime] = mapped_column(index=True)
     issued_at: Mapped[datetime]
+    first_used_at: Mapped[datetime | None]
     replaced_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     revocation_reason: Mapped[str] = mapped_column(String(500), default="")
+
+
+class RollRevision(Base):
+    """Counts what shuts agents out: who keeps a roll of agents reads it anew when this moves."""
+
+    __tablename__ = "roll_revisions"
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    number: Mapped[int] = mapped_column(BigNumber)

@@ -3,7 +3,9 @@
 from enum import StrEnum
 
 from sqlalchemy import BigInteger, Enum, ForeignKey, Integer, String
+from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.types import TypeEngine
 
 from core.ids import ID_LENGTH
 
@@ -20,6 +22,12 @@ def enum_column(kind: type[StrEnum]) -> Enum:
         kind, native_enum=False, length=32, create_constraint=False,
         values_callable=lambda members: [member.value for member in members],
     )  # fmt: skip
+
+
+def exact_text(length: int) -> TypeEngine[str]:
+    """Return a text type that tells `a` from `A` and from `á` on every database."""
+    exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
+    return String(length).with_variant(exact, "mysql", "mariadb")
 
 
 def tenant_column() -> Mapped[str]:

@@ -2,12 +2,14 @@
 
 from datetime import datetime
 from enum import StrEnum
+from typing import ClassVar
 
 from sqlalchemy import ForeignKey, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
+from tenants.models.audited import Audited
 from tenants.models.columns import BigNumber, enum_column, tenant_column, user_column
 
 NAME_LENGTH = 200
@@ -38,6 +40,12 @@ class Tenant(Base):
     """A customer: owner of members, appliances, jobs and rules."""
 
     __tablename__ = "tenants"
+    audited: ClassVar = Audited(
+        kind="tenant",
+        name="name",
+        fields=("name", "slug", "state", "closed_at"),
+        verbs={"state": ("state_changed", "state_changed"), "name": ("renamed", "renamed")},
+    )
 
     id: Mapped[str] = id_column()
     slug: Mapped[str] = mapped_column(String(64), unique=True)
@@ -51,6 +59,13 @@ class TenantQuota(Base):
     """The most that a tenant may have; null is without a limit. A tenant may lack the row."""
 
     __tablename__ = "tenant_quotas"
+    audited: ClassVar = Audited(
+        kind="quota",
+        name="tenant_id",
+        fields=(
+            "max_appliances", "max_gpus", "max_active_jobs", "max_series", "max_storage_bytes",
+        ),
+    )  # fmt: skip
 
     tenant_id: Mapped[str] = mapped_column(
         String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
@@ -70,6 +85,18 @@ class User(Base):
     """
 
     __tablename__ = "users"
+    audited: ClassVar = Audited(
+        kind="user",
+        name="email",
+        fields=("email", "name", "is_operator", "is_active", "totp_confirmed_at"),
+        secrets={"password_hash": "password", "totp_secret": "second_factor"},
+        verbs={
+            "is_active": ("let_in", "locked_out"),
+            "name": ("renamed", "renamed"),
+            "password_hash": ("password_changed", "password_removed"),
+            "totp_confirmed_at": ("second_factor_on", "second_factor_off"),
+        },
+    )
 
     id: Mapped[str] = id_column()
     email: Mapped[str] = mapped_column(String(EMAIL_LENGTH), unique=True)
@@ -90,6 +117,12 @@ class Membership(Base):
     """That a user belongs to a tenant, and as what."""
 
     __tablename__ = "memberships"
+    audited: ClassVar = Audited(
+        kind="membership",
+        name="user.email",
+        fields=("user_id", "role", "is_active"),
+        verbs={"role": ("role_changed", "role_changed"), "is_active": ("let_in", "locked_out")},
+    )
     __table_args__ = (UniqueConstraint("user_id", "tenant_id"),)
 
     id: Mapped[str] = id_column()

@@ -2,22 +2,29 @@
 
 from datetime import datetime
 from enum import StrEnum
+from typing import ClassVar
 
 from sqlalchemy import ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
+from tenants.models.audited import Audited
 from tenants.models.columns import (
     ADDRESS_LENGTH,
     SECRET_HASH_LENGTH,
     USER_AGENT_LENGTH,
     enum_column,
+    exact_text,
     secret_hash_column,
     tenant_column,
     user_column,
 )
 from tenants.models.people import EMAIL_LENGTH, Role, Tenant, User
+
+SUBJECT_LENGTH = 255
+LongText = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 
 
 class LoginSession(Base):
@@ -54,6 +61,12 @@ class APIToken(Base):
     """
 
     __tablename__ = "api_tokens"
+    audited: ClassVar = Audited(
+        kind="token",
+        name="name",
+        fields=("user_id", "name", "scopes", "expires_at", "revoked_at"),
+        verbs={"revoked_at": ("revoked", "restored")},
+    )
 
     id: Mapped[str] = id_column()
     user_id: Mapped[str] = user_column()
@@ -99,6 +112,13 @@ class Invitation(Base):
     """A link by email that makes a person a member of a tenant, or an operator (no tenant)."""
 
     __tablename__ = "invitations"
+    audited: ClassVar = Audited(
+        kind="invitation",
+        name="email",
+        fields=("email", "role", "expires_at", "accepted_at", "revoked_at"),
+        secrets={"secret_hash": "link"},
+        verbs={"accepted_at": ("accepted", "reopened"), "revoked_at": ("revoked", "restored")},
+    )
 
     id: Mapped[str] = id_column()
     tenant_id: Mapped[str | None] = mapped_column(
@@ -118,15 +138,23 @@ class Invitation(Base):
 
 
 class OIDCIdentity(Base):
-    """Who a user is to the identity provider."""
+    """Who a user is to the identity provider.
+
+    `granted` names what the provider's groups gave at the last sign-in: ids of memberships, and
+    `operator`. What was given by hand is not among it.
+    """
 
     __tablename__ = "oidc_identities"
+    audited: ClassVar = Audited(
+        kind="identity", name="subject", fields=("user_id", "issuer", "subject"), created="linked"
+    )
     __table_args__ = (UniqueConstraint("issuer", "subject"),)
 
     id: Mapped[str] = id_column()
     user_id: Mapped[str] = user_column()
     issuer: Mapped[str] = mapped_column(String(255))
-    subject: Mapped[str] = mapped_column(String(255))
+    subject: Mapped[str] = mapped_column(exact_text(SUBJECT_LENGTH))
+    granted: Mapped[list[str]] = mapped_column(default=list)
     created_at: Mapped[datetime]
     last_used_at: Mapped[datetime | None]
 
@@ -163,7 +191,7 @@ class IdempotencyKey(Base):
     key: Mapped[str] = mapped_column(String(255))
     request_hash: Mapped[str] = mapped_column(String(SECRET_HASH_LENGTH))
     status: Mapped[int | None]
-    answer: Mapped[str | None] = mapped_column(Text)
+    answer: Mapped[str | None] = mapped_column(LongText)
     created_at: Mapped[datetime]
 
 
@@ -180,3 +208,6 @@ class SupportVisit(Base):
     started_at: Mapped[datetime]
     expires_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
+    operator: Mapped[User] = relationship(foreign_keys=[operator_id], lazy="joined")
+    as_user: Mapped[User] = relationship(foreign_keys=[as_user_id], lazy="joined")
+    tenant: Mapped[Tenant] = relationship(lazy="joined")

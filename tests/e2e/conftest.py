@@ -34,9 +34,9 @@ class Demo:
     webhook: WebhookServer
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """The demo on a free port, in a scratch folder."""
+    """The demo on a free port, in a scratch folder; it does not run on beside other tests."""
     folder, port = tmp_path_factory.mktemp("demo"), free_port()
     url = f"http://127.0.0.1:{port}"
     with MailServer() as mail, WebhookServer() as webhook:
@@ -45,6 +45,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
             "VEDETTE_PORT": str(port),
             "VEDETTE_DATA_DIR": str(folder),
             "VEDETTE_SMTP_URL": mail.url,
+            "VEDETTE_WEBHOOK_ALLOWED_NETWORKS": "127.0.0.0/8",
             "VEDETTE_EVALUATION_INTERVAL_SECONDS": "1",
         }
         argv = [sys.executable, "-m", "cli.main", "up", "--demo"]
@@ -53,9 +54,12 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
             yield Demo(url=url, mail=mail, webhook=webhook)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Debian's Chromium, without a window."""
+    """Debian's Chromium, without a window.
+
+    Playwright holds an event loop in this thread while it is open: no other file may need one then.
+    """
     expect.set_options(timeout=STEP_MS)
     path = require_program("chromium", package="chromium")
     with sync_playwright() as playwright:
@@ -100,6 +104,6 @@ def screenshot(page: Page, name: str) -> None:
 
 def _is_open(url: str) -> bool:
     try:
-        return requests.get(f"{url}/health", timeout=1).ok
+        return requests.get(f"{url}/health", timeout=10).ok
     except requests.RequestException:
         return False

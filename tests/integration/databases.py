@@ -55,7 +55,7 @@ def influxdb_process(
         log_path=folder / "influxdb.log",
         environ={**os.environ, **(settings or {})},
     ) as process:
-        eventually(lambda: answers(f"{url}/ping"), within_seconds=30, what="InfluxDB to answer")
+        eventually(lambda: answers(f"{url}/ping"), within_seconds=60, what="InfluxDB to answer")
         yield process
 
 
@@ -79,7 +79,7 @@ def victoria_metrics(
     ]
     with running(argv, log_path=folder / "victoria-metrics.log"):
         eventually(
-            lambda: answers(f"{url}/health"), within_seconds=30, what="VictoriaMetrics to answer"
+            lambda: answers(f"{url}/health"), within_seconds=60, what="VictoriaMetrics to answer"
         )
         yield url
 
@@ -87,6 +87,6 @@ def victoria_metrics(
 def answers(url: str) -> bool:
     """Return whether a server is up."""
     try:
-        return requests.get(url, timeout=1).ok
+        return requests.get(url, timeout=10).ok
     except requests.RequestException:
         return False

@@ -45,7 +45,7 @@ def asked(url: str, query: str, **auth: str) -> dict[str, object]:
         f"{url}/query",
         params={"db": "vitals", "epoch": "ns", **auth},
         data={"q": query},
-        timeout=10,
+        timeout=60,
     )
     answer: dict[str, object] = reply.json()
     return answer
@@ -92,7 +92,7 @@ def test_the_agent_command_needs_no_portal_and_no_enrolment(tmp_path: Path) -> N
         with running(command, log_path=log_path):
             eventually(
                 lambda: "series" in str(asked(url, "SHOW SERIES FROM memory")),
-                within_seconds=30,
+                within_seconds=60,
                 what="samples in InfluxDB",
             )
         assert "memory,appliance=dgx-1" in str(asked(url, "SHOW SERIES FROM memory"))
@@ -152,7 +152,7 @@ def test_a_server_that_takes_version_2_of_the_api_is_written_through_the_client(
         query = {"query": "gpu_temperature_celsius"}
 
         def found() -> list[dict[str, Any]]:
-            reply = requests.get(f"{url}/api/v1/query", params=query, timeout=10)
+            reply = requests.get(f"{url}/api/v1/query", params=query, timeout=60)
             series: list[dict[str, Any]] = reply.json()["data"]["result"]
             return series
 

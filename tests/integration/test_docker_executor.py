@@ -71,7 +71,7 @@ def until(
         seen = next(found, None)
         return seen if seen is not None and done(seen) else None
 
-    seen = eventually(probe, within_seconds=30)
+    seen = eventually(probe, within_seconds=60)
     assert seen is not None
     return seen
 
@@ -125,7 +125,7 @@ def test_a_service_that_exits_is_restarted_and_its_log_goes_on(
         text = executor.read_log(spec.attempt_id, offset=0, limit=1000)
         return text.startswith(b"up\nup\nup\n")
 
-    eventually(has_restarted, within_seconds=30)
+    eventually(has_restarted, within_seconds=60)
     assert until_running(executor, spec.attempt_id).state is ObservedState.RUNNING
 
 

@@ -102,7 +102,7 @@ class Gateway:
                 "until": (utc_now() + HOUR).isoformat(),
             },
             headers={"Authorization": f"Bearer {self.api_token}"},
-            timeout=20,
+            timeout=60,
         )
         if reply.status_code == 404:
             return []

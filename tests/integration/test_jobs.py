@@ -34,10 +34,10 @@ class Portal:
 
     def get(self, path: str, **params: object) -> requests.Response:
         text = {key: str(value) for key, value in params.items()}
-        return requests.get(f"{self._base}{path}", params=text, headers=self._headers, timeout=10)
+        return requests.get(f"{self._base}{path}", params=text, headers=self._headers, timeout=60)
 
     def post(self, path: str, body: JobBody | None = None) -> requests.Response:
-        return requests.post(f"{self._base}{path}", json=body, headers=self._headers, timeout=10)
+        return requests.post(f"{self._base}{path}", json=body, headers=self._headers, timeout=60)
 
     def submit(self, **body: object) -> str:
         reply = self.post("/jobs", {"name": "test", **body})
@@ -64,7 +64,7 @@ class Portal:
             able = [one for one in items if one["inventory"].get("executors") == [executor]]
             return able[0] if able else None
 
-        return eventually(ready, within_seconds=40, what=f"an appliance with {executor}")
+        return eventually(ready, within_seconds=60, what=f"an appliance with {executor}")
 
 
 def enrol(house: House, home: Path, name: str) -> None:
@@ -159,7 +159,7 @@ def test_the_gpus_use_is_shown_with_the_job(simulated: House) -> None:
         usage = portal.get(f"/jobs/{job_id}/usage").json()
         return "utilization_percent" in str(usage) and "cpu_percent" in str(usage)
 
-    eventually(used, within_seconds=30, what="samples of the job")
+    eventually(used, within_seconds=60, what="samples of the job")
     portal.post(f"/jobs/{job_id}/stop")
     portal.wait_for_state(job_id, *FINAL)
 

@@ -121,8 +121,8 @@ def by_codec(line: bytes) -> tuple[bool, list[Row]]:
 
 def by_influxdb(url: str, database: str, line: bytes) -> tuple[bool, list[Row]]:
     """Return whether a fresh database accepted all, and what it answers when it is read."""
-    requests.post(f"{url}/query", {"q": f"CREATE DATABASE {database}"}, timeout=10)
-    written = requests.post(f"{url}/write", line, params={"db": database}, timeout=10)
+    requests.post(f"{url}/query", {"q": f"CREATE DATABASE {database}"}, timeout=60)
+    written = requests.post(f"{url}/write", line, params={"db": database}, timeout=60)
     kinds = {
         name: kind
         for series in ask(url, database, "SHOW FIELD KEYS")
@@ -144,14 +144,14 @@ def by_influxdb(url: str, database: str, line: bytes) -> tuple[bool, list[Row]]:
         for series in ask(url, database, "SELECT * FROM /.*/ GROUP BY *")
         for row in series["values"]
     ]
-    requests.post(f"{url}/query", {"q": f"DROP DATABASE {database}"}, timeout=10)
+    requests.post(f"{url}/query", {"q": f"DROP DATABASE {database}"}, timeout=60)
     return written.status_code == requests.codes.no_content, sorted(rows, key=repr)
 
 
 def ask(url: str, database: str, query: str) -> list[dict[str, Any]]:
     """Return the series of an InfluxQL answer."""
     reply = requests.get(
-        f"{url}/query", {"db": database, "epoch": "ns", "q": query}, timeout=10
+        f"{url}/query", {"db": database, "epoch": "ns", "q": query}, timeout=60
     ).content
     answer = json.loads(reply.decode(errors="replace"))
     return list(answer["results"][0].get("series", []))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tests.fixtures.polling import eventually
 
 __all__ = ["fake_nvml"]
 
-END_SECONDS = 20
+END_SECONDS = 60
 # A real host in a process that finds the library, reading `load` beside the GPUs; it prints the
 # measurements of each reading and, when a line comes in, its child processes.
 HOST = """
@@ -32,7 +33,7 @@ from plugins.registry import plugin_names
 
 tables = {name: {"enabled": name in {"load", "nvml", "gpu_processes"}} for name in plugin_names()}
 tables["load"] |= {"interval_seconds": 0.2}
-tables["nvml"] |= {"interval_seconds": 0.2, "time_limit_seconds": 2.0}
+tables["nvml"] |= {"interval_seconds": 0.2, "time_limit_seconds": 3.0}
 tables["gpu_processes"] |= {"interval_seconds": 0.2}
 config = AgentConfig(portal_urls=["http://portal"], data_dir=Path("/nowhere"), plugins=tables)
 
@@ -73,18 +74,21 @@ class HostProcess:
     def close(self) -> None:
         """Let the host end by itself."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.close()
         assert self._process.wait(END_SECONDS) == 0
+
+    def kill(self) -> None:
+        """End the host where it still runs, and read to the end what it told."""
+        self._process.kill()
         self._reader.join(END_SECONDS)
-        self._process.stdout.close()
 
     def wait_for(self, *measurements: str) -> None:
         """Wait for a reading, from now on, with each of these measurements."""
         while not self._lines.empty():
             self._lines.get_nowait()
-        missing = set(measurements)
+        missing, deadline = set(measurements), time.monotonic() + END_SECONDS
         while missing:
+            assert time.monotonic() < deadline, f"no reading of {missing} came"
             missing -= set(self._lines.get(timeout=END_SECONDS).get("seen", ()))
 
     def status(self) -> dict[str, Any]:
@@ -99,7 +103,8 @@ class HostProcess:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._lines.put(json.loads(line))
+            if line.endswith("\n"):  # one that is killed may leave half a line
+                self._lines.put(json.loads(line))
 
 
 @pytest.fixture
@@ -113,21 +118,20 @@ def world(tmp_path: Path) -> World:
 @pytest.fixture
 def host(fake_nvml: Path, world: World) -> Iterator[HostProcess]:
     """A host that has read GPUs."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", HOST],
         env=nvml_environment(fake_nvml, world.path),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    )
-    host = HostProcess(process)
-    try:
-        host.wait_for("gpu", "load")
-        yield host
-        host.close()
-    finally:
-        process.kill()
-        process.wait(END_SECONDS)
+    ) as process:
+        host = HostProcess(process)
+        try:
+            host.wait_for("gpu", "load")
+            yield host
+            host.close()
+        finally:
+            host.kill()
 
 
 def test_a_driver_call_that_hangs_ends_the_child_and_the_other_plugins_go_on(

@@ -12,10 +12,12 @@ from core.ids import new_id
 from tests.integration.databases import influxdb, victoria_metrics
 from tests.unit.timeseries.moving import END_NS, START_NS, all_of, write_history
 from timeseries.moving.check import differences, left_out
-from timeseries.moving.migration import Migration, Outcome, Selection
+from timeseries.moving.delivery import Outcome
+from timeseries.moving.migration import Migration, Selection
 from timeseries.moving.state import StateFile
 from timeseries.open_store import open_store
-from timeseries.store import Store
+from timeseries.points import Point
+from timeseries.store import Store, write
 
 HOURS = 6
 ALL = Selection(start_ns=START_NS, end_ns=END_NS)
@@ -32,7 +34,7 @@ class Servers:
 
     def flush(self) -> None:
         address = f"{self.victoria_metrics_url}/internal/force_flush"
-        requests.get(address, timeout=30).raise_for_status()
+        requests.get(address, timeout=60).raise_for_status()
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,7 @@ def open_kind(servers: Servers, tmp_path: Path) -> Callable[[str], Store]:
             return open_store(f"duckdb:///{tmp_path}/{name}.duckdb")
         if kind == "influxdb":
             statement = {"q": f'CREATE DATABASE "{name}"'}
-            requests.post(f"{servers.influxdb_url}/query", data=statement, timeout=30)
+            requests.post(f"{servers.influxdb_url}/query", data=statement, timeout=60)
             return open_store(f"{servers.influxdb_url.replace('http', 'influxdb', 1)}/{name}")
         address = servers.victoria_metrics_url.replace("http", "victoriametrics", 1)
         return open_store(f"{address}?database={name}")
@@ -77,7 +79,7 @@ def rows_of(store: Store, measurement: str, *, is_plain: bool) -> list[tuple[obj
 
 
 @pytest.mark.parametrize(("origin", "goal"), PAIRS)
-def test_a_history_is_the_same_after_the_move_even_if_it_was_stopped(
+def test_a_history_is_the_same_after_the_move_even_if_it_was_stopped_and_grew(
     *, origin: str, goal: str, servers: Servers, open_kind: Callable[[str], Store], tmp_path: Path
 ) -> None:
     is_plain = "victoriametrics" in (origin, goal)
@@ -96,6 +98,9 @@ def test_a_history_is_the_same_after_the_move_even_if_it_was_stopped(
     with closing(open_kind(origin)) as source, closing(open_kind(goal)) as destination:
         total = write_history(source, hours=HOURS)
         assert not move(steps=5).is_complete
+        late = Point("gpu", {"gpu": "late"}, {"power_watts": 9.0}, START_NS + 7_000_000)
+        write(source, [late], identity={"tenant": "acme", "appliance": "a1"})
+        total += 1
         outcome = move(steps=1000)
 
         assert (outcome.is_complete, outcome.points, outcome.refused) == (True, total, 0)

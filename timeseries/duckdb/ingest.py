@@ -10,7 +10,7 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import pyarrow as pa
@@ -34,7 +34,7 @@ Origin = tuple[int, int]
 """Which submission of the group a point came with, and its position in that batch."""
 
 _Text = str | None
-_Shape = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[type, ...]]
+_Shape = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[type, ...], bool]
 
 _ARROW_TYPES = {
     FieldType.FLOAT: pa.float64(),
@@ -53,11 +53,15 @@ _FIELD_TYPES: dict[type, FieldType] = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A block, the number of the submission that brought it, and the tags stamped over its own."""
+    """A block, the number of the submission that brought it, and the tags stamped over its own.
+
+    Where it `is_stamped`, its own tags say already whose it is.
+    """
 
     submission: int
     identity: Mapping[str, str]
     block: Block
+    is_stamped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,8 @@ def parts_by_measurement(
     for submission, (batch, identity) in enumerate(batches):
         for block in batch.blocks:
             if len(block):
-                found.setdefault(block.measurement, []).append(Part(submission, identity, block))
+                part = Part(submission, identity, block, batch.is_stamped)
+                found.setdefault(block.measurement, []).append(part)
     return found
 
 
@@ -119,7 +124,8 @@ def _columns(parts: Sequence[Part], table: Table) -> tuple[Table, pa.Table]:
     shapes: dict[_Shape, list[Part]] = {}
     for part in parts:
         block = part.block
-        shape = (tuple(part.identity), block.tags, block.fields, block.kinds)
+        identity = tuple(part.identity)
+        shape = (identity, block.tags, block.fields, block.kinds, part.is_stamped)
         shapes.setdefault(shape, []).append(part)
     after = _widened(table, shapes)
     batches = [_shape_columns(shape, some, after) for shape, some in shapes.items()]
@@ -132,7 +138,7 @@ def _columns(parts: Sequence[Part], table: Table) -> tuple[Table, pa.Table]:
 def _widened(table: Table, shapes: Iterable[_Shape]) -> Table:
     """Return the table with the columns that the shapes need; the first value types a field."""
     tags, fields = set(table.tags), dict(table.fields)
-    for stamped, own, names, kinds in shapes:
+    for stamped, own, names, kinds, _ in shapes:
         tags.update(stamped, own)
         if not names:
             raise _DoesNotFitError
@@ -159,13 +165,12 @@ def _check_names(table: Table, tags: AbstractSet[str], names: AbstractSet[str]) 
 
 def _shape_columns(shape: _Shape, parts: Sequence[Part], table: Table) -> dict[str, pa.Array]:
     """Return the columns of the parts of one shape, laid end to end."""
-    stamped, own, names, _ = shape
+    stamped, own, names, *_ = shape
     blocks = [part.block for part in parts]
     columns = {TIME_COLUMN: _numbers([block.times_ns for block in blocks], FieldType.INTEGER)}
     tag_set_of = _tag_set_of(blocks)
     for tag in dict.fromkeys((*IDENTITY_TAGS, *stamped, *own)):
-        values = _array(_tag_values(parts, tag, own), FieldType.STRING)
-        columns[tag_column(tag)] = values.take(tag_set_of)
+        columns[tag_column(tag)] = _tag_column(_tag_values(parts, tag, own), tag_set_of)
     for index, name in enumerate(names):
         values = [block.values[index] for block in blocks]
         columns[field_column(name)] = _field_values(values, table.fields[name])
@@ -176,17 +181,27 @@ def _shape_columns(shape: _Shape, parts: Sequence[Part], table: Table) -> dict[s
 
 def _tag_set_of(blocks: Sequence[Block]) -> pa.Array:
     """Return for each row its index among the tag sets of all blocks."""
-    indices = array("q")
+    indices = array("i")
     before = 0
     for block in blocks:
-        indices.extend([before + index for index in block.tag_set_of])
+        indices.extend([before + at for at in block.tag_set_of] if before else block.tag_set_of)
         before += len(block.tag_sets)
-    return _wrapped(indices, FieldType.INTEGER)
+    return pa.Array.from_buffers(pa.int32(), len(indices), [None, pa.py_buffer(indices)])
+
+
+def _tag_column(values: Sequence[_Text], tag_set_of: pa.Array) -> pa.Array:
+    texts = _array(values, FieldType.STRING)
+    if texts.null_count:
+        # Dictionaries are made into one, and those that hold a null can't be.
+        encoded = texts.dictionary_encode()
+        texts, tag_set_of = encoded.dictionary, encoded.indices.take(tag_set_of)
+    return pa.DictionaryArray.from_arrays(tag_set_of, texts, safe=False)
 
 
 def _tag_values(parts: Sequence[Part], tag: str, own: Sequence[str]) -> list[_Text]:
     """Return a tag's value in each tag set of each part; None where it is absent."""
-    at = own.index(tag) if tag in own and tag not in IDENTITY_TAGS else None
+    is_claim = tag in IDENTITY_TAGS and not parts[0].is_stamped
+    at = own.index(tag) if tag in own and not is_claim else None
     values: list[_Text] = []
     for part in parts:
         stamped = part.identity.get(tag)
@@ -260,7 +275,7 @@ def _sift(parts: Iterable[Part], table: Table) -> tuple[list[Part], dict[Origin,
             refused |= {(part.submission, at): reason for at, reason in faults.items()}
             block = part.block.without(faults.keys())
             if len(block):
-                good.append(Part(part.submission, part.identity, block))
+                good.append(replace(part, block=block))
         else:
             good.append(part)
     return good, refused

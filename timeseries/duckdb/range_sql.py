@@ -5,8 +5,11 @@ its partials by group and window, and these are merged; percentiles come from sk
 within 1 %.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
+from typing import Any
 
 from timeseries.duckdb.rollups_coverage import Progress, Sources, sources
 from timeseries.duckdb.rollups_schema import Part, part_column, rollup_table
@@ -17,7 +20,6 @@ from timeseries.duckdb.rollups_sql import (
     number,
     raw_partials,
     rolled_partials,
-    value_sql,
     within,
 )
 from timeseries.duckdb.schema import Table, quoted
@@ -25,6 +27,7 @@ from timeseries.duckdb.sql import (
     check_aggregate,
     clamped,
     groups_sql,
+    is_near,
     lists_sql,
     range_sql,
     sample_source,
@@ -32,7 +35,11 @@ from timeseries.duckdb.sql import (
     visible,
     window_sql,
 )
+from timeseries.sketch import quantile_of_buckets
 from timeseries.store import RangeQuery, Resolution
+
+Row = tuple[Any, ...]
+"""One row of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +48,15 @@ class Read:
 
     Each row is one group: its tags, then for each field the list of window starts and the list of
     values.
+
+    Attributes:
+        finish: makes such rows of those that the statement gives.
     """
 
     fields: Sequence[str]
     text: str
     values: Sequence[object] = field(default_factory=list)
+    finish: Callable[[Sequence[Row]], Sequence[Row]] = tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,7 @@ class _Source:
 
     resolution: Resolution
     table: Table
+    window: str
     text: str
     values: Sequence[object]
 
@@ -68,7 +80,13 @@ def range_reads(
     if progress.until and span[0] < span[1]:
         plan = sources(span, step_ns=query.step_ns, has_sketch=has_sketch, progress=progress)
     if not plan.keys() - {Resolution.RAW}:
-        return [Read(fields, *range_sql(query, table, fields))]
+        read = Read(fields, *range_sql(query, table, fields))
+        # To order the little that one appliance has is dear for the database.
+        return [
+            replace(read, finish=partial(ordered, groups=len(query.group_by)))
+            if is_near(query.filters)
+            else read
+        ]
     for name in fields:
         check_aggregate(name, query.aggregate, table)
     read_from = list(_sources(query, table, fields, plan=plan, progress=progress))
@@ -96,10 +114,12 @@ def _sources(
         if condition.is_never:
             continue
         if resolution is Resolution.RAW:
+            condition.near(query.filters)
             text = sample_source(query, table, fields, condition)
         else:
             text = f"{quoted(rollup_table(query.measurement, resolution))} {condition.sql}"
-        yield _Source(resolution, known, text, condition.values)
+        window = window_sql(query, (spans[0][0], spans[-1][1]))
+        yield _Source(resolution, known, window, text, condition.values)
 
 
 def _merged(
@@ -110,7 +130,7 @@ def _merged(
         select(
             [
                 *groups_sql(query.group_by, source.table),
-                f"{window_sql(query)} AS w",
+                f"{source.window} AS w",
                 *_partials(query, table, fields, source),
             ],
             source.text,
@@ -146,7 +166,7 @@ def _partials(query: RangeQuery, table: Table, fields: Sequence[str], source: _S
 
 
 def _quantiles(query: RangeQuery, table: Table, name: str, read_from: Sequence[_Source]) -> Read:
-    """Return the read that merges the buckets of one field; see `timeseries.sketch.quantile`."""
+    """Return the read that merges the buckets of one field; what is left to do has few rows."""
     names = [f"g{index}" for index in range(len(query.group_by))]
     known = [
         source
@@ -155,58 +175,61 @@ def _quantiles(query: RangeQuery, table: Table, name: str, read_from: Sequence[_
     ]
     if not known:
         return Read([name], "")
-    by = ", ".join([*names, "w"])
     united = " UNION ALL ".join(_buckets(query, table, name, source) for source in known)
-    rank = f"{QUANTILES[query.aggregate]} * (n - 1)"
-    buckets = (
-        select([by, "k", "sum(c) AS c", "min(lo) AS lo", "max(hi) AS hi"], f"({united})")
-        + " GROUP BY ALL"
-    )
-    ranked = select(
-        [
-            "*",
-            f"sum(c) OVER (PARTITION BY {by} ORDER BY k) AS passed",
-            f"sum(c) OVER (PARTITION BY {by}) AS n",
-        ],
-        f"({buckets})",
-    )
-    keys = select(
-        [
-            by,
-            f"min(k) FILTER (WHERE passed > floor({rank})) AS low",
-            f"min(k) FILTER (WHERE passed > ceil({rank})) AS high",
-            f"any_value({rank} - floor({rank})) AS part",
-            "min(lo) AS lo",
-            "max(hi) AS hi",
-        ],
-        f"({ranked}) GROUP BY ALL",
-    )
-    low, high = value_sql("low"), value_sql("high")
-    value = f"greatest(lo, least(hi, {low} + ({high} - {low}) * part))"
-    windows = select([by, f"CAST({value} AS DOUBLE) AS v0"], f"({keys})")
+    counted = ["CAST(sum(c) AS BIGINT) AS c", "min(lo) AS lo", "max(hi) AS hi"]
+    buckets = select([*names, "w", "k", *counted], f"({united})") + " GROUP BY ALL"
+    lists = ["list(k ORDER BY k)", "list(c ORDER BY k)", "min(lo)", "max(hi)"]
+    order = ", ".join(str(index + 1) for index in range(len(names) + 1))
     return Read(
         [name],
-        lists_sql(windows, names, 1),
+        select([*names, "w", *lists], f"({buckets})") + f" GROUP BY ALL ORDER BY {order}",
         [value for source in known for value in source.values],
+        partial(quantiles_by_group, groups=len(names), q=QUANTILES[query.aggregate]),
     )
+
+
+def ordered(rows: Sequence[Row], *, groups: int) -> list[Row]:
+    """Return rows that are groups in their order, and the lists of each by time."""
+    found: list[Row] = []
+    for row in sorted(rows, key=lambda row: row[:groups]):
+        lists = []
+        for times, values in zip(row[groups::2], row[groups + 1 :: 2], strict=True):
+            pairs = sorted(zip(times or (), values or (), strict=True))
+            lists += [[time for time, _ in pairs], [value for _, value in pairs]]
+        found.append((*row[:groups], *lists))
+    return found
+
+
+def quantiles_by_group(rows: Sequence[Row], *, groups: int, q: float) -> list[Row]:
+    """Return a row for each group of rows that are a window: start, keys, counts, min and max."""
+    found: list[Row] = []
+    for group, windows in groupby(rows, key=lambda row: row[:groups]):
+        starts, values = [], []
+        for start, keys, counts, least, most in (row[groups:] for row in windows):
+            value = quantile_of_buckets(keys, counts, q)
+            if value is not None:
+                starts.append(start)
+                values.append(max(least, min(most, value)))
+        found.append((*group, starts, values))
+    return found
 
 
 def _buckets(query: RangeQuery, table: Table, name: str, source: _Source) -> str:
-    shared = [*groups_sql(query.group_by, source.table), f"{window_sql(query)} AS w"]
-    names = [f"g{index}" for index in range(len(query.group_by))]
+    shared = [*groups_sql(query.group_by, source.table), f"{source.window} AS w"]
     if source.resolution is Resolution.RAW:
         column = number(name, table.fields[name])
         counted = [
-            *shared, f"{key_sql(column)} AS k", f"count({column}) AS c",
+            *shared, f"{key_sql(column)} AS k", "count(*) AS c",
             f"CAST(min({column}) AS DOUBLE) AS lo", f"CAST(max({column}) AS DOUBLE) AS hi",
         ]  # fmt: skip
-        return f"({select(counted, source.text)} GROUP BY ALL HAVING k IS NOT NULL)"
+        groups = ", ".join(str(index + 1) for index in range(len(shared) + 1))
+        return select(counted, f"{source.text} AND {column} IS NOT NULL") + f" GROUP BY {groups}"
+    sketch = part_column(Part.SKETCH, name)
     each = [
         *shared,
-        f"unnest(map_entries({part_column(Part.SKETCH, name)})) AS e",
+        f"unnest(map_keys({sketch})) AS k",
+        f"unnest(map_values({sketch})) AS c",
         f"CAST({part_column(Part.MIN, name)} AS DOUBLE) AS lo",
         f"CAST({part_column(Part.MAX, name)} AS DOUBLE) AS hi",
     ]
-    return select(
-        [*names, "w", "e.key AS k", "e.value AS c", "lo", "hi"], f"({select(each, source.text)})"
-    )
+    return select(each, source.text)

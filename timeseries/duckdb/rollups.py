@@ -1,9 +1,10 @@
 """Rolling up: what the writer does, step by step, to keep the roll-ups of DuckDB up to date.
 
 Each step is a transaction of its own on the writer's thread and small enough that writes do not
-wait long behind it. How far a measurement is moves on only with its last step, so that a process
-that is killed in between begins again where it was. Hours are made from the samples, as minutes
-are, since only samples have what a sketch needs.
+wait long behind it. What is closed is rolled up by builds in between, transactions of their own
+beside the writer: nobody reads their rows until a step has said that they are there. A process that
+is killed in between begins again where it was. Hours are made from the samples, as minutes are,
+since only samples have what a sketch needs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,30 +12,26 @@ from dataclasses import dataclass, replace
 
 import duckdb
 
+from timeseries.duckdb.rollups_build import Build
 from timeseries.duckdb.rollups_coverage import HOUR_NS, MINUTE_NS, WIDTHS_NS, Progress, Span
 from timeseries.duckdb.rollups_schema import rollup_ddl, rollup_table
-from timeseries.duckdb.rollups_sql import (
-    APPLIANCE,
-    build_sql,
-    gaps_sql,
-    once,
-    repeated_sql,
-    samples,
-    within,
-)
+from timeseries.duckdb.rollups_sql import APPLIANCE, samples, within
 from timeseries.duckdb.rollups_state import RollUpState
-from timeseries.duckdb.schema import TIME_COLUMN, Table, quoted, tag_column
+from timeseries.duckdb.schema import TIME_COLUMN, Table, quoted
 from timeseries.duckdb.sql import delete_sql
-from timeseries.store import TENANT_TAG, Resolution
+from timeseries.store import Resolution
 
 GRACE_NS = MINUTE_NS
 """How long a window stays open after its end for samples on their way."""
 
-MAX_STEP_VALUES = 1_000_000
+MAX_STEP_VALUES = 400_000
 """About how many values one step takes, so that writes do not wait long behind it."""
 
+MAX_BUILD_VALUES = 10_000_000
+"""About how many values one build takes, so that they fit into memory."""
+
 MAX_STEP_HOURS = 24
-"""How many hours with few samples one step takes together."""
+"""How many hours with few samples one step or build takes together."""
 
 _TIME = quoted(TIME_COLUMN)
 # Besides the fields, tags and time cost about as much as these.
@@ -55,11 +52,11 @@ class RollUp:
     measurement: str
     table: Table
 
-    def steps(self, *, now_ns: int) -> Iterator[int]:
+    def steps(self, *, now_ns: int) -> Iterator[int | Build]:
         """Do one step at each turn, in the transaction that is open then.
 
         Yields:
-            How many rows the step wrote to the roll-ups.
+            How many rows the step wrote to the roll-ups, or what to build before the next one.
         """
         for hours in self._late_together():
             yield from self._take_in_late(hours)
@@ -76,12 +73,6 @@ class RollUp:
             since = before_ns // HOUR_NS * HOUR_NS
             self._delete_rows(resolution, f"{_TIME} < {since}")
             self._keep_since(progress, resolution, since)
-
-    def forget_tenant(self, tenant: str) -> None:
-        """Delete a tenant's rows."""
-        for resolution, table in self.state.drafted(self.measurement).tables.items():
-            if TENANT_TAG in table.tags:
-                self._delete_rows(resolution, f"{quoted(tag_column(TENANT_TAG))} = ?", tenant)
 
     def _late_together(self) -> list[list[int]]:
         """Return the late hours, those that follow one another together.
@@ -108,7 +99,7 @@ class RollUp:
         if not marked:
             return
         span = (hours[0], hours[-1] + HOUR_NS)
-        slices = self._slices(f"{within([span])} AND {_THEIRS}", marked)
+        slices = self._slices(f"{within([span])} AND {_THEIRS}", marked, of_values=MAX_STEP_VALUES)
         some_at_once = max(1, len(marked) // slices)
         for first in range(0, len(marked), some_at_once):
             some = marked[first : first + some_at_once]
@@ -133,7 +124,7 @@ class RollUp:
             self.state.unmark(self.cursor, self.measurement, hour_ns=hour, appliances=appliances)
         return written
 
-    def _advance(self, resolution: Resolution, until: int) -> Iterator[int]:
+    def _advance(self, resolution: Resolution, until: int) -> Iterator[int | Build]:
         """Roll up what is closed by now, at most so many hours and values in a step."""
         reached = self.state.progress(self.measurement).until.get(resolution, 0)
         # What a run that did not come to its end has left.
@@ -141,13 +132,13 @@ class RollUp:
         while (span := self._next_span(resolution, until)) is not None:
             # From here on, samples of this span are late: another part may have been read.
             self.state.claim(self.measurement, span[1])
-            slices = self._slices(within([span]))
+            self._prepare(resolution)
+            slices = self._slices(within([span]), of_values=MAX_BUILD_VALUES)
             for index in range(slices):
                 part = f" AND hash({APPLIANCE}) % {slices} = {index}" if slices > 1 else ""
-                written = self._build(resolution, within([span]) + part)
-                if index == slices - 1:
-                    self._reach(resolution, span[1])
-                yield written
+                yield Build(self.measurement, resolution, self.table, within([span]) + part)
+            self._reach(resolution, span[1])
+            yield 0
         if self.state.progress(self.measurement).until.get(resolution, 0) < until:
             self._reach(resolution, until)
             yield 0
@@ -170,7 +161,7 @@ class RollUp:
         span = (first_hour, first_hour + MAX_STEP_HOURS * HOUR_NS)
         source = samples(self.measurement, within([span]))
         counts = f"SELECT {_TIME} // {HOUR_NS} AS h, count(*) FROM {source} GROUP BY h ORDER BY h"  # noqa: S608 - ours
-        left = MAX_STEP_VALUES // (len(self.table.fields) + _BASE_COLUMNS)
+        left = MAX_BUILD_VALUES // (len(self.table.fields) + _BASE_COLUMNS)
         end = first_hour + HOUR_NS
         for hour, rows in self.cursor.execute(counts).fetchall():
             left -= int(rows)
@@ -179,30 +170,14 @@ class RollUp:
             end = max(end, (int(hour) + 1) * HOUR_NS)
         return end
 
-    def _slices(self, condition: str, *values: object) -> int:
+    def _slices(self, condition: str, *values: object, of_values: int) -> int:
         count = f"SELECT count(*) FROM {samples(self.measurement, condition)}"  # noqa: S608 - ours
         (rows,) = self.cursor.execute(count, values).fetchall()[0]
-        return 1 + int(rows) * (len(self.table.fields) + _BASE_COLUMNS) // MAX_STEP_VALUES
+        return 1 + int(rows) * (len(self.table.fields) + _BASE_COLUMNS) // of_values
 
     def _build(self, resolution: Resolution, condition: str, *values: object) -> int:
         self._prepare(resolution)
-        repeated = repeated_sql(self.measurement, condition, self.table)
-        source = (
-            once(self.measurement, condition, self.table)
-            if self.cursor.execute(repeated, values).fetchall()
-            else samples(self.measurement, condition)
-        )
-        fields = list(self.table.fields)
-        gaps = self.cursor.execute(gaps_sql(source, fields), values).fetchall()[0]
-        text = build_sql(
-            self.measurement,
-            resolution,
-            table=self.table,
-            source=source,
-            with_gaps={name for name, has_gaps in zip(fields, gaps, strict=True) if has_gaps},
-        )
-        (written,) = self.cursor.execute(text, values).fetchall()[0]
-        return int(written)
+        return Build(self.measurement, resolution, self.table, condition, values).run(self.cursor)
 
     def _prepare(self, resolution: Resolution) -> None:
         progress = self.state.drafted(self.measurement)

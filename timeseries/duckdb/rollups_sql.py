@@ -24,7 +24,7 @@ from timeseries.duckdb.schema import (
     table_name,
     tag_column,
 )
-from timeseries.sketch import KEY_OFFSET, LOG_GAMMA, LOG_LARGEST, LOG_MIDDLE, SMALLEST
+from timeseries.sketch import KEY_OFFSET, LOG_GAMMA, SMALLEST
 from timeseries.store import APPLIANCE_TAG, Aggregate, Resolution
 
 _TIME = quoted(TIME_COLUMN)
@@ -113,11 +113,26 @@ def once(measurement: str, condition: str, table: Table) -> str:
 
 
 def repeated_sql(measurement: str, condition: str, table: Table) -> str:
-    """Return the statement that finds whether some series has two rows at one instant."""
+    """Return the statement that finds whether some series has two rows at one instant.
+
+    It compares hashes, which takes less than half the time; if two were ever the same by chance,
+    that would cost time and change nothing.
+    """
     keys = ", ".join([_TIME, *(quoted(tag_column(tag)) for tag in sorted(table.tags))])
     return (
-        f"SELECT 1 FROM {samples(measurement, condition)} "  # noqa: S608 - own identifiers only
-        f"GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"
+        f"SELECT 1 FROM (SELECT hash({keys}) AS h FROM {samples(measurement, condition)}) "  # noqa: S608 - own identifiers only
+        "GROUP BY h HAVING count(*) > 1 LIMIT 1"
+    )
+
+
+def delete_repeated_sql(measurement: str, condition: str, table: Table) -> str:
+    """Return the statement that deletes samples that are the same as another in everything."""
+    columns = [*map(tag_column, sorted(table.tags)), *map(field_column, table.fields)]
+    same = ", ".join([_TIME, *map(quoted, columns)])
+    return (
+        f"DELETE FROM {quoted(table_name(measurement))} WHERE rowid IN ("  # noqa: S608 - own identifiers only
+        f"SELECT unnest(list(rowid)[2:]) FROM {samples(measurement, condition)} "
+        f"GROUP BY {same} HAVING count(*) > 1)"
     )
 
 
@@ -160,12 +175,6 @@ def key_sql(number_text: str) -> str:
         f"CAST(CASE WHEN {value} IS NULL THEN NULL WHEN abs({value}) < {SMALLEST!r} THEN 0 "
         f"ELSE sign({value}) * ({key}) END AS INTEGER)"
     )
-
-
-def value_sql(key: str) -> str:
-    """Return the value that stands for a bucket."""
-    logarithm = f"(abs({key}) - {KEY_OFFSET}) * {LOG_GAMMA!r} + {LOG_MIDDLE!r}"
-    return f"(sign({key}) * exp(least({logarithm}, {LOG_LARGEST!r})))"
 
 
 def _built(part: Part, value: str) -> str:

@@ -18,7 +18,13 @@ from timeseries.duckdb.rollups_schema import (
     STATE_DDL,
     rollup_tables_from,
 )
-from timeseries.duckdb.schema import READ_COLUMNS, TIME_COLUMN, schema_from, tag_column
+from timeseries.duckdb.schema import (
+    READ_COLUMNS,
+    TIME_COLUMN,
+    schema_from,
+    tag_column,
+    upgrade_ddl,
+)
 from timeseries.store import APPLIANCE_TAG, Resolution
 
 _APPLIANCE_COLUMN = tag_column(APPLIANCE_TAG)
@@ -33,7 +39,8 @@ class RollUpState:
     """
 
     def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        for statement in STATE_DDL:
+        columns = cursor.execute(READ_COLUMNS).fetchall()
+        for statement in (*STATE_DDL, *upgrade_ddl(columns)):
             cursor.execute(statement)
         self._seen: Mapping[str, Progress] = _read(cursor)
         self._draft: dict[str, Progress] = {}

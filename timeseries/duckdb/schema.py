@@ -1,12 +1,14 @@
 """How measurements, tags and fields become DuckDB tables and columns.
 
 One table per measurement: `time` (BIGINT, nanoseconds), `tag_<name>` (VARCHAR, NULL where a sample
-lacks the tag) and `field_<name>`. Names come from senders, so an identifier never holds their text
-as it is: every byte but `a-z 0-9 _` is written as `%` and two hex digits. That rules out injection
-and keeps `GPU` and `gpu` apart, which DuckDB's identifiers alone would not.
+lacks the tag), `field_<name>`, and `cluster`, by which samples are laid together. Names come from
+senders, so an identifier never holds their text as it is: every byte but `a-z 0-9 _` is written as
+`%` and two hex digits. That rules out injection and keeps `GPU` and `gpu` apart, which DuckDB's
+identifiers alone would not.
 """
 
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,10 +19,12 @@ from timeseries.points import FieldValue
 from timeseries.store import IDENTITY_TAGS
 
 TIME_COLUMN = "time"
+CLUSTER_COLUMN = "cluster"
 MAX_NAME_BYTES = 200
 MAX_MEASUREMENTS = 1_000
 MAX_COLUMNS = 1_000
 
+_CLUSTER = f"{CLUSTER_COLUMN} USMALLINT"
 _TABLE_PREFIX, _TAG_PREFIX, _FIELD_PREFIX = "m_", "tag_", "field_"
 _UNSAFE = re.compile(rb"[^a-z0-9_]")
 
@@ -100,6 +104,7 @@ def ddl(measurement: str, before: Table | None, after: Table) -> list[str]:
     if before is None:
         columns = [f"{quoted(TIME_COLUMN)} BIGINT NOT NULL"]
         columns += [f"{quoted(name)} {kind}" for name, kind in after.columns.items()]
+        columns.append(_CLUSTER)
         return [f"CREATE TABLE {table} ({', '.join(columns)})"]
     if before is after:
         return []
@@ -108,6 +113,18 @@ def ddl(measurement: str, before: Table | None, after: Table) -> list[str]:
         for name, kind in after.columns.items()
         if name not in before.columns
     ]
+
+
+def upgrade_ddl(columns: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Return the statements that bring tables of earlier versions up to date."""
+    tables = {table for table, _, _ in columns if table.startswith(_TABLE_PREFIX)}
+    done = {table for table, column, _ in columns if column == CLUSTER_COLUMN}
+    return [f"ALTER TABLE {quoted(table)} ADD COLUMN {_CLUSTER}" for table in sorted(tables - done)]
+
+
+def cluster_of(appliance: str) -> int:
+    """Return the number by which the samples of an appliance are laid together."""
+    return zlib.crc32(appliance.encode()) & 0xFFFF
 
 
 READ_COLUMNS = (

@@ -6,21 +6,32 @@ hardly notice; `sum` and `count` would be wrong, so they look at one row per ser
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from core.errors import InvalidInputError
 from timeseries.duckdb.schema import (
+    CLUSTER_COLUMN,
     TIME_COLUMN,
     FieldType,
     Table,
+    cluster_of,
     field_column,
     quoted,
     table_name,
     tag_column,
 )
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
-from timeseries.store import TENANT_TAG, Aggregate, LatestQuery, RangeQuery
+from timeseries.store import APPLIANCE_TAG, TENANT_TAG, Aggregate, LatestQuery, RangeQuery
 
-_TIME = quoted(TIME_COLUMN)
+MAX_SEPARATE_WINDOWS = 4
+"""Up to so many windows of a query are aggregated each by itself, which is faster."""
+
+Span = tuple[int, int]
+
+MAX_NEAR = 32
+"""The samples of more appliances are nearly everywhere."""
+
+_TIME, _CLUSTER = quoted(TIME_COLUMN), quoted(CLUSTER_COLUMN)
 _AGGREGATES = {
     Aggregate.AVG: "avg({0})",
     Aggregate.MIN: "min({0})",
@@ -61,10 +72,23 @@ class Condition:
         clause = f"{column} IN ({', '.join('?' * len(named))})"
         self.add(f"({clause} OR {column} IS NULL)" if is_absent_welcome else clause, *named)
 
+    def near(self, filters: Mapping[str, Sequence[str]]) -> None:
+        """Pass by samples that are laid together with those of other appliances than these."""
+        if is_near(filters):
+            names = filters[APPLIANCE_TAG]
+            numbers = ", ".join(str(cluster_of(name)) for name in names)
+            self.add(f"({_CLUSTER} IN ({numbers}) OR {_CLUSTER} IS NULL)")
+
     @property
     def sql(self) -> str:
         """The clause with its keyword, or nothing."""
         return "WHERE " + " AND ".join(self.clauses) if self.clauses else ""
+
+
+def is_near(filters: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether filters keep to some appliances, by name."""
+    names = filters.get(APPLIANCE_TAG, ())
+    return 0 < len(names) <= MAX_NEAR and all(names)
 
 
 def visible(
@@ -86,34 +110,48 @@ def range_sql(query: RangeQuery, table: Table, fields: Sequence[str]) -> tuple[s
     """Return the statement and values of a range query over `fields`, which the table has.
 
     Each row is one group: its tags, then for each field the list of window starts and the list of
-    values, gaps left out. The text is empty where nothing can match.
+    values, gaps left out, in order unless the query `is_near`. The text is empty where nothing can
+    match.
     """
-    condition = visible(table, tenants=query.tenants, filters=query.filters)
-    condition.add(f"{_TIME} >= ?", clamped(query.start_ns))
-    condition.add(f"{_TIME} < ?", clamped(query.end_ns))
-    if condition.is_never:
-        return "", []
     groups = groups_sql(query.group_by, table)
     aggregates = [
         f"CAST({_aggregate(name, query.aggregate, table)} AS DOUBLE) AS v{index}"
         for index, name in enumerate(fields)
     ]
-    windows = select(
-        [*groups, f"{window_sql(query)} AS w", *aggregates],
-        sample_source(query, table, fields, condition),
-    )
+    parts, values = [], list[object]()
+    for span in _separate(query):
+        condition = visible(table, tenants=query.tenants, filters=query.filters)
+        condition.add(f"{_TIME} >= ? AND {_TIME} < ?", *span)
+        condition.near(query.filters)
+        if condition.is_never:
+            return "", []
+        columns = [*groups, f"{window_sql(query, span)} AS w", *aggregates]
+        source = sample_source(query, table, fields, condition)
+        parts.append(f"{select(columns, source)} GROUP BY ALL")
+        values += condition.values
     names = [f"g{index}" for index in range(len(groups))]
-    return lists_sql(f"{windows} GROUP BY ALL", names, len(fields)), condition.values
+    text = lists_sql(
+        " UNION ALL ".join(parts), names, len(fields), is_ordered=not is_near(query.filters)
+    )
+    return text, values
 
 
-def lists_sql(windows: str, groups: Sequence[str], fields: int) -> str:
-    """Return the statement that makes lists by group of rows with groups, `w`, `v0`, `v1` ..."""
+def lists_sql(windows: str, groups: Sequence[str], fields: int, *, is_ordered: bool = True) -> str:
+    """Return the statement that makes lists by group of rows with groups, `w`, `v0`, `v1` ...
+
+    Args:
+        windows: the statement that gives those rows.
+        groups: the names of their groups.
+        fields: how many values they have.
+        is_ordered: whether groups and lists are to be in order.
+    """
+    by = " ORDER BY w" if is_ordered else ""
     lists = [
-        f"list({what} ORDER BY w) FILTER (WHERE v{index} IS NOT NULL)"
+        f"list({what}{by}) FILTER (WHERE v{index} IS NOT NULL)"
         for index in range(fields)
         for what in ("w", f"v{index}")
     ]
-    order = f" ORDER BY {', '.join(groups)}" if groups else ""
+    order = f" ORDER BY {', '.join(groups)}" if groups and is_ordered else ""
     return select([*groups, *lists], f"({windows})") + f" GROUP BY ALL{order}"
 
 
@@ -125,6 +163,8 @@ def latest_sql(query: LatestQuery, table: Table, fields: Sequence[str]) -> tuple
     condition = visible(table, tenants=query.tenants, filters=query.filters)
     columns = [quoted(field_column(name)) for name in fields]
     condition.add(f"{_TIME} >= ?", clamped(query.since_ns))
+    if query.until_ns is not None:
+        condition.add(f"{_TIME} < ?", clamped(query.until_ns))
     condition.add("(" + " OR ".join(f"{column} IS NOT NULL" for column in columns) + ")")
     if condition.is_never:
         return "", []
@@ -134,18 +174,6 @@ def latest_sql(query: LatestQuery, table: Table, fields: Sequence[str]) -> tuple
     order = ", ".join(str(index + 1) for index in range(len(groups)))
     text = select([*groups, f"max({_TIME})", *newest], source) + " GROUP BY ALL"
     return text + (f" ORDER BY {order}" if order else ""), condition.values
-
-
-def exists_sql(measurement: str, condition: Condition) -> str:
-    """Return the statement that finds one sample, if there is any."""
-    return select(["1"], f"{quoted(table_name(measurement))} {condition.sql} LIMIT 1")
-
-
-def tag_values_sql(measurement: str, tag: str, condition: Condition) -> str:
-    """Return the statement that lists the distinct values of a tag."""
-    condition.add(f"{quoted(tag_column(tag))} IS NOT NULL")
-    source = f"{quoted(table_name(measurement))} {condition.sql}"
-    return select([f"DISTINCT {quoted(tag_column(tag))}"], source) + " ORDER BY 1"
 
 
 def delete_sql(measurement: str, condition: str) -> str:
@@ -182,21 +210,41 @@ def sample_source(
     return f"({select([*series, *once], source)} GROUP BY {', '.join(series)})"
 
 
-def window_sql(query: RangeQuery) -> str:
-    """Return the start of the window that a row's time is in."""
+def window_sql(query: RangeQuery, span: Span) -> str:
+    """Return the start of the window that a row's time is in, of rows of a span of the query."""
     if query.step_ns is None:
         return f"CAST({clamped(query.start_ns)} AS BIGINT)"
-    step = int(query.step_ns)
-    if step <= 0:
-        raise InvalidInputError(
-            f"step_ns is {step}; a window must be wider than 0.",
-            errors={"step_ns": ["must be > 0"]},
-        )
+    step = _step(query.step_ns)
+    if span[0] // step == (span[1] - 1) // step:
+        # Grouping by a column less takes half the time where there are many rows.
+        return f"CAST({clamped(span[0] // step * step)} AS BIGINT)"
     # SQL's remainder has the sign of the time; windows before 1970 still start at or before it.
     remainder = f"{_TIME} % {step}"
     if query.start_ns < 0:
         remainder = f"(({remainder}) + {step}) % {step}"
     return f"{_TIME} - ({remainder})"
+
+
+def _separate(query: RangeQuery) -> list[Span]:
+    """Return the windows of a query one by one where they are few, else their whole span."""
+    span = (clamped(query.start_ns), clamped(query.end_ns))
+    if query.step_ns is None:
+        return [span]
+    step = _step(query.step_ns)
+    first, last = span[0] // step, (span[1] - 1) // step
+    if not first < last < first + MAX_SEPARATE_WINDOWS:
+        return [span]
+    edges = [span[0], *(number * step for number in range(first + 1, last + 1)), span[1]]
+    return list(pairwise(edges))
+
+
+def _step(step_ns: int) -> int:
+    if step_ns <= 0:
+        raise InvalidInputError(
+            f"step_ns is {step_ns}; a window must be wider than 0.",
+            errors={"step_ns": ["must be > 0"]},
+        )
+    return int(step_ns)
 
 
 def check_aggregate(name: str, aggregate: Aggregate, table: Table) -> None:

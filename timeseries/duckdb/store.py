@@ -6,8 +6,8 @@ Reads run beside it on cursors of their own. DuckDB lets one process at a time o
 
 A sender that retries can deliver a point twice and both rows are kept. `latest`, and of the
 aggregates min, max and last, are the same with or without them; sum and count are made from one row
-per series and instant, and so are the roll-ups; avg and percentiles of samples that are not rolled
-up yet weigh such an instant twice.
+per series and instant, and so are the roll-ups; avg and percentiles weigh such an instant twice
+until it is rolled up, which deletes what is there twice.
 
 A database that DuckDB shut down, as after a disk that was full at the wrong moment, is opened again
 by the next write or read; until then both get `StoreUnavailableError`.
@@ -23,16 +23,18 @@ import duckdb
 
 from timeseries.batch import Batch
 from timeseries.duckdb.database import Database, is_fatal
+from timeseries.duckdb.deletion import TenantDeletion
 from timeseries.duckdb.extent_sql import extent_sql
+from timeseries.duckdb.latest_sql import expired_latest_sql
+from timeseries.duckdb.lists import Lists
 from timeseries.duckdb.range_sql import range_reads
 from timeseries.duckdb.scan import batch_from, hours_sql, slice_sql, slices
 from timeseries.duckdb.schema import Table
-from timeseries.duckdb.sql import exists_sql, latest_sql, tag_values_sql, visible
+from timeseries.duckdb.sql import latest_sql
 from timeseries.duckdb.upkeep import Upkeep
 from timeseries.duckdb.writer import DuckDBWriter
-from timeseries.extent import Extent
 from timeseries.store import (
-    IDENTITY_TAGS,
+    Extent,
     Latest,
     LatestQuery,
     RangeQuery,
@@ -63,7 +65,10 @@ class DuckDBStore:
     ) -> None:
         self._database = Database(path)
         self._writer = DuckDBWriter(self._database, max_queued_points=max_queued_points)
-        self._upkeep = Upkeep(self._writer)
+        self._upkeep = Upkeep(self._database, self._writer)
+        self._lists = Lists(self._writer, self._fetch)
+
+    takes_many_senders = True
 
     def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
         """Queue a batch for the next commit; the future holds those refused.
@@ -83,7 +88,7 @@ class DuckDBStore:
         series = []
         progress = self._writer.roll_ups.progress(query.measurement)
         for read in range_reads(query, table, fields, progress=progress):
-            rows = self._fetch(read.text, read.values)
+            rows = read.finish(self._fetch(read.text, read.values))
             for index, name in enumerate(read.fields):
                 for row in rows:
                     times, values = row[width + 2 * index : width + 2 * index + 2]
@@ -93,21 +98,31 @@ class DuckDBStore:
         return series
 
     def latest(self, query: LatestQuery) -> list[Latest]:
-        """Return the newest values of each group, ordered by group."""
+        """Return the newest values of each group, ordered by group.
+
+        Of samples that have expired, the roll-ups know the newest numbers.
+        """
         table = self._table(query.measurement)
         fields = sorted(table.fields.keys() & set(query.fields))
         if not fields:
             return []
+        progress = self._writer.roll_ups.progress(query.measurement)
         width = len(query.group_by)
-        found = []
-        for row in self._fetch(*latest_sql(query, table, fields)):
-            time_ns = row[width]
-            pairs = zip(fields, row[width + 1 :], strict=True)
-            values = {name: value for name, value in pairs if value is not None}
-            if time_ns is not None:
-                tags = dict(zip(query.group_by, row[:width], strict=True))
-                found.append(Latest(tags, time_ns, values))
-        return found
+        found: dict[tuple[str, ...], Latest] = {}
+        for text, bound in (
+            expired_latest_sql(query, table, fields, progress=progress),
+            latest_sql(query, table, fields),
+        ):
+            for row in self._fetch(text, bound):
+                group, time_ns = row[:width], row[width]
+                pairs = zip(fields, row[width + 1 :], strict=True)
+                values = {name: value for name, value in pairs if value is not None}
+                if time_ns is not None:
+                    if group in found:
+                        values = {**found[group].values, **values}
+                    tags = dict(zip(query.group_by, group, strict=True))
+                    found[group] = Latest(tags, time_ns, values)
+        return [found[group] for group in sorted(found)]
 
     def scan(self, query: ScanQuery) -> Iterator[Batch]:
         """Yield the raw points of a span in batches, oldest first.
@@ -138,37 +153,31 @@ class DuckDBStore:
 
     def measurements(self, *, tenants: tuple[str, ...] | None) -> list[str]:
         """Return the names of the measurements with samples of these tenants, sorted."""
-        found = []
-        for measurement, table in self._writer.schema.items():
-            condition = visible(table, tenants=tenants)
-            text = "" if condition.is_never else exists_sql(measurement, condition)
-            if self._fetch(text, condition.values):
-                found.append(measurement)
-        return sorted(found)
+        return self._lists.measurements(tenants=tenants)
 
-    def fields(self, measurement: str) -> dict[str, str]:
-        """Return field name to type: `float`, `integer`, `boolean` or `string`."""
-        return {name: str(kind) for name, kind in sorted(self._table(measurement).fields.items())}
+    def fields(self, measurement: str, *, tenants: tuple[str, ...] | None) -> dict[str, str]:
+        """Return name to type of the fields with values of these tenants, sorted."""
+        return self._lists.fields(measurement, tenants=tenants)
 
-    def tags(self, measurement: str) -> list[str]:
-        """Return the names of the measurement's tags, identity tags first, then sorted."""
-        table = self._writer.schema.get(measurement)
-        return [*IDENTITY_TAGS, *sorted(table.tags.difference(IDENTITY_TAGS))] if table else []
+    def tags(self, measurement: str, *, tenants: tuple[str, ...] | None) -> list[str]:
+        """Return the names of the tags of these tenants' samples, identity tags first."""
+        return self._lists.tags(measurement, tenants=tenants)
 
     def tag_values(
         self, measurement: str, tag: str, *, tenants: tuple[str, ...] | None
     ) -> list[str]:
         """Return the distinct values of a tag, sorted."""
-        table = self._table(measurement)
-        if tag not in table.tags or measurement not in self._writer.schema:
-            return []
-        condition = visible(table, tenants=tenants)
-        text = "" if condition.is_never else tag_values_sql(measurement, tag, condition)
-        return [value for (value,) in self._fetch(text, condition.values)]
+        return self._lists.tag_values(measurement, tag, tenants=tenants)
 
     def delete_tenant(self, tenant: str) -> None:
-        """Delete every sample of a tenant, those still queued included."""
-        self._upkeep.delete_tenant(tenant)
+        """Delete every sample of a tenant, those still queued included.
+
+        It is done in steps, with the writes of others in between; a deletion that was cut short is
+        completed by another.
+        """
+        with self._upkeep.deleting:
+            for _ in TenantDeletion(self._writer, self._fetch, tenant).steps():
+                pass
 
     def delete_before(self, before_ns: int, *, resolution: Resolution = Resolution.RAW) -> None:
         """Delete every sample of a resolution that is older than `before_ns`.

@@ -1,4 +1,4 @@
-"""What is done to a DuckDB store besides writing samples: deletion, retention and rolling up."""
+"""What is done to a DuckDB store now and then: retention, rolling up, compaction."""
 
 import logging
 import threading
@@ -7,40 +7,40 @@ from collections.abc import Iterator
 import duckdb
 
 from core.errors import VedetteError
-from timeseries.duckdb.rollups import RollUp
+from timeseries.duckdb.compaction import Compaction
+from timeseries.duckdb.database import Database, is_fatal
+from timeseries.duckdb.rollups import GRACE_NS, RollUp
+from timeseries.duckdb.rollups_build import Build
+from timeseries.duckdb.rollups_coverage import MINUTE_NS
 from timeseries.duckdb.scan import HOUR_NS, hours_sql
-from timeseries.duckdb.schema import Schema, quoted, tag_column
-from timeseries.duckdb.sql import delete_sql
+from timeseries.duckdb.schema import Schema
 from timeseries.duckdb.writer import DuckDBWriter
 from timeseries.lineprotocol_grammar import MIN_INT64
-from timeseries.store import TENANT_TAG, Resolution, ScanQuery
+from timeseries.store import Resolution, ScanQuery, StoreUnavailableError
 
 _log = logging.getLogger(__name__)
 
 
 class Upkeep:
-    """Does its work on the writer's thread, between two commits, and waits for it."""
+    """Does its work on the writer's thread, between two commits, and waits for it.
 
-    def __init__(self, writer: DuckDBWriter) -> None:
+    Roll-ups are built and samples laid together beside the writer, on cursors of the database.
+    """
+
+    def __init__(self, database: Database, writer: DuckDBWriter) -> None:
+        self._database = database
         self._writer = writer
+        self._compaction = Compaction(database)
         self._rolling = threading.Lock()
-
-    def delete_tenant(self, tenant: str) -> None:
-        """Delete the samples and the roll-ups of a tenant."""
-        condition = f"{quoted(tag_column(TENANT_TAG))} = ?"
-
-        def work(cursor: duckdb.DuckDBPyConnection, schema: Schema) -> None:
-            for measurement, table in schema.items():
-                cursor.execute(delete_sql(measurement, condition), [tenant])
-                RollUp(cursor, self._writer.roll_ups, measurement, table).forget_tenant(tenant)
-
-        self._writer.run(work)
+        self.deleting = threading.Lock()
+        """Held by whoever deletes samples, and while they are laid together or rolled up."""
 
     def delete_before(self, before_ns: int, *, resolution: Resolution) -> None:
         """Delete what is older of a resolution, an hour in each transaction: writes go between."""
         for measurement in list(self._writer.schema):
             for until_ns in self._hours_before(before_ns, measurement, resolution):
-                self._expire(measurement, until_ns, resolution)
+                with self.deleting:
+                    self._expire(measurement, until_ns, resolution)
         try:
             self._writer.checkpoint()
         except VedetteError as error:
@@ -82,6 +82,7 @@ class Upkeep:
             for measurement in list(self._writer.schema):
                 try:
                     written += sum(self._steps(measurement, now_ns=now_ns))
+                    self._lay_together(measurement, now_ns=now_ns)
                 except VedetteError as error:
                     _log.warning("%r was not rolled up: %s", measurement, error.message)
                     errors.append(error)
@@ -90,13 +91,36 @@ class Upkeep:
         return written
 
     def _steps(self, measurement: str, *, now_ns: int) -> Iterator[int]:
-        steps: list[Iterator[int]] = []
+        steps: list[Iterator[int | Build]] = []
 
-        def work(cursor: duckdb.DuckDBPyConnection, schema: Schema) -> int | None:
+        def work(cursor: duckdb.DuckDBPyConnection, schema: Schema) -> int | Build | None:
             if not steps:
                 roll_up = RollUp(cursor, self._writer.roll_ups, measurement, schema[measurement])
                 steps.append(roll_up.steps(now_ns=now_ns))
             return next(steps[0], None)
 
-        while (written := self._writer.run(work)) is not None:
-            yield written
+        while (step := self._writer.run(work)) is not None:
+            yield self._built(step) if isinstance(step, Build) else step
+
+    def _built(self, build: Build) -> int:
+        """Build rows beside the writer; return how many."""
+        with self.deleting, self._database.cursor() as cursor:
+            cursor.begin()
+            try:
+                written = build.run(cursor)
+                cursor.commit()
+            except duckdb.Error as error:
+                if is_fatal(error):
+                    self._writer.mend()
+                raise StoreUnavailableError(
+                    f"The time series store could not roll up {build.measurement!r}: {error}"
+                ) from error
+        return written
+
+    def _lay_together(self, measurement: str, *, now_ns: int) -> None:
+        # What is not rolled up yet may still be sent again.
+        before_ns = (now_ns - GRACE_NS) // MINUTE_NS * MINUTE_NS
+        while True:
+            with self.deleting:
+                if not self._compaction.run(measurement, before_ns=before_ns):
+                    return

@@ -2,13 +2,13 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
 import duckdb
-import pyarrow as pa
 
 from core.errors import VedetteError
 from timeseries.batch import Batch
@@ -16,19 +16,24 @@ from timeseries.duckdb.database import Database, is_fatal
 from timeseries.duckdb.ingest import parts_by_measurement, plan_insert
 from timeseries.duckdb.insert import Inserter
 from timeseries.duckdb.rollups_state import RollUpState
-from timeseries.duckdb.schema import READ_COLUMNS, Schema, Table, ddl, schema_from, table_name
+from timeseries.duckdb.schema import READ_COLUMNS, Schema, ddl, schema_from, table_name
+from timeseries.duckdb.staging import Columns, Stage
 from timeseries.store import RejectedPoint, StoreUnavailableError
 from timeseries.write_queue import Chore, Linger, Submission, WriteQueue
 
 MAX_GROUP_POINTS = 50_000
 LINGER = Linger(gap_seconds=0.005, max_seconds=0.1)
+# From so many points on, a commit into the tables costs less than to stage them first.
+UNSTAGED_POINTS = 4_000
+MAX_STAGED_POINTS = 50_000
+POUR_EVERY_SECONDS = 1.0
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 
 
 class DuckDBWriter:
-    """Owns the writing cursor of a database, and the schema as of the last commit.
+    """Owns the writing cursor of a database, the schema as of the last commit, and the stage.
 
     Args:
         database: opened anew by the writer when it shut itself down.
@@ -46,13 +51,21 @@ class DuckDBWriter:
 
     @property
     def schema(self) -> Schema:
-        """The tables that readers can see; replaced as a whole, never changed."""
+        """The tables, once everything that was acknowledged is in them; never changed in place."""
+        if self._stage.points and threading.current_thread() is not self._thread:
+            self._queue.put(chore := Chore(self._try_to_pour))
+            chore.future.result()
         return self._schema
 
     @property
     def roll_ups(self) -> RollUpState:
         """How far the roll-ups are; written to in the same transactions as the samples."""
         return self._roll_ups
+
+    @property
+    def staged_points(self) -> int:
+        """How many points are durable and not in their tables yet."""
+        return self._stage.points
 
     def submit(self, batch: Batch, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
         """Queue a batch for the next commit."""
@@ -64,6 +77,7 @@ class DuckDBWriter:
         """Do something on the writer's thread in a transaction of its own, and wait for it."""
 
         def run() -> None:
+            self._pour()
             with self._transaction():
                 results.append(work(self._cursor, self._schema))
 
@@ -98,15 +112,36 @@ class DuckDBWriter:
         self._cursor = cursor
         self._inserter = Inserter(cursor)
         self._schema: Schema = schema_from(cursor.execute(READ_COLUMNS).fetchall())
+        self._stage = Stage(cursor)
+        self._planned: Schema = self._stage.schema(self._schema)
+        self._pour_at = 0.0
+        self._due: list[str] = []
         self._roll_ups = RollUpState(cursor)
         self._is_broken = False
 
     def _run(self) -> None:
-        while (work := self._queue.take()) is not None:
+        while (work := self._queue.take(seconds=self._seconds_to_pour())) is not None:
             if isinstance(work, Chore):
                 self._do_chore(work)
             else:
                 self._commit([item for item in work if item.future.set_running_or_notify_cancel()])
+            self._pour_one_if_due()
+        self._try_to_pour()
+
+    def _seconds_to_pour(self) -> float | None:
+        """Return in how long something on the stage is due; None where the stage is empty."""
+        if not self._stage.points:
+            return None
+        return 0.0 if self._due else max(0.0, self._pour_at - time.monotonic())
+
+    def _pour_one_if_due(self) -> None:
+        """Pour one measurement: senders wait no longer than that for their commit."""
+        is_full = self._stage.points >= MAX_STAGED_POINTS
+        if not self._due and (is_full or self._seconds_to_pour() == 0):
+            self._pour_at = time.monotonic() + POUR_EVERY_SECONDS
+            self._due = self._stage.measurements
+        if self._due:
+            self._try_to_pour([self._due.pop()])
 
     def _do_chore(self, chore: Chore) -> None:
         try:
@@ -136,28 +171,68 @@ class DuckDBWriter:
 
     def _insert(self, group: list[Submission]) -> list[list[RejectedPoint]]:
         rejected: list[list[RejectedPoint]] = [[] for _ in group]
-        written: dict[str, pa.Table] = {}
-        schema = dict(self._schema)
+        columns, planned = {}, dict(self._planned)
         parts = parts_by_measurement((one.batch, one.identity) for one in group)
-        with self._transaction():
-            for measurement, some in parts.items():
-                insert = plan_insert(measurement, some, schema=schema)
-                for (submission, position), reason in insert.refused.items():
-                    rejected[submission].append(RejectedPoint(position, reason))
-                if insert.data is not None:
-                    self._insert_rows(measurement, insert.table, insert.data, schema)
-                    written[measurement] = insert.data
-            self._roll_ups.in_transaction(self._cursor, written)
-        self._schema = schema
+        for measurement, some in parts.items():
+            insert = plan_insert(measurement, some, schema=planned)
+            for (submission, position), reason in insert.refused.items():
+                rejected[submission].append(RejectedPoint(position, reason))
+            if insert.data is not None:
+                columns[measurement], planned[measurement] = insert.data, insert.table
+        points = sum(data.num_rows for data in columns.values())
+        if points >= UNSTAGED_POINTS or self._stage.points >= 2 * MAX_STAGED_POINTS:
+            self._write(columns, planned)
+        elif points:
+            self._put_on_stage(columns)
+        self._planned = planned
         return [sorted(answer, key=lambda point: point.position) for answer in rejected]
 
-    def _insert_rows(
-        self, measurement: str, table: Table, data: pa.Table, schema: dict[str, Table]
-    ) -> None:
-        for statement in ddl(measurement, schema.get(measurement), table):
-            self._cursor.execute(statement)
-        schema[measurement] = table
-        self._inserter.insert(table_name(measurement), data)
+    def _put_on_stage(self, columns: Columns) -> None:
+        self._stage.insert(self._cursor, columns)
+        if not self._stage.points:
+            self._pour_at = time.monotonic() + POUR_EVERY_SECONDS
+        self._stage.inserted(columns)
+
+    def _write(self, columns: Columns, planned: Schema, *, from_stage: Sequence[str] = ()) -> None:
+        """Insert columns into their tables in one transaction.
+
+        Args:
+            columns: the rows to insert.
+            planned: what their tables must look like first.
+            from_stage: the measurements of which these rows are what is staged.
+        """
+        schema = dict(self._schema)
+        with self._transaction():
+            for measurement, data in columns.items():
+                table = planned[measurement]
+                for statement in ddl(measurement, schema.get(measurement), table):
+                    self._cursor.execute(statement)
+                schema[measurement] = table
+                self._inserter.insert(table_name(measurement), data)
+            self._roll_ups.in_transaction(self._cursor, columns)
+            self._stage.remove(self._cursor, from_stage)
+        self._schema = schema
+        self._stage.removed(from_stage)
+
+    def _pour(self, measurements: Sequence[str] | None = None) -> None:
+        """Bring what is staged, or some of it, into its tables."""
+        some = self._stage.measurements if measurements is None else measurements
+        if some:
+            self._write(self._stage.whole(some), self._planned, from_stage=some)
+
+    def _try_to_pour(self, measurements: Sequence[str] | None = None) -> None:
+        """Bring what is staged into its tables; what can't be written stays on the stage."""
+        some = self._stage.measurements if measurements is None else measurements
+        some = [one for one in some if one in self._stage.measurements]
+        try:
+            with self._mending():
+                self._pour(some)
+        except Exception as error:  # noqa: BLE001 - it is durable, and tried again
+            if len(some) > 1 and not self._is_broken:
+                for measurement in some:
+                    self._try_to_pour([measurement])
+                return
+            _log.warning("samples of %s wait for their tables: %s", ", ".join(some), error)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -113,6 +113,34 @@ def scan_statement(query: ScanQuery, shape: Shape, *, tags: Sequence[str]) -> st
     return select(columns, source(query.measurement), where)
 
 
+def extent_statements(query: ScanQuery, shape: Shape) -> list[str]:
+    """Return the statements for the first point, the last point, and each series' counts.
+
+    InfluxQL counts the values of a field and never points. Empty where nothing can match.
+    """
+    where = condition(query, shape, start_ns=query.start_ns, end_ns=query.end_ns)
+    if where is None or not shape.fields:
+        return []
+    columns = {f"f{index}": field_of(name) for index, name in enumerate(shape.fields)}
+    counts = {name: f"count({what})" for name, what in columns.items()}
+    of = source(query.measurement)
+    return [
+        select(columns, of, where, "LIMIT 1"),
+        select(columns, of, where, "ORDER BY time DESC LIMIT 1"),
+        select(counts, of, where, "GROUP BY *"),
+    ]
+
+
+def first_value_statement(measurement: str, name: str, where: str) -> str:
+    """Return the statement that finds one value of a field under a condition."""
+    return select({"v": field_of(name)}, source(measurement), f"WHERE {where}", "LIMIT 1")
+
+
+def tag_keys_statement(measurement: str, where: str) -> str:
+    """Return the statement that lists the tags of a measurement under a condition."""
+    return f"SHOW TAG KEYS {source(measurement)} WHERE {where}"
+
+
 def shape_statements(measurement: str) -> list[str]:
     """Return the statements that list the fields and the tags of a measurement."""
     return [f"SHOW FIELD KEYS {source(measurement)}", f"SHOW TAG KEYS {source(measurement)}"]

@@ -10,19 +10,30 @@ from timeseries.influxdb.ql import (
     MAX_TIME_NS,
     Shape,
     condition,
+    extent_statements,
     field_of,
+    first_value_statement,
     grouping,
     measurements_statement,
     scan_statement,
     select,
     shape_statements,
     source,
+    tag_keys_statement,
     tag_values_statement,
     tenants_condition,
 )
 from timeseries.influxdb.range import group_of, range_series
 from timeseries.points import FieldValue, Point
-from timeseries.store import IDENTITY_TAGS, Latest, LatestQuery, RangeQuery, ScanQuery, Series
+from timeseries.store import (
+    IDENTITY_TAGS,
+    Extent,
+    Latest,
+    LatestQuery,
+    RangeQuery,
+    ScanQuery,
+    Series,
+)
 
 SCAN_POINTS = 10_000
 
@@ -57,7 +68,8 @@ class InfluxDBReader:
         """Return the newest values of each group, ordered by group."""
         shape = self.shape(query.measurement)
         names = sorted(shape.fields.keys() & set(query.fields))
-        where = condition(query, shape, start_ns=query.since_ns, end_ns=MAX_TIME_NS + 1)
+        end_ns = MAX_TIME_NS + 1 if query.until_ns is None else query.until_ns
+        where = condition(query, shape, start_ns=query.since_ns, end_ns=end_ns)
         if where is None or not names:
             return []
         # A field at a time: with several in one statement InfluxQL leaves out when they were.
@@ -94,6 +106,35 @@ class InfluxDBReader:
                 part = rows[start : start + SCAN_POINTS]
                 yield Batch.of(_point(query.measurement, row, kinds, tags) for row in part)
 
+    def extent(self, query: ScanQuery) -> Extent | None:
+        """Return the extent of a scan; its points are the most values that a field of each has."""
+        shape = self.shape(query.measurement)
+        times_ns: list[int] = []
+        points = 0
+        for number, series in self._connection.query(extent_statements(query, shape)):
+            for time_ns, *values in series.values:
+                if number < 2:  # noqa: PLR2004 - the third statement counts
+                    times_ns.append(int(time_ns or 0))
+                else:
+                    points += max(int(count or 0) for count in values)
+        if not times_ns:
+            return None
+        is_exact = len(shape.fields) == 1
+        return Extent(min(times_ns), max(times_ns) + 1, points, is_exact=is_exact)
+
+    def fields(self, measurement: str, *, tenants: tuple[str, ...] | None) -> dict[str, str]:
+        """Return name to type of the fields with values of these tenants, sorted."""
+        known = dict(self.shape(measurement).fields)
+        where = tenants_condition(tenants)
+        if where is None:
+            return {}
+        if not where:
+            return known
+        names = list(known)
+        statements = [first_value_statement(measurement, name, where) for name in names]
+        found = {names[number] for number, _ in self._connection.query(statements)}
+        return {name: kind for name, kind in known.items() if name in found}
+
     def measurements(self, *, tenants: tuple[str, ...] | None) -> list[str]:
         """Return the names of the measurements with samples of these tenants, sorted."""
         where = tenants_condition(tenants)
@@ -110,12 +151,17 @@ class InfluxDBReader:
             return []
         return self._names(tag_values_statement(measurement, tag, where), column=1)
 
-    def tags(self, measurement: str) -> list[str]:
-        """Return the names of the measurement's tags, identity tags first, then sorted."""
-        shape = self.shape(measurement)
-        if not shape.fields:
+    def tags(self, measurement: str, *, tenants: tuple[str, ...] | None) -> list[str]:
+        """Return the names of the tags of these tenants' samples, identity tags first."""
+        where = tenants_condition(tenants)
+        if where is None:
             return []
-        return [*IDENTITY_TAGS, *sorted(shape.tags - set(IDENTITY_TAGS))]
+        if where:
+            found = set(self._names(tag_keys_statement(measurement, where), column=0))
+        else:
+            shape = self.shape(measurement)
+            found = {*shape.tags, *IDENTITY_TAGS} if shape.fields else set()
+        return [*IDENTITY_TAGS, *sorted(found.difference(IDENTITY_TAGS))] if found else []
 
     def _names(self, statement: str, *, column: int) -> list[str]:
         found = {

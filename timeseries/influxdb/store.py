@@ -16,6 +16,7 @@ from timeseries.influxdb.http import QUERY_SECONDS, InfluxDBConnection
 from timeseries.influxdb.reader import InfluxDBReader
 from timeseries.influxdb.writer import InfluxDBWriter
 from timeseries.store import (
+    Extent,
     Latest,
     LatestQuery,
     RangeQuery,
@@ -48,7 +49,9 @@ class InfluxDBStore:
         self._connection = InfluxDBConnection(address, query_seconds=query_seconds)
         self._reader = InfluxDBReader(self._connection)
         self._writer = InfluxDBWriter(
-            self._connection, load_types=self.fields, max_queued_points=max_queued_points
+            self._connection,
+            load_types=lambda measurement: self._reader.shape(measurement).fields,
+            max_queued_points=max_queued_points,
         )
         self._lock = threading.Lock()
         self._is_closed = False
@@ -86,17 +89,25 @@ class InfluxDBStore:
         """Yield the raw points of a span in batches, oldest first, as they arrive."""
         return self._reader.scan(query)
 
+    def extent(self, query: ScanQuery) -> Extent | None:
+        """Return the extent of a scan: its bounds are exact, its points a lower bound.
+
+        InfluxQL counts the values of a field and never points: of each series it is the field with
+        the most. With a single field the number is exact.
+        """
+        return self._reader.extent(query)
+
     def measurements(self, *, tenants: tuple[str, ...] | None) -> list[str]:
         """Return the names of the measurements with series of these tenants, sorted."""
         return self._reader.measurements(tenants=tenants)
 
-    def fields(self, measurement: str) -> dict[str, str]:
-        """Return field name to type: `float`, `integer`, `boolean` or `string`."""
-        return dict(self._reader.shape(measurement).fields)
+    def fields(self, measurement: str, *, tenants: tuple[str, ...] | None) -> dict[str, str]:
+        """Return name to type of the fields with values of these tenants, sorted."""
+        return self._reader.fields(measurement, tenants=tenants)
 
-    def tags(self, measurement: str) -> list[str]:
-        """Return the names of the measurement's tags, identity tags first, then sorted."""
-        return self._reader.tags(measurement)
+    def tags(self, measurement: str, *, tenants: tuple[str, ...] | None) -> list[str]:
+        """Return the names of the tags of these tenants' samples, identity tags first."""
+        return self._reader.tags(measurement, tenants=tenants)
 
     def tag_values(
         self, measurement: str, tag: str, *, tenants: tuple[str, ...] | None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from core.clock import NS_PER_SECOND
-from timeseries.extent import chunks, extent_of
+from timeseries.extent import chunks
 from timeseries.moving.migration import Selection
 from timeseries.store import Aggregate, RangeQuery, ScanQuery, Store
 
@@ -45,11 +45,12 @@ def differences(
     pauses = iter([_PAUSE_SECONDS] * _MAX_PAUSES)
     for name in selection.names(source):
         query = selection.query(name)
-        extent = extent_of(source, query)
+        extent = source.extent(query)
         if extent is None:
             continue
-        omitted = left_out_of(source, destination, name)
-        fields = tuple(field for field in source.fields(name) if field not in omitted)
+        omitted = left_out_of(source, destination, query)
+        known = source.fields(name, tenants=selection.tenants)
+        fields = tuple(field for field in known if field not in omitted)
         for chunk in chunks(query, extent):
             wanted = _counts(source, chunk, fields)
             found = _counts(destination, chunk, fields) if wanted else {}
@@ -67,14 +68,14 @@ def left_out(source: Store, destination: Store, selection: Selection) -> list[st
     return [
         f"{name}.{field}"
         for name in selection.names(source)
-        for field in left_out_of(source, destination, name)
+        for field in left_out_of(source, destination, selection.query(name))
     ]
 
 
-def left_out_of(source: Store, destination: Store, measurement: str) -> list[str]:
+def left_out_of(source: Store, destination: Store, query: ScanQuery) -> list[str]:
     """Return the text fields of a measurement of which the destination keeps nothing."""
-    kept = destination.fields(measurement)
-    fields = source.fields(measurement).items()
+    kept = destination.fields(query.measurement, tenants=query.tenants)
+    fields = source.fields(query.measurement, tenants=query.tenants).items()
     return [name for name, kind in fields if kind == "string" and name not in kept]
 
 

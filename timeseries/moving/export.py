@@ -15,7 +15,7 @@ from pyarrow import csv, parquet
 
 from core.errors import NotFoundError
 from timeseries.batch import Batch, Block
-from timeseries.extent import chunks, extent_of
+from timeseries.extent import chunks
 from timeseries.store import ScanQuery, Store
 
 TIME = "time"
@@ -64,16 +64,16 @@ class Piece:
     rows: int
 
 
-def layout_of(store: Store, measurement: str) -> Layout:
-    """Return the columns of a measurement's export.
+def layout_of(store: Store, measurement: str, *, tenants: tuple[str, ...] | None) -> Layout:
+    """Return the columns of a measurement's export: what these tenants' samples have.
 
     Raises:
         NotFoundError: the store has no such measurement.
     """
-    fields = store.fields(measurement)
+    fields = store.fields(measurement, tenants=tenants)
     if not fields:
         raise NotFoundError.of("measurement", measurement)
-    tags = store.tags(measurement)
+    tags = store.tags(measurement, tenants=tenants)
     taken = {TIME, *tags}
     columns = [pa.field(TIME, _TIME_TYPE, nullable=False)]
     columns += [pa.field("tag_time" if tag == TIME else tag, pa.string()) for tag in tags]
@@ -95,7 +95,7 @@ def export(store: Store, query: ScanQuery, file_format: ExportFormat) -> Iterato
     Raises:
         NotFoundError: the store has no such measurement; raised before the first piece.
     """
-    layout = layout_of(store, query.measurement)
+    layout = layout_of(store, query.measurement, tenants=query.tenants)
     return _pieces(_tables(store, query, layout), layout, file_format)
 
 
@@ -115,7 +115,7 @@ def _pieces(
 
 def _tables(store: Store, query: ScanQuery, layout: Layout) -> Iterator[pa.Table]:
     """Yield tables that are each worth a row group."""
-    extent = extent_of(store, query)
+    extent = store.extent(query)
     waiting: list[pa.Table] = []
     for chunk in chunks(query, extent) if extent else ():
         for batch in store.scan(chunk):

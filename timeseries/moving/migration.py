@@ -7,21 +7,20 @@ instant and only what is missing is written: nothing ends up there twice, even i
 keeps duplicates.
 """
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
 
-from core.errors import OverloadedError
 from timeseries.batch import Batch
-from timeseries.extent import chunks, extent_of
+from timeseries.extent import chunks
 from timeseries.moving.compare import is_empty, present, without_present
-from timeseries.moving.split import by_identity
-from timeseries.moving.state import MigrationState, StateFile
-from timeseries.store import RejectedPoint, ScanQuery, Store
+from timeseries.moving.delivery import ChunkWriter, Outcome
+from timeseries.moving.recheck import changed, values_in
+from timeseries.moving.state import MigrationState, Moved, StateFile
+from timeseries.store import Extent, ScanQuery, Store
 
-MAX_POINTS_UNDER_WAY = 200_000
-_MAX_REASONS = 20
+# The first moves everything; the others what came into the source meanwhile.
+_MAX_TURNS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,25 +62,6 @@ class Progress:
     total_points: int
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What a run did.
-
-    Attributes:
-        is_complete: False where it was asked to stop.
-        points: points read from the source, those of earlier runs included.
-        present: of those read in this run, how many the destination had already.
-        refused: points that the destination refused, those of earlier runs included.
-        reasons: reason to the number of points refused for it in this run.
-    """
-
-    is_complete: bool = False
-    points: int = 0
-    present: int = 0
-    refused: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-
-
 class Migration:
     """Moves a selection from a source to a destination.
 
@@ -111,7 +91,7 @@ class Migration:
     def run(
         self, *, should_stop: Callable[[], bool], on_progress: Callable[[Progress], object]
     ) -> Outcome:
-        """Move what is not moved yet.
+        """Move what is not moved yet, and what has come into moved hours since.
 
         A request to stop leaves the chunk under way unrecorded; the next run completes it.
 
@@ -119,43 +99,65 @@ class Migration:
             StoreUnavailableError: one of the stores went away; the same call goes on later.
         """
         state = self._state_file.load()
-        left, total = self._plan(state)
         outcome = Outcome(points=state.points, refused=state.refused)
-        for chunk in left:
-            writer = _ChunkWriter(self._destination, outcome, self._pause)
-            refused, points = outcome.refused, outcome.points
-            for batch in self._missing(chunk, outcome):
-                if should_stop():
-                    writer.finish()
+        for _ in range(_MAX_TURNS):
+            left, total = self._plan(state)
+            is_done = True
+            for chunk in left:
+                is_done = False
+                if not self._move(chunk, state, outcome, _Watch(should_stop, on_progress, total)):
                     return outcome
-                writer.write(batch)
-                on_progress(Progress(chunk, outcome.points, total))
-            writer.finish()
-            state = state.after(
-                chunk.measurement,
-                chunk.end_ns,
-                points=outcome.points - points,
-                refused=outcome.refused - refused,
-            )
-            self._state_file.save(state)
-            on_progress(Progress(chunk, outcome.points, total))
-            if should_stop():
-                return outcome
+            if is_done:
+                break
         outcome.is_complete = True
         return outcome
 
+    def _move(
+        self, chunk: ScanQuery, state: MigrationState, outcome: Outcome, watch: "_Watch"
+    ) -> bool:
+        """Move a chunk and record it; return whether to go on."""
+        known = state.known(chunk)
+        if known is not None:
+            outcome.points -= known.points
+            outcome.refused -= known.refused
+        points, refused = outcome.points, outcome.refused
+        values = values_in(self._source, chunk)
+        writer = ChunkWriter(self._destination, outcome, self._pause)
+        for batch in self._missing(chunk, outcome):
+            if watch.should_stop():
+                writer.finish()
+                return False
+            writer.write(batch)
+            watch.on_progress(Progress(chunk, outcome.points, watch.total_points))
+        writer.finish()
+        moved = Moved(
+            measurement=chunk.measurement,
+            start_ns=chunk.start_ns,
+            end_ns=chunk.end_ns,
+            values=values,
+            points=outcome.points - points,
+            refused=outcome.refused - refused,
+        )
+        self._state_file.append(moved)
+        state.add(moved)
+        watch.on_progress(Progress(chunk, outcome.points, watch.total_points))
+        return not watch.should_stop()
+
     def _plan(self, state: MigrationState) -> tuple[Iterator[ScanQuery], int]:
         """Return the chunks that are left, and the number of points with those already moved."""
-        left, total = [], state.points
+        again: list[ScanQuery] = []
+        left: list[tuple[ScanQuery, Extent]] = []
         for name in self._selection.names(self._source):
-            query = self._selection.query(name)
-            start_ns = max(query.start_ns, state.done_until_ns.get(name, query.start_ns))
-            query = replace(query, start_ns=start_ns)
-            extent = extent_of(self._source, query) if start_ns < query.end_ns else None
+            query, recorded = self._selection.query(name), state.of(name)
+            again += changed(self._source, query, recorded)
+            if recorded:
+                query = replace(query, start_ns=max(query.start_ns, recorded[-1].end_ns))
+            extent = self._source.extent(query) if query.start_ns < query.end_ns else None
             if extent is not None:
                 left.append((query, extent))
-                total += extent.points
-        return (chunk for query, extent in left for chunk in chunks(query, extent)), total
+        total = state.points + sum(extent.points for _, extent in left)
+        new = (chunk for query, extent in left for chunk in chunks(query, extent))
+        return chain(again, new), total
 
     def _missing(self, chunk: ScanQuery, outcome: Outcome) -> Iterator[Batch]:
         """Yield the batches of a chunk without the points that the destination has."""
@@ -177,64 +179,9 @@ class Migration:
 
 
 @dataclass(frozen=True, slots=True)
-class _Delivery:
-    """Points of one appliance on their way to the destination."""
+class _Watch:
+    """Who looks on while chunks are moved, and about how many points there are in all."""
 
-    batch: Batch
-    identity: Mapping[str, str]
-    future: Future[list[RejectedPoint]]
-
-
-class _ChunkWriter:
-    """Writes the batches of a chunk, a bounded number of points under way at a time."""
-
-    def __init__(self, store: Store, outcome: Outcome, pause: Callable[[float], object]) -> None:
-        self._store = store
-        self._outcome = outcome
-        self._pause = pause
-        self._under_way: deque[_Delivery] = deque()
-        self._points_under_way = 0
-
-    def write(self, batch: Batch) -> None:
-        """Hand a batch to the store; wait for earlier ones where much is under way."""
-        for identity, part in by_identity(batch):
-            delivery = _Delivery(part, identity, self._submit(part, identity))
-            self._under_way.append(delivery)
-            self._points_under_way += len(part)
-        while self._points_under_way > MAX_POINTS_UNDER_WAY:
-            self._finish_oldest()
-
-    def finish(self) -> None:
-        """Wait until everything is durable."""
-        while self._under_way:
-            self._finish_oldest()
-
-    def _submit(self, batch: Batch, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
-        while True:
-            try:
-                return self._store.submit(batch, identity=identity)
-            except OverloadedError as error:
-                self._give_way(error)
-
-    def _finish_oldest(self) -> None:
-        delivery = self._under_way.popleft()
-        self._points_under_way -= len(delivery.batch)
-        future = delivery.future
-        while True:
-            try:
-                rejected = future.result()
-            except OverloadedError as error:
-                self._give_way(error)
-                future = self._submit(delivery.batch, delivery.identity)
-            else:
-                break
-        self._outcome.refused += len(rejected)
-        for point in rejected:
-            if point.reason in self._outcome.reasons or len(self._outcome.reasons) < _MAX_REASONS:
-                self._outcome.reasons[point.reason] += 1
-
-    def _give_way(self, error: OverloadedError) -> None:
-        if self._under_way:
-            self._finish_oldest()
-        else:
-            self._pause(error.retry_after_seconds)
+    should_stop: Callable[[], bool]
+    on_progress: Callable[[Progress], object]
+    total_points: int

@@ -88,6 +88,18 @@ def over_all_series(combine: str, rollup: str, *, window_ms: int) -> str:
     return f"{combine}({rollup}({series}))"
 
 
+def points_of_all_series(*, window_ms: int) -> str:
+    """Return the number of points: of the fields of each set of tags, the most samples of one."""
+    counts = f'count_over_time({{{METRIC_LABEL}!=""}}[{window_ms}ms] offset {1 - SHIFT_MS}ms)'
+    return f"sum(max({counts}) without ({METRIC_LABEL}))"
+
+
+def number_of_fields(*, window_ms: int) -> str:
+    """Return how many fields have samples."""
+    series = f'last_over_time({{{METRIC_LABEL}!=""}}[{window_ms}ms] offset {1 - SHIFT_MS}ms)'
+    return f"count(max({series}) by ({METRIC_LABEL}))"
+
+
 class Rollup:
     """Expressions over one field of a measurement: its windows end at the time of evaluation.
 

@@ -51,7 +51,7 @@ def read_range(reader: Reader, query: RangeQuery) -> list[Series]:
 
 def read_latest(reader: Reader, query: LatestQuery) -> list[Latest]:
     """Return the newest values of each group, ordered by group."""
-    end_ns = (reader.last_ms + 1) * NS_PER_MS
+    end_ns = (reader.last_ms + 1) * NS_PER_MS if query.until_ns is None else query.until_ns
     span = span_of(query.since_ns, end_ns, last_ms=reader.last_ms)
     fields = sorted({field for field in query.fields if field})
     if not fields or span.is_empty:

@@ -10,10 +10,15 @@ import msgspec
 
 from timeseries.batch import Batch
 from timeseries.points import FieldValue, Point
+from timeseries.store import Extent
 from timeseries.victoriametrics.lines import MEASUREMENT_LABEL, METRIC_LABEL, OWN_LABELS
-from timeseries.victoriametrics.metricsql import over_all_series
+from timeseries.victoriametrics.metricsql import (
+    number_of_fields,
+    over_all_series,
+    points_of_all_series,
+)
 from timeseries.victoriametrics.percentiles import ExportedSeries
-from timeseries.victoriametrics.reader import Found, Reader, span_with_samples
+from timeseries.victoriametrics.reader import Found, Reader, span_with_samples, value_of
 from timeseries.victoriametrics.windows import NS_PER_MS, Piece, Span
 
 MAX_BATCH_SAMPLES = 200_000
@@ -27,6 +32,20 @@ def scan(reader: Reader, span: Span) -> Iterator[Batch]:
     span = span if span.is_empty else span_with_samples(reader, span)
     for part in _parts(reader, span):
         yield Batch.of(_points(reader, part))
+
+
+def extent(reader: Reader, span: Span) -> Extent | None:
+    """Return the extent of what a scan of a span yields; None where that is nothing."""
+    span = span if span.is_empty else span_with_samples(reader, span)
+    if span.is_empty:
+        return None
+    asked = [
+        points_of_all_series(window_ms=span.width_ms),
+        number_of_fields(window_ms=span.width_ms),
+    ]
+    numbers = {at: round(value_of(answer)) for at, answer in reader.instant(asked, span.end_ms)}
+    start_ns, end_ns = span.start_ms * NS_PER_MS, (span.end_ms - 1) * NS_PER_MS + 1
+    return Extent(start_ns, end_ns, numbers.get(0, 0), is_exact=numbers.get(1) == 1)
 
 
 def _parts(reader: Reader, span: Span) -> Iterator[Span]:

@@ -20,6 +20,7 @@ from core.errors import ConfigurationError
 from timeseries.batch import Batch
 from timeseries.store import (
     IDENTITY_TAGS,
+    Extent,
     Latest,
     LatestQuery,
     RangeQuery,
@@ -41,7 +42,7 @@ from timeseries.victoriametrics.lines import (
 from timeseries.victoriametrics.metricsql import metric_name, selector
 from timeseries.victoriametrics.ranges import read_latest, read_range
 from timeseries.victoriametrics.reader import Reader
-from timeseries.victoriametrics.scan import scan
+from timeseries.victoriametrics.scan import extent, scan
 from timeseries.victoriametrics.windows import span_of, step_ms_of
 from timeseries.victoriametrics.writer import VictoriaMetricsWriter
 
@@ -118,19 +119,30 @@ class VictoriaMetricsStore:
         if reader:
             yield from scan(reader, span_of(query.start_ns, query.end_ns, last_ms=reader.last_ms))
 
+    def extent(self, query: ScanQuery) -> Extent | None:
+        """Return the extent of a scan: its bounds are exact, its points a lower bound.
+
+        The server counts the samples of a field's series: of each point's tags it is the field with
+        the most. With a single field the number is exact.
+        """
+        reader = self._reader(query)
+        if reader is None:
+            return None
+        return extent(reader, span_of(query.start_ns, query.end_ns, last_ms=reader.last_ms))
+
     def measurements(self, *, tenants: tuple[str, ...] | None) -> list[str]:
         """Return the names of the measurements with samples of these tenants, sorted."""
         return self._label_values(MEASUREMENT_LABEL, self._alive(None, tenants))
 
-    def fields(self, measurement: str) -> dict[str, str]:
-        """Return field name to type, which is always `float`."""
+    def fields(self, measurement: str, *, tenants: tuple[str, ...] | None) -> dict[str, str]:
+        """Return name to type, which is always `float`, of these tenants' fields, sorted."""
         start = len(metric_name(measurement, ""))
-        names = self._label_values(METRIC_LABEL, self._alive(measurement, None))
+        names = self._label_values(METRIC_LABEL, self._alive(measurement, tenants))
         return {name[start:]: "float" for name in names}
 
-    def tags(self, measurement: str) -> list[str]:
-        """Return the names of the measurement's tags, identity tags first, then sorted."""
-        visible = self._alive(measurement, None)
+    def tags(self, measurement: str, *, tenants: tuple[str, ...] | None) -> list[str]:
+        """Return the names of the tags of these tenants' samples, identity tags first."""
+        visible = self._alive(measurement, tenants)
         found = set(self._names("/api/v1/labels", visible) if visible else []) - OWN_LABELS
         return [*IDENTITY_TAGS, *sorted(found.difference(IDENTITY_TAGS))] if found else []
 

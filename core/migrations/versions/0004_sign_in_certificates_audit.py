@@ -6,6 +6,7 @@ Revises: 0003
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects import mysql
 
 from core.db import UTCDateTime
 
@@ -45,7 +46,9 @@ def upgrade() -> None:
             "ix_audit_entries_chain_action_number", ["chain", "action", "number"], unique=False
         )
         batch_op.create_index(
-            "ix_audit_entries_chain_actor_id_number", ["chain", "actor_id", "number"], unique=False
+            "ix_audit_entries_chain_actor_name_number",
+            ["chain", "actor_name", "number"],
+            unique=False,
         )
         batch_op.create_index("ix_audit_entries_chain_at", ["chain", "at"], unique=False)
         batch_op.create_index(
@@ -71,6 +74,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_certificate_authorities")),
     )
     op.create_table(
+        "roll_revisions",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_roll_revisions")),
+    )
+    op.create_table(
         "throttles",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("kind", sa.String(length=32), nullable=False),
@@ -88,7 +97,9 @@ def upgrade() -> None:
         sa.Column("key", sa.String(length=255), nullable=False),
         sa.Column("request_hash", sa.String(length=64), nullable=False),
         sa.Column("status", sa.Integer(), nullable=True),
-        sa.Column("answer", sa.Text(), nullable=True),
+        sa.Column(
+            "answer", sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb"), nullable=True
+        ),
         sa.Column("created_at", UTCDateTime(), nullable=False),
         sa.ForeignKeyConstraint(
             ["user_id"], ["users.id"], name=op.f("fk_idempotency_keys_user_id"), ondelete="CASCADE"
@@ -129,7 +140,16 @@ def upgrade() -> None:
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("user_id", sa.String(length=36), nullable=False),
         sa.Column("issuer", sa.String(length=255), nullable=False),
-        sa.Column("subject", sa.String(length=255), nullable=False),
+        sa.Column(
+            "subject",
+            sa.String(length=255).with_variant(
+                mysql.VARCHAR(length=255, charset="utf8mb4", collation="utf8mb4_bin"),
+                "mysql",
+                "mariadb",
+            ),
+            nullable=False,
+        ),
+        sa.Column("granted", sa.JSON(), nullable=False),
         sa.Column("created_at", UTCDateTime(), nullable=False),
         sa.Column("last_used_at", UTCDateTime(), nullable=True),
         sa.ForeignKeyConstraint(
@@ -228,6 +248,48 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("tenant_id", name=op.f("pk_tenant_quotas")),
     )
     op.create_table(
+        "tenant_removals",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("tenant_id", sa.String(length=36), nullable=False),
+        sa.Column("tenant_slug", sa.String(length=64), nullable=False),
+        sa.Column("tenant_name", sa.String(length=200), nullable=False),
+        sa.Column("state", sa.String(length=32), nullable=False),
+        sa.Column("done", sa.Integer(), nullable=False),
+        sa.Column("total", sa.Integer(), nullable=False),
+        sa.Column("error", sa.Text(), nullable=False),
+        sa.Column("requested_by", sa.String(length=254), nullable=False),
+        sa.Column("requested_at", UTCDateTime(), nullable=False),
+        sa.Column("exported_at", UTCDateTime(), nullable=True),
+        sa.Column("finished_at", UTCDateTime(), nullable=True),
+        sa.Column(
+            "file_bytes", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False
+        ),
+        sa.Column("discarded_at", UTCDateTime(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_tenant_removals")),
+        sa.UniqueConstraint("tenant_id", name=op.f("uq_tenant_removals_tenant_id")),
+    )
+    op.create_table(
+        "tenant_usage",
+        sa.Column("tenant_id", sa.String(length=36), nullable=False),
+        sa.Column("day", sa.Date(), nullable=False),
+        sa.Column("measured_at", UTCDateTime(), nullable=False),
+        sa.Column("appliances", sa.Integer(), nullable=False),
+        sa.Column("gpus", sa.Integer(), nullable=False),
+        sa.Column("points", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column(
+            "storage_bytes", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False
+        ),
+        sa.ForeignKeyConstraint(
+            ["tenant_id"],
+            ["tenants.id"],
+            name=op.f("fk_tenant_usage_tenant_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "day", name=op.f("pk_tenant_usage")),
+    )
+    with op.batch_alter_table("tenant_usage", schema=None) as batch_op:
+        batch_op.create_index("ix_tenant_usage_day", ["day"], unique=False)
+    op.create_table(
         "appliance_certificates",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("tenant_id", sa.String(length=36), nullable=False),
@@ -238,6 +300,7 @@ def upgrade() -> None:
         sa.Column("not_before", UTCDateTime(), nullable=False),
         sa.Column("not_after", UTCDateTime(), nullable=False),
         sa.Column("issued_at", UTCDateTime(), nullable=False),
+        sa.Column("first_used_at", UTCDateTime(), nullable=True),
         sa.Column("replaced_at", UTCDateTime(), nullable=True),
         sa.Column("revoked_at", UTCDateTime(), nullable=True),
         sa.Column("revocation_reason", sa.String(length=500), nullable=False),
@@ -299,6 +362,7 @@ def upgrade() -> None:
         batch_op.create_index(
             "ix_appliance_events_appliance_id_at", ["appliance_id", "at"], unique=False
         )
+        batch_op.create_index("ix_appliance_events_at", ["at"], unique=False)
         batch_op.create_index(
             batch_op.f("ix_appliance_events_tenant_id"), ["tenant_id"], unique=False
         )
@@ -318,9 +382,54 @@ def upgrade() -> None:
             ["id"],
             ondelete="CASCADE",
         )
+    op.create_table(
+        "fleet_outages",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("began_at", UTCDateTime(), nullable=False),
+        sa.Column("ended_at", UTCDateTime(), nullable=True),
+        sa.Column("silent_count", sa.Integer(), nullable=False),
+        sa.Column("fleet_count", sa.Integer(), nullable=False),
+        sa.Column("told_at", UTCDateTime(), nullable=True),
+        sa.Column("released_at", UTCDateTime(), nullable=True),
+        sa.Column("released_by", sa.String(length=36), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["released_by"],
+            ["users.id"],
+            name=op.f("fk_fleet_outages_released_by"),
+            ondelete="SET NULL",
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_fleet_outages")),
+    )
     with op.batch_alter_table("appliances", schema=None) as batch_op:
+        batch_op.add_column(
+            sa.Column("gpu_count", sa.Integer(), nullable=False, server_default="0")
+        )
+        batch_op.add_column(
+            sa.Column("gpu_model", sa.String(length=200), nullable=False, server_default="")
+        )
+        batch_op.add_column(
+            sa.Column("appliance_class", sa.String(length=100), nullable=False, server_default="")
+        )
         batch_op.add_column(sa.Column("retired_at", UTCDateTime(), nullable=True))
         batch_op.add_column(sa.Column("fenced_at", UTCDateTime(), nullable=True))
+        batch_op.add_column(sa.Column("instance_id", sa.String(length=36), nullable=True))
+        batch_op.add_column(sa.Column("past_instances", sa.JSON(none_as_null=True), nullable=True))
+        batch_op.create_index(
+            "ix_appliances_list", ["tenant_id", "revoked_at", "retired_at", "name"], unique=False
+        )
+        batch_op.create_index(
+            "ix_appliances_choices",
+            [
+                "tenant_id",
+                "revoked_at",
+                "retired_at",
+                "appliance_class",
+                "site",
+                "region",
+                "gpu_model",
+            ],
+            unique=False,
+        )
     with op.batch_alter_table("enrolment_tokens", schema=None) as batch_op:
         batch_op.add_column(
             sa.Column("name", sa.String(length=100), nullable=False, server_default="")
@@ -328,6 +437,14 @@ def upgrade() -> None:
         batch_op.add_column(sa.Column("uses", sa.Integer(), nullable=False, server_default="1"))
         batch_op.add_column(sa.Column("created_by", sa.String(length=36), nullable=True))
         batch_op.add_column(sa.Column("revoked_at", UTCDateTime(), nullable=True))
+        batch_op.add_column(sa.Column("appliance_id", sa.String(length=36), nullable=True))
+        batch_op.create_foreign_key(
+            batch_op.f("fk_enrolment_tokens_appliance_id"),
+            "appliances",
+            ["appliance_id"],
+            ["id"],
+            ondelete="CASCADE",
+        )
         batch_op.create_foreign_key(
             batch_op.f("fk_enrolment_tokens_created_by"),
             "users",
@@ -381,9 +498,26 @@ def upgrade() -> None:
     with op.batch_alter_table("login_sessions") as batch_op:
         batch_op.alter_column("address", existing_type=sa.String(64), server_default=None)
         batch_op.alter_column("user_agent", existing_type=sa.String(300), server_default=None)
+    # Encrypted they are longer. Those that are there get encrypted by the server as it starts.
+    with op.batch_alter_table("receivers", schema=None) as batch_op:
+        batch_op.alter_column(
+            "secret",
+            existing_type=sa.String(length=100),
+            type_=sa.String(length=500),
+            existing_nullable=False,
+        )
 
 
 def downgrade() -> None:
+    # The version before can't read them: its webhooks need new keys.
+    op.execute("UPDATE receivers SET secret = '' WHERE length(secret) > 100")
+    with op.batch_alter_table("receivers", schema=None) as batch_op:
+        batch_op.alter_column(
+            "secret",
+            existing_type=sa.String(length=500),
+            type_=sa.String(length=100),
+            existing_nullable=False,
+        )
     with op.batch_alter_table("tenants", schema=None) as batch_op:
         batch_op.drop_column("closed_at")
     with op.batch_alter_table("login_sessions", schema=None) as batch_op:
@@ -400,13 +534,22 @@ def downgrade() -> None:
         batch_op.drop_column("tenant_id")
     with op.batch_alter_table("enrolment_tokens", schema=None) as batch_op:
         batch_op.drop_constraint(batch_op.f("fk_enrolment_tokens_created_by"), type_="foreignkey")
+        batch_op.drop_constraint(batch_op.f("fk_enrolment_tokens_appliance_id"), type_="foreignkey")
+        batch_op.drop_column("appliance_id")
         batch_op.drop_column("revoked_at")
         batch_op.drop_column("created_by")
         batch_op.drop_column("uses")
         batch_op.drop_column("name")
     with op.batch_alter_table("appliances", schema=None) as batch_op:
+        batch_op.drop_index("ix_appliances_choices")
+        batch_op.drop_index("ix_appliances_list")
+        batch_op.drop_column("past_instances")
+        batch_op.drop_column("instance_id")
         batch_op.drop_column("fenced_at")
         batch_op.drop_column("retired_at")
+        batch_op.drop_column("appliance_class")
+        batch_op.drop_column("gpu_model")
+        batch_op.drop_column("gpu_count")
     with op.batch_alter_table("api_tokens", schema=None) as batch_op:
         batch_op.drop_constraint(batch_op.f("fk_api_tokens_tenant_id"), type_="foreignkey")
         batch_op.drop_index(batch_op.f("ix_api_tokens_tenant_id"))
@@ -415,8 +558,11 @@ def downgrade() -> None:
         batch_op.drop_column("expires_at")
         batch_op.drop_column("scopes")
         batch_op.drop_column("tenant_id")
+    op.drop_table("fleet_outages")
     op.drop_table("appliance_events")
     op.drop_table("appliance_certificates")
+    op.drop_table("tenant_usage")
+    op.drop_table("tenant_removals")
     op.drop_table("tenant_quotas")
     op.drop_table("support_visits")
     op.drop_table("recovery_codes")
@@ -425,6 +571,7 @@ def downgrade() -> None:
     op.drop_table("invitations")
     op.drop_table("idempotency_keys")
     op.drop_table("throttles")
+    op.drop_table("roll_revisions")
     op.drop_table("certificate_authorities")
     op.drop_table("audit_heads")
     op.drop_table("audit_entries")

@@ -20,7 +20,7 @@ def until_state(executor: Executor, attempt_id: str, *states: ObservedState) -> 
         seen = observation_of(executor, attempt_id)
         return seen if seen is not None and seen.state in states else None
 
-    seen = eventually(probe, within_seconds=30)
+    seen = eventually(probe, within_seconds=60)
     assert seen is not None
     return seen
 

@@ -91,7 +91,7 @@ def _influxdb(request: pytest.FixtureRequest) -> Store:
     database = f"contract_{new_id()}"
 
     def ask(statement: str) -> None:
-        requests.post(f"{url}/query", data={"q": statement}, timeout=30).raise_for_status()
+        requests.post(f"{url}/query", data={"q": statement}, timeout=60).raise_for_status()
 
     ask(f'CREATE DATABASE "{database}"')
     request.addfinalizer(lambda: ask(f'DROP DATABASE "{database}"'))

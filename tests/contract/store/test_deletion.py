@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tests.contract.store.backends import Capabilities
@@ -78,3 +80,31 @@ def test_a_closed_store_says_so(store: Store) -> None:
         count(store)
     with pytest.raises(StoreUnavailableError, match="closed"):
         store.delete_before(0)
+
+
+def test_a_big_tenant_is_deleted_while_others_write(store: Store) -> None:
+    hours, each = 30, 1_000
+    for hour in range(hours):
+        points = [gpu(hour * 3600 + at, x=1.0) for at in range(each)]
+        assert write(store, points, identity=ACME) == []
+    write(store, [gpu(at, x=1.0) for at in range(100)], identity=GLOBEX)
+    store.roll_up(now_ns=START_NS + (hours + 2) * 3600 * SECOND_NS)
+
+    with ThreadPoolExecutor() as pool:
+        deletion = pool.submit(store.delete_tenant, "acme")
+        answers = [write(store, [gpu(200 + at, x=1.0)], identity=GLOBEX) for at in range(20)]
+        deletion.result()
+
+    assert answers == [[]] * 20
+    assert store.tag_values("gpu", "tenant", tenants=None) == ["globex"]
+    assert count(store) == 120
+
+
+def test_deleting_a_tenant_twice_or_one_that_never_was_changes_nothing(store: Store) -> None:
+    write(store, [gpu(0, x=1.0)], identity=ACME)
+    write(store, [gpu(0, x=1.0)], identity=GLOBEX)
+
+    for tenant in ("acme", "acme", "stranger", ""):
+        store.delete_tenant(tenant)
+
+    assert count(store) == 1

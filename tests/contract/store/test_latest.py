@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from tests.contract.store.samples import ACME, ACME_2, GLOBEX, SECOND_NS, START_NS, gpu
 from timeseries.store import Latest, LatestQuery, Store, write
 
@@ -78,3 +80,23 @@ def test_unknown_names_give_an_empty_answer(store: Store) -> None:
     assert store.latest(query("power_watts")) == []
     write(store, [gpu(1, power_watts=1.0)], identity=ACME)
     assert store.latest(query("unknown")) == []
+
+
+def until(seconds: int) -> LatestQuery:
+    return replace(query("power_watts"), until_ns=START_NS + seconds * SECOND_NS)
+
+
+def test_a_sample_of_the_future_does_not_hide_the_present_one(store: Store) -> None:
+    write(store, [gpu(1, power_watts=1.0), gpu(3600, power_watts=9.0)], identity=ACME)
+
+    (row,) = store.latest(until(60))
+
+    assert (row.time_ns, row.values) == (START_NS + SECOND_NS, {"power_watts": 1.0})
+    assert [one.values for one in store.latest(query("power_watts"))] == [{"power_watts": 9.0}]
+
+
+def test_the_bound_itself_is_left_out(store: Store) -> None:
+    write(store, [gpu(5, power_watts=5.0)], identity=ACME)
+
+    assert store.latest(until(5)) == []
+    assert len(store.latest(until(6))) == 1

@@ -59,7 +59,7 @@ def test_what_a_scan_gives_can_be_written_again(store: Store) -> None:
     before = scanned(store, query)
 
     for batch in list(store.scan(query)):
-        assert store.submit(batch, identity=ACME).result(timeout=10) == []
+        assert store.submit(batch, identity=ACME).result(timeout=60) == []
 
     after = scanned(store, query)
     assert {str(one) for one in after} == {str(one) for one in before}

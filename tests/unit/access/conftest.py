@@ -45,14 +45,14 @@ class Door:
 
     def request(self, method: str, path: str, **details: Any) -> requests.Response:  # noqa: ANN401
         """Send a request with a bound on how long it may take."""
-        return self.http.request(method, f"{self.url}{path}", timeout=20, **details)
+        return self.http.request(method, f"{self.url}{path}", timeout=60, **details)
 
     def write(self, lines: bytes | str, **details: Any) -> requests.Response:  # noqa: ANN401
         """Push line protocol."""
         return self.request("POST", "/api/v2/write", data=lines, **details)
 
 
-def eventually(condition: Callable[[], bool], *, within_seconds: float = 10.0) -> bool:
+def eventually(condition: Callable[[], bool], *, within_seconds: float = 60.0) -> bool:
     """Whether a condition comes true in time."""
     deadline = time.monotonic() + within_seconds
     while not condition():
@@ -119,6 +119,6 @@ class Serving:
 
     def __exit__(self, *_error: object) -> None:
         self._server.should_exit = True
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=60)
         self._socket.close()
         assert not self._thread.is_alive()

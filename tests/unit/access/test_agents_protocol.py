@@ -203,7 +203,7 @@ def test_no_news_is_204_after_the_wait(door: Door, dgx: Appliance) -> None:
     started = time.monotonic()
     response = desired(door, generation=dgx.desired_generation, wait_seconds=0.5)
     assert response.status_code == 204
-    assert 0.4 < time.monotonic() - started < 5
+    assert time.monotonic() - started > 0.4
 
 
 def test_a_long_poll_wakes_when_the_generation_moves(
@@ -212,7 +212,7 @@ def test_a_long_poll_wakes_when_the_generation_moves(
     answers: list[requests.Response] = []
     poll = threading.Thread(
         target=lambda: answers.append(
-            desired(door, generation=dgx.desired_generation, wait_seconds=15)
+            desired(door, generation=dgx.desired_generation, wait_seconds=30)
         )
     )
     started = time.monotonic()
@@ -220,8 +220,8 @@ def test_a_long_poll_wakes_when_the_generation_moves(
     assert eventually(lambda: door.app.watch.waiting == 1)
     with sessions.begin() as session:
         bump_generation(session, dgx.id)
-    poll.join(timeout=15)
-    assert time.monotonic() - started < 10
+    poll.join(timeout=60)
+    assert time.monotonic() - started < 25
     assert answers[0].json()["generation"] == dgx.desired_generation + 1
 
 
@@ -240,7 +240,7 @@ def test_a_long_poll_does_not_wake_for_another_appliance(
     assert eventually(lambda: door.app.watch.waiting == 1)
     with sessions.begin() as session:
         bump_generation(session, other.id)
-    poll.join(timeout=15)
+    poll.join(timeout=60)
     assert answers == [204]
 
 

@@ -66,7 +66,7 @@ def stored(
     store: Store, measurement: str
 ) -> list[tuple[dict[str, str], int, dict[str, FieldValue]]]:
     """Return tags, time and fields of the newest points."""
-    fields = tuple(store.fields(measurement))
+    fields = tuple(store.fields(measurement, tenants=None))
     rows = store.latest(
         LatestQuery(measurement=measurement, fields=fields, since_ns=0, tenants=None, group_by=TAGS)
     )

@@ -16,8 +16,8 @@ from timeseries.store import Store, StoreUnavailableError
 class _ClosedStore(DuckDBStore):
     """A store that can't be read any more."""
 
-    def fields(self, measurement: str) -> dict[str, str]:
-        raise StoreUnavailableError(f"The store does not answer about {measurement!r}.")
+    def fields(self, measurement: str, *, tenants: tuple[str, ...] | None) -> dict[str, str]:
+        raise StoreUnavailableError(f"No answer about {measurement!r} of {tenants!r}.")
 
 
 def health(sessions: SessionFactory, store: Store, folder: Path) -> requests.Response:
@@ -25,7 +25,7 @@ def health(sessions: SessionFactory, store: Store, folder: Path) -> requests.Res
         settings=ServerSettings(data_dir=folder), sessions=sessions, store=store
     )
     with Serving(app) as url:
-        return requests.get(f"{url}/health", timeout=20)
+        return requests.get(f"{url}/health", timeout=60)
 
 
 def test_health_asks_for_no_secret(door: Door) -> None:

@@ -29,9 +29,7 @@ class Tenant:
         self.clock = clock
 
     def send(self, batch: Batch, *, tenant: str = "acme", appliance: str = "dgx-1") -> list[int]:
-        return sorted(
-            self.limit.refused(batch, tenant_id=tenant, appliance_id=appliance, now=self.clock())
-        )
+        return sorted(self.limit.refused(batch, identity=(tenant, appliance), now=self.clock()))
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Real servers on loopback ports: one takes email, one takes webhooks."""
 
-import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,20 +9,18 @@ from email.message import EmailMessage
 from email.parser import BytesParser
 from email.policy import default
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Network
 from typing import Any
 
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
+from alerting.addresses import AddressPolicy
+from tests.servers import free_port
+
+# The policy of senders that may reach these servers.
+LOOPBACK = AddressPolicy(allowed=(IPv4Network("127.0.0.0/8"),))
 MAIL_USER, MAIL_PASSWORD = "vedette", "p@ss/word"
-
-
-def free_port() -> int:
-    """Return a port on 127.0.0.1 that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass
@@ -95,8 +93,8 @@ class Hook:
 
 
 @contextmanager
-def hook_server() -> Iterator[Hook]:
-    """Run a web server that takes any POST."""
+def hook_server(context: ssl.SSLContext | None = None) -> Iterator[Hook]:
+    """Run a web server that takes any POST; with a context it speaks TLS."""
     hook = Hook()
 
     class Handler(BaseHTTPRequestHandler):
@@ -113,7 +111,12 @@ def hook_server() -> Iterator[Hook]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hook.url = f"http://127.0.0.1:{server.server_port}/hook"
+    if context is not None:
+        server.socket = context.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
+    scheme = "http" if context is None else "https"
+    hook.url = f"{scheme}://127.0.0.1:{server.server_port}/hook"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

@@ -18,7 +18,7 @@ from alerting.states import AlertState, NoDataPolicy, ReceiverKind, Severity
 from core.db import SessionFactory, transaction
 from core.errors import InvalidInputError
 from tenants.models import Appliance, Tenant, TenantState, User
-from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
+from tests.cast import BOX, NOON, Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.alerting.helpers import heat, hot
 from timeseries.store import RangeQuery, Series, Store, StoreUnavailableError
 
@@ -81,9 +81,9 @@ def watch(sessions: SessionFactory, store: Store, clock: FrozenClock, cast: Cast
     """Everything an evaluation needs, and no rule yet."""
     with transaction(sessions) as session:
         appliance = make_appliance(session, session.get_one(Tenant, cast.acme.id), "gpu-01")
-        receiver = create_receiver(
+        receiver, _secret = create_receiver(
             session, scope_of(cast.bob), name="ops", kind=ReceiverKind.EMAIL,
-            target="ops@acme.example", now=NOON,
+            target="ops@acme.example", box=BOX, now=NOON,
         )  # fmt: skip
     return Watch(sessions, store, clock, cast, appliance, receiver.id)
 

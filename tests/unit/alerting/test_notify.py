@@ -12,14 +12,16 @@ from alerting.messages import Message, render
 from alerting.models import Notification, Receiver
 from alerting.notify import DeliveryError, EmailSender, WebhookSender
 from alerting.states import NotificationState, ReceiverKind
-from tests.cast import NOON, FrozenClock
+from core.secretbox import SecretBox, new_key
+from tests.cast import BOX, NOON, FrozenClock
+from tests.servers import free_port
 from tests.unit.alerting.helpers import PAYLOAD
 from tests.unit.alerting.servers import (
+    LOOPBACK,
     MAIL_PASSWORD,
     MAIL_USER,
     Hook,
     Mailbox,
-    free_port,
     hook_server,
     mail_server,
 )
@@ -38,7 +40,7 @@ def message(**changes: object) -> Message:
 
 def to(target: str) -> Receiver:
     kind = ReceiverKind.WEBHOOK if target.startswith("http") else ReceiverKind.EMAIL
-    return Receiver(name="ops", kind=kind, target=target, secret="vdw_secret")
+    return Receiver(name="ops", kind=kind, target=target, secret=BOX.encrypt("vdw_secret"))
 
 
 @pytest.fixture
@@ -120,7 +122,7 @@ def test_a_mail_server_that_is_down_is_a_delivery_error() -> None:
 
 
 def test_a_webhook_gets_the_payload_as_json(hook: Hook) -> None:
-    WebhookSender(5.0).send(to(hook.url), message())
+    WebhookSender(5.0, policy=LOOPBACK, box=BOX).send(to(hook.url), message())
     ((headers, body),) = hook.posts
     assert headers["Content-Type"] == "application/json"
     subject = "[CRITICAL] GPU <too> hot on gpu-01 (gpu 3): 91 °C"
@@ -128,7 +130,7 @@ def test_a_webhook_gets_the_payload_as_json(hook: Hook) -> None:
 
 
 def test_a_webhooks_signature_covers_time_and_body(hook: Hook) -> None:
-    WebhookSender(5.0, clock=FrozenClock()).send(to(hook.url), message())
+    WebhookSender(5.0, policy=LOOPBACK, box=BOX, clock=FrozenClock()).send(to(hook.url), message())
     ((headers, body),) = hook.posts
     timestamp = headers["X-Vedette-Timestamp"]
     assert timestamp == str(int(NOON.timestamp()))
@@ -136,11 +138,18 @@ def test_a_webhooks_signature_covers_time_and_body(hook: Hook) -> None:
     assert headers["X-Vedette-Signature"] == f"sha256={signed.hexdigest()}"
 
 
+def test_a_key_that_no_server_can_open_is_a_delivery_error(hook: Hook) -> None:
+    sender = WebhookSender(5.0, policy=LOOPBACK, box=SecretBox([new_key()]))
+    with pytest.raises(DeliveryError, match="Add the old key"):
+        sender.send(to(hook.url), message())
+    assert hook.posts == []
+
+
 @pytest.mark.parametrize("status", [302, 400, 500])
 def test_any_answer_but_success_is_an_error_with_its_status(hook: Hook, status: int) -> None:
     hook.status, hook.location = status, hook.url
     with pytest.raises(DeliveryError, match=f"answered {status}"):
-        WebhookSender(5.0).send(to(hook.url), message())
+        WebhookSender(5.0, policy=LOOPBACK, box=BOX).send(to(hook.url), message())
     assert len(hook.posts) == 1
 
 
@@ -148,7 +157,7 @@ def test_an_error_does_not_repeat_the_secrets_of_a_webhooks_address() -> None:
     port = free_port()
     target = f"http://user:hidden@127.0.0.1:{port}/services/T0/hidden"
     with pytest.raises(DeliveryError, match=rf"127\.0\.0\.1:{port} did not answer") as caught:
-        WebhookSender(5.0).send(to(target), message())
+        WebhookSender(5.0, policy=LOOPBACK, box=BOX).send(to(target), message())
     assert "hidden" not in caught.value.message
 
 

@@ -15,9 +15,9 @@ from alerting.outbox import GIVE_UP_AFTER, drain_outbox, retry_delay
 from alerting.service import create_receiver
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
-from tests.cast import NOON, Cast, scope_of
+from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.alerting.helpers import PAYLOAD
-from tests.unit.alerting.servers import hook_server
+from tests.unit.alerting.servers import LOOPBACK, hook_server
 
 S = NotificationState
 
@@ -74,8 +74,8 @@ def office(sessions: SessionFactory, cast: Cast) -> Office:
     with transaction(sessions) as session:
         receivers = {
             name: create_receiver(
-                session, scope_of(cast.bob), name=name, kind=kind, target=target, now=NOON
-            ).id
+                session, scope_of(cast.bob), name=name, kind=kind, target=target, box=BOX, now=NOON
+            )[0].id
             for name, kind, target in (
                 ("ops", ReceiverKind.EMAIL, "ops@acme.example"),
                 ("hook", ReceiverKind.WEBHOOK, "https://acme.example/hook"),
@@ -176,6 +176,6 @@ def test_a_message_goes_all_the_way_to_a_real_server(office: Office) -> None:
     with hook_server() as hook:
         with transaction(office.sessions) as session:
             session.get_one(Receiver, office.receivers["hook"]).target = hook.url
-        assert office.drain(WebhookSender(5.0)) == 1
+        assert office.drain(WebhookSender(5.0, policy=LOOPBACK, box=BOX)) == 1
     assert office.rows()[ident].state is S.SENT
     assert len(hook.posts) == 1

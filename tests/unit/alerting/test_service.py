@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.models import Alert, AlertTransition, Notification, Receiver, Rule
+from alerting.sealing import opened
 from alerting.service import (
     alert_counts,
     alert_transitions,
@@ -30,14 +31,16 @@ from alerting.states import AlertState, NotificationState, ReceiverKind, Severit
 from core.errors import ForbiddenError, InvalidInputError, NotFoundError
 from tenants.models import Role
 from tenants.scope import Scope
-from tests.cast import NOON, Cast, scope_of
+from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.alerting.helpers import HOT, hot
 
 
 def receiver(session: Session, scope: Scope, name: str = "ops") -> Receiver:
-    return create_receiver(
-        session, scope, name=name, kind=ReceiverKind.EMAIL, target="ops@acme.example", now=NOON
-    )
+    made, _secret = create_receiver(
+        session, scope, name=name, kind=ReceiverKind.EMAIL, target="ops@acme.example", box=BOX,
+        now=NOON,
+    )  # fmt: skip
+    return made
 
 
 def alert(session: Session, rule: Rule, state: AlertState, *, gpu: str = "0", **more: Any) -> Alert:  # noqa: ANN401
@@ -209,11 +212,13 @@ def test_alerts_that_need_a_look_come_first(session: Session, cast: Cast, rule: 
 
 def test_a_webhook_gets_a_secret_and_an_email_none(session: Session, cast: Cast) -> None:
     scope = scope_of(cast.bob)
-    hook = create_receiver(
+    hook, secret = create_receiver(
         session, scope, name="hook", kind=ReceiverKind.WEBHOOK,
-        target="https://acme.example/hook", now=NOON,
+        target="https://acme.example/hook", box=BOX, now=NOON,
     )  # fmt: skip
-    assert hook.secret.startswith("vdw_")
+    assert secret.startswith("vdw_")
+    assert secret not in hook.secret
+    assert opened(hook, BOX) == secret
     assert receiver(session, scope).secret == ""
 
 
@@ -233,7 +238,9 @@ def test_a_target_must_be_an_address_of_its_kind(
     session: Session, cast: Cast, kind: ReceiverKind, target: str
 ) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        create_receiver(session, scope_of(cast.bob), name="x", kind=kind, target=target, now=NOON)
+        create_receiver(
+            session, scope_of(cast.bob), name="x", kind=kind, target=target, box=BOX, now=NOON
+        )
     assert list(caught.value.errors) == ["target"]
 
 

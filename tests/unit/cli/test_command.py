@@ -14,6 +14,8 @@ from cli.up import only_one
 from core.errors import ConfigurationError
 from tests.servers import free_port
 
+ROOT = Path(__file__).parents[3]
+
 
 def vedette(*arguments: str, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     keep = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
@@ -41,6 +43,14 @@ def test_every_fault_of_the_configuration_is_named_at_once(tmp_path: Path) -> No
     assert "prot is not a setting; did you mean port?" in result.stderr
     assert "portal_threads = 'many'" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_commands_without_a_door_load_no_web_framework() -> None:
+    code = (
+        "import sys, cli.agent, cli.db, cli.job, cli.store, cli.tenant\n"
+        "sys.exit(sorted({'access', 'dash', 'flask', 'portal', 'starlette'} & {*sys.modules}) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
 
 
 def test_a_taken_port_gets_one_clear_line(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.fixtures.polling import eventually
-from tests.unit.timeseries.moving import all_of, rows_of, write_history
+from tests.unit.timeseries.moving import HOUR_NS, START_NS, all_of, rows_of, write_history
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
 from timeseries.store import write
@@ -105,6 +105,29 @@ def test_a_move_that_is_ended_midway_goes_on_and_leaves_no_duplicate(
     for name in ("gpu", "host"):
         assert place.rows(place.new, name) == place.rows(place.old, name)
     assert not state.exists()
+
+
+def test_late_samples_that_land_after_a_kill_are_moved_by_the_next_run(place: Place) -> None:
+    place.fill(hours=20 * 24, every_seconds=1800)
+    state = place.folder / "state.jsonl"
+    with place.start("migrate", *place.urls, "--state", str(state)) as process:
+        eventually(state.exists, within_seconds=60, every_seconds=0.005, what="a day")
+        process.kill()
+        process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert len(place.rows(place.new)) < len(place.rows(place.old))
+    with closing(DuckDBStore(place.old)) as store:
+        late = [
+            Point("gpu", {"gpu": "late"}, {"power_watts": 1.0}, START_NS + hour * HOUR_NS + 7)
+            for hour in (0, 1, 30, 400)
+        ]
+        write(store, late, identity={"tenant": "acme", "appliance": "a1"})
+
+    status, out, err = place.run("migrate", *place.urls, "--state", str(state), "--verify")
+
+    assert (status, "Going on from" in err) == (0, True)
+    assert "Verified" in out
+    assert place.rows(place.new) == place.rows(place.old)
 
 
 def test_a_store_is_not_moved_onto_itself(place: Place) -> None:
@@ -241,6 +264,60 @@ def test_several_measurements_fill_a_folder(place: Place) -> None:
 
     assert status == 0
     assert sorted(file.name for file in folder.iterdir()) == ["gpu.csv", "host.csv"]
+
+
+def test_one_measurement_named_twice_is_one_file(place: Place) -> None:
+    place.fill(hours=1)
+    path = place.folder / "gpu.csv"
+
+    names = ["--measurement", "gpu", "--measurement", "gpu"]
+    status, out, _ = place.run("export", *names, "--format", "csv", "--output", str(path))
+
+    assert (status, out) == (0, f"gpu: 72 rows in {path}\n")
+    assert path.is_file()
+
+
+def test_a_measurement_that_is_not_there_is_named_before_anything_is_written(place: Place) -> None:
+    place.fill(hours=1)
+    folder = place.folder / "out"
+
+    names = ["--measurement", "gpu", "--measurement", "gpus", "--measurement", "nothing"]
+    status, _, err = place.run("export", *names, "--format", "csv", "--output", str(folder))
+
+    assert status == 1
+    assert "no measurement gpus, nothing; nothing was written" in err
+    assert not folder.exists()
+
+
+def test_a_span_without_samples_is_a_file_with_a_header(place: Place) -> None:
+    place.fill(hours=1)
+    path = place.folder / "gpu.parquet"
+
+    arguments = ["--measurement", "gpu", "--format", "parquet", "--output", str(path)]
+    status, out, _ = place.run("export", *arguments, "--until", "0001-01-02")
+
+    assert (status, out) == (0, f"gpu: 0 rows in {path}\n")
+    table = parquet.read_table(path)
+    assert (table.num_rows, table.num_columns) == (0, 6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (["--measurement", "gpu", "--output", "x"], "Missing option '--format'"),
+        (["--measurement", "gpu", "--format", "xlsx", "--output", "x"], "'xlsx' is not one of"),
+        (["--format", "csv", "--output", "x"], "Missing option '--measurement'"),
+        (["--measurement", "gpu", "--format", "csv", "--output", "x", "--since", "noon"],
+         "'noon' is not a date"),
+    ],
+)  # fmt: skip
+def test_a_wrong_parameter_of_an_export_is_named(
+    place: Place, arguments: list[str], fault: str
+) -> None:
+    status, _, err = place.run("export", *arguments)
+
+    assert status == 2
+    assert fault in err
 
 
 def test_a_span_is_exported_from_its_first_instant_to_before_its_last(place: Place) -> None:

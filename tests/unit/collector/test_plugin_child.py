@@ -13,6 +13,8 @@ import pytest
 from collector.errors import ReadingTimedOutError
 from collector.reading.child_plugin import ChildPlugin
 from collector.reading.child_process import ChildProcess
+from collector.reading.child_wire import Configure, Gather, Reply, Request
+from collector.reading.readers import CHILD_START_SECONDS
 from jobqueue.executors.wire import Inventory
 from plugins.base import PluginContext, PluginError, PluginUnavailableError
 from tests.fixtures.polling import eventually
@@ -20,6 +22,18 @@ from tests.fixtures.puppets import ChildlessPuppet, PuppetPlugin, puppet_plan
 from timeseries.points import Point
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+class PatienceChild(ChildProcess):
+    """A child that notes how long each answer was waited for at most."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.patience: list[tuple[type[Request], float]] = []
+
+    def ask(self, request: Request, *, timeout_seconds: float) -> Reply:
+        self.patience.append((type(request), timeout_seconds))
+        return super().ask(request, timeout_seconds=timeout_seconds)
 
 
 @pytest.fixture
@@ -86,13 +100,27 @@ def test_what_a_plugin_does_to_its_standard_streams_disturbs_nothing(
 
 
 def test_a_reading_that_hangs_costs_the_child_its_life(child: ChildProcess) -> None:
-    plugin = puppet(child, "hang", time_limit_seconds=1.5)
+    plugin = puppet(child, "hang", time_limit_seconds=0.3)
     child.start()
     pid = child.pid
     with pytest.raises(ReadingTimedOutError, match="did not answer within"):
         read(plugin)
     assert pid is not None
     assert is_gone(pid)
+
+
+def test_the_start_of_a_child_does_not_count_as_reading() -> None:
+    child = PatienceChild("puppets")
+    read(puppet(child, time_limit_seconds=20.0))
+    child.close()
+    assert child.patience == [(Configure, CHILD_START_SECONDS), (Gather, 20.0)]
+
+
+def test_a_child_that_does_not_start_in_time_is_killed(child: ChildProcess) -> None:
+    plugin = ChildPlugin(puppet_plan(), PluginContext(), child, start_limit_seconds=0.0)
+    with pytest.raises(ReadingTimedOutError, match="did not answer within 0 s"):
+        read(plugin)
+    assert child.pid is None
 
 
 def test_after_a_hang_the_other_plugins_get_a_fresh_child(child: ChildProcess) -> None:

@@ -44,7 +44,7 @@ def make_sender(
     return Sender(
         buffer,
         PortalAddresses(urls, monotonic=clock.seconds),
-        APITarget(token=token, timeout_seconds=5),
+        APITarget(token=token, timeout_seconds=60),
         clock=clock,
         undeliverable=UndeliverableLines(aside),
         random=Random(1),  # noqa: S311 - jitter that can be repeated

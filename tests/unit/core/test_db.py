@@ -107,5 +107,19 @@ def test_an_empty_list_has_one_empty_page(session: Session) -> None:
 def test_the_cast_is_there_for_every_session(sessions: SessionFactory, cast: Cast) -> None:
     with transaction(sessions) as session:
         assert session.get_one(Tenant, cast.acme.id).name == "Acme"
-    assert cast.bob.tenant is not None
-    assert cast.bob.tenant.slug == "acme"
+    assert [one.tenant.slug for one in cast.bob.memberships] == ["acme"]
+
+
+def test_what_was_done_in_a_savepoint_goes_with_its_transaction(sessions: SessionFactory) -> None:
+    def begin_and_fail() -> None:
+        with transaction(sessions) as session:
+            with session.begin_nested():
+                session.add(
+                    Tenant(slug="acme", name="Acme", state=TenantState.ACTIVE, created_at=NOON)
+                )
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        begin_and_fail()
+    with sessions() as session:
+        assert session.scalars(select(Tenant)).all() == []

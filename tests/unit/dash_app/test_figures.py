@@ -69,6 +69,17 @@ def test_pieces_of_a_stack_do_not_stack_on_one_another() -> None:
     assert [trace["stackgroup"] for trace in figure["data"]] == ["piece 0", "piece 1"] * 2
 
 
+def test_the_axis_of_a_stack_has_room_for_the_sum() -> None:
+    stack = [line(0, 1, value=3.0), line(0, 1, value=4.0)]
+    figure = drawn(*stack, field="points_per_second", is_stacked=True)
+    assert figure["layout"]["yaxis"]["range"] == [0, pytest.approx(7 * 1.08)]
+
+
+def test_a_stack_of_shares_ends_at_100() -> None:
+    figure = drawn(line(0, 1, value=60.0), line(0, 1, value=40.1), is_stacked=True)
+    assert figure["layout"]["yaxis"]["range"] == [0, 100]
+
+
 def test_bytes_are_scaled_to_one_binary_unit_for_the_whole_axis() -> None:
     figure = drawn(line(0, 1, value=12 * GIB), line(0, 1, value=GIB / 2), field="used_bytes")
     assert figure["layout"]["yaxis"]["ticksuffix"] == " GiB"

@@ -177,7 +177,7 @@ def test_remote_file_systems_are_read_after_the_local_ones(
 def test_a_server_that_does_not_answer_costs_one_wait_and_only_its_own_mount(
     server: HungServer,
 ) -> None:
-    reader = RemoteReader(wait_seconds=0.05, statvfs=server.statvfs)
+    reader = RemoteReader(wait_seconds=0.5, statvfs=server.statvfs)
     assert reader.read([b"/data", b"/home", b"/models"]).keys() == {b"/data"}
     assert reader.stuck == [b"/home"]
     assert reader.read([b"/data", b"/home", b"/models"]).keys() == {b"/data", b"/models"}
@@ -185,7 +185,7 @@ def test_a_server_that_does_not_answer_costs_one_wait_and_only_its_own_mount(
 
 
 def test_a_server_that_is_back_is_read_again(server: HungServer) -> None:
-    reader = RemoteReader(wait_seconds=0.05, statvfs=server.statvfs)
+    reader = RemoteReader(wait_seconds=0.5, statvfs=server.statvfs)
     assert reader.read([b"/home"]) == {}
     assert reader.read([b"/home"]) == {}
     server.is_back.set()
@@ -195,6 +195,6 @@ def test_a_server_that_is_back_is_read_again(server: HungServer) -> None:
 
 
 def test_a_mount_that_can_not_be_asked_is_left_out() -> None:
-    reader = RemoteReader(wait_seconds=5)
+    reader = RemoteReader(wait_seconds=60)
     assert reader.read([b"/nowhere/at/all", b"/"]).keys() == {b"/"}
     reader.close()

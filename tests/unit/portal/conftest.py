@@ -13,7 +13,7 @@ from core.db import SessionFactory
 from core.settings import ServerSettings
 from portal.app import create_portal
 from tenants.models import User
-from tenants.signin import create_api_token
+from tenants.tokens import create_api_token
 from tests.cast import PASSWORD, Cast, FrozenClock, scope_of
 from timeseries.store import Store
 
@@ -54,7 +54,13 @@ class Browser:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> ServerSettings:
-    return ServerSettings(data_dir=tmp_path, public_url="http://portal.example")
+    """The portal's settings; nobody is limited, so that a test may ask as often as it wants."""
+    return ServerSettings(
+        data_dir=tmp_path,
+        public_url="http://portal.example",
+        requests_per_second_per_user=0.0,
+        requests_per_second_per_address=0.0,
+    )
 
 
 @pytest.fixture

@@ -106,3 +106,35 @@ def test_pages_answer_errors_as_pages(alice: Browser) -> None:
     forbidden = alice.get("/tenants")
     assert forbidden.status_code == 403
     assert "<h1>Not allowed</h1>" in forbidden.text
+
+
+def test_a_body_of_another_type(alice: Browser) -> None:
+    headers = {"X-CSRFToken": alice.csrf_token("/settings")}
+    answer = alice.client.post(
+        "/api/v1/enrolment-tokens", data="uses=3", content_type="text/plain", headers=headers
+    )
+    assert error_of(answer)["code"] == "unsupported_media_type"
+
+
+def test_a_body_that_is_no_object(alice: Browser) -> None:
+    bodies: tuple[object, ...] = ([], "text", 5)
+    for body in bodies:
+        answer = alice.call("POST", "/api/v1/jobs", body)
+        assert error_of(answer)["status"] == 422
+
+
+def test_a_sort_by_what_is_not_there_names_what_is(alice: Browser) -> None:
+    for sort in ("secret_hash", "name,name", "name,", "--name"):
+        errors = error_of(alice.get(f"/api/v1/jobs?sort={sort}"))["errors"]
+        assert isinstance(errors, dict)
+        assert "submitted_at" in errors["sort"][0], sort
+
+
+def test_an_unknown_parameter(alice: Browser) -> None:
+    errors = error_of(alice.get("/api/v1/jobs?stat=running"))["errors"]
+    assert isinstance(errors, dict)
+    assert set(errors) == {"stat"}
+
+
+def test_nobody_is_told_so_at_an_unknown_address_too(nobody: Browser) -> None:
+    assert error_of(nobody.get("/api/v1/nothing"))["status"] in {401, 404}

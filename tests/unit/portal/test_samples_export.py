@@ -2,7 +2,7 @@
 
 import csv
 import io
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
 import pytest
@@ -12,6 +12,7 @@ from core.clock import to_ns
 from portal.api import samples
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
+from timeseries.moving.export import ExportFormat
 from timeseries.points import Point
 from timeseries.store import Store, write
 
@@ -75,8 +76,47 @@ def test_parquet_comes_as_a_file_to_keep(bob: Browser) -> None:
     answer = bob.get(f"{PATH}?measurement=gpu&format=parquet")
 
     assert answer.content_type == "application/vnd.apache.parquet"
-    assert answer.headers["Content-Disposition"].startswith('attachment; filename="samples_')
+    assert answer.headers["Content-Disposition"].startswith('attachment; filename="gpu_2026')
     assert parquet.read_table(io.BytesIO(answer.data)).num_rows == 10
+
+
+@pytest.mark.parametrize(
+    ("measurement", "named"),
+    [
+        ("gpu", "gpu"),
+        ("GPU power/slot 1", "GPU_power_slot_1"),
+        ('../..//"x"\r\n', "x"),
+        ("温度", "samples"),
+        ("...", "samples"),
+        ("m" * 200, "m" * 80),
+    ],
+)
+def test_a_file_is_called_by_what_was_measured_and_when(measurement: str, named: str) -> None:
+    since, until = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, 1, 2, 3, tzinfo=UTC)
+
+    name = samples.file_name(measurement, since, until, ExportFormat.PARQUET)
+
+    assert name == f"{named}_20260301T000000Z_20260302T010203Z.parquet"
+
+
+@pytest.mark.usefixtures("_history")
+@pytest.mark.parametrize("at", ["0001-01-01T05:00:00Z", "1677-01-01T00:00:00Z", "9999-12-31"])
+def test_a_span_without_samples_is_a_header_alone(bob: Browser, at: str) -> None:
+    assert rows(bob, until=at) == []
+
+    answer = bob.get(f"{PATH}?{urlencode({'measurement': 'gpu', 'until': at})}")
+    assert answer.text == '"time","tenant","appliance","gpu","power_watts"\n'
+
+
+@pytest.mark.usefixtures("_history")
+def test_an_empty_parquet_file_has_its_columns(bob: Browser) -> None:
+    answer = bob.get(f"{PATH}?measurement=gpu&format=parquet&until=2020-01-01T00:00Z")
+
+    table = parquet.read_table(io.BytesIO(answer.data))
+    assert (table.num_rows, table.column_names) == (
+        0,
+        ["time", "tenant", "appliance", "gpu", "power_watts"],
+    )
 
 
 @pytest.mark.usefixtures("cast")
@@ -97,7 +137,11 @@ def test_a_measurement_of_another_tenant_is_a_missing_one(
     ("query", "field"),
     [
         ("", "measurement"),
+        ("measurement=", "measurement"),
         ("measurement=gpu&format=xlsx", "format"),
+        ("measurement=gpu&untill=2026-01-01", "untill"),
+        ("measurement=gpu&until=0001-01-01T00:30:00Z", "since"),
+        ("measurement=gpu&since=9999-12-31T23:00:00-05:00", "since"),
         ("measurement=gpu&since=yesterday", "since"),
         ("measurement=gpu&since=2026-01-02&until=2026-01-01", "since"),
         ("measurement=gpu&since=2025-01-01T00:00Z&until=2026-01-01T00:00Z", "until"),

@@ -114,11 +114,6 @@ def test_pages_run_no_inline_script(alice: Browser) -> None:
     assert "frame-ancestors 'none'" in policy
 
 
-def test_dashboards_alone_may_run_what_dash_writes_inline(alice: Browser) -> None:
-    policy = alice.get("/dashboards/").headers["Content-Security-Policy"]
-    assert "script-src 'self' 'unsafe-inline'" in policy
-
-
 def test_every_answer_forbids_sniffing_and_framing(nobody: Browser) -> None:
     for path in ("/login", "/health", "/static/vedette.css", "/api/v1/jobs"):
         with nobody.get(path) as answer:

@@ -8,37 +8,25 @@ import re
 
 import pytest
 from flask import Flask
-from werkzeug.routing import Rule as Route
 
 from core.db import SessionFactory
 from core.ids import new_id
 from portal.auth import PUBLIC_ENDPOINTS
-from tenants.signin import list_api_tokens, revoke_api_token
+from tenants.tokens import list_api_tokens, revoke_api_token
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.portal.conftest import Browser, MakeToken
+from tests.unit.portal.routes import BODIES, address, visits
 from tests.unit.portal.world import World, make_world
 
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-# Parameters that name no object of a tenant, with a value that the route takes.
-HARMLESS = {
-    "filename": "vedette.css",
-    "measurement": "gpu",
-    "path": "appliances/x",
-    "package_name": "dash",
-    "fingerprinted_path": "x.js",
-}
-# Bodies that pass validation, so that the answer is about the object and not about the body.
-BODIES = {
-    "Appliances.rename": {"name": "mine-now"},
-    "Rules.replace": {
-        "name": "x",
-        "measurement": "gpu",
-        "field": "x_watts",
-        "warning_threshold": 1,
-    },
-}
 # Not for tenants' users at all: the role is refused before the object is looked for.
-ROLE_FIRST = {"Tenants.suspend", "Tenants.activate", "tenants.switch"}
+ROLE_FIRST = {
+    "Tenants.suspend", "Tenants.activate", "Tenants.close", "Tenants.set_quotas",
+    "tenants.switch", "tenants.quotas", "tenants.removal", "support.visit",
+    "console.export", "console.discard",
+    "housekeeping.retry_message", "housekeeping.discard_message",
+    "Platform.show_removal", "Platform.export", "Platform.discard_file",
+    "Platform.retry_message", "Platform.discard_message",
+}  # fmt: skip
 # Signed with the second in which it is made: two equal answers need not hold the same one.
 CSRF_TOKEN = re.compile(r'csrf[-_]token" (?:content|value)="[^"]+"')
 
@@ -47,24 +35,6 @@ CSRF_TOKEN = re.compile(r'csrf[-_]token" (?:content|value)="[^"]+"')
 def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
     with sessions.begin() as session:
         return make_world(session, cast, now=clock.now)
-
-
-def visits(app: Flask) -> list[tuple[Route, str]]:
-    """Return every route with each of its methods."""
-    return [
-        (route, method)
-        for route in app.url_map.iter_rules()
-        for method in METHODS
-        if method in (route.methods or ())
-    ]
-
-
-def address(app: Flask, route: Route, ids: dict[str, str]) -> str:
-    unknown = route.arguments - ids.keys() - HARMLESS.keys()
-    assert not unknown, f"{route} has path parameters that no stranger was tried with: {unknown}"
-    values = {name: ids.get(name) or HARMLESS[name] for name in route.arguments}
-    with app.test_request_context():
-        return app.url_map.bind("localhost").build(str(route.endpoint), values)
 
 
 def test_nobody_is_sent_to_the_login_or_answered_401(
@@ -87,6 +57,13 @@ def test_only_these_endpoints_are_open_to_nobody() -> None:
     assert {
         "static",
         "session.login",
+        "password.forgot",
+        "password.reset",
+        "invitations.accept",
+        "invitations.join",
+        "second_factor.challenge",
+        "oidc.start",
+        "oidc.callback",
         "health.health",
         "api-docs.openapi_json",
     } == PUBLIC_ENDPOINTS
@@ -103,7 +80,7 @@ def test_a_revoked_token_is_401_everywhere(
 ) -> None:
     secret = make_token(cast.alice)
     with sessions.begin() as session:
-        for token in list_api_tokens(session, scope_of(cast.alice)):
+        for token in list_api_tokens(session, scope_of(cast.alice)).items:
             revoke_api_token(session, scope_of(cast.alice), token.id, now=clock.now)
     headers = {"Authorization": f"Bearer {secret}"}
     client = app.test_client()

@@ -4,22 +4,36 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.models import Alert
+from alerting.models import Alert, Notification
 from alerting.receivers import create_receiver
 from alerting.rule_request import RuleRequest
 from alerting.service import create_rule
-from alerting.states import AlertState, ReceiverKind, Severity
+from alerting.states import AlertState, NotificationState, ReceiverKind, Severity
+from core.ids import new_id
 from jobqueue.desired import apply_report
 from jobqueue.dispatch import dispatch
 from jobqueue.executors.base import AttemptObservation, ObservedState
 from jobqueue.logs import append_log
 from jobqueue.models import Job
 from jobqueue.service import JobRequest, submit_job
-from tenants.models import Appliance
-from tenants.signin import create_api_token
-from tests.cast import Cast, make_appliance, scope_of
+from tenants.certificates import Issuer, issue_certificate
+from tenants.enrolment_tokens import create_enrolment_token
+from tenants.invitations import invite
+from tenants.models import (
+    Appliance,
+    ApplianceCertificate,
+    LoginSession,
+    RemovalState,
+    Role,
+    TenantRemoval,
+)
+from tenants.signin import start_session
+from tenants.tokens import create_api_token
+from tests.cast import BOX, Cast, make_appliance, scope_of
+from tests.fixtures.signing_requests import signing_request
 
 GIB = 1024**3
 
@@ -63,6 +77,14 @@ def run_job(session: Session, cast: Cast, *, now: datetime, log: bytes = b"") ->
     return job
 
 
+def make_certificate(
+    session: Session, appliance: Appliance, *, now: datetime
+) -> ApplianceCertificate:
+    issuer = Issuer(BOX, timedelta(days=7))
+    issue_certificate(session, issuer, appliance, csr=signing_request(), now=now)
+    return session.scalars(select(ApplianceCertificate)).one()
+
+
 def hot_gpu_rule(**changes: Any) -> RuleRequest:  # noqa: ANN401 - the rule's own fields
     values: dict[str, Any] = {
         "name": "GPU too hot",
@@ -87,9 +109,10 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
     appliance = add_appliance(session, cast, "dgx-01", now=now)
     job = run_job(session, cast, now=now + timedelta(seconds=1), log=b"step 1\n")
     rule = create_rule(session, scope, hot_gpu_rule(), now=now)
-    receiver = create_receiver(
-        session, scope, name="On call", kind=ReceiverKind.EMAIL, target="x@acme.example", now=now
-    )
+    receiver, _secret = create_receiver(
+        session, scope, name="On call", kind=ReceiverKind.EMAIL, target="x@acme.example", box=BOX,
+        now=now,
+    )  # fmt: skip
     alert = Alert(
         rule_id=rule.id,
         tenant_id=cast.acme.id,
@@ -104,8 +127,26 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         updated_at=now,
     )
     session.add(alert)
+    enrolment_token, _ = create_enrolment_token(session, scope, lifetime=timedelta(days=1), now=now)
+    certificate = make_certificate(session, appliance, now=now)
     token, _ = create_api_token(session, scope, name="laptop", now=now)
+    invitation, _ = invite(
+        session, scope, tenant_id=cast.acme.id, email="dan@example.com", role=Role.MEMBER, now=now
+    )
+    start_session(session, cast.bob, now=now, lifetime=timedelta(days=1))
+    message = Notification(
+        tenant_id=cast.acme.id, receiver_id=receiver.id, state=NotificationState.FAILED, tries=9,
+        next_try_at=now, created_at=now, last_error="refused",
+    )  # fmt: skip
+    removal = TenantRemoval(
+        tenant_id=new_id(), tenant_slug="gone", tenant_name="Gone", state=RemovalState.REMOVED,
+        requested_by="olivia@vedette.example", requested_at=now,
+    )  # fmt: skip
+    session.add_all([message, removal])
     session.flush()
+    browser = session.scalars(
+        select(LoginSession).where(LoginSession.user_id == cast.bob.id).limit(1)
+    ).one()
     return World(
         ids={
             "appliance_id": appliance.id,
@@ -114,7 +155,13 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "receiver_id": receiver.id,
             "alert_id": alert.id,
             "token_id": token.id,
+            "enrolment_token_id": enrolment_token.id,
+            "certificate_id": certificate.id,
             "tenant_id": cast.acme.id,
             "user_id": cast.bob.id,
+            "invitation_id": invitation.id,
+            "session_id": browser.id,
+            "notification_id": message.id,
+            "removal_id": removal.id,
         }
     )

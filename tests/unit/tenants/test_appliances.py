@@ -1,4 +1,4 @@
-"""Appliances: heartbeats, lists, drained and revoked ones, and whose they are."""
+"""Appliances: lists, what people do to them, and whose they are."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -8,20 +8,35 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from jobqueue.executors.health import HealthState as ToldState
+from tenants.appliance_list import SORTS
 from tenants.appliances import (
+    ApplianceChanges,
+    ApplianceFilter,
     appliance_names,
     bump_generation,
+    change_appliance,
     drain_appliance,
+    drain_appliances,
+    filter_choices,
     get_appliance,
+    label_appliances,
     list_appliances,
     record_heartbeat,
-    rename_appliance,
+    reinstate_appliance,
+    retire_appliance,
     revoke_appliance,
     undrain_appliance,
 )
+from tenants.audit import Actor, set_actor
+from tenants.events import list_events
+from tenants.life import LifeState, life_of
 from tenants.models import Appliance, ApplianceState, HealthState, Tenant
 from tenants.scope import Scope
 from tests.cast import NOON, Cast, make_appliance, scope_of
+
+
+def rename(session: Session, scope: Scope, ident: str, name: str) -> Appliance:
+    return change_appliance(session, scope, ident, ApplianceChanges(name=name), now=NOON)
 
 
 @pytest.fixture
@@ -65,10 +80,9 @@ def test_a_list_is_narrowed_by_health(session: Session, cast: Cast, gpu01: Appli
         make_appliance(session, gpu01.tenant, name).health_state = state
     session.flush()
     scope = scope_of(cast.bob)
-    assert [a.name for a in list_appliances(session, scope, health=HealthState.FAILED).items] == [
-        "gpu-02"
-    ]
-    assert [a.name for a in list_appliances(session, scope, health="unknown").items] == ["gpu-01"]
+    failed, unknown = ApplianceFilter(health=HealthState.FAILED), ApplianceFilter(health="unknown")
+    assert [a.name for a in list_appliances(session, scope, failed).items] == ["gpu-02"]
+    assert [a.name for a in list_appliances(session, scope, unknown).items] == ["gpu-01"]
 
 
 def test_the_states_of_health_are_those_that_agents_tell() -> None:
@@ -93,9 +107,14 @@ def test_charlie_sees_no_appliance_of_acme(session: Session, cast: Cast, gpu01: 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda session, scope, ident: rename_appliance(session, scope, ident, name="mine"),
+        lambda session, scope, ident: rename(session, scope, ident, "mine"),
         lambda session, scope, ident: drain_appliance(session, scope, ident, now=NOON),
-        undrain_appliance,
+        lambda session, scope, ident: undrain_appliance(session, scope, ident, now=NOON),
+        lambda session, scope, ident: label_appliances(
+            session, scope, [ident], added={"a": "b"}, now=NOON
+        ),
+        lambda session, scope, ident: retire_appliance(session, scope, ident, held_by=[], now=NOON),
+        lambda session, scope, ident: reinstate_appliance(session, scope, ident, now=NOON),
         lambda session, scope, ident: revoke_appliance(session, scope, ident, now=NOON),
     ],
 )
@@ -127,7 +146,7 @@ def test_a_search_looks_at_name_site_and_region(
     session.flush()
     scope = scope_of(cast.bob)
     found = {
-        text: [a.name for a in list_appliances(session, scope, search=text).items]
+        text: [a.name for a in list_appliances(session, scope, ApplianceFilter(search=text)).items]
         for text in ("lyo", "GPU-", "gpu_", "100%")
     }
     assert found == {"lyo": ["gpu_02"], "GPU-": ["gpu-01"], "gpu_": ["gpu_02"], "100%": []}
@@ -135,7 +154,7 @@ def test_a_search_looks_at_name_site_and_region(
 
 def test_a_list_is_narrowed_by_state(session: Session, cast: Cast, gpu01: Appliance) -> None:
     make_appliance(session, gpu01.tenant, "gpu-02", state=ApplianceState.STALE)
-    page = list_appliances(session, scope_of(cast.bob), state=ApplianceState.STALE)
+    page = list_appliances(session, scope_of(cast.bob), ApplianceFilter(state=ApplianceState.STALE))
     assert [a.name for a in page.items] == ["gpu-02"]
 
 
@@ -145,7 +164,7 @@ def test_a_revoked_appliance_leaves_the_list_and_keeps_its_name(
     scope = scope_of(cast.alice)
     revoke_appliance(session, scope, gpu01.id, now=NOON)
     assert list_appliances(session, scope).items == []
-    assert list_appliances(session, scope, is_revoked=True).items == [gpu01]
+    assert list_appliances(session, scope, ApplianceFilter(life=LifeState.REVOKED)).items == [gpu01]
     assert appliance_names(session, scope.tenants) == {gpu01.id: "gpu-01"}
 
 
@@ -156,7 +175,7 @@ def test_draining_twice_keeps_the_first_instant(
     drain_appliance(session, scope, gpu01.id, now=NOON)
     drain_appliance(session, scope, gpu01.id, now=NOON + timedelta(hours=1))
     assert gpu01.drained_at == NOON
-    assert undrain_appliance(session, scope, gpu01.id).drained_at is None
+    assert undrain_appliance(session, scope, gpu01.id, now=NOON).drained_at is None
 
 
 def test_a_name_that_another_appliance_has_is_a_conflict(
@@ -164,14 +183,14 @@ def test_a_name_that_another_appliance_has_is_a_conflict(
 ) -> None:
     make_appliance(session, gpu01.tenant, "gpu-02")
     with pytest.raises(ConflictError) as caught:
-        rename_appliance(session, scope_of(cast.alice), gpu01.id, name="gpu-02")
+        rename(session, scope_of(cast.alice), gpu01.id, "gpu-02")
     assert list(caught.value.errors) == ["name"]
-    assert rename_appliance(session, scope_of(cast.alice), gpu01.id, name="gpu-01").name == "gpu-01"
+    assert rename(session, scope_of(cast.alice), gpu01.id, "gpu-01").name == "gpu-01"
 
 
 def test_a_name_with_spaces_is_refused(session: Session, cast: Cast, gpu01: Appliance) -> None:
     with pytest.raises(InvalidInputError):
-        rename_appliance(session, scope_of(cast.alice), gpu01.id, name="my host")
+        rename(session, scope_of(cast.alice), gpu01.id, "my host")
 
 
 def test_the_generation_counts_up(session: Session, gpu01: Appliance) -> None:
@@ -181,3 +200,153 @@ def test_the_generation_counts_up(session: Session, gpu01: Appliance) -> None:
     assert gpu01.desired_generation == 3
     with pytest.raises(NotFoundError):
         bump_generation(session, "no-such-appliance")
+
+
+def test_lists_are_narrowed_by_what_appliances_have(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    other = make_appliance(
+        session, gpu01.tenant, "gpu-02", inventory={"gpus": [{"uuid": "x", "model": "A100"}]}
+    )
+    other.site, other.region, other.labels = "Lyon", "eu-west", {"rack": "b12", "a/b.c": "1"}
+    other.health = {"state": "healthy", "appliance_class": "1 x performance"}
+    session.flush()
+    scope = scope_of(cast.bob)
+    for wanted in (
+        ApplianceFilter(site="Lyon"),
+        ApplianceFilter(region="eu-west"),
+        ApplianceFilter(gpu_model="A100"),
+        ApplianceFilter(appliance_class="1 x performance"),
+        ApplianceFilter(label="rack"),
+        ApplianceFilter(label="rack=b12"),
+        ApplianceFilter(label="a/b.c = 1"),
+        ApplianceFilter(search="a10"),
+    ):
+        assert list_appliances(session, scope, wanted).items == [other], wanted
+    nothing = [ApplianceFilter(label=text) for text in ("rack=b1", "b12", 'r"x\\', "$.rack")]
+    for wanted in (ApplianceFilter(site="Ly"), *nothing):
+        assert list_appliances(session, scope, wanted).items == [], wanted
+    choices = filter_choices(session, scope)
+    assert (choices.sites, choices.regions) == (["Lyon"], ["eu-west"])
+    assert (choices.classes, choices.gpu_models) == (["1 x performance"], ["A100"])
+    assert filter_choices(session, scope_of(cast.charlie)).sites == []
+
+
+@pytest.mark.parametrize("name", list(SORTS))
+def test_a_list_is_sorted_both_ways(
+    session: Session, cast: Cast, gpu01: Appliance, name: str
+) -> None:
+    for number, state in enumerate(ApplianceState):
+        one = make_appliance(session, gpu01.tenant, f"a-{number}", state=state)
+        one.health_state = list(HealthState)[number] if number < 3 else None
+        one.gpu_count, one.gpu_model, one.appliance_class = number, f"m{number}", f"c{number}"
+        one.site, one.region, one.agent_version = f"s{number}", f"r{number}", f"{number}"
+        one.last_seen_at = NOON + timedelta(seconds=number)
+    session.flush()
+    scope = scope_of(cast.bob)
+    up = [a.name for a in list_appliances(session, scope, sort=name).items]
+    down = [a.name for a in list_appliances(session, scope, sort=f"-{name}").items]
+    assert sorted(up) == sorted(down)
+    assert (up[0], up[-1]) != (down[0], down[-1])
+
+
+def test_a_brief_list_leaves_inventory_and_health_in_the_database(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    session.expunge(gpu01)
+    (found,) = list_appliances(session, scope_of(cast.bob), is_brief=True).items
+    assert "inventory" not in found.__dict__
+    assert "health" not in found.__dict__
+
+
+def test_a_change_of_all_is_one_event_that_names_who_did_it(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    set_actor(session, Actor(name="alice", via="browser"), clock=lambda: NOON)
+    changes = ApplianceChanges(name="node-7", site="Lyon", region="eu", labels={"rack": "b12"})
+    change_appliance(session, scope_of(cast.alice), gpu01.id, changes, now=NOON)
+    change_appliance(session, scope_of(cast.alice), gpu01.id, changes, now=NOON)
+    (event,) = list_events(session, scope_of(cast.bob), gpu01.id).items
+    assert event.message == (
+        "Name: node-7; was gpu-01. Site: Lyon; was none. Region: eu; was none. "
+        "Labels: rack=b12; were none."
+    )
+    assert (event.kind, event.details) == ("changed", {"by": "alice"})
+
+
+def test_what_is_left_out_of_a_change_stays(session: Session, cast: Cast, gpu01: Appliance) -> None:
+    gpu01.labels, gpu01.region = {"rack": "b12"}, "eu"
+    changes = ApplianceChanges(site="Lyon")
+    change_appliance(session, scope_of(cast.alice), gpu01.id, changes, now=NOON)
+    assert (gpu01.name, gpu01.region, gpu01.labels) == ("gpu-01", "eu", {"rack": "b12"})
+
+
+def test_every_fault_of_a_change_is_named(session: Session, cast: Cast, gpu01: Appliance) -> None:
+    changes = ApplianceChanges(name="a b", site="x" * 101, labels={"": "x", "a": "b\nc"})
+    with pytest.raises(InvalidInputError) as caught:
+        change_appliance(session, scope_of(cast.alice), gpu01.id, changes, now=NOON)
+    assert sorted(caught.value.errors) == ["labels", "name", "site"]
+    assert len(caught.value.errors["labels"]) == 2
+    assert gpu01.name == "gpu-01"
+
+
+def test_several_are_drained_together_or_none(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    other = make_appliance(session, gpu01.tenant, "gpu-02")
+    foreign = make_appliance(session, session.get_one(Tenant, cast.globex.id), "gpu-03")
+    scope = scope_of(cast.alice)
+    with pytest.raises(NotFoundError):
+        drain_appliances(session, scope, [gpu01.id, foreign.id], now=NOON)
+    assert gpu01.drained_at is None
+    assert drain_appliances(session, scope, [gpu01.id, other.id], now=NOON) == [gpu01, other]
+    assert {life_of(gpu01), life_of(other)} == {LifeState.DRAINED}
+
+
+def test_labels_are_put_on_several_and_taken_off(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    gpu01.labels = {"rack": "a1", "tier": "gold"}
+    scope = scope_of(cast.alice)
+    label_appliances(session, scope, [gpu01.id], added={"rack": "b12"}, now=NOON)
+    assert gpu01.labels == {"rack": "b12", "tier": "gold"}
+    label_appliances(session, scope, [gpu01.id], added={}, removed=["tier", "none"], now=NOON)
+    assert gpu01.labels == {"rack": "b12"}
+
+
+def test_a_retired_appliance_leaves_the_list_keeps_its_name_and_comes_back(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    scope = scope_of(cast.alice)
+    retire_appliance(session, scope, gpu01.id, held_by=[], now=NOON)
+    assert list_appliances(session, scope).items == []
+    retired = ApplianceFilter(life=LifeState.RETIRED)
+    assert list_appliances(session, scope, retired).items == [gpu01]
+    other = make_appliance(session, gpu01.tenant, "gpu-02")
+    with pytest.raises(ConflictError):
+        rename(session, scope, other.id, "gpu-01")
+    reinstate_appliance(session, scope, gpu01.id, now=NOON)
+    assert life_of(gpu01) is LifeState.LOST
+    kinds = [one.kind for one in list_events(session, scope, gpu01.id).items]
+    assert sorted(kinds) == ["reinstated", "retired"]
+
+
+def test_an_appliance_on_which_jobs_run_is_not_retired_and_they_are_named(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    jobs = [f"train-{n}" for n in range(7)]
+    with pytest.raises(ConflictError, match=r"'train-0', .*'train-4' and 2 more") as caught:
+        retire_appliance(session, scope_of(cast.alice), gpu01.id, held_by=jobs, now=NOON)
+    assert caught.value.code == "jobs_running"
+    assert gpu01.retired_at is None
+
+
+def test_a_revoked_appliance_is_neither_retired_nor_reinstated(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    scope = scope_of(cast.alice)
+    revoke_appliance(session, scope, gpu01.id, now=NOON)
+    with pytest.raises(ConflictError):
+        retire_appliance(session, scope, gpu01.id, held_by=[], now=NOON)
+    with pytest.raises(ConflictError):
+        reinstate_appliance(session, scope, gpu01.id, now=NOON)

@@ -8,12 +8,23 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from core.db import SessionFactory, transaction
-from core.errors import ForbiddenError, InvalidInputError, UnauthenticatedError
+from core.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidInputError,
+    NotFoundError,
+    UnauthenticatedError,
+)
 from tenants.appliances import (
     authenticate_agent,
     create_enrolment_token,
     enrol_appliance,
     revoke_appliance,
+)
+from tenants.enrolment_tokens import (
+    create_token_for_appliance,
+    list_enrolment_tokens,
+    revoke_enrolment_token,
 )
 from tenants.models import Appliance, ApplianceState, Tenant, TenantState
 from tests.cast import NOON, Cast, scope_of
@@ -31,7 +42,7 @@ def test_a_token_is_spent_by_its_uses(session: Session, cast: Cast) -> None:
     secret = enrolment_secret(session, cast.alice, uses=2)
     enrol(session, secret, "gpu-01")
     enrol(session, secret, "gpu-02")
-    with pytest.raises(UnauthenticatedError, match="wrong, expired or used up"):
+    with pytest.raises(UnauthenticatedError, match="wrong, expired, revoked or used up"):
         enrol(session, secret, "gpu-03")
 
 
@@ -133,3 +144,64 @@ def test_a_suspended_tenants_agents_are_refused_at_both_doors(session: Session, 
         authenticate_agent(session, agent_secret)
     with pytest.raises(UnauthenticatedError, match="'Acme' is suspended"):
         enrol(session, secret)
+
+
+def test_a_revoked_token_enrols_nobody(session: Session, cast: Cast) -> None:
+    scope = scope_of(cast.alice)
+    token, secret = create_enrolment_token(session, scope, uses=5, lifetime=DAY, now=NOON)
+    enrol(session, secret, "gpu-01")
+    revoke_enrolment_token(session, scope, token.id, now=NOON)
+    with pytest.raises(UnauthenticatedError, match="revoked"):
+        enrol(session, secret, "gpu-02")
+    assert list_enrolment_tokens(session, scope, usable_at=NOON).total == 0
+
+
+def test_tokens_are_listed_to_their_tenants_admins_alone(session: Session, cast: Cast) -> None:
+    enrolment_secret(session, cast.alice)
+    enrolment_secret(session, cast.alice)
+    assert list_enrolment_tokens(session, scope_of(cast.alice)).total == 2
+    assert list_enrolment_tokens(session, scope_of(cast.charlie)).total == 0
+    with pytest.raises(ForbiddenError):
+        list_enrolment_tokens(session, scope_of(cast.bob))
+
+
+def test_an_appliance_that_joins_again_keeps_its_name_and_loses_its_old_identity(
+    session: Session, cast: Cast
+) -> None:
+    appliance, old = enrol(session, enrolment_secret(session, cast.alice))
+    scope = scope_of(cast.alice)
+    _, secret = create_token_for_appliance(session, scope, appliance.id, lifetime=DAY, now=NOON)
+    assert authenticate_agent(session, old).id == appliance.id
+    same, new = enrol(session, secret, "whatever-its-host-says")
+    assert (same.id, same.name) == (appliance.id, "gpu-01")
+    assert authenticate_agent(session, new).id == appliance.id
+    with pytest.raises(UnauthenticatedError):
+        authenticate_agent(session, old)
+
+
+def test_joining_again_lifts_the_fence(session: Session, cast: Cast) -> None:
+    appliance, _ = enrol(session, enrolment_secret(session, cast.alice))
+    appliance.fenced_at = NOON
+    scope = scope_of(cast.alice)
+    _, secret = create_token_for_appliance(session, scope, appliance.id, lifetime=DAY, now=NOON)
+    _, new = enrol(session, secret)
+    assert authenticate_agent(session, new).fenced_at is None
+
+
+def test_an_appliance_revoked_for_good_joins_no_more(session: Session, cast: Cast) -> None:
+    appliance, _ = enrol(session, enrolment_secret(session, cast.alice))
+    scope = scope_of(cast.alice)
+    _, secret = create_token_for_appliance(session, scope, appliance.id, lifetime=DAY, now=NOON)
+    revoke_appliance(session, scope, appliance.id, now=NOON)
+    with pytest.raises(UnauthenticatedError, match="revoked for good"):
+        enrol(session, secret)
+    with pytest.raises(ConflictError, match="revoked for good"):
+        create_token_for_appliance(session, scope, appliance.id, lifetime=DAY, now=NOON)
+
+
+def test_another_tenants_appliance_gets_no_token(session: Session, cast: Cast) -> None:
+    appliance, _ = enrol(session, enrolment_secret(session, cast.alice))
+    with pytest.raises(NotFoundError):
+        create_token_for_appliance(
+            session, scope_of(cast.charlie), appliance.id, lifetime=DAY, now=NOON
+        )

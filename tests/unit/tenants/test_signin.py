@@ -6,18 +6,10 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from core.errors import InvalidInputError, NotFoundError, UnauthenticatedError
-from tenants.models import APIToken, LoginSession, Tenant, TenantState, User
-from tenants.signin import (
-    authenticate,
-    create_api_token,
-    end_session,
-    list_api_tokens,
-    revoke_api_token,
-    session_visitor,
-    start_session,
-    token_visitor,
-)
+from core.errors import UnauthenticatedError
+from tenants.models import LoginSession, Tenant, TenantState, User
+from tenants.signin import authenticate, end_session, session_visitor, start_session
+from tenants.tokens import create_api_token, token_visitor
 from tests.cast import NOON, PASSWORD, Cast, scope_of
 from tests.unit.tenants.helpers import DAY
 
@@ -90,39 +82,3 @@ def test_secrets_are_stored_only_as_hashes(session: Session, cast: Cast) -> None
     assert token_secret.startswith("vdt_")
     assert secret not in vars(stored).values()
     assert token_secret not in vars(token).values()
-
-
-def test_a_token_acts_as_its_user_until_it_is_revoked(session: Session, cast: Cast) -> None:
-    token, secret = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)
-    found = token_visitor(session, secret, now=NOON)
-    assert found is not None
-    assert found.user.id == cast.bob.id
-    revoke_api_token(session, scope_of(cast.bob), token.id, now=NOON)
-    assert token_visitor(session, secret, now=NOON) is None
-
-
-def test_revoking_twice_keeps_the_first_instant(session: Session, cast: Cast) -> None:
-    token, _ = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)
-    for now in (NOON, NOON + DAY):
-        revoke_api_token(session, scope_of(cast.bob), token.id, now=now)
-    assert token.revoked_at == NOON
-
-
-def test_everybody_sees_and_revokes_only_their_own_tokens(session: Session, cast: Cast) -> None:
-    token, _ = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)
-    for other in (cast.alice, cast.charlie, cast.olivia):
-        assert list_api_tokens(session, scope_of(other)) == []
-        with pytest.raises(NotFoundError):
-            revoke_api_token(session, scope_of(other), token.id, now=NOON)
-    assert list_api_tokens(session, scope_of(cast.bob)) == [token]
-
-
-def test_a_token_needs_a_name(session: Session, cast: Cast) -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        create_api_token(session, scope_of(cast.bob), name="  ", now=NOON)
-    assert list(caught.value.errors) == ["name"]
-    assert session.scalars(select(APIToken)).all() == []
-
-
-def test_an_unknown_token_is_nobody(session: Session) -> None:
-    assert token_visitor(session, "vdt_unknown", now=NOON) is None

@@ -121,7 +121,7 @@ def test_writes_go_on_while_retention_deletes_hour_by_hour(tmp_path: Path) -> No
 
     deletion.start()
     answers = [store.submit(hour_of_points(30 + n), identity=ACME).result() for n in range(5)]
-    deletion.join(timeout=30)
+    deletion.join(timeout=60)
 
     kept = [len(batch) for batch in store.scan(forever("gpu"))]
     store.close()

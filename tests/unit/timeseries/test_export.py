@@ -7,6 +7,7 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.csv as pyarrow_csv
 import pytest
 from pyarrow import parquet
 
@@ -111,6 +112,59 @@ def test_what_a_point_lacks_is_null_in_parquet_and_nothing_in_csv(store: DuckDBS
     assert table["power_watts"].to_pylist() == [1.0, None]
     assert table["is_lost"].to_pylist() == [None, True]
     assert [row["power_watts"] for row in csv_rows(store)] == ["1", ""]
+
+
+MIXED = (
+    Point("m", {"gpu": "0"}, {"f": -0.1, "i": 2**62, "b": False, "s": 'a "b",\n温度'}, START_NS),
+    Point("m", {}, {"f": 1e300, "s": ""}, START_NS + 1),
+    Point("m", {"gpu": " 1"}, {"i": -1, "b": True}, -1),
+)
+EXPECTED: list[dict[str, object]] = [
+    {"time": -1, "gpu": " 1", "b": True, "f": None, "i": -1, "s": None},
+    {"time": START_NS, "gpu": "0", "b": False, "f": -0.1, "i": 2**62, "s": 'a "b",\n温度'},
+    {"time": START_NS + 1, "gpu": None, "b": None, "f": 1e300, "i": None, "s": ""},
+]
+
+
+def read_csv(data: bytes) -> pa.Table:
+    """Read an export as its types, as any reader that is told them would."""
+    types = {
+        "time": pa.timestamp("ns", tz="UTC"), "tenant": pa.string(), "appliance": pa.string(),
+        "gpu": pa.string(), "b": pa.bool_(), "f": pa.float64(), "i": pa.int64(), "s": pa.string(),
+    }  # fmt: skip
+    return pyarrow_csv.read_csv(
+        io.BytesIO(data),
+        parse_options=pyarrow_csv.ParseOptions(newlines_in_values=True),
+        convert_options=pyarrow_csv.ConvertOptions(
+            column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False
+        ),
+    )
+
+
+@pytest.mark.parametrize("file_format", ExportFormat)
+def test_what_is_read_back_is_what_was_written(
+    store: DuckDBStore, file_format: ExportFormat
+) -> None:
+    assert write(store, MIXED, identity=ACME) == []
+
+    ever = ScanQuery(measurement="m", start_ns=-(2**63), end_ns=END_NS, tenants=None)
+    data = b"".join(piece.data for piece in export(store, ever, file_format))
+    is_csv = file_format is ExportFormat.CSV
+    table = read_csv(data) if is_csv else parquet.read_table(io.BytesIO(data))
+
+    rows = table.set_column(0, "time", table["time"].cast(pa.int64())).to_pylist()
+    assert rows == [row | ACME for row in EXPECTED]
+
+
+def test_columns_are_those_of_the_tenants_alone(store: DuckDBStore) -> None:
+    write(store, [Point("m", {"ours": "1"}, {"power_watts": 1.0}, START_NS)], identity=ACME)
+    globex = {"tenant": "globex", "appliance": "g1"}
+    write(store, [Point("m", {"theirs": "1"}, {"secret": 1.0}, START_NS)], identity=globex)
+    query = ScanQuery(measurement="m", start_ns=0, end_ns=END_NS, tenants=("acme",))
+
+    text = b"".join(piece.data for piece in export(store, query, ExportFormat.CSV))
+
+    assert text.splitlines()[0] == b'"time","tenant","appliance","ours","power_watts"'
 
 
 def test_a_field_called_like_a_tag_has_a_column_of_its_own(store: DuckDBStore) -> None:

@@ -1,68 +1,20 @@
 """Samples that are moved arrive once, whatever stops the move."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
 
 from core.errors import ConfigurationError, OverloadedError
-from tests.unit.timeseries.moving import END_NS, HOUR_NS, START_NS, rows_of, write_history
+from tests.unit.timeseries.migrations import ALL, move, never, stop_after
+from tests.unit.timeseries.moving import HOUR_NS, START_NS, rows_of, write_history
 from timeseries.batch import Batch
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.moving.check import differences
-from timeseries.moving.migration import Migration, Outcome, Progress, Selection
+from timeseries.moving.migration import Migration, Progress, Selection
 from timeseries.moving.state import StateFile
 from timeseries.points import Point
 from timeseries.store import RejectedPoint, write
-
-ALL = Selection(start_ns=0, end_ns=END_NS)
-
-
-@pytest.fixture
-def source() -> Iterator[DuckDBStore]:
-    store = DuckDBStore(":memory:")
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def destination() -> Iterator[DuckDBStore]:
-    store = DuckDBStore(":memory:")
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> StateFile:
-    return StateFile(tmp_path / "migrations" / "one.json", key="one to another")
-
-
-def never() -> bool:
-    return False
-
-
-def move(
-    source: DuckDBStore,
-    destination: DuckDBStore,
-    state: StateFile,
-    *,
-    selection: Selection = ALL,
-    should_stop: Callable[[], bool] = never,
-    seen: list[Progress] | None = None,
-) -> Outcome:
-    moving = Migration(source, destination, selection, state=state, pause=lambda _seconds: None)
-
-    def note(progress: Progress) -> None:
-        if seen is not None:
-            seen.append(progress)
-
-    return moving.run(should_stop=should_stop, on_progress=note)
-
-
-def stop_after(calls: int) -> Callable[[], bool]:
-    answers = iter([False] * calls)
-    return lambda: next(answers, True)
 
 
 def test_everything_arrives_with_tags_types_and_times(
@@ -75,7 +27,9 @@ def test_everything_arrives_with_tags_types_and_times(
     assert (outcome.is_complete, outcome.points, outcome.refused) == (True, total, 0)
     for measurement in ("gpu", "host"):
         assert rows_of(destination, measurement) == rows_of(source, measurement)
-        assert destination.fields(measurement) == source.fields(measurement)
+        assert destination.fields(measurement, tenants=None) == source.fields(
+            measurement, tenants=None
+        )
 
 
 @pytest.mark.parametrize("calls", range(0, 30, 3))

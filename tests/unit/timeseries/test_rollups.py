@@ -43,7 +43,7 @@ from tests.unit.timeseries.rollup_samples import ACME, HOUR_NS, MINUTE_NS, START
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.duckdb.writer import DuckDBWriter
 
-rolling.MAX_STEP_VALUES = 1_000
+rolling.MAX_BUILD_VALUES = 1_000
 store = DuckDBStore(Path(sys.argv[1]))
 for number in range(10):
     points = [gpu(START_NS + i * MINUTE_NS, power_watts=1.0) for i in range(60)]
@@ -222,6 +222,7 @@ def test_an_hour_is_rolled_up_in_parts_where_it_is_large(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rolling, "MAX_STEP_VALUES", 200)
+    monkeypatch.setattr(rolling, "MAX_BUILD_VALUES", 200)
     rng = seeded(2)
     for number in range(12):
         identity = {"tenant": "acme", "appliance": f"a{number}"}
@@ -337,3 +338,26 @@ def test_samples_from_before_1970_and_from_the_future_are_read_as_they_are(
     (series,) = ask(store, Aggregate.COUNT, hours=(-2_000_000, 2_000_000))
 
     assert series.values == [2]
+
+
+def test_what_was_delivered_twice_weighs_once_in_the_samples_once_it_is_rolled_up(
+    pair: Pair,
+) -> None:
+    point = gpu(START_NS, power_watts=100.0)
+    others = [gpu(START_NS, count=3), gpu(START_NS + 1, power_watts=400.0)]
+    for points in ([point, *others], [point]):
+        write_all(pair.rolled, points, ACME)
+    pair.rolled.roll_up(now_ns=END_NS)
+
+    (mean,) = (
+        series.values
+        for series in ask(pair.rolled, Aggregate.AVG, hours=(0, 0.5))
+        if series.field == "power_watts"
+    )
+    assert mean == [250.0]
+    (count,) = (
+        series.values
+        for series in ask(pair.rolled, Aggregate.COUNT, hours=(0, 0.5))
+        if series.field == "count"
+    )
+    assert count == [1.0]

@@ -83,7 +83,7 @@ def test_closing_wakes_the_taker() -> None:
     taker.start()
 
     waiting.close()
-    taker.join(timeout=10)
+    taker.join(timeout=60)
 
     assert not taker.is_alive()
 
@@ -112,7 +112,7 @@ def test_what_comes_while_senders_are_busy_joins_the_group() -> None:
     late = [submission(4), submission(5)]
     for item in late:
         waiting.put(item)
-    taker.join(timeout=10)
+    taker.join(timeout=60)
 
     # Ten points are a whole group: it did not wait for more.
     assert not taker.is_alive()
@@ -144,6 +144,6 @@ def test_a_chore_or_the_end_is_not_kept_waiting(end: str) -> None:
         waiting.put(Chore(lambda: None))
     else:
         waiting.close()
-    taker.join(timeout=10)
+    taker.join(timeout=60)
 
     assert not taker.is_alive()

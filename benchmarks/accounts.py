@@ -1,0 +1,236 @@
+"""Pages of people and accounts on MariaDB: sign-in, a long list of appliances, a long audit log.
+
+    python -m benchmarks.accounts [--quick] [--output FILE]
+
+The portal answers in this process through its whole WSGI stack: the lock, the page, the templates.
+So a figure is all that a request costs but the network. Signing in includes argon2id with the
+portal's own parameters. Statements are counted where they leave for the database, and each question
+is asked of a small database too: the counts must be the same.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from http import HTTPStatus
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import Engine, event, insert, text
+from werkzeug.test import TestResponse
+
+from benchmarks import accounts_data
+from benchmarks.figures import Promise, document, median, percentile, write_document
+from benchmarks.mariadb import mariadb
+from benchmarks.processes import BenchmarkError
+from core.clock import utc_now
+from core.db import create_database_engine, create_session_factory
+from core.migrations import upgrade_database
+from core.settings import ServerSettings
+from portal.app import create_portal
+from tenants.accounts import create_tenant, create_user
+from tenants.models import Appliance, Role
+from timeseries.open_store import open_store
+
+MOST_MILLISECONDS = 100.0
+MILLISECONDS = 1_000
+EMAIL, PASSWORD = "alice@acme.example", "a password of the benchmark"
+_SHOWN_CHARACTERS = 300
+_CSRF = re.compile(r'name="csrf-token" content="([^"]+)"')
+
+# Makes ready what is not measured, and returns what is.
+Ask = Callable[[FlaskClient], Callable[[], None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much the database holds, and how often each question is asked."""
+
+    appliances: int
+    entries: int
+    runs: int
+
+
+FULL = Plan(appliances=10_000, entries=1_000_000, runs=50)
+QUICK = Plan(appliances=500, entries=20_000, runs=5)
+SMALL = Plan(appliances=60, entries=200, runs=1)
+
+
+def measure(plan: Plan) -> dict[str, object]:
+    """Fill a small and a large database and ask both; return the document."""
+    started_at = utc_now()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="vedette-bench-")))
+        server = stack.enter_context(mariadb(folder))
+        few = _asked(server.database("small"), folder / "small", SMALL)
+        many = _asked(server.database("large"), folder / "large", plan)
+    results = {
+        name: {**figures, "statements_of_a_small_database": few[name]["statements"]}
+        for name, figures in many.items()
+    }
+    return document(
+        "accounts",
+        started_at=started_at,
+        settings=asdict(plan),
+        results=results,
+        promises=promises(results),
+    )
+
+
+def promises(results: Mapping[str, Mapping[str, float | None]]) -> list[Promise]:
+    """Return what is promised: the time of each question, and that size adds no statement."""
+    kept = []
+    for name, figures in results.items():
+        few, many = figures["statements_of_a_small_database"], figures["statements"]
+        added = None if few is None or many is None else max(0.0, many - few)
+        kept += [
+            Promise(
+                name=f"{name}, median", bound=MOST_MILLISECONDS, unit="ms",
+                measured=figures["milliseconds"],
+            ),
+            Promise(
+                name=f"{name}, statements added by size", bound=0.0, unit="", measured=added
+            ),
+        ]  # fmt: skip
+    return kept
+
+
+def questions(since: str, until: str) -> dict[str, str]:
+    """Return the addresses that are asked for, by name; the time is in the log's middle."""
+    return {
+        "appliances page": "/appliances",
+        "appliances page searched": "/appliances?search=gpu-0004",
+        "appliances by REST": "/api/v1/appliances?page_size=50",
+        "audit page": "/audit",
+        "audit by REST": "/api/v1/audit?page_size=50",
+        "audit by action": "/api/v1/audit?action=rule.renamed",
+        "audit by kind": "/api/v1/audit?action=membership",
+        "audit by actor": "/api/v1/audit?actor=nobody@acme.example",
+        "audit by target": f"/api/v1/audit?target={accounts_data.TARGET_ID}",
+        "audit by a text that is nowhere": "/api/v1/audit?text=nowhere",
+        "audit by time": f"/api/v1/audit?since={since}&until={until}",
+    }
+
+
+def _asked(url: str, folder: Path, plan: Plan) -> dict[str, dict[str, float | None]]:
+    with _portal(url, folder, plan) as (app, engine):
+        middle = accounts_data.instant_of(plan.entries // 2)
+        asks: dict[str, Ask] = {"sign-in": _sign_in}
+        later = accounts_data.instant_of(plan.entries // 2 + 100)
+        for name, address in questions(_stamp(middle), _stamp(later)).items():
+            asks[name] = _getter(address)
+        asks["audit deep page"] = _getter(f"/api/v1/audit?before={accounts_data.entry_id(100)}")
+        return {
+            name: _timed(app, engine, ask, runs=plan.runs, signed_in=name != "sign-in")
+            for name, ask in asks.items()
+        }
+
+
+def _timed(
+    app: Flask, engine: Engine, ask: Ask, *, runs: int, signed_in: bool
+) -> dict[str, float | None]:
+    took, counts = [], []
+    client = app.test_client()
+    if signed_in:
+        _sign_in(client)()
+    ask(client if signed_in else app.test_client())()
+    for _ in range(runs):
+        asked = ask(client if signed_in else app.test_client())
+        with _counted(engine) as statements:
+            began = time.perf_counter()
+            asked()
+            took.append((time.perf_counter() - began) * MILLISECONDS)
+        counts.append(len(statements))
+    return {
+        "milliseconds": median(took),
+        "milliseconds_p95": percentile(took, 95),
+        "statements": float(max(counts)),
+    }
+
+
+def _getter(address: str) -> Ask:
+    def ready(client: FlaskClient) -> Callable[[], None]:
+        return lambda: _check(client.get(address), HTTPStatus.OK, address)
+
+    return ready
+
+
+def _sign_in(client: FlaskClient) -> Callable[[], None]:
+    found = _CSRF.search(client.get("/login").text)
+    if found is None:
+        raise BenchmarkError("the login form has no CSRF token")
+    form = {"csrf_token": found[1], "email": EMAIL, "password": PASSWORD}
+    return lambda: _check(client.post("/login", data=form), HTTPStatus.FOUND, "/login")
+
+
+def _check(answer: TestResponse, expected: HTTPStatus, address: str) -> None:
+    if answer.status_code != expected:
+        end = answer.text[-_SHOWN_CHARACTERS:]
+        raise BenchmarkError(f"{address} was answered {answer.status_code}: {end}")
+
+
+@contextmanager
+def _portal(url: str, folder: Path, plan: Plan) -> Iterator[tuple[Flask, Engine]]:
+    engine = create_database_engine(url)
+    store = open_store("duckdb:///:memory:")
+    try:
+        upgrade_database(engine)
+        _fill(engine, plan)
+        folder.mkdir()
+        settings = ServerSettings(data_dir=folder, database_url=url)
+        yield create_portal(settings, sessions=create_session_factory(engine), store=store), engine
+    finally:
+        store.close()
+        engine.dispose()
+
+
+def _fill(engine: Engine, plan: Plan) -> None:
+    now = utc_now()
+    with create_session_factory(engine).begin() as session:
+        tenant = create_tenant(session, name="Acme", now=now)
+        create_user(
+            session, tenant_id=tenant.id, email=EMAIL, name="Alice", role=Role.ADMIN,
+            password=PASSWORD, now=now,
+        )  # fmt: skip
+        rows = accounts_data.appliances(tenant.id, plan.appliances, now=now)
+        session.execute(insert(Appliance), list(rows))
+    with engine.begin() as connection:
+        values = {"chain": tenant.id, "entries": plan.entries}
+        connection.execute(text(accounts_data.ENTRIES_SQL), values)
+        connection.execute(text(accounts_data.HEAD_SQL), values)
+        connection.execute(text("ANALYZE TABLE audit_entries, appliances"))
+
+
+@contextmanager
+def _counted(engine: Engine) -> Iterator[list[str]]:
+    statements: list[str] = []
+
+    def note(*arguments: object) -> None:
+        statements.append(str(arguments[2]))
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield statements
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+
+
+def _stamp(instant: datetime) -> str:
+    return instant.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@click.command()
+@click.option("--quick", "is_quick", is_flag=True, help="A small database: does it run?")
+@click.option("--output", type=click.Path(path_type=Path), help="Keep the document here too.")
+def main(*, is_quick: bool, output: Path | None) -> None:
+    """Measure accounts, and print JSON."""
+    write_document(measure(QUICK if is_quick else FULL), output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Jobs for the operator's eye: those that ended long ago, and those that don't get on.
+
+A job is *stuck* where it waits for longer than a day, or was asked to stop longer than an hour ago
+and has not: its appliance may be gone, or nothing can run it.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select
+from sqlalchemy.orm import Session
+
+from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
+from jobqueue.models import Job
+from jobqueue.snapshot import WAITING
+from jobqueue.states import JobState
+from tenants.audit import record
+from tenants.permissions import Permission
+from tenants.scope import Scope
+
+WAITS_TOO_LONG = timedelta(days=1)
+STOPS_TOO_LONG = timedelta(hours=1)
+BATCH = 500
+_FINAL = [state for state in JobState if state.is_final]
+
+
+@dataclass(frozen=True, slots=True)
+class JobUpkeep:
+    """How many jobs there are to look after."""
+
+    ended: int
+    stuck: int
+
+
+def job_upkeep(
+    session: Session, scope: Scope, *, ended_before: datetime, now: datetime
+) -> JobUpkeep:
+    """Count the jobs that ended before an instant, and those that are stuck."""
+    scope.require(Permission.OPERATE)
+    counts = [
+        session.scalar(select(func.count()).select_from(Job).where(condition)) or 0
+        for condition in (_has_ended(ended_before), _is_stuck(now))
+    ]
+    return JobUpkeep(*counts)
+
+
+def list_stuck(
+    session: Session,
+    scope: Scope,
+    *,
+    now: datetime,
+    page: int = 1,
+    page_size: int = DEFAULT_PAGE_SIZE,
+) -> Page[Job]:
+    """Return the jobs that don't get on, the oldest first."""
+    scope.require(Permission.OPERATE)
+    statement = select(Job).where(_is_stuck(now)).order_by(Job.id)
+    return paginate(session, statement, number=page, size=page_size)
+
+
+def delete_ended(session: Session, scope: Scope, *, before: datetime, now: datetime) -> int:
+    """Delete jobs that ended before an instant, with their attempts, history and logs.
+
+    At most `BATCH` go at once, so that nobody waits for long.
+
+    Returns:
+        How many were deleted.
+    """
+    scope.require(Permission.OPERATE)
+    found = session.scalars(select(Job.id).where(_has_ended(before)).limit(BATCH)).all()
+    session.execute(
+        delete(Job).where(Job.id.in_(found)), execution_options={"synchronize_session": False}
+    )
+    if found:
+        record(
+            session, action="job.cleaned", target_kind="job", target_id=None,
+            target_name=f"{len(found)} jobs that ended before {before:%Y-%m-%d}", tenant_id=None,
+            after={"jobs": len(found), "ended_before": before.isoformat()}, now=now,
+        )  # fmt: skip
+    return len(found)
+
+
+def _has_ended(before: datetime) -> ColumnElement[bool]:
+    return and_(Job.state.in_(_FINAL), Job.finished_at < before)
+
+
+def _is_stuck(now: datetime) -> ColumnElement[bool]:
+    waits = and_(Job.state.in_(WAITING), Job.submitted_at < now - WAITS_TOO_LONG)
+    stops = and_(Job.state.not_in(_FINAL), Job.stop_requested_at < now - STOPS_TOO_LONG)
+    return or_(waits, stops)

@@ -1,0 +1,67 @@
+"""An example of every body that the API takes, by the name of its schema."""
+
+from typing import Any
+
+_ID = "01998c5e-3c2a-7b1e-9f6d-2a4b8c0d1e2f"
+_GIB = 1024**3
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "ApplianceChangeSchema": {"site": "Oslo", "labels": {"rack": "b12"}},
+    "CodeSchema": {"code": "123456"},
+    "EnrolAgainSchema": {"lifetime_hours": 24},
+    "EnrolmentRequestSchema": {
+        "name": "rack b12",
+        "site": "Oslo",
+        "labels": {"rack": "b12"},
+        "uses": 4,
+        "lifetime_hours": 24,
+    },
+    "InvitationRequestSchema": {"email": "dana@example.com", "role": "member"},
+    "JobRequestSchema": {
+        "name": "train",
+        "image": "acme/train:1",
+        "command": ["python", "train.py"],
+        "env": {"EPOCHS": "10"},
+        "kind": "batch",
+        "gpus": 2,
+        "memory_bytes": 16 * _GIB,
+    },
+    "PasswordSchema": {
+        "current": "correct horse battery",
+        "new": "a longer one that nobody guesses",
+    },
+    "ProofSchema": {"proof": "correct horse battery"},
+    "QuotaSchema": {"max_appliances": 100, "max_gpus": 800},
+    "ReceiverRequestSchema": {"name": "On call", "kind": "email", "target": "oncall@example.com"},
+    "RemovalRequestSchema": {"tenant_id": _ID, "name": "Acme"},
+    "RevocationSchema": {"reason": "The host was sold."},
+    "RoleRequestSchema": {"role": "viewer"},
+    "RuleRequestSchema": {
+        "name": "GPU too hot",
+        "measurement": "gpu",
+        "field": "temperature_celsius",
+        "aggregate": "avg",
+        "window_seconds": 300,
+        "group_by": ["appliance", "gpu"],
+        "warning_threshold": 85,
+        "critical_threshold": 95,
+    },
+    "TenantRequestSchema": {"name": "Acme", "slug": "acme"},
+    "TokenRequestSchema": {
+        "name": "nightly build",
+        "scopes": ["read", "jobs"],
+        "lifetime_days": 90,
+    },
+    "UserRequestSchema": {
+        "tenant_id": _ID,
+        "email": "dana@example.com",
+        "name": "Dana",
+        "role": "admin",
+        "password": "correct horse battery",
+    },
+}
+
+
+def example_of(schema: type) -> dict[str, Any] | None:
+    """Return the example of a body."""
+    return EXAMPLES.get(schema.__name__)

@@ -1,0 +1,16 @@
+"""The commands that bring a host into the portal, as pages and API show them."""
+
+from importlib.metadata import version
+
+from portal.context import portal
+
+
+def enrol_command(secret: str, *, again: bool = False) -> str:
+    """Return the command that joins a host to this portal, or gives one a new identity."""
+    command = f"vedette agent enroll {portal().settings.resolved_public_url} {secret}"
+    return f"{command} --again" if again else command
+
+
+def install_command() -> str:
+    """Return the command that installs the agent from the package that `make wheel` builds."""
+    return f"pip install vedette-{version('vedette')}-py3-none-any.whl"

@@ -1,0 +1,147 @@
+"""Idempotency keys: a creation that is sent twice happens once.
+
+Who creates something sends a header `Idempotency-Key` of their own choice. The first request with
+a key is done, and its answer kept, encrypted, for a day; the same request with the same key gets
+that answer again. A row of the database stands for the key from before the work until after it:
+of several requests at once, one gets the row. What fails leaves no row, and may be sent again.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from functools import wraps
+from http import HTTPStatus
+from typing import Any
+
+from flask import Response, make_response, request
+from sqlalchemy import delete, select, update
+from sqlalchemy.exc import IntegrityError, OperationalError
+
+from core.db import transaction
+from core.errors import ConflictError, InvalidInputError
+from portal.context import current_scope, now, portal
+from tenants.models import IdempotencyKey
+
+KEY_HEADER = "Idempotency-Key"
+REPLAYED_HEADER = "Idempotency-Replayed"
+KEPT = timedelta(hours=24)
+MAX_KEY_LENGTH = 255
+_KEY = re.compile(rf"[!-~]{{1,{MAX_KEY_LENGTH}}}")
+# A row may be gone, or given up in a deadlock, between two looks at it.
+_LOOKS = 5
+
+
+class KeyReusedError(InvalidInputError):
+    """The key stands for another request."""
+
+    default_code = "idempotency_key_reused"
+
+
+class KeyInFlightError(ConflictError):
+    """The first request with the key has not ended."""
+
+    default_code = "idempotency_key_in_flight"
+
+
+def idempotent(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a view that does the same request with the same key once."""
+
+    @wraps(view)
+    def once(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a view's own
+        key = request.headers.get(KEY_HEADER)
+        if key is None:
+            return view(*args, **kwargs)
+        found = _claim(_checked(key), _hash_of_request())
+        if found.status is not None:
+            return _replay(found)
+        try:
+            response: Response = make_response(view(*args, **kwargs))
+        except Exception:
+            _forget(found)
+            raise
+        _keep(found, response)
+        return response
+
+    return once
+
+
+def _checked(key: str) -> str:
+    if _KEY.fullmatch(key):
+        return key
+    fault = f"An {KEY_HEADER} has 1 to {MAX_KEY_LENGTH} visible ASCII characters."
+    raise InvalidInputError(fault, errors={KEY_HEADER: [fault]})
+
+
+def _hash_of_request() -> str:
+    """Return what tells this request from others: where, in which tenant, and the body."""
+    where = f"{request.method} {request.full_path} {current_scope().tenant_id}"
+    return hashlib.sha256(where.encode() + b"\n" + request.get_data()).hexdigest()
+
+
+def _claim(key: str, request_hash: str) -> IdempotencyKey:
+    """Return the row of this request: a new one, or the one that has its answer."""
+    for _ in range(_LOOKS):
+        made = _insert(key, request_hash)
+        if made is not None:
+            return made
+        found = _find(key)
+        if found is None:
+            continue
+        if found.created_at <= now() - KEPT:
+            _forget(found)
+            continue
+        if found.request_hash != request_hash:
+            raise KeyReusedError(
+                f"The {KEY_HEADER} {key!r} stands for another request. Choose another key."
+            )
+        if found.status is not None:
+            return found
+        break
+    raise KeyInFlightError(
+        f"The first request with the {KEY_HEADER} {key!r} has not ended. Ask again in a moment; "
+        "if it never ends, look whether the object was made, and choose another key."
+    )
+
+
+def _insert(key: str, request_hash: str) -> IdempotencyKey | None:
+    row = IdempotencyKey(
+        user_id=current_scope().user_id, key=key, request_hash=request_hash, created_at=now()
+    )
+    try:
+        with transaction(portal().sessions) as session:
+            session.add(row)
+    except (IntegrityError, OperationalError):
+        return None
+    return row
+
+
+def _find(key: str) -> IdempotencyKey | None:
+    statement = select(IdempotencyKey).where(
+        IdempotencyKey.user_id == current_scope().user_id, IdempotencyKey.key == key
+    )
+    with transaction(portal().sessions) as session:
+        return session.scalar(statement)
+
+
+def _forget(row: IdempotencyKey) -> None:
+    with transaction(portal().sessions) as session:
+        session.execute(delete(IdempotencyKey).where(IdempotencyKey.id == row.id))
+
+
+def _keep(row: IdempotencyKey, response: Response) -> None:
+    # Some answers hold a secret that is shown only once.
+    answer = portal().secrets.encrypt(response.get_data(as_text=True))
+    with transaction(portal().sessions) as session:
+        session.execute(
+            update(IdempotencyKey)
+            .where(IdempotencyKey.id == row.id)
+            .values(status=response.status_code, answer=answer)
+        )
+
+
+def _replay(row: IdempotencyKey) -> Response:
+    answer = portal().secrets.decrypt(row.answer or "")
+    response = Response(answer, row.status or HTTPStatus.OK, mimetype="application/json")
+    response.headers[REPLAYED_HEADER] = "true"
+    return response

@@ -1,0 +1,59 @@
+"""`vedette ca`: what a proxy in front is given, and the rotation that it is told of in time."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from cryptography import x509
+
+from cli.ca import ca
+
+
+@pytest.fixture(autouse=True)
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VEDETTE_DATA_DIR", str(tmp_path))
+    for name in ("DATABASE_URL", "VEDETTE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(ca, arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_the_first_call_makes_the_authority_and_the_next_shows_the_same() -> None:
+    first = run("show").output
+    assert first == run("show").output
+    [authority] = x509.load_pem_x509_certificates(first.encode())
+    constraints = authority.extensions.get_extension_for_class(x509.BasicConstraints)
+    assert constraints.value.ca
+    assert "signs now" in first
+
+
+def test_a_rotation_shows_both_and_says_from_when_the_new_one_signs() -> None:
+    run("show")
+    assert "signs from" in run("rotate").output
+    shown = run("show").output
+    assert len(x509.load_pem_x509_certificates(shown.encode())) == 2
+    assert "signs now" in shown
+    assert "signs from" in shown
+
+
+def test_without_overlap_the_new_one_signs_at_once() -> None:
+    run("show")
+    run("rotate", "--overlap-hours", "0")
+    assert "signs no more" in run("show").output
+
+
+def test_the_revocation_list_is_of_the_authority(tmp_path: Path) -> None:
+    run("crl", "--output", str(tmp_path / "crl.pem"))
+    listed = x509.load_pem_x509_crl((tmp_path / "crl.pem").read_bytes())
+    [authority] = x509.load_pem_x509_certificates(run("show").output.encode())
+    assert listed.issuer == authority.subject
+    assert list(listed) == []
+
+
+def test_a_file_is_written_for_the_proxy(tmp_path: Path) -> None:
+    run("show", "--output", str(tmp_path / "ca.pem"))
+    assert "BEGIN CERTIFICATE" in (tmp_path / "ca.pem").read_text()

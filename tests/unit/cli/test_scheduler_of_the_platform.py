@@ -1,0 +1,92 @@
+"""The scheduler's loops for the platform: tenants removed, use measured, what expired pruned."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from cli.composition import Cloud
+from cli.scheduler import Scheduler
+from core.clock import to_ns
+from core.db import SessionFactory
+from core.settings import ServerSettings
+from tenants.accounts import set_tenant_state
+from tenants.models import LoginSession, RemovalState, TenantRemoval, TenantState
+from tenants.removal import request_removal
+from tenants.removal_work import SETTLE
+from tenants.usage import RECKONED_BYTES_PER_POINT, latest_usage
+from tests.cast import NOON, Cast, FrozenClock, scope_of
+from tests.fixtures.polling import eventually
+from timeseries.points import Point
+from timeseries.store import Store, write
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ServerSettings:
+    return ServerSettings(data_dir=tmp_path, timeseries_url="victoriametrics://elsewhere:8428")
+
+
+@pytest.fixture
+def scheduler(
+    settings: ServerSettings,
+    engine: Engine,
+    sessions: SessionFactory,
+    store: Store,
+    clock: FrozenClock,
+) -> Scheduler:
+    cloud = Cloud(settings=settings, engine=engine, sessions=sessions, store=store)
+    return Scheduler(cloud, clock=clock)
+
+
+@pytest.fixture
+def running(scheduler: Scheduler) -> Iterator[Scheduler]:
+    scheduler.start()
+    yield scheduler
+    scheduler.stop()
+
+
+def test_a_tenant_is_removed_and_use_is_measured_while_the_scheduler_runs(
+    *,
+    sessions: SessionFactory,
+    cast: Cast,
+    clock: FrozenClock,
+    settings: ServerSettings,
+    request: pytest.FixtureRequest,
+) -> None:
+    with sessions.begin() as session:
+        operator = scope_of(cast.olivia)
+        set_tenant_state(session, operator, cast.acme.id, TenantState.CLOSED, now=NOON)
+        asked = request_removal(session, operator, cast.acme.id, name="Acme", by="o", now=NOON)
+    clock.advance(SETTLE.total_seconds())
+    request.getfixturevalue("running")
+
+    def is_done() -> bool:
+        with sessions() as session:
+            removal = session.get_one(TenantRemoval, asked.id)
+            return removal.state is RemovalState.REMOVED and cast.globex.id in latest_usage(session)
+
+    eventually(is_done, within_seconds=60, what="the tenant to be removed")
+    assert (settings.exports_dir / asked.file_name).is_file()
+
+
+def test_use_is_measured(
+    scheduler: Scheduler, sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock
+) -> None:
+    points = [Point("cpu", {}, {"usage_percent": 1.0}, to_ns(clock.now))]
+    assert write(store, points, identity={"tenant": cast.acme.id, "appliance": "a"}) == []
+    scheduler.measure_usage()
+    with sessions() as session:
+        assert latest_usage(session)[cast.acme.id].storage_bytes == RECKONED_BYTES_PER_POINT
+
+
+def test_what_has_expired_is_pruned(
+    scheduler: Scheduler, sessions: SessionFactory, cast: Cast
+) -> None:
+    with sessions.begin() as session:
+        session.add(
+            LoginSession(user_id=cast.bob.id, secret_hash="x", created_at=NOON, expires_at=NOON)
+        )
+    scheduler.prune()
+    with sessions() as session:
+        assert session.query(LoginSession).count() == 0

@@ -1,0 +1,37 @@
+"""What a portal sent by email, and pages compared with each other."""
+
+import re
+import threading
+from email.message import Message
+
+LETTER_SECONDS = 60
+# Signed with the second in which it is made: two equal pages need not hold the same one.
+_CSRF_TOKEN = re.compile(r'csrf[-_]token"[^>]*>')
+_LINK = re.compile(r"http://portal\.example(/\S+)")
+
+
+def wait_for_letters() -> None:
+    """Wait until everything is sent that the portal sends beside its requests."""
+    for thread in threading.enumerate():
+        if thread.name == "letter":
+            thread.join(LETTER_SECONDS)
+
+
+def text_of(letter: Message) -> str:
+    """Return a letter's plain text."""
+    part = next(one for one in letter.walk() if one.get_content_type() == "text/plain")
+    payload = part.get_payload(decode=True)
+    assert isinstance(payload, bytes)
+    return payload.decode()
+
+
+def link_in(text: str) -> str:
+    """Return the path of the portal's link in a letter or on a page."""
+    found = _LINK.search(text)
+    assert found is not None, text
+    return found[1].rstrip('"')
+
+
+def without_tokens(page: str) -> str:
+    """Return a page without its CSRF tokens."""
+    return _CSRF_TOKEN.sub("TOKEN>", page)

@@ -1,0 +1,82 @@
+"""Every route of the portal with each of its methods, and how it is called so that it listens."""
+
+from flask import Flask
+from werkzeug.routing import Rule as Route
+
+from tests.cast import PASSWORD
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+# Parameters that name no object of a tenant, with a value that the route takes.
+HARMLESS = {
+    "filename": "vedette.css",
+    "measurement": "gpu",
+    "path": "appliances/x",
+    "package_name": "dash",
+    "fingerprinted_path": "x.js",
+    "token": "x",
+}
+RULE = {"name": "x", "measurement": "gpu", "field": "x_watts", "warning_threshold": 1}
+# Bodies that pass validation, so that the answer is about the object or the role.
+BODIES: dict[str, dict[str, object]] = {
+    "Me.change_own_password": {"current": PASSWORD, "new": "another long password"},
+    "Users.change_role": {"role": "viewer"},
+    "Users.add": {"email": "new@acme.example", "name": "New", "password": "a long password"},
+    "Certificates.revoke": {},
+    "Appliances.enrol_again": {},
+    "Appliances.change": {"name": "mine-now"},
+    "Tenants.set_quotas": {},
+    "Rules.replace": RULE,
+    "Rules.create": RULE,
+    "Rules.preview": RULE,
+    "Invitations.add": {"email": "new@acme.example", "role": "member"},
+    "Jobs.submit": {"name": "x", "image": "x/y:1", "command": ["true"], "gpus": 1},
+    "Receivers.create": {"name": "x", "kind": "email", "target": "new@acme.example"},
+    "Tenants.add": {"name": "New"},
+    "Platform.remove": {"tenant_id": "x", "name": "Acme"},
+}
+# The same for forms.
+FORMS: dict[str, dict[str, object]] = {
+    "users.change_role": {"role": "viewer"},
+    "receivers.index": {"name": "x", "kind": "email", "target": "new@acme.example"},
+    "rules.edit": {
+        "name": "x",
+        "metric": "gpu.x_watts",
+        "aggregate": "avg",
+        "window": "5m",
+        "comparison": ">",
+        "warning_threshold": "1",
+        "for_": "0",
+        "keep_firing": "0",
+        "no_data": "keep",
+    },
+}
+
+
+def visits(app: Flask) -> list[tuple[Route, str]]:
+    """Return every route with each of its methods."""
+    return [
+        (route, method)
+        for route in app.url_map.iter_rules()
+        for method in METHODS
+        if method in (route.methods or ())
+    ]
+
+
+def changes(app: Flask, *, but: frozenset[str]) -> list[tuple[Route, str]]:
+    """Return the routes that change something, but those of the endpoints named."""
+    return [
+        (route, method)
+        for route, method in visits(app)
+        if method != "GET"
+        and route.endpoint not in but
+        and not str(route).startswith("/dashboards/")  # these ask for their figures by POST
+    ]
+
+
+def address(app: Flask, route: Route, ids: dict[str, str]) -> str:
+    """Return the path of a route with these ids; one it needs besides fails the test."""
+    unknown = route.arguments - ids.keys() - HARMLESS.keys()
+    assert not unknown, f"{route} has path parameters that no stranger was tried with: {unknown}"
+    values = {name: ids.get(name) or HARMLESS[name] for name in route.arguments}
+    with app.test_request_context():
+        return app.url_map.bind("localhost").build(str(route.endpoint), values)

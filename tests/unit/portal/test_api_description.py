@@ -1,0 +1,112 @@
+"""The API's description is whole: nobody has to guess what an operation takes and answers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from portal.api.examples import EXAMPLES
+from portal.api.registry import RESOURCES
+from tenants.permissions import TOKEN_SCOPES, Permission
+
+API_GUIDE = Path(__file__).parents[3] / "docs" / "api.md"
+METHODS = {"get", "post", "put", "patch", "delete"}
+
+Operation = tuple[str, dict[str, Any]]
+
+
+@pytest.fixture
+def described(app: Flask) -> dict[str, Any]:
+    answer = app.test_client().get("/api/v1/openapi.json").json
+    assert isinstance(answer, dict)
+    return answer
+
+
+def operations(described: dict[str, Any]) -> Iterator[Operation]:
+    for path, item in described["paths"].items():
+        for method, operation in item.items():
+            if method in METHODS:
+                yield f"{method.upper()} {path}", operation
+
+
+def test_every_operation_has_a_name_of_its_own(described: dict[str, Any]) -> None:
+    names = [operation["operationId"] for _, operation in operations(described)]
+    assert len(set(names)) == len(names) == sum(len(one.needs) for one in RESOURCES)
+    assert all(name.isascii() and " " not in name for name in names)
+
+
+def test_every_operation_says_what_it_does_and_who_may(described: dict[str, Any]) -> None:
+    for label, operation in operations(described):
+        assert operation["summary"].endswith("."), label
+        assert any(word in operation["description"] for word in ("Asks for", "Anybody")), label
+
+
+def test_every_operation_names_its_errors_in_the_one_shape(described: dict[str, Any]) -> None:
+    for label, operation in operations(described):
+        answers = operation["responses"]
+        expected = {"401", "403", "429"}
+        expected |= {"404"} if "{" in label else set()
+        expected |= {"400", "413", "415", "422"} if "requestBody" in operation else set()
+        expected |= set() if label.startswith("GET") else {"409", "422"}
+        assert expected <= answers.keys(), label
+        for status in expected:
+            name = answers[status]["$ref"].rpartition("/")[2]
+            shape = described["components"]["responses"][name]["content"]["application/json"]
+            assert shape["schema"]["$ref"].endswith("/Error"), label
+
+
+def test_every_body_has_an_example(described: dict[str, Any]) -> None:
+    for label, operation in operations(described):
+        if "requestBody" in operation:
+            assert operation["requestBody"]["content"]["application/json"]["example"], label
+
+
+def test_the_examples_are_taken() -> None:
+    bodies = [body for resource in RESOURCES for body in resource.bodies]
+    assert bodies
+    for body in bodies:
+        body().load(EXAMPLES[body.__name__])
+
+
+def test_every_list_is_paged(described: dict[str, Any]) -> None:
+    for label, operation in operations(described):
+        answer = operation["responses"].get("200", {}).get("content", {}).get("application/json")
+        if answer is None or not answer["schema"].get("$ref", "").endswith("Page"):
+            continue
+        names = {parameter["name"] for parameter in operation.get("parameters", [])}
+        if label.split()[1] not in SHORT:
+            assert "page_size" in names, label
+
+
+def test_a_token_is_asked_for_everywhere_and_a_password_for_new_tokens(
+    described: dict[str, Any],
+) -> None:
+    assert described["security"] == [{"token": []}]
+    own = {label: op["security"] for label, op in operations(described) if "security" in op}
+    assert own == {"POST /api/v1/tokens": [{"token": []}, {"password": []}]}
+
+
+def test_choices_are_listed(described: dict[str, Any]) -> None:
+    schemas = described["components"]["schemas"]
+    assert schemas["JobRequest"]["properties"]["kind"]["enum"]
+    assert schemas["TokenRequest"]["properties"]["scopes"]["items"]["enum"]
+    assert schemas["User"]["properties"]["role"]["enum"]
+
+
+def test_the_documentation_lists_the_scopes() -> None:
+    rows = [
+        f"| `{name}` | {', '.join(one.value for one in Permission if one in allowed)} |"
+        for name, allowed in TOKEN_SCOPES.items()
+    ]
+    assert "\n".join(rows) in API_GUIDE.read_text()
+
+
+# Lists that are short by their nature: they come whole, as one page.
+SHORT = {
+    "/api/v1/jobs/{job_id}/events",
+    "/api/v1/metrics",
+    "/api/v1/platform/growth",
+    "/api/v1/rules/preview",
+}

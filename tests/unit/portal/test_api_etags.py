@@ -1,0 +1,82 @@
+"""ETags: nobody overwrites what they never saw, and nobody is sent what they have."""
+
+import pytest
+
+from core.db import SessionFactory
+from tenants.models import Appliance
+from tests.cast import Cast, FrozenClock
+from tests.unit.portal.conftest import Browser
+from tests.unit.portal.world import World, make_world
+
+RULE = {
+    "name": "Hot",
+    "measurement": "gpu",
+    "field": "temperature_celsius",
+    "warning_threshold": 85,
+}
+
+
+@pytest.fixture
+def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
+    with sessions.begin() as session:
+        return make_world(session, cast, now=clock.now)
+
+
+def change(browser: Browser, method: str, path: str, etag: str, json: object = None) -> int:
+    headers = {"X-CSRFToken": browser.csrf_token("/settings"), "If-Match": etag}
+    return browser.client.open(path, method=method, json=json, headers=headers).status_code
+
+
+def test_a_change_of_what_was_read_is_done(alice: Browser, world: World) -> None:
+    path = f"/api/v1/rules/{world.ids['rule_id']}"
+    etag = alice.get(path).headers["ETag"]
+    assert change(alice, "PUT", path, etag, RULE) == 200
+    assert alice.get(path).headers["ETag"] != etag
+
+
+def test_a_change_answers_with_the_next_etag(alice: Browser, world: World) -> None:
+    path = f"/api/v1/rules/{world.ids['rule_id']}"
+    etag = alice.call("PUT", path, RULE).headers["ETag"]
+    assert alice.get(path).headers["ETag"] == etag
+    assert change(alice, "DELETE", path, etag) == 204
+
+
+def test_a_change_of_what_somebody_else_changed_is_refused(
+    alice: Browser, bob: Browser, world: World
+) -> None:
+    path = f"/api/v1/rules/{world.ids['rule_id']}"
+    etag = alice.get(path).headers["ETag"]
+    bob.call("PUT", path, {**RULE, "name": "Bob's"})
+    assert change(alice, "PUT", path, etag, RULE) == 412
+    assert change(alice, "DELETE", path, etag) == 412
+    assert alice.get(path).json["name"] == "Bob's"  # type: ignore[index] # JSON
+
+
+def test_a_change_without_if_match_is_done(alice: Browser, world: World) -> None:
+    path = f"/api/v1/appliances/{world.ids['appliance_id']}"
+    assert alice.call("PATCH", path, {"site": "Oslo"}).status_code == 200
+    assert change(alice, "PATCH", path, "*", {"site": "Bergen"}) == 200
+
+
+def test_a_heartbeat_makes_no_change_outdated(
+    alice: Browser, world: World, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    path = f"/api/v1/appliances/{world.ids['appliance_id']}"
+    etag = alice.get(path).headers["ETag"]
+    with sessions.begin() as session:
+        session.get_one(Appliance, world.ids["appliance_id"]).last_seen_at = clock.advance(30)
+    assert change(alice, "PATCH", path, etag, {"site": "Oslo"}) == 200
+    assert change(alice, "PATCH", path, etag, {"site": "Bergen"}) == 412
+
+
+def test_a_foreign_object_is_404_whatever_was_read(charlie: Browser, world: World) -> None:
+    path = f"/api/v1/rules/{world.ids['rule_id']}"
+    assert change(charlie, "PUT", path, '"x"', RULE) == 404
+
+
+def test_who_has_it_already_is_not_sent_it_again(alice: Browser, world: World) -> None:
+    path = f"/api/v1/invitations/{world.ids['invitation_id']}"
+    etag = alice.get(path).headers["ETag"]
+    answer = alice.get(path, headers={"If-None-Match": etag})
+    assert answer.status_code == 304
+    assert answer.data == b""

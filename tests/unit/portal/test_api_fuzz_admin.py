@@ -1,0 +1,21 @@
+"""What the API's description says holds for a tenant's admin."""
+
+import pytest
+from flask import Flask
+
+from core.db import SessionFactory
+from tenants.tokens import create_api_token
+from tests.cast import Cast, FrozenClock, scope_of
+from tests.unit.portal.fuzzing import fuzz_all
+from tests.unit.portal.world import make_world
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def test_every_answer_is_as_described(
+    app: Flask, cast: Cast, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    with sessions.begin() as session:
+        world = make_world(session, cast, now=clock.now)
+        _, secret = create_api_token(session, scope_of(cast.alice), name="fuzz", now=clock.now)
+    assert fuzz_all(app, {"Authorization": f"Bearer {secret}"}, world.ids) > 80

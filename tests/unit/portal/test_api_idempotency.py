@@ -1,0 +1,96 @@
+"""Idempotency keys: a creation that is sent twice happens once."""
+
+import pytest
+from sqlalchemy import select
+from werkzeug.test import TestResponse
+
+from core.db import SessionFactory
+from tenants.models import IdempotencyKey
+from tests.cast import FrozenClock
+from tests.unit.portal.conftest import Browser
+
+PATH = "/api/v1/tokens"
+DAY_SECONDS = 24 * 3600
+
+pytestmark = pytest.mark.usefixtures("cast")
+
+
+def create(browser: Browser, key: str, body: object = None, path: str = PATH) -> TestResponse:
+    headers = {"X-CSRFToken": browser.csrf_token("/settings"), "Idempotency-Key": key}
+    return browser.client.post(path, json={"name": "ci"} if body is None else body, headers=headers)
+
+
+def test_the_same_request_gets_the_same_answer(bob: Browser) -> None:
+    first, again = create(bob, "one"), create(bob, "one")
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.json == first.json
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert bob.get(PATH).json["total"] == 1  # type: ignore[index] # JSON
+
+
+def test_another_key_makes_another(bob: Browser) -> None:
+    assert create(bob, "one").json != create(bob, "two").json
+
+
+def test_another_body_with_the_same_key_is_refused(bob: Browser) -> None:
+    create(bob, "one")
+    answer = create(bob, "one", {"name": "other"})
+    assert answer.status_code == 422
+    assert answer.json["code"] == "idempotency_key_reused"  # type: ignore[index] # JSON
+
+
+def test_another_address_with_the_same_key_is_refused(bob: Browser) -> None:
+    create(bob, "one")
+    body = {"name": "x", "kind": "email", "target": "x@acme.example"}
+    assert create(bob, "one", body, "/api/v1/receivers").status_code == 422
+
+
+def test_keys_of_others_are_others(alice: Browser, bob: Browser) -> None:
+    assert create(alice, "one").json != create(bob, "one").json
+
+
+def test_what_failed_may_be_sent_again(bob: Browser) -> None:
+    assert create(bob, "one", {"name": ""}).status_code == 422
+    assert create(bob, "one").status_code == 201
+
+
+def test_a_key_is_forgotten_after_a_day(bob: Browser, clock: FrozenClock) -> None:
+    first = create(bob, "one").json
+    clock.advance(DAY_SECONDS - 1)
+    assert create(bob, "one").json == first
+    clock.advance(1)
+    assert create(bob, "one").json != first
+
+
+def test_a_request_whose_first_has_not_ended_is_told_to_wait(
+    bob: Browser, sessions: SessionFactory
+) -> None:
+    create(bob, "one")
+    with sessions.begin() as session:
+        session.scalars(select(IdempotencyKey)).one().status = None
+    answer = create(bob, "one")
+    assert answer.status_code == 409
+    assert answer.json["code"] == "idempotency_key_in_flight"  # type: ignore[index] # JSON
+
+
+def test_the_secret_in_a_kept_answer_is_encrypted(bob: Browser, sessions: SessionFactory) -> None:
+    made = create(bob, "one").json
+    assert made is not None
+    with sessions() as session:
+        kept = session.scalars(select(IdempotencyKey)).one().answer
+    assert kept
+    assert made["secret"] not in kept
+    assert made["id"] not in kept
+
+
+@pytest.mark.parametrize("key", ["x" * 256, "two words"])
+def test_a_key_that_can_not_be_is_refused(bob: Browser, key: str) -> None:
+    answer = create(bob, key)
+    assert answer.status_code == 422
+    assert "Idempotency-Key" in answer.json["errors"]  # type: ignore[index] # JSON
+
+
+def test_a_creation_without_a_key_happens_each_time(bob: Browser) -> None:
+    for _ in range(2):
+        assert bob.call("POST", PATH, {"name": "ci"}).status_code == 201
+    assert bob.get(PATH).json["total"] == 2  # type: ignore[index] # JSON

@@ -1,0 +1,71 @@
+"""Lists come in the order that is asked for, and pages never overlap."""
+
+import itertools
+from datetime import timedelta
+
+import pytest
+
+from core.db import SessionFactory
+from jobqueue.service import JobRequest, submit_job
+from tests.cast import Cast, FrozenClock, scope_of
+from tests.unit.portal.conftest import Browser
+
+
+@pytest.fixture(autouse=True)
+def jobs(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> None:
+    with sessions.begin() as session:
+        for number, name in enumerate(("b", "a", "b", "c")):
+            request = JobRequest(name=name, image=f"acme/x:{number}")
+            at = clock.now + timedelta(seconds=number)
+            submit_job(session, scope_of(cast.bob), request, now=at)
+
+
+def images(browser: Browser, query: str) -> str:
+    answer = browser.get(f"/api/v1/jobs?{query}").json
+    assert answer is not None
+    return "".join(job["image"][-1] for job in answer["items"])
+
+
+def test_without_being_asked_the_newest_is_first(bob: Browser) -> None:
+    assert images(bob, "") == "3210"
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        ("name", "1023"),
+        ("-name", "3201"),
+        ("name,-submitted_at", "1203"),
+        ("-name,submitted_at", "3021"),
+    ],
+)
+def test_names_say_the_order_and_a_hyphen_turns_it_round(
+    bob: Browser, sort: str, expected: str
+) -> None:
+    assert images(bob, f"sort={sort}") == expected
+
+
+def test_pages_of_equals_do_not_overlap(bob: Browser) -> None:
+    pages = [images(bob, f"sort=gpus&page_size=1&page={number}") for number in range(1, 5)]
+    assert sorted(itertools.chain(*pages)) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "alerts?sort=-severity,fired_at",
+        "appliances?sort=-last_seen_at",
+        "certificates?sort=-not_after",
+        "enrolment-tokens?sort=site",
+        "invitations?sort=email",
+        "notifications?sort=-sent_at",
+        "receivers?sort=kind,-name",
+        "rules?sort=measurement",
+        "sessions?sort=created_at",
+        "tenants?sort=-slug",
+        "tokens?sort=-last_used_at",
+        "users?sort=role,-email",
+    ],
+)
+def test_every_list_can_be_sorted(alice: Browser, path: str) -> None:
+    assert alice.get(f"/api/v1/{path}").status_code == 200

@@ -1,0 +1,65 @@
+"""Names are a tenant's own: what another one calls its fields and tags is shown nowhere."""
+
+import pytest
+
+from core.clock import to_ns
+from tests.cast import Cast, FrozenClock
+from tests.unit.portal.conftest import Browser
+from timeseries.points import Point
+from timeseries.store import Store, write
+
+SECRETS = ("project_hydra_watts", "hydra_rack")
+PLACES = (
+    "/api/v1/metrics",
+    "/api/v1/metrics/gpu",
+    "/api/v1/samples/export?measurement=gpu",
+    "/rules/new",
+)
+
+
+@pytest.fixture(autouse=True)
+def _samples(store: Store, cast: Cast, clock: FrozenClock) -> None:
+    """Acme and globex measure GPUs, globex with a field and a tag of its own."""
+    now_ns = to_ns(clock.now) - 1
+    ours = Point("gpu", {"gpu": "0"}, {"power_watts": 300.0}, now_ns)
+    theirs = Point("gpu", {"gpu": "0", "hydra_rack": "7"}, {"project_hydra_watts": 1.0}, now_ns)
+    write(store, [ours], identity={"tenant": cast.acme.id, "appliance": "a1"})
+    write(store, [theirs], identity={"tenant": cast.globex.id, "appliance": "g1"})
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_strangers_names_show_nowhere(alice: Browser, place: str) -> None:
+    answer = alice.get(place)
+
+    assert answer.status_code == 200
+    assert "gpu" in answer.text
+    for secret in SECRETS:
+        assert secret not in answer.text
+
+
+@pytest.mark.parametrize("place", PLACES[1:])
+def test_their_owner_sees_them(charlie: Browser, place: str) -> None:
+    text = charlie.get(place).text
+
+    assert all(secret in text for secret in SECRETS)
+    assert "power_watts" not in text.replace("hydra_watts", "")
+
+
+def test_the_operator_sees_all_fields(olivia: Browser) -> None:
+    answer = olivia.get("/api/v1/metrics/gpu").json
+
+    assert answer is not None
+    assert [field["name"] for field in answer["fields"]] == ["power_watts", "project_hydra_watts"]
+    assert answer["tags"] == ["tenant", "appliance", "gpu", "hydra_rack"]
+
+
+def test_a_measurement_of_others_alone_is_a_missing_one(
+    bob: Browser, store: Store, cast: Cast, clock: FrozenClock
+) -> None:
+    point = Point("secret", {}, {"x": 1.0}, to_ns(clock.now) - 1)
+    write(store, [point], identity={"tenant": cast.globex.id, "appliance": "g1"})
+
+    foreign, missing = bob.get("/api/v1/metrics/secret"), bob.get("/api/v1/metrics/nothing")
+
+    assert foreign.status_code == missing.status_code == 404
+    assert foreign.text == missing.text.replace("nothing", "secret")

@@ -1,0 +1,296 @@
+"""The operators' pages and resources: console, tenants, quotas, removal, housekeeping, usage."""
+
+import io
+import zipfile
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+
+from alerting.models import Notification
+from alerting.states import NotificationState
+from core.clock import to_ns
+from core.db import SessionFactory
+from core.settings import ServerSettings
+from jobqueue.models import Job
+from tenants.audit import Actor, acting
+from tenants.models import (
+    AuditEntry,
+    Invitation,
+    Role,
+    Tenant,
+    TenantQuota,
+    TenantRemoval,
+    TenantState,
+    TenantUsage,
+)
+from tenants.removal_work import SETTLE, Remover, work_removals
+from tests.cast import NOON, Cast, FrozenClock
+from tests.unit.dash_app.lost_store import LostStore
+from tests.unit.portal.conftest import Browser
+from tests.unit.portal.world import World, make_world
+from timeseries.points import Point
+from timeseries.store import Store, write
+
+OPERATORS_PAGES = ("/console", "/console/removals", "/housekeeping", "/tenants")
+OPERATORS_RESOURCES = ("figures", "growth", "removals", "housekeeping", "messages")
+
+
+@pytest.fixture
+def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
+    with sessions.begin() as session:
+        return make_world(session, cast, now=clock.now)
+
+
+def limit(sessions: SessionFactory, cast: Cast, **limits: int) -> None:
+    with sessions.begin() as session:
+        session.merge(TenantQuota(tenant_id=cast.acme.id, **limits))
+
+
+@pytest.mark.usefixtures("world")
+def test_the_console_shows_every_tenant_with_what_it_uses(
+    olivia: Browser, store: Store, cast: Cast
+) -> None:
+    points = [
+        Point(
+            "gpu", {"gpu": "0"}, {"utilization_percent": 64.0}, to_ns(NOON - timedelta(seconds=s))
+        )
+        for s in range(1, 901)
+    ]
+    assert write(store, points, identity={"tenant": cast.acme.id, "appliance": "a"}) == []
+    page = olivia.get("/console").text
+    assert "Acme" in page
+    assert "Globex" in page
+    assert "64 %" in page
+    found = olivia.get("/api/v1/platform/figures").json
+    assert found is not None
+    acme = next(one for one in found["tenants"] if one["slug"] == "acme")
+    assert (acme["appliances"], acme["gpus"], acme["active_jobs"]) == (1, 2, 1)
+    assert acme["points_per_second"] == pytest.approx(1.0)
+    assert found["appliances_by_state"]["online"] == 1
+
+
+def test_the_figures_are_kept_for_a_minute(
+    olivia: Browser, cast: Cast, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    assert cast
+    assert "Initech" not in olivia.get("/console").text
+    with sessions.begin() as session:
+        session.add(
+            Tenant(slug="initech", name="Initech", state=TenantState.ACTIVE, created_at=NOON)
+        )
+    assert "Initech" not in olivia.get("/console").text
+    clock.advance(61)
+    assert "Initech" in olivia.get("/console").text
+
+
+@pytest.mark.usefixtures("world")
+class TestWithoutAStore:
+    """The console while the store is away."""
+
+    @pytest.fixture
+    def store(self) -> LostStore:
+        return LostStore()
+
+    def test_it_shows_what_the_database_knows(self, olivia: Browser) -> None:
+        answer = olivia.get("/console")
+        assert answer.status_code == 200
+        assert "Utilisation and ingest are missing" in answer.text
+
+
+@pytest.mark.parametrize("path", OPERATORS_PAGES)
+def test_a_tenants_admin_sees_no_page_of_the_operators(alice: Browser, path: str) -> None:
+    assert alice.get(path).status_code == 403
+
+
+@pytest.mark.parametrize("name", OPERATORS_RESOURCES)
+def test_a_tenants_admin_gets_nothing_of_the_platform(alice: Browser, name: str) -> None:
+    assert alice.get(f"/api/v1/platform/{name}").status_code == 403
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("name", OPERATORS_RESOURCES)
+def test_an_operator_gets_all_of_the_platform(olivia: Browser, name: str) -> None:
+    assert olivia.get(f"/api/v1/platform/{name}").status_code == 200
+
+
+def test_a_tenant_is_added_with_an_invitation_for_its_first_admin(
+    olivia: Browser, sessions: SessionFactory
+) -> None:
+    answer = olivia.post("/tenants", {"name": "Initech", "email": "peter@initech.example"})
+    assert answer.status_code == 200
+    assert "Pass this link on" in answer.text
+    with sessions() as session:
+        invitation = session.scalars(select(Invitation)).one()
+        assert invitation.tenant is not None
+        assert (invitation.tenant.slug, invitation.role) == ("initech", Role.ADMIN)
+
+
+def test_a_tenant_is_not_added_when_its_first_admin_can_not_be_invited(
+    olivia: Browser, sessions: SessionFactory
+) -> None:
+    answer = olivia.post("/tenants", {"name": "Initech", "email": "nonsense"})
+    assert answer.status_code == 422
+    with sessions() as session:
+        assert session.scalar(select(Tenant).where(Tenant.slug == "initech")) is None
+
+
+def test_tenants_are_searched_and_narrowed(olivia: Browser) -> None:
+    assert "Globex" not in olivia.get("/tenants?search=acm").text
+    assert "No tenant is like this" in olivia.get("/tenants?state=closed").text
+
+
+def test_quotas_are_changed_on_a_page(olivia: Browser, cast: Cast) -> None:
+    form: dict[str, object] = {
+        "max_appliances": "20",
+        "max_storage_bytes": "50 GiB",
+        "max_gpus": "",
+    }
+    answer = olivia.post(f"/tenants/{cast.acme.id}/quotas", form)
+    assert answer.status_code == 302
+    page = olivia.get(f"/tenants/{cast.acme.id}").text
+    assert "0 of 20" in page
+    assert "at most 50" in page
+    assert "50 GiB" in olivia.get(f"/tenants/{cast.acme.id}/quotas").text
+
+
+@pytest.mark.parametrize("wrong", ["-1", "many", "1.5"])
+def test_a_quota_that_is_no_number_is_refused(olivia: Browser, cast: Cast, wrong: str) -> None:
+    answer = olivia.post(f"/tenants/{cast.acme.id}/quotas", {"max_gpus": wrong})
+    assert answer.status_code == 422
+
+
+def test_quotas_are_changed_by_rest_and_told_in_the_audit_log(
+    olivia: Browser, cast: Cast, sessions: SessionFactory
+) -> None:
+    answer = olivia.call("PUT", f"/api/v1/tenants/{cast.acme.id}/quotas", json={"max_gpus": 8})
+    assert answer.json == {
+        "max_appliances": None, "max_gpus": 8, "max_active_jobs": None, "max_series": None,
+        "max_storage_bytes": None,
+    }  # fmt: skip
+    with sessions() as session:
+        (entry,) = session.scalars(select(AuditEntry).where(AuditEntry.target_kind == "quota"))
+        assert entry.after == {"max_gpus": 8}
+
+
+def test_an_admin_sees_use_against_quotas_and_what_is_nearly_reached(
+    alice: Browser, world: World, cast: Cast, sessions: SessionFactory
+) -> None:
+    assert world
+    limit(sessions, cast, max_appliances=1, max_storage_bytes=1000)
+    with sessions.begin() as session:
+        session.add(
+            TenantUsage(
+                tenant_id=cast.acme.id, day=NOON.date(), measured_at=NOON, appliances=1, gpus=2,
+                points=10, storage_bytes=850,
+            )
+        )  # fmt: skip
+    page = alice.get("/usage").text
+    assert "1 of 1" in page
+    assert "No more appliances can enrol" in page
+    assert "Nearly reached" in page
+    uses = (alice.get(f"/api/v1/tenants/{cast.acme.id}/usage").json or {})["uses"]
+    assert [one["name"] for one in uses if one["is_near"]] == ["Appliances", "Storage"]
+
+
+def test_a_tenant_is_closed_and_removed_with_its_export(
+    *,
+    olivia: Browser,
+    cast: Cast,
+    sessions: SessionFactory,
+    store: Store,
+    settings: ServerSettings,
+    clock: FrozenClock,
+) -> None:
+    path = f"/tenants/{cast.acme.id}"
+    assert "Close it first" in olivia.get(f"{path}/removal").text
+    assert olivia.post(f"{path}/state", {"move": "close"}).status_code == 302
+    assert olivia.post(f"{path}/removal", {"name": "acme"}).status_code == 422
+    assert olivia.post(f"{path}/removal", {"name": "Acme"}).status_code == 302
+    assert "exporting" in olivia.get("/console/removals").text
+    clock.advance(SETTLE.total_seconds())
+    acted = acting(sessions, Actor(name="scheduler", via="scheduler"), clock=clock)
+    remover = Remover(
+        sessions=acted, store=store, folder=settings.exports_dir, clock=clock,
+        is_stopping=lambda: False,
+    )  # fmt: skip
+    assert work_removals(remover) == 1
+    (removal,) = (olivia.get("/api/v1/platform/removals").json or {})["items"]
+    assert (removal["state"], removal["has_file"]) == ("removed", True)
+    archive = olivia.get(f"/console/removals/{removal['id']}/export")
+    assert archive.headers["Content-Type"] == "application/zip"
+    with zipfile.ZipFile(io.BytesIO(archive.data)) as file:
+        assert "tables/users.jsonl" in file.namelist()
+    archive.close()
+    assert olivia.get(path).status_code == 404
+    assert olivia.post(f"/console/removals/{removal['id']}/discard").status_code == 302
+    assert olivia.get(f"/console/removals/{removal['id']}/export").status_code == 404
+    assert list(settings.exports_dir.iterdir()) == []
+
+
+def test_a_removal_is_asked_for_by_rest_with_id_and_name(olivia: Browser, cast: Cast) -> None:
+    body = {"tenant_id": cast.acme.id, "name": "Acme"}
+    refused = olivia.call("POST", "/api/v1/platform/removals", json=body)
+    assert (refused.status_code, (refused.json or {})["code"]) == (409, "tenant_not_closed")
+    assert olivia.call("POST", f"/api/v1/tenants/{cast.acme.id}/close").status_code == 200
+    made = olivia.call("POST", "/api/v1/platform/removals", json=body)
+    assert (made.status_code, (made.json or {})["state"]) == (202, "exporting")
+
+
+def test_messages_that_were_given_up_are_retried_and_discarded(
+    olivia: Browser, world: World, sessions: SessionFactory
+) -> None:
+    ident = world.ids["notification_id"]
+    assert "refused" in olivia.get("/housekeeping").text
+    assert olivia.post(f"/housekeeping/messages/{ident}/retry").status_code == 302
+    with sessions() as session:
+        found = session.get_one(Notification, ident)
+        assert (found.state, found.tries) == (NotificationState.WAITING, 0)
+    assert olivia.call("DELETE", f"/api/v1/platform/messages/{ident}").status_code == 204
+    with sessions() as session:
+        assert session.get(Notification, ident) is None
+
+
+def test_a_message_that_is_sent_is_left_alone(
+    olivia: Browser, world: World, sessions: SessionFactory
+) -> None:
+    ident = world.ids["notification_id"]
+    with sessions.begin() as session:
+        session.get_one(Notification, ident).state = NotificationState.SENT
+    answer = olivia.call("POST", f"/api/v1/platform/messages/{ident}/retry")
+    assert (answer.status_code, (answer.json or {})["code"]) == (409, "notification_sent")
+
+
+def test_all_messages_that_were_given_up_are_discarded_at_once(
+    olivia: Browser, world: World, sessions: SessionFactory
+) -> None:
+    assert world
+    assert olivia.post("/housekeeping/messages/discard-all").status_code == 302
+    with sessions() as session:
+        assert session.scalars(select(Notification)).all() == []
+
+
+def test_jobs_that_ended_long_ago_are_deleted(
+    olivia: Browser, world: World, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    ident = world.ids["job_id"]
+    with sessions.begin() as session:
+        job = session.get_one(Job, ident)
+        job.state, job.finished_at = type(job.state).SUCCEEDED, clock.now
+    assert (olivia.call("POST", "/api/v1/platform/jobs/clean").json or {})["deleted"] == 0
+    with sessions.begin() as session:
+        session.get_one(Job, ident).finished_at = clock.now - timedelta(days=91)
+    assert "1 jobs ended" in olivia.get("/housekeeping").text
+    assert olivia.post("/housekeeping/jobs/clean").status_code == 302
+    with sessions() as session:
+        assert session.get(Job, ident) is None
+
+
+def test_the_export_is_not_found_where_no_file_lies(
+    olivia: Browser, world: World, sessions: SessionFactory
+) -> None:
+    with sessions.begin() as session:
+        removal = session.get_one(TenantRemoval, world.ids["removal_id"])
+        removal.exported_at = NOON
+    answer = olivia.get(f"/api/v1/platform/removals/{world.ids['removal_id']}/export")
+    assert answer.status_code == 404

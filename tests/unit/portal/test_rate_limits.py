@@ -1,0 +1,135 @@
+"""Who asks too often is told to wait; nobody else is."""
+
+from dataclasses import replace
+
+import pytest
+from flask import Flask
+
+from core.db import SessionFactory
+from core.settings import ServerSettings
+from portal.app import create_portal
+from portal.ratelimits import BURST_SECONDS, MAX_BUCKETS, RateLimit
+from tests.cast import Cast, FrozenClock
+from tests.unit.portal.conftest import Browser, MakeToken
+from timeseries.store import Store
+
+PER_SECOND = 0.5  # bursts of five
+BURST = int(PER_SECOND * BURST_SECONDS)
+
+
+class Seconds:
+    """A clock that is turned by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def portal_with(settings: ServerSettings, sessions: SessionFactory, store: Store) -> Flask:
+    return create_portal(settings, sessions=sessions, store=store, clock=FrozenClock())
+
+
+@pytest.fixture
+def by_user(settings: ServerSettings, sessions: SessionFactory, store: Store) -> Flask:
+    """A portal that limits users alone."""
+    tight = replace(
+        settings, requests_per_second_per_user=PER_SECOND, requests_per_second_per_address=0.0
+    )
+    return portal_with(tight, sessions, store)
+
+
+@pytest.fixture
+def by_address(settings: ServerSettings, sessions: SessionFactory, store: Store) -> Flask:
+    """A portal that limits addresses alone."""
+    tight = replace(
+        settings, requests_per_second_per_user=0.0, requests_per_second_per_address=PER_SECOND
+    )
+    return portal_with(tight, sessions, store)
+
+
+def test_a_bucket_gives_its_burst_and_then_says_how_long_to_wait() -> None:
+    limit = RateLimit(PER_SECOND, monotonic=Seconds())
+    assert [limit.take("alice") for _ in range(BURST + 1)] == [0.0] * BURST + [2.0]
+
+
+def test_a_bucket_fills_at_its_rate_and_not_beyond_its_size() -> None:
+    clock = Seconds()
+    limit = RateLimit(PER_SECOND, monotonic=clock)
+    for _ in range(BURST):
+        limit.take("alice")
+    clock.now = 2.0
+    assert [limit.take("alice"), limit.take("alice")] == [0.0, 2.0]
+    clock.now = 10_000.0
+    assert [limit.take("alice") for _ in range(BURST + 1)] == [0.0] * BURST + [2.0]
+
+
+def test_waiting_in_vain_does_not_make_the_wait_longer() -> None:
+    limit = RateLimit(PER_SECOND, monotonic=Seconds())
+    waits = {limit.take("alice") for _ in range(100)}
+    assert waits == {0.0, 2.0}
+
+
+def test_no_limit_is_no_limit() -> None:
+    limit = RateLimit(0.0, monotonic=Seconds())
+    assert not any(limit.take("alice") for _ in range(1000))
+
+
+def test_so_many_buckets_are_kept_that_memory_is_bounded() -> None:
+    limit = RateLimit(0.1, monotonic=Seconds())
+    assert limit.take("first") == 0.0
+    assert limit.take("first") > 0
+    for number in range(MAX_BUCKETS):
+        limit.take(str(number))
+    assert limit.take("first") == 0.0
+
+
+def test_a_user_who_asks_too_often_is_answered_429_with_retry_after(
+    by_user: Flask, cast: Cast, make_token: MakeToken
+) -> None:
+    headers = {"Authorization": f"Bearer {make_token(cast.alice)}"}
+    client = by_user.test_client()
+    answers = [client.get("/api/v1/jobs", headers=headers) for _ in range(BURST + 1)]
+    assert [answer.status_code for answer in answers] == [200] * BURST + [429]
+    refused = answers[-1]
+    assert refused.json is not None
+    assert refused.json["code"] == "too_many_requests"
+    assert 1 <= int(refused.headers["Retry-After"]) <= 2
+
+
+def test_all_tokens_of_a_user_share_one_limit_and_other_users_have_their_own(
+    by_user: Flask, cast: Cast, make_token: MakeToken
+) -> None:
+    client = by_user.test_client()
+    statuses = [
+        client.get("/api/v1/jobs", headers={"Authorization": f"Bearer {secret}"}).status_code
+        for secret in [make_token(cast.alice) for _ in range(BURST + 1)]
+    ]
+    assert statuses == [200] * BURST + [429]
+    headers = {"Authorization": f"Bearer {make_token(cast.bob)}"}
+    assert client.get("/api/v1/jobs", headers=headers).status_code == 200
+
+
+def test_an_address_that_tries_tokens_is_stopped_before_they_are_looked_at(
+    by_address: Flask, cast: Cast, make_token: MakeToken
+) -> None:
+    client = by_address.test_client()
+    wrong = {"Authorization": "Bearer vdt_guessed"}
+    statuses = [client.get("/api/v1/jobs", headers=wrong).status_code for _ in range(BURST + 1)]
+    assert statuses == [401] * BURST + [429]
+    right = {"Authorization": f"Bearer {make_token(cast.alice)}"}
+    assert client.get("/api/v1/jobs", headers=right).status_code == 429
+    elsewhere = {"REMOTE_ADDR": "192.0.2.9"}
+    answer = client.get("/api/v1/jobs", headers=right, environ_overrides=elsewhere)
+    assert answer.status_code == 200
+
+
+def test_people_get_the_429_as_a_page_and_static_files_stay_free(by_address: Flask) -> None:
+    browser = Browser(by_address.test_client())
+    answers = [browser.get("/login") for _ in range(BURST + 1)]
+    assert answers[-1].status_code == 429
+    assert answers[-1].mimetype == "text/html"
+    with browser.get("/static/vedette.css") as sheet:
+        assert sheet.status_code == 200
+    assert browser.get("/health").status_code == 200

@@ -1,0 +1,154 @@
+"""Heartbeats: what they keep of an appliance, and the events that they make."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+from core.errors import NotFoundError
+from tenants.appliances import record_heartbeat
+from tenants.events import EventKind, add_event, list_events, prune_events
+from tenants.models import Appliance, ApplianceState, HealthState, Tenant
+from tests.cast import NOON, Cast, make_appliance, scope_of
+
+GPUS = [{"index": n, "uuid": f"GPU-{n}", "model": "H100 80GB"} for n in range(8)]
+INVENTORY = {"hostname": "gpu-01", "gpus": GPUS}
+
+
+@pytest.fixture
+def gpu01(session: Session, cast: Cast) -> Appliance:
+    return make_appliance(
+        session, session.get_one(Tenant, cast.acme.id), "gpu-01", inventory=INVENTORY
+    )
+
+
+def beat(session: Session, appliance: Appliance, after_seconds: float = 10, **told: Any) -> None:  # noqa: ANN401 - what the heartbeat tells
+    now = NOON + timedelta(seconds=after_seconds)
+    values: dict[str, Any] = {
+        "inventory": INVENTORY, "agent_version": appliance.agent_version, "sent_at": now,
+    }  # fmt: skip
+    record_heartbeat(session, appliance.id, now=now, **{**values, **told})
+    session.refresh(appliance)
+
+
+def events(session: Session, cast: Cast, appliance: Appliance) -> list[tuple[str, str]]:
+    """Return kind and message, the oldest first."""
+    page = list_events(session, scope_of(cast.bob), appliance.id)
+    return [(one.kind, one.message) for one in reversed(page.items)]
+
+
+def test_an_ordinary_heartbeat_makes_no_event_and_two_statements(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    beat(session, gpu01)
+    asked: list[str] = []
+    engine = session.get_bind()
+    event.listen(engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+    now = NOON + timedelta(seconds=20)
+    record_heartbeat(session, gpu01.id, inventory=INVENTORY, agent_version="", sent_at=now, now=now)
+    assert [statement.split()[0] for statement in asked] == ["SELECT", "UPDATE"]
+    assert "inventory=" not in asked[1]
+    assert events(session, cast, gpu01) == []
+
+
+def test_the_columns_of_lists_follow_inventory_and_health(
+    session: Session, gpu01: Appliance
+) -> None:
+    assert (gpu01.gpu_count, gpu01.gpu_model) == (8, "H100 80GB")
+    two = [GPUS[0], {"index": 1, "uuid": "GPU-x", "model": "A100"}]
+    told = {"state": "degraded", "appliance_class": "2 x flagship"}
+    beat(session, gpu01, inventory={"gpus": two}, health=told)
+    assert (gpu01.gpu_count, gpu01.gpu_model) == (2, "A100, H100 80GB")
+    assert (gpu01.appliance_class, gpu01.health_state) == ("2 x flagship", HealthState.DEGRADED)
+
+
+def test_a_return_from_silence_says_how_long_it_was(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    gpu01.state = ApplianceState.UNREACHABLE
+    session.flush()
+    beat(session, gpu01, 720)
+    assert events(session, cast, gpu01) == [("state", "Online again after 12 min of silence.")]
+
+
+def test_all_that_is_new_becomes_an_event_each(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    gpu01.agent_version = "1.0"
+    gpu01.inventory = {**INVENTORY, "boot_id": "a"}
+    session.flush()
+    beat(
+        session,
+        gpu01,
+        inventory={"hostname": "gpu-01", "gpus": GPUS[:7], "boot_id": "b"},
+        agent_version="1.1",
+        health={"state": "failed", "findings": []},
+        sent_at=NOON - timedelta(seconds=50),
+    )
+    kinds = [kind for kind, _ in events(session, cast, gpu01)]
+    assert sorted(kinds) == ["agent", "clock", "health", "inventory", "reboot"]
+    beat(session, gpu01, 20, inventory=gpu01.inventory, agent_version="1.1", health=gpu01.health,
+         sent_at=NOON - timedelta(seconds=40))  # fmt: skip
+    assert len(events(session, cast, gpu01)) == 5
+
+
+def test_a_sweep_in_between_costs_no_event(session: Session, cast: Cast, gpu01: Appliance) -> None:
+    """The heartbeat looked while it was online, and the sweep called it stale before it wrote."""
+    swept: list[bool] = []
+
+    def sweep_first(conn: Any, _cursor: Any, statement: str, *_rest: Any) -> None:  # noqa: ANN401 - SQLAlchemy's
+        if statement.startswith("UPDATE appliances SET") and not swept:
+            swept.append(True)
+            conn.exec_driver_sql(f"UPDATE appliances SET state = 'stale' WHERE id = '{gpu01.id}'")  # noqa: S608 - an id
+
+    event.listen(session.get_bind(), "before_cursor_execute", sweep_first)
+    beat(session, gpu01, 31)
+    assert gpu01.state is ApplianceState.ONLINE
+    assert events(session, cast, gpu01) == [("state", "Online again after 31 s of silence.")]
+
+
+def test_a_retired_appliance_stays_as_it_was(session: Session, gpu01: Appliance) -> None:
+    gpu01.retired_at = NOON
+    session.flush()
+    beat(session, gpu01, 60, agent_version="9.9")
+    assert (gpu01.last_seen_at, gpu01.agent_version) == (NOON, "")
+
+
+def test_a_heartbeat_of_nobody_is_dropped(session: Session) -> None:
+    record_heartbeat(session, "gone", inventory={}, agent_version="", sent_at=NOON, now=NOON)
+
+
+def test_events_are_paged_narrowed_and_nobody_elses(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    for number in range(3):
+        at = NOON + timedelta(seconds=number)
+        add_event(session, gpu01, EventKind.CLOCK, f"clock {number}", now=at)
+    add_event(session, gpu01, EventKind.AGENT, "agent", now=NOON)
+    session.flush()
+    page = list_events(session, scope_of(cast.bob), gpu01.id, kind=EventKind.CLOCK, page_size=2)
+    assert ([one.message for one in page.items], page.total) == (["clock 2", "clock 1"], 3)
+    with pytest.raises(NotFoundError):
+        list_events(session, scope_of(cast.charlie), gpu01.id)
+
+
+def test_old_events_are_pruned_and_young_ones_stay(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    for days in (1, 10, 100):
+        at = NOON - timedelta(days=days)
+        add_event(session, gpu01, EventKind.STATE, f"{days} days", now=at)
+    session.flush()
+    before = NOON - timedelta(days=5)
+    assert [prune_events(session, before=before) for _ in range(2)] == [2, 0]
+    assert events(session, cast, gpu01) == [("state", "1 days")]
+
+
+def test_a_message_is_cut_to_what_the_column_holds(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    add_event(session, gpu01, EventKind.HEALTH, "x" * 600, now=NOON)
+    session.flush()
+    assert events(session, cast, gpu01) == [("health", "x" * 500)]

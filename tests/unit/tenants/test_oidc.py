@@ -1,0 +1,217 @@
+"""People of an identity provider: recognised, linked, and made members by their groups."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.errors import UnauthenticatedError
+from tenants.group_roles import GroupRoles
+from tenants.models import (
+    APIToken,
+    LoginSession,
+    Membership,
+    OIDCIdentity,
+    PasswordReset,
+    Role,
+    TenantState,
+    User,
+)
+from tenants.oidc import Identity, user_of_identity
+from tenants.signin import start_session
+from tenants.tokens import create_api_token
+from tests.cast import NOON, Cast, scope_of
+from tests.unit.tenants.helpers import DAY
+
+DANA = Identity(
+    issuer="https://id.example",
+    subject="dana-1",
+    email="Dana@acme.example",
+    is_email_verified=True,
+    name="Dana",
+    groups=frozenset({"gpu-users"}),
+)
+BOB = replace(DANA, subject="bob-1", email="bob@acme.example", name="Bob", groups=frozenset())
+ROLES, _ = GroupRoles.parse(
+    "gpu-users=acme:member,gpu-admins=acme:admin,others=globex:viewer,ops=operator,gone=nowhere:admin"
+)
+
+
+def arrive(session: Session, identity: Identity) -> User:
+    user = user_of_identity(session, identity, ROLES, now=NOON)
+    session.flush()
+    return user
+
+
+def roles(user: User) -> dict[str, Role]:
+    return {one.tenant.slug: one.role for one in user.memberships}
+
+
+def test_somebody_new_is_added_with_what_their_groups_give(session: Session, cast: Cast) -> None:
+    assert cast
+    user = arrive(session, DANA)
+    assert (user.email, user.name, user.password_hash) == ("dana@acme.example", "Dana", None)
+    assert roles(user) == {"acme": Role.MEMBER}
+
+
+def test_the_highest_role_of_several_groups_counts(session: Session, cast: Cast) -> None:
+    assert cast
+    user = arrive(session, replace(DANA, groups=frozenset({"gpu-users", "gpu-admins", "others"})))
+    assert roles(user) == {"acme": Role.ADMIN, "globex": Role.VIEWER}
+
+
+@pytest.mark.parametrize("groups", [set(), {"gone"}, {"unheard-of"}])
+def test_somebody_new_whose_groups_give_nothing_is_not_added(
+    session: Session, cast: Cast, groups: set[str]
+) -> None:
+    assert cast
+    with pytest.raises(UnauthenticatedError, match="none of your groups"):
+        arrive(session, replace(DANA, groups=frozenset(groups)))
+    assert session.scalar(select(User).where(User.email == "dana@acme.example")) is None
+
+
+def test_an_unverified_address_links_and_adds_nobody(session: Session, cast: Cast) -> None:
+    assert cast
+    for identity in (DANA, BOB):
+        with pytest.raises(UnauthenticatedError, match="vouch for your email"):
+            arrive(session, replace(identity, is_email_verified=False))
+    assert session.scalars(select(OIDCIdentity)).all() == []
+
+
+def test_a_known_identity_needs_no_address_any_more(session: Session, cast: Cast) -> None:
+    assert cast
+    first = arrive(session, DANA)
+    moved = replace(DANA, email="dana@elsewhere.example", is_email_verified=False)
+    assert arrive(session, moved).id == first.id
+    assert first.email == "dana@acme.example"
+
+
+def test_the_same_subject_of_another_issuer_is_somebody_else(session: Session, cast: Cast) -> None:
+    assert cast
+    first = arrive(session, DANA)
+    other = replace(DANA, issuer="https://evil.example", email="eve@acme.example")
+    assert arrive(session, other).id != first.id
+
+
+def test_a_verified_address_links_the_account_that_has_it(session: Session, cast: Cast) -> None:
+    assert arrive(session, BOB).id == cast.bob.id
+    assert roles(session.get_one(User, cast.bob.id)) == {"acme": Role.MEMBER}
+
+
+def test_a_locked_account_is_not_linked(session: Session, cast: Cast) -> None:
+    session.get_one(User, cast.bob.id).is_active = False
+    with pytest.raises(UnauthenticatedError, match="locked"):
+        arrive(session, BOB)
+
+
+def test_what_somebody_else_prepared_is_closed_when_the_owner_comes(
+    session: Session, cast: Cast
+) -> None:
+    """Whoever added the account knows its password and may hold sessions and tokens of it."""
+    start_session(session, cast.bob, now=NOON, lifetime=DAY)
+    create_api_token(session, scope_of(cast.bob), name="x", now=NOON)
+    user = arrive(session, BOB)
+    assert user.password_hash is None
+    assert session.scalars(select(LoginSession)).all() == []
+    assert session.scalars(select(APIToken.revoked_at)).all() == [NOON]
+
+
+def test_an_owner_who_proved_the_address_keeps_the_password(session: Session, cast: Cast) -> None:
+    session.add(
+        PasswordReset(
+            user_id=cast.bob.id, secret_hash="x", created_at=NOON, expires_at=NOON, used_at=NOON
+        )
+    )
+    assert arrive(session, BOB).password_hash is not None
+
+
+def test_an_operator_keeps_the_password(session: Session, cast: Cast) -> None:
+    olivia = replace(BOB, email=cast.olivia.email, subject="olivia-1")
+    assert arrive(session, olivia).password_hash is not None
+
+
+def test_groups_change_and_take_what_groups_gave(session: Session, cast: Cast) -> None:
+    assert cast
+    arrive(session, DANA)
+    promoted = arrive(session, replace(DANA, groups=frozenset({"gpu-admins", "others"})))
+    assert roles(promoted) == {"acme": Role.ADMIN, "globex": Role.VIEWER}
+    assert roles(arrive(session, replace(DANA, groups=frozenset({"others"})))) == {
+        "globex": Role.VIEWER
+    }
+    assert roles(arrive(session, replace(DANA, groups=frozenset()))) == {}
+
+
+def test_groups_leave_alone_what_was_given_by_hand(session: Session, cast: Cast) -> None:
+    assert cast
+    for groups in ({"gpu-admins"}, set(), {"gpu-admins"}):
+        user = arrive(session, replace(BOB, groups=frozenset(groups)))
+        assert roles(user) == {"acme": Role.MEMBER}
+
+
+def test_a_membership_given_again_by_hand_stays(session: Session, cast: Cast) -> None:
+    user = arrive(session, DANA)
+    session.delete(user.memberships[0])
+    session.flush()
+    session.add(
+        Membership(user_id=user.id, tenant_id=cast.acme.id, role=Role.VIEWER, created_at=NOON)
+    )
+    session.flush()
+    session.expire_all()
+    assert roles(arrive(session, replace(DANA, groups=frozenset()))) == {"acme": Role.VIEWER}
+
+
+def test_who_was_locked_out_of_a_tenant_stays_so(session: Session, cast: Cast) -> None:
+    assert cast
+    arrive(session, DANA).memberships[0].is_active = False
+    assert not arrive(session, DANA).memberships[0].is_active
+
+
+def test_groups_make_and_unmake_operators_but_not_those_by_hand(
+    session: Session, cast: Cast
+) -> None:
+    ops = frozenset({"ops"})
+    assert arrive(session, replace(DANA, groups=ops)).is_operator
+    assert not arrive(session, replace(DANA, groups=frozenset({"gpu-users"}))).is_operator
+    olivia = replace(BOB, email=cast.olivia.email, subject="olivia-1")
+    for groups in (ops, frozenset[str]()):
+        assert arrive(session, replace(olivia, groups=groups)).is_operator
+
+
+def test_groups_give_nothing_of_a_closed_tenant(session: Session, cast: Cast) -> None:
+    session.merge(cast.acme).state = TenantState.CLOSED
+    with pytest.raises(UnauthenticatedError, match="none of your groups"):
+        arrive(session, DANA)
+
+
+def test_the_last_visit_is_kept(session: Session, cast: Cast) -> None:
+    assert cast
+    arrive(session, DANA)
+    later = NOON + timedelta(days=3)
+    user_of_identity(session, DANA, ROLES, now=later)
+    assert session.scalars(select(OIDCIdentity.last_used_at)).all() == [later]
+
+
+@pytest.mark.parametrize(
+    ("text", "group", "role"),
+    [
+        ("a=acme:admin", "a", Role.ADMIN),
+        (" a = acme:viewer , b=operator", "a", Role.VIEWER),
+        ("cn=gpu,ou=groups=acme:member;b=operator", "cn=gpu,ou=groups", Role.MEMBER),
+        ("a=acme:member;", "a", Role.MEMBER),
+    ],
+)
+def test_the_mapping_is_read(text: str, group: str, role: Role) -> None:
+    found, faults = GroupRoles.parse(text)
+    assert faults == []
+    assert found.grants(frozenset({group})).roles == {"acme": role}
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "a=", "=operator", "a=acme", "a=acme:operator", "a=acme:boss", "a=:admin"]
+)
+def test_a_mapping_that_can_not_be_is_named(text: str) -> None:
+    _, faults = GroupRoles.parse(f"ok=operator,{text}")
+    assert len(faults) == 1
+    assert repr(text) in faults[0]

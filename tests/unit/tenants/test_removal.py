@@ -1,0 +1,248 @@
+"""The removal of a tenant: exported first, then deleted, and begun again after a crash."""
+
+import json
+import zipfile
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.clock import to_ns
+from core.db import Base, SessionFactory
+from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
+from tenants.accounts import set_tenant_state
+from tenants.audit import Actor, acting
+from tenants.auditing.verification import verify_all
+from tenants.models import (
+    AuditEntry,
+    Membership,
+    RemovalState,
+    Role,
+    Tenant,
+    TenantRemoval,
+    TenantState,
+    User,
+)
+from tenants.quotas import Limits, set_limits
+from tenants.removal import (
+    discard_export,
+    export_file,
+    find_removal,
+    get_removal,
+    list_removals,
+    request_removal,
+)
+from tenants.removal_work import SETTLE, Remover, work_removals
+from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
+from timeseries.points import Point
+from timeseries.store import Store, write
+
+
+@pytest.fixture
+def remover(sessions: SessionFactory, store: Store, tmp_path: Path, clock: FrozenClock) -> Remover:
+    acted = acting(sessions, Actor(name="scheduler", via="scheduler"), clock=clock)
+    return Remover(
+        sessions=acted, store=store, folder=tmp_path / "exports", clock=clock,
+        is_stopping=lambda: False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def doomed(remover: Remover, cast: Cast, store: Store, clock: FrozenClock) -> str:
+    """acme with an appliance and samples, closed and asked to be removed; the removal's id."""
+    for tenant in (cast.acme, cast.globex):
+        point = Point("cpu", {}, {"usage_percent": 50.0}, to_ns(NOON))
+        assert write(store, [point], identity={"tenant": tenant.id, "appliance": "a"}) == []
+    with remover.sessions.begin() as session:
+        make_appliance(session, cast.acme, "gpu-01")
+        make_appliance(session, cast.globex, "gpu-01")
+        operator = scope_of(cast.olivia)
+        set_limits(session, operator, cast.acme.id, Limits(max_gpus=8))
+        set_tenant_state(session, operator, cast.acme.id, TenantState.CLOSED, now=NOON)
+        made = ask(session, cast)
+    clock.advance(SETTLE.total_seconds())
+    return made.id
+
+
+def ask(session: Session, cast: Cast, *, name: str = "Acme") -> TenantRemoval:
+    return request_removal(
+        session, scope_of(cast.olivia), cast.acme.id, name=name, by="olivia", now=NOON
+    )
+
+
+def test_an_active_tenant_can_not_be_removed(session: Session, cast: Cast) -> None:
+    with pytest.raises(ConflictError, match="Close it first"):
+        ask(session, cast)
+
+
+def test_the_name_has_to_be_typed(session: Session, cast: Cast) -> None:
+    with pytest.raises(InvalidInputError, match="Type the tenant's name"):
+        ask(session, cast, name="acme")
+
+
+def test_an_admin_can_not_remove_their_tenant(session: Session, cast: Cast) -> None:
+    with pytest.raises(ForbiddenError):
+        request_removal(
+            session, scope_of(cast.alice), cast.acme.id, name="Acme", by="alice", now=NOON
+        )
+
+
+def test_a_tenant_is_removed_once(session: Session, cast: Cast) -> None:
+    set_tenant_state(session, scope_of(cast.olivia), cast.acme.id, TenantState.CLOSED, now=NOON)
+    ask(session, cast)
+    with pytest.raises(ConflictError, match="being removed already"):
+        ask(session, cast)
+
+
+def test_a_closed_tenant_is_closed_for_good(session: Session, cast: Cast) -> None:
+    operator = scope_of(cast.olivia)
+    set_tenant_state(session, operator, cast.acme.id, TenantState.CLOSED, now=NOON)
+    with pytest.raises(ConflictError, match="closed for good"):
+        set_tenant_state(session, operator, cast.acme.id, TenantState.ACTIVE, now=NOON)
+
+
+def test_nothing_of_the_tenant_is_left_and_others_are_untouched(
+    remover: Remover, doomed: str, cast: Cast, store: Store, session: Session
+) -> None:
+    assert work_removals(remover) == 1
+    for table in Base.metadata.sorted_tables:
+        if "tenant_id" in table.c and table.name != "tenant_removals":
+            found = session.execute(select(table).where(table.c.tenant_id == cast.acme.id)).all()
+            assert found == [], table.name
+    assert session.get(Tenant, cast.acme.id) is None
+    assert session.get(User, cast.alice.id) is None
+    assert session.get(User, cast.charlie.id) is not None
+    assert store.measurements(tenants=(cast.acme.id,)) == []
+    assert store.measurements(tenants=(cast.globex.id,)) == ["cpu"]
+    removal = get_removal(session, scope_of(cast.olivia), doomed)
+    assert removal.state is RemovalState.REMOVED
+    assert list_removals(session, scope_of(cast.olivia)).items == [removal]
+
+
+def test_who_belongs_to_another_tenant_too_stays(
+    remover: Remover, doomed: str, cast: Cast, session: Session
+) -> None:
+    assert doomed
+    with remover.sessions.begin() as other:
+        other.add(
+            Membership(
+                user_id=cast.bob.id, tenant_id=cast.globex.id, role=Role.VIEWER, created_at=NOON
+            )
+        )
+    work_removals(remover)
+    assert [one.tenant_id for one in session.get_one(User, cast.bob.id).memberships] == [
+        cast.globex.id
+    ]
+
+
+def test_the_export_holds_everything_without_secrets(
+    remover: Remover, doomed: str, cast: Cast, session: Session, tmp_path: Path
+) -> None:
+    work_removals(remover)
+    path = export_file(session, scope_of(cast.olivia), doomed, folder=remover.folder, now=NOON)
+    assert path.stat().st_mode & 0o077 == 0
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    tables = tmp_path / "unpacked" / "tables"
+    users = [json.loads(line) for line in (tables / "users.jsonl").read_text().splitlines()]
+    assert sorted(user["email"] for user in users) == ["alice@acme.example", "bob@acme.example"]
+    assert "password_hash" not in users[0]
+    (appliance,) = (tables / "appliances.jsonl").read_text().splitlines()
+    assert json.loads(appliance)["name"] == "gpu-01"
+    assert "secret_hash" not in json.loads(appliance)
+    (quota,) = (tables / "tenant_quotas.jsonl").read_text().splitlines()
+    assert json.loads(quota)["max_gpus"] == 8
+    assert "tenant.closed" in (tables / "audit_entries.jsonl").read_text()
+    samples = pq.read_table(tmp_path / "unpacked" / "samples" / "cpu.parquet")
+    assert samples.column("usage_percent").to_pylist() == [50.0]
+
+
+@pytest.mark.parametrize("after", range(1, 40, 3))
+def test_a_process_that_dies_anywhere_leaves_a_removal_that_another_ends(
+    remover: Remover, doomed: str, cast: Cast, after: int
+) -> None:
+    class DiedError(BaseException):
+        """The process is gone."""
+
+    asked = 0
+
+    def die() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == after:
+            raise DiedError
+        return False
+
+    with suppress(DiedError):
+        work_removals(replace(remover, is_stopping=die))
+    work_removals(remover)
+    with remover.sessions() as session:
+        assert get_removal(session, scope_of(cast.olivia), doomed).state is RemovalState.REMOVED
+    assert [path.suffix for path in remover.folder.iterdir()] == [".zip"]
+
+
+def test_a_process_that_is_asked_to_end_leaves_the_removal_where_it_is(
+    remover: Remover, doomed: str, cast: Cast, session: Session
+) -> None:
+    assert work_removals(replace(remover, is_stopping=lambda: True)) == 0
+    assert get_removal(session, scope_of(cast.olivia), doomed).state is RemovalState.EXPORTING
+    assert session.get(Tenant, cast.acme.id) is not None
+
+
+def test_a_removal_that_fails_says_why_and_deletes_nothing(
+    remover: Remover, doomed: str, cast: Cast, session: Session, tmp_path: Path
+) -> None:
+    (tmp_path / "exports").write_text("a file in the way")
+    assert work_removals(remover) == 0
+    removal = get_removal(session, scope_of(cast.olivia), doomed)
+    assert removal.state is RemovalState.EXPORTING
+    assert "exports" in removal.error
+    assert session.get(Tenant, cast.acme.id) is not None
+
+
+def test_nothing_begins_before_the_doors_forgot_the_agents(
+    remover: Remover, doomed: str, clock: FrozenClock
+) -> None:
+    assert doomed
+    clock.advance(-1)
+    assert work_removals(remover) == 0
+
+
+def test_the_platforms_log_tells_of_it_and_the_chains_are_whole(
+    remover: Remover, doomed: str, cast: Cast, session: Session
+) -> None:
+    assert doomed
+    work_removals(remover)
+    entries = session.scalars(
+        select(AuditEntry.action).where(AuditEntry.target_id == cast.acme.id)
+    ).all()
+    assert entries[-4:] == [
+        "tenant.removal_requested", "tenant.exported", "tenant.rows_deleted", "tenant.removed",
+    ]  # fmt: skip
+    verdicts = verify_all(session)
+    assert [one.fault for one in verdicts] == [""] * len(verdicts)
+    assert cast.acme.id not in {one.head.chain for one in verdicts}
+
+
+def test_an_export_is_discarded_by_hand_and_then_gone(
+    remover: Remover, doomed: str, cast: Cast, session: Session
+) -> None:
+    operator = scope_of(cast.olivia)
+    with pytest.raises(ConflictError, match="still being removed"):
+        discard_export(session, operator, doomed, folder=remover.folder, now=NOON)
+    session.rollback()
+    work_removals(remover)
+    discard_export(session, operator, doomed, folder=remover.folder, now=NOON)
+    assert list(remover.folder.iterdir()) == []
+    with pytest.raises(NotFoundError):
+        export_file(session, operator, doomed, folder=remover.folder, now=NOON)
+
+
+def test_a_removal_is_found_by_its_tenant(session: Session, doomed: str, cast: Cast) -> None:
+    found = find_removal(session, cast.acme.id)
+    assert found is not None
+    assert found.id == doomed

@@ -1,0 +1,136 @@
+"""A person's browsers: listed, signed out, and switched between tenants."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.errors import ForbiddenError, NotFoundError
+from tenants.models import LoginSession, Membership, Role, Tenant, TenantState, User
+from tenants.sessions import (
+    end_all_sessions,
+    end_one_session,
+    list_sessions,
+    switch_tenant,
+    tenants_to_choose,
+)
+from tenants.signin import session_visitor, start_session
+from tests.cast import NOON, Cast, scope_of
+from tests.unit.tenants.helpers import DAY
+
+MINUTE = timedelta(minutes=1)
+
+
+def sign_in(session: Session, user: User, **options: str) -> tuple[str, LoginSession]:
+    secret = start_session(session, user, now=NOON, lifetime=DAY, **options)
+    newest = select(LoginSession).order_by(LoginSession.id.desc()).limit(1)
+    return secret, session.scalars(newest).one()
+
+
+@pytest.fixture
+def bob_of_both(session: Session, cast: Cast) -> User:
+    bob = session.get_one(User, cast.bob.id)
+    joined = Membership(
+        user_id=bob.id, tenant_id=cast.globex.id, role=Role.VIEWER, created_at=NOON + MINUTE
+    )
+    session.add(joined)
+    session.flush()
+    session.refresh(bob, ["memberships"])
+    return bob
+
+
+def test_browsers_are_listed_with_where_and_what_they_are(session: Session, cast: Cast) -> None:
+    sign_in(session, cast.bob, address="192.0.2.7", user_agent="Firefox")
+    sign_in(session, cast.alice)
+    (found,) = list_sessions(session, cast.bob.id, now=NOON).items
+    assert (found.address, found.user_agent, found.last_seen_at) == ("192.0.2.7", "Firefox", NOON)
+
+
+def test_what_ran_out_is_not_listed(session: Session, cast: Cast) -> None:
+    sign_in(session, cast.bob)
+    assert list_sessions(session, cast.bob.id, now=NOON + DAY).total == 0
+
+
+def test_a_browsers_name_is_cut_to_its_column(session: Session, cast: Cast) -> None:
+    _, made = sign_in(session, cast.bob, user_agent="x" * 1000)
+    assert len(made.user_agent) == 300
+
+
+def test_that_a_browser_was_seen_is_written_once_a_minute(session: Session, cast: Cast) -> None:
+    secret, made = sign_in(session, cast.bob, address="192.0.2.7")
+    seen = []
+    for seconds in (30, 59, 60, 90, 120):
+        now = NOON + timedelta(seconds=seconds)
+        session_visitor(session, secret, now=now, address="198.51.100.9")
+        session.refresh(made)
+        assert made.last_seen_at is not None
+        seen.append((made.last_seen_at - NOON).total_seconds())
+    assert seen == [0, 0, 60, 60, 120]
+    assert made.address == "198.51.100.9"
+
+
+def test_one_browser_is_signed_out(session: Session, cast: Cast) -> None:
+    here, _ = sign_in(session, cast.bob)
+    there, lost = sign_in(session, cast.bob)
+    end_one_session(session, scope_of(cast.bob), lost.id)
+    assert session_visitor(session, here, now=NOON) is not None
+    assert session_visitor(session, there, now=NOON) is None
+
+
+def test_nobody_signs_somebody_else_out(session: Session, cast: Cast) -> None:
+    _, made = sign_in(session, cast.bob)
+    for other in (cast.alice, cast.charlie, cast.olivia):
+        with pytest.raises(NotFoundError):
+            end_one_session(session, scope_of(other), made.id)
+
+
+def test_a_token_of_few_scopes_signs_nobody_out(session: Session, cast: Cast) -> None:
+    _, made = sign_in(session, cast.bob)
+    with pytest.raises(ForbiddenError, match="limited to read"):
+        end_one_session(session, scope_of(cast.bob).limited(["read"]), made.id)
+
+
+def test_all_browsers_are_signed_out(session: Session, cast: Cast) -> None:
+    secrets = [sign_in(session, user)[0] for user in (cast.bob, cast.bob, cast.alice)]
+    end_all_sessions(session, cast.bob.id)
+    visitors = [session_visitor(session, secret, now=NOON) for secret in secrets]
+    assert [one is not None for one in visitors] == [False, False, True]
+
+
+def test_a_browser_looks_at_another_tenant(session: Session, cast: Cast, bob_of_both: User) -> None:
+    secret, made = sign_in(session, bob_of_both)
+    switch_tenant(session, made.id, cast.globex.id, now=NOON)
+    found = session_visitor(session, secret, now=NOON)
+    assert found is not None
+    assert (found.scope.tenant_id, found.scope.role) == (cast.globex.id, Role.VIEWER)
+
+
+def test_nobody_looks_at_a_tenant_that_is_not_theirs(session: Session, cast: Cast) -> None:
+    _, made = sign_in(session, cast.bob)
+    for tenant_id in (cast.globex.id, "missing", None):
+        with pytest.raises(NotFoundError):
+            switch_tenant(session, made.id, tenant_id, now=NOON)
+
+
+def test_a_suspended_tenant_is_not_looked_at(
+    session: Session, cast: Cast, bob_of_both: User
+) -> None:
+    _, made = sign_in(session, bob_of_both)
+    session.get_one(Tenant, cast.globex.id).state = TenantState.SUSPENDED
+    assert [one.id for one in tenants_to_choose(bob_of_both)] == [cast.acme.id]
+    with pytest.raises(NotFoundError):
+        switch_tenant(session, made.id, cast.globex.id, now=NOON)
+
+
+def test_an_operator_who_is_a_member_looks_at_either(session: Session, cast: Cast) -> None:
+    bob = session.get_one(User, cast.bob.id)
+    bob.is_operator = True
+    secret, made = sign_in(session, bob)
+    roles = []
+    for tenant_id in (None, cast.acme.id, None):
+        switch_tenant(session, made.id, tenant_id, now=NOON)
+        found = session_visitor(session, secret, now=NOON)
+        assert found is not None
+        roles.append(found.scope.role)
+    assert roles == [Role.OPERATOR, Role.MEMBER, Role.OPERATOR]

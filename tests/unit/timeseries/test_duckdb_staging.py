@@ -1,0 +1,193 @@
+"""What is staged is durable, seen by every reader, and in its tables soon."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tests.fixtures.polling import eventually
+from timeseries.batch import Batch
+from timeseries.duckdb.database import Database
+from timeseries.duckdb.schema import READ_COLUMNS, FieldType, Table, quoted, schema_from, table_name
+from timeseries.duckdb.staging import STAGE_TABLE, Stage, packed, unpacked
+from timeseries.duckdb.store import DuckDBStore
+from timeseries.duckdb.writer import UNSTAGED_POINTS, DuckDBWriter
+from timeseries.points import Point
+from timeseries.store import Latest, LatestQuery, write
+
+ACME = {"tenant": "acme", "appliance": "a1"}
+GLOBEX = {"tenant": "globex", "appliance": "g1"}
+
+# Has points acknowledged, with a new tag and a new field each time, and is gone before they are
+# in their tables.
+DIES_AFTER_THE_ACKNOWLEDGEMENT = """
+import os, signal, sys
+from pathlib import Path
+import timeseries.duckdb.writer
+from timeseries.duckdb.store import DuckDBStore
+from timeseries.points import Point
+from timeseries.store import write
+
+timeseries.duckdb.writer.POUR_EVERY_SECONDS = 3600.0
+store = DuckDBStore(Path(sys.argv[1]))
+for n in range(3):
+    gpu = Point("gpu", {f"tag{n}": "x"}, {"n": n, f"f{n}": 0.5}, n)
+    points = [gpu, Point("cpu", {}, {"b": True}, n)]
+    assert write(store, points, identity={"tenant": "acme", "appliance": "a1"}) == []
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DuckDBStore]:
+    """A store in a file."""
+    store = DuckDBStore(tmp_path / "samples.duckdb")
+    yield store
+    store.close()
+
+
+def point(value: float, *, measurement: str = "cpu", time_ns: int = 1) -> Point:
+    return Point(measurement, {}, {"used": value}, time_ns)
+
+
+def newest(store: DuckDBStore, measurement: str = "cpu") -> list[Latest]:
+    query = LatestQuery(
+        measurement=measurement,
+        fields=("used", "n", "f0", "f1", "f2", "b"),
+        tenants=None,
+        group_by=("tenant",),
+        since_ns=0,
+    )
+    return store.latest(query)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[DuckDBWriter]:
+    database = Database(path)
+    writer = DuckDBWriter(database, max_queued_points=1_000)
+    try:
+        yield writer
+    finally:
+        writer.close()
+        database.close()
+
+
+def rows(path: Path, table: str) -> int:
+    with duckdb.connect(str(path)) as connection:
+        return len(connection.execute(f"FROM {quoted(table)}").fetchall())
+
+
+def test_a_reader_sees_what_was_acknowledged_before(store: DuckDBStore) -> None:
+    for n in range(20):
+        write(store, [point(n, time_ns=n)], identity=ACME)
+        assert [one.values for one in newest(store)] == [{"used": n}]
+
+
+def test_what_was_acknowledged_outlives_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "samples.duckdb"
+    died = subprocess.run(
+        [sys.executable, "-c", DIES_AFTER_THE_ACKNOWLEDGEMENT, str(path)],
+        check=False,
+        timeout=120,
+    )
+    assert died.returncode == -9
+    assert rows(path, STAGE_TABLE) == 6
+
+    store = DuckDBStore(path)
+    assert [one.values for one in newest(store, "gpu")] == [
+        {"n": 2, "f0": 0.5, "f1": 0.5, "f2": 0.5}
+    ]
+    assert store.tags("gpu", tenants=None) == ["tenant", "appliance", "tag0", "tag1", "tag2"]
+    assert store.fields("cpu", tenants=None) == {"b": "boolean"}
+    store.close()
+    assert (rows(path, STAGE_TABLE), rows(path, table_name("gpu"))) == (0, 3)
+
+
+def test_the_stage_is_empty_after_a_while_and_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "samples.duckdb"
+    with writing(path) as writer:
+        writer.submit(Batch.of([point(1)]), ACME).result()
+        assert eventually(lambda: writer.staged_points == 0)
+        writer.submit(Batch.of([point(2)]), ACME).result()
+
+    assert (rows(path, STAGE_TABLE), rows(path, table_name("cpu"))) == (0, 2)
+
+
+def test_a_field_keeps_the_type_it_has_on_the_stage(store: DuckDBStore) -> None:
+    write(store, [point(1.5)], identity=ACME)
+
+    (rejected,) = write(store, [Point("cpu", {}, {"used": "much"}, 2)], identity=ACME)
+
+    assert "stored as float" in rejected.reason
+
+
+def test_many_points_go_past_the_stage(store: DuckDBStore) -> None:
+    write(store, [point(1.0)], identity=ACME)
+    write(store, [point(2.0, time_ns=n + 2) for n in range(UNSTAGED_POINTS)], identity=ACME)
+
+    assert [one.values for one in newest(store)] == [{"used": 2.0}]
+
+
+def test_a_deleted_tenants_samples_do_not_come_back_from_the_stage(store: DuckDBStore) -> None:
+    write(store, [point(1.0)], identity=ACME)
+    write(store, [point(2.0)], identity=GLOBEX)
+
+    store.delete_tenant("acme")
+
+    assert [one.tags["tenant"] for one in newest(store)] == ["globex"]
+
+
+def test_a_table_that_fails_holds_up_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "samples.duckdb"
+    with writing(path) as writer:
+        writer.submit(Batch.of([point(1, measurement="gpu"), point(1)]), ACME).result()
+        assert set(writer.schema) == {"gpu", "cpu"}
+        writer.run(lambda cursor, _schema: cursor.execute("DROP TABLE m_gpu"))
+        writer.submit(Batch.of([point(2, measurement="gpu"), point(2)]), ACME).result()
+        assert set(writer.schema) == {"gpu", "cpu"}
+        assert writer.staged_points == 1
+
+    assert (rows(path, STAGE_TABLE), rows(path, table_name("cpu"))) == (1, 2)
+
+
+def test_columns_are_the_same_after_they_were_staged(tmp_path: Path) -> None:
+    path = tmp_path / "samples.duckdb"
+    mixed = [
+        Point("mix", {"a": "x"}, {"f": 1.5, "i": 2**62, "b": False, "s": "täxt\n"}, -5),
+        Point("mix", {"b": ""}, {"f": -0.0}, 7),
+        Point("M", {}, {"f": 3}, 7),
+    ]
+    with writing(path) as writer:
+        for one in mixed:
+            writer.submit(Batch.of([one]), ACME).result()
+
+    with duckdb.connect(str(path)) as connection:
+        found = connection.execute(
+            "SELECT time, tag_a, tag_b, field_f, field_i, field_b, field_s FROM m_mix ORDER BY time"
+        ).fetchall()
+        schema = schema_from(connection.execute(READ_COLUMNS).fetchall())
+    assert found == [
+        (-5, "x", None, 1.5, 2**62, False, "täxt\n"),
+        (7, None, None, -0.0, *[None] * 3),
+    ]
+    assert set(schema) == {"mix", "M"}
+
+
+def test_a_stage_tells_what_its_tables_will_be() -> None:
+    with duckdb.connect() as connection:
+        stage = Stage(connection.cursor())
+        data = connection.sql(
+            "SELECT 1::BIGINT AS time, 'x' AS tag_host, 1::DOUBLE AS field_a, 2::BIGINT AS field_b"
+        ).to_arrow_table()
+        stage.inserted({"m": data})
+
+        (table,) = stage.schema({}).values()
+
+    assert table == Table(
+        frozenset({"tenant", "appliance", "host"}), {"a": FieldType.FLOAT, "b": FieldType.INTEGER}
+    )
+    assert unpacked(bytes(packed(data))) == data

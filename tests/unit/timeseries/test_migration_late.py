@@ -1,0 +1,91 @@
+"""Samples that land in hours which were moved already are moved as well."""
+
+import pytest
+
+from tests.unit.timeseries.migrations import ACME, ALL, move, never, stop_after
+from tests.unit.timeseries.moving import HOUR_NS, START_NS, rows_of, write_history
+from timeseries.duckdb.store import DuckDBStore
+from timeseries.moving.migration import Migration, Progress
+from timeseries.moving.state import StateFile
+from timeseries.points import Point
+from timeseries.store import write
+
+LATE_NS = (
+    pytest.param(START_NS + 7, id="in a recorded hour"),
+    pytest.param(START_NS - 30 * HOUR_NS, id="before the first"),
+    pytest.param(START_NS + 60 * HOUR_NS, id="in a gap"),
+    pytest.param(START_NS + 90 * HOUR_NS, id="after the last"),
+)
+
+
+def write_with_a_gap(store: DuckDBStore) -> None:
+    """Write two days, and one more hour after another day and a half."""
+    write_history(store, hours=48, every_seconds=1800)
+    last = Point("gpu", {}, {"power_watts": 1.0}, START_NS + 84 * HOUR_NS)
+    write(store, [last], identity=ACME)
+
+
+@pytest.mark.parametrize("late_ns", LATE_NS)
+def test_late_samples_of_recorded_hours_are_moved_when_a_move_goes_on(
+    late_ns: int, source: DuckDBStore, destination: DuckDBStore, state: StateFile
+) -> None:
+    write_with_a_gap(source)
+    move(source, destination, state, should_stop=stop_after(7))
+    write(source, [Point("gpu", {"gpu": "late"}, {"power_watts": 9.0}, late_ns)], identity=ACME)
+
+    outcome = move(source, destination, state)
+
+    assert outcome.is_complete
+    assert rows_of(destination) == rows_of(source)
+    assert rows_of(destination, "host") == rows_of(source, "host")
+    assert outcome.points == len(rows_of(source)) + len(rows_of(source, "host"))
+
+
+@pytest.mark.parametrize("late_ns", LATE_NS)
+def test_late_samples_that_land_during_a_move_are_moved_at_its_end(
+    late_ns: int, source: DuckDBStore, destination: DuckDBStore, state: StateFile
+) -> None:
+    write_with_a_gap(source)
+    late = [Point("gpu", {"gpu": "late"}, {"power_watts": 9.0}, late_ns)]
+
+    def land(progress: Progress) -> None:
+        if late and progress.chunk.measurement == "host":
+            write(source, [late.pop()], identity=ACME)
+
+    moving = Migration(source, destination, ALL, state=state, pause=lambda _seconds: None)
+    outcome = moving.run(should_stop=never, on_progress=land)
+
+    assert (outcome.is_complete, late) == (True, [])
+    assert rows_of(destination) == rows_of(source)
+
+
+def test_only_hours_that_changed_are_read_again(
+    source: DuckDBStore, destination: DuckDBStore, state: StateFile
+) -> None:
+    write_history(source, hours=72, every_seconds=1800)
+    move(source, destination, state)
+    late = Point("host", {}, {"load": 9.0}, START_NS + 30 * HOUR_NS + 1)
+    write(source, [late], identity=ACME)
+
+    seen: list[Progress] = []
+    move(source, destination, state, seen=seen)
+
+    assert {(one.chunk.measurement, one.chunk.start_ns) for one in seen} == {
+        ("host", START_NS + 26 * HOUR_NS)  # the day that begins at midnight
+    }
+    assert rows_of(destination, "host") == rows_of(source, "host")
+
+
+def test_half_a_line_that_a_kill_has_left_does_not_count(
+    source: DuckDBStore, destination: DuckDBStore, state: StateFile
+) -> None:
+    total = write_history(source, hours=72, every_seconds=1800)
+    move(source, destination, state)
+    whole = state.path.read_bytes()
+    state.path.write_bytes(whole[:-9])
+
+    outcome = move(source, destination, state)
+
+    assert (outcome.points, outcome.is_complete) == (total, True)
+    assert state.path.read_bytes() == whole
+    assert rows_of(destination) == rows_of(source)
