@@ -30,8 +30,8 @@ from jobqueue.executors.wire import (
     RenewalRequest,
 )
 from jobqueue.logs import append_log
-from tenants.appliances import enrol_appliance, record_heartbeat
-from tenants.certificates import Issued, Issuer, issue_certificate, renew_certificate
+from tenants.entry.certificates import Issued, Issuer, issue_certificate, renew_certificate
+from tenants.fleet.appliances import enrol_appliance, record_heartbeat
 from tenants.models import Appliance
 
 MAX_JSON_BYTES = 4 * 1024 * 1024

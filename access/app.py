@@ -24,7 +24,7 @@ from core.clock import Clock, utc_now
 from core.db import SessionFactory
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
-from tenants.certificates import Issuer
+from tenants.entry.certificates import Issuer
 from timeseries.store import Store
 
 _PREFIXES = ("/api/v2/", "/agent/v1/")

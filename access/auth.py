@@ -18,8 +18,8 @@ from access.roll import REMEMBER_FOR, Agent, Holder, RollKeeper
 from core.clock import Clock
 from core.errors import UnauthenticatedError
 from core.ids import hash_secret
-from tenants.agents import authenticate_agent
-from tenants.certificates import admit_certificate
+from tenants.entry.agents import authenticate_agent
+from tenants.entry.certificates import admit_certificate
 from tenants.models import Appliance
 
 __all__ = ["REMEMBER_FOR", "Agent", "Authenticator"]

@@ -17,8 +17,8 @@ from access.database import Database
 from core.clock import Clock
 from core.errors import OverloadedError
 from core.units import format_value
-from tenants.quotas import all_limits
-from tenants.usage import latest_usage
+from tenants.customers.quotas import all_limits
+from tenants.customers.usage import latest_usage
 
 logger = logging.getLogger(__name__)
 

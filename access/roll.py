@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 
 from access.database import Database
 from core.clock import Clock
-from tenants.certificates import GRACE, good_until
+from tenants.entry.certificates import GRACE, good_until
+from tenants.entry.roll import roll_revision
 from tenants.models import Appliance, ApplianceCertificate, Tenant, TenantState
-from tenants.roll import roll_revision
 from timeseries.store import APPLIANCE_TAG, TENANT_TAG
 
 logger = logging.getLogger(__name__)

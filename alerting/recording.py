@@ -14,7 +14,7 @@ from alerting.models import Alert, AlertTransition, Notification, Receiver, Rule
 from alerting.payload import alert_payload
 from alerting.states import AlertState, NotificationState
 from core.ids import new_id
-from tenants.appliances import appliance_names
+from tenants.fleet.appliances import appliance_names
 from tenants.models import Tenant
 
 ACTIVE = (AlertState.PENDING, AlertState.FIRING, AlertState.NO_DATA)

@@ -15,8 +15,8 @@ from core.clock import utc_now
 from core.db import transaction
 from core.settings import ServerSettings
 from tenants.accounts import create_tenant
-from tenants.appliances import create_enrolment_token
-from tenants.enrolment import enrol_appliance
+from tenants.entry.enrolment import enrol_appliance
+from tenants.fleet.appliances import create_enrolment_token
 from tenants.models import Role
 from tenants.scope import Scope
 from timeseries.open_store import open_store

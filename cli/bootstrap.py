@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from core.db import SessionFactory, transaction
 from tenants.accounts import create_tenant, create_user, find_tenant
-from tenants.appliances import create_enrolment_token
+from tenants.fleet.appliances import create_enrolment_token
 from tenants.models import Role, Tenant
 from tenants.scope import Scope
 

@@ -18,7 +18,7 @@ from core.clock import utc_now
 from core.db import transaction
 from core.secretbox import SecretBox
 from core.settings import ServerSettings, load_server_settings
-from tenants.authority import (
+from tenants.entry.authority import (
     authorities_pem,
     revocation_lists_pem,
     rotate_authority,

@@ -7,8 +7,8 @@ from html import escape
 from alerting.messages import Message
 from alerting.notify import DeliveryError, EmailSender
 from core.db import SessionFactory, transaction
+from tenants.fleet.outages import mark_told, operators, untold_outage
 from tenants.models import FleetOutage
-from tenants.outages import mark_told, operators, untold_outage
 
 log = logging.getLogger(__name__)
 

@@ -27,12 +27,12 @@ from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from jobqueue.dispatch import dispatch
 from jobqueue.sweep import sweep_attempts
-from tenants.appliances import sweep_appliances
 from tenants.audit import Actor, acting
-from tenants.events import prune_events
-from tenants.pruning import prune
-from tenants.removal_work import Remover, work_removals
-from tenants.usage import file_bytes, measure_storage, note_usage
+from tenants.customers.pruning import prune
+from tenants.customers.removal_work import Remover, work_removals
+from tenants.customers.usage import file_bytes, measure_storage, note_usage
+from tenants.fleet.appliances import sweep_appliances
+from tenants.fleet.events import prune_events
 from timeseries.store import Resolution
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from core.db import transaction
 from core.errors import InvalidInputError
 from core.settings import load_server_settings, secret_key
 from tenants.accounts import create_tenant, create_user, find_tenant
-from tenants.links import Purpose, make_link
 from tenants.models import Role
-from tenants.resets import create_reset
+from tenants.people.links import Purpose, make_link
+from tenants.people.resets import create_reset
 
 
 @click.group()

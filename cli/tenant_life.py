@@ -16,9 +16,9 @@ from core.paging import Page
 from core.settings import load_server_settings
 from tenants.accounts import find_tenant, set_tenant_state, tenant_counts
 from tenants.accounts import list_tenants as tenants_page
+from tenants.customers.quotas import MAX_BYTES, MAX_COUNT, Limits, limits_of, set_limits
+from tenants.customers.removal import list_removals, request_removal
 from tenants.models import Role, Tenant, TenantState
-from tenants.quotas import MAX_BYTES, MAX_COUNT, Limits, limits_of, set_limits
-from tenants.removal import list_removals, request_removal
 from tenants.scope import Scope
 
 _PAGE_SIZE = 500

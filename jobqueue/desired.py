@@ -15,7 +15,7 @@ from jobqueue.history import record_event, shorten
 from jobqueue.models import Attempt, Job
 from jobqueue.observations import Outcome, next_state
 from jobqueue.states import HOLDING, AttemptState, JobKind, JobState
-from tenants.appliances import bump_generation
+from tenants.fleet.appliances import bump_generation
 from tenants.models import Appliance
 
 _MAX_EXIT_CODE = 2**31 - 1

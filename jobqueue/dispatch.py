@@ -22,7 +22,7 @@ from jobqueue.placement import Action, Decision, Plan, plan
 from jobqueue.refusals import Refusal
 from jobqueue.snapshot import WAITING, TenantRows, read_tenant, waiting_tenants
 from jobqueue.states import AttemptState, JobState, Reason
-from tenants.appliances import bump_generation
+from tenants.fleet.appliances import bump_generation
 from tenants.models import Tenant
 
 # Refusals that a job's message spells out; the rest are counted.

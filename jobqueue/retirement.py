@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from jobqueue.dispatch import lock_tenant
 from jobqueue.models import Attempt, Job
 from jobqueue.states import HOLDING
-from tenants.appliances import get_appliance, retire_appliance
+from tenants.fleet.appliances import get_appliance, retire_appliance
 from tenants.models import Appliance
 from tenants.permissions import Permission
 from tenants.scope import Scope

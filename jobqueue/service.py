@@ -15,11 +15,11 @@ from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.requests import JobRequest, check_capacity, check_request
 from jobqueue.snapshot import WAITING, active_appliances, appliance_view, job_view
 from jobqueue.states import HOLDING, AttemptState, JobState, Reason
-from tenants.appliances import bump_generation
 from tenants.audit import record
+from tenants.customers.quotas import hold_limits, refuse_above
+from tenants.fleet.appliances import bump_generation
 from tenants.models import User
 from tenants.permissions import Permission
-from tenants.quotas import hold_limits, refuse_above
 from tenants.scope import Scope
 
 JOB_SORTS: Columns = {

@@ -14,7 +14,7 @@ from jobqueue.models import Attempt, Job
 from jobqueue.placement import Snapshot
 from jobqueue.refusals import ApplianceView, GPUView, Held, JobView
 from jobqueue.states import HOLDING, AttemptState, JobState
-from tenants.life import in_service
+from tenants.fleet.life import in_service
 from tenants.models import Appliance
 
 NOTHING_HELD = Held()

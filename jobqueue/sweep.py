@@ -10,8 +10,8 @@ from jobqueue.guarded import move_attempt, move_job
 from jobqueue.history import record_event
 from jobqueue.models import Attempt
 from jobqueue.states import HOLDING, AttemptState, JobState, Reason
-from tenants.appliances import bump_generation
-from tenants.life import in_service, life_of
+from tenants.fleet.appliances import bump_generation
+from tenants.fleet.life import in_service, life_of
 from tenants.models import Appliance, ApplianceState
 
 _RUNNING_JOBS = (JobState.STARTING, JobState.RUNNING)

@@ -10,9 +10,9 @@ from flask import request, url_for
 from core.paging import Page
 from portal.display import page_url
 from portal.pages.paging import chosen, search_text
-from tenants.appliance_list import SORTS, UNKNOWN, ApplianceFilter, Health
-from tenants.events import EventKind
-from tenants.life import LifeState
+from tenants.fleet.appliance_list import SORTS, UNKNOWN, ApplianceFilter, Health
+from tenants.fleet.events import EventKind
+from tenants.fleet.life import LifeState
 from tenants.models import Appliance, ApplianceEvent, HealthState
 
 # Those of the address that are told as tags beside the list, with what people call them.

@@ -20,8 +20,8 @@ from portal.second_factor import require_code_of_header, wait_for_code
 from portal.tries import counted_try
 from tenants.audit import record, set_actor
 from tenants.models import User
-from tenants.second_factor import is_on
-from tenants.signin import (
+from tenants.people.second_factor import is_on
+from tenants.people.signin import (
     end_session,
     find_user,
     record_of_person,
@@ -30,7 +30,7 @@ from tenants.signin import (
     start_session,
     verify_user,
 )
-from tenants.tokens import token_visitor
+from tenants.people.tokens import token_visitor
 from tenants.visitors import Via, Visitor, visitor_of
 
 PUBLIC_ENDPOINTS = frozenset(

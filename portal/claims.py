@@ -6,7 +6,7 @@ from typing import Any
 from core.errors import UnauthenticatedError
 from core.settings import ServerSettings
 from tenants.models.signin import SUBJECT_LENGTH
-from tenants.oidc import Identity
+from tenants.people.oidc import Identity
 
 
 class RefusedIdentityError(UnauthenticatedError):

@@ -13,11 +13,11 @@ from core.units import format_value
 from jobqueue.states import JobState, Reason
 from portal.context import now, visitor
 from portal.quantities import format_duration
-from tenants.certificates import CertificateState
-from tenants.life import LifeState
+from tenants.entry.certificates import CertificateState
+from tenants.fleet.life import LifeState
 from tenants.models import ApplianceState, HealthState, Role, TenantState
+from tenants.people.sessions import tenants_to_choose
 from tenants.permissions import Permission
-from tenants.sessions import tenants_to_choose
 from tenants.visitors import Visitor
 
 TONES: dict[StrEnum, str] = {

@@ -6,8 +6,8 @@ from core.errors import UnavailableError
 from core.settings import secret_key
 from portal.context import current_user, now, portal
 from portal.mail import Letter, can_send, send_letter
-from tenants.links import Purpose, make_link
 from tenants.models import Invitation, Role
+from tenants.people.links import Purpose, make_link
 
 
 @dataclass(frozen=True, slots=True)

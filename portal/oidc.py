@@ -28,8 +28,8 @@ from core.errors import ConfigurationError, UnavailableError
 from core.settings import ServerSettings
 from portal.claims import RefusedIdentityError, identity_of
 from portal.context import Portal
-from tenants.group_roles import GroupRoles
-from tenants.oidc import Identity
+from tenants.people.group_roles import GroupRoles
+from tenants.people.oidc import Identity
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from sqlalchemy.orm import Session
 from dash_app.queries.platform import PlatformFigures, platform_figures, ratio_of
 from jobqueue.service import active_jobs
 from portal.context import current_scope, database, now, portal
+from tenants.customers.quotas import WARN_RATIO, Limits, count_appliances, count_gpus, limits_of
+from tenants.customers.usage import latest_usage
 from tenants.permissions import Permission
-from tenants.quotas import WARN_RATIO, Limits, count_appliances, count_gpus, limits_of
-from tenants.usage import latest_usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

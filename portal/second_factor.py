@@ -15,7 +15,7 @@ from portal.context import current_visitor, database, now, portal
 from portal.tries import counted_try
 from tenants.audit import set_actor
 from tenants.models import User
-from tenants.second_factor import check_code, is_on
+from tenants.people.second_factor import check_code, is_on
 from tenants.visitors import Via
 
 HEADER = "X-Vedette-OTP"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from flask import request
 
 from portal.context import database, now
-from tenants.throttling import count_try, take_back
+from tenants.people.throttling import count_try, take_back
 
 
 @contextmanager

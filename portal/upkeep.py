@@ -13,11 +13,11 @@ from core.settings import ServerSettings
 from jobqueue.cleaning import JobUpkeep, job_upkeep
 from jobqueue.cleaning import list_stuck as list_stuck_jobs
 from jobqueue.models import Job
+from tenants.customers.pruning import count_useless
+from tenants.customers.usage import file_bytes
 from tenants.models import Appliance, ApplianceCertificate, Tenant
 from tenants.permissions import Permission
-from tenants.pruning import count_useless
 from tenants.scope import Scope
-from tenants.usage import file_bytes
 from timeseries.store_url import parse_store_url
 
 JOBS_KEPT_DAYS = 90

@@ -24,12 +24,12 @@ from tenants.checks import (
     slug_faults,
     slug_of,
 )
+from tenants.entry.roll import shut_out_tenant
 from tenants.models import Appliance, LoginSession, Membership, Role, Tenant, TenantState, User
-from tenants.passwords import hash_password, password_faults, verify_password
+from tenants.people.passwords import hash_password, password_faults, verify_password
+from tenants.people.sessions import end_all_sessions
 from tenants.permissions import Permission
-from tenants.roll import shut_out_tenant
 from tenants.scope import Scope
-from tenants.sessions import end_all_sessions
 
 TENANT_SORTS: Columns = {
     "name": Tenant.name,

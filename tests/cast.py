@@ -21,7 +21,7 @@ from tenants.models import (
     TenantState,
     User,
 )
-from tenants.passwords import hash_password
+from tenants.people.passwords import hash_password
 from tenants.scope import Scope
 
 PASSWORD = "correct horse battery"

@@ -14,7 +14,7 @@ import core.leases as _leases  # noqa: F401
 import jobqueue.models as _jobqueue  # noqa: F401
 import tenants.models as _tenants  # noqa: F401
 from core.db import Base, SessionFactory, create_database_engine, create_session_factory
-from tenants import passwords
+from tenants.people import passwords
 from tests.cast import Cast, FrozenClock, make_cast
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store

@@ -22,7 +22,7 @@ from jobqueue.executors.health import GPUHealth, HealthState
 from jobqueue.models import Attempt, Job
 from jobqueue.service import gpu_holders, job_counts
 from jobqueue.states import HOLDING, JobState
-from tenants.life import LifeState, in_service, life_of
+from tenants.fleet.life import LifeState, in_service, life_of
 from tenants.models import Appliance, ApplianceState
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Latest, Store

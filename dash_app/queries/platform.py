@@ -16,12 +16,12 @@ from core.clock import to_ns
 from core.errors import UnavailableError
 from jobqueue.models import Attempt, Job
 from jobqueue.states import JobState
-from tenants.life import LifeState, in_service, life_is
+from tenants.customers.quotas import UNLIMITED, WARN_RATIO, Limits, all_limits
+from tenants.customers.usage import count_points, latest_usage
+from tenants.fleet.life import LifeState, in_service, life_is
 from tenants.models import Appliance, Membership, Tenant, TenantState
 from tenants.permissions import Permission
-from tenants.quotas import UNLIMITED, WARN_RATIO, Limits, all_limits
 from tenants.scope import Scope
-from tenants.usage import count_points, latest_usage
 from timeseries.store import TENANT_TAG, RangeQuery, Store
 
 GPU_HOURS_OVER = timedelta(days=30)

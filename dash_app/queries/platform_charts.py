@@ -13,10 +13,10 @@ from core.errors import UnavailableError
 from dash_app.charts import Chart, Line
 from dash_app.queries.platform import gpu_holdings, hours_between
 from dash_app.timerange import Span
+from tenants.customers.usage import growth, values_of
 from tenants.models import Tenant, TenantUsage
 from tenants.permissions import Permission
 from tenants.scope import Scope
-from tenants.usage import growth, values_of
 from timeseries.store import TENANT_TAG, RangeQuery, Store
 
 GROWTH_OVER = timedelta(days=90)

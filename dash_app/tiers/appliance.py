@@ -20,7 +20,7 @@ from dash_app.queries.telemetry import number
 from dash_app.routes import PREFIX, gpu_path, job_path
 from dash_app.timerange import Controls
 from jobqueue.executors.health import GPUHealth, HealthState
-from tenants.life import LifeState, life_of
+from tenants.fleet.life import LifeState, life_of
 from tenants.models import Appliance, ApplianceState
 
 # Key to title, in reading order.

@@ -19,7 +19,7 @@ from dash_app.queries.fleet import ApplianceCard, Fleet, FleetTotals, GPUTile, f
 from dash_app.routes import PREFIX, appliance_path, gpu_path
 from dash_app.timerange import Controls, Span
 from jobqueue.executors.health import HealthState
-from tenants.life import LifeState
+from tenants.fleet.life import LifeState
 from tenants.models import ApplianceState
 from tenants.scope import Scope
 

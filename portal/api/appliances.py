@@ -13,8 +13,8 @@ from portal.api.inventory_schemas import InventorySchema
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
 from portal.api.sorting import sort_field
 from portal.context import current_scope, database, now
-from tenants.appliance_list import SORTS, UNKNOWN
-from tenants.appliances import (
+from tenants.fleet.appliance_list import SORTS, UNKNOWN
+from tenants.fleet.appliances import (
     ApplianceChanges,
     ApplianceFilter,
     change_appliance,
@@ -25,8 +25,8 @@ from tenants.appliances import (
     revoke_appliance,
     undrain_appliance,
 )
-from tenants.events import EVENT_SORTS, EventKind, list_events
-from tenants.life import SKEW_LIMIT_SECONDS, LifeState, life_of
+from tenants.fleet.events import EVENT_SORTS, EventKind, list_events
+from tenants.fleet.life import SKEW_LIMIT_SECONDS, LifeState, life_of
 from tenants.models import Appliance, ApplianceEvent, ApplianceState, HealthState
 from tenants.permissions import Permission
 

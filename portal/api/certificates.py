@@ -10,14 +10,14 @@ from portal.api.blueprint import resource
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
 from portal.api.sorting import sort_field
 from portal.context import current_scope, database, now
-from tenants.certificates import (
+from tenants.entry.certificates import (
     CERTIFICATE_SORTS,
     expiring_certificates,
     list_certificates,
     revoke_certificate,
     state_of,
 )
-from tenants.fencing import lift_fence
+from tenants.entry.fencing import lift_fence
 from tenants.models import Appliance, ApplianceCertificate
 from tenants.permissions import Permission
 

@@ -12,7 +12,7 @@ from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_
 from portal.api.sorting import sort_field
 from portal.context import current_scope, database, now
 from portal.enrolment import enrol_command
-from tenants.enrolment_tokens import (
+from tenants.entry.enrolment_tokens import (
     ENROLMENT_TOKEN_SORTS,
     MAX_USES,
     create_enrolment_token,

@@ -10,7 +10,8 @@ from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_
 from portal.api.sorting import sort_field
 from portal.context import current_scope, database, now
 from portal.inviting import Outcome, send_invitation
-from tenants.invitations import (
+from tenants.models import Invitation, Role
+from tenants.people.invitations import (
     INVITATION_SORTS,
     get_invitation,
     invite,
@@ -18,7 +19,6 @@ from tenants.invitations import (
     renew_invitation,
     revoke_invitation,
 )
-from tenants.models import Invitation, Role
 from tenants.permissions import Permission
 
 invitations = resource(

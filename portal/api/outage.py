@@ -7,8 +7,8 @@ from marshmallow import Schema, fields
 from portal.api.blueprint import resource
 from portal.api.schemas import instant
 from portal.context import current_scope, database, now
+from tenants.fleet.outages import present_outage, release_brake
 from tenants.models import FleetOutage
-from tenants.outages import present_outage, release_brake
 from tenants.permissions import Permission
 
 outage = resource(

@@ -17,16 +17,16 @@ from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_
 from portal.context import current_scope, current_user, database, now, portal
 from portal.platform import figures
 from portal.upkeep import JOBS_KEPT_DAYS, Upkeep, ended_before, upkeep
-from tenants.models import RemovalState, TenantRemoval, TenantState
-from tenants.permissions import Permission
-from tenants.removal import (
+from tenants.customers.removal import (
     discard_export,
     export_file,
     get_removal,
     list_removals,
     request_removal,
 )
-from tenants.usage import growth
+from tenants.customers.usage import growth
+from tenants.models import RemovalState, TenantRemoval, TenantState
+from tenants.permissions import Permission
 
 platform = resource(
     "Platform",

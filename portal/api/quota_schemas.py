@@ -6,7 +6,7 @@ from marshmallow import Schema, fields, validate
 
 from portal.api.schemas import StrictSchema, instant
 from portal.platform import TenantUse
-from tenants.quotas import MAX_BYTES, MAX_COUNT
+from tenants.customers.quotas import MAX_BYTES, MAX_COUNT
 
 
 def _limit(most: int) -> fields.Integer:

@@ -13,7 +13,7 @@ from portal.forms.second_factor import MAX_CODE_LENGTH
 from portal.second_factor import own_account
 from portal.tries import counted_try
 from tenants.models import User
-from tenants.second_factor import (
+from tenants.people.second_factor import (
     Setup,
     begin_setup,
     codes_left,

@@ -12,8 +12,8 @@ from portal.api.sorting import sort_field
 from portal.context import current_scope, current_user, current_visitor, database, now
 from portal.devices import device_name
 from tenants.models import LoginSession
-from tenants.sessions import SESSION_SORTS, end_all_sessions, end_one_session, list_sessions
-from tenants.signin import record_of_person
+from tenants.people.sessions import SESSION_SORTS, end_all_sessions, end_one_session, list_sessions
+from tenants.people.signin import record_of_person
 
 sessions = resource("Sessions", "/sessions", "Browsers of the one who asks.", reads=Own.UNLIMITED)
 

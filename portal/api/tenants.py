@@ -21,9 +21,9 @@ from tenants.accounts import (
     set_tenant_state,
     tenant_counts,
 )
+from tenants.customers.quotas import Limits, set_limits
 from tenants.models import Tenant, TenantState
 from tenants.permissions import Permission
-from tenants.quotas import Limits, set_limits
 
 tenants = resource(
     "Tenants", "/tenants", "Customers of this portal.", changes=Permission.MANAGE_TENANTS

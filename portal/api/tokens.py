@@ -15,11 +15,10 @@ from portal.auth import session_secret
 from portal.context import current_scope, current_user, current_visitor, database, now
 from portal.tries import counted_try
 from tenants.accounts import change_password
-from tenants.members import Member, member_of
 from tenants.models import APIToken
-from tenants.passwords import MIN_PASSWORD_LENGTH
-from tenants.permissions import TOKEN_SCOPES
-from tenants.tokens import (
+from tenants.people.members import Member, member_of
+from tenants.people.passwords import MIN_PASSWORD_LENGTH
+from tenants.people.tokens import (
     MAX_LIFETIME_DAYS,
     MAX_TOKEN_NAME_LENGTH,
     TOKEN_SORTS,
@@ -30,6 +29,7 @@ from tenants.tokens import (
     revoke_api_token,
     revoke_older_tokens,
 )
+from tenants.permissions import TOKEN_SCOPES
 
 MAX_SECRET_LENGTH = 1000
 

@@ -9,7 +9,8 @@ from portal.api.blueprint import resource
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
 from portal.api.sorting import sort_field
 from portal.context import current_scope, database, now
-from tenants.members import (
+from tenants.models import Role, User
+from tenants.people.members import (
     USER_SORTS,
     Member,
     add_user,
@@ -20,9 +21,8 @@ from tenants.members import (
     set_role,
     set_user_active,
 )
-from tenants.models import Role, User
+from tenants.people.second_factor import reset_second_factor
 from tenants.permissions import Permission
-from tenants.second_factor import reset_second_factor
 
 users = resource("Users", "/users", "People who sign in.", changes=Permission.MANAGE_USERS)
 

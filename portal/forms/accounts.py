@@ -9,8 +9,8 @@ from wtforms.validators import DataRequired, EqualTo
 
 from portal.forms.base import Form
 from tenants.models import Role
-from tenants.passwords import MIN_PASSWORD_LENGTH
-from tenants.tokens import TokenLimits, scopes_for
+from tenants.people.passwords import MIN_PASSWORD_LENGTH
+from tenants.people.tokens import TokenLimits, scopes_for
 
 PASSWORD_HELP = f"At least {MIN_PASSWORD_LENGTH} characters."
 ROLE_CHOICES = [

@@ -4,7 +4,7 @@ from wtforms import TextAreaField
 from wtforms.validators import InputRequired, Length
 
 from portal.forms.base import Form
-from tenants.support import MAX_REASON_LENGTH, MIN_REASON_LENGTH
+from tenants.people.support import MAX_REASON_LENGTH, MIN_REASON_LENGTH
 
 
 class VisitForm(Form):

@@ -5,7 +5,7 @@ from wtforms.validators import DataRequired, NumberRange, Optional
 
 from portal.forms.base import Form
 from portal.forms.fields import SizeField
-from tenants.quotas import MAX_COUNT, Limits
+from tenants.customers.quotas import MAX_COUNT, Limits
 
 
 class NewTenantForm(Form):

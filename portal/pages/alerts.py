@@ -7,7 +7,7 @@ from alerting.service import alert_transitions, get_alert, list_alerts
 from alerting.states import AlertState
 from portal.context import current_scope, database
 from portal.pages.paging import PAGE_SIZE, page_number
-from tenants.appliances import appliance_names
+from tenants.fleet.appliances import appliance_names
 
 pages = Blueprint("alerts", __name__)
 

@@ -13,9 +13,9 @@ from core.errors import InvalidInputError, NotFoundError
 from portal.appliances import address_of
 from portal.context import current_scope, database, now
 from portal.forms.appliances import BulkForm
-from tenants.appliances import drain_appliances, label_appliances, undrain_appliances
+from tenants.fleet.appliances import drain_appliances, label_appliances, undrain_appliances
+from tenants.fleet.outages import present_outage, release_brake
 from tenants.models import Appliance, FleetOutage
-from tenants.outages import present_outage, release_brake
 from tenants.permissions import Permission
 
 log = logging.getLogger(__name__)

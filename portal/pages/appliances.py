@@ -27,7 +27,8 @@ from portal.forms.appliances import ApplianceForm
 from portal.health import finding_rows, gpu_states, gpu_tiers
 from portal.inventory import hardware_of, line_speed
 from portal.pages.paging import PAGE_SIZE, chosen, page_number
-from tenants.appliances import (
+from tenants.entry.certificates import newest_certificate, state_of
+from tenants.fleet.appliances import (
     ApplianceChanges,
     change_appliance,
     drain_appliance,
@@ -38,9 +39,8 @@ from tenants.appliances import (
     revoke_appliance,
     undrain_appliance,
 )
-from tenants.certificates import newest_certificate, state_of
-from tenants.events import EventKind, list_events
-from tenants.life import SKEW_LIMIT_SECONDS, LifeState, is_skewed, life_of
+from tenants.fleet.events import EventKind, list_events
+from tenants.fleet.life import SKEW_LIMIT_SECONDS, LifeState, is_skewed, life_of
 from tenants.models import Appliance, HealthState
 from tenants.permissions import Permission
 from tenants.scope import Scope

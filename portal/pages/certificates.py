@@ -7,15 +7,15 @@ from flask.typing import ResponseReturnValue
 
 from portal.context import current_scope, database, now
 from portal.pages.paging import PAGE_SIZE, page_number
-from tenants.appliances import appliance_names, get_appliance
-from tenants.certificates import (
+from tenants.entry.certificates import (
     CertificateState,
     expiring_certificates,
     list_certificates,
     revoke_certificate,
     state_of,
 )
-from tenants.fencing import lift_fence
+from tenants.entry.fencing import lift_fence
+from tenants.fleet.appliances import appliance_names, get_appliance
 from tenants.models import ApplianceCertificate
 
 pages = Blueprint("certificates", __name__)

@@ -8,7 +8,7 @@ from dash_app.routes import platform_path
 from portal.context import current_scope, database, now, portal
 from portal.pages.paging import PAGE_SIZE, page_number
 from portal.platform import figures
-from tenants.removal import discard_export, export_file, list_removals
+from tenants.customers.removal import discard_export, export_file, list_removals
 
 pages = Blueprint("console", __name__)
 

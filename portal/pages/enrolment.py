@@ -10,13 +10,13 @@ from portal.context import current_scope, database, now
 from portal.enrolment import enrol_command, install_command
 from portal.forms.appliances import EnrolmentForm
 from portal.pages.paging import PAGE_SIZE, page_number
-from tenants.appliances import get_appliance
-from tenants.enrolment_tokens import (
+from tenants.entry.enrolment_tokens import (
     create_enrolment_token,
     create_token_for_appliance,
     list_enrolment_tokens,
     revoke_enrolment_token,
 )
+from tenants.fleet.appliances import get_appliance
 from tenants.models import EnrolmentToken
 from tenants.permissions import Permission
 

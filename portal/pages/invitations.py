@@ -21,7 +21,8 @@ from portal.forms.accounts import InvitationForm, KnownPersonForm, NewPersonForm
 from portal.inviting import Outcome, place_of, send_invitation
 from portal.pages.paging import PAGE_SIZE, page_number
 from tenants.audit import Actor, set_actor
-from tenants.invitations import (
+from tenants.models import Invitation, Role
+from tenants.people.invitations import (
     accept_as,
     accept_as_new,
     find_invitation,
@@ -30,10 +31,9 @@ from tenants.invitations import (
     renew_invitation,
     revoke_invitation,
 )
-from tenants.links import Purpose, read_link
-from tenants.models import Invitation, Role
-from tenants.sessions import switch_tenant
-from tenants.throttling import TooManyTriesError
+from tenants.people.links import Purpose, read_link
+from tenants.people.sessions import switch_tenant
+from tenants.people.throttling import TooManyTriesError
 from tenants.visitors import Via, Visitor
 
 pages = Blueprint("invitations", __name__)

@@ -13,7 +13,7 @@ from portal.forms.jobs import RENAMED, JobForm
 from portal.health import troubles
 from portal.pages.paging import PAGE_SIZE, chosen, page_number, search_text
 from portal.placement import gpu_names, stepper
-from tenants.appliances import appliance_names, list_appliances
+from tenants.fleet.appliances import appliance_names, list_appliances
 from tenants.permissions import Permission
 from tenants.scope import Scope
 

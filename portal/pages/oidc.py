@@ -17,8 +17,8 @@ from portal.oidc import CALLBACK_PATH, Provider, provider
 from tenants.audit import Actor, record, set_actor
 from tenants.models import User
 from tenants.models.people import EMAIL_LENGTH
-from tenants.oidc import Identity, user_of_identity
-from tenants.signin import require_entry
+from tenants.people.oidc import Identity, user_of_identity
+from tenants.people.signin import require_entry
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from portal.context import Portal, database, now, portal, visitor
 from portal.forms.accounts import ForgottenForm, NewPasswordForm
 from portal.mail import Letter, can_send, send_or_log
 from tenants.audit import Actor, set_actor
-from tenants.links import Purpose, make_link, read_link
-from tenants.resets import create_reset, find_reset, use_reset
-from tenants.throttling import TooManyTriesError, count_try
+from tenants.people.links import Purpose, make_link, read_link
+from tenants.people.resets import create_reset, find_reset, use_reset
+from tenants.people.throttling import TooManyTriesError, count_try
 
 pages = Blueprint("password", __name__, url_prefix="/password")
 

@@ -23,7 +23,7 @@ from portal.catalogue import metric_names, tag_names
 from portal.context import current_scope, database, now, portal, public_url
 from portal.forms.rules import RENAMED, RuleForm, values_of
 from portal.pages.paging import PAGE_SIZE, page_number
-from tenants.appliances import appliance_names
+from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
 
 pages = Blueprint("rules", __name__)

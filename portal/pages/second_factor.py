@@ -18,7 +18,7 @@ from portal.forms.second_factor import CodeForm, CodeProofForm, ProofForm
 from portal.second_factor import own_account, take_code, waiting
 from portal.tries import counted_try
 from tenants.models import User
-from tenants.second_factor import (
+from tenants.people.second_factor import (
     Setup,
     begin_setup,
     codes_left,
@@ -29,7 +29,7 @@ from tenants.second_factor import (
     setup_under_way,
     turn_off,
 )
-from tenants.throttling import TooManyTriesError
+from tenants.people.throttling import TooManyTriesError
 
 pages = Blueprint("second_factor", __name__)
 QR_BORDER_MODULES = 4

@@ -7,8 +7,8 @@ from core.errors import ForbiddenError, UnauthenticatedError
 from portal.auth import safe_next, sign_in, sign_out
 from portal.context import current_visitor, database, now, visitor
 from portal.forms.accounts import LoginForm
-from tenants.sessions import switch_tenant
-from tenants.throttling import TooManyTriesError
+from tenants.people.sessions import switch_tenant
+from tenants.people.throttling import TooManyTriesError
 from tenants.visitors import Via
 
 pages = Blueprint("session", __name__)

@@ -12,10 +12,10 @@ from portal.forms.accounts import PASSWORD_HELP, PasswordForm, TokenForm
 from portal.pages.paging import PAGE_SIZE, page_number
 from portal.tries import counted_try
 from tenants.accounts import change_password
-from tenants.sessions import end_all_sessions, end_one_session, list_sessions
-from tenants.signin import record_of_person
-from tenants.throttling import TooManyTriesError
-from tenants.tokens import create_api_token, is_in_force, list_api_tokens, revoke_api_token
+from tenants.people.sessions import end_all_sessions, end_one_session, list_sessions
+from tenants.people.signin import record_of_person
+from tenants.people.throttling import TooManyTriesError
+from tenants.people.tokens import create_api_token, is_in_force, list_api_tokens, revoke_api_token
 
 pages = Blueprint("settings", __name__)
 

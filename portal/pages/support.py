@@ -7,7 +7,7 @@ from core.errors import ConflictError, InvalidInputError
 from portal.context import current_visitor, database, now
 from portal.forms.support import VisitForm
 from tenants.accounts import get_tenant
-from tenants.support import DURATION, end_visit, find_visited, start_visit
+from tenants.people.support import DURATION, end_visit, find_visited, start_visit
 
 pages = Blueprint("support", __name__)
 

@@ -22,12 +22,12 @@ from tenants.accounts import (
     set_tenant_state,
     tenant_counts,
 )
-from tenants.invitations import invite, list_invitations
-from tenants.members import list_users
+from tenants.customers.quotas import set_limits
+from tenants.customers.removal import find_removal, request_removal
 from tenants.models import Invitation, Role, Tenant, TenantState
+from tenants.people.invitations import invite, list_invitations
+from tenants.people.members import list_users
 from tenants.permissions import Permission
-from tenants.quotas import set_limits
-from tenants.removal import find_removal, request_removal
 
 pages = Blueprint("tenants", __name__)
 

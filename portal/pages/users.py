@@ -10,8 +10,9 @@ from portal.context import current_scope, database, now
 from portal.forms.accounts import InvitationForm, OperatorInvitationForm, RoleForm
 from portal.pages.invitations import invite_by_form
 from portal.pages.paging import PAGE_SIZE, page_number
-from tenants.invitations import list_invitations
-from tenants.members import (
+from tenants.models import Role
+from tenants.people.invitations import list_invitations
+from tenants.people.members import (
     Member,
     get_user,
     list_users,
@@ -20,7 +21,6 @@ from tenants.members import (
     set_role,
     set_user_active,
 )
-from tenants.models import Role
 
 pages = Blueprint("users", __name__)
 

@@ -22,7 +22,7 @@ from collector.identity import load_identity
 from core.clock import utc_now
 from core.db import transaction
 from core.secretbox import SecretBox
-from tenants.certificates import Issuer, issue_certificate
+from tenants.entry.certificates import Issuer, issue_certificate
 from tenants.models import Appliance, ApplianceCertificate
 from tests.fixtures.certificates import Authority, Pair
 from tests.fixtures.polling import eventually

@@ -23,7 +23,7 @@ from core.migrations import upgrade_database
 from core.settings import ServerSettings
 from portal.app import create_portal
 from tenants.models import APIToken
-from tenants.tokens import create_api_token
+from tenants.people.tokens import create_api_token
 from tests.cast import NOON, make_cast, scope_of
 from tests.integration.mariadb import mariadb_server
 from timeseries.store import Store

@@ -20,8 +20,8 @@ from jobqueue.models import Attempt
 from jobqueue.retirement import retire
 from jobqueue.service import JobRequest, submit_job
 from jobqueue.states import HOLDING
-from tenants.appliance_list import SORTS
-from tenants.appliances import (
+from tenants.fleet.appliance_list import SORTS
+from tenants.fleet.appliances import (
     ApplianceChanges,
     ApplianceFilter,
     change_appliance,
@@ -30,7 +30,7 @@ from tenants.appliances import (
     record_heartbeat,
     sweep_appliances,
 )
-from tenants.life import LifeState
+from tenants.fleet.life import LifeState
 from tenants.models import Appliance, ApplianceEvent, ApplianceState
 from tests.cast import NOON, Cast, make_appliance, make_cast, scope_of
 from tests.integration.mariadb import mariadb_server

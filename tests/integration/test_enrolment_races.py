@@ -18,12 +18,12 @@ from core.db import (
     transaction,
 )
 from core.errors import UnauthenticatedError, UnavailableError
-from tenants.appliances import record_heartbeat
-from tenants.certificates import Issuer, admit_certificate, fingerprint_of, issue_certificate
-from tenants.enrolment import enrol_appliance
-from tenants.enrolment_tokens import create_enrolment_token
+from tenants.entry.certificates import Issuer, admit_certificate, fingerprint_of, issue_certificate
+from tenants.entry.enrolment import enrol_appliance
+from tenants.entry.enrolment_tokens import create_enrolment_token
+from tenants.entry.roll import roll_revision, shut_out
+from tenants.fleet.appliances import record_heartbeat
 from tenants.models import Appliance, ApplianceCertificate, CertificateAuthority, EnrolmentToken
-from tenants.roll import roll_revision, shut_out
 from tests.cast import BOX, NOON, Cast, make_appliance, make_cast, scope_of
 from tests.fixtures.signing_requests import signing_request
 from tests.integration.mariadb import mariadb_server

@@ -19,9 +19,14 @@ from jobqueue.requests import JobRequest
 from jobqueue.service import submit_job
 from portal.upkeep import database_bytes
 from tenants.accounts import set_tenant_state
-from tenants.appliances import create_enrolment_token, enrol_appliance
 from tenants.audit import Actor, acting
-from tenants.life import LifeState
+from tenants.customers.pruning import prune
+from tenants.customers.quotas import QUOTA_REACHED, Limits, set_limits
+from tenants.customers.removal import request_removal
+from tenants.customers.removal_work import SETTLE, Remover, work_removals
+from tenants.customers.usage import StorageUse, latest_usage, note_usage
+from tenants.fleet.appliances import create_enrolment_token, enrol_appliance
+from tenants.fleet.life import LifeState
 from tenants.models import (
     Appliance,
     EnrolmentToken,
@@ -30,11 +35,6 @@ from tenants.models import (
     TenantState,
     TenantUsage,
 )
-from tenants.pruning import prune
-from tenants.quotas import QUOTA_REACHED, Limits, set_limits
-from tenants.removal import request_removal
-from tenants.removal_work import SETTLE, Remover, work_removals
-from tenants.usage import StorageUse, latest_usage, note_usage
 from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
 from tests.integration.mariadb import mariadb_server
 from timeseries.store import Store

@@ -21,14 +21,14 @@ from core.db import (
 from core.errors import VedetteError
 from core.migrations import upgrade_database
 from tenants.audit import Actor, acting
-from tenants.invitations import accept_as, accept_as_new, invite
-from tenants.members import remove_user, set_role, set_user_active
 from tenants.models import LoginSession, Membership, Role, Tenant, TenantState, Throttle, User
-from tenants.passwords import verify_password
-from tenants.resets import create_reset, use_reset
+from tenants.people.invitations import accept_as, accept_as_new, invite
+from tenants.people.members import remove_user, set_role, set_user_active
+from tenants.people.passwords import verify_password
+from tenants.people.resets import create_reset, use_reset
+from tenants.people.signin import session_visitor, start_session
+from tenants.people.throttling import count_try
 from tenants.scope import Scope
-from tenants.signin import session_visitor, start_session
-from tenants.throttling import count_try
 from tests.cast import NOON, Cast, make_cast, scope_of
 from tests.integration.mariadb import mariadb_server
 from tests.unit.tenants.helpers import DAY

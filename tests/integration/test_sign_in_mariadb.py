@@ -20,10 +20,10 @@ from core.errors import UnauthenticatedError
 from core.secretbox import SecretBox, new_key
 from core.settings import ServerSettings
 from portal.app import create_portal
-from tenants.group_roles import GroupRoles
 from tenants.models import Membership, OIDCIdentity, User
-from tenants.oidc import Identity, user_of_identity
-from tenants.second_factor import begin_setup, check_code, codes_left, confirm_setup
+from tenants.people.group_roles import GroupRoles
+from tenants.people.oidc import Identity, user_of_identity
+from tenants.people.second_factor import begin_setup, check_code, codes_left, confirm_setup
 from tests.cast import NOON, Cast, FrozenClock
 from tests.fixtures.oidc_provider import CLIENT_ID, CLIENT_SECRET, oidc_provider
 from tests.integration.mariadb import mariadb_server

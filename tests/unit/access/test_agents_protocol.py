@@ -34,7 +34,7 @@ from jobqueue.executors.wire import (
 from jobqueue.models import Attempt
 from jobqueue.snapshot import read_health
 from jobqueue.states import AttemptState, JobState
-from tenants.appliances import bump_generation, create_enrolment_token
+from tenants.fleet.appliances import bump_generation, create_enrolment_token
 from tenants.models import Appliance, ApplianceState
 from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.access.conftest import SECRET, STRANGERS_SECRET, Door, eventually

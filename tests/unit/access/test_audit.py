@@ -5,7 +5,7 @@ from datetime import timedelta
 from sqlalchemy import select
 
 from core.db import SessionFactory
-from tenants.appliances import create_enrolment_token
+from tenants.fleet.appliances import create_enrolment_token
 from tenants.models import Appliance, AuditEntry
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.access.conftest import Door

@@ -7,9 +7,9 @@ import pytest
 import requests
 
 from core.db import SessionFactory
-from tenants.certificates import Issuer, issue_certificate, revoke_certificate
-from tenants.enrolment_tokens import create_enrolment_token
-from tenants.fencing import fence_appliance
+from tenants.entry.certificates import Issuer, issue_certificate, revoke_certificate
+from tenants.entry.enrolment_tokens import create_enrolment_token
+from tenants.entry.fencing import fence_appliance
 from tenants.models import Appliance, ApplianceCertificate
 from tests.cast import BOX, Cast, FrozenClock, make_appliance, scope_of
 from tests.fixtures.signing_requests import signing_request

@@ -3,8 +3,8 @@
 import pytest
 
 from core.db import SessionFactory
+from tenants.customers.quotas import Limits, set_limits
 from tenants.models import Appliance, EnrolmentToken, TenantUsage
-from tenants.quotas import Limits, set_limits
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.access.conftest import Door, eventually
 from tests.unit.tenants.helpers import enrolment_secret

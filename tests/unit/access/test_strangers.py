@@ -10,9 +10,9 @@ import pytest
 
 from access.app import AccessApp
 from core.db import SessionFactory
-from tenants.enrolment_tokens import create_enrolment_token
+from tenants.entry.enrolment_tokens import create_enrolment_token
 from tenants.models import Appliance, TenantState
-from tenants.tokens import create_api_token
+from tenants.people.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.access.conftest import SECRET, Door
 

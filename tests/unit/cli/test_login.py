@@ -15,7 +15,7 @@ from core.db import SessionFactory
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from portal.app import create_portal
-from tenants.second_factor import begin_setup, confirm_setup
+from tenants.people.second_factor import begin_setup, confirm_setup
 from tests.cast import PASSWORD, Cast, FrozenClock
 from timeseries.store import Store
 

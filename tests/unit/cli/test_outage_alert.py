@@ -7,8 +7,8 @@ import pytest
 from alerting.notify import EmailSender
 from cli.outage_alert import tell_operators
 from core.db import SessionFactory
+from tenants.fleet.outages import Silence, hold_brake, release_brake
 from tenants.models import User
-from tenants.outages import Silence, hold_brake, release_brake
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.servers import free_port
 from tests.unit.alerting.servers import Mailbox, mail_server

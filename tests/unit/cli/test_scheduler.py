@@ -13,7 +13,7 @@ from cli.scheduler import Scheduler
 from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
 from core.settings import ServerSettings
-from tenants.events import EventKind, add_event
+from tenants.fleet.events import EventKind, add_event
 from tenants.models import ApplianceEvent
 from tests.cast import Cast, FrozenClock, make_appliance
 from timeseries.duckdb.store import DuckDBStore

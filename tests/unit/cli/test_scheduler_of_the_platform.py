@@ -12,10 +12,10 @@ from core.clock import to_ns
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from tenants.accounts import set_tenant_state
+from tenants.customers.removal import request_removal
+from tenants.customers.removal_work import SETTLE
+from tenants.customers.usage import RECKONED_BYTES_PER_POINT, latest_usage
 from tenants.models import LoginSession, RemovalState, TenantRemoval, TenantState
-from tenants.removal import request_removal
-from tenants.removal_work import SETTLE
-from tenants.usage import RECKONED_BYTES_PER_POINT, latest_usage
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.fixtures.polling import eventually
 from timeseries.points import Point

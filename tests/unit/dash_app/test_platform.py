@@ -15,9 +15,9 @@ from dash_app.queries.platform_charts import platform_charts
 from dash_app.timerange import Span
 from jobqueue.models import Attempt, Job
 from jobqueue.states import AttemptState, JobState
-from tenants.life import LifeState
+from tenants.customers.usage import StorageUse, note_usage
+from tenants.fleet.life import LifeState
 from tenants.models import Tenant, TenantQuota, TenantState
-from tenants.usage import StorageUse, note_usage
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.dash_app.conftest import Fleet
 from tests.unit.dash_app.lost_store import MESSAGE, LostStore

@@ -10,8 +10,8 @@ from jobqueue.retirement import jobs_held, retire
 from jobqueue.service import JobRequest, submit_job
 from jobqueue.states import AttemptState, JobState
 from jobqueue.sweep import sweep_attempts
-from tenants.appliances import record_heartbeat, reinstate_appliance
-from tenants.life import LifeState, life_of
+from tenants.fleet.appliances import record_heartbeat, reinstate_appliance
+from tenants.fleet.life import LifeState, life_of
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import report, start
 

@@ -13,7 +13,7 @@ from core.db import SessionFactory
 from core.settings import ServerSettings
 from portal.app import create_portal
 from tenants.models import User
-from tenants.tokens import create_api_token
+from tenants.people.tokens import create_api_token
 from tests.cast import PASSWORD, Cast, FrozenClock, scope_of
 from timeseries.store import Store
 

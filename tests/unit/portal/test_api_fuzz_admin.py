@@ -4,7 +4,7 @@ import pytest
 from flask import Flask
 
 from core.db import SessionFactory
-from tenants.tokens import create_api_token
+from tenants.people.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.portal.fuzzing import fuzz_all
 from tests.unit.portal.world import make_world

@@ -6,7 +6,7 @@ from sqlalchemy import update
 
 from core.db import SessionFactory
 from tenants.models import Membership, Role
-from tenants.tokens import create_api_token
+from tenants.people.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.portal.fuzzing import fuzz_all
 from tests.unit.portal.world import make_world

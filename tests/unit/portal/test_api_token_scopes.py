@@ -9,8 +9,8 @@ from portal.api.needs import Need, Own
 from portal.api.registry import RESOURCES
 from portal.auth import PUBLIC_ENDPOINTS
 from tenants.models import User
+from tenants.people.tokens import TokenLimits, create_api_token, scopes_for
 from tenants.permissions import PERMISSIONS, TOKEN_SCOPES, Permission
-from tenants.tokens import TokenLimits, create_api_token, scopes_for
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.portal.routes import address, visits
 from tests.unit.portal.world import World, make_world

@@ -9,8 +9,8 @@ from flask import Flask
 from sqlalchemy import Engine, event
 
 from core.db import SessionFactory
+from tenants.fleet.outages import Silence, hold_brake
 from tenants.models import Appliance
-from tenants.outages import Silence, hold_brake
 from tests.cast import Cast, FrozenClock, make_appliance
 from tests.unit.portal.conftest import Browser
 from tests.unit.portal.world import World, add_appliance, make_world

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import select
 
 from core.db import SessionFactory
-from tenants.certificates import admit_certificate
-from tenants.fencing import fence_appliance
+from tenants.entry.certificates import admit_certificate
+from tenants.entry.fencing import fence_appliance
 from tenants.models import Appliance, ApplianceCertificate, EnrolmentToken
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser

@@ -14,7 +14,7 @@ from core.errors import UnavailableError
 from core.settings import ServerSettings
 from portal.claims import RefusedIdentityError
 from portal.oidc import Provider
-from tenants.oidc import Identity
+from tenants.people.oidc import Identity
 from tests.cast import NOON, FrozenClock
 from tests.fixtures.puppet_provider import Claims, PuppetProvider, puppet_provider
 

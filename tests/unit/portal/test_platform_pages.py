@@ -14,6 +14,7 @@ from core.db import SessionFactory
 from core.settings import ServerSettings
 from jobqueue.models import Job
 from tenants.audit import Actor, acting
+from tenants.customers.removal_work import SETTLE, Remover, work_removals
 from tenants.models import (
     AuditEntry,
     Invitation,
@@ -24,7 +25,6 @@ from tenants.models import (
     TenantState,
     TenantUsage,
 )
-from tenants.removal_work import SETTLE, Remover, work_removals
 from tests.cast import NOON, Cast, FrozenClock
 from tests.unit.dash_app.lost_store import LostStore
 from tests.unit.portal.conftest import Browser

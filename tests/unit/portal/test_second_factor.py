@@ -13,7 +13,7 @@ from core.db import SessionFactory
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from tenants.models import AuditEntry, User
-from tenants.second_factor import begin_setup, confirm_setup
+from tenants.people.second_factor import begin_setup, confirm_setup
 from tests.cast import PASSWORD, Cast, FrozenClock
 from tests.unit.portal.conftest import Browser, SignIn
 

@@ -12,7 +12,7 @@ from flask import Flask
 from core.db import SessionFactory
 from core.ids import new_id
 from portal.auth import PUBLIC_ENDPOINTS
-from tenants.tokens import list_api_tokens, revoke_api_token
+from tenants.people.tokens import list_api_tokens, revoke_api_token
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.portal.conftest import Browser, MakeToken
 from tests.unit.portal.routes import BODIES, address, visits
@@ -21,7 +21,7 @@ from tests.unit.portal.world import World, make_world
 # Not for tenants' users at all: the role is refused before the object is looked for.
 ROLE_FIRST = {
     "Tenants.suspend", "Tenants.activate", "Tenants.close", "Tenants.set_quotas",
-    "tenants.switch", "tenants.quotas", "tenants.removal", "support.visit",
+    "tenants.switch", "tenants.customers.quotas", "tenants.customers.removal", "support.visit",
     "console.export", "console.discard",
     "housekeeping.retry_message", "housekeeping.discard_message",
     "Platform.show_removal", "Platform.export", "Platform.discard_file",

@@ -19,9 +19,8 @@ from jobqueue.executors.base import AttemptObservation, ObservedState
 from jobqueue.logs import append_log
 from jobqueue.models import Job
 from jobqueue.service import JobRequest, submit_job
-from tenants.certificates import Issuer, issue_certificate
-from tenants.enrolment_tokens import create_enrolment_token
-from tenants.invitations import invite
+from tenants.entry.certificates import Issuer, issue_certificate
+from tenants.entry.enrolment_tokens import create_enrolment_token
 from tenants.models import (
     Appliance,
     ApplianceCertificate,
@@ -30,8 +29,9 @@ from tenants.models import (
     Role,
     TenantRemoval,
 )
-from tenants.signin import start_session
-from tenants.tokens import create_api_token
+from tenants.people.invitations import invite
+from tenants.people.signin import start_session
+from tenants.people.tokens import create_api_token
 from tests.cast import BOX, Cast, make_appliance, scope_of
 from tests.fixtures.signing_requests import signing_request
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from tenants.appliances import create_enrolment_token, enrol_appliance
+from tenants.fleet.appliances import create_enrolment_token, enrol_appliance
 from tenants.models import Appliance, User
 from tests.cast import NOON, scope_of
 

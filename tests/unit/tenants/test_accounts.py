@@ -15,9 +15,9 @@ from tenants.accounts import (
     set_tenant_state,
     tenant_counts,
 )
-from tenants.members import Member, add_user, get_user, list_users, set_user_active
 from tenants.models import Role, TenantState, User
-from tenants.signin import authenticate, session_visitor, start_session
+from tenants.people.members import Member, add_user, get_user, list_users, set_user_active
+from tenants.people.signin import authenticate, session_visitor, start_session
 from tests.cast import NOON, PASSWORD, Cast, make_appliance, scope_of
 from tests.unit.tenants.helpers import DAY
 

@@ -8,8 +8,9 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from jobqueue.executors.health import HealthState as ToldState
-from tenants.appliance_list import SORTS
-from tenants.appliances import (
+from tenants.audit import Actor, set_actor
+from tenants.fleet.appliance_list import SORTS
+from tenants.fleet.appliances import (
     ApplianceChanges,
     ApplianceFilter,
     appliance_names,
@@ -27,9 +28,8 @@ from tenants.appliances import (
     revoke_appliance,
     undrain_appliance,
 )
-from tenants.audit import Actor, set_actor
-from tenants.events import list_events
-from tenants.life import LifeState, life_of
+from tenants.fleet.events import list_events
+from tenants.fleet.life import LifeState, life_of
 from tenants.models import Appliance, ApplianceState, HealthState, Tenant
 from tenants.scope import Scope
 from tests.cast import NOON, Cast, make_appliance, scope_of

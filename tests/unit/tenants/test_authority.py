@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
-from tenants.authority import (
+from tenants.entry.authority import (
     CLOCK_MARGIN,
     Subject,
     authorities_pem,
@@ -22,9 +22,9 @@ from tenants.authority import (
     signing_authority,
     trusted_authorities,
 )
-from tenants.certificates import fingerprint_of
+from tenants.entry.certificates import fingerprint_of
+from tenants.entry.signing_requests import key_of_request
 from tenants.models import Appliance, ApplianceCertificate, CertificateAuthority
-from tenants.signing_requests import key_of_request
 from tests.cast import BOX, NOON, Cast, make_appliance
 from tests.fixtures.signing_requests import Key, signing_request
 

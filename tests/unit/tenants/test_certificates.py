@@ -8,8 +8,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError, NotFoundError, OverloadedError, UnauthenticatedError
-from tenants.agents import authenticate_agent
-from tenants.certificates import (
+from tenants.customers.pruning import prune
+from tenants.entry.agents import authenticate_agent
+from tenants.entry.certificates import (
     GRACE,
     MAX_RENEWALS,
     Admission,
@@ -25,9 +26,8 @@ from tenants.certificates import (
     revoke_certificate,
     state_of,
 )
+from tenants.entry.roll import roll_revision
 from tenants.models import Appliance, ApplianceCertificate, ApplianceEvent
-from tenants.pruning import prune
-from tenants.roll import roll_revision
 from tests.cast import BOX, NOON, Cast, make_appliance, scope_of
 from tests.fixtures.signing_requests import signing_request
 

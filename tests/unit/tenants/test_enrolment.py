@@ -15,16 +15,16 @@ from core.errors import (
     NotFoundError,
     UnauthenticatedError,
 )
-from tenants.appliances import (
+from tenants.entry.enrolment_tokens import (
+    create_token_for_appliance,
+    list_enrolment_tokens,
+    revoke_enrolment_token,
+)
+from tenants.fleet.appliances import (
     authenticate_agent,
     create_enrolment_token,
     enrol_appliance,
     revoke_appliance,
-)
-from tenants.enrolment_tokens import (
-    create_token_for_appliance,
-    list_enrolment_tokens,
-    revoke_enrolment_token,
 )
 from tenants.models import Appliance, ApplianceState, Tenant, TenantState
 from tests.cast import NOON, Cast, scope_of

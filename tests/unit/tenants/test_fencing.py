@@ -4,9 +4,9 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError, UnauthenticatedError
-from tenants.agents import authenticate_agent
-from tenants.appliances import record_heartbeat
-from tenants.fencing import lift_fence
+from tenants.entry.agents import authenticate_agent
+from tenants.entry.fencing import lift_fence
+from tenants.fleet.appliances import record_heartbeat
 from tenants.models import Appliance
 from tests.cast import NOON, Cast, make_appliance, scope_of
 

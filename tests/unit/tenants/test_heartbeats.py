@@ -8,8 +8,8 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
-from tenants.appliances import record_heartbeat
-from tenants.events import EventKind, add_event, list_events, prune_events
+from tenants.fleet.appliances import record_heartbeat
+from tenants.fleet.events import EventKind, add_event, list_events, prune_events
 from tenants.models import Appliance, ApplianceState, HealthState, Tenant
 from tests.cast import NOON, Cast, make_appliance, scope_of
 

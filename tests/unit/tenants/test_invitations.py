@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
-from tenants.invitations import (
+from tenants.models import Invitation, Role, Tenant, TenantState, User
+from tenants.people.invitations import (
     INVITATION_LIFETIME,
     accept_as,
     accept_as_new,
@@ -16,9 +17,8 @@ from tenants.invitations import (
     renew_invitation,
     revoke_invitation,
 )
-from tenants.members import list_users
-from tenants.models import Invitation, Role, Tenant, TenantState, User
-from tenants.signin import authenticate
+from tenants.people.members import list_users
+from tenants.people.signin import authenticate
 from tests.cast import NOON, PASSWORD, Cast, scope_of
 
 DORA = "dora@example.com"

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from tenants.life import LifeState, is_skewed, life_is, life_of, life_rank
+from tenants.fleet.life import LifeState, is_skewed, life_is, life_of, life_rank
 from tenants.models import Appliance, ApplianceState
 from tests.cast import NOON, Cast, make_appliance
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy.orm import Session
 
-from tenants.appliances import ApplianceChange, record_heartbeat, sweep_appliances
-from tenants.liveness import TRANSITIONS, Thresholds, next_state
+from tenants.fleet.appliances import ApplianceChange, record_heartbeat, sweep_appliances
+from tenants.fleet.liveness import TRANSITIONS, Thresholds, next_state
 from tenants.models import Appliance, ApplianceState, Tenant
 from tests.cast import NOON, Cast, make_appliance
 from tests.diagrams import diagram_of

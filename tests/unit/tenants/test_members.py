@@ -4,7 +4,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
-from tenants.members import (
+from tenants.models import Membership, Role, Tenant, User
+from tenants.people.members import (
     get_user,
     list_users,
     remove_operator,
@@ -12,10 +13,9 @@ from tenants.members import (
     set_role,
     set_user_active,
 )
-from tenants.models import Membership, Role, Tenant, User
+from tenants.people.signin import session_visitor, start_session
+from tenants.people.tokens import create_api_token, token_visitor
 from tenants.scope import Scope
-from tenants.signin import session_visitor, start_session
-from tenants.tokens import create_api_token, token_visitor
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.tenants.helpers import DAY
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tenants.events import EventKind
-from tenants.news import Known, news_of, span_words
+from tenants.fleet.events import EventKind
+from tenants.fleet.news import Known, news_of, span_words
 
 GIB = 1024**3
 

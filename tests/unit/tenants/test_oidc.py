@@ -8,7 +8,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import UnauthenticatedError
-from tenants.group_roles import GroupRoles
 from tenants.models import (
     APIToken,
     LoginSession,
@@ -19,9 +18,10 @@ from tenants.models import (
     TenantState,
     User,
 )
-from tenants.oidc import Identity, user_of_identity
-from tenants.signin import start_session
-from tenants.tokens import create_api_token
+from tenants.people.group_roles import GroupRoles
+from tenants.people.oidc import Identity, user_of_identity
+from tenants.people.signin import start_session
+from tenants.people.tokens import create_api_token
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.tenants.helpers import DAY
 

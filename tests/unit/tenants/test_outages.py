@@ -8,10 +8,9 @@ from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError, NotFoundError
 from core.ids import new_id
-from tenants.appliances import ApplianceChange, sweep_appliances
-from tenants.events import list_events
-from tenants.models import Appliance, ApplianceState, FleetOutage
-from tenants.outages import (
+from tenants.fleet.appliances import ApplianceChange, sweep_appliances
+from tenants.fleet.events import list_events
+from tenants.fleet.outages import (
     REOPENED_WITHIN,
     Silence,
     hold_brake,
@@ -20,6 +19,7 @@ from tenants.outages import (
     release_brake,
     untold_outage,
 )
+from tenants.models import Appliance, ApplianceState, FleetOutage
 from tests.cast import NOON, Cast, scope_of
 
 S = ApplianceState

@@ -9,9 +9,7 @@ from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFou
 from jobqueue.requests import JobRequest
 from jobqueue.service import submit_job
 from jobqueue.states import JobState
-from tenants.appliances import enrol_appliance
-from tenants.models import EnrolmentToken
-from tenants.quotas import (
+from tenants.customers.quotas import (
     MAX_COUNT,
     QUOTA_REACHED,
     UNLIMITED,
@@ -20,6 +18,8 @@ from tenants.quotas import (
     read_limits,
     set_limits,
 )
+from tenants.fleet.appliances import enrol_appliance
+from tenants.models import EnrolmentToken
 from tests.cast import NOON, Cast, make_appliance, scope_of
 from tests.unit.tenants.helpers import enrol, enrolment_secret
 

@@ -17,6 +17,16 @@ from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFou
 from tenants.accounts import set_tenant_state
 from tenants.audit import Actor, acting
 from tenants.auditing.verification import verify_all
+from tenants.customers.quotas import Limits, set_limits
+from tenants.customers.removal import (
+    discard_export,
+    export_file,
+    find_removal,
+    get_removal,
+    list_removals,
+    request_removal,
+)
+from tenants.customers.removal_work import SETTLE, Remover, work_removals
 from tenants.models import (
     AuditEntry,
     Membership,
@@ -27,16 +37,6 @@ from tenants.models import (
     TenantState,
     User,
 )
-from tenants.quotas import Limits, set_limits
-from tenants.removal import (
-    discard_export,
-    export_file,
-    find_removal,
-    get_removal,
-    list_removals,
-    request_removal,
-)
-from tenants.removal_work import SETTLE, Remover, work_removals
 from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
 from timeseries.points import Point
 from timeseries.store import Store, write

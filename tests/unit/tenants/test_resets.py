@@ -5,9 +5,9 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError, NotFoundError, UnauthenticatedError
 from tenants.models import User
-from tenants.resets import RESET_LIFETIME, create_reset, find_reset, use_reset
-from tenants.signin import authenticate, session_visitor, start_session
-from tenants.throttling import count_try
+from tenants.people.resets import RESET_LIFETIME, create_reset, find_reset, use_reset
+from tenants.people.signin import authenticate, session_visitor, start_session
+from tenants.people.throttling import count_try
 from tests.cast import NOON, PASSWORD, Cast
 from tests.unit.tenants.helpers import DAY
 

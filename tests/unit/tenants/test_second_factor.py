@@ -16,7 +16,7 @@ from core.errors import (
 )
 from core.secretbox import SecretBox, new_key
 from tenants.models import Membership, RecoveryCode, Role, User
-from tenants.second_factor import (
+from tenants.people.second_factor import (
     RECOVERY_CODES,
     begin_setup,
     check_code,

@@ -8,14 +8,14 @@ from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError, NotFoundError
 from tenants.models import LoginSession, Membership, Role, Tenant, TenantState, User
-from tenants.sessions import (
+from tenants.people.sessions import (
     end_all_sessions,
     end_one_session,
     list_sessions,
     switch_tenant,
     tenants_to_choose,
 )
-from tenants.signin import session_visitor, start_session
+from tenants.people.signin import session_visitor, start_session
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.tenants.helpers import DAY
 

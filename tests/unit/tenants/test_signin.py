@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 
 from core.errors import UnauthenticatedError
 from tenants.models import LoginSession, Tenant, TenantState, User
-from tenants.signin import authenticate, end_session, session_visitor, start_session
-from tenants.tokens import create_api_token, token_visitor
+from tenants.people.signin import authenticate, end_session, session_visitor, start_session
+from tenants.people.tokens import create_api_token, token_visitor
 from tests.cast import NOON, PASSWORD, Cast, scope_of
 from tests.unit.tenants.helpers import DAY
 

@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from tenants.models import Throttle, ThrottleKind
-from tenants.throttling import (
+from tenants.people.throttling import (
     FORGOTTEN_AFTER,
     PATIENCE,
     TooManyTriesError,

@@ -8,8 +8,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError, InvalidInputError, NotFoundError
 from tenants.models import APIToken, Role
-from tenants.permissions import Permission
-from tenants.tokens import (
+from tenants.people.tokens import (
     TokenLimits,
     create_api_token,
     list_api_tokens,
@@ -18,6 +17,7 @@ from tenants.tokens import (
     scopes_for,
     token_visitor,
 )
+from tenants.permissions import Permission
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.tenants.helpers import DAY
 

@@ -7,6 +7,16 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from core.clock import to_ns
+from tenants.customers.pruning import count_useless, prune
+from tenants.customers.usage import (
+    RECKONED_BYTES_PER_POINT,
+    StorageUse,
+    file_bytes,
+    growth,
+    latest_usage,
+    measure_storage,
+    note_usage,
+)
 from tenants.models import (
     IdempotencyKey,
     Invitation,
@@ -16,16 +26,6 @@ from tenants.models import (
     TenantUsage,
     Throttle,
     ThrottleKind,
-)
-from tenants.pruning import count_useless, prune
-from tenants.usage import (
-    RECKONED_BYTES_PER_POINT,
-    StorageUse,
-    file_bytes,
-    growth,
-    latest_usage,
-    measure_storage,
-    note_usage,
 )
 from tests.cast import NOON, Cast, make_appliance
 from timeseries.points import Point

@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from core.units import format_value
-from tenants.events import EventKind
-from tenants.life import SKEW_LIMIT_SECONDS, is_skewed
+from tenants.fleet.events import EventKind
+from tenants.fleet.life import SKEW_LIMIT_SECONDS, is_skewed
 from tenants.models import HealthState
 
 # They count what the findings of the GPUs say one by one.

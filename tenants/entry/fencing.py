@@ -10,11 +10,11 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from tenants.agents import lock_appliance
-from tenants.events import add_event
+from tenants.entry.agents import lock_appliance
+from tenants.entry.roll import shut_out
+from tenants.fleet.events import add_event
 from tenants.models import Appliance
 from tenants.permissions import Permission
-from tenants.roll import shut_out
 from tenants.scope import Scope
 
 REMEMBERED_INSTANCES = 20

@@ -14,8 +14,8 @@ from core.ids import hash_secret, new_secret
 from tenants.audit import person_chains, record
 from tenants.models import PLATFORM_CHAIN, LoginSession, User
 from tenants.models.columns import ADDRESS_LENGTH, USER_AGENT_LENGTH
-from tenants.passwords import hash_password, needs_rehash, verify_password
-from tenants.support import visitor_on_visit
+from tenants.people.passwords import hash_password, needs_rehash, verify_password
+from tenants.people.support import visitor_on_visit
 from tenants.visitors import Via, Visitor, visitor_of
 
 SESSION_PREFIX = "vds"

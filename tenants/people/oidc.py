@@ -1,7 +1,7 @@
 """People who come from an identity provider: recognised, linked, and made members by their groups.
 
-Groups give and take memberships at every sign-in, as `tenants.group_roles` says; what was given by
-hand they leave alone.
+Groups give and take memberships at every sign-in, as `tenants.people.group_roles` says; what was
+given by hand they leave alone.
 """
 
 import logging
@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from core.errors import UnauthenticatedError
 from tenants.checks import normalise_email
-from tenants.group_roles import OPERATOR, Grants, GroupRoles
 from tenants.models import (
     APIToken,
     Invitation,
@@ -27,6 +26,7 @@ from tenants.models import (
     User,
 )
 from tenants.models.people import NAME_LENGTH
+from tenants.people.group_roles import OPERATOR, Grants, GroupRoles
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from core.errors import ConflictError, InvalidInputError, UnauthenticatedError
 from core.ids import hash_secret, new_secret
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
 from core.sorting import Columns, sorted_by
-from tenants.agents import tenant_refusal
+from tenants.entry.agents import tenant_refusal
 from tenants.models import Appliance, EnrolmentToken, Tenant
 from tenants.permissions import Permission
 from tenants.scope import Scope

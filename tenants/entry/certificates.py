@@ -19,15 +19,15 @@ from core.errors import OverloadedError
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
 from core.secretbox import SecretBox
 from core.sorting import Columns, sorted_by
-from tenants.agents import give_secret, lock_appliance, refusal_of
-from tenants.authority import Subject, authorities_pem, sign, signing_authority
-from tenants.events import add_event
-from tenants.fencing import OLD_CERTIFICATE, fence_appliance
+from tenants.entry.agents import give_secret, lock_appliance, refusal_of
+from tenants.entry.authority import Subject, authorities_pem, sign, signing_authority
+from tenants.entry.fencing import OLD_CERTIFICATE, fence_appliance
+from tenants.entry.roll import shut_out
+from tenants.entry.signing_requests import key_of_request
+from tenants.fleet.events import add_event
 from tenants.models import Appliance, ApplianceCertificate
 from tenants.permissions import Permission
-from tenants.roll import shut_out
 from tenants.scope import Scope
-from tenants.signing_requests import key_of_request
 
 CERTIFICATE_SORTS: Columns = {
     "issued_at": ApplianceCertificate.issued_at,

@@ -1,6 +1,6 @@
 """The removal of a closed tenant: everything is exported first, then deleted, samples included.
 
-An operator asks for it here; the scheduler works it, see `tenants.removal_work`.
+An operator asks for it here; the scheduler works it, see `tenants.customers.removal_work`.
 """
 
 from datetime import datetime
@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 from core.errors import ConflictError, InvalidInputError, NotFoundError
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
 from tenants.accounts import get_tenant
+from tenants.customers.removal_work import tell
 from tenants.models import RemovalState, TenantRemoval, TenantState
 from tenants.permissions import Permission
-from tenants.removal_work import tell
 from tenants.scope import Scope
 
 

@@ -10,8 +10,8 @@ from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFou
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate_rows
 from core.sorting import Columns, sorted_by
 from tenants.accounts import create_user, get_tenant
-from tenants.last_admin import keep_an_admin, keep_an_operator
 from tenants.models import APIToken, LoginSession, Membership, Role, Tenant, User
+from tenants.people.last_admin import keep_an_admin, keep_an_operator
 from tenants.permissions import Permission
 from tenants.scope import Scope
 

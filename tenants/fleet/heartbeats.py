@@ -11,11 +11,11 @@ from typing import Any
 from sqlalchemy import Row, select, update
 from sqlalchemy.orm import Session
 
-from tenants.agents import lock_appliance
-from tenants.events import EventKind, add_event
-from tenants.fencing import take_over
+from tenants.entry.agents import lock_appliance
+from tenants.entry.fencing import take_over
+from tenants.fleet.events import EventKind, add_event
+from tenants.fleet.news import Known, News, news_of, span_words
 from tenants.models import Appliance, ApplianceState, HealthState, class_told, gpus_told
-from tenants.news import Known, News, news_of, span_words
 
 
 def record_heartbeat(

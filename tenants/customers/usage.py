@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core.clock import to_ns
-from tenants.life import in_service
+from tenants.fleet.life import in_service
 from tenants.models import Appliance, Tenant, TenantUsage
 from timeseries.store import TENANT_TAG, Aggregate, RangeQuery, Series, Store
 from timeseries.store_url import parse_store_url

@@ -2,7 +2,8 @@
 
 Silence is counted on the portal's clock since the last heartbeat was received. It is not death:
 only a *lost* appliance's jobs may be placed anew, and when a large share of the fleet falls silent
-together the portal suspects itself and calls nobody lost (the *brake*; see `tenants.outages`).
+together the portal suspects itself and calls nobody lost (the *brake*; see
+`tenants.fleet.outages`).
 """
 
 from collections.abc import Sequence
@@ -12,11 +13,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from tenants.events import EventKind, add_event
-from tenants.life import in_service
+from tenants.fleet.events import EventKind, add_event
+from tenants.fleet.life import in_service
+from tenants.fleet.news import span_words
+from tenants.fleet.outages import Silence, hold_brake
 from tenants.models import Appliance, ApplianceState
-from tenants.news import span_words
-from tenants.outages import Silence, hold_brake
 
 _S = ApplianceState
 TRANSITIONS: dict[ApplianceState, frozenset[ApplianceState]] = {

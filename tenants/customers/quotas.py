@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError
 from tenants.accounts import get_tenant
-from tenants.life import in_service
+from tenants.fleet.life import in_service
 from tenants.models import Appliance, TenantQuota
 from tenants.permissions import Permission
 from tenants.scope import Scope

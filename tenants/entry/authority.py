@@ -19,8 +19,8 @@ from core.errors import UnavailableError
 from core.ids import new_id
 from core.leases import acquire_lease
 from core.secretbox import SecretBox
+from tenants.entry.signing_requests import PublicKey
 from tenants.models import ApplianceCertificate, CertificateAuthority
-from tenants.signing_requests import PublicKey
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
 # Clocks of appliances and proxies may be behind ours by so much.

@@ -19,9 +19,9 @@ from core.sorting import Columns, sorted_by
 from tenants.accounts import create_user, get_tenant
 from tenants.checks import normalise_email, refuse, role_faults
 from tenants.models import Invitation, Membership, Role, TenantState, User
+from tenants.people.signin import find_user
 from tenants.permissions import Permission
 from tenants.scope import Scope
-from tenants.signin import find_user
 
 INVITATION_SORTS: Columns = {
     "email": Invitation.email,

@@ -17,12 +17,12 @@ from sqlalchemy.orm import Session
 from core.errors import ConflictError, InvalidInputError, UnauthenticatedError
 from core.ids import hash_secret
 from core.secretbox import SecretBox
-from tenants.members import Member, get_user
 from tenants.models import RecoveryCode, User
-from tenants.passwords import verify_password
+from tenants.people.members import Member, get_user
+from tenants.people.passwords import verify_password
+from tenants.people.signin import record_of_person
 from tenants.permissions import Permission
 from tenants.scope import Scope
-from tenants.signin import record_of_person
 
 ISSUER = "Vedette"
 STEP_SECONDS = 30

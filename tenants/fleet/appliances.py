@@ -1,15 +1,16 @@
 """Appliances: all of it in one place for callers.
 
-How they join is in `tenants.enrolment`, what their heartbeats tell in `tenants.heartbeats`, how
-their silence is judged in `tenants.liveness`, lists in `tenants.appliance_list`, and what people do
-to them in `tenants.appliance_changes`.
+How they join is in `tenants.entry.enrolment`. Here beside it: what their heartbeats tell in
+`heartbeats`, how their silence is judged in `liveness`, lists in `appliance_list`, and what people
+do to them in `appliance_changes`.
 """
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
-from tenants.appliance_changes import (
+from tenants.entry.enrolment import authenticate_agent, create_enrolment_token, enrol_appliance
+from tenants.fleet.appliance_changes import (
     ApplianceChanges,
     change_appliance,
     drain_appliance,
@@ -21,10 +22,14 @@ from tenants.appliance_changes import (
     undrain_appliance,
     undrain_appliances,
 )
-from tenants.appliance_list import ApplianceFilter, FilterChoices, filter_choices, list_appliances
-from tenants.enrolment import authenticate_agent, create_enrolment_token, enrol_appliance
-from tenants.heartbeats import record_heartbeat
-from tenants.liveness import ApplianceChange, sweep_appliances
+from tenants.fleet.appliance_list import (
+    ApplianceFilter,
+    FilterChoices,
+    filter_choices,
+    list_appliances,
+)
+from tenants.fleet.heartbeats import record_heartbeat
+from tenants.fleet.liveness import ApplianceChange, sweep_appliances
 from tenants.models import Appliance
 from tenants.permissions import Permission
 from tenants.scope import Scope

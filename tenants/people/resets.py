@@ -11,10 +11,10 @@ from core.ids import hash_secret, new_secret
 from tenants.accounts import set_password
 from tenants.checks import refuse
 from tenants.models import PasswordReset, User
-from tenants.passwords import password_faults
-from tenants.sessions import end_all_sessions
-from tenants.signin import find_user, record_of_person
-from tenants.throttling import forgive_account
+from tenants.people.passwords import password_faults
+from tenants.people.sessions import end_all_sessions
+from tenants.people.signin import find_user, record_of_person
+from tenants.people.throttling import forgive_account
 
 RESET_PREFIX = "vdr"
 RESET_LIFETIME = timedelta(hours=1)

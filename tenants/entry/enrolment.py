@@ -1,7 +1,7 @@
 """How an appliance joins a tenant: a one-time token is traded for the agent's own identity.
 
-The tokens are made in `tenants.enrolment_tokens`, and what an agent proves later with who it is, is
-in `tenants.agents`; both are offered here too.
+The tokens are made in `tenants.entry.enrolment_tokens`, and what an agent proves later with who it
+is, is in `tenants.entry.agents`; both are offered here too.
 """
 
 import re
@@ -14,9 +14,10 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, UnauthenticatedError
 from core.ids import hash_secret, new_secret
-from tenants.agents import AGENT_PREFIX, authenticate_agent, give_secret, lock_appliance
-from tenants.certificates import revoke_identity
-from tenants.enrolment_tokens import (
+from tenants.customers.quotas import hold_place_for_appliance
+from tenants.entry.agents import AGENT_PREFIX, authenticate_agent, give_secret, lock_appliance
+from tenants.entry.certificates import revoke_identity
+from tenants.entry.enrolment_tokens import (
     ENROLMENT_PREFIX,
     MAX_NAME_LENGTH,
     MAX_USES,
@@ -24,11 +25,10 @@ from tenants.enrolment_tokens import (
     spend_token,
     text_faults,
 )
-from tenants.events import add_event
-from tenants.fencing import forget_instances
+from tenants.entry.fencing import forget_instances
+from tenants.entry.roll import shut_out
+from tenants.fleet.events import add_event
 from tenants.models import Appliance, ApplianceState, gpus_told
-from tenants.quotas import hold_place_for_appliance
-from tenants.roll import shut_out
 
 __all__ = [
     "AGENT_PREFIX",

@@ -13,15 +13,15 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
-from tenants.agents import lock_appliance
 from tenants.checks import refuse
-from tenants.enrolment import check_appliance_name
-from tenants.enrolment_tokens import text_faults
-from tenants.events import EventKind, add_event, by_whom
-from tenants.labels import label_faults
+from tenants.entry.agents import lock_appliance
+from tenants.entry.enrolment import check_appliance_name
+from tenants.entry.enrolment_tokens import text_faults
+from tenants.entry.roll import shut_out
+from tenants.fleet.events import EventKind, add_event, by_whom
+from tenants.fleet.labels import label_faults
 from tenants.models import Appliance, ApplianceState
 from tenants.permissions import Permission
-from tenants.roll import shut_out
 from tenants.scope import Scope
 
 _MOST_JOBS_NAMED = 5

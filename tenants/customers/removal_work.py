@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session, aliased
 
 from core.clock import Clock
 from core.db import Base, SessionFactory, transaction
-from tenants.archive import Archive, Stopped
 from tenants.audit import record
+from tenants.customers.archive import Archive, Stopped
 from tenants.models import (
     AuditEntry,
     AuditHead,

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, case, or_, select
 from sqlalchemy.orm import Session, defer
 
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
-from tenants.life import LifeState, in_service, life_is, life_rank
+from tenants.fleet.life import LifeState, in_service, life_is, life_rank
 from tenants.models import Appliance, ApplianceState, HealthState
 from tenants.permissions import Permission
 from tenants.scope import Scope

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, delete, func, or_, select
 from sqlalchemy.orm import Session
 
+from tenants.customers.usage import KEPT_DAYS
 from tenants.models import (
     APIToken,
     ApplianceCertificate,
@@ -22,8 +23,7 @@ from tenants.models import (
     TenantUsage,
     Throttle,
 )
-from tenants.throttling import is_forgotten
-from tenants.usage import KEPT_DAYS
+from tenants.people.throttling import is_forgotten
 
 BATCH = 5000
 _DAY = timedelta(days=1)

@@ -10,8 +10,8 @@ from core.ids import hash_secret
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
 from core.sorting import Columns, sorted_by
 from tenants.models import LoginSession, Tenant, User
+from tenants.people.support import visitor_on_visit
 from tenants.scope import Scope, memberships_in_force
-from tenants.support import visitor_on_visit
 
 SESSION_SORTS: Columns = {
     "last_seen_at": LoginSession.last_seen_at,

@@ -1,0 +1,1 @@
+"""What the operator does with tenants: quotas, use, clearing up, removal."""

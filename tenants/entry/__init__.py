@@ -1,0 +1,1 @@
+"""How appliances join and prove who they are: enrolment, certificates, the roll of agents."""

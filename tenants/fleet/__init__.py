@@ -1,0 +1,1 @@
+"""Appliances: lists, life, changes, and what happened to them."""
