@@ -46,6 +46,7 @@ ROLL_UP_SECONDS = 60.0
 RETENTION_SECONDS = 3600.0
 REMOVAL_SECONDS = 5.0
 USAGE_SECONDS = 900.0
+SECOND_USAGE_SECONDS = 90.0
 PRUNING_SECONDS = 600.0
 OUTAGE_SECONDS = 15.0
 
@@ -81,6 +82,9 @@ class Scheduler:
         for loop, seconds in self._loops(self._cloud.settings):
             self._scheduler.add_job(self._run, "interval", args=(loop,), seconds=seconds)
         self._scheduler.add_job(self._run, args=(self.measure_usage,))
+        # A new portal has its first samples by then: a quarter of an hour of zeros would be long.
+        soon = utc_now() + timedelta(seconds=SECOND_USAGE_SECONDS)
+        self._scheduler.add_job(self._run, "date", run_date=soon, args=(self.measure_usage,))
         self._scheduler.start()
 
     def stop(self) -> None:

@@ -21,7 +21,7 @@ from tests.unit.portal.world import World, make_world
 # Not for tenants' users at all: the role is refused before the object is looked for.
 ROLE_FIRST = {
     "Tenants.suspend", "Tenants.activate", "Tenants.close", "Tenants.set_quotas",
-    "tenants.switch", "tenants.customers.quotas", "tenants.customers.removal", "support.visit",
+    "tenants.switch", "tenants.quotas", "tenants.removal", "support.visit",
     "console.export", "console.discard",
     "housekeeping.retry_message", "housekeeping.discard_message",
     "Platform.show_removal", "Platform.export", "Platform.discard_file",
