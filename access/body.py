@@ -1,6 +1,5 @@
 """Request bodies: read with a bound, unpacked with a bound, decoded with every fault named."""
 
-import zlib
 from collections.abc import Mapping
 from functools import partial
 from typing import TypeVar
@@ -8,6 +7,7 @@ from typing import TypeVar
 import msgspec
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
+from isal import isal_zlib
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 # Above this, unpacking and parsing leave the event loop for a thread.
 THREAD_ABOVE_BYTES = 32 * 1024
 _PLAIN, _GZIPPED = frozenset({b"", b"identity"}), frozenset({b"gzip", b"x-gzip"})
-_GZIP = 16 + zlib.MAX_WBITS
+_GZIP = 16 + isal_zlib.MAX_WBITS
 _ONE_AT_A_TIME: RunVar[CapacityLimiter] = RunVar("one_at_a_time")
 
 
@@ -103,10 +103,10 @@ def gunzip(packed: bytes, *, max_bytes: int) -> bytes:
     rest = packed
     # One body may hold several gzip members, one behind the other.
     while rest:
-        member = zlib.decompressobj(_GZIP)
+        member = isal_zlib.decompressobj(_GZIP)
         try:
             unpacked += member.decompress(rest, max_bytes + 1 - len(unpacked))
-        except zlib.error as error:
+        except isal_zlib.IsalError as error:
             raise BadRequestError(f"The body is not gzip: {error}.", code="bad_gzip") from error
         if len(unpacked) > max_bytes:
             raise _too_large(max_bytes)

@@ -17,8 +17,8 @@ from access.faults import Outcome
 
 MAX_POST_BYTES = 32 * 1024
 MAX_TOGETHER_BYTES = 512 * 1024
-# One is being written while the next one is read.
-MAX_ON_THEIR_WAY = 2
+# What a group costs beside its posts is dear: while one is written, the next one gathers.
+MAX_ON_THEIR_WAY = 1
 # A string may hold newlines, and the others are what the parser takes line by line.
 _COMMON = bytes(set(range(256)) - set(b'"#\r\t\0\x01\x02\x03'))
 _ESCAPES = (b"\\ ", b"\\,", b"\\=")

@@ -24,9 +24,9 @@ _SEALED = {
     "enable_external_access": "false",
     "python_enable_replacements": "false",
 }
-# The larger the log may grow, the fewer row groups are written more than once; to read 64 MiB of it
-# after a crash takes a second.
-_TUNED = {"checkpoint_threshold": "64MiB"}
+# The larger the log may grow, the fewer row groups are written more than once, and the longer it
+# takes to read it after a crash: seconds at this size.
+_TUNED = {"checkpoint_threshold": "128MiB"}
 _LOCK_HOLDER = re.compile(r"\(PID (\d+)\)")
 _INVALIDATED = "invalidated"
 

@@ -22,7 +22,8 @@ from timeseries.store import RejectedPoint, StoreUnavailableError
 from timeseries.write_queue import Chore, Linger, Submission, WriteQueue
 
 MAX_GROUP_POINTS = 50_000
-LINGER = Linger(gap_seconds=0.005, max_seconds=0.1)
+# A large body takes the parser tens of milliseconds: so long the next one is waited for.
+LINGER = Linger(gap_seconds=0.05, max_seconds=0.2)
 # From so many points on, a commit into the tables costs less than to stage them first.
 UNSTAGED_POINTS = 4_000
 MAX_STAGED_POINTS = 50_000
