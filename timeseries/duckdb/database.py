@@ -25,7 +25,7 @@ _SEALED = {
     "python_enable_replacements": "false",
 }
 # The larger the log may grow, the fewer row groups are written more than once, and the longer it
-# takes to read it after a crash: seconds at this size.
+# takes to read it after a crash.
 _TUNED = {"checkpoint_threshold": "128MiB"}
 _LOCK_HOLDER = re.compile(r"\(PID (\d+)\)")
 _INVALIDATED = "invalidated"
