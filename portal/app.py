@@ -10,12 +10,14 @@ from core.secretbox import SecretBox
 from core.settings import ServerSettings, secret_key
 from dash_app.app import create_dashboards
 from dash_app.minute import MinuteCache
+from portal.answering.errors import install_error_handlers
+from portal.answering.ratelimits import install_address_limit, install_user_limit
+from portal.answering.security import allow_inline_scripts, install_security, session_cookie_name
 from portal.api.registry import install_api
-from portal.auth import install_lock
 from portal.context import Portal, current_scope, install
-from portal.display import install_display
-from portal.errors import install_error_handlers
-from portal.oidc import install_oidc
+from portal.door.auth import install_lock
+from portal.door.oidc import install_oidc
+from portal.door.visits import install_visits
 from portal.pages import (
     alerts,
     appliance_bulk,
@@ -44,10 +46,8 @@ from portal.pages import (
 from portal.pages import (
     settings as settings_pages,
 )
-from portal.ratelimits import install_address_limit, install_user_limit
-from portal.security import allow_inline_scripts, install_security, session_cookie_name
 from portal.shell import render_shell
-from portal.visits import install_visits
+from portal.showing.display import install_display
 from timeseries.store import Store
 
 PAGES = (

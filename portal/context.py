@@ -14,8 +14,8 @@ from core.errors import UnauthenticatedError
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from dash_app.minute import MinuteCache
-from portal.actors import actor_of
-from portal.etags import check_before_change
+from portal.answering.etags import check_before_change
+from portal.door.actors import actor_of
 from tenants.audit import set_actor
 from tenants.models import User
 from tenants.scope import Scope

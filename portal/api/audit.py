@@ -9,8 +9,8 @@ from marshmallow import Schema, fields, post_load, validate
 from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from portal.api.blueprint import resource
 from portal.api.schemas import StrictSchema, instant
-from portal.audit_files import audit_file
 from portal.context import current_scope, database
+from portal.showing.audit_files import audit_file
 from tenants.auditing.export import AuditFormat
 from tenants.auditing.log import REACH, AuditQuery, list_entries
 from tenants.permissions import Permission

@@ -16,12 +16,12 @@ from flask_smorest import Api, Blueprint
 from marshmallow import Schema
 from werkzeug.exceptions import UnsupportedMediaType
 
+from portal.answering.etags import answering_etag, heeding_if_match
+from portal.answering.idempotency import idempotent
 from portal.api.examples import example_of
 from portal.api.needs import Need, Own, described, require
 from portal.api.route import Route
 from portal.api.schemas import ErrorSchema
-from portal.etags import answering_etag, heeding_if_match
-from portal.idempotency import idempotent
 from tenants.permissions import Permission
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,7 +31,7 @@ _PARAMETERS = "header_parameters"
 
 
 class VedetteAPI(Api):  # type: ignore[misc] # flask-smorest ships no types
-    """The API whose errors are answered by `portal.errors`, as those of the pages are."""
+    """The API whose errors are answered by `portal.answering.errors`, as those of the pages are."""
 
     ERROR_SCHEMA = ErrorSchema
 

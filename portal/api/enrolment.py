@@ -11,7 +11,7 @@ from portal.api.blueprint import resource
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
 from portal.api.sorting import sort_field
 from portal.context import current_scope, database, now
-from portal.enrolment import enrol_command
+from portal.showing.enrolment import enrol_command
 from tenants.entry.enrolment_tokens import (
     ENROLMENT_TOKEN_SORTS,
     MAX_USES,

@@ -21,8 +21,8 @@ from portal.api.blueprint import resource
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, whole_list
 from portal.api.sorting import sort_field
 from portal.context import current_scope, database, now, portal
-from portal.logtext import LogText, raw_log, text_page
-from portal.usage import JobUsage, job_usage
+from portal.showing.logtext import LogText, raw_log, text_page
+from portal.showing.usage import JobUsage, job_usage
 from tenants.permissions import Permission
 
 jobs = resource("Jobs", "/jobs", "Container jobs.", changes=Permission.SUBMIT_JOBS)

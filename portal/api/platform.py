@@ -15,8 +15,8 @@ from jobqueue.cleaning import delete_ended
 from portal.api.blueprint import resource
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, whole_list
 from portal.context import current_scope, current_user, database, now, portal
-from portal.platform import figures
-from portal.upkeep import JOBS_KEPT_DAYS, Upkeep, ended_before, upkeep
+from portal.showing.platform import figures
+from portal.showing.upkeep import JOBS_KEPT_DAYS, Upkeep, ended_before, upkeep
 from tenants.customers.removal import (
     discard_export,
     export_file,

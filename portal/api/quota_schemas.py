@@ -5,7 +5,7 @@ from typing import Any
 from marshmallow import Schema, fields, validate
 
 from portal.api.schemas import StrictSchema, instant
-from portal.platform import TenantUse
+from portal.showing.platform import TenantUse
 from tenants.customers.quotas import MAX_BYTES, MAX_COUNT
 
 

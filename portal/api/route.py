@@ -4,8 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from portal.answering.idempotency import KEPT, KEY_HEADER, MAX_KEY_LENGTH
 from portal.api.needs import Need
-from portal.idempotency import KEPT, KEY_HEADER, MAX_KEY_LENGTH
 
 IDEMPOTENCY_PARAMETER: dict[str, Any] = {
     "in": "header",

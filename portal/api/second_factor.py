@@ -9,9 +9,9 @@ from portal.api.blueprint import resource
 from portal.api.needs import Own
 from portal.api.schemas import StrictSchema, instant
 from portal.context import database, now, portal
+from portal.door.second_factor import own_account
+from portal.door.tries import counted_try
 from portal.forms.second_factor import MAX_CODE_LENGTH
-from portal.second_factor import own_account
-from portal.tries import counted_try
 from tenants.models import User
 from tenants.people.second_factor import (
     Setup,

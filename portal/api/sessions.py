@@ -10,7 +10,7 @@ from portal.api.needs import Own
 from portal.api.schemas import PageQuery, envelope, instant, page_of
 from portal.api.sorting import sort_field
 from portal.context import current_scope, current_user, current_visitor, database, now
-from portal.devices import device_name
+from portal.door.devices import device_name
 from tenants.models import LoginSession
 from tenants.people.sessions import SESSION_SORTS, end_all_sessions, end_one_session, list_sessions
 from tenants.people.signin import record_of_person

@@ -11,7 +11,7 @@ from portal.api.quota_schemas import QuotaSchema, TenantUseSchema, shaped_use
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
 from portal.api.sorting import sort_field
 from portal.context import current_scope, database, now
-from portal.platform import tenant_use
+from portal.showing.platform import tenant_use
 from tenants.accounts import (
     TENANT_SORTS,
     TenantCounts,

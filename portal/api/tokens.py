@@ -11,9 +11,9 @@ from portal.api.needs import Own
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
 from portal.api.sorting import sort_field
 from portal.api.users import UserSchema
-from portal.auth import session_secret
 from portal.context import current_scope, current_user, current_visitor, database, now
-from portal.tries import counted_try
+from portal.door.auth import session_secret
+from portal.door.tries import counted_try
 from tenants.accounts import change_password
 from tenants.models import APIToken
 from tenants.people.members import Member, member_of

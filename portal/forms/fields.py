@@ -6,7 +6,7 @@ from typing import Any
 
 from wtforms import Field, StringField, TextAreaField, widgets
 
-from portal.quantities import format_duration, format_size, parse_duration, parse_size
+from portal.showing.quantities import format_duration, format_size, parse_duration, parse_size
 
 
 class _ParsedField(StringField):  # type: ignore[misc] # WTForms ships no types

@@ -10,9 +10,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError, NotFoundError
-from portal.appliances import address_of
 from portal.context import current_scope, database, now
 from portal.forms.appliances import BulkForm
+from portal.showing.appliances import address_of
 from tenants.fleet.appliances import drain_appliances, label_appliances, undrain_appliances
 from tenants.fleet.outages import present_outage, release_brake
 from tenants.models import Appliance, FleetOutage

@@ -14,7 +14,10 @@ from jobqueue.retirement import retire as retire_idle
 from jobqueue.service import gpu_holders, list_jobs
 from jobqueue.snapshot import read_health
 from jobqueue.states import JobState
-from portal.appliances import (
+from portal.context import current_scope, database, now
+from portal.forms.appliances import ApplianceForm
+from portal.pages.paging import PAGE_SIZE, chosen, page_number
+from portal.showing.appliances import (
     address_of,
     chosen_filter,
     chosen_sort,
@@ -22,11 +25,8 @@ from portal.appliances import (
     live_address,
     narrowings,
 )
-from portal.context import current_scope, database, now
-from portal.forms.appliances import ApplianceForm
-from portal.health import finding_rows, gpu_states, gpu_tiers
-from portal.inventory import hardware_of, line_speed
-from portal.pages.paging import PAGE_SIZE, chosen, page_number
+from portal.showing.health import finding_rows, gpu_states, gpu_tiers
+from portal.showing.inventory import hardware_of, line_speed
 from tenants.entry.certificates import newest_certificate, state_of
 from tenants.fleet.appliances import (
     ApplianceChanges,

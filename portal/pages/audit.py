@@ -7,10 +7,10 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy import select
 
 from core.errors import InvalidInputError
-from portal.audit_files import audit_file, chain_names
-from portal.audit_text import differences
 from portal.context import current_scope, database
 from portal.pages.paging import PAGE_SIZE, chosen
+from portal.showing.audit_files import audit_file, chain_names
+from portal.showing.audit_text import differences
 from tenants.auditing.export import AuditFormat
 from tenants.auditing.log import EVERY_CHAIN, REACH, AuditQuery, chain_for, list_entries
 from tenants.models import PLATFORM_CHAIN, Tenant

@@ -7,7 +7,7 @@ from core.errors import ConflictError
 from dash_app.routes import platform_path
 from portal.context import current_scope, database, now, portal
 from portal.pages.paging import PAGE_SIZE, page_number
-from portal.platform import figures
+from portal.showing.platform import figures
 from tenants.customers.removal import discard_export, export_file, list_removals
 
 pages = Blueprint("console", __name__)

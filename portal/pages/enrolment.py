@@ -7,9 +7,9 @@ from flask.typing import ResponseReturnValue
 
 from core.errors import InvalidInputError
 from portal.context import current_scope, database, now
-from portal.enrolment import enrol_command, install_command
 from portal.forms.appliances import EnrolmentForm
 from portal.pages.paging import PAGE_SIZE, page_number
+from portal.showing.enrolment import enrol_command, install_command
 from tenants.entry.enrolment_tokens import (
     create_enrolment_token,
     create_token_for_appliance,

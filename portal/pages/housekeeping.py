@@ -9,7 +9,7 @@ from core.errors import ConflictError
 from jobqueue.cleaning import delete_ended
 from portal.context import current_scope, database, now, portal
 from portal.pages.paging import page_number
-from portal.upkeep import JOBS_KEPT_DAYS, ended_before, upkeep
+from portal.showing.upkeep import JOBS_KEPT_DAYS, ended_before, upkeep
 
 pages = Blueprint("housekeeping", __name__)
 

@@ -14,9 +14,9 @@ from core.errors import (
     VedetteError,
 )
 from core.settings import secret_key
-from portal.actors import actor_of, signing_in
-from portal.auth import check_password, enter, safe_next
 from portal.context import current_scope, database, now, portal, visitor
+from portal.door.actors import actor_of, signing_in
+from portal.door.auth import check_password, enter, safe_next
 from portal.forms.accounts import InvitationForm, KnownPersonForm, NewPersonForm
 from portal.inviting import Outcome, place_of, send_invitation
 from portal.pages.paging import PAGE_SIZE, page_number

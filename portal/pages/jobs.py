@@ -10,9 +10,9 @@ from jobqueue.service import get_job, job_counts, job_events, list_jobs, stop_jo
 from jobqueue.states import JobState
 from portal.context import current_scope, database, now
 from portal.forms.jobs import RENAMED, JobForm
-from portal.health import troubles
 from portal.pages.paging import PAGE_SIZE, chosen, page_number, search_text
-from portal.placement import gpu_names, stepper
+from portal.showing.health import troubles
+from portal.showing.placement import gpu_names, stepper
 from tenants.fleet.appliances import appliance_names, list_appliances
 from tenants.permissions import Permission
 from tenants.scope import Scope

@@ -10,10 +10,10 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from core.errors import NotFoundError, UnauthenticatedError, VedetteError
-from portal.auth import enter, safe_next
-from portal.claims import RefusedIdentityError
 from portal.context import database, now, portal
-from portal.oidc import CALLBACK_PATH, Provider, provider
+from portal.door.auth import enter, safe_next
+from portal.door.claims import RefusedIdentityError
+from portal.door.oidc import CALLBACK_PATH, Provider, provider
 from tenants.audit import Actor, record, set_actor
 from tenants.models import User
 from tenants.models.people import EMAIL_LENGTH

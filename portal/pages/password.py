@@ -8,8 +8,8 @@ from flask.typing import ResponseReturnValue
 from core.db import transaction
 from core.errors import InvalidInputError, NotFoundError
 from core.settings import secret_key
-from portal.actors import actor_of, signing_in
 from portal.context import Portal, database, now, portal, visitor
+from portal.door.actors import actor_of, signing_in
 from portal.forms.accounts import ForgottenForm, NewPasswordForm
 from portal.mail import Letter, can_send, send_or_log
 from tenants.audit import Actor, set_actor

@@ -19,10 +19,10 @@ from alerting.service import (
     update_rule,
 )
 from core.errors import VedetteError
-from portal.catalogue import metric_names, tag_names
 from portal.context import current_scope, database, now, portal, public_url
 from portal.forms.rules import RENAMED, RuleForm, values_of
 from portal.pages.paging import PAGE_SIZE, page_number
+from portal.showing.catalogue import metric_names, tag_names
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
 

@@ -12,11 +12,11 @@ from core.errors import (
     NotFoundError,
     UnauthenticatedError,
 )
-from portal.auth import open_session, safe_next
 from portal.context import current_scope, database, now, portal, visitor
+from portal.door.auth import open_session, safe_next
+from portal.door.second_factor import own_account, take_code, waiting
+from portal.door.tries import counted_try
 from portal.forms.second_factor import CodeForm, CodeProofForm, ProofForm
-from portal.second_factor import own_account, take_code, waiting
-from portal.tries import counted_try
 from tenants.models import User
 from tenants.people.second_factor import (
     Setup,

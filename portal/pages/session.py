@@ -4,8 +4,8 @@ from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
 from core.errors import ForbiddenError, UnauthenticatedError
-from portal.auth import safe_next, sign_in, sign_out
 from portal.context import current_visitor, database, now, visitor
+from portal.door.auth import safe_next, sign_in, sign_out
 from portal.forms.accounts import LoginForm
 from tenants.people.sessions import switch_tenant
 from tenants.people.throttling import TooManyTriesError

@@ -5,12 +5,12 @@ from flask import session as flask_session
 from flask.typing import ResponseReturnValue
 
 from core.errors import InvalidInputError
-from portal.auth import session_secret
 from portal.context import current_scope, current_user, current_visitor, database, now, portal
-from portal.devices import device_name
+from portal.door.auth import session_secret
+from portal.door.devices import device_name
+from portal.door.tries import counted_try
 from portal.forms.accounts import PASSWORD_HELP, PasswordForm, TokenForm
 from portal.pages.paging import PAGE_SIZE, page_number
-from portal.tries import counted_try
 from tenants.accounts import change_password
 from tenants.people.sessions import end_all_sessions, end_one_session, list_sessions
 from tenants.people.signin import record_of_person

@@ -14,7 +14,7 @@ from portal.forms.tenants import NewTenantForm, QuotaForm, RemovalForm
 from portal.inviting import send_invitation
 from portal.pages.invitations import invite_by_form, show_outcome
 from portal.pages.paging import PAGE_SIZE, chosen, page_number, search_text
-from portal.platform import tenant_use
+from portal.showing.platform import tenant_use
 from tenants.accounts import (
     create_tenant,
     get_tenant,

@@ -4,7 +4,7 @@ from flask import Blueprint, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 
 from portal.context import current_scope, database
-from portal.platform import tenant_use
+from portal.showing.platform import tenant_use
 from tenants.accounts import get_tenant
 from tenants.permissions import Permission
 

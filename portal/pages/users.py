@@ -5,8 +5,8 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError
-from portal.auth import safe_next
 from portal.context import current_scope, database, now
+from portal.door.auth import safe_next
 from portal.forms.accounts import InvitationForm, OperatorInvitationForm, RoleForm
 from portal.pages.invitations import invite_by_form
 from portal.pages.paging import PAGE_SIZE, page_number

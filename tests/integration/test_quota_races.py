@@ -17,7 +17,7 @@ from jobqueue.cleaning import delete_ended, job_upkeep
 from jobqueue.models import Job
 from jobqueue.requests import JobRequest
 from jobqueue.service import submit_job
-from portal.upkeep import database_bytes
+from portal.showing.upkeep import database_bytes
 from tenants.accounts import set_tenant_state
 from tenants.audit import Actor, acting
 from tenants.customers.pruning import prune

@@ -7,7 +7,7 @@ from werkzeug.routing import Rule as Route
 from core.db import SessionFactory
 from portal.api.needs import Need, Own
 from portal.api.registry import RESOURCES
-from portal.auth import PUBLIC_ENDPOINTS
+from portal.door.auth import PUBLIC_ENDPOINTS
 from tenants.models import User
 from tenants.people.tokens import TokenLimits, create_api_token, scopes_for
 from tenants.permissions import PERMISSIONS, TOKEN_SCOPES, Permission

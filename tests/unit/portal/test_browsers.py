@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from portal.devices import device_name
+from portal.door.devices import device_name
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser, SignIn
 

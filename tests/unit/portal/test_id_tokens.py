@@ -12,8 +12,8 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from core.errors import UnavailableError
 from core.settings import ServerSettings
-from portal.claims import RefusedIdentityError
-from portal.oidc import Provider
+from portal.door.claims import RefusedIdentityError
+from portal.door.oidc import Provider
 from tenants.people.oidc import Identity
 from tests.cast import NOON, FrozenClock
 from tests.fixtures.puppet_provider import Claims, PuppetProvider, puppet_provider

@@ -9,7 +9,7 @@ from collector.inventory import simulated_inventory
 from core.db import SessionFactory
 from jobqueue.executors.wire import DiskInfo, GPUInfo, GPUPath, Inventory, NICInfo, NVLinkInfo
 from plugins.simulation.config import SimulationConfig
-from portal.inventory import NONE, TIMES, hardware_of, line_speed, path_matrix
+from portal.showing.inventory import NONE, TIMES, hardware_of, line_speed, path_matrix
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock, make_appliance
 from tests.unit.portal.conftest import Browser

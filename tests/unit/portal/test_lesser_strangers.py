@@ -15,7 +15,7 @@ from sqlalchemy import Table, select
 
 from core.db import Base, SessionFactory
 from core.ids import hash_secret
-from portal.auth import PUBLIC_ENDPOINTS
+from portal.door.auth import PUBLIC_ENDPOINTS
 from tenants.models import APIToken, Membership, Role, User
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser, SignIn

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portal.logtext import whole_characters
-from portal.quantities import format_duration, format_size, parse_duration, parse_size
+from portal.showing.logtext import whole_characters
+from portal.showing.quantities import format_duration, format_size, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from flask import Flask
 
 from core.db import SessionFactory
 from core.settings import ServerSettings
+from portal.answering.ratelimits import BURST_SECONDS, MAX_BUCKETS, RateLimit
 from portal.app import create_portal
-from portal.ratelimits import BURST_SECONDS, MAX_BUCKETS, RateLimit
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser, MakeToken
 from timeseries.store import Store

@@ -9,7 +9,7 @@ from flask import Flask
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from portal.app import MAX_BODY_BYTES, MAX_FORM_FIELD_BYTES, MAX_FORM_PARTS, create_portal
-from portal.auth import safe_next
+from portal.door.auth import safe_next
 from tests.cast import PASSWORD, Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
 from timeseries.store import Store

@@ -3,7 +3,7 @@
 import pytest
 from flask import Flask
 
-from portal.auth import safe_next
+from portal.door.auth import safe_next
 from tests.cast import PASSWORD, Cast, FrozenClock
 from tests.unit.portal.conftest import Browser, MakeToken, SignIn
 

@@ -11,7 +11,7 @@ from flask import Flask
 
 from core.db import SessionFactory
 from core.ids import new_id
-from portal.auth import PUBLIC_ENDPOINTS
+from portal.door.auth import PUBLIC_ENDPOINTS
 from tenants.people.tokens import list_api_tokens, revoke_api_token
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.portal.conftest import Browser, MakeToken

@@ -8,8 +8,8 @@ from urllib.parse import urlencode
 from flask import request, url_for
 
 from core.paging import Page
-from portal.display import page_url
 from portal.pages.paging import chosen, search_text
+from portal.showing.display import page_url
 from tenants.fleet.appliance_list import SORTS, UNKNOWN, ApplianceFilter, Health
 from tenants.fleet.events import EventKind
 from tenants.fleet.life import LifeState

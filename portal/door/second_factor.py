@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from flask import request, session
 
 from core.errors import ForbiddenError, UnauthenticatedError
-from portal.actors import signing_in
 from portal.context import current_visitor, database, now, portal
-from portal.tries import counted_try
+from portal.door.actors import signing_in
+from portal.door.tries import counted_try
 from tenants.audit import set_actor
 from tenants.models import User
 from tenants.people.second_factor import check_code, is_on

@@ -12,7 +12,7 @@ from alerting.states import AlertState, NotificationState, Severity
 from core.units import format_value
 from jobqueue.states import JobState, Reason
 from portal.context import now, visitor
-from portal.quantities import format_duration
+from portal.showing.quantities import format_duration
 from tenants.entry.certificates import CertificateState
 from tenants.fleet.life import LifeState
 from tenants.models import ApplianceState, HealthState, Role, TenantState

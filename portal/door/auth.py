@@ -13,11 +13,11 @@ from flask_wtf.csrf import CSRFProtect
 from werkzeug.datastructures import Authorization
 
 from core.errors import ForbiddenError, UnauthenticatedError
-from portal.actors import signing_in
+from portal.answering.errors import wants_json
 from portal.context import database, now, portal, visitor
-from portal.errors import wants_json
-from portal.second_factor import require_code_of_header, wait_for_code
-from portal.tries import counted_try
+from portal.door.actors import signing_in
+from portal.door.second_factor import require_code_of_header, wait_for_code
+from portal.door.tries import counted_try
 from tenants.audit import record, set_actor
 from tenants.models import User
 from tenants.people.second_factor import is_on

@@ -14,8 +14,8 @@ from threading import Lock
 from flask import Flask, request
 
 from core.errors import OverloadedError
+from portal.answering.security import DASH_FILES
 from portal.context import portal, visitor
-from portal.security import DASH_FILES
 
 BURST_SECONDS = 10.0
 # Beyond this many, the bucket that was asked for longest ago is forgotten.

@@ -26,8 +26,8 @@ from requests.exceptions import InvalidJSONError
 from core.clock import Clock
 from core.errors import ConfigurationError, UnavailableError
 from core.settings import ServerSettings
-from portal.claims import RefusedIdentityError, identity_of
 from portal.context import Portal
+from portal.door.claims import RefusedIdentityError, identity_of
 from tenants.people.group_roles import GroupRoles
 from tenants.people.oidc import Identity
 

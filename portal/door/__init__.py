@@ -1,0 +1,1 @@
+"""Who is asking: sign-in, second factor, identity providers, support visits."""

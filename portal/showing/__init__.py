@@ -1,0 +1,1 @@
+"""What pages and resources say: figures, states and sizes as people read them."""
