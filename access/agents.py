@@ -65,12 +65,14 @@ class AgentEndpoints:
 
     async def enroll(self, request: Request) -> Response:
         """Trade an enrolment token for an identity."""
+        refusals, now = self._authenticator.refusals, self._clock()
+        refusals.check(request.scope)
         asked = await read_struct(request, EnrolRequest, max_bytes=MAX_JSON_BYTES)
-        now = self._clock()
-        appliance, secret, issued = await self._database.run(
-            lambda session: _enrol(session, self._issuer, asked, now=now),
-            actor=agent_actor(request, asked.name),
-        )
+        with refusals.counted(request.scope):
+            appliance, secret, issued = await self._database.run(
+                lambda session: _enrol(session, self._issuer, asked, now=now),
+                actor=agent_actor(request, asked.name),
+            )
         reply = EnrolReply(
             appliance_id=appliance.id,
             tenant_id=appliance.tenant_id,
@@ -81,15 +83,16 @@ class AgentEndpoints:
 
     async def certificate(self, request: Request) -> Response:
         """Trade the present certificate, or the secret, for a new certificate."""
-        agent = await self._authenticator.agent(request, may_lack_certificate=True)
+        agent, is_by_secret = await self._authenticator.renewing_agent(request)
         asked = await read_struct(request, RenewalRequest, max_bytes=MAX_JSON_BYTES)
         now = self._clock()
         issued = await self._database.run(
             lambda session: renew_certificate(
-                session, self._issuer, agent.appliance_id, csr=asked.csr, now=now
+                session, self._issuer, agent.appliance_id,
+                csr=asked.csr, is_by_secret=is_by_secret, now=now,
             ),
             actor=agent_actor(request, agent.name),
-        )
+        )  # fmt: skip
         return _json(self._wire(issued))
 
     async def heartbeat(self, request: Request) -> Response:

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from access.agents import AgentEndpoints
 from access.auth import Authenticator
+from access.authority import AuthorityEndpoint
 from access.collectd import CollectdEndpoint
 from access.database import Database
 from access.errors import HANDLERS
@@ -18,6 +19,7 @@ from access.hot import Hot
 from access.influx_v1 import InfluxV1Endpoints
 from access.longpoll import GenerationWatch, generation_reader
 from access.quotas import QuotaKeeper
+from access.refusals import Refusals
 from access.transfer import TransferEndpoints
 from access.write import WriteEndpoint
 from core.clock import Clock, utc_now
@@ -65,6 +67,7 @@ def create_access_app(
         clock=clock,
         proxy_secret=settings.proxy_secret,
         needs_certificate=settings.require_client_certificate,
+        refusals=Refusals(settings.refusals_per_second_per_address),
     )
     watch = GenerationWatch(generation_reader(database))
     quotas = QuotaKeeper(database, clock=clock)
@@ -89,6 +92,7 @@ def create_access_app(
         Route("/ping", v1.ping, methods=["GET"]),
         Route("/query", v1.query, methods=["GET", "POST"]),
         Route("/collectd", collectd.write, methods=["POST"]),
+        Route("/agent/v1/authority", AuthorityEndpoint(settings).show, methods=["GET"]),
         *_agent_routes(authenticator, agents),
     ]
     return AccessApp(routes, posts={"/api/v2/write": Hot(write.write)}, watch=watch)

@@ -14,12 +14,13 @@ from starlette.types import Scope
 
 from access.database import Database
 from access.identity import CertificateReader, Headers
+from access.refusals import Refusals
 from access.roll import REMEMBER_FOR, Agent, Holder, RollKeeper
 from core.clock import Clock
 from core.errors import UnauthenticatedError
 from core.ids import hash_secret
+from tenants.entry.admission import admit_certificate
 from tenants.entry.agents import authenticate_agent
-from tenants.entry.certificates import admit_certificate
 from tenants.models import Appliance
 
 __all__ = ["REMEMBER_FOR", "Agent", "Authenticator"]
@@ -35,6 +36,7 @@ class Authenticator:
         clock: the time.
         proxy_secret: by which the proxy in front is known.
         needs_certificate: whether a secret alone is not enough.
+        refusals: how many an address may get.
     """
 
     def __init__(
@@ -44,27 +46,35 @@ class Authenticator:
         clock: Clock,
         proxy_secret: str = "",
         needs_certificate: bool = False,
+        refusals: Refusals | None = None,
     ) -> None:
+        self.refusals = refusals or Refusals(0.0)
         self._database = database
         self._clock = clock
         self._certificates = CertificateReader(proxy_secret)
         self._needs_certificate = needs_certificate
         self._roll = RollKeeper(database, clock=clock)
 
-    async def agent(self, request: Request, *, may_lack_certificate: bool = False) -> Agent:
-        """Return who sent the request.
-
-        Args:
-            request: with a certificate, a secret or both.
-            may_lack_certificate: whether the secret is enough here in any case.
+    async def agent(self, request: Request) -> Agent:
+        """Return who sent the request, with a certificate, a secret or both.
 
         Raises:
             UnauthenticatedError: no proof, or one that is unknown, revoked or another's.
         """
-        headers = headers_of(request.scope)
-        if may_lack_certificate and self._certificates.fingerprint(request.scope, headers) is None:
-            return await self._agent(_token(request.headers.get("Authorization", "")))
-        return await self.agent_of_headers(request.scope, headers)
+        return await self.agent_of_headers(request.scope, headers_of(request.scope))
+
+    async def renewing_agent(self, request: Request) -> tuple[Agent, bool]:
+        """Return who asks for a certificate, and whether by the secret where that is not enough.
+
+        Raises:
+            UnauthenticatedError: no proof, or one that is unknown, revoked or another's.
+        """
+        scope, headers = request.scope, headers_of(request.scope)
+        with self.refusals.counted(scope):
+            if self._certificates.fingerprint(scope, headers) is None:
+                secret = _token(request.headers.get("Authorization", ""))
+                return await self._agent(scope, secret), self._needs_certificate
+        return await self.agent_of_headers(scope, headers), False
 
     async def agent_of_headers(self, scope: Scope, headers: Headers) -> Agent:
         """Return who sent a request with these headers.
@@ -73,10 +83,14 @@ class Authenticator:
             UnauthenticatedError: no proof, or one that is unknown, revoked or another's.
         """
         authorization = headers.get(b"authorization", b"").decode("latin-1")
-        fingerprint = self._certificates.fingerprint(scope, headers)
-        if fingerprint is not None and not authorization:
-            return await self._holder(fingerprint)
-        return await self._proved(_token(authorization), fingerprint)
+        try:  # and no context manager: nearly every request of the door comes through here
+            fingerprint = self._certificates.fingerprint(scope, headers)
+            if fingerprint is not None and not authorization:
+                return await self._holder(fingerprint)
+            return await self._proved(scope, _token(authorization), fingerprint)
+        except UnauthenticatedError as refusal:
+            self.refusals.count(scope, refusal)
+            raise
 
     async def agent_of_influx_v1(self, request: Request) -> Agent:
         """Return who sent a request in the manner of InfluxDB 1.
@@ -84,21 +98,22 @@ class Authenticator:
         Raises:
             UnauthenticatedError: no proof, or one that is unknown, revoked or another's.
         """
-        headers = headers_of(request.scope)
-        fingerprint = self._certificates.fingerprint(request.scope, headers)
+        scope = request.scope
         has_secret = "Authorization" in request.headers or "p" in request.query_params
-        if fingerprint is not None and not has_secret:
-            return await self._holder(fingerprint)
-        return await self._proved(_password(request), fingerprint)
+        with self.refusals.counted(scope):
+            fingerprint = self._certificates.fingerprint(scope, headers_of(scope))
+            if fingerprint is not None and not has_secret:
+                return await self._holder(fingerprint)
+            return await self._proved(scope, _password(request), fingerprint)
 
-    async def _proved(self, secret: str, fingerprint: str | None) -> Agent:
+    async def _proved(self, scope: Scope, secret: str, fingerprint: str | None) -> Agent:
         if fingerprint is None:
             if self._needs_certificate:
                 raise UnauthenticatedError(_CERTIFICATE_NEEDED, code="certificate_needed")
-            return await self._agent(secret)
+            return await self._agent(scope, secret)
         # The certificate goes first: its refusal says more than that the secret is unknown.
         holder = await self._holder(fingerprint)
-        if (await self._agent(secret)).appliance_id != holder.appliance_id:
+        if (await self._agent(scope, secret)).appliance_id != holder.appliance_id:
             raise UnauthenticatedError(
                 "The client certificate is of another appliance than the agent token. Enrol this "
                 "appliance again.",
@@ -106,10 +121,11 @@ class Authenticator:
             )
         return holder
 
-    async def _agent(self, secret: str) -> Agent:
+    async def _agent(self, scope: Scope, secret: str) -> Agent:
         key, roll = hash_secret(secret), await self._roll.current()
         agent = roll.secrets.get(key)
         if agent is None:
+            self.refusals.check(scope)
             # It enrolled since the roll was read, or is told why it may not come in. What was
             # found goes into the roll of before the query: a newer one may know of a revocation.
             agent = await self._database.run(lambda session: _find(session, secret))

@@ -45,6 +45,8 @@ class Gateway:
         self._series = SeriesLimit(
             settings.max_series_per_tenant, own=None if quotas is None else quotas.max_series
         )
+        if quotas is not None:
+            quotas.keep_counts_of(self._series.counts)
         self._handover = Handover()
         self._joint = JointPosts(self._take_posts)
 

@@ -92,6 +92,12 @@ class _Active:
     def __len__(self) -> int:
         return len(self.recent) + self.only_earlier
 
+    def count(self, now: datetime) -> int:
+        """Return how many there are at an instant, whether or not more were seen since."""
+        if now - self.since < ACTIVE_FOR:
+            return len(self)
+        return len(self.recent) if now - self.since < 2 * ACTIVE_FOR else 0
+
     def age(self, now: datetime) -> None:
         """Forget what was last seen an hour and more ago."""
         if now - self.since >= ACTIVE_FOR:
@@ -143,6 +149,11 @@ class SeriesLimit:
             series = _stamped_series(block) if identity is None else _series(block, identity)
             refused |= self._too_many(block, series, aged, now)
         return refused
+
+    def counts(self, now: datetime) -> dict[str, int]:
+        """Return how many series are active of each tenant that has any."""
+        counted = {key: active.count(now) for key, active in self._active.items()}
+        return {key: count for key, count in counted.items() if count}
 
     def _too_many(
         self, block: Block, series_of_tenant: _Series, aged: dict[str, _Active], now: datetime

@@ -6,9 +6,12 @@ Storage is measured now and then: a tenant goes over its quota by what it sends 
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import os
+import socket
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -18,11 +21,14 @@ from core.clock import Clock
 from core.errors import OverloadedError
 from core.units import format_value
 from tenants.customers.quotas import all_limits
+from tenants.customers.series import note_series
 from tenants.customers.usage import latest_usage
 
 logger = logging.getLogger(__name__)
 
 READ_EVERY = timedelta(seconds=10)
+COUNT_EVERY = timedelta(minutes=1)
+SERVER_LENGTH = 64
 # Long enough for the operator to act, short enough for an agent's buffer.
 RETRY_SECONDS = 300
 
@@ -44,6 +50,13 @@ class QuotaKeeper:
         self._quotas = Quotas()
         self._asked_at: datetime | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._count: Callable[[datetime], Mapping[str, int]] | None = None
+        self._counted_at: datetime | None = None
+        self._server = f"{socket.gethostname()}:{os.getpid()}"[-SERVER_LENGTH:]
+
+    def keep_counts_of(self, count: Callable[[datetime], Mapping[str, int]]) -> None:
+        """Have it kept in the database how many series each tenant has, as this server counts."""
+        self._count = count
 
     def max_series(self, tenant_id: str) -> int | None:
         """Return how many series a tenant may have by its own quota."""
@@ -71,6 +84,23 @@ class QuotaKeeper:
             self._quotas = await self._database.run(read_quotas)
         except SQLAlchemyError as error:
             logger.warning("the quotas can't be read, those of before stay: %s", error)
+        else:
+            await self._keep_counts()
+
+    async def _keep_counts(self) -> None:
+        now = self._clock()
+        if self._count is None or (self._counted_at and now - self._counted_at < COUNT_EVERY):
+            return
+        counts = self._count(now)
+        if not counts and self._counted_at is None:
+            return
+        self._counted_at = now
+        try:
+            await self._database.run(
+                partial(note_series, server=self._server, counts=counts, now=now)
+            )
+        except SQLAlchemyError as error:
+            logger.warning("the numbers of series can't be kept, later ones will be: %s", error)
 
 
 def read_quotas(session: Session) -> Quotas:

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from access.database import Database
 from core.clock import Clock
-from tenants.entry.certificates import GRACE, good_until
+from tenants.entry.admission import GRACE, good_until
 from tenants.entry.roll import roll_revision
 from tenants.models import Appliance, ApplianceCertificate, Tenant, TenantState
 from timeseries.store import APPLIANCE_TAG, TENANT_TAG

@@ -37,6 +37,8 @@ class Message:
 def render(notification: Notification) -> Message:
     """Return the message of a row of the outbox."""
     payload = notification.payload
+    if payload.get("kind") == "letter":
+        return _letter(notification)
     subject = _subject(payload)
     rows = _rows(payload)
     links = [
@@ -49,6 +51,21 @@ def render(notification: Notification) -> Message:
         subject=subject,
         text=_text(subject, rows, links),
         html=_html(subject, rows, links, colour=_colour(payload)),
+        payload=payload | {"id": notification.id, "subject": subject},
+    )
+
+
+def _letter(notification: Notification) -> Message:
+    payload: dict[str, str] = notification.payload
+    # What people called a tenant may hold line breaks; a header must not.
+    subject = " ".join(payload["subject"].split())
+    text, link, name = payload["text"], payload["link"], payload["link_name"]
+    return Message(
+        id=notification.id,
+        created_at=notification.created_at,
+        subject=subject,
+        text=f"{text}\n\n{name}: {link}\n",
+        html=f'<p>{escape(text)}</p><p><a href="{escape(link)}">{escape(name)}</a></p>',
         payload=payload | {"id": notification.id, "subject": subject},
     )
 

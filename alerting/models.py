@@ -153,7 +153,10 @@ class AlertTransition(Base):
 
 
 class Notification(Base):
-    """A message of the outbox: written with the transition, sent by a loop of its own."""
+    """A message of the outbox: written with the transition, sent by a loop of its own.
+
+    It goes to a receiver, or by email to an `address` where it has none.
+    """
 
     __tablename__ = "notifications"
     __table_args__ = (Index("ix_notifications_state_next_try_at", "state", "next_try_at"),)
@@ -162,9 +165,10 @@ class Notification(Base):
     tenant_id: Mapped[str] = mapped_column(
         String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
     )
-    receiver_id: Mapped[str] = mapped_column(
+    receiver_id: Mapped[str | None] = mapped_column(
         String(ID_LENGTH), ForeignKey("receivers.id", ondelete="CASCADE"), index=True
     )
+    address: Mapped[str] = mapped_column(String(254), default="")
     alert_id: Mapped[str | None] = mapped_column(
         String(ID_LENGTH), ForeignKey("alerts.id", ondelete="SET NULL"), index=True
     )
@@ -175,4 +179,11 @@ class Notification(Base):
     last_error: Mapped[str] = mapped_column(Text, default="")
     created_at: Mapped[datetime]
     sent_at: Mapped[datetime | None]
-    receiver: Mapped[Receiver] = relationship(lazy="joined")
+    receiver: Mapped[Receiver | None] = relationship(lazy="joined")
+
+    @property
+    def destination(self) -> Receiver:
+        """Where it goes; for an address, a receiver that is kept nowhere."""
+        if self.receiver is not None:
+            return self.receiver
+        return Receiver(name=self.address, kind=ReceiverKind.EMAIL, target=self.address)

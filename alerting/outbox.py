@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from alerting.messages import render
@@ -35,9 +35,9 @@ def drain_outbox(
     others by one timeout at most.
     """
     delivered = 0
-    failed_receivers: set[str] = set()
+    failed: set[str] = set()
     for notification_id in _due(sessions, now=now):
-        notification = _claim(sessions, notification_id, failed_receivers, now=now)
+        notification = _claim(sessions, notification_id, failed, now=now)
         if notification is None:
             continue
         error = _send(senders, notification)
@@ -46,7 +46,7 @@ def drain_outbox(
                 delivered += 1
                 _mark_sent(session, notification, now=now)
             else:
-                failed_receivers.add(notification.receiver_id)
+                failed.add(notification.receiver_id or notification.address)
                 _mark_failed(session, notification, error, now=now)
     return delivered
 
@@ -69,7 +69,7 @@ def _due(sessions: SessionFactory, *, now: datetime) -> list[str]:
 
 
 def _claim(
-    sessions: SessionFactory, notification_id: str, failed_receivers: set[str], *, now: datetime
+    sessions: SessionFactory, notification_id: str, failed: set[str], *, now: datetime
 ) -> Notification | None:
     with transaction(sessions) as session:
         claimed = session.execute(
@@ -78,7 +78,7 @@ def _claim(
                 Notification.id == notification_id,
                 Notification.state == NotificationState.WAITING,
                 Notification.next_try_at <= now,
-                Notification.receiver_id.not_in(failed_receivers),
+                func.coalesce(Notification.receiver_id, Notification.address).not_in(failed),
             )
             .values(next_try_at=now + LEASE, tries=Notification.tries + 1)
         )
@@ -89,11 +89,12 @@ def _claim(
 
 def _send(senders: Mapping[ReceiverKind, Sender], notification: Notification) -> str | None:
     """Return None when it is delivered, else why not."""
-    sender = senders.get(notification.receiver.kind)
+    destination = notification.destination
+    sender = senders.get(destination.kind)
     if sender is None:
-        return f"This server sends no messages by {notification.receiver.kind.value}."
+        return f"This server sends no messages by {destination.kind.value}."
     try:
-        sender.send(notification.receiver, render(notification))
+        sender.send(destination, render(notification))
     except DeliveryError as error:
         return error.message
     except Exception as error:  # a fault of ours must not stop the other messages
@@ -117,10 +118,11 @@ def _mark_failed(
     retry_at = now + retry_delay(notification.tries)
     logger.warning(
         "message %s to %s was not delivered at try %d: %s",
-        notification.id, notification.receiver.name, notification.tries, error,
+        notification.id, notification.destination.name, notification.tries, error,
     )  # fmt: skip
     waiting = update(Notification).where(
         Notification.receiver_id == notification.receiver_id,
+        Notification.address == notification.address,
         Notification.state == NotificationState.WAITING,
     )
     session.execute(

@@ -7,15 +7,22 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, delete, or_, select, update
 from sqlalchemy.orm import Session
 
-from alerting.models import Notification, Receiver
+from alerting.models import Notification
 from alerting.states import NotificationState
 from core.errors import ConflictError, NotFoundError
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
+from core.sorting import Columns, sorted_by
 from tenants.audit import record
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
 WAITS_TOO_LONG = timedelta(minutes=10)
+STUCK_SORTS: Columns = {
+    "created_at": Notification.created_at,
+    "next_try_at": Notification.next_try_at,
+    "tries": Notification.tries,
+    "state": Notification.state,
+}
 
 
 def list_stuck(
@@ -23,13 +30,24 @@ def list_stuck(
     scope: Scope,
     *,
     now: datetime,
+    sort: str = "",
     page: int = 1,
     page_size: int = DEFAULT_PAGE_SIZE,
 ) -> Page[Notification]:
     """Return the messages that don't get out, of every tenant, the newest first."""
     scope.require(Permission.OPERATE)
     statement = select(Notification).where(_is_stuck(now)).order_by(Notification.id.desc())
+    statement = sorted_by(statement, sort, STUCK_SORTS, last=Notification.id)
     return paginate(session, statement, number=page, size=page_size)
+
+
+def get_message(session: Session, scope: Scope, notification_id: str) -> Notification:
+    """Return a message of any tenant."""
+    scope.require(Permission.OPERATE)
+    found = session.get(Notification, notification_id)
+    if found is None:
+        raise NotFoundError.of("notification", notification_id)
+    return found
 
 
 def retry(session: Session, scope: Scope, notification_id: str, *, now: datetime) -> Notification:
@@ -107,10 +125,7 @@ def _all_failed(
 
 
 def _stuck_one(session: Session, scope: Scope, notification_id: str) -> Notification:
-    scope.require(Permission.OPERATE)
-    found = session.get(Notification, notification_id)
-    if found is None:
-        raise NotFoundError.of("notification", notification_id)
+    found = get_message(session, scope, notification_id)
     if found.state is NotificationState.SENT:
         raise _sent()
     return found
@@ -125,10 +140,9 @@ def _is_stuck(now: datetime) -> ColumnElement[bool]:
 
 
 def _tell(session: Session, message: Notification, action: str, *, now: datetime) -> None:
-    receiver = session.get(Receiver, message.receiver_id)
     record(
         session, action=action, target_kind="notification", target_id=message.id,
-        target_name=receiver.name if receiver else message.id, tenant_id=message.tenant_id, now=now,
+        target_name=message.destination.name, tenant_id=message.tenant_id, now=now,
     )  # fmt: skip
 
 

@@ -14,11 +14,10 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 from urllib3.util import make_headers, parse_url
 
-from alerting.addresses import AddressPolicy
+from alerting.addresses import PORTS, AddressPolicy, host_of
 from core.networks import Address
 
 Headers = Mapping[str, str]
-_PORTS = {"http": 80, "https": 443}
 # A name with many addresses, all of them silent, would hold up everybody's messages.
 MAX_ADDRESSES = 3
 
@@ -55,13 +54,13 @@ class WebhookClient:
 
     @contextmanager
     def _connected(self, url: SplitResult) -> Iterator[HTTPConnection]:
-        port = url.port or _PORTS[url.scheme]
-        found = self._connect(self._policy.addresses(_host(url), port), port)
+        port = url.port or PORTS[url.scheme]
+        found = self._connect(self._policy.addresses(host_of(url), port), port)
         if url.scheme == "https":
             found = self._context.wrap_socket(
-                found, server_hostname=_host(url), do_handshake_on_connect=False
+                found, server_hostname=host_of(url), do_handshake_on_connect=False
             )
-        connection = HTTPConnection(_host(url), port)
+        connection = HTTPConnection(host_of(url), port)
         connection.sock = found
         with closing(connection), _cut_after(found, self._timeout_seconds):
             if isinstance(found, ssl.SSLSocket):
@@ -106,20 +105,8 @@ def _cut_after(connection: socket.socket, seconds: float) -> Iterator[None]:
         raise TimeoutError("the answer took too long")
 
 
-def _host(url: SplitResult) -> str:
-    """Return the name in the letters that DNS knows.
-
-    Raises:
-        OSError: it is no name at all.
-    """
-    try:
-        return (url.hostname or "").encode("idna").decode()
-    except UnicodeError as error:
-        raise OSError("the host is no name") from error
-
-
 def _host_header(url: SplitResult) -> str:
-    host = _host(url)
+    host = host_of(url)
     host = f"[{host}]" if ":" in host else host
     return host if url.port is None else f"{host}:{url.port}"
 

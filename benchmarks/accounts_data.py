@@ -35,6 +35,28 @@ FROM seq_1_to_1000000 WHERE seq <= :entries
 HEAD_SQL = "INSERT INTO audit_heads VALUES (:chain, :entries, SHA2(:entries, 256))"
 
 
+def questions(*, since: str, until: str, last_page: int) -> dict[str, str]:
+    """Return the addresses that are asked for, by name; the time is in the log's middle."""
+    brief = "/api/v1/appliances?is_brief=true"
+    return {
+        "appliances page": "/appliances",
+        "appliances page searched": "/appliances?search=gpu-0004",
+        "appliances page by state": "/appliances?sort=life",
+        "appliances by REST": "/api/v1/appliances?page_size=50",
+        "appliances by three names": f"{brief}&sort=-gpus,site,-name",
+        "appliances by what is nowhere": f"{brief}&search=nowhere",
+        "appliances, last page": f"{brief}&page={last_page}",
+        "audit page": "/audit",
+        "audit by REST": "/api/v1/audit?page_size=50",
+        "audit by action": "/api/v1/audit?action=rule.renamed",
+        "audit by kind": "/api/v1/audit?action=membership",
+        "audit by actor": "/api/v1/audit?actor=nobody@acme.example",
+        "audit by target": f"/api/v1/audit?target={TARGET_ID}",
+        "audit by a text that is nowhere": "/api/v1/audit?text=nowhere",
+        "audit by time": f"/api/v1/audit?since={since}&until={until}",
+    }
+
+
 def instant_of(number: int) -> datetime:
     """Return when an entry was made."""
     return FIRST_AT + timedelta(seconds=number * SECONDS_APART)

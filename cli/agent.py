@@ -19,6 +19,7 @@ from cli.agent_options import CONFIG_NAME, data_dir_option
 from cli.parentage import stop_with_parent
 from collector.agent import Agent
 from collector.config import load_agent_config
+from collector.data_lock import sole_agent
 from collector.errors import EnrolmentError
 from collector.health.known_gpus import accept_present_gpus
 from collector.identity import Identity, load_identity
@@ -46,11 +47,12 @@ def run(data_dir: Path) -> None:
     configure_logging(config.log_level, process="agent")
     identity = require_identity(data_dir) if config.influxdb is None else None
     stop_with_parent()
-    worker = Agent(config, identity)
-    threading.Thread(
-        target=reload_forever, args=(worker, data_dir / CONFIG_NAME, hang_ups), daemon=True
-    ).start()
-    worker.run(stop)
+    with sole_agent(config.data_dir):
+        worker = Agent(config, identity)
+        threading.Thread(
+            target=reload_forever, args=(worker, data_dir / CONFIG_NAME, hang_ups), daemon=True
+        ).start()
+        worker.run(stop)
 
 
 @agent.command("accept-gpus")

@@ -2,18 +2,22 @@
 
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import msgspec
 
 from cli.agent_options import CONFIG_NAME, data_dir_option
+from collector.authority_lookup import learn_authority
+from collector.certificates.portal_authority import trusted_files
 from collector.config import load_agent_config
+from collector.configuring.tls_files import TLSFiles, tls_faults
 from collector.enrolment import enroll as enroll_appliance
 from collector.errors import EnrolmentError
 from collector.identity import Identity, load_identity
 from collector.inventory import host_inventory
-from collector.sending.tls import TLSContexts, TLSFiles, tls_faults
+from collector.sending.tls import TLSContexts
 from core.errors import ConfigurationError
 
 STANDARD_INPUT = "-"
@@ -24,6 +28,7 @@ STANDARD_INPUT = "-"
 @click.argument("token")
 @click.option("--name", default=socket.gethostname, help="The appliance's name; its host name.")
 @click.option("--ca-file", type=click.Path(path_type=Path), help="Trusted authorities (PEM).")
+@click.option("--ca-sha256", default="", help="Of the portal's own authority, to be got and kept.")
 @click.option("--client-certificate", type=click.Path(path_type=Path), help="To show (PEM).")
 @click.option("--client-key", type=click.Path(path_type=Path), help="Its key (PEM).")
 @click.option("--again", is_flag=True, help="Take a new identity in place of the present one.")
@@ -34,6 +39,7 @@ def enroll(
     *,
     name: str,
     ca_file: Path | None,
+    ca_sha256: str,
     client_certificate: Path | None,
     client_key: Path | None,
     again: bool,
@@ -43,6 +49,8 @@ def enroll(
 
     A TOKEN of "-" is read from standard input, so that no list of processes shows it. Certificates
     are those of the agent.toml in the data folder, where there is one and no option names others.
+    With --ca-sha256, which the portal's command has where systems don't know who signed for the
+    portal, that authority is fetched, compared and trusted from then on.
     """
     if not again and load_identity(data_dir) is not None:
         raise EnrolmentError(
@@ -50,6 +58,8 @@ def enroll(
         )
     files = choose_tls_files(TLSFiles(ca_file, client_certificate, client_key), data_dir)
     secret = read_token() if token == STANDARD_INPUT else token
+    if ca_sha256:
+        learn_authority(portal_url, ca_sha256, data_dir=data_dir)
     identity = enrol_here(portal_url, secret, name=name, data_dir=data_dir, files=files)
     click.echo(f"Enrolled as {name} ({identity.appliance_id}).")
     click.echo(f"Start the agent with: vedette agent run --data-dir {data_dir}")
@@ -94,7 +104,7 @@ def enrol_here(
         name=name,
         inventory=host_inventory(),
         data_dir=data_dir,
-        tls=TLSContexts(files),
+        tls=TLSContexts(replace(files or TLSFiles(), also_trusted=trusted_files(data_dir))),
     )
     write_config(data_dir, portal_url, files=files)
     return identity

@@ -1,9 +1,8 @@
 """`vedette appliance`: list appliances, make the token that lets one join, take one out of work."""
 
-from typing import Any
-
 import click
 
+from cli.appliance_names import appliance_id
 from cli.job import portal
 
 
@@ -32,45 +31,13 @@ def list_appliances(state: str | None, label: str | None, search: str | None) ->
 
 
 @appliance.command()
-@click.argument("appliance_id")
-def events(appliance_id: str) -> None:
-    """Tell what happened to an appliance, the newest first."""
+@click.argument("name")
+def events(name: str) -> None:
+    """Tell what happened to the appliance NAME (or its id), the newest first."""
     with portal() as client:
-        page = client.get(f"/appliances/{appliance_id}/events")
+        page = client.get(f"/appliances/{appliance_id(client, name)}/events")
     for item in page["items"]:
         click.echo(f"{item['at'][:19]}  {item['kind']:<12}  {item['message']}")
-
-
-@appliance.command()
-@click.argument("appliance_id")
-def drain(appliance_id: str) -> None:
-    """Give an appliance no more jobs; those that run go on."""
-    done = _do(appliance_id, "drain")
-    click.echo(f"{done['name']} takes no new jobs.")
-
-
-@appliance.command()
-@click.argument("appliance_id")
-def undrain(appliance_id: str) -> None:
-    """Give an appliance jobs again."""
-    done = _do(appliance_id, "undrain")
-    click.echo(f"{done['name']} takes jobs again.")
-
-
-@appliance.command()
-@click.argument("appliance_id")
-def retire(appliance_id: str) -> None:
-    """Take an appliance out of service, its history kept; not while jobs run on it."""
-    done = _do(appliance_id, "retire")
-    click.echo(f"{done['name']} is retired.")
-
-
-@appliance.command()
-@click.argument("appliance_id")
-def reinstate(appliance_id: str) -> None:
-    """Take a retired appliance back into service."""
-    done = _do(appliance_id, "reinstate")
-    click.echo(f"{done['name']} is back in service.")
 
 
 @appliance.command()
@@ -84,7 +51,25 @@ def token(site: str, region: str, uses: int) -> None:
     click.echo(made["command"])
 
 
-def _do(appliance_id: str, verb: str) -> dict[str, Any]:
-    with portal() as client:
-        done: dict[str, Any] = client.post(f"/appliances/{appliance_id}/{verb}")
-    return done
+def _act(verb: str, text: str, *, told: str) -> click.Command:
+    """Return the command that does one thing to an appliance, and tells it in a line."""
+
+    @click.argument("name")
+    def act(name: str) -> None:
+        with portal() as client:
+            done = client.post(f"/appliances/{appliance_id(client, name)}/{verb}")
+        click.echo(f"{done['name']} {told}")
+
+    return click.command(verb, help=text)(act)
+
+
+for _command in (
+    _act("drain", "Give the appliance NAME no more jobs; those that run go on.",
+         told="takes no new jobs."),
+    _act("undrain", "Give the appliance NAME jobs again.", told="takes jobs again."),
+    _act("retire", "Take the appliance NAME out of service, its history kept; not while jobs "
+         "run on it.", told="is retired."),
+    _act("reinstate", "Take the retired appliance NAME back into service.",
+         told="is back in service."),
+):  # fmt: skip
+    appliance.add_command(_command)

@@ -55,23 +55,25 @@ def verify(known: TextIO | None) -> None:
 @audit.command()
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
-    "--format", "wanted", default=AuditFormat.JSONL.value,
-    type=click.Choice([one.value for one in AuditFormat]),
+    "--format", "wanted", type=click.Choice([one.value for one in AuditFormat]),
+    help="By the ending of PATH when left out; jsonl where that says nothing.",
 )  # fmt: skip
 @click.option("--chain", default=EVERY_CHAIN, help="A tenant's id, or platform; all of them else.")
-def export(path: Path, *, wanted: str, chain: str) -> None:
+def export(path: Path, *, wanted: str | None, chain: str) -> None:
     """Write the audit log into the file PATH, newest entries first."""
     query = AuditQuery(chain=chain)
+    file_format = AuditFormat.CSV if path.suffix == ".csv" else AuditFormat.JSONL
+    if wanted is not None:
+        file_format = AuditFormat(wanted)
     with open_database(load_server_settings()) as (_engine, sessions):
         with transaction(sessions) as session:
             record(
                 session, action="audit.exported", target_kind="audit", target_id=None,
-                target_name=chain, tenant_id=None, after={"format": wanted}, now=utc_now(),
+                target_name=chain, tenant_id=None, after={"format": file_format.value},
+                now=utc_now(),
             )  # fmt: skip
         with path.open("w", encoding="utf-8", newline="") as file:
-            file.writelines(
-                as_file(export_entries(sessions, _OPERATOR, query), AuditFormat(wanted))
-            )
+            file.writelines(as_file(export_entries(sessions, _OPERATOR, query), file_format))
     click.echo(f"{path} is written.")
 
 

@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from sqlalchemy.orm import Session
 
+from cli.ca_server import server_certificate
 from cli.database import open_database
 from core.clock import utc_now
 from core.db import transaction
@@ -20,11 +21,11 @@ from core.secretbox import SecretBox
 from core.settings import ServerSettings, load_server_settings
 from tenants.entry.authority import (
     authorities_pem,
-    revocation_lists_pem,
     rotate_authority,
     signing_authority,
     trusted_authorities,
 )
+from tenants.entry.signing import revocation_lists_pem
 from tenants.models import CertificateAuthority
 
 AUTHORITIES_NAME = "agents-ca.pem"
@@ -32,7 +33,7 @@ AUTHORITIES_NAME = "agents-ca.pem"
 
 @click.group()
 def ca() -> None:
-    """Show and rotate the authority that signs agents' certificates."""
+    """Show, rotate and use the authority that signs agents' certificates."""
 
 
 @ca.command()
@@ -82,6 +83,9 @@ def rotate(overlap_hours: float) -> None:
             write_authorities(session, settings)
     click.echo(f"A new authority signs from {made.not_before:%Y-%m-%d %H:%M} UTC.")
     click.echo("Before then, give every proxy in front what `vedette ca show` prints.")
+
+
+ca.add_command(server_certificate)
 
 
 def write_authorities(session: Session, settings: ServerSettings) -> Path:

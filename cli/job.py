@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from cli.appliance_names import appliance_id
 from cli.client import PortalClient, load_credentials
 from core.errors import InvalidInputError
 
@@ -42,7 +43,7 @@ def job() -> None:
 @click.option("--memory", default="1GiB", show_default=True, help="RAM, such as 512MiB or 8GiB.")
 @click.option("--env", multiple=True, metavar="KEY=VALUE", help="May be given several times.")
 @click.option("--service", is_flag=True, help="Runs until stopped; restarted when it exits.")
-@click.option("--appliance", help="Name of the one appliance to run on; any when left out.")
+@click.option("--appliance", help="The one appliance to run on, by name or id; any when left out.")
 @click.option("--follow/--detach", default=False, help="Follow the output until the job ends.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(command: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 - click's options
@@ -130,7 +131,7 @@ def _request(
         "memory_bytes": parse_size(options["memory"], option="--memory"),
     }
     if options["appliance"]:
-        body["appliance_id"] = _appliance_id(client, options["appliance"])
+        body["appliance_id"] = appliance_id(client, options["appliance"])
     return body
 
 
@@ -139,14 +140,6 @@ def _pair(text: str) -> tuple[str, str]:
     if not key or not equals:
         raise InvalidInputError(f"--env {text!r} is not KEY=VALUE.")
     return key, value
-
-
-def _appliance_id(client: PortalClient, name: str) -> str:
-    items = client.get("/appliances", search=name)["items"]
-    for item in items:
-        if item["name"] == name:
-            return str(item["id"])
-    raise InvalidInputError(f"There is no appliance {name!r}. See: vedette appliance list")
 
 
 def _log_pages(client: PortalClient, job_id: str) -> Iterator[str]:

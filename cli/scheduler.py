@@ -16,6 +16,7 @@ from alerting.addresses import AddressPolicy
 from alerting.evaluation import evaluate_rules
 from alerting.notify import EmailSender, Sender, WebhookSender
 from alerting.outbox import drain_outbox
+from alerting.quota_mails import tell_admins
 from alerting.states import ReceiverKind
 from cli.composition import Cloud
 from cli.outage_alert import tell_operators
@@ -31,6 +32,7 @@ from tenants.audit import Actor, acting
 from tenants.customers.pruning import prune
 from tenants.customers.removal_work import Remover, work_removals
 from tenants.customers.usage import file_bytes, measure_storage, note_usage
+from tenants.customers.warnings import note_crossings
 from tenants.fleet.appliances import sweep_appliances
 from tenants.fleet.events import prune_events
 from timeseries.store import Resolution
@@ -149,6 +151,18 @@ class Scheduler:
         storage = measure_storage(self._cloud.store, store_bytes=store_bytes, now=now)
         with transaction(self._sessions) as session:
             note_usage(session, storage, now=now)
+        self._warn_of_quotas()
+
+    def _warn_of_quotas(self) -> None:
+        """Mail tenants' admins about quotas that are nearly used up, where there is a server."""
+        settings, now = self._cloud.settings, self._clock()
+        if not settings.smtp_url:
+            return
+        with transaction(self._sessions) as session:
+            crossings = note_crossings(
+                session, default_max_series=settings.max_series_per_tenant or None, now=now
+            )
+            tell_admins(session, crossings, public_url=settings.resolved_public_url, now=now)
 
     def prune(self) -> None:
         """Delete what is of no more use."""

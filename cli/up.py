@@ -6,21 +6,23 @@ own, starts the simulated fleet with `--demo`, and watches them until Ctrl-C.
 
 import fcntl
 import signal
+import ssl
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 
 import click
-import requests
 
 from cli.bootstrap import Login, prepare_demo, prepare_plain
 from cli.database import open_database, prepare_data_dir
 from cli.server import check_port
 from cli.supervision import Child, stop_all, supervise
-from cli.upstart import Upstart
+from cli.upstart import Upstart, here
 from core.clock import utc_now
 from core.errors import ConfigurationError, UnavailableError
 from core.settings import ServerSettings, load_server_settings
@@ -79,7 +81,7 @@ def _run(
     try:
         with step("server"):
             children.append(upstart.server())
-            wait_until_ready(children[0], settings.resolved_public_url, stop=stop)
+            wait_until_ready(children[0], settings, stop=stop)
         if with_agent:
             with step("agent for this host"):
                 children.append(upstart.agent())
@@ -105,21 +107,37 @@ def step(name: str) -> Iterator[None]:
     click.echo(f"{back}  ✓ {name} ({time.monotonic() - started:.1f} s)")
 
 
-def wait_until_ready(server: Child, url: str, *, stop: threading.Event) -> None:
-    """Wait until the server answers.
+def wait_until_ready(server: Child, settings: ServerSettings, *, stop: threading.Event) -> None:
+    """Wait until the server answers on this host, by whatever names others reach it.
 
     Raises:
         UnavailableError: it ended or stays silent; shows the end of its log.
     """
     deadline = time.monotonic() + READY_SECONDS
     while not stop.wait(POLL_SECONDS):
-        try:
-            if requests.get(f"{url}/health", timeout=1).ok:
-                return
-        except requests.RequestException:
-            pass  # not listening yet
+        if is_up(settings):
+            return
         if not server.is_running() or time.monotonic() > deadline:
             raise UnavailableError(f"The server did not start:\n{server.last_lines()}")
+
+
+def is_up(settings: ServerSettings) -> bool:
+    """Whether a server answers that all is well."""
+    host, port, seconds = here(settings.host), settings.port, 1.0
+    if settings.tls_certificate_file is None:
+        connection = HTTPConnection(host, port, timeout=seconds)
+    else:
+        # Nothing is told or believed here, and its certificate may be for another name than this.
+        anybody = ssl.create_default_context()
+        anybody.check_hostname = False
+        anybody.verify_mode = ssl.CERT_NONE
+        connection = HTTPSConnection(host, port, timeout=seconds, context=anybody)
+    with closing(connection):
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == HTTPStatus.OK
+        except (OSError, HTTPException):
+            return False  # not listening yet
 
 
 def welcome(

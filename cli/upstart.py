@@ -4,15 +4,19 @@ import json
 import os
 import socket
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 from cli.agent_enroll import enrol_here, write_config
 from cli.bootstrap import PLAIN_TENANT, enrolment_secret
-from cli.demo.fleet import SECRETS_NAME, members_without_identity
+from cli.demo.fleet import FLEET, SECRETS_NAME, home_of, members_without_identity
 from cli.supervision import Child
+from collector.certificates.portal_authority import AUTHORITY_NAME, keep_authority
 from collector.identity import load_identity
 from core.clock import utc_now
 from core.db import SessionFactory
 from core.settings import ServerSettings
+from core.told_authority import told_authority
 
 DEMO_HOST_TENANT = "acme"
 DEMO_INTERVAL_SECONDS = 2.0
@@ -23,6 +27,15 @@ DEMO_SETTINGS = {
     "VEDETTE_UNREACHABLE_AFTER_SECONDS": "30",
     "VEDETTE_EVALUATION_INTERVAL_SECONDS": "2",
 }
+
+
+# By which a host that listens on all its addresses is reached from itself.
+EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
+
+
+def here(host: str) -> str:
+    """Return the address by which this host reaches what listens on `host`."""
+    return EVERY_ADDRESS.get(host, host)
 
 
 class Upstart:
@@ -51,7 +64,8 @@ class Upstart:
 
     def agent(self) -> Child:
         """Enrol this host if need be, and start its agent."""
-        home, url = self._agent_home, self._settings.resolved_public_url
+        home, url = self._agent_home, self._url
+        self._tell_authority(home)
         if self._agent_secret:
             home.mkdir(parents=True, exist_ok=True)
             seconds = DEMO_INTERVAL_SECONDS if self._is_demo else INTERVAL_SECONDS
@@ -61,10 +75,27 @@ class Upstart:
 
     def fleet(self) -> Child:
         """Start the simulated fleet."""
-        url = self._settings.resolved_public_url
-        return self._start(
-            "fleet", "demo-fleet", "--portal-url", url, "--data-dir", str(self._fleet_home)
-        )
+        for home in (self._fleet_home, *(home_of(self._fleet_home, one) for one in FLEET)):
+            self._tell_authority(home)
+        authority = self._fleet_home / AUTHORITY_NAME
+        # The demo's people ask as programs do, by requests.
+        more = {"REQUESTS_CA_BUNDLE": str(authority)} if authority.exists() else {}
+        arguments = ("demo-fleet", "--portal-url", self._url, "--data-dir", str(self._fleet_home))
+        return self._start("fleet", *arguments, **more)
+
+    @property
+    def _url(self) -> str:
+        """Where this host's agents find the server, also when it listens on every address."""
+        settings = self._settings
+        if settings.public_url or settings.host == here(settings.host):
+            return settings.resolved_public_url
+        return replace(settings, host=here(settings.host)).resolved_public_url
+
+    def _tell_authority(self, home: Path) -> None:
+        """Have an agent trust who signed for the server, as its file says at this start."""
+        told = told_authority(self._settings)
+        if told is not None:
+            keep_authority(told.pem, data_dir=home)
 
     def _write_fleet_secrets(self, sessions: SessionFactory) -> None:
         waiting = Counter(member.tenant for member in members_without_identity(self._fleet_home))
@@ -77,9 +108,10 @@ class Upstart:
         path.touch(mode=0o600)
         path.write_text(json.dumps(found), encoding="utf-8")
 
-    def _start(self, name: str, *arguments: str) -> Child:
+    def _start(self, name: str, *arguments: str, **more: str) -> Child:
         logs = self._settings.data_dir / "logs"
         logs.mkdir(exist_ok=True)
-        child = Child(name, arguments, environ=self._environ, log_path=logs / f"{name}.log")
+        environ = {**self._environ, **more}
+        child = Child(name, arguments, environ=environ, log_path=logs / f"{name}.log")
         child.start()
         return child

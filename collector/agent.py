@@ -10,33 +10,30 @@ may live in one process: nothing here is global, and signals are the caller's.
 
 import logging
 import socket
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from threading import Event, Lock
 
+from collector.certificate_care import CertificateCare
 from collector.config import AgentConfig
-from collector.health.monitor import GPU_PLUGINS, HealthMonitor, gpu_interval_seconds
-from collector.heartbeats import Heartbeats, InventoryMemory
 from collector.identity import Identity
-from collector.inventory import simulated_inventory
 from collector.jobs.attempts import AttemptRunner
 from collector.jobs.executors import build_executor
 from collector.loops import Loop
 from collector.own_metrics import OwnMetrics
 from collector.portal_talk import OFFLINE_WAIT_SECONDS, PortalTalk
 from collector.reading.plugin_host import PluginHost, plugin_plans
-from collector.reading.readers import PluginPlan
 from collector.reload import changed_keys, keys_for_restart, live_part
-from collector.renewal import Renewal
-from collector.samples import SampleFlow, frames_of
-from collector.sending.delivery import build_buffer, build_delivery
-from collector.sending.link import PortalLink
-from collector.sending.tls import TLSContexts, TLSFiles
-from collector.sending.transfer import PortalTransfer
+from collector.samples import SampleFlow, push
+from collector.sending.delivery import (
+    build_buffer,
+    build_delivery,
+    build_link,
+    build_transfer,
+)
+from collector.standing import Standing
 from core.clock import Clock, utc_now
 from jobqueue.executors.base import Executor
-from jobqueue.executors.wire import Inventory
 from plugins.base import PluginContext
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import SimulationConfig
@@ -48,7 +45,6 @@ log = logging.getLogger(__name__)
 SEND_PATIENCE_SECONDS = 60.0
 JOIN_SECONDS = 5.0
 POLL_JOIN_SECONDS = 1.0
-INVENTORY_PLUGIN = "inventory"
 
 
 class Agent:
@@ -88,16 +84,18 @@ class Agent:
         self._delivery = build_delivery(config, identity, self._buffer, clock=clock)
         self._addresses = self._delivery.addresses
         self._sender = self._delivery.sender
+        self._certificates = CertificateCare(config, identity, self._delivery, clock=clock)
         self._executor = executor
         if executor is None and identity is not None:
             self._executor = build_executor(config, simulation=simulation, clock=clock)
         self._runner = self._build_runner()
-        self._inventory = InventoryMemory(config.data_dir)
         self._samples = SampleFlow(
             self._buffer, flush_interval_seconds=config.flush_interval_seconds
         )
         plans = list(plugin_plans(config, is_simulated=simulation is not None))
-        self._health = self._build_health(plans)
+        self._standing = Standing(
+            config, plans, simulation=simulation, executor=self._executor, runner=self._runner
+        )
         self._host = PluginHost(
             plans,
             self._plugin_context(),
@@ -113,6 +111,7 @@ class Agent:
             addresses=self._addresses,
             flow=self._samples,
             clock=clock,
+            more=self._certificates.figures,
         )
         self._talk = self._build_talk(identity) if identity is not None else None
 
@@ -172,17 +171,9 @@ class Agent:
         """
         if self._simulation is None:
             raise ValueError("only a simulated appliance has a made-up history")
-        points = history(
-            self._simulation.config,
-            start_at=start_at,
-            end_at=end_at,
-            step=timedelta(seconds=step_seconds),
-        )
-        pushed = 0
-        for frame in frames_of(points):
-            self._buffer.append(frame)
-            pushed += frame.points
-        return pushed
+        step = timedelta(seconds=step_seconds)
+        points = history(self._simulation.config, start_at=start_at, end_at=end_at, step=step)
+        return push(points, self._buffer)
 
     def _build_runner(self) -> AttemptRunner | None:
         if self._executor is None:
@@ -193,23 +184,14 @@ class Agent:
             stop_grace_seconds=self._config.stop_grace_seconds,
         )
 
-    def _build_health(self, plans: Sequence[PluginPlan]) -> HealthMonitor:
-        health = HealthMonitor(
-            self._config.data_dir,
-            gpu_interval_seconds=gpu_interval_seconds(plans),
-            job_of_gpu=self._runner.gpu_holders if self._runner is not None else dict,
-        )
-        if self._simulation is not None:
-            health.set_inventory(simulated_inventory(self._simulation.config))
-        return health
-
     def _plugin_context(self) -> PluginContext:
         runner = self._runner
         context = PluginContext(
             simulation=self._simulation,
             docker_url=self._config.docker_url,
-            transfer=self._build_transfer(),
-            publish_inventory=self._take_inventory,
+            known_gpus=self._standing.health.known_gpus,
+            transfer=build_transfer(self._config, self._identity, self._delivery),
+            publish_inventory=self._standing.take_inventory,
         )
         if runner is None:
             return context
@@ -221,87 +203,34 @@ class Agent:
         loops = [Loop("sender", self._send, stop=stop, at_end=self._sender.close)]
         if (prober := self._delivery.prober) is not None:
             loops.append(Loop("access-points", prober.step, stop=stop, at_end=lambda: None))
-        if self._identity is not None:
-            renewal = self._build_renewal(self._identity)
-            loops.append(Loop("certificate", renewal.step, stop=stop, at_end=lambda: None))
+        loops += self._certificates.loops(stop)
         return loops + (self._talk.loops(stop) if self._talk is not None else [])
-
-    def _build_renewal(self, identity: Identity) -> Renewal:
-        config = self._config
-        bare = TLSContexts(
-            TLSFiles(config.ca_file, config.client_certificate_file, config.client_key_file)
-        )
-        return Renewal(
-            self._delivery.certificate,
-            self._addresses,
-            open_link=lambda: self._open_link(identity),
-            open_bare_link=lambda: PortalLink(
-                self._addresses,
-                agent_token=identity.agent_token,
-                timeout_seconds=config.request_timeout_seconds,
-                tls=bare,
-                clock=self._clock,
-            ),
-            clock=self._clock,
-        )
-
-    def _open_link(self, identity: Identity) -> PortalLink:
-        return PortalLink(
-            self._addresses,
-            agent_token=identity.agent_token,
-            timeout_seconds=self._config.request_timeout_seconds,
-            tls=self._delivery.tls,
-            certificate=self._delivery.certificate,
-            clock=self._clock,
-        )
 
     def _build_talk(self, identity: Identity) -> PortalTalk:
         return PortalTalk(
-            lambda: self._open_link(identity),
+            lambda: build_link(self._config, identity, self._delivery, clock=self._clock),
             config=lambda: self._config,
-            heartbeats=self._build_heartbeats(),
+            heartbeats=self._standing.heartbeats(self._host, self._buffer, clock=self._clock),
             runner=self._runner,
             samples=self._samples,
             is_offline=self._is_offline,
             clock=self._clock,
         )
 
-    def _build_heartbeats(self) -> Heartbeats:
-        return Heartbeats(
-            inventory=self._current_inventory,
-            is_waited_for=self._is_inventory_waited_for,
-            executors=self._executor_names,
-            buffer=self._buffer,
-            clock=self._clock,
-            health=lambda: self._health.report(self._clock()),
-        )
-
-    def _build_transfer(self) -> PortalTransfer | None:
-        if self._identity is None:
-            return None
-        return PortalTransfer(
-            self._addresses,
-            agent_token=self._identity.agent_token,
-            tls=self._delivery.tls,
-            certificate=self._delivery.certificate,
-        )
-
     def _take_points(self, points: list[Point]) -> None:
-        self._health.observe(points, self._clock())
-        self._samples.add(points)
-
-    def _take_inventory(self, inventory: Inventory) -> None:
-        self._inventory.publish(inventory)
-        self._health.set_inventory(inventory)
+        self._samples.add(points)  # first, for a judge who stumbles must not cost the samples
+        self._standing.health.observe(points, self._clock())
 
     def _tend(self) -> float:
         """Do what goes with the readings: the agent's own figures, its health, and the flush."""
-        interval_seconds = self._config.own_metrics_interval_seconds
-        self._samples.add(
-            self._health.points_when_due(self._clock(), interval_seconds=interval_seconds)
-        )
-        own_seconds = self._own_metrics.add_when_due(interval_seconds)
-        return min(own_seconds, self._samples.flush_when_due())
+        interval_seconds, health = self._config.own_metrics_interval_seconds, self._standing.health
+        try:
+            points = health.points_when_due(self._clock(), interval_seconds=interval_seconds)
+            self._samples.add(points)
+            own_seconds = self._own_metrics.add_when_due(interval_seconds)
+        finally:  # whatever is wrong with these, what was read goes to disk
+            flush_seconds = self._samples.flush_when_due()
+        return min(own_seconds, flush_seconds)
 
     def _send(self) -> float:
         if not self._buffer.wait_for_frames(SEND_PATIENCE_SECONDS):
@@ -312,20 +241,6 @@ class Agent:
 
     def _is_offline(self) -> bool:
         return self._simulation is not None and self._simulation.is_offline(self._clock())
-
-    def _executor_names(self) -> list[str]:
-        if self._executor is None or self._runner is None or self._runner.is_engine_away:
-            return []
-        return [self._executor.name]
-
-    def _current_inventory(self) -> Inventory:
-        if self._simulation is not None:
-            return simulated_inventory(self._simulation.config)
-        return self._inventory.best()
-
-    def _is_inventory_waited_for(self) -> bool:
-        # The first heartbeat should tell of a lost GPU: a job could be placed on it otherwise.
-        return any(self._host.is_waited_for(name) for name in (INVENTORY_PLUGIN, *GPU_PLUGINS))
 
 
 def _seed(config: AgentConfig, identity: Identity | None) -> str:

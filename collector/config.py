@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from collector.sending.influxdb_settings import InfluxDBSettings, check_influxdb
-from collector.sending.tls import TLSFiles, tls_faults
+from collector.configuring.influxdb_settings import InfluxDBSettings, check_influxdb
+from collector.configuring.tls_files import TLSFiles, tls_faults
 from core.config import check_config, read_toml
 from core.errors import ConfigurationError
 from plugins.registry import load_plugin_class, plugin_names

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from collector.certificates.own_certificate import OwnCertificate
 from collector.errors import EnrolmentError, PortalRefusedError, PortalUnreachableError
-from collector.identity import Identity, save_identity
-from collector.own_certificate import OwnCertificate
+from collector.identity import Identity, refuse_unwritable, save_identity
 from collector.sending.addresses import PortalAddresses
 from collector.sending.link import PortalLink
 from collector.sending.tls import TLSContexts
@@ -34,9 +34,12 @@ def enroll(
     HTTP nobody would ask for a certificate.
 
     Raises:
-        EnrolmentError: the portal can't be reached, or refuses the token.
+        EnrolmentError: the data folder can't be written, the portal can't be reached, or refuses
+            the token.
         CertificateError: no key could be made, or the certificate can't be kept.
     """
+    # Before the token is spent: its appliance would be there, and nobody could be it.
+    refuse_unwritable(data_dir)
     certificate = OwnCertificate(data_dir)
     request = EnrolRequest(
         token=token,

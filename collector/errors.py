@@ -36,6 +36,12 @@ class CertificateError(CollectorError):
     default_code = "certificate_failed"
 
 
+class AlreadyRunningError(CollectorError):
+    """Another agent runs on the same data folder."""
+
+    default_code = "agent_already_running"
+
+
 class EnrolmentError(CollectorError):
     """This appliance could not be enrolled, or its identity can't be kept or read."""
 

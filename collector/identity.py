@@ -1,5 +1,6 @@
 """Who this appliance is to its portal: got at enrolment, kept in the data folder, secret."""
 
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,23 @@ def load_identity(data_dir: Path) -> Identity | None:
     except (OSError, msgspec.MsgspecError) as error:
         raise EnrolmentError(
             f"{path} can't be used: {error}. Remove it and enrol again."
+        ) from error
+
+
+def refuse_unwritable(data_dir: Path) -> None:
+    """Refuse a data folder in which no identity could be kept; make it where there is none.
+
+    Raises:
+        EnrolmentError: the data folder can't be written.
+    """
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=data_dir):
+            pass
+    except OSError as error:
+        raise EnrolmentError(
+            f"The data folder {data_dir} can't be written: {error.strerror}. Run this as the "
+            "agent's user, or name another folder by --data-dir."
         ) from error
 
 

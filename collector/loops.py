@@ -10,6 +10,7 @@ from collector.errors import PortalRefusedError, PortalUnreachableError
 log = logging.getLogger(__name__)
 
 FAULT_WAIT_SECONDS = 5.0
+SHUT_OUT = frozenset({401, 403})
 COMPLAIN_EVERY_FAILURES = 4
 
 Step = Callable[[], float]
@@ -60,14 +61,16 @@ class Loop:
         except PortalUnreachableError as error:
             return self._failed(error.message, at_least=error.retry_after_seconds)
         except PortalRefusedError as error:
-            return self._failed(error.message)
+            return self._failed(error.message, is_refused=error.http_status in SHUT_OUT)
         except Exception:
             log.exception("%s failed, goes on in %.0f s", self._name, FAULT_WAIT_SECONDS)
             return FAULT_WAIT_SECONDS
         self._backoff.reset()
         return wait_seconds
 
-    def _failed(self, message: str, *, at_least: float | None = None) -> float:
+    def _failed(
+        self, message: str, *, at_least: float | None = None, is_refused: bool = False
+    ) -> float:
         if self._backoff.failures % COMPLAIN_EVERY_FAILURES == 0:
             log.warning("%s: %s", self._name, message)
-        return self._backoff.next_seconds(at_least=at_least)
+        return self._backoff.next_seconds(at_least=at_least, is_refused=is_refused)

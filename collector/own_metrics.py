@@ -1,7 +1,7 @@
 """What the agent tells of itself: measurement `agent`, and `plugin` for each plugin."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from collector.buffering.buffer import DiskBuffer
 from collector.reading.plugin_host import PluginHost
@@ -15,7 +15,11 @@ from timeseries.points import Point
 
 
 class OwnMetrics:
-    """Adds the agent's own points to the samples, now and then."""
+    """Adds the agent's own points to the samples, now and then.
+
+    Args:
+        more: gives further fields of the agent's point; None is left out.
+    """
 
     def __init__(
         self,
@@ -27,7 +31,9 @@ class OwnMetrics:
         flow: SampleFlow,
         clock: Clock,
         monotonic: Callable[[], float] = time.monotonic,
+        more: Callable[[], Mapping[str, float | int | None]] = dict,
     ) -> None:
+        self._more = more
         self._host = host
         self._buffer = buffer
         self._sender = sender
@@ -66,6 +72,7 @@ class OwnMetrics:
                 "undeliverable_lines": counters.undeliverable_lines,
                 "gather_failures": self._host.gather_failures,
                 "access_point_latency_seconds": self._addresses.latency_seconds,
+                **self._more(),
                 **self._usage.fields(),
             }
         )

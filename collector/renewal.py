@@ -4,11 +4,12 @@ import logging
 from collections.abc import Callable
 from random import Random
 
+from collector.certificates.own_certificate import OwnCertificate
 from collector.errors import CertificateError, PortalRefusedError, PortalUnreachableError
-from collector.own_certificate import OwnCertificate
 from collector.sending.addresses import PortalAddresses
 from collector.sending.link import PortalLink
 from core.clock import Clock
+from core.errors import VedetteError
 from jobqueue.executors.wire import IssuedCertificate, RenewalRequest
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,9 @@ class Renewal:
             out while the appliance was away.
         clock: the time.
         random: jitter.
+
+    Attributes:
+        failures: renewals that failed since the agent began.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class Renewal:
         self._open_bare_link = open_bare_link
         self._clock = clock
         self._request: RenewalRequest | None = None
+        self.failures = 0
         self._early_ratio = (random or Random()).random() * JITTER_RATIO  # noqa: S311 - no secret
 
     def step(self) -> float:
@@ -67,6 +72,18 @@ class Renewal:
         if remaining_seconds:
             return min(remaining_seconds, LOOK_SECONDS)
         try:
+            issued = self._renew()
+        except (PortalUnreachableError, PortalRefusedError) as error:
+            if isinstance(error, PortalRefusedError) and error.http_status in NOT_OFFERED:
+                return NOT_OFFERED_WAIT_SECONDS
+            self.failures += 1
+            self._certificate.note_trouble(error.message, now=self._clock())
+            raise
+        log.info("the certificate was renewed, for %.0f s", issued.lifetime_seconds)
+        return 0.0
+
+    def _renew(self) -> IssuedCertificate:
+        try:
             # One key for all tries: what was not answered may still have been signed.
             self._request = self._request or RenewalRequest(csr=self._certificate.request())
             issued = self._ask(self._request)
@@ -75,12 +92,7 @@ class Renewal:
         except CertificateError as error:
             self._request = None
             raise PortalUnreachableError(error.message) from error
-        except PortalRefusedError as error:
-            if error.http_status in NOT_OFFERED:
-                return NOT_OFFERED_WAIT_SECONDS
-            raise
-        log.info("the certificate was renewed, for %.0f s", issued.lifetime_seconds)
-        return 0.0
+        return issued
 
     def _ask(self, request: RenewalRequest) -> IssuedCertificate:
         try:
@@ -91,8 +103,20 @@ class Renewal:
             try:
                 return _ask_once(self._open_bare_link(), request)
             except (PortalUnreachableError, PortalRefusedError) as second:
-                # What was said about the certificate tells more than what was said without it.
-                raise error from second
+                raise _both(error, second) from second
+
+
+def _both(shown: VedetteError, bare: VedetteError) -> VedetteError:
+    """Return what went wrong with the certificate, and what the portal said about the secret.
+
+    A handshake that fails looks as if nobody were there, so the kind of the first one counts.
+    """
+    if not isinstance(bare, PortalRefusedError) or bare.message == shown.message:
+        return shown
+    message = f"{shown.message} With the secret in its place: {bare.message}"
+    if isinstance(shown, PortalRefusedError):
+        return PortalRefusedError(message, http_status=shown.http_status)
+    return PortalUnreachableError(message)
 
 
 def _ask_once(link: PortalLink, request: RenewalRequest) -> IssuedCertificate:

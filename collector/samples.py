@@ -57,8 +57,16 @@ class SampleFlow:
         with self._flush_lock:
             with self._lock:
                 points, self._pending = self._pending, []
-            for frame in frames_of(points):
-                self._buffer.append(frame)
+            push(points, self._buffer)
+
+
+def push(points: Iterable[Point], buffer: DiskBuffer) -> int:
+    """Put points into a buffer at once and return how many there were."""
+    pushed = 0
+    for frame in frames_of(points):
+        buffer.append(frame)
+        pushed += frame.points
+    return pushed
 
 
 def frames_of(points: Iterable[Point]) -> Iterator[Frame]:
@@ -73,16 +81,24 @@ def frames_of(points: Iterable[Point]) -> Iterator[Frame]:
 def _encode(points: Sequence[Point]) -> tuple[Sequence[Point], bytes]:
     try:
         return points, encode(points)
-    except InvalidInputError:  # rare: find out which
-        good, lines = [], b""
-        for point in points:
-            try:
-                lines += encode([point])
-            except InvalidInputError as error:
-                log.warning("left out a sample: %s", error.message)
-            else:
-                good.append(point)
-        return good, lines
+    except Exception:  # noqa: BLE001 - a foreign plugin may give anything; find out which
+        return _encode_good(points)
+
+
+def _encode_good(points: Sequence[Point]) -> tuple[Sequence[Point], bytes]:
+    good, lines, faults = [], b"", []
+    for point in points:
+        try:
+            lines += encode([point])
+        except InvalidInputError as error:
+            faults.append(error.message)
+        except Exception as error:  # noqa: BLE001 - as above
+            faults.append(f"{point!r:.200}: {error}")
+        else:
+            good.append(point)
+    if faults:
+        log.warning("left out %d samples, the first: %s", len(faults), faults[0])
+    return good, lines
 
 
 def _chunks(points: Iterable[Point], size: int) -> Iterator[list[Point]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from core.errors import ConfigurationError, UnavailableError
+from core.kept import kept_secret
 from core.settings import ServerSettings
 
 KEY_FILE = "encryption_keys"
@@ -74,9 +75,4 @@ def new_key() -> str:
 
 
 def _kept_keys(data_dir: Path) -> list[str]:
-    path = data_dir / KEY_FILE
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.write_text(f"{new_key()}\n", encoding="utf-8")
-    return path.read_text(encoding="utf-8").split()
+    return kept_secret(data_dir / KEY_FILE, new_key).split()

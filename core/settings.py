@@ -15,6 +15,7 @@ from msgspec import Meta
 from core.config import load_config, read_environment, read_toml
 from core.errors import ConfigurationError
 from core.ids import new_secret
+from core.kept import kept_secret
 from core.networks import Network, parse_networks
 
 ENVIRONMENT_PREFIX = "VEDETTE_"
@@ -52,6 +53,7 @@ class ServerSettings:
     oidc_label: str = "Sign in with your organisation"
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
+    tls_authority_file: Path | None = None
     proxy_secret: str = ""
     trusted_proxies: str = ""
     require_client_certificate: bool = False
@@ -73,6 +75,7 @@ class ServerSettings:
     portal_threads: Annotated[int, Meta(ge=1)] = 16
     requests_per_second_per_user: Annotated[float, Meta(ge=0)] = 50.0
     requests_per_second_per_address: Annotated[float, Meta(ge=0)] = 100.0
+    refusals_per_second_per_address: Annotated[float, Meta(ge=0)] = 5.0
 
     @property
     def resolved_database_url(self) -> str:
@@ -93,7 +96,8 @@ class ServerSettings:
     def resolved_public_url(self) -> str:
         """The address that users and agents open, without a slash at the end."""
         scheme = "https" if self.tls_certificate_file is not None else "http"
-        return (self.public_url or f"{scheme}://{self.host}:{self.port}").rstrip("/")
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (self.public_url or f"{scheme}://{host}:{self.port}").rstrip("/")
 
     @property
     def proxy_networks(self) -> tuple[Network, ...]:
@@ -120,6 +124,7 @@ def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSett
     source = f"{config_path} with the environment" if config_path else "The environment"
     settings = load_config(ServerSettings, values, source=source)
     _check_networks(settings, source=source)
+    _check_certificates(settings, source=source)
     return settings
 
 
@@ -134,13 +139,20 @@ def _check_networks(settings: ServerSettings, *, source: str) -> None:
         raise ConfigurationError(faults, source=source)
 
 
+def _check_certificates(settings: ServerSettings, *, source: str) -> None:
+    if not settings.require_client_certificate:
+        return
+    if settings.tls_certificate_file is None and not settings.proxy_secret:
+        fault = (
+            "require_client_certificate is set, and no agent could show one: set "
+            "tls_certificate_file, or proxy_secret where a proxy ends TLS"
+        )
+        raise ConfigurationError([fault], source=source)
+
+
 def secret_key(settings: ServerSettings) -> str:
     """Return the key that signs sessions: the configured one, or one kept in the data folder."""
     if settings.secret_key:
         return settings.secret_key
     path = settings.data_dir / "secret_key"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.write_text(new_secret("key"), encoding="utf-8")
-    return path.read_text(encoding="utf-8").strip()
+    return kept_secret(path, lambda: new_secret("key")).strip()

@@ -110,7 +110,10 @@ def _frame() -> Any:  # noqa: ANN401 - a Dash component
                     html.Div(
                         [
                             html.Div(
-                                _segments("range", "Time range", RANGES, value=DEFAULT_RANGE),
+                                [
+                                    _segments("range", "Time range", RANGES, value=DEFAULT_RANGE),
+                                    html.Div(id="window"),
+                                ],
                                 id="range-box",
                             ),
                             _segments("refresh", "Auto refresh", REFRESHES, value=DEFAULT_REFRESH),
@@ -167,18 +170,21 @@ def _register_pages(app: Dash, context: Context) -> None:
         Output("head", "children"),
         Output("title", "data"),
         Output("range-box", "className"),
+        Output("window", "children"),
         Output("fault", "children"),
         Input("url", "pathname"),
         Input("url", "search"),
     )
     def show_page(pathname: str | None, search: str | None) -> tuple[Any, ...]:
-        page = _page(context, pathname, Controls.parse(search))
+        controls = Controls.parse(search)
+        page = _page(context, pathname, controls)
         is_new = "url.pathname" in ctx.triggered_prop_ids or not ctx.triggered_prop_ids
         return (
             page.body if is_new else no_update,
             components.breadcrumbs(page.crumbs, page.title),
             page.title,
-            "" if page.has_range else "d-none",
+            "vdd-range" if page.has_range else "d-none",
+            components.window_note(controls, pathname or PREFIX),
             None,
         )
 

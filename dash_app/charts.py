@@ -49,6 +49,15 @@ class Event:
     is_bad: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A value at which something is told, such as a rule's threshold, in the field's own unit."""
+
+    value: float
+    label: str
+    is_bad: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """Lines that share axes.
@@ -63,6 +72,7 @@ class Chart:
     is_stacked: bool = False
     marks: tuple[Mark, ...] = ()
     events: tuple[Event, ...] = ()
+    levels: tuple[Level, ...] = ()
     problem: str = ""
 
     def marked(self, marks: Iterable[Mark]) -> "Chart":
@@ -72,6 +82,10 @@ class Chart:
     def with_events(self, events: Iterable[Event]) -> "Chart":
         """Return the chart with events over its lines."""
         return replace(self, events=tuple(events))
+
+    def with_levels(self, levels: Iterable[Level]) -> "Chart":
+        """Return the chart with levels across its lines."""
+        return replace(self, levels=tuple(levels))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

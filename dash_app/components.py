@@ -8,6 +8,7 @@ from dash import dcc, html
 from core.units import format_value
 from dash_app.figures import LOADING, message_figure
 from dash_app.routes import PREFIX
+from dash_app.timerange import RANGES, Controls
 
 Component = Any
 
@@ -15,6 +16,7 @@ ABSENT = "—"
 # Shades of a GPU tile; `assets/dashboards.css` has one class for each.
 SHADES = 10
 _HIGH_PERCENT = 90
+_UNSPOKEN: dict[str, Any] = {"aria-hidden": "true"}
 _GRAPH_CONFIG: Any = {
     "displaylogo": False,
     # Plotly would offer to upload the chart to its own cloud.
@@ -22,7 +24,10 @@ _GRAPH_CONFIG: Any = {
     "plotlyServerURL": "",
     "displayModeBar": "hover",
     "responsive": True,
-    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "toImage"],
+    # `dashboards.js` takes a double click for the way out of a window.
+    "doubleClick": False,
+    "showTips": False,
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "resetScale2d", "toImage"],
 }
 
 
@@ -127,6 +132,23 @@ def breadcrumbs(crumbs: Sequence[tuple[str, str]], title: str) -> Component:
             html.Nav(html.Ol(links, className="breadcrumb")) if links else None,
             html.H1(title, className="vdd-title"),
         ]
+    )
+
+
+def window_note(controls: Controls, path: str) -> Component | None:
+    """Return the window that is shown, with the way back to the range that moves on."""
+    if controls.window is None:
+        return None
+    back = f"Back to the last {RANGES[controls.range_key][0]}"
+    return dcc.Link(
+        [
+            controls.window_words,
+            html.Span(back, className="visually-hidden"),
+            html.I(className="bi bi-x-lg", **_UNSPOKEN),
+        ],
+        href=f"{path}{controls.moving().search}",
+        title=back,
+        className="vdd-window",
     )
 
 

@@ -29,5 +29,10 @@ class MinuteCache:
                 known: T = kept[1]
                 return known
             found = find()
+            self._answers = {
+                kept_key: answer
+                for kept_key, answer in self._answers.items()
+                if timedelta(0) <= now - answer[0] < KEPT_FOR
+            }
             self._answers[key] = now, found
             return found

@@ -1,14 +1,16 @@
 """The controls that every dashboard shares: time range and auto refresh, kept in the query string.
 
+A range such as the last hour moves on; a *window* is a stretch between two instants that stands
+still, chosen by dragging over a chart and named `from` and `to` in the address.
 A *span* is the stretch of time that one refresh shows, with the width of its windows (the step).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from urllib.parse import parse_qs, urlencode
 
-from core.clock import NS_PER_SECOND, to_ns
+from core.clock import NS_PER_SECOND, from_ns, to_ns
 
 SAMPLE_INTERVAL_SECONDS = 10
 AIMED_POINTS = 300
@@ -31,6 +33,12 @@ REFRESHES: Mapping[str, tuple[str, int]] = {
     "30s": ("30 s", 30),
     "1m": ("1 m", 60),
 }
+# What a window may be: a narrower one has no samples to show, a wider one more than is kept.
+NARROWEST_WINDOW_MS = 60_000
+WIDEST_WINDOW_MS = 2 * 366 * 86_400_000
+# Year 9999 is the last that a datetime holds.
+_LAST_MS = 253_402_300_799_000
+_NS_PER_MS = 1_000_000
 DEFAULT_RANGE = "1h"
 DEFAULT_REFRESH = "5s"
 
@@ -46,10 +54,16 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What the user chose; unknown words in an address fall back to the defaults."""
+    """What the user chose; unknown words in an address fall back to the defaults.
+
+    Attributes:
+        window: the first and the last millisecond since 1970 of a stretch that stands still, or
+            nothing where the range moves on.
+    """
 
     range_key: str = DEFAULT_RANGE
     refresh_key: str = DEFAULT_REFRESH
+    window: tuple[int, int] | None = None
 
     @classmethod
     def parse(cls, search: str | None) -> "Controls":
@@ -60,31 +74,68 @@ class Controls:
         return cls(
             range_key=range_key if range_key in RANGES else DEFAULT_RANGE,
             refresh_key=refresh_key if refresh_key in REFRESHES else DEFAULT_REFRESH,
+            window=_window(words.get("from", [""])[-1], words.get("to", [""])[-1]),
         )
 
     @property
     def search(self) -> str:
         """The query string that carries these controls to another tier."""
-        return "?" + urlencode({"range": self.range_key, "refresh": self.refresh_key})
+        words = {"range": self.range_key, "refresh": self.refresh_key}
+        if self.window is not None:
+            words |= {"from": str(self.window[0]), "to": str(self.window[1])}
+        return "?" + urlencode(words)
+
+    @property
+    def time_key(self) -> str:
+        """What tells this stretch of time from every other choice."""
+        return self.range_key if self.window is None else f"{self.window[0]}-{self.window[1]}"
+
+    @property
+    def window_words(self) -> str:
+        """The window as people read it, such as `Nov 21 20:20 to 20:40 UTC`; empty without one."""
+        if self.window is None:
+            return ""
+        start, end = (from_ns(ms * _NS_PER_MS) for ms in self.window)
+        is_one_day = start.date() == end.date()
+        return f"{start:%b %d %H:%M} to {end:{'%H:%M' if is_one_day else '%b %d %H:%M'}} UTC"
+
+    def moving(self) -> "Controls":
+        """Return the same choice without its window."""
+        return replace(self, window=None)
 
     def span(self, now: datetime) -> Span:
-        """Return the chosen range up to `now`, its start on a window's start."""
+        """Return the window, or the chosen range up to `now`; it starts where a step starts."""
+        if self.window is not None:
+            return _stepped(*(ms * _NS_PER_MS for ms in self.window))
         seconds = RANGES[self.range_key][1]
-        end_ns = to_ns(now)
-        step_ns = step_seconds(seconds) * NS_PER_SECOND
-        start_ns = end_ns - seconds * NS_PER_SECOND
-        return Span(start_ns - start_ns % step_ns, end_ns, step_ns)
+        return _stepped(to_ns(now) - seconds * NS_PER_SECOND, to_ns(now))
 
 
 def span_between(start_at: datetime, end_at: datetime) -> Span:
     """Return a span for the life of something, at least one minute wide."""
     start_ns, end_ns = to_ns(start_at), to_ns(end_at)
-    end_ns = max(end_ns, start_ns + 60 * NS_PER_SECOND)
-    step_ns = step_seconds((end_ns - start_ns) / NS_PER_SECOND) * NS_PER_SECOND
-    return Span(start_ns - start_ns % step_ns, end_ns, step_ns)
+    return _stepped(start_ns, max(end_ns, start_ns + 60 * NS_PER_SECOND))
 
 
 def step_seconds(range_seconds: float) -> int:
     """Return the widest round step that still gives about 300 points, never under a sample."""
     aimed = max(range_seconds / AIMED_POINTS, SAMPLE_INTERVAL_SECONDS)
     return next((step for step in _STEPS_SECONDS if step >= aimed), _STEPS_SECONDS[-1])
+
+
+def _stepped(start_ns: int, end_ns: int) -> Span:
+    step_ns = step_seconds((end_ns - start_ns) / NS_PER_SECOND) * NS_PER_SECOND
+    return Span(start_ns - start_ns % step_ns, end_ns, step_ns)
+
+
+def _window(start: str, end: str) -> tuple[int, int] | None:
+    """Return the window that an address names; nothing when it names none that makes sense."""
+    if not (start.isdecimal() and end.isdecimal()) or len(start) + len(end) > 2 * len(
+        str(_LAST_MS)
+    ):
+        return None
+    start_ms, end_ms = int(start), int(end)
+    if not start_ms < end_ms <= _LAST_MS:
+        return None
+    width_ms = min(max(end_ms - start_ms, NARROWEST_WINDOW_MS), WIDEST_WINDOW_MS)
+    return max(0, end_ms - width_ms), end_ms

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
+from core.sorting import Columns, sorted_by
 from jobqueue.models import Job
 from jobqueue.snapshot import WAITING
 from jobqueue.states import JobState
@@ -21,6 +22,12 @@ from tenants.scope import Scope
 WAITS_TOO_LONG = timedelta(days=1)
 STOPS_TOO_LONG = timedelta(hours=1)
 BATCH = 500
+STUCK_JOB_SORTS: Columns = {
+    "submitted_at": Job.submitted_at,
+    "stop_requested_at": Job.stop_requested_at,
+    "name": Job.name,
+    "state": Job.state,
+}
 _FINAL = [state for state in JobState if state.is_final]
 
 
@@ -49,12 +56,14 @@ def list_stuck(
     scope: Scope,
     *,
     now: datetime,
+    sort: str = "",
     page: int = 1,
     page_size: int = DEFAULT_PAGE_SIZE,
 ) -> Page[Job]:
-    """Return the jobs that don't get on, the oldest first."""
+    """Return the jobs that don't get on, the oldest first unless `sort` says otherwise."""
     scope.require(Permission.OPERATE)
     statement = select(Job).where(_is_stuck(now)).order_by(Job.id)
+    statement = sorted_by(statement, sort, STUCK_JOB_SORTS, last=Job.id)
     return paginate(session, statement, number=page, size=page_size)
 
 

@@ -16,6 +16,11 @@ from jobqueue.executors.wire import Inventory
 from plugins.simulation.appliance import SimulatedAppliance
 from timeseries.points import FieldValue, Point
 
+# By index of the GPU: its tags `uuid` and `model`.
+GPUTags = Mapping[str, Mapping[str, str]]
+# Begins what stands in for the UUID of a GPU that is known by its PCI address alone.
+ADDRESS_PREFIX = "PCI-"
+
 
 class PluginError(Exception):
     """A reading failed; the host shows it and tries again, ever less often."""
@@ -77,6 +82,10 @@ def _no_holders() -> Mapping[str, str]:
     return {}
 
 
+def _no_gpus() -> GPUTags:
+    return {}
+
+
 def _keep_private(inventory: Inventory) -> None:
     del inventory
 
@@ -91,6 +100,8 @@ class PluginContext:
         sys: the kernel's device files, likewise.
         docker_url: where this host's Docker engine listens.
         job_of_gpu: gives GPU UUID to the id of the job that holds it.
+        known_gpus: gives the tags of the GPUs that this appliance had; a lost one may be unable to
+            say them.
         job_of_container: gives container id (64 hex digits) to the id of the job that it runs.
         transfer: the line to the portal; None where there is none to time.
         publish_inventory: takes what the inventory plugin found, for the heartbeat.
@@ -101,6 +112,7 @@ class PluginContext:
     sys: Path = Path("/sys")
     docker_url: str = "unix:///var/run/docker.sock"
     job_of_gpu: Callable[[], Mapping[str, str]] = _no_holders
+    known_gpus: Callable[[], GPUTags] = _no_gpus
     job_of_container: Callable[[], Mapping[str, str]] = _no_holders
     transfer: Transfer | None = None
     publish_inventory: Callable[[Inventory], None] = _keep_private

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from flask import Flask
 
+from alerting.addresses import AddressPolicy
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
 from core.secretbox import SecretBox
@@ -69,6 +70,7 @@ def create_portal(
     parts = Portal(
         settings=settings, sessions=sessions, store=store, clock=clock,
         secrets=SecretBox.of(settings), minute=MinuteCache(clock),
+        webhook_policy=AddressPolicy(allowed=settings.webhook_networks),
     )  # fmt: skip
     install(app, parts)
     install_address_limit(app)

@@ -8,6 +8,7 @@ from datetime import datetime
 from flask import Flask, current_app, g
 from sqlalchemy.orm import Session
 
+from alerting.addresses import AddressPolicy
 from core.clock import Clock
 from core.db import SessionFactory, transaction
 from core.errors import UnauthenticatedError
@@ -35,6 +36,7 @@ class Portal:
     clock: Clock
     secrets: SecretBox
     minute: MinuteCache
+    webhook_policy: AddressPolicy
 
 
 def install(app: Flask, portal: Portal) -> None:

@@ -21,7 +21,7 @@ from core.settings import ServerSettings
 from tests.fixtures.polling import eventually
 from tests.servers import free_port, running
 
-READY_SECONDS = 60
+READY_SECONDS = 100
 ALICE, BOB = "alice@acme.example", "bob@acme.example"
 CHARLIE, OLIVIA = "charlie@globex.example", "olivia@vedette.example"
 
@@ -87,9 +87,12 @@ def serving(
         log_path=log_path,
         environ=house.environ(environ),
     ) as process:
-        eventually(
-            lambda: _is_ready(house), within_seconds=READY_SECONDS, what="the server to answer"
-        )
+
+        def is_ready() -> bool:
+            assert process.poll() is None, f"the server has ended:\n{house.log('server')}"
+            return _is_ready(house)
+
+        eventually(is_ready, within_seconds=READY_SECONDS, what="the server to answer")
         yield process
 
 

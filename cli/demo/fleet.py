@@ -19,10 +19,13 @@ from cli.bootstrap import DEMO_PASSWORD
 from cli.demo.people import Person
 from cli.parentage import stop_with_parent
 from collector.agent import Agent
+from collector.certificates.portal_authority import trusted_files
 from collector.config import AgentConfig
+from collector.configuring.tls_files import TLSFiles
 from collector.enrolment import enroll
 from collector.identity import Identity, load_identity
 from collector.inventory import simulated_inventory
+from collector.sending.tls import TLSContexts
 from core.clock import utc_now
 from core.logs import configure_logging
 from plugins.simulation.appliance import SimulatedAppliance
@@ -32,6 +35,7 @@ log = logging.getLogger(__name__)
 
 SECRETS_NAME = "enrolment.json"
 HISTORY_MARK = "history-sent"
+START_MARK = "started"
 HISTORY = timedelta(hours=24)
 HISTORY_STEP_SECONDS = 120
 PAST_POINTS_PER_SECOND = 50_000.0
@@ -183,12 +187,20 @@ class _Appliance:
         """Enrol if need be, then run as any agent does; the day before is sent meanwhile."""
         identity = load_identity(self._home) or self._enrol()
         now = utc_now()
-        agent = Agent(
-            self._config, identity, simulation=SimulatedAppliance(self._simulation, started_at=now)
+        simulation = SimulatedAppliance(
+            self._simulation, started_at=now, is_restart=self._note_start()
         )
+        agent = Agent(self._config, identity, simulation=simulation)
         past = threading.Thread(target=self._send_past, args=(agent, now), daemon=True)
         past.start()
         agent.run(stop)
+
+    def _note_start(self) -> bool:
+        """Leave a mark in the data folder; return whether there was one."""
+        mark = self._home / START_MARK
+        was_there = mark.exists()
+        mark.touch()
+        return was_there
 
     def _send_past(self, agent: Agent, now: datetime) -> None:
         mark = self._home / HISTORY_MARK
@@ -208,4 +220,5 @@ class _Appliance:
             inventory=simulated_inventory(self._simulation, executors=["simulated"]),
             data_dir=self._home,
             site=self._member.site,
+            tls=TLSContexts(TLSFiles(also_trusted=trusted_files(self._home))),
         )

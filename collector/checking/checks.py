@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from collector.checking.certificate_checks import check_certificate
 from collector.checking.connection_checks import check_connections
 from collector.checking.findings import Finding, Verdict
 from collector.config import AgentConfig
@@ -29,6 +30,7 @@ def check_appliance(config: AgentConfig, *, clock: Clock) -> Iterator[Finding]:
     if config.influxdb is None:
         identity, finding = _identity(config.data_dir)
         yield finding
+    yield from check_certificate(config, clock=clock)
     yield from check_connections(config, identity, clock=clock)
 
 

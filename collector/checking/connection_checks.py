@@ -9,9 +9,10 @@ from statistics import median
 from urllib.parse import urlsplit
 
 from collector.checking.findings import Finding, Verdict
+from collector.checking.writing_checks import check_writing
 from collector.config import AgentConfig
 from collector.errors import CollectorError, PortalRefusedError
-from collector.identity import FILE_NAME, Identity
+from collector.identity import Identity
 from collector.sending.addresses import PortalAddresses
 from collector.sending.answers import root_cause
 from collector.sending.connections import Connections, HTTPFailure
@@ -40,7 +41,11 @@ def check_connections(
     """
     portal = _Portal(config, clock, build_tls(config))
     if config.influxdb is not None:
-        yield from _connection(config.influxdb.url, portal, None)
+        url = config.influxdb.url
+        found = list(_connection(url, portal, None))
+        yield from found
+        if all(finding.verdict is not Verdict.FAIL for finding in found):
+            yield check_writing(config.influxdb, config, tls=portal.tls)
         return
     for url in config.portal_urls:
         yield from _connection(url, portal, identity)
@@ -150,8 +155,12 @@ def _acceptance(url: str, portal: _Portal, identity: Identity) -> Finding:
         link.desired(-1, wait_seconds=0.0)
     except PortalRefusedError as error:
         if error.http_status in HTTP_UNAUTHORIZED:
-            advice = f"Remove {config.data_dir / FILE_NAME} and enrol again with a new token."
-            return Finding(Verdict.FAIL, what, "this appliance is not taken", advice)
+            advice = (
+                "Samples are kept meanwhile. Where it asks for that, enrol with a new token: "
+                "vedette agent enroll --again."
+            )
+            said = f"this appliance is not taken: {error.message}"
+            return Finding(Verdict.FAIL, what, said, advice)
         return Finding(Verdict.FAIL, what, error.message, "Check that both sides fit together.")
     except CollectorError as error:
         return Finding(Verdict.FAIL, what, error.message, "Try again when the portal is well.")

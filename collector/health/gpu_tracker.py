@@ -39,7 +39,7 @@ class GPUTracker:
         self._hardware = MinuteWindow(THROTTLE_MINUTES)
         self._corrected = MinuteWindow(HOUR_MINUTES)
         self._clocks = MinuteWindow(HOUR_MINUTES)
-        self._external: dict[str, _Hold] = {}
+        self._external: dict[tuple[str, str], _Hold] = {}
 
     def take_reading(self, point: Point) -> None:
         """Take a point of measurement `gpu`."""
@@ -65,10 +65,11 @@ class GPUTracker:
             return
         at = point.time_ns / NS_PER_SECOND
         owner = point.tags.get("container") or point.tags.get("owner", "host")
-        held = self._external.get(owner)
+        use = (owner, point.tags.get("uuid", ""))  # of the GPU, or of one of its slices
+        held = self._external.get(use)
         is_new = held is None or at - held.until > EXTERNAL_GONE_SECONDS
         since = at if held is None or is_new else held.since
-        self._external[owner] = _Hold(since, at, float(used))
+        self._external[use] = _Hold(since, at, float(used))
 
     def fill(self, signs: GPUSigns, now: float) -> GPUSigns:
         """Return the signs with what this tracker knows; `now` in seconds since the epoch."""
@@ -90,13 +91,13 @@ class GPUTracker:
     def _external_use(self, now: float) -> ExternalUse | None:
         """Return what the longest of those that still hold memory holds."""
         self._external = {
-            owner: hold
-            for owner, hold in self._external.items()
+            use: hold
+            for use, hold in self._external.items()
             if now - hold.until <= EXTERNAL_GONE_SECONDS
         }
         if not self._external:
             return None
-        owner, hold = min(self._external.items(), key=lambda item: item[1].since)
+        (owner, _), hold = min(self._external.items(), key=lambda item: item[1].since)
         return ExternalUse(owner, hold.memory_bytes, hold.until - hold.since)
 
     def _take_load(self, reading: Mapping[str, float], at: float, step: float) -> None:

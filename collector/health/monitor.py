@@ -9,22 +9,22 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Lock
 
-from collector.health.gpu_tracker import GPUTracker
 from collector.health.judge import SEVERITY, judge
 from collector.health.known_gpus import KnownGPU, KnownGPUs
 from collector.health.memory import HealthMemory
 from collector.health.signs import GPUSigns, Signs
+from collector.health.trackers import GPUTrackers, index_of
 from collector.reading.readers import PluginPlan
 from core.clock import to_ns
 from jobqueue.executors.health import ApplianceHealth
 from jobqueue.executors.wire import GPUInfo, Inventory
+from plugins.base import GPUTags
 from timeseries.points import Point
 
 SILENT_INTERVALS = 3
 LEAST_SILENT_SECONDS = 60.0
 DISK_FRESH_SECONDS = 900.0
 NS_PER_SECOND = 1e9
-_UNKNOWN_INDEX = -1
 # The plugins that give measurement `gpu`.
 GPU_PLUGINS = ("nvml", "amdgpu", "simulated_gpu")
 
@@ -60,7 +60,7 @@ class HealthMonitor:
         self._known = KnownGPUs(data_dir)
         self._memory = HealthMemory(data_dir, proc=proc)
         self._inventory: Inventory | None = None
-        self._trackers: dict[str, GPUTracker] = {}
+        self._trackers = GPUTrackers(self._known)
         self._disks: dict[str, tuple[float, float]] = {}
         self._heard_at: float | None = None
         self._points_due_at: datetime | None = None
@@ -85,6 +85,17 @@ class HealthMonitor:
         with self._lock:
             self._inventory = inventory
             self._known.see(self._present(gpu) for gpu in inventory.gpus)
+
+    def known_gpus(self) -> GPUTags:
+        """Return the tags of the GPUs that were here and do not answer now, by index."""
+        with self._lock:
+            listed = self._inventory.gpus if self._inventory else ()
+            answering = {gpu.uuid for gpu in listed}
+            return {
+                str(gpu.index): {"uuid": gpu.uuid, "model": gpu.model}
+                for gpu in self._known.gpus.values()
+                if gpu.uuid not in answering
+            }
 
     def report(self, now: datetime) -> ApplianceHealth:
         """Return the judgement of this instant, and put on disk what changed."""
@@ -122,57 +133,36 @@ class HealthMonitor:
     def _accept(self) -> None:
         self._known.forget_missing()
         self._memory.clear()
-        present = self._known.gpus
-        self._trackers = {
-            uuid: tracker for uuid, tracker in self._trackers.items() if uuid in present
-        }
+        self._trackers.keep_known()
 
     def _present(self, gpu: GPUInfo) -> KnownGPU:
-        tracker = self._trackers.get(gpu.uuid)
+        tracker = self._trackers.of(gpu.uuid)
         links = tracker.reading.get("nvlinks_active", 0.0) if tracker else 0.0
         return KnownGPU(uuid=gpu.uuid, index=gpu.index, model=gpu.model, has_nvlinks=links > 0)
 
     def _take_gpu(self, point: Point, now: datetime) -> None:
-        tracker = self._tracker(point)
-        if tracker is not None:
+        if self._trackers.take_reading(point):
             self._heard_at = now.timestamp()
-            tracker.take_reading(point)
 
     def _take_process(self, point: Point, now: datetime) -> None:
         del now
-        tracker = self._tracker(point)
-        if tracker is not None:
-            tracker.take_process(point)
+        self._trackers.take_process(point)
 
     def _take_xid(self, point: Point, now: datetime) -> None:
         del now
         code, uuid = point.tags.get("xid", ""), point.tags.get("uuid", "")
         if code.isdecimal() and uuid:
-            self._memory.note(uuid, _index(point), int(code), at_ns=point.time_ns)
+            self._memory.note(uuid, index_of(point), int(code), at_ns=point.time_ns)
 
     def _take_disk(self, point: Point, now: datetime) -> None:
         used = point.fields.get("used_percent")
         if used is not None and not isinstance(used, str):
             self._disks[point.tags.get("mount", "")] = (now.timestamp(), float(used))
 
-    def _tracker(self, point: Point) -> GPUTracker | None:
-        uuid = point.tags.get("uuid") or self._uuid_at(_index(point))
-        if not uuid:
-            return None
-        tracker = self._trackers.get(uuid)
-        if tracker is None:
-            tracker = GPUTracker(_index(point), uuid, point.tags.get("model", ""))
-            self._trackers[uuid] = tracker
-        return tracker
-
-    def _uuid_at(self, index: int) -> str:
-        """Return which known GPU has an index: one that is lost can't say its UUID any more."""
-        return next((gpu.uuid for gpu in self._known.gpus.values() if gpu.index == index), "")
-
     def _signs(self, now: datetime) -> Signs:
         at = now.timestamp()
         listed = {gpu.uuid: gpu for gpu in self._inventory.gpus} if self._inventory else {}
-        uuids = dict.fromkeys([*listed, *self._trackers, *self._known.gpus])
+        uuids = dict.fromkeys([*listed, *self._trackers.uuids, *self._known.gpus])
         signs = [self._gpu_signs(uuid, listed.get(uuid), at) for uuid in uuids]
         return Signs(
             gpus=tuple(sorted(signs, key=lambda gpu: (gpu.index, gpu.uuid))),
@@ -186,7 +176,7 @@ class HealthMonitor:
 
     def _gpu_signs(self, uuid: str, info: GPUInfo | None, at: float) -> GPUSigns:
         known = self._known.gpus.get(uuid)
-        tracker = self._trackers.get(uuid)
+        tracker = self._trackers.of(uuid)
         has = info or tracker or known
         assert has is not None  # noqa: S101 - the uuid is of one of the three
         signs = GPUSigns(
@@ -218,8 +208,3 @@ def gpu_interval_seconds(plans: Iterable[PluginPlan]) -> float | None:
 def _fields(health: ApplianceHealth) -> dict[str, int]:
     findings = len(health.findings) + sum(len(gpu.findings) for gpu in health.gpus)
     return {"state": SEVERITY[health.state], "findings": findings}
-
-
-def _index(point: Point) -> int:
-    index = point.tags.get("gpu", "")
-    return int(index) if index.isdecimal() else _UNKNOWN_INDEX

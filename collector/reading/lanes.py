@@ -156,7 +156,7 @@ class Lane:
             reader.close()
         for reader in self._due():
             if points := self._read(reader, shift):
-                self._deliver(points)
+                self._hand_over(points, reader)
             if shift.is_over or self._is_stopping:
                 return 0.0
         chore_seconds = self._do_chore()
@@ -164,6 +164,12 @@ class Lane:
         due = [reader.due_seconds for reader in self._readers if not reader.is_stuck]
         until_due = min(due, default=now + LONGEST_SLEEP_SECONDS) - now
         return max(SHORTEST_SLEEP_SECONDS, min(until_due, chore_seconds))
+
+    def _hand_over(self, points: list[Point], reader: PluginReader) -> None:
+        try:
+            self._deliver(points)
+        except Exception:  # a foreign plugin may give anything; the lane has others to read
+            log.exception("what plugin %s gave can't be taken in whole", reader.name)
 
     def _take_leaving(self) -> list[PluginReader]:
         with self._lock:

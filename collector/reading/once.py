@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
 
@@ -47,7 +47,9 @@ def read_once(
         again = [one for one, reading in readings.items() if _needs_another(one.plan, reading)]
         if again:
             wait()
-            readings |= {one: _read(one, workers, clock) for one in again}
+            readings |= {
+                one: _completed(readings[one], _read(one, workers, clock)) for one in again
+            }
         return list(readings.values())
     finally:
         for one in opened:
@@ -132,6 +134,21 @@ def _read(opened: _Opened, workers: dict[str, _Worker], clock: Clock) -> OneRead
     del workers[plan.lane]
     fault = ReadingTimedOutError(f"it did not come back within {plan.time_limit_seconds:g} s")
     return OneReading(plan.name, (), fault)
+
+
+def _completed(first: OneReading, second: OneReading) -> OneReading:
+    """Return the second reading, with what only the first has: some things are read more rarely."""
+    if second.fault is not None:
+        return second
+    points = {_series(one): one for one in first.points}
+    for one in second.points:
+        known = points.pop(_series(one), one)
+        points[_series(one)] = replace(one, fields={**known.fields, **one.fields})
+    return replace(second, points=tuple(points.values()))
+
+
+def _series(point: Point) -> tuple[object, ...]:
+    return point.measurement, *sorted(point.tags.items())
 
 
 def pause(seconds: float) -> Callable[[], None]:

@@ -9,11 +9,11 @@ attempt holds get the tag `job`.
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from typing import cast
 
 from collector.config import AgentConfig, plugin_settings
+from collector.reading.attribution import named, with_jobs
 from collector.reading.child_plugin import ChildPlugin
 from collector.reading.child_process import ChildProcess
 from collector.reading.lanes import Chore, Deliver, Lane
@@ -36,7 +36,7 @@ class PluginHost:
 
     Args:
         plans: what to read; see `plugin_plans`.
-        context: what plugins share; `job_of_gpu` names the jobs of GPUs.
+        context: what plugins share; `job_of_gpu` names the jobs of GPUs, `known_gpus` lost GPUs.
         deliver: takes what was read, from several threads.
         seed: what tells this agent from others, for its phase.
         chore: done in the first lane after each round; returns when it is wanted again, in seconds.
@@ -196,21 +196,10 @@ class PluginHost:
             lane.close()
 
     def _take(self, points: list[Point]) -> None:
-        self._deliver(self._with_jobs(points))
-
-    def _with_jobs(self, points: list[Point]) -> list[Point]:
-        if not any("uuid" in point.tags for point in points):
-            return points
-        holders = self._context.job_of_gpu()
-        if not holders:
-            return points
-        return [
-            replace(point, tags={**point.tags, "job": holders[uuid]})
-            if (uuid := point.tags.get("uuid", "")) in holders
-            and not point.tags.keys() & {"job", "owner"}  # it says itself whose it is
-            else point
-            for point in points
-        ]
+        if any(point.tags.keys() & {"gpu", "uuid"} for point in points):
+            points = named(points, self._context.known_gpus)
+            points = with_jobs(points, self._context.job_of_gpu())
+        self._deliver(points)
 
 
 def plugin_plans(config: AgentConfig, *, is_simulated: bool) -> Iterator[PluginPlan]:

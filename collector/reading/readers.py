@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from random import Random
@@ -10,7 +10,7 @@ from random import Random
 from collector.errors import ReadingTimedOutError
 from collector.reading.schedule import Beat, retry_seconds, unavailable_seconds
 from core.clock import Clock, to_ns
-from plugins.base import Plugin, PluginClass, PluginUnavailableError
+from plugins.base import Plugin, PluginClass, PluginError, PluginUnavailableError
 from timeseries.points import Point
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class PluginReader:
         try:
             if self._plugin is None:
                 self._plugin = self._build()
-            points = list(self._plugin.gather(clock()))
+            points = _checked(self._plugin.gather(clock()))
         except Exception as error:  # noqa: BLE001 - a foreign plugin may raise anything
             fault = error
         return Outcome(points, fault, time.perf_counter() - began_seconds)
@@ -224,3 +224,16 @@ class PluginReader:
             interval_seconds=plan.interval_seconds,
             jitter_seconds=plan.jitter_seconds,
         )
+
+
+def _checked(points: Iterable[Point]) -> list[Point]:
+    """Return the points of a reading.
+
+    Raises:
+        PluginError: something else is among them.
+    """
+    taken = list(points)
+    for point in taken:
+        if not isinstance(point, Point) or not isinstance(point.fields, Mapping):
+            raise PluginError(f"it gave {point!r:.200} in place of a point")
+    return taken

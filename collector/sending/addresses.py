@@ -6,12 +6,15 @@ answers probes again and is the better one. Latencies are of the same small ques
 with one address nothing is asked, and the writes are timed.
 """
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from threading import Lock
+
+log = logging.getLogger(__name__)
 
 MEASURED = 5
 AVOID_SECONDS = 15.0
@@ -133,13 +136,20 @@ class PortalAddresses:
         best = min(healthy, key=lambda point: point.latency_seconds)
         limit = self._current.latency_seconds
         if best.latency_seconds < min(limit * BETTER_RATIO, limit - BETTER_SECONDS):
-            self._current = best
+            before, after = limit * 1000, best.latency_seconds * 1000
+            self._use(best, f"it answers in {after:.0f} ms, the other in {before:.0f} ms")
 
     def _move_on(self) -> None:
         """Take the fastest healthy one; where none is, the next in turn, for all are tried."""
         healthy = self._healthy()
         if healthy:
-            self._current = min(healthy, key=lambda point: point.latency_seconds)
+            fastest = min(healthy, key=lambda point: point.latency_seconds)
+            self._use(fastest, f"{self._current.url} failed")
         else:
             index = self._points.index(self._current)
             self._current = self._points[(index + 1) % len(self._points)]
+
+    def _use(self, point: _Point, reason: str) -> None:
+        if point is not self._current:
+            log.info("the access point is %s from now on: %s", point.url, reason)
+        self._current = point

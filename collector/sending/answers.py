@@ -1,13 +1,17 @@
 """What servers answer, put into plain words: their own sentence, the cause, when to come back."""
 
+import math
 import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.client import RemoteDisconnected
 
 import msgspec
 
 _TITLE = re.compile(r"<title>\s*(.*?)\s*</title>", re.IGNORECASE | re.DOTALL)
 _SHOWN_CHARACTERS = 200
+# No server may silence an appliance for longer than this.
+LONGEST_ASKED_SECONDS = 3600.0
 _KEYS = ("message", "error")
 
 
@@ -41,19 +45,17 @@ def named_lines(body: bytes) -> dict[int, str]:
 
 
 def retry_after_seconds(header: str | None, *, now: datetime) -> float | None:
-    """Return how long a Retry-After header asks to wait, be it seconds or a date; None without."""
+    """Return how long a Retry-After header asks to wait, be it seconds or a date; None without.
+
+    An hour at the most: a header that is wrong must not end the sending for days.
+    """
     if not header:
         return None
     try:
-        return max(0.0, float(header))
+        asked = float(header)
     except ValueError:
-        pass
-    try:
-        at = parsedate_to_datetime(header)
-    except ValueError:
-        return None
-    aware_at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return max(0.0, (aware_at - now).total_seconds())
+        asked = _seconds_until(header, now=now)
+    return None if math.isnan(asked) else min(LONGEST_ASKED_SECONDS, max(0.0, asked))
 
 
 def root_cause(error: BaseException | None) -> str:
@@ -66,8 +68,20 @@ def root_cause(error: BaseException | None) -> str:
     while seen is not None:
         if isinstance(seen, OSError) and seen.strerror:
             return _with_advice(seen.strerror)
+        if isinstance(seen, RemoteDisconnected):
+            return "it closed the connection without an answer"
         seen = seen.__cause__ or seen.__context__
     return _with_advice(str(error))
+
+
+def _seconds_until(date: str, *, now: datetime) -> float:
+    """Return the seconds until a date of HTTP; not a number where it is none."""
+    try:
+        at = parsedate_to_datetime(date)
+    except ValueError:
+        return math.nan
+    aware_at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return (aware_at - now).total_seconds()
 
 
 def _with_advice(cause: str) -> str:

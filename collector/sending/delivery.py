@@ -6,14 +6,19 @@ from dataclasses import dataclass
 from random import Random
 
 from collector.buffering.buffer import DiskBuffer
+from collector.certificates.own_certificate import CERTIFICATE_NAME, OwnCertificate
+from collector.certificates.portal_authority import trusted_files
 from collector.config import AgentConfig
+from collector.configuring.tls_files import TLSFiles
 from collector.identity import Identity
-from collector.own_certificate import CERTIFICATE_NAME, OwnCertificate
 from collector.sending.addresses import PortalAddresses
+from collector.sending.influxdb_target import InfluxDBTarget
+from collector.sending.link import PortalLink
 from collector.sending.probes import AccessPointProber
 from collector.sending.sender import Sender
-from collector.sending.targets import APITarget, InfluxDBTarget, WriteTarget
-from collector.sending.tls import TLSContexts, TLSFiles
+from collector.sending.targets import APITarget, WriteTarget
+from collector.sending.tls import TLSContexts
+from collector.sending.transfer import PortalTransfer
 from collector.sending.undeliverable import UndeliverableLines
 from core.clock import Clock
 
@@ -68,7 +73,9 @@ def build_delivery(
         clock: the time.
         random: jitter of the waits.
     """
-    tls, certificate = build_tls(config), OwnCertificate(config.data_dir)
+    tls = build_tls(config)
+    is_shown = config.client_certificate_file is None
+    certificate = OwnCertificate(config.data_dir, is_shown=is_shown)
     urls = config.portal_urls if config.influxdb is None else [config.influxdb.url]
     addresses = PortalAddresses(urls)
     sender = Sender(
@@ -88,9 +95,39 @@ def build_delivery(
 
 def build_tls(config: AgentConfig) -> TLSContexts:
     """Return whom the configuration trusts and what certificate it shows."""
-    own_file = config.data_dir / CERTIFICATE_NAME if config.influxdb is None else None
-    return TLSContexts(
-        TLSFiles(config.ca_file, config.client_certificate_file, config.client_key_file, own_file)
+    given = (config.ca_file, config.client_certificate_file, config.client_key_file)
+    if config.influxdb is not None:
+        return TLSContexts(TLSFiles(*given))
+    own_file = config.data_dir / CERTIFICATE_NAME
+    return TLSContexts(TLSFiles(*given, own_file, also_trusted=trusted_files(config.data_dir)))
+
+
+def build_link(
+    config: AgentConfig, identity: Identity, delivery: Delivery, *, clock: Clock
+) -> PortalLink:
+    """Return a connection to the portal, for one thread."""
+    return PortalLink(
+        delivery.addresses,
+        agent_token=identity.agent_token,
+        timeout_seconds=config.request_timeout_seconds,
+        tls=delivery.tls,
+        certificate=delivery.certificate,
+        clock=clock,
+    )
+
+
+def build_transfer(
+    config: AgentConfig, identity: Identity | None, delivery: Delivery
+) -> PortalTransfer | None:
+    """Return what times the line to the portal; None where there is no portal."""
+    if identity is None:
+        return None
+    return PortalTransfer(
+        delivery.addresses,
+        agent_token=identity.agent_token,
+        timeout_seconds=config.request_timeout_seconds,
+        tls=delivery.tls,
+        certificate=delivery.certificate,
     )
 
 

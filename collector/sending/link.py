@@ -7,8 +7,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 import urllib3
 
+from collector.certificates.own_certificate import OwnCertificate
 from collector.errors import PortalRefusedError, PortalUnreachableError
-from collector.own_certificate import OwnCertificate
 from collector.sending.addresses import PortalAddresses
 from collector.sending.answers import is_web_page, retry_after_seconds, root_cause, sentence_of
 from collector.sending.connections import Connections, HTTPFailure

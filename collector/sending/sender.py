@@ -4,13 +4,13 @@ What the server's answer does to the batch:
 
     2xx                     it is durable there: let go
     400, 422                the good lines were kept: put the others aside, let go
-    413                     send it in halves
-    401, 403                keep it, and say so, for somebody must act
+    413                     send it in halves, down to single lines
+    401, 403                keep it, and say so, for somebody must act; ask the next address too
     429, 503, no answer     keep it, try again later, at the next address when there is one
 
 A server that refuses without saying which lines is asked with ever smaller parts until they are
-found. The client of InfluxDB is used call by call, its own batching and retries off: they lose
-samples.
+found, or until that has taken too many requests; halves of what is too large do not count. The
+client of InfluxDB is used call by call, its own batching and retries off: they lose samples.
 """
 
 import logging
@@ -32,7 +32,7 @@ from timeseries.lineprotocol_grammar import logical_lines
 log = logging.getLogger(__name__)
 
 COMPLAIN_EVERY_SECONDS = 60.0
-MOST_REQUESTS = 64
+MOST_SEARCHES = 32
 SUCCESS = range(200, 300)
 
 
@@ -95,7 +95,7 @@ class Sender:
         self._undeliverable = undeliverable
         self._backoff = Backoff(random=random)
         self._complained_at: float | None = None
-        self._requests_left = MOST_REQUESTS
+        self._searches_left = MOST_SEARCHES
         self.counters = SenderCounters()
 
     def send_next(self) -> SendResult:
@@ -106,7 +106,7 @@ class Sender:
         batch = self._buffer.read(max_points=BATCH_POINTS)
         if batch is None:
             return SendResult(Outcome.NOTHING)
-        self._requests_left = MOST_REQUESTS
+        self._searches_left = MOST_SEARCHES
         result = self._deliver([frame.payload for frame in batch.frames])
         if result.outcome in ARRIVED:
             self._arrived(batch)
@@ -130,7 +130,6 @@ class Sender:
         lines = b"\n".join(payloads)
         began = time.perf_counter()
         answer = self._target.write(url, lines)
-        self._requests_left -= 1
         if answer.status in SUCCESS:
             self._addresses.mark_answered(url, time.perf_counter() - began)
             return SendResult(Outcome.SENT)
@@ -145,7 +144,7 @@ class Sender:
         reason = sentence_of(answer.body, otherwise=answer.reason)
         named = named_lines(answer.body)
         if not named:
-            return self._in_halves(payloads, reason=f"{url}: {reason}")
+            return self._search(payloads, reason=f"{url}: {reason}")
         log.error("%s kept the good lines only: %s", url, reason)
         self._addresses.mark_answered(url)
         numbered = dict(_numbered_lines(b"\n".join(payloads)))
@@ -153,20 +152,28 @@ class Sender:
             self._put_aside([numbered.get(number, b"")], reason=why)
         return SendResult(Outcome.SENT_IN_PART)
 
+    def _search(self, payloads: Sequence[bytes], *, reason: str) -> SendResult:
+        """Look for the bad lines in ever smaller parts, as long as there are requests left."""
+        self._searches_left -= 1
+        if self._searches_left < 0:
+            return self._give_up(_lines_of(payloads), reason=reason)
+        return self._in_halves(payloads, reason=reason)
+
     def _in_halves(self, payloads: Sequence[bytes], *, reason: str) -> SendResult:
-        pieces = list(payloads)
+        pieces = list(payloads) if len(payloads) > 1 else _lines_of(payloads)
         if len(pieces) == 1:
-            pieces = [line for _, line in _numbered_lines(pieces[0])]
-        if len(pieces) == 1 or self._requests_left <= 0:
-            log.error("%d lines can't be delivered: %s", len(pieces), reason)
-            self._put_aside(pieces, reason=reason)
-            return SendResult(Outcome.SENT_IN_PART)
+            return self._give_up(pieces, reason=reason)
         middle = len(pieces) // 2
         first = self._deliver(_rejoined(pieces[:middle], payloads))
         if first.outcome not in ARRIVED:
             return first
         second = self._deliver(_rejoined(pieces[middle:], payloads))
         return first if second.outcome is Outcome.SENT else second
+
+    def _give_up(self, lines: Sequence[bytes], *, reason: str) -> SendResult:
+        log.error("%d lines can't be delivered: %s", len(lines), reason)
+        self._put_aside(lines, reason=reason)
+        return SendResult(Outcome.SENT_IN_PART)
 
     def _put_aside(self, lines: Sequence[bytes], *, reason: str) -> None:
         self.counters.undeliverable_lines += sum(1 + line.count(b"\n") for line in lines)
@@ -176,9 +183,11 @@ class Sender:
         """Say why a batch has to wait, and for how long."""
         sentence = sentence_of(answer.body, otherwise=answer.reason)
         if answer.status in {401, 403}:
-            advice = "Samples are kept. Check the identity of this appliance, or enrol it again"
-            self._complain(f"{url} refuses this agent ({answer.status}): {sentence}. {advice}.")
-            return SendResult(Outcome.REFUSED, self._backoff.next_seconds())
+            said = f"{url} refuses this agent ({answer.status}): {sentence.rstrip('.')}."
+            self._complain(f"{said} Samples are kept. See what vedette agent check says.")
+            self._addresses.mark_failed(url)
+            is_refused = not self._addresses.has_healthy
+            return SendResult(Outcome.REFUSED, self._backoff.next_seconds(is_refused=is_refused))
         self._addresses.mark_failed(url)
         if answer.status == NO_ANSWER:
             self._complain(f"{url} does not answer: {answer.reason}. Samples are kept.")
@@ -201,7 +210,8 @@ class Sender:
     def _complain(self, message: str) -> None:
         """Log at once, then no more than once a minute until something was sent."""
         now = self._clock().timestamp()
-        if self._complained_at is None or now - self._complained_at >= COMPLAIN_EVERY_SECONDS:
+        last = self._complained_at
+        if last is None or not 0 <= now - last < COMPLAIN_EVERY_SECONDS:  # the clock may be set
             self._complained_at = now
             log.warning(message)
 
@@ -209,6 +219,10 @@ class Sender:
 def _numbered_lines(lines: bytes) -> list[tuple[int, bytes]]:
     text = lines.decode(errors="surrogateescape")
     return [(number, line.encode(errors="surrogateescape")) for number, line in logical_lines(text)]
+
+
+def _lines_of(payloads: Sequence[bytes]) -> list[bytes]:
+    return [line for _, line in _numbered_lines(b"\n".join(payloads))]
 
 
 def _rejoined(pieces: Sequence[bytes], payloads: Sequence[bytes]) -> list[bytes]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import urllib3
 
-from collector.own_certificate import OwnCertificate
+from collector.certificates.own_certificate import OwnCertificate
 from collector.sending.addresses import PortalAddresses
 from collector.sending.answers import root_cause, sentence_of
 from collector.sending.connections import Connections, HTTPFailure

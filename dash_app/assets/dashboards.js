@@ -26,13 +26,18 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
       const fromAddress = triggered.length === 0 || triggered.some((id) => id.startsWith("url."));
       let next = same;
       if (fromAddress) {
-        range = pick("range", choices.ranges);
         refresh = pick("refresh", Object.keys(choices.refreshes));
       } else {
-        params.set("range", range);
+        if (triggered.includes("range.value") && range) {
+          params.set("range", range);
+          params.delete("from");
+          params.delete("to");
+        }
         params.set("refresh", refresh);
         next = `?${params}`;
       }
+      // A window that stands still is none of the ranges.
+      range = params.has("from") && params.has("to") ? null : pick("range", choices.ranges);
       const interval = choices.refreshes[refresh];
       return [next, range, refresh, interval || 60000, interval === 0];
     },

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from dash_app.charts import Chart, Line, Stroke, line_of
 from dash_app.queries.health import HealthView, chart_events, health_of, xid_events
+from dash_app.queries.levels import Levels, levels_of
 from dash_app.queries.telemetry import Answer, Telemetry, by_index
 from dash_app.timerange import Span
 from jobqueue.executors.health import GPUHealth
@@ -28,6 +29,17 @@ _CPU_KINDS = {
     "nice_percent": "nice", "irq_percent": "interrupts", "softirq_percent": "soft interrupts",
     "steal_percent": "stolen", "guest_percent": "guests",
 }  # fmt: skip
+
+# What a rule must watch for its threshold to be drawn in a panel: measurement and fields. The
+# memory panel is in bytes and its rules are in percent.
+_WATCHED: Mapping[str, tuple[str, ...]] = {
+    "cpu": ("cpu", "usage_percent"),
+    "load": ("load", "load1", "load5", "load15"),
+    "memory": ("memory", "used_bytes"),
+    "disk": ("disk", "used_percent"),
+    "diskio": ("diskio", "read_bytes_per_second", "written_bytes_per_second"),
+    "network": ("network", "received_bytes_per_second", "sent_bytes_per_second"),
+} | {f"gpu-{name}": ("gpu", name) for name in _GPU_OVER_TIME}
 
 Values = Mapping[str, FieldValue]
 
@@ -81,7 +93,9 @@ def appliance_detail(
         ),
         gpus=gpu_rows(appliance, gpus, gpu_holders(session, scope)),
         health=health_of(appliance),
-        charts=_host_charts(telemetry) | _gpu_charts(telemetry),
+        charts=_with_levels(
+            _host_charts(telemetry) | _gpu_charts(telemetry), levels_of(session, scope, appliance)
+        ),
         problem=telemetry.problem,
     )
 
@@ -152,6 +166,13 @@ def _gpu_charts(telemetry: Telemetry) -> dict[str, Chart]:
             field=name, lines=gpu_lines(answer.of(name)), events=events, problem=answer.problem
         )
         for name in _GPU_OVER_TIME
+    }
+
+
+def _with_levels(charts: Mapping[str, Chart], levels: Levels) -> dict[str, Chart]:
+    return {
+        key: levels.across(chart, *_WATCHED[key]) if key in _WATCHED else chart
+        for key, chart in charts.items()
     }
 
 

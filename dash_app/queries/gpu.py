@@ -11,6 +11,7 @@ from core.errors import NotFoundError
 from dash_app.charts import Chart, Event, Line, Mark, Stroke, line_of
 from dash_app.queries.appliance import GPURow, find_appliance, gpu_rows
 from dash_app.queries.health import XIDEvent, chart_events, xid_events
+from dash_app.queries.levels import Levels, levels_of
 from dash_app.queries.telemetry import Answer, Telemetry
 from dash_app.timerange import Span
 from jobqueue.models import Attempt
@@ -87,7 +88,12 @@ def gpu_detail(
         siblings=tuple(row.index for row in rows),
         holdings=holdings,
         xids=xids,
-        charts=_charts(answer, holdings, chart_events(xids)),
+        charts=_charts(
+            answer,
+            holdings,
+            chart_events(xids),
+            levels=levels_of(session, scope, appliance, gpu=index),
+        ),
         problem=telemetry.problem,
     )
 
@@ -119,7 +125,7 @@ def _holdings(
 
 
 def _charts(
-    answer: Answer, holdings: Sequence[Holding], events: tuple[Event, ...]
+    answer: Answer, holdings: Sequence[Holding], events: tuple[Event, ...], *, levels: Levels
 ) -> dict[str, Chart]:
     marks = tuple(Mark(held.start_ns, held.end_ns, held.attempt.job.name) for held in holdings)
     charts = {}
@@ -131,7 +137,11 @@ def _charts(
         )
         field = "throttled_percent" if key == "throttled" else fields[0][0]
         chart = Chart(field=field, lines=lines, events=events, problem=answer.problem)
-        charts[key] = chart.marked(marks) if key == "utilization" else chart
+        if key == "utilization":
+            chart = chart.marked(marks)
+        # A rule on `throttled` watches a flag of 0 or 1, the panel shows its share of the time.
+        watched = () if key == "throttled" else tuple(name for name, _ in fields)
+        charts[key] = levels.across(chart, "gpu", *watched)
     return charts
 
 

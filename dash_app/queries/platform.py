@@ -17,6 +17,7 @@ from core.errors import UnavailableError
 from jobqueue.models import Attempt, Job
 from jobqueue.states import JobState
 from tenants.customers.quotas import UNLIMITED, WARN_RATIO, Limits, all_limits
+from tenants.customers.series import series_counts
 from tenants.customers.usage import count_points, latest_usage
 from tenants.fleet.life import LifeState, in_service, life_is
 from tenants.models import Appliance, Membership, Tenant, TenantState
@@ -47,6 +48,7 @@ class TenantFigures:
     utilization_percent: float | None = None
     points_per_second: float | None = None
     storage_bytes: int | None = None
+    series: int | None = None
 
     @property
     def tightest_ratio(self) -> float:
@@ -56,6 +58,7 @@ class TenantFigures:
             (self.gpus, self.limits.max_gpus),
             (self.active_jobs, self.limits.max_active_jobs),
             (self.storage_bytes or 0, self.limits.max_storage_bytes),
+            (self.series or 0, self.limits.max_series),
         )
         return max((ratio_of(used, most) for used, most in pairs if most is not None), default=0.0)
 
@@ -108,9 +111,10 @@ class PlatformFigures:
         return sum(known) if known else None
 
     @property
-    def storage_bytes(self) -> int:
-        """What all samples take."""
-        return sum(one.storage_bytes or 0 for one in self.tenants)
+    def storage_bytes(self) -> int | None:
+        """What all samples take; None before the first measurement."""
+        known = [one.storage_bytes for one in self.tenants if one.storage_bytes is not None]
+        return sum(known) if known else None
 
     @property
     def active_jobs(self) -> int:
@@ -168,6 +172,7 @@ def _tenants(session: Session, *, now: datetime) -> list[TenantFigures]:
     )
     hours = gpu_hours_by_tenant(session, since=now - GPU_HOURS_OVER, now=now)
     limits, usage = all_limits(session), latest_usage(session)
+    series = series_counts(session, now=now)
     return [
         TenantFigures(
             id=tenant.id,
@@ -181,6 +186,7 @@ def _tenants(session: Session, *, now: datetime) -> list[TenantFigures]:
             active_jobs=jobs.get(tenant.id, (0,))[0],
             gpu_hours=hours.get(tenant.id, 0.0),
             storage_bytes=usage[tenant.id].storage_bytes if tenant.id in usage else None,
+            series=series.get(tenant.id),
         )
         for tenant in session.scalars(select(Tenant))
     ]

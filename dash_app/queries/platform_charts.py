@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import select
@@ -35,6 +35,19 @@ class PlatformCharts:
     days: Span
 
 
+@dataclass(frozen=True, slots=True)
+class _Legend:
+    """What the tenants are called, and the colour that each has in every chart."""
+
+    names: Mapping[str, str]
+    colors: Mapping[str, int]
+
+    @classmethod
+    def of(cls, names: Mapping[str, str], *found: Mapping[str, Mapping[int, float]]) -> "_Legend":
+        drawn = sorted({tenant for values in found for tenant in _largest(values)})
+        return cls(names, {tenant: color for color, tenant in enumerate(drawn)})
+
+
 def platform_charts(
     session: Session, store: Store, scope: Scope, *, span: Span, now: datetime
 ) -> PlatformCharts:
@@ -43,15 +56,22 @@ def platform_charts(
     names: dict[str, str] = {
         row[0]: row[1] for row in session.execute(select(Tenant.id, Tenant.name))
     }
-    utilization, ingest = _readings_over_time(store, names, span=span)
     since = now - GROWTH_OVER
+    hours = _hours_by_day(session, since=since, now=now)
+    storage = _storage_by_day(growth(session, since=since.date()))
+    problem = ""
+    try:
+        use, rates = _use(store, span=span), _rates(store, span=span)
+    except UnavailableError as error:
+        use, rates, problem = {}, {}, error.message
+    legend = _Legend.of(names, use, rates, hours, storage)
     return PlatformCharts(
-        utilization=utilization,
-        ingest=ingest,
-        gpu_hours=_stacked("gpu_hours", _hours_by_day(session, since=since, now=now), names),
-        storage=_stacked(
-            "storage_bytes", _storage_by_day(growth(session, since=since.date())), names
+        utilization=Chart(
+            field="utilization_percent", lines=_lines(_largest(use), legend), problem=problem
         ),
+        ingest=replace(_stacked("points_per_second", rates, legend), problem=problem),
+        gpu_hours=_stacked("gpu_hours", hours, legend),
+        storage=_stacked("storage_bytes", storage, legend),
         days=_days(since, now),
     )
 
@@ -78,9 +98,7 @@ def _storage_by_day(rows: Sequence[TenantUsage]) -> dict[str, dict[int, float]]:
     return found
 
 
-def _readings_over_time(
-    store: Store, names: Mapping[str, str], *, span: Span
-) -> tuple[Chart, Chart]:
+def _use(store: Store, *, span: Span) -> dict[str, dict[int, float]]:
     query = RangeQuery(
         measurement="gpu",
         fields=("utilization_percent",),
@@ -90,23 +108,10 @@ def _readings_over_time(
         tenants=None,
         group_by=(TENANT_TAG,),
     )
-    try:
-        use = {
-            one.tags.get(TENANT_TAG, ""): dict(zip(one.times_ns, one.values, strict=True))
-            for one in store.query_range(query)
-        }
-        rates = _rates(store, span=span)
-    except UnavailableError as error:
-        problem = error.message
-        return (
-            Chart(field="utilization_percent", problem=problem),
-            Chart(field="points_per_second", problem=problem),
-        )
-    lines = _lines(_largest(use), names)
-    return (
-        Chart(field="utilization_percent", lines=lines),
-        _stacked("points_per_second", rates, names),
-    )
+    return {
+        one.tags.get(TENANT_TAG, ""): dict(zip(one.times_ns, one.values, strict=True))
+        for one in store.query_range(query)
+    }
 
 
 def _rates(store: Store, *, span: Span) -> dict[str, dict[int, float]]:
@@ -123,9 +128,7 @@ def _rates(store: Store, *, span: Span) -> dict[str, dict[int, float]]:
     return found
 
 
-def _stacked(
-    field: str, found: Mapping[str, Mapping[int, float]], names: Mapping[str, str]
-) -> Chart:
+def _stacked(field: str, found: Mapping[str, Mapping[int, float]], legend: _Legend) -> Chart:
     """Stack the largest tenants and the sum of the others, all at the same instants."""
     top = _largest(found)
     rest: dict[int, float] = defaultdict(float)
@@ -134,12 +137,12 @@ def _stacked(
             for time_ns, value in values.items():
                 rest[time_ns] += value
     times = sorted({time_ns for values in found.values() for time_ns in values})
-    lines = [*_lines(top, names, times=times)]
+    lines = [*_lines(top, legend, times=times)]
     if rest:
         lines.append(
             Line(
                 name=_OTHERS, times_ns=times, values=[rest[at] for at in times],
-                color=len(lines),
+                color=len(legend.colors),
             )
         )  # fmt: skip
     return Chart(field=field, lines=tuple(lines), is_stacked=True)
@@ -152,18 +155,18 @@ def _largest(found: Mapping[str, Mapping[int, float]]) -> dict[str, Mapping[int,
 
 def _lines(
     found: Mapping[str, Mapping[int, float]],
-    names: Mapping[str, str],
+    legend: _Legend,
     *,
     times: Sequence[int] | None = None,
 ) -> tuple[Line, ...]:
     return tuple(
         Line(
-            name=names.get(tenant, "removed tenant"),
+            name=legend.names.get(tenant, "removed tenant"),
             times_ns=list(values if times is None else times),
             values=[values.get(at, 0.0) for at in (values if times is None else times)],
-            color=color,
+            color=legend.colors[tenant],
         )
-        for color, (tenant, values) in enumerate(found.items())
+        for tenant, values in found.items()
     )
 
 

@@ -108,7 +108,7 @@ def register(app: Dash, context: Context) -> None:
         except NotFoundError as error:
             kept = [no_update] * (len(AREAS.outputs()) + 1 + len(PANELS))
             return (components.problem_note(error.message), *kept)
-        revision = f"{appliance_id}:{controls.range_key}"
+        revision = f"{appliance_id}:{controls.time_key}"
         return (
             components.problem_note(found.problem),
             *AREAS.fill(

@@ -1,50 +1,22 @@
 """The fleet tier: every appliance of the scope as a card, with totals and the fleet's course."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
-from urllib.parse import parse_qs, urlencode
 
 from dash import Dash, Input, Output, dcc, html
 
 from alerting.states import Severity
 from dash_app import components
-from dash_app.components import badge, meter, panel, percent_text, stat, value_text
+from dash_app.components import badge, panel, percent_text, stat, value_text
 from dash_app.context import Context, Page, View
 from dash_app.figures import heat_figure, time_figure
-from dash_app.health import TONES, health_badge
 from dash_app.live import Areas, area
-from dash_app.queries.fleet import ApplianceCard, Fleet, FleetTotals, GPUTile, fleet, usage_heat
-from dash_app.routes import PREFIX, appliance_path, gpu_path
+from dash_app.queries.fleet import Fleet, FleetTotals, fleet, usage_heat
+from dash_app.tiers.fleet_cards import cards_or_reason, pager
+from dash_app.tiers.fleet_choice import CARDS_PER_PAGE, SORTS, STATES, Choice, chosen, page_number
 from dash_app.timerange import Controls, Span
-from jobqueue.executors.health import HealthState
-from tenants.fleet.life import LifeState
-from tenants.models import ApplianceState
 from tenants.scope import Scope
 
 AREAS = Areas("fleet", ("fleet-totals", "fleet-cards"))
-CARDS_PER_PAGE = 48
-STATES = ({"label": "All", "value": "all"}, {"label": "Online", "value": "online"},
-          {"label": "Not online", "value": "away"},
-          {"label": "Not healthy", "value": "ill"})  # fmt: skip
-SORTS = ({"label": "Name", "value": "name"}, {"label": "GPU use", "value": "gpu"},
-         {"label": "State", "value": "state"}, {"label": "Health", "value": "health"})  # fmt: skip
-_ILLNESS = {HealthState.FAILED: 0, HealthState.DEGRADED: 1, None: 2, HealthState.HEALTHY: 3}
-_WORST = frozenset({LifeState.LOST, LifeState.FENCED})
-_SEVERITY = {
-    ApplianceState.LOST: 0, ApplianceState.UNREACHABLE: 1, ApplianceState.STALE: 2,
-    ApplianceState.ENROLLED: 3, ApplianceState.ONLINE: 4,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which cards to show, in which order."""
-
-    text: str = ""
-    state: str = "all"
-    sort: str = "name"
 
 
 def layout(_view: View) -> Page:
@@ -105,33 +77,6 @@ def register(app: Dash, context: Context) -> None:
         return (components.problem_note(found.problem), *AREAS.fill(shown, trees), *rest)
 
 
-def chosen(cards: Sequence[ApplianceCard], choice: Choice) -> list[ApplianceCard]:
-    """Return the cards that match, in the order asked for, by tenant first."""
-    words = choice.text.casefold().split()
-    kept = [card for card in cards if all(word in _haystack(card) for word in words)]
-    if choice.state == "ill":
-        kept = [card for card in kept if card.health in TONES]
-    elif choice.state != "all":
-        wants_online = choice.state == "online"
-        kept = [card for card in kept if (card.state is ApplianceState.ONLINE) is wants_online]
-    return sorted(kept, key=lambda card: (card.tenant_name, *_rank(card, choice.sort)))
-
-
-def _haystack(card: ApplianceCard) -> str:
-    jobs = " ".join(tile.job_name for tile in card.gpus)
-    return f"{card.name} {card.site} {card.life} {card.tenant_name} {jobs}".casefold()
-
-
-def _rank(card: ApplianceCard, sort: str) -> tuple[float, str]:
-    if sort == "gpu":
-        return -(card.gpu_percent if card.gpu_percent is not None else -1.0), card.name
-    if sort == "state":
-        return _SEVERITY[card.state], card.name
-    if sort == "health":
-        return _ILLNESS[card.health], card.name
-    return 0, card.name
-
-
 def _filters() -> list[Any]:
     return [
         dcc.Input(
@@ -148,7 +93,7 @@ def _filled(
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
     controls = Controls.parse(search)
     cards = chosen(found.cards, choice)
-    number, pages = _page_number(search, len(cards))
+    number, pages = page_number(search, len(cards))
     shown = cards[(number - 1) * CARDS_PER_PAGE : number * CARDS_PER_PAGE]
     is_operator = scope.tenant_id is None
     names = {
@@ -156,14 +101,14 @@ def _filled(
         for card in shown
     }
     heat = usage_heat(found.usage, names)
-    revision = f"fleet:{controls.range_key}"
+    revision = f"fleet:{controls.time_key}"
     is_empty = not found.cards
     trees = {
         "fleet-totals": _totals(found.totals),
-        "fleet-cards": _cards_or_reason(
+        "fleet-cards": cards_or_reason(
             found, shown, is_operator=is_operator, search=controls.search
         )
-        + _pager(number, pages, controls),
+        + pager(number, pages, controls),
     }
     return trees, (
         heat_figure(heat, span, revision=revision),
@@ -172,26 +117,6 @@ def _filled(
         is_empty,
         is_empty,
     )
-
-
-def _page_number(search: str, count: int) -> tuple[int, int]:
-    pages = max(1, -(-count // CARDS_PER_PAGE))
-    asked = parse_qs(search.removeprefix("?")).get("page", ["1"])[-1]
-    return min(pages, max(1, int(asked) if asked.isdecimal() else 1)), pages
-
-
-def _pager(number: int, pages: int, controls: Controls) -> list[Any]:
-    if pages == 1:
-        return []
-    links = [
-        dcc.Link(
-            str(page),
-            href=f"{PREFIX}{controls.search}&{urlencode({'page': page})}",
-            className=f"page-link{' active' if page == number else ''}",
-        )
-        for page in range(1, pages + 1)
-    ]
-    return [html.Nav(html.Div(links, className="pagination"), className="vdd-pager")]
 
 
 def _totals(totals: FleetTotals) -> list[Any]:
@@ -233,100 +158,3 @@ def _illness(totals: FleetTotals) -> Any:  # noqa: ANN401 - a Dash component
 
 def _share(part: int, whole: int) -> float:
     return 100.0 * part / whole if whole else 0.0
-
-
-def _cards_or_reason(
-    found: Fleet, shown: Sequence[ApplianceCard], *, is_operator: bool, search: str
-) -> list[Any]:
-    if not found.cards:
-        return [
-            components.empty_state(
-                "No appliance yet",
-                "An appliance appears here as soon as its agent has enrolled.",
-                label="Add an appliance",
-                href="/appliances",
-            )
-        ]
-    if not shown:
-        return [html.P("No appliance matches the filter.", className="vdd-muted vdd-empty")]
-    if not is_operator:
-        return [_grid(shown, search)]
-    return [
-        html.Section([html.H2(tenant, className="vdd-group"), _grid(list(group), search)])
-        for tenant, group in groupby(shown, key=lambda card: card.tenant_name)
-    ]
-
-
-def _grid(cards: Sequence[ApplianceCard], search: str) -> Any:  # noqa: ANN401 - a Dash component
-    return html.Div([_card(card, search) for card in cards], className="vdd-cards")
-
-
-def _card(card: ApplianceCard, search: str) -> Any:  # noqa: ANN401 - a Dash component
-    disk = f"{card.disk_mount} is the fullest" if card.disk_mount else ""
-    path = appliance_path(card.appliance_id)
-    return html.Article(
-        [
-            html.Div(
-                [
-                    components.state_dot(card.life),
-                    dcc.Link(card.name, href=f"{path}{search}", className="vdd-card-name"),
-                    html.Span(card.site, className="vdd-card-site", title=card.appliance_class),
-                    html.Span(_badges(card), className="vdd-card-badges"),
-                ],
-                className="vdd-card-head",
-            ),
-            meter("CPU", card.cpu_percent),
-            meter("Memory", card.memory_percent),
-            meter("Disk", card.disk_percent, title=disk),
-            meter("GPU", card.gpu_percent, warns=False),
-            html.Div(
-                [_tile(tile, card.appliance_id, search) for tile in card.gpus],
-                className="vdd-tiles",
-            )
-            if card.gpus
-            else html.Div("No GPU", className="vdd-muted vdd-no-gpu"),
-        ],
-        className=f"vdd-card is-{card.state}",
-        key=card.appliance_id,
-    )
-
-
-def _badges(card: ApplianceCard) -> list[Any]:
-    badges = [found] if (found := health_badge(card.health)) else []
-    if card.life not in {LifeState.ONLINE, LifeState.DRAINED}:
-        tone = "danger" if card.life in _WORST else "warning"
-        badges.append(badge(card.life.value, tone=tone))
-    if card.is_drained:
-        badges.append(badge(LifeState.DRAINED.value))
-    if card.running_jobs:
-        jobs = "1 job" if card.running_jobs == 1 else f"{card.running_jobs} jobs"
-        badges.append(badge(jobs, tone="primary"))
-    return badges
-
-
-def _tile(tile: GPUTile, appliance_id: str, search: str) -> Any:  # noqa: ANN401 - a component
-    throttled = " is-throttled" if tile.is_throttled else ""
-    held = " is-held" if tile.job_id else ""
-    health = f" is-{tile.health.value}" if tile.health in TONES else ""
-    percent = tile.utilization_percent
-    return dcc.Link(
-        components.ABSENT if percent is None else f"{percent:.0f}",
-        href=f"{gpu_path(appliance_id, tile.index)}{search}",
-        className=f"vdd-tile {components.shade(percent)}{throttled}{health}{held}",
-        title=_tile_title(tile),
-    )
-
-
-def _tile_title(tile: GPUTile) -> str:
-    parts = [
-        f"GPU {tile.index}: {percent_text(tile.utilization_percent)}",
-        f"memory {percent_text(tile.memory_used_percent)}",
-        value_text("_celsius", tile.temperature_celsius),
-        value_text("power_watts", tile.power_watts),
-    ]
-    if tile.is_throttled:
-        parts.append("throttled")
-    if tile.health in TONES:
-        parts.append(f"{tile.health}: {tile.findings}")
-    parts.append(f"job {tile.job_name}" if tile.job_id else "no job")
-    return " · ".join(parts)

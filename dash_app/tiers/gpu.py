@@ -102,7 +102,7 @@ def register(app: Dash, context: Context) -> None:
             empty: dict[str, list[Any]] = {name: [] for name in AREAS.names}
             kept = [no_update] * len(PANELS)
             return (gone, *AREAS.fill(shown, empty), True, True, True, *kept)
-        revision = f"{subject['appliance']}:{subject['gpu']}:{controls.range_key}"
+        revision = f"{subject['appliance']}:{subject['gpu']}:{controls.time_key}"
         return (
             components.problem_note(found.problem),
             *AREAS.fill(

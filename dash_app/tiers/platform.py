@@ -23,6 +23,8 @@ PANELS = {
     "hours": "GPU-hours a day, by tenant",
     "storage": "Storage by tenant",
 }
+# Drawn over months of days, whatever the time range.
+_BY_DAY = frozenset({"hours", "storage"})
 AREAS = Areas("platform", ("platform-stats",))
 
 
@@ -37,7 +39,10 @@ def layout(view: View) -> Page:
             dcc.Store(id="platform-subject", data={}),
             area("platform-stats", classes="vdd-stats"),
             html.Div(
-                [panel(f"platform-{key}", title) for key, title in PANELS.items()],
+                [
+                    panel(f"platform-{key}", title, classes="is-apart" if key in _BY_DAY else "")
+                    for key, title in PANELS.items()
+                ],
                 className="vdd-panels is-two",
             ),
         ]
@@ -70,7 +75,7 @@ def register(app: Dash, context: Context) -> None:
                 "figures", lambda: platform_figures(session, context.store, scope, now=now)
             )
             span, charts = cache.get(
-                controls.range_key,
+                controls.time_key,
                 lambda: (
                     controls.span(now),
                     platform_charts(
@@ -78,7 +83,7 @@ def register(app: Dash, context: Context) -> None:
                     ),
                 ),
             )
-        revision = f"platform:{controls.range_key}"
+        revision = f"platform:{controls.time_key}"
         return (
             components.problem_note(found.problem),
             *AREAS.fill(shown, {"platform-stats": _stats(found)}),
@@ -99,5 +104,5 @@ def _stats(found: PlatformFigures) -> list[Any]:
              percent=found.utilization_percent),
         stat("GPU-hours, 30 d", f"{found.gpu_hours:,.1f}"),
         stat("Points taken", value_text("points_per_second", found.points_per_second)),
-        stat("Storage", value_text("storage_bytes", float(found.storage_bytes))),
+        stat("Storage", value_text("storage_bytes", found.storage_bytes)),
     ]  # fmt: skip

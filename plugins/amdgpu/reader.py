@@ -69,22 +69,29 @@ class AMDGPUPlugin:
                 "power_limit_max_watts": ("watts", "highest limit that can be set"),
                 "sm_clock_hertz": ("hertz", "clock of the compute units"),
                 "memory_clock_hertz": ("hertz", "clock of the memory"),
-                "pcie_generation": ("", "generation of PCIe that the link runs at"),
-                "pcie_generation_max": ("", "highest generation of the link"),
-                "pcie_width": ("", "lanes that the link runs with"),
-                "pcie_width_max": ("", "most lanes of the link"),
-                "retired_pages_double_bit": ("", "memory pages taken out of use"),
-                "retired_pages_pending": ("", "memory pages to be taken out at the next reset"),
+                "pcie_generation": ("generation", "generation of PCIe that the link runs at"),
+                "pcie_generation_max": ("generation", "highest generation of the link"),
+                "pcie_width": ("lanes", "lanes that the link runs with"),
+                "pcie_width_max": ("lanes", "most lanes of the link"),
             }
         ),
         *counters(
             {
-                "pcie_replays": ("", "packets sent again over PCIe"),
-                "ecc_corrected_volatile": ("", "errors corrected since the driver was loaded"),
-                "ecc_uncorrected_volatile": ("", "errors not corrected since then"),
+                "pcie_replays": ("replays", "packets sent again over PCIe"),
+                "retired_pages_double_bit": ("pages", "memory pages taken out of use"),
+                "ecc_corrected_volatile": (
+                    "errors",
+                    "errors corrected since the driver was loaded",
+                ),
+                "ecc_uncorrected_volatile": ("errors", "errors not corrected since then"),
             }
         ),
-        *flags({"ecc_enabled": "the driver counts memory errors of this card"}),
+        *flags(
+            {
+                "ecc_enabled": "the driver counts memory errors of this card",
+                "retired_pages_pending": "memory pages are taken out of use at the next reset",
+            }
+        ),
     )
 
     def __init__(self, config: AMDGPUConfig, context: PluginContext) -> None:
@@ -193,7 +200,7 @@ def _errors(card: Card) -> Fields:
         "ecc_corrected_volatile": sum(count.get("ce", 0) for count in counts),
         "ecc_uncorrected_volatile": sum(count.get("ue", 0) for count in counts),
         "retired_pages_double_bit": states.count("R") if has_pages else None,
-        "retired_pages_pending": states.count("P") if has_pages else None,
+        "retired_pages_pending": int("P" in states) if has_pages else None,
     }
 
 

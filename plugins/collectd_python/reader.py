@@ -6,8 +6,7 @@ collectd: keep global state, start threads, hang.
 
 import importlib
 import socket
-import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,6 +24,7 @@ from plugins.collectd.values import Notification, Severity, ValueList
 from plugins.collectd_python.config_nodes import module_node
 from plugins.collectd_python.daemon import LOG_WARNING, NAME_PREFIX, Daemon
 from plugins.collectd_python.dispatched import DispatchedNotification, DispatchedValues
+from plugins.collectd_python.imports import importable
 from plugins.collectd_python.module import build_module, installed
 from plugins.collectd_python.reads import Reads
 from timeseries.points import Point
@@ -103,7 +103,7 @@ class CollectdPythonPlugin:
                 self._daemon.call(callback, "shutdown")
         self._undo.close()
 
-    def _start(self, names: Iterable[str]) -> tuple[Daemon, Reads, PointMapper]:
+    def _start(self, names: Collection[str]) -> tuple[Daemon, Reads, PointMapper]:
         """Do what collectd does when it starts: import, configure, initialise."""
         types, hostname = load_types(self._config.types_db), socket.gethostname()
         daemon = Daemon(
@@ -114,29 +114,15 @@ class CollectdPythonPlugin:
             clock=self._clock,
         )
         self._undo.enter_context(installed(build_module(daemon)))
-        self._find_modules_in(self._config.module_paths)
+        folders = self._config.module_paths
+        self._undo.enter_context(importable(names, folders=folders))
         for name in names:
-            self._import(name, daemon)
+            _import(name, daemon)
         for name, table in self._config.modules.items():
             _configure(name, table, daemon)
         for callback in list(daemon.callbacks.init):
             daemon.call(callback, "init")
         return daemon, Reads(daemon), PointMapper(types, host=hostname)
-
-    def _find_modules_in(self, folders: Iterable[Path]) -> None:
-        before = list(sys.path)
-        sys.path[:0] = [str(folder) for folder in folders]
-        self._undo.callback(_restore_path, before)
-
-    def _import(self, name: str, daemon: Daemon) -> None:
-        is_new = name not in sys.modules
-        try:
-            with daemon.speaking_for(name):
-                importlib.import_module(name)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - one must not stop the others
-            daemon.log_exception(name, "importing module", error)
-        if is_new:
-            self._undo.callback(sys.modules.pop, name, None)
 
     def _points(self, daemon: Daemon, mapper: PointMapper, now: datetime) -> list[Point]:
         points: list[Point] = []
@@ -156,6 +142,14 @@ class CollectdPythonPlugin:
         daemon.dropped = 0
         self._complaints.flush()
         return points
+
+
+def _import(name: str, daemon: Daemon) -> None:
+    try:
+        with daemon.speaking_for(name):
+            importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - one must not stop the others
+        daemon.log_exception(name, "importing module", error)
 
 
 def _configure(name: str, table: dict[str, Any], daemon: Daemon) -> None:
@@ -192,7 +186,3 @@ def _notification_points(item: DispatchedNotification, mapper: PointMapper) -> l
         type_instance=names.type_instance,
     )
     return [mapper.notification(notification, now_ns=time_ns)]
-
-
-def _restore_path(before: list[str]) -> None:
-    sys.path[:] = before

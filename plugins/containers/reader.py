@@ -74,19 +74,25 @@ class ContainersPlugin:
                 "cpu_percent": ("percent", "time on the CPUs; 100 for each core in use"),
                 "memory_bytes": ("bytes", "memory in use, without page cache that can be dropped"),
                 "memory_limit_bytes": ("bytes", "bound of its memory; absent where there is none"),
-                "processes": ("", "processes and their threads, as docker stats counts PIDS"),
+                "processes": (
+                    "processes",
+                    "processes and their threads, as docker stats counts PIDS",
+                ),
             }
         ),
         *rates(
             {
-                "read_bytes_per_second": ("bytes/s", "read from disks"),
-                "written_bytes_per_second": ("bytes/s", "written to disks"),
-                "received_bytes_per_second": ("bytes/s", "received; absent on the host's network"),
-                "sent_bytes_per_second": ("bytes/s", "sent; absent on the host's network"),
+                "read_bytes_per_second": ("bytes per second", "read from disks"),
+                "written_bytes_per_second": ("bytes per second", "written to disks"),
+                "received_bytes_per_second": (
+                    "bytes per second",
+                    "received; absent on the host's network",
+                ),
+                "sent_bytes_per_second": ("bytes per second", "sent; absent on the host's network"),
             }
         ),
-        *counters({"restarts": ("", "how often the engine started it again")}),
-        *gauges({state: ("", f"containers that are {state}") for state in STATES}),
+        *counters({"restarts": ("restarts", "how often the engine started it again")}),
+        *gauges({state: ("containers", f"containers that are {state}") for state in STATES}),
     )
 
     def __init__(self, config: ContainersConfig, context: PluginContext) -> None:

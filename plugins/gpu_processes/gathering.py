@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from core.clock import to_ns
-from plugins.base import PluginContext, PluginRestartError
+from plugins.base import PluginContext
 from plugins.gpu_processes.owners import Owner, Owners
 from plugins.nvml.calls import Calls
-from plugins.nvml.library import Device, GPULostError, LibraryStaleError, NVMLLibrary, pynvml
+from plugins.nvml.library import Device, GPULostError, NVMLLibrary, pynvml
+from plugins.nvml.reopening import read_reopening
 from plugins.nvml.slices import find_slices, is_mig_enabled
 from timeseries.points import FieldValue, Point
 
@@ -81,11 +82,7 @@ class Gathering:
             PluginRestartError: only a new process can load the driver's new library.
             PluginError: the driver does not answer.
         """
-        try:
-            targets = self._read(now)
-        except LibraryStaleError:
-            self.close()
-            targets = self._read_again(now)
+        targets = read_reopening(lambda: self._read(now), close=self.close)
         pids = {pid for target in targets for pid in target.memory_of}
         owners = self._owners.of(pids)
         return [point for target in targets for point in _points(target, owners, now)]
@@ -94,14 +91,6 @@ class Gathering:
         """Let NVML go."""
         self._calls, self._learned_at = {}, None
         self._library.close()
-
-    def _read_again(self, now: datetime) -> list[_Target]:
-        try:
-            return self._read(now)
-        except LibraryStaleError as error:
-            self.close()
-            # Other plugins of this process hold NVML open, or its library is too old for good.
-            raise PluginRestartError(f"NVML can't be opened again here: {error}") from error
 
     def _read(self, now: datetime) -> list[_Target]:
         if self._learned_at is None or now - self._learned_at >= LEARN_AGAIN:

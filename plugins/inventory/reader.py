@@ -27,11 +27,11 @@ class InventoryPlugin:
     )
     metrics: ClassVar[tuple[Metric, ...]] = gauges(
         {
-            "cpu_count": ("", "hardware threads of the CPUs"),
+            "cpu_count": ("threads", "hardware threads of the CPUs"),
             "memory_bytes": ("bytes", "memory of the host"),
-            "gpu_count": ("", "GPUs that answer"),
-            "disk_count": ("", "disks"),
-            "nic_count": ("", "network cards"),
+            "gpu_count": ("GPUs", "GPUs that answer"),
+            "disk_count": ("disks", "disks"),
+            "nic_count": ("network cards", "network cards"),
         }
     )
 

@@ -1,11 +1,12 @@
 """One reading after the other: events, GPUs, and NVML opened again when the driver changed."""
 
-from collections.abc import Collection
 from datetime import datetime
+from pathlib import Path
 
-from plugins.base import PluginRestartError
+from plugins.nvml.config import NVMLConfig
 from plugins.nvml.gpus import GPUs
-from plugins.nvml.library import LibraryStaleError, NVMLLibrary
+from plugins.nvml.library import NVMLLibrary
+from plugins.nvml.reopening import read_reopening
 from plugins.nvml.xids import XidWatcher
 from timeseries.points import Point
 
@@ -13,17 +14,10 @@ from timeseries.points import Point
 class Gathering:
     """Keeps NVML open between readings."""
 
-    def __init__(
-        self, *, skip_uuids: Collection[str], per_link: bool, pcie_throughput: bool
-    ) -> None:
+    def __init__(self, config: NVMLConfig, *, proc: Path) -> None:
         self._library = NVMLLibrary()
         self._xids = XidWatcher()
-        self._gpus = GPUs(
-            self._library,
-            skip_uuids=skip_uuids,
-            per_link=per_link,
-            pcie_throughput=pcie_throughput,
-        )
+        self._gpus = GPUs(self._library, config, proc=proc)
         self._gave_events = False
 
     def points(self, now: datetime) -> list[Point]:
@@ -48,18 +42,6 @@ class Gathering:
         self._library.close()
 
     def _read(self, now: datetime) -> list[Point]:
-        try:
-            points = self._gpus.read(now)
-        except LibraryStaleError:
-            self.close()
-            points = self._read_again(now)
+        points = read_reopening(lambda: self._gpus.read(now), close=self.close)
         self._xids.watch(self._gpus.devices())
         return points
-
-    def _read_again(self, now: datetime) -> list[Point]:
-        try:
-            return self._gpus.read(now)
-        except LibraryStaleError as error:
-            self.close()
-            # Other plugins of this process hold NVML open, or its library is too old for good.
-            raise PluginRestartError(f"NVML can't be opened again here: {error}") from error

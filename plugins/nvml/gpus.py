@@ -3,13 +3,15 @@
 What was learned is forgotten when the GPU was lost, when its MIG mode changed, and every hour.
 """
 
-from collections.abc import Collection
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from core.clock import to_ns
 from plugins.base import present
 from plugins.nvml.calls import Calls, FieldBatch
+from plugins.nvml.config import NVMLConfig
 from plugins.nvml.facts import link_count, read_facts
+from plugins.nvml.kernel_names import name_of_gpu
 from plugins.nvml.library import Device, GPULostError, NVMLLibrary
 from plugins.nvml.links import (
     PCIE_RECEIVED,
@@ -31,22 +33,14 @@ class GPUs:
     """Reads all GPUs.
 
     Args:
-        skip_uuids: GPUs to leave out.
-        per_link: whether each NVLink has its own points.
-        pcie_throughput: whether to read what goes over PCIe.
+        proc: the kernel's process files, which name a GPU that NVML can't name any more.
     """
 
-    def __init__(
-        self,
-        library: NVMLLibrary,
-        *,
-        skip_uuids: Collection[str],
-        per_link: bool,
-        pcie_throughput: bool,
-    ) -> None:
+    def __init__(self, library: NVMLLibrary, config: NVMLConfig, *, proc: Path) -> None:
         self._library = library
-        self._skip_uuids = skip_uuids
-        self._options = (per_link, pcie_throughput)
+        self._config = config
+        self._skip_uuids = config.skip_uuids
+        self._proc = proc
         self._gpus: dict[int, GPU] = {}
 
     def read(self, now: datetime) -> list[Point]:
@@ -59,7 +53,7 @@ class GPUs:
         points: list[Point] = []
         count = self._library.count()
         for index in range(count):
-            gpu = self._gpus.setdefault(index, GPU(index, *self._options))
+            gpu = self._gpus.setdefault(index, GPU(index, self._config, proc=self._proc))
             if gpu.tags.get("uuid") in self._skip_uuids:
                 continue
             found = gpu.read(self._library, now)
@@ -80,14 +74,17 @@ class GPUs:
 
 
 class GPU:
-    """One GPU, by its index; `tags` are those that it had when it answered last."""
+    """One GPU, by its index; `tags` are those that it had when it answered last.
 
-    def __init__(self, index: int, per_link: bool, pcie_throughput: bool) -> None:  # noqa: FBT001
+    One that was lost before it ever answered is named as far as the kernel module can.
+    """
+
+    def __init__(self, index: int, config: NVMLConfig, *, proc: Path) -> None:
         self.tags: dict[str, str] = {"gpu": str(index)}
         self.device: Device | None = None
         self._index = index
-        self._per_link = per_link
-        self._pcie_throughput = pcie_throughput
+        self._config = config
+        self._proc = proc
         self._learned: _Learned | None = None
         self._growth = Growth()
 
@@ -99,6 +96,8 @@ class GPU:
         except GPULostError:
             self.forget()
             self._growth = Growth()
+            if "uuid" not in self.tags:
+                self.tags |= name_of_gpu(self._proc, self._index, count=library.count())
             return [Point("gpu", self.tags, {"lost": 1}, to_ns(now))]
 
     def forget(self) -> None:
@@ -119,7 +118,7 @@ class GPU:
             self._growth = Growth()
         self.device = device
         self.tags = {"gpu": str(self._index), "uuid": device.uuid, "model": device.model}
-        self._learned = _Learned(device, now, with_pcie=self._pcie_throughput)
+        self._learned = _Learned(device, now, with_pcie=self._config.pcie_throughput)
         return self._learned
 
     def _points(self, learned: "_Learned", now: datetime) -> list[Point]:
@@ -132,14 +131,14 @@ class GPU:
             **learned.facts,
             **link_totals(links),
         }
-        if self._pcie_throughput:
+        if self._config.pcie_throughput:
             fields |= read_pcie(learned.calls, batch, self._growth, now=now)
         points = [Point("gpu", self.tags, present(fields), time_ns)]
         for one in find_slices(learned.calls) if learned.is_mig else ():
             tags = {**self.tags, "uuid": one.uuid, "slice": str(one.index), "model": one.model}
             points.append(Point("gpu_slice", tags, present(slice_fields(one)), time_ns))
         own = {name: self.tags[name] for name in ("gpu", "uuid")}
-        for link, link_fields in enumerate(links if self._per_link else []):
+        for link, link_fields in enumerate(links if self._config.per_link else []):
             kept = present(link_fields)
             if kept:
                 points.append(Point("gpu_link", {**own, "link": str(link)}, kept, time_ns))

@@ -44,8 +44,11 @@ class SensorsPlugin:
     traits: ClassVar[PluginTraits] = PluginTraits()
     metrics: ClassVar[tuple[Metric, ...]] = gauges(
         {
-            "temperature_celsius": ("celsius", "temperature"),
-            "critical_celsius": ("celsius", "temperature at which the hardware protects itself"),
+            "temperature_celsius": ("degrees Celsius", "temperature"),
+            "critical_celsius": (
+                "degrees Celsius",
+                "temperature at which the hardware protects itself",
+            ),
             "fan_rpm": ("rpm", "turns of a fan in a minute"),
             "voltage_volts": ("volts", "voltage"),
             "current_amperes": ("amperes", "current"),

@@ -49,7 +49,6 @@ class SimulatedGPUPlugin:
         del config
         self._model = context.simulation
         self._job_of_gpu = context.job_of_gpu
-        self._gathered_at: datetime | None = None
         self._processes_at: datetime | None = None
 
     def gather(self, now: datetime) -> Iterable[Point]:
@@ -57,8 +56,7 @@ class SimulatedGPUPlugin:
         if self._model is None:
             raise PluginUnavailableError("this appliance is not simulated")
         points = gpu_points(self._model, now)
-        points += xid_points(self._model.config, now, before=self._gathered_at)
-        self._gathered_at = now
+        points += xid_points(self._model.config, now, before=self._model.take_look(now))
         if self._processes_at is None or now - self._processes_at >= PROCESSES_EVERY:
             self._processes_at = now
             points += process_points(self._model, now, holders=self._job_of_gpu())

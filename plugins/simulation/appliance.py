@@ -42,11 +42,19 @@ class _Instant:
 
 
 class SimulatedAppliance:
-    """A server with GPUs that exists only as numbers. Safe to share by threads."""
+    """A server with GPUs that exists only as numbers. Safe to share by threads.
 
-    def __init__(self, config: SimulationConfig, *, started_at: datetime) -> None:
+    Args:
+        is_restart: an earlier agent of this appliance has told what happened at its start: the
+            driver reports a lost GPU once, not to every agent anew.
+    """
+
+    def __init__(
+        self, config: SimulationConfig, *, started_at: datetime, is_restart: bool = False
+    ) -> None:
         self.config = config
         self._started_at = started_at
+        self._looked_at = started_at if is_restart else None
         self._lock = Lock()
         self._workloads: dict[str, Workload] = {}
         self._host = SimulatedHost(config)
@@ -79,6 +87,12 @@ class SimulatedAppliance:
                 self._last = _Instant(now, self._advance(now))
             assert self._last.reading is not None  # noqa: S101 - set just above
             return self._last.reading
+
+    def take_look(self, now: datetime) -> datetime | None:
+        """Return when events were looked for last, None at the very first time."""
+        with self._lock:
+            before, self._looked_at = self._looked_at, now
+            return before
 
     def is_offline(self, now: datetime) -> bool:
         """Return whether the agent is in one of its planned outages."""

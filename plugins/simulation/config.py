@@ -15,7 +15,7 @@ class SimulationConfig:
         sm_clock_hertz: the clock of the multiprocessors under load.
         nvlinks: how many NVLinks each GPU has.
         hot_gpu: index of the GPU that overheats under load and throttles; None for none.
-        lost_gpu: index of the GPU that falls off the bus when the agent starts.
+        lost_gpu: index of the GPU that is off the bus from the first start on; None for none.
         xid_gpu: index of the GPU whose driver reports a memory error now and then.
         nvlink_down_gpu: index of the GPU with an NVLink that is down.
         stray_gpu: index of the GPU that a program outside of all jobs uses.

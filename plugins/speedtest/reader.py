@@ -55,8 +55,8 @@ class SpeedtestPlugin:
     metrics: ClassVar[tuple[Metric, ...]] = (
         *rates(
             {
-                "download_bytes_per_second": ("bytes/s", "from the access point to here"),
-                "upload_bytes_per_second": ("bytes/s", "from here to the access point"),
+                "download_bytes_per_second": ("bytes per second", "from the access point to here"),
+                "upload_bytes_per_second": ("bytes per second", "from here to the access point"),
             }
         ),
         *gauges({"transferred_bytes": ("bytes", "what the test moved, warm-up included")}),

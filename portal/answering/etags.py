@@ -48,19 +48,19 @@ def answering_etag(view: View, *, volatile: Collection[str] = ()) -> View:
     return answer
 
 
-def heeding_if_match(view: View, *, show: Callable[[], View], model: Any) -> View:  # noqa: ANN401
+def heeding_if_match(view: View, *, show: View, model: Any) -> View:  # noqa: ANN401 - any model
     """Return a view of a change that is refused where `If-Match` names another state.
 
     Args:
         view: changes or deletes the object.
-        show: returns the view that answers with the object and its ETag.
-        model: the table whose row is the object; its id is the view's one argument.
+        show: called with the view's arguments, answers with the object and its ETag.
+        model: the table whose row is the object; its id is the view's argument `<object>_id`.
     """
 
     @wraps(view)
     def change(**kwargs: Any) -> Any:  # noqa: ANN401 - a view's own
         if request.if_match and not request.if_match.star_tag:
-            (ident,) = kwargs.values()
+            (ident,) = (value for name, value in kwargs.items() if name.endswith("_id"))
 
             def check(session: Session) -> None:
                 # Touching the row locks it on every database, until the change is committed.
@@ -70,12 +70,17 @@ def heeding_if_match(view: View, *, show: Callable[[], View], model: Any) -> Vie
                     .values(id=ident)
                     .execution_options(synchronize_session=False)
                 )
-                _refuse_other(show()(**kwargs))
+                _refuse_other(show(**kwargs))
 
-            g.before_change = check
+            before_change(check)
         return view(**kwargs)
 
     return change
+
+
+def before_change(check: Callable[[Session], None]) -> None:
+    """Have this checked at the start of the next transaction of the request."""
+    g.before_change = check
 
 
 def check_before_change(session: Session) -> None:
@@ -83,6 +88,11 @@ def check_before_change(session: Session) -> None:
     check = g.pop("before_change", None)
     if check is not None:
         check(session)
+
+
+def forget_before_change() -> None:
+    """Check nothing any more: the request ended without the change."""
+    g.pop("before_change", None)
 
 
 def _refuse_other(shown: Response) -> None:

@@ -116,11 +116,7 @@ class ApplianceQuery(PageQuery):
     search = fields.String(
         load_default="", metadata={"description": "In name, site, region or GPU model."}
     )
-    sort = fields.String(
-        load_default="name",
-        validate=validate.OneOf([*SORTS, *(f"-{name}" for name in SORTS)]),
-        metadata={"description": "With a hyphen before it the other way round."},
-    )
+    sort = sort_field(SORTS, default="name")
     is_brief = fields.Boolean(
         load_default=False, metadata={"description": "Without `inventory` and `health`."}
     )

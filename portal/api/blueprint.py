@@ -58,6 +58,7 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
         self.bodies: list[type[Schema]] = []
         self._shows: dict[str, View] = {}
         self._volatile: dict[str, Collection[str]] = {}
+        self._queries: dict[str, Collection[str]] = {}
         self._prepare_doc_cbks.append(_headers_doc)
 
     def operation(
@@ -72,6 +73,7 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
         needs: Need | None = None,
         row: Any = None,  # noqa: ANN401 - any model
         volatile: Collection[str] = (),
+        is_single: bool | None = None,
     ) -> Callable[[F], F]:
         """Register a function as the operation at `path`; its docstring describes it in OpenAPI.
 
@@ -86,16 +88,23 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
             row: for a PATCH, PUT or DELETE of what a GET at the same path answers with: its
                 model. `If-Match` is heeded then.
             volatile: for a GET of one object: fields that its ETag leaves out.
+            is_single: whether a GET answers with one object and its ETag; left out, where the
+                path ends with a parameter.
         """
         need = needs or (self._reads if method == "GET" else self._changes)
         route = Route(
             method, path, need, row=row, volatile=volatile,
             is_creation=method == "POST" and status is HTTPStatus.CREATED,
             has_body=body is not None, has_query=query is not None,
+            is_single=method == "GET" and (path.endswith(">") if is_single is None else is_single),
         )  # fmt: skip
 
         def decorate(function: F) -> F:
             view: View = self.response(status, answer)(function)
+            if route.is_single:
+                self._keep_shown(view, route, query)
+            if route.row is not None:
+                view = heeding_if_match(view, show=self._shown(path), model=route.row)
             if query is not None:
                 view = self.arguments(query, location="query", arg_name="query", unknown=None)(view)
             if body is not None:
@@ -108,16 +117,30 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
 
         return decorate
 
+    def _keep_shown(self, view: View, route: Route, query: type[Schema] | Schema | None) -> None:
+        """Keep how an object is shown, for the changes of it that come after."""
+        self._volatile[route.path] = route.volatile
+        self._shows[route.path] = answering_etag(view, volatile=route.volatile)
+        schema = query() if isinstance(query, type) else query
+        self._queries[route.path] = () if schema is None else tuple(schema.fields)
+
+    def _shown(self, path: str) -> View:
+        """Return a view of the object that a change with these arguments is about."""
+
+        def show(
+            query: dict[str, Any] | None = None, body: dict[str, Any] | None = None, **ids: str
+        ) -> Any:  # noqa: ANN401 - a view's own
+            said, names = {**(body or {}), **(query or {})}, self._queries[path]
+            asked = {"query": {name: said.get(name) for name in names}} if names else {}
+            return self._shows[path](**ids, **asked)
+
+        return show
+
     def _heeding_headers(self, view: View, route: Route, *, has_answer: bool) -> View:
-        path = route.path
         if route.is_single:
-            self._volatile[path] = route.volatile
-            self._shows[path] = answering_etag(view, volatile=route.volatile)
-            return self._shows[path]
+            return answering_etag(view, volatile=route.volatile)
         if route.row is not None:
-            if has_answer:
-                view = answering_etag(view, volatile=self._volatile[path])
-            return heeding_if_match(view, show=lambda: self._shows[path], model=route.row)
+            return answering_etag(view, volatile=self._volatile[route.path]) if has_answer else view
         return idempotent(view) if route.is_creation else view
 
     def _parsing_body(self, body: type[Schema]) -> Callable[[View], View]:

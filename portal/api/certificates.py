@@ -10,14 +10,14 @@ from portal.api.blueprint import resource
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
 from portal.api.sorting import sort_field
 from portal.context import current_scope, database, now
-from tenants.entry.certificates import (
+from tenants.entry.certificate_list import (
     CERTIFICATE_SORTS,
     expiring_certificates,
     list_certificates,
-    revoke_certificate,
     state_of,
 )
 from tenants.entry.fencing import lift_fence
+from tenants.entry.revocation import let_in_again, revoke_certificate
 from tenants.models import Appliance, ApplianceCertificate
 from tenants.permissions import Permission
 
@@ -102,6 +102,13 @@ def list_of_appliance(appliance_id: str, query: dict[str, Any]) -> dict[str, Any
     """List an appliance's certificates, the newest first."""
     with database() as session:
         return envelope(list_certificates(session, current_scope(), appliance_id, **query))
+
+
+@appliances.operation("POST", "/<appliance_id>/let-in-again", answer=ApplianceSchema)
+def readmit(appliance_id: str) -> Appliance:
+    """Let an agent whose certificate ran out get a new one by its secret, once."""
+    with database() as session:
+        return let_in_again(session, current_scope(), appliance_id, now=now())
 
 
 @appliances.operation("POST", "/<appliance_id>/lift-fence", answer=ApplianceSchema)

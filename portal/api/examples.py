@@ -7,6 +7,11 @@ _GIB = 1024**3
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "ApplianceChangeSchema": {"site": "Oslo", "labels": {"rack": "b12"}},
+    "BulkRequestSchema": {
+        "appliance_ids": [_ID],
+        "action": "label",
+        "labels": {"rack": "b12", "tier": None},
+    },
     "CodeSchema": {"code": "123456"},
     "EnrolAgainSchema": {"lifetime_hours": 24},
     "EnrolmentRequestSchema": {

@@ -16,6 +16,7 @@ from alerting.receivers import (
     receivers_page,
 )
 from alerting.states import NotificationState, ReceiverKind
+from alerting.targets import check_target
 from portal.api.blueprint import resource
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
 from portal.api.sorting import sort_field
@@ -26,6 +27,9 @@ receivers = resource(
     "Receivers", "/receivers", "Where messages go.", changes=Permission.EDIT_ALERTS
 )
 notifications = resource("Notifications", "/notifications", "Messages, sent and waiting.")
+
+
+ADMINS = "the tenant's admins"
 
 
 class ReceiverSchema(Schema):
@@ -56,8 +60,13 @@ class NotificationSchema(Schema):
     """A message of the outbox."""
 
     id = fields.String()
-    receiver_id = fields.String()
-    receiver_name = fields.String(attribute="receiver.name")
+    receiver_id = fields.String(
+        allow_none=True, metadata={"description": "Null where it goes to the tenant's admins."}
+    )
+    receiver_name = fields.Function(
+        lambda message: message.receiver.name if message.receiver else ADMINS,
+        metadata={"type": "string"},
+    )
     alert_id = fields.String(allow_none=True)
     payload = fields.Dict()
     state = fields.Enum(NotificationState, by_value=True)
@@ -91,6 +100,7 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
 )
 def create(body: dict[str, Any]) -> dict[str, Any]:
     """Add a receiver; a webhook's signing key is in this answer only."""
+    check_target(current_scope(), body["kind"], body["target"], policy=portal().webhook_policy)
     with database() as session:
         made, secret = create_receiver(
             session, current_scope(), box=portal().secrets, now=now(), **body

@@ -3,17 +3,20 @@
 from flask import Flask
 
 from portal.api.alerts import alerts
+from portal.api.appliance_bulk import appliance_bulk
 from portal.api.appliances import appliances
 from portal.api.audit import audit
 from portal.api.blueprint import VedetteAPI
 from portal.api.certificates import certificates
 from portal.api.enrolment import enrolment_tokens
+from portal.api.housekeeping import housekeeping
 from portal.api.invitations import invitations
 from portal.api.jobs import jobs
 from portal.api.metrics import metrics
 from portal.api.outage import outage
 from portal.api.platform import platform
 from portal.api.receivers import notifications, receivers
+from portal.api.removals import removals
 from portal.api.rules import rules
 from portal.api.samples import samples
 from portal.api.second_factor import second_factor
@@ -23,9 +26,10 @@ from portal.api.tokens import me, tokens
 from portal.api.users import users
 
 RESOURCES = (
-    me, second_factor, tokens, sessions, tenants, users, invitations, appliances, enrolment_tokens,
-    certificates, jobs, rules, alerts, receivers,
+    me, second_factor, tokens, sessions, tenants, users, invitations, appliances, appliance_bulk,
+    enrolment_tokens,    certificates, jobs, rules, alerts, receivers,
     notifications, metrics, samples, outage, audit, platform,
+    removals, housekeeping,
 )  # fmt: skip
 
 

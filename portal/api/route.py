@@ -43,6 +43,7 @@ class Route:
         is_creation: whether it heeds `Idempotency-Key`.
         has_body: whether it takes one.
         has_query: whether it takes one.
+        is_single: whether it answers with one object, and its ETag.
     """
 
     method: str
@@ -53,11 +54,7 @@ class Route:
     is_creation: bool = False
     has_body: bool = False
     has_query: bool = False
-
-    @property
-    def is_single(self) -> bool:
-        """Whether it answers with one object, and its ETag."""
-        return self.method == "GET" and self.path.endswith(">")
+    is_single: bool = False
 
     @property
     def may_be_unchanged(self) -> bool:

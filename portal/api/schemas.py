@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC
+from functools import cache
 from typing import Any
 
 from marshmallow import RAISE, Schema, fields, validate
@@ -46,8 +47,9 @@ def instant(**options: Any) -> fields.AwareDateTime:  # noqa: ANN401 - marshmall
     return fields.AwareDateTime(format="iso", default_timezone=UTC, allow_none=True, **options)
 
 
+@cache
 def page_of(schema: type[Schema]) -> type[Schema]:
-    """Return the envelope of one page of these."""
+    """Return the envelope of one page of these: the same one each time, for one description."""
     name = schema.__name__.removesuffix("Schema")
     return Schema.from_dict(
         {

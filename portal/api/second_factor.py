@@ -96,7 +96,7 @@ def confirm(body: dict[str, str]) -> dict[str, Any]:
 def renew(body: dict[str, str]) -> dict[str, Any]:
     """Make new recovery codes; the old ones are good no more."""
     user = own_account()
-    with counted_try(f"proof of {user.id}"), database() as session:
+    with counted_try(f"proof of {user.id}") as session:
         codes = renew_codes(session, user.id, proof=body["proof"], box=portal().secrets, now=now())
     return {"recovery_codes": codes}
 
@@ -105,5 +105,5 @@ def renew(body: dict[str, str]) -> dict[str, Any]:
 def off(body: dict[str, str]) -> None:
     """Turn your second factor off."""
     user = own_account()
-    with counted_try(f"proof of {user.id}"), database() as session:
+    with counted_try(f"proof of {user.id}") as session:
         turn_off(session, user.id, proof=body["proof"], box=portal().secrets, now=now())

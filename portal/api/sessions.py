@@ -12,7 +12,13 @@ from portal.api.sorting import sort_field
 from portal.context import current_scope, current_user, current_visitor, database, now
 from portal.door.devices import device_name
 from tenants.models import LoginSession
-from tenants.people.sessions import SESSION_SORTS, end_all_sessions, end_one_session, list_sessions
+from tenants.people.sessions import (
+    SESSION_SORTS,
+    end_all_sessions,
+    end_one_session,
+    get_session,
+    list_sessions,
+)
 from tenants.people.signin import record_of_person
 
 sessions = resource("Sessions", "/sessions", "Browsers of the one who asks.", reads=Own.UNLIMITED)
@@ -46,7 +52,17 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
     return envelope(page, [_shaped(one, here.credential_id) for one in page.items])
 
 
-@sessions.operation("DELETE", "/<session_id>", status=HTTPStatus.NO_CONTENT)
+@sessions.operation(
+    "GET", "/<session_id>", answer=SessionSchema, volatile=("last_seen_at", "address")
+)
+def show(session_id: str) -> dict[str, Any]:
+    """Return one of your browsers that is signed in."""
+    here = current_visitor()
+    with database() as session:
+        return _shaped(get_session(session, here.scope, session_id), here.credential_id)
+
+
+@sessions.operation("DELETE", "/<session_id>", status=HTTPStatus.NO_CONTENT, row=LoginSession)
 def end(session_id: str) -> None:
     """Sign one of your browsers out."""
     with database() as session:

@@ -21,7 +21,7 @@ from tenants.accounts import (
     set_tenant_state,
     tenant_counts,
 )
-from tenants.customers.quotas import Limits, set_limits
+from tenants.customers.quotas import Limits, read_limits, set_limits
 from tenants.models import Tenant, TenantState
 from tenants.permissions import Permission
 
@@ -116,7 +116,14 @@ def show_usage(tenant_id: str) -> dict[str, Any]:
         return shaped_use(tenant_use(session, tenant_id))
 
 
-@tenants.operation("PUT", "/<tenant_id>/quotas", body=QuotaSchema, answer=QuotaSchema)
+@tenants.operation("GET", "/<tenant_id>/quotas", answer=QuotaSchema, is_single=True)
+def show_quotas(tenant_id: str) -> Limits:
+    """Return a tenant's quotas."""
+    with database() as session:
+        return read_limits(session, current_scope(), tenant_id)
+
+
+@tenants.operation("PUT", "/<tenant_id>/quotas", body=QuotaSchema, answer=QuotaSchema, row=Tenant)
 def set_quotas(body: dict[str, Any], tenant_id: str) -> Limits:
     """Give a tenant quotas in place of those before (operator)."""
     with database() as session:

@@ -12,7 +12,7 @@ from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_
 from portal.api.sorting import sort_field
 from portal.api.users import UserSchema
 from portal.context import current_scope, current_user, current_visitor, database, now
-from portal.door.auth import session_secret
+from portal.door.entering import session_secret
 from portal.door.tries import counted_try
 from tenants.accounts import change_password
 from tenants.models import APIToken
@@ -114,11 +114,11 @@ def show_me() -> Member:
     return member_of(here.user, here.scope.tenant_id)
 
 
-@me.operation("PUT", "/password", body=PasswordSchema, status=HTTPStatus.NO_CONTENT)
+@me.operation("POST", "/password", body=PasswordSchema, status=HTTPStatus.NO_CONTENT)
 def change_own_password(body: dict[str, str]) -> None:
     """Change your password; every other browser of yours is signed out, API tokens stay."""
     user = current_user()
-    with counted_try(f"current password of {user.id}"), database() as session:
+    with counted_try(f"current password of {user.id}") as session:
         change_password(session, user, **body, keep_session=session_secret())
 
 

@@ -10,17 +10,14 @@ from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_
 from portal.api.sorting import sort_field
 from portal.context import current_scope, database, now
 from tenants.models import Role, User
-from tenants.people.members import (
-    USER_SORTS,
-    Member,
+from tenants.people.member_changes import (
     add_user,
-    get_user,
-    list_users,
     remove_operator,
     remove_user,
     set_role,
     set_user_active,
 )
+from tenants.people.members import USER_SORTS, Member, get_user, list_users
 from tenants.people.second_factor import reset_second_factor
 from tenants.permissions import Permission
 
@@ -109,7 +106,7 @@ def change_role(body: dict[str, Any], user_id: str) -> Member:
         )
 
 
-@users.operation("DELETE", "/<user_id>", query=RemovalQuery, status=HTTPStatus.NO_CONTENT)
+@users.operation("DELETE", "/<user_id>", query=RemovalQuery, status=HTTPStatus.NO_CONTENT, row=User)
 def remove(query: dict[str, Any], user_id: str) -> None:
     """Take a user out of a tenant: browsers are signed out, tokens there are revoked."""
     scope = current_scope()

@@ -1,42 +1,30 @@
-"""Speaks OpenID Connect with the identity provider: authorization code, PKCE, state and nonce.
+"""Speaks OpenID Connect with the identity provider: authorization code, PKCE, state and nonce."""
 
-What the provider says about itself and its keys is kept for an hour.
-"""
-
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
-import requests
 from authlib.common.security import generate_token
-from authlib.integrations.base_client import OAuthError
 from authlib.integrations.requests_client import OAuth2Session
 from authlib.oidc.core import CodeIDToken
 from flask import Flask, current_app
 from joserfc import jwt
-from joserfc.errors import InvalidKeyIdError, JoseError
-from joserfc.jwk import Key, KeySet, import_key
+from joserfc.errors import InvalidKeyIdError
 from joserfc.jws import JWSRegistry
-from requests.exceptions import InvalidJSONError
 
 from core.clock import Clock
-from core.errors import ConfigurationError, UnavailableError
+from core.errors import ConfigurationError
 from core.settings import ServerSettings
 from portal.context import Portal
 from portal.door.claims import RefusedIdentityError, identity_of
+from portal.door.discovery import TIMEOUT_SECONDS, Discovery, answering
 from tenants.people.group_roles import GroupRoles
 from tenants.people.oidc import Identity
 
-log = logging.getLogger(__name__)
-
 CALLBACK_PATH = "/login/oidc/callback"
 EXTENSION = "vedette-oidc"
-TIMEOUT_SECONDS = 10
-KEPT_FOR = timedelta(hours=1)
 CLOCK_LEEWAY_SECONDS = 60
 SECRET_LENGTH = 48
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -94,8 +82,7 @@ class Provider:
         self._settings = settings
         self._redirect_uri = redirect_uri
         self._clock = clock
-        self._metadata: _Kept | None = None
-        self._keys: _Kept | None = None
+        self._discovery = Discovery(settings.oidc_issuer, clock=clock)
 
     def begin(self) -> Attempt:
         """Return a new attempt.
@@ -103,7 +90,7 @@ class Provider:
         Raises:
             UnavailableError: the provider does not answer.
         """
-        endpoint = self._about("authorization_endpoint")
+        endpoint = self._discovery.about("authorization_endpoint")
         nonce, verifier = generate_token(SECRET_LENGTH), generate_token(SECRET_LENGTH)
         with self._client() as client:
             url, state = client.create_authorization_url(
@@ -118,9 +105,9 @@ class Provider:
             UnavailableError: the provider does not answer.
             RefusedIdentityError: it refuses the code, or its ID token is not good.
         """
-        with self._client() as client, _answering(self._settings.oidc_issuer):
+        with self._client() as client, answering(self._settings.oidc_issuer):
             token = client.fetch_token(
-                self._about("token_endpoint"),
+                self._discovery.about("token_endpoint"),
                 grant_type="authorization_code",
                 code=code,
                 code_verifier=verifier,
@@ -148,41 +135,9 @@ class Provider:
     def _auth_method(self) -> str:
         if not self._settings.oidc_client_secret:
             return "none"
-        offered = self._configuration().get("token_endpoint_auth_methods_supported")
+        offered = self._discovery.configuration().get("token_endpoint_auth_methods_supported")
         is_by_body = offered and "client_secret_basic" not in offered
         return "client_secret_post" if is_by_body else "client_secret_basic"
-
-    def _about(self, name: str) -> str:
-        value = self._configuration().get(name)
-        if not isinstance(value, str) or not value:
-            raise UnavailableError(f"The identity provider tells no {name}.")
-        return value
-
-    def _configuration(self) -> Mapping[str, Any]:
-        if self._metadata is None or self._metadata.is_old(self._clock()):
-            issuer = self._settings.oidc_issuer.rstrip("/")
-            found = self._fetch(f"{issuer}/.well-known/openid-configuration")
-            if str(found.get("issuer", "")).rstrip("/") != issuer:
-                raise UnavailableError(
-                    f"The identity provider calls itself {found.get('issuer')!r}, and oidc_issuer "
-                    f"is {self._settings.oidc_issuer!r}. The two must be the same."
-                )
-            self._metadata = _Kept(found, self._clock())
-        return self._metadata.value
-
-    def _key_set(self, *, is_anew: bool = False) -> KeySet:
-        if is_anew or self._keys is None or self._keys.is_old(self._clock()):
-            self._keys = _Kept(self._fetch(self._about("jwks_uri")), self._clock())
-        return KeySet(list(_usable_keys(self._keys.value)))
-
-    def _fetch(self, url: str) -> dict[str, Any]:
-        with _answering(url):
-            answer = requests.get(url, timeout=TIMEOUT_SECONDS)
-            answer.raise_for_status()
-            found = answer.json()
-            if not isinstance(found, dict):
-                raise InvalidJSONError(f"no JSON object but {type(found).__name__}")
-            return found
 
     def _verified(self, token: Mapping[str, Any], *, nonce: str) -> dict[str, Any]:
         """Return the claims of the ID token, once signature, sender, reader and time are right."""
@@ -191,11 +146,11 @@ class Provider:
             raise RefusedIdentityError("The identity provider sent no ID token.")
         registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
         try:
-            decoded = jwt.decode(encoded, self._key_set(), registry=registry)
+            decoded = jwt.decode(encoded, self._discovery.key_set(), registry=registry)
         except InvalidKeyIdError:
-            decoded = jwt.decode(encoded, self._key_set(is_anew=True), registry=registry)
+            decoded = jwt.decode(encoded, self._discovery.key_set(is_anew=True), registry=registry)
         options = {
-            "iss": {"essential": True, "value": self._about("issuer")},
+            "iss": {"essential": True, "value": self._discovery.about("issuer")},
             "aud": {"essential": True, "value": self._settings.oidc_client_id},
             "nonce": {"essential": True, "value": nonce},
         }
@@ -211,7 +166,7 @@ class Provider:
         self, client: OAuth2Session, token: Mapping[str, Any], claims: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return what the ID token leaves out and the provider tells on asking."""
-        endpoint = self._configuration().get("userinfo_endpoint")
+        endpoint = self._discovery.configuration().get("userinfo_endpoint")
         wanted = {"email", self._settings.oidc_groups_claim.partition(".")[0]}
         if not endpoint or wanted <= claims.keys():
             return {}
@@ -224,43 +179,6 @@ class Provider:
         # Who vouches for an address must be who tells it.
         left_out = {"email", "email_verified"} if "email" in claims else set()
         return {name: value for name, value in found.items() if name not in {*claims, *left_out}}
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    value: dict[str, Any]
-    since_at: datetime
-
-    def is_old(self, now: datetime) -> bool:
-        return not timedelta(0) <= now - self.since_at < KEPT_FOR
-
-
-def _usable_keys(document: Mapping[str, Any]) -> Iterator[Key]:
-    """Return the published keys that this portal understands; there may be others."""
-    published = document.get("keys")
-    for one in published if isinstance(published, list) else []:
-        try:
-            yield import_key(one)
-        except (JoseError, ValueError, TypeError, KeyError) as error:
-            log.warning("The identity provider publishes a key that is not understood: %s", error)
-
-
-@contextmanager
-def _answering(whom: str) -> Iterator[None]:
-    """Turn what may go wrong with the provider into errors for people; its details are logged."""
-    try:
-        yield
-    except (requests.RequestException, ValueError) as error:
-        log.warning("The identity provider at %s does not answer as it should: %s", whom, error)
-        raise UnavailableError(
-            "The identity provider does not answer now. Try again in a moment, or sign in with "
-            "your password."
-        ) from error
-    except (OAuthError, JoseError) as error:
-        log.warning("The identity provider at %s: %s", whom, error)
-        raise RefusedIdentityError(
-            "What the identity provider answered can't be trusted, or came too late. Sign in again."
-        ) from error
 
 
 def _faults(settings: ServerSettings) -> list[str]:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from flask import request, session
 
 from core.errors import ForbiddenError, UnauthenticatedError
-from portal.context import current_visitor, database, now, portal
+from portal.context import current_visitor, now, portal
 from portal.door.actors import signing_in
 from portal.door.tries import counted_try
 from tenants.audit import set_actor
@@ -58,7 +58,7 @@ def take_code(user_id: str, code: str) -> User:
         TooManyTriesError: there were too many wrong codes of late.
     """
     # Counted apart from passwords: who knows the password must not make the count start anew.
-    with counted_try(f"second factor of {user_id}"), database() as db:
+    with counted_try(f"second factor of {user_id}") as db:
         user = db.get(User, user_id)
         if user is None or not user.is_active:
             raise UnauthenticatedError("This account is locked. Ask an admin of your tenant.")

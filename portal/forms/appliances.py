@@ -1,11 +1,13 @@
 """The forms of appliances: how they join, what they are called, what is done to several."""
 
 from datetime import timedelta
+from typing import Any
 
 from wtforms import IntegerField, SelectField, SelectMultipleField, StringField
 from wtforms.fields import SelectChoice
 from wtforms.validators import InputRequired, NumberRange, ValidationError
 
+from portal.bulk import BulkAction, BulkRequest
 from portal.forms.base import Form
 from portal.forms.fields import PairsField
 
@@ -16,7 +18,7 @@ LIFETIME_CHOICES = [
     SelectChoice("720", "30 days"),
 ]
 MAX_USES = 1000
-BULK_ACTIONS = ("drain", "undrain", "label", "unlabel")
+BULK_ACTIONS = ("drain", "undrain", "label", "unlabel", "move", "retire", "reinstate")
 
 
 class EnrolmentForm(Form):
@@ -56,12 +58,24 @@ class BulkForm(Form):
     )
     action = SelectField("Action", choices=list(BULK_ACTIONS))
     label = StringField("Label")
+    site = StringField("Site", default="")
 
-    @property
-    def pairs(self) -> dict[str, str]:
-        """The label as a key with its value."""
-        key, _, value = self.label.data.partition("=")
-        return {key.strip(): value.strip()}
+    def request(self) -> BulkRequest:
+        """Return what is to be done."""
+        key, _, value = (self.label.data or "").partition("=")
+        name, ids = self.action.data, self.appliance_id.data
+        if name == "label":
+            return _bulk(ids, BulkAction.LABEL, labels={key.strip(): value.strip()})
+        if name == "unlabel":
+            return _bulk(ids, BulkAction.LABEL, labels={key.strip(): None})
+        if name == "move":
+            return _bulk(ids, BulkAction.MOVE, site=(self.site.data or "").strip())
+        return _bulk(ids, BulkAction(name))
+
+    def validate_site(self, field: StringField) -> None:
+        """Ask for the site where appliances are moved."""
+        if self.action.data == "move" and not (field.data or "").strip():
+            raise ValidationError("Name the site to move to, such as Oslo.")
 
     def validate_label(self, field: StringField) -> None:
         """Ask for a label where one is put on or taken off."""
@@ -70,3 +84,7 @@ class BulkForm(Form):
             raise ValidationError("Write the label as KEY=VALUE, such as rack=b12.")
         if self.action.data == "unlabel" and not key.strip():
             raise ValidationError("Name the label to take off, such as rack.")
+
+
+def _bulk(appliance_ids: list[str], action: BulkAction, **values: Any) -> BulkRequest:  # noqa: ANN401 - its fields
+    return BulkRequest(appliance_ids=appliance_ids, action=action, **values)

@@ -27,7 +27,7 @@ from portal.showing.appliances import (
 )
 from portal.showing.health import finding_rows, gpu_states, gpu_tiers
 from portal.showing.inventory import hardware_of, line_speed
-from tenants.entry.certificates import newest_certificate, state_of
+from tenants.entry.certificate_list import newest_certificate, state_of
 from tenants.fleet.appliances import (
     ApplianceChanges,
     change_appliance,

@@ -7,14 +7,14 @@ from flask.typing import ResponseReturnValue
 
 from portal.context import current_scope, database, now
 from portal.pages.paging import PAGE_SIZE, page_number
-from tenants.entry.certificates import (
+from tenants.entry.certificate_list import (
     CertificateState,
     expiring_certificates,
     list_certificates,
-    revoke_certificate,
     state_of,
 )
 from tenants.entry.fencing import lift_fence
+from tenants.entry.revocation import let_in_again, revoke_certificate
 from tenants.fleet.appliances import appliance_names, get_appliance
 from tenants.models import ApplianceCertificate
 
@@ -58,6 +58,15 @@ def revoke(certificate_id: str) -> ResponseReturnValue:
         found = revoke_certificate(session, current_scope(), certificate_id, now=now())
     flash("The certificate is revoked: it is refused from now on.", "success")
     return redirect(url_for(".index", appliance_id=found.appliance_id))
+
+
+@pages.post("/appliances/<appliance_id>/let-in-again")
+def readmit(appliance_id: str) -> ResponseReturnValue:
+    """Let an agent whose certificate ran out come back by its secret."""
+    with database() as session:
+        appliance = let_in_again(session, current_scope(), appliance_id, now=now())
+    flash(f"The agent of {appliance.name} may get a new certificate by its secret.", "success")
+    return redirect(url_for(".index", appliance_id=appliance_id))
 
 
 @pages.post("/appliances/<appliance_id>/lift-fence")

@@ -16,21 +16,15 @@ from core.errors import (
 from core.settings import secret_key
 from portal.context import current_scope, database, now, portal, visitor
 from portal.door.actors import actor_of, signing_in
-from portal.door.auth import check_password, enter, safe_next
+from portal.door.auth import safe_next
+from portal.door.entering import check_password, enter
 from portal.forms.accounts import InvitationForm, KnownPersonForm, NewPersonForm
 from portal.inviting import Outcome, place_of, send_invitation
 from portal.pages.paging import PAGE_SIZE, page_number
 from tenants.audit import Actor, set_actor
 from tenants.models import Invitation, Role
-from tenants.people.invitations import (
-    accept_as,
-    accept_as_new,
-    find_invitation,
-    invite,
-    list_invitations,
-    renew_invitation,
-    revoke_invitation,
-)
+from tenants.people.acceptance import accept_as, accept_as_new, find_invitation
+from tenants.people.invitations import invite, list_invitations, renew_invitation, revoke_invitation
 from tenants.people.links import Purpose, read_link
 from tenants.people.sessions import switch_tenant
 from tenants.people.throttling import TooManyTriesError

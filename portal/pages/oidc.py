@@ -11,8 +11,9 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from core.errors import NotFoundError, UnauthenticatedError, VedetteError
 from portal.context import database, now, portal
-from portal.door.auth import enter, safe_next
+from portal.door.auth import safe_next
 from portal.door.claims import RefusedIdentityError
+from portal.door.entering import enter
 from portal.door.oidc import CALLBACK_PATH, Provider, provider
 from tenants.audit import Actor, record, set_actor
 from tenants.models import User

@@ -11,6 +11,7 @@ from alerting.service import (
     list_receivers,
 )
 from alerting.states import ReceiverKind
+from alerting.targets import check_target
 from core.errors import ConflictError, InvalidInputError
 from portal.context import current_scope, database, now, portal
 from portal.forms.receivers import ReceiverForm
@@ -26,14 +27,16 @@ def index() -> ResponseReturnValue:
     form = ReceiverForm()
     if not form.validate_on_submit():
         return _render(form), 422 if form.errors else 200
+    kind, target = ReceiverKind(form.kind.data), form.target.data.strip()
     try:
+        check_target(current_scope(), kind, target, policy=portal().webhook_policy)
         with database() as session:
             made, secret = create_receiver(
                 session,
                 current_scope(),
                 name=form.name.data.strip(),
-                kind=ReceiverKind(form.kind.data),
-                target=form.target.data.strip(),
+                kind=kind,
+                target=target,
                 box=portal().secrets,
                 now=now(),
             )

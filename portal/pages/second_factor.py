@@ -13,7 +13,8 @@ from core.errors import (
     UnauthenticatedError,
 )
 from portal.context import current_scope, database, now, portal, visitor
-from portal.door.auth import open_session, safe_next
+from portal.door.auth import safe_next
+from portal.door.entering import open_session
 from portal.door.second_factor import own_account, take_code, waiting
 from portal.door.tries import counted_try
 from portal.forms.second_factor import CodeForm, CodeProofForm, ProofForm
@@ -110,7 +111,7 @@ def renew() -> ResponseReturnValue:
     if not form.validate_on_submit():
         return _render(renew_form=form), 422
     try:
-        with counted_try(f"proof of {user.id}"), database() as session:
+        with counted_try(f"proof of {user.id}") as session:
             codes = renew_codes(
                 session, user.id, proof=form.proof.data, box=portal().secrets, now=now()
             )
@@ -142,7 +143,7 @@ def off() -> ResponseReturnValue:
     if not form.validate_on_submit():
         return _render(off_form=form), 422
     try:
-        with counted_try(f"proof of {user.id}"), database() as session:
+        with counted_try(f"proof of {user.id}") as session:
             turn_off(session, user.id, proof=form.proof.data, box=portal().secrets, now=now())
     except (InvalidInputError, ConflictError, TooManyTriesError) as error:
         form.show_errors(error)

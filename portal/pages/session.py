@@ -3,12 +3,12 @@
 from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from core.errors import ForbiddenError, UnauthenticatedError
+from core.errors import ForbiddenError, OverloadedError, UnauthenticatedError
 from portal.context import current_visitor, database, now, visitor
-from portal.door.auth import safe_next, sign_in, sign_out
+from portal.door.auth import safe_next
+from portal.door.entering import sign_in, sign_out
 from portal.forms.accounts import LoginForm
 from tenants.people.sessions import switch_tenant
-from tenants.people.throttling import TooManyTriesError
 from tenants.visitors import Via
 
 pages = Blueprint("session", __name__)
@@ -27,7 +27,7 @@ def login() -> ResponseReturnValue:
             return redirect(
                 sign_in(email=form.email.data, password=form.password.data, target=target)
             )
-        except (UnauthenticatedError, TooManyTriesError) as error:
+        except (UnauthenticatedError, OverloadedError) as error:
             form.form_errors.append(error.message)
             return render_template("login.html", form=form), error.status
     return render_template("login.html", form=form), 422 if form.errors else 200

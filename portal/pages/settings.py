@@ -6,8 +6,8 @@ from flask.typing import ResponseReturnValue
 
 from core.errors import InvalidInputError
 from portal.context import current_scope, current_user, current_visitor, database, now, portal
-from portal.door.auth import session_secret
 from portal.door.devices import device_name
+from portal.door.entering import session_secret
 from portal.door.tries import counted_try
 from portal.forms.accounts import PASSWORD_HELP, PasswordForm, TokenForm
 from portal.pages.paging import PAGE_SIZE, page_number
@@ -35,7 +35,7 @@ def change() -> ResponseReturnValue:
         return _render(password_form=form), 422
     user = current_user()
     try:
-        with counted_try(f"current password of {user.id}"), database() as session:
+        with counted_try(f"current password of {user.id}") as session:
             change_password(
                 session,
                 user,

@@ -12,15 +12,8 @@ from portal.pages.invitations import invite_by_form
 from portal.pages.paging import PAGE_SIZE, page_number
 from tenants.models import Role
 from tenants.people.invitations import list_invitations
-from tenants.people.members import (
-    Member,
-    get_user,
-    list_users,
-    remove_operator,
-    remove_user,
-    set_role,
-    set_user_active,
-)
+from tenants.people.member_changes import remove_operator, remove_user, set_role, set_user_active
+from tenants.people.members import Member, get_user, list_users
 
 pages = Blueprint("users", __name__)
 

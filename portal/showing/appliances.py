@@ -29,6 +29,7 @@ _KIND_TONES: Final[Mapping[str, str]] = {
     EventKind.ENROLLED: "good", EventKind.ENROLLED_AGAIN: "good", EventKind.CLOCK: "warn",
     EventKind.REBOOT: "warn", EventKind.RETIRED: "off", EventKind.REVOKED: "bad",
     EventKind.FENCED: "bad", EventKind.REINSTATED: "good", EventKind.FENCE_LIFTED: "good",
+    EventKind.LET_IN: "good",
 }  # fmt: skip
 
 

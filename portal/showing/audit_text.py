@@ -1,5 +1,6 @@
 """What an entry of the audit log changed, as lines for people."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from tenants.models import AuditEntry
 
 NOTHING = "\N{EN DASH}"
+# An instant as JSON holds it, always in UTC.
+_INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,4 +41,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - anything that JSON holds
         return "yes" if value else "no"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={_text(inner)}" for key, inner in value.items())
-    return ", ".join(map(_text, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    instant = _INSTANT.fullmatch(str(value))
+    return f"{instant[1]} {instant[2]} UTC" if instant else str(value)

@@ -13,7 +13,7 @@ from core.units import format_value
 from jobqueue.states import JobState, Reason
 from portal.context import now, visitor
 from portal.showing.quantities import format_duration
-from tenants.entry.certificates import CertificateState
+from tenants.entry.certificate_list import CertificateState
 from tenants.fleet.life import LifeState
 from tenants.models import ApplianceState, HealthState, Role, TenantState
 from tenants.people.sessions import tenants_to_choose

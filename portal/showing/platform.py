@@ -9,6 +9,7 @@ from dash_app.queries.platform import PlatformFigures, platform_figures, ratio_o
 from jobqueue.service import active_jobs
 from portal.context import current_scope, database, now, portal
 from tenants.customers.quotas import WARN_RATIO, Limits, count_appliances, count_gpus, limits_of
+from tenants.customers.series import series_counts
 from tenants.customers.usage import latest_usage
 from tenants.permissions import Permission
 
@@ -69,6 +70,10 @@ def tenant_use(session: Session, tenant_id: str) -> TenantUse:
     """Return what a tenant has; the caller has checked who asks."""
     limits = limits_of(session, tenant_id)
     measured = latest_usage(session, [tenant_id]).get(tenant_id)
+    series = series_counts(session, [tenant_id], now=now()).get(tenant_id)
+    most_series = limits.max_series
+    if most_series is None:
+        most_series = portal().settings.max_series_per_tenant or None
     uses = (
         Use(name="Appliances", used=count_appliances(session, tenant_id),
             most=limits.max_appliances, is_refused="No more appliances can enrol."),
@@ -79,7 +84,8 @@ def tenant_use(session: Session, tenant_id: str) -> TenantUse:
         Use(name="Storage", used=None if measured is None else measured.storage_bytes,
             most=limits.max_storage_bytes, is_bytes=True,
             is_refused="New samples are refused; agents keep them and try again."),
-        Use(name="Series", used=None, most=limits.max_series),
+        Use(name="Series", used=series, most=most_series,
+            is_refused="Samples of further series are refused; those of the others are taken."),
     )  # fmt: skip
     return TenantUse(
         limits=limits, uses=uses, measured_at=None if measured is None else measured.measured_at

@@ -110,6 +110,10 @@
     dialog.querySelector("[data-confirm-text]").textContent = form.dataset.confirm;
     const yes = dialog.querySelector("[data-confirm-yes]");
     yes.textContent = form.dataset.confirmLabel || "Yes";
+    // Red is for what takes something away, as on the button that asked.
+    const isGrave = form.querySelector(".btn-danger, .btn-outline-danger") !== null;
+    yes.classList.toggle("btn-danger", isGrave);
+    yes.classList.toggle("btn-primary", !isGrave);
     const modal = bootstrap.Modal.getOrCreateInstance(dialog);
     yes.onclick = () => {
       modal.hide();

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, or_, select
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 from sqlalchemy.orm import Session
 
+from tenants.customers.series import COUNT_HOLDS
 from tenants.customers.usage import KEPT_DAYS
 from tenants.models import (
     APIToken,
@@ -20,6 +21,7 @@ from tenants.models import (
     Invitation,
     LoginSession,
     PasswordReset,
+    SeriesCount,
     TenantUsage,
     Throttle,
 )
@@ -61,7 +63,15 @@ KINDS = (
     ),
     Kind(
         "certificates that ran out three months ago", ApplianceCertificate,
-        lambda now: ApplianceCertificate.not_after <= now - 3 * _MONTH,
+        lambda now: and_(
+            ApplianceCertificate.not_after <= now - 3 * _MONTH,
+            # The one that its appliance used last shows that a secret alone is not enough there.
+            or_(
+                ApplianceCertificate.first_used_at.is_(None),
+                ApplianceCertificate.replaced_at.is_not(None),
+                ApplianceCertificate.revoked_at.is_not(None),
+            ),
+        ),
     ),
     Kind(
         "idempotency keys of yesterday", IdempotencyKey,
@@ -71,6 +81,10 @@ KINDS = (
     Kind(
         "days of usage of two years ago", TenantUsage,
         lambda now: TenantUsage.day <= (now - timedelta(days=KEPT_DAYS)).date(),
+    ),
+    Kind(
+        "counts of series by servers that stopped", SeriesCount,
+        lambda now: SeriesCount.counted_at <= now - 2 * COUNT_HOLDS,
     ),
 )  # fmt: skip
 
@@ -93,8 +107,8 @@ def count_useless(session: Session, *, now: datetime) -> dict[str, int]:
 
 def _prune(session: Session, kind: Kind, *, now: datetime) -> int:
     # The audit log need not tell of what expired by itself, so nothing goes through objects.
-    if kind.model is TenantUsage:
-        done: Any = session.execute(delete(TenantUsage).where(kind.is_useless(now)))
+    if kind.model in {TenantUsage, SeriesCount}:
+        done: Any = session.execute(delete(kind.model).where(kind.is_useless(now)))
         return int(done.rowcount)
     found = session.scalars(select(kind.model.id).where(kind.is_useless(now)).limit(BATCH)).all()
     session.execute(

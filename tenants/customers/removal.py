@@ -12,11 +12,19 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
+from core.sorting import Columns, sorted_by
 from tenants.accounts import get_tenant
 from tenants.customers.removal_work import tell
 from tenants.models import RemovalState, TenantRemoval, TenantState
 from tenants.permissions import Permission
 from tenants.scope import Scope
+
+REMOVAL_SORTS: Columns = {
+    "requested_at": TenantRemoval.requested_at,
+    "finished_at": TenantRemoval.finished_at,
+    "tenant_name": TenantRemoval.tenant_name,
+    "state": TenantRemoval.state,
+}
 
 
 def request_removal(
@@ -64,12 +72,22 @@ def request_removal(
 
 
 def list_removals(
-    session: Session, scope: Scope, *, page: int = 1, page_size: int = DEFAULT_PAGE_SIZE
+    session: Session,
+    scope: Scope,
+    *,
+    sort: str = "",
+    page: int = 1,
+    page_size: int = DEFAULT_PAGE_SIZE,
 ) -> Page[TenantRemoval]:
-    """Return the removals, the newest first."""
+    """Return the removals, the newest first unless `sort` says otherwise."""
     scope.require(Permission.MANAGE_TENANTS)
     statement = select(TenantRemoval).order_by(TenantRemoval.id.desc())
-    return paginate(session, statement, number=page, size=page_size)
+    return paginate(
+        session,
+        sorted_by(statement, sort, REMOVAL_SORTS, last=TenantRemoval.id),
+        number=page,
+        size=page_size,
+    )
 
 
 def get_removal(session: Session, scope: Scope, removal_id: str) -> TenantRemoval:

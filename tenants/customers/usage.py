@@ -16,14 +16,24 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core.clock import to_ns
+from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
+from core.sorting import Columns, sorted_by
 from tenants.fleet.life import in_service
 from tenants.models import Appliance, Tenant, TenantUsage
+from tenants.permissions import Permission
+from tenants.scope import Scope
 from timeseries.store import TENANT_TAG, Aggregate, RangeQuery, Series, Store
 from timeseries.store_url import parse_store_url
 
 RECKONED_BYTES_PER_POINT = 16
 # Days are kept as long as the growth of the platform is looked at.
 KEPT_DAYS = 730
+GROWTH_SORTS: Columns = {
+    "day": TenantUsage.day,
+    "tenant_id": TenantUsage.tenant_id,
+    "points": TenantUsage.points,
+    "storage_bytes": TenantUsage.storage_bytes,
+}
 _EPOCH_NS = 0
 _AHEAD = timedelta(days=1)
 
@@ -129,6 +139,27 @@ def growth(session: Session, *, since: date) -> list[TenantUsage]:
     """Return the figures of every tenant and day from a day on, oldest first."""
     statement = select(TenantUsage).where(TenantUsage.day >= since)
     return list(session.scalars(statement.order_by(TenantUsage.day, TenantUsage.tenant_id)))
+
+
+def list_growth(
+    session: Session,
+    scope: Scope,
+    *,
+    since: date,
+    tenant_id: str | None = None,
+    sort: str = "",
+    page: int = 1,
+    page_size: int = DEFAULT_PAGE_SIZE,
+) -> Page[TenantUsage]:
+    """Return a page of the same, of one tenant or all, for operators."""
+    scope.require(Permission.OPERATE)
+    statement = select(TenantUsage).where(TenantUsage.day >= since)
+    if tenant_id is not None:
+        statement = statement.where(TenantUsage.tenant_id == tenant_id)
+    statement = sorted_by(statement, sort or "day", GROWTH_SORTS, last=TenantUsage.tenant_id)
+    # A tenant has one row for each day.
+    statement = statement.order_by(TenantUsage.day)
+    return paginate(session, statement, number=page, size=page_size)
 
 
 def _fleet() -> Any:  # noqa: ANN401 - a statement of three columns

@@ -16,7 +16,6 @@ from core.errors import ConflictError, InvalidInputError, UnauthenticatedError
 from core.ids import hash_secret, new_secret
 from tenants.customers.quotas import hold_place_for_appliance
 from tenants.entry.agents import AGENT_PREFIX, authenticate_agent, give_secret, lock_appliance
-from tenants.entry.certificates import revoke_identity
 from tenants.entry.enrolment_tokens import (
     ENROLMENT_PREFIX,
     MAX_NAME_LENGTH,
@@ -26,6 +25,7 @@ from tenants.entry.enrolment_tokens import (
     text_faults,
 )
 from tenants.entry.fencing import forget_instances
+from tenants.entry.revocation import revoke_identity
 from tenants.entry.roll import shut_out
 from tenants.fleet.events import add_event
 from tenants.models import Appliance, ApplianceState, gpus_told

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, case, or_, select
 from sqlalchemy.orm import Session, defer
 
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
+from core.sorting import sort_terms
 from tenants.fleet.life import LifeState, in_service, life_is, life_rank
 from tenants.models import Appliance, ApplianceState, HealthState
 from tenants.permissions import Permission
@@ -77,10 +78,13 @@ def list_appliances(
         session: the database session.
         scope: who asks.
         wanted: which of them.
-        sort: one of `SORTS`; with a hyphen before it the other way round.
+        sort: names of `SORTS` with commas between; a hyphen before one turns its order round.
         page: the page's number, from 1.
         page_size: how many on a page.
         is_brief: leave their inventory and health in the database; they may be large.
+
+    Raises:
+        InvalidInputError: there is nothing of a name to sort by.
     """
     scope.require(Permission.VIEW)
     # Ids first: to sort whole rows is to read all of them.
@@ -117,9 +121,13 @@ SORTS: Final[Mapping[str, ColumnElement[Any]]] = {
 
 
 def _order(sort: str) -> list[ColumnElement[Any]]:
-    column = SORTS.get(sort.removeprefix("-"), SORTS["name"])
-    first = column.desc() if sort.startswith("-") else column.asc()
-    return [first, Appliance.name.asc(), Appliance.id.asc()]
+    terms = sort_terms(sort or "name", SORTS)
+    order = [SORTS[name].desc() if is_down else SORTS[name].asc() for name, is_down in terms]
+    if all(name != "name" for name, _ in terms):
+        order.append(Appliance.name.asc())
+    # Appliances of one name go the way of the names: an index can be read backwards, not both ways.
+    is_down = ("name", True) in terms
+    return [*order, Appliance.id.desc() if is_down else Appliance.id.asc()]
 
 
 def _conditions(wanted: ApplianceFilter) -> list[ColumnElement[bool]]:

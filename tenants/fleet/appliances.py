@@ -1,8 +1,8 @@
 """Appliances: all of it in one place for callers.
 
 How they join is in `tenants.entry.enrolment`. Here beside it: what their heartbeats tell in
-`heartbeats`, how their silence is judged in `liveness`, lists in `appliance_list`, and what people
-do to them in `appliance_changes`.
+`heartbeats`, how their silence is judged in `liveness`, lists in `appliance_list`, what people
+call them in `appliance_changes`, and whether they serve in `appliance_service`.
 """
 
 from sqlalchemy import select, update
@@ -13,14 +13,7 @@ from tenants.entry.enrolment import authenticate_agent, create_enrolment_token, 
 from tenants.fleet.appliance_changes import (
     ApplianceChanges,
     change_appliance,
-    drain_appliance,
-    drain_appliances,
     label_appliances,
-    reinstate_appliance,
-    retire_appliance,
-    revoke_appliance,
-    undrain_appliance,
-    undrain_appliances,
 )
 from tenants.fleet.appliance_list import (
     ApplianceFilter,
@@ -28,8 +21,18 @@ from tenants.fleet.appliance_list import (
     filter_choices,
     list_appliances,
 )
+from tenants.fleet.appliance_service import (
+    drain_appliance,
+    drain_appliances,
+    reinstate_appliance,
+    retire_appliance,
+    revoke_appliance,
+    undrain_appliance,
+    undrain_appliances,
+)
 from tenants.fleet.heartbeats import record_heartbeat
 from tenants.fleet.liveness import ApplianceChange, sweep_appliances
+from tenants.fleet.managed import managed_appliances
 from tenants.models import Appliance
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -51,6 +54,7 @@ __all__ = [
     "get_appliance",
     "label_appliances",
     "list_appliances",
+    "managed_appliances",
     "record_heartbeat",
     "reinstate_appliance",
     "retire_appliance",

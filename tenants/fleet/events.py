@@ -48,6 +48,7 @@ class EventKind(StrEnum):
     FENCE_LIFTED = "fence_lifted"
     CERTIFICATE_ISSUED = "certificate_issued"
     CERTIFICATE_REVOKED = "certificate_revoked"
+    LET_IN = "let_in"
 
 
 class Whose(Protocol):
@@ -88,6 +89,15 @@ def by_whom(session: Session) -> dict[str, str]:
     """Return the details that say who acts on a session, where it is known."""
     actor = actor_of(session)
     return {} if actor is None else {"by": actor.name}
+
+
+def last_details(session: Session, appliance_id: str, kind: EventKind) -> dict[str, Any]:
+    """Return the details of an appliance's newest event of a kind; none where there is none."""
+    statement = select(ApplianceEvent.details).where(
+        ApplianceEvent.appliance_id == appliance_id, ApplianceEvent.kind == kind.value
+    )
+    newest_first = statement.order_by(ApplianceEvent.at.desc(), ApplianceEvent.id.desc())
+    return session.scalars(newest_first.limit(1)).first() or {}
 
 
 def list_events(

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 
 from tenants.entry.agents import lock_appliance
 from tenants.entry.fencing import take_over
-from tenants.fleet.events import EventKind, add_event
-from tenants.fleet.news import Known, News, news_of, span_words
+from tenants.fleet.events import EventKind, add_event, last_details
+from tenants.fleet.news import Known, News, may_tell_of_clock, news_of, span_words
 from tenants.models import Appliance, ApplianceState, HealthState, class_told, gpus_told
 
 
@@ -43,12 +43,12 @@ def record_heartbeat(
     if instance_id and seen.instance_id != instance_id:
         if not take_over(session, appliance_id, instance_id, now=now):
             return
-    elif not _news(seen, beat) and _store(session, seen, beat):
+    elif not _news(session, seen, beat) and _store(session, seen, beat):
         return
     locked = lock_appliance(session, appliance_id)
     if locked.revoked_at is not None or locked.retired_at is not None:
         return
-    found = _news(locked, beat)
+    found = _news(session, locked, beat)
     if _store(session, locked, beat):
         for news in found:
             add_event(session, locked, news.kind, news.message, details=news.details, now=now)
@@ -69,8 +69,14 @@ _LOOKED_AT = (
 _Seen = Row[Any] | Appliance
 
 
-def _news(seen: _Seen, beat: _Beat) -> list[News]:
-    before = Known(seen.inventory, seen.health, seen.agent_version, seen.clock_skew_seconds)
+def _news(session: Session, seen: _Seen, beat: _Beat) -> list[News]:
+    skew_seconds = seen.clock_skew_seconds
+    is_told_off = may_tell_of_clock(skew_seconds, beat.told.clock_skew_seconds) and last_details(
+        session, seen.id, EventKind.CLOCK
+    ).get("is_off", False)
+    before = Known(
+        seen.inventory, seen.health, seen.agent_version, skew_seconds, is_clock_told_off=is_told_off
+    )
     found = news_of(before, beat.told)
     if seen.state is ApplianceState.ONLINE:
         return found

@@ -21,6 +21,8 @@ from tenants.models import Appliance, ApplianceState
 
 # A clock that is further off than this is told: its samples and logs lie where nobody looks.
 SKEW_LIMIT_SECONDS: Final = 5.0
+# It is told to be right again only from here on, or one at the limit would be told all the time.
+SKEW_RIGHT_SECONDS: Final = 2.5
 
 
 class LifeState(StrEnum):
@@ -67,6 +69,11 @@ def life_of(appliance: Appliance) -> LifeState:
 def is_skewed(skew_seconds: float | None) -> bool:
     """Whether a clock is so far from the portal's that somebody should look at it."""
     return skew_seconds is not None and abs(skew_seconds) > SKEW_LIMIT_SECONDS
+
+
+def is_clock_right(skew_seconds: float | None) -> bool:
+    """Whether a clock is so near to the portal's that it may be told to be right again."""
+    return skew_seconds is None or abs(skew_seconds) <= SKEW_RIGHT_SECONDS
 
 
 def in_service() -> ColumnElement[bool]:

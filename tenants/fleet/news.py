@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from core.units import format_value
 from tenants.fleet.events import EventKind
-from tenants.fleet.life import SKEW_LIMIT_SECONDS, is_skewed
+from tenants.fleet.life import SKEW_RIGHT_SECONDS, is_clock_right, is_skewed
 from tenants.models import HealthState
 
 # They count what the findings of the GPUs say one by one.
@@ -29,12 +29,16 @@ _MOST_NAMED: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of an appliance by one heartbeat."""
+    """What is known of an appliance by one heartbeat.
+
+    `is_clock_told_off` says whether the last that was told of its clock is that it is off.
+    """
 
     inventory: Mapping[str, Any]
     health: Mapping[str, Any] | None
     agent_version: str
     clock_skew_seconds: float | None
+    is_clock_told_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,13 @@ def news_of(before: Known, after: Known) -> list[News]:
         *_agent(before.agent_version, after.agent_version),
         *_inventory(before.inventory, after.inventory),
         *_health(before.health, after.health),
-        *_clock(before.clock_skew_seconds, after.clock_skew_seconds),
+        *_clock(before, after.clock_skew_seconds),
     ]
+
+
+def may_tell_of_clock(before: float | None, after: float | None) -> bool:
+    """Whether news of the clock are possible, for which it must be known what was told last."""
+    return (is_skewed(before), is_clock_right(before)) != (is_skewed(after), is_clock_right(after))
 
 
 def span_words(span: timedelta) -> str:
@@ -178,14 +187,15 @@ def _findings(health: Mapping[str, Any] | None) -> dict[tuple[str, str, str], st
     return found
 
 
-def _clock(before: float | None, after: float | None) -> Iterator[News]:
-    if is_skewed(before) == is_skewed(after) or after is None:
+def _clock(before: Known, after: float | None) -> Iterator[News]:
+    if after is None or not may_tell_of_clock(before.clock_skew_seconds, after):
         return
-    details = {"skew_seconds": round(after, 3)}
-    if not is_skewed(after):
-        bound = f"{SKEW_LIMIT_SECONDS:g} s"
-        message = f"Its clock is within {bound} of the portal's again."
-    else:
+    if before.is_clock_told_off and is_clock_right(after):
+        message = f"Its clock is within {SKEW_RIGHT_SECONDS:g} s of the portal's again."
+    elif not before.is_clock_told_off and is_skewed(after):
         where = "ahead of" if after > 0 else "behind"
         message = f"Its clock is {abs(after):.1f} s {where} the portal's. Check its time service."
+    else:
+        return
+    details = {"skew_seconds": round(after, 3), "is_off": is_skewed(after)}
     yield News(EventKind.CLOCK, message, details)

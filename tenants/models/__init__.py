@@ -14,7 +14,14 @@ from tenants.models.audit import PLATFORM_CHAIN, AuditEntry, AuditHead
 from tenants.models.certificates import ApplianceCertificate, CertificateAuthority, RollRevision
 from tenants.models.columns import SECRET_HASH_LENGTH, enum_column
 from tenants.models.people import Membership, Role, Tenant, TenantQuota, TenantState, User
-from tenants.models.platform import RemovalState, TenantRemoval, TenantUsage
+from tenants.models.platform import (
+    FillingQuota,
+    QuotaWarning,
+    RemovalState,
+    SeriesCount,
+    TenantRemoval,
+    TenantUsage,
+)
 from tenants.models.signin import (
     APIToken,
     IdempotencyKey,
@@ -40,6 +47,7 @@ __all__ = [
     "AuditHead",
     "CertificateAuthority",
     "EnrolmentToken",
+    "FillingQuota",
     "FleetOutage",
     "HealthState",
     "IdempotencyKey",
@@ -48,10 +56,12 @@ __all__ = [
     "Membership",
     "OIDCIdentity",
     "PasswordReset",
+    "QuotaWarning",
     "RecoveryCode",
     "RemovalState",
     "Role",
     "RollRevision",
+    "SeriesCount",
     "SupportVisit",
     "Tenant",
     "TenantQuota",

@@ -101,8 +101,14 @@ class Appliance(Base):
     )  # fmt: skip
     __table_args__ = (
         UniqueConstraint("tenant_id", "name"),
-        # A page of the list, and its total, without a look at any row.
-        Index("ix_appliances_list", "tenant_id", "revoked_at", "retired_at", "name"),
+        # A page of the list, and its total, without a look at any row, however it is sorted and
+        # searched: rows are wide.
+        Index(
+            "ix_appliances_list",
+            "tenant_id", "revoked_at", "retired_at", "name", "id", "state", "drained_at",
+            "fenced_at", "health_state", "gpu_count", "gpu_model", "appliance_class", "site",
+            "region",
+        ),
         # What the list can be narrowed by.
         Index(
             "ix_appliances_choices",

@@ -1,4 +1,4 @@
-"""Tables of the platform's own work: tenants that are being removed, and what each one uses."""
+"""Tables of the platform's own work: tenants' removals, what each one uses, what it is told."""
 
 from datetime import date, datetime
 from enum import StrEnum
@@ -71,3 +71,36 @@ class TenantUsage(Base):
     gpus: Mapped[int]
     points: Mapped[int] = mapped_column(BigNumber)
     storage_bytes: Mapped[int] = mapped_column(BigNumber)
+
+
+class SeriesCount(Base):
+    """How many series of a tenant are active, as one server that takes samples counts them."""
+
+    __tablename__ = "series_counts"
+
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
+    )
+    server: Mapped[str] = mapped_column(String(64), primary_key=True)
+    series: Mapped[int]
+    counted_at: Mapped[datetime]
+
+
+class FillingQuota(StrEnum):
+    """The quotas that fill up by themselves."""
+
+    STORAGE = "storage"
+    SERIES = "series"
+
+
+class QuotaWarning(Base):
+    """The level of a quota that a tenant's admins were told of last; 0 is none."""
+
+    __tablename__ = "quota_warnings"
+
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
+    )
+    quota: Mapped[FillingQuota] = mapped_column(enum_column(FillingQuota), primary_key=True)
+    level_percent: Mapped[int]
+    changed_at: Mapped[datetime]

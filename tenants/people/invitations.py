@@ -9,16 +9,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, select, update
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from core.errors import ConflictError, ForbiddenError, NotFoundError
+from core.errors import ConflictError, ForbiddenError
 from core.ids import hash_secret, new_secret
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
 from core.sorting import Columns, sorted_by
-from tenants.accounts import create_user, get_tenant
+from tenants.accounts import get_tenant
 from tenants.checks import normalise_email, refuse, role_faults
-from tenants.models import Invitation, Membership, Role, TenantState, User
+from tenants.models import Invitation, Role
 from tenants.people.signin import find_user
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -33,7 +32,6 @@ INVITATION_SORTS: Columns = {
 INVITATION_PREFIX = "vdi"
 INVITATION_LIFETIME = timedelta(days=7)
 GONE = "invitation_gone"
-ELSEWHERE = "invitation_of_somebody_else"
 
 
 def invite(
@@ -98,7 +96,7 @@ def list_invitations(
     scope.require(Permission.MANAGE_USERS)
     if tenant_id is not None:
         get_tenant(session, scope, tenant_id)
-    statement = scope.select(select(Invitation).where(_is_open()), Invitation)
+    statement = scope.select(select(Invitation).where(is_open()), Invitation)
     if tenant_id is not None:
         statement = statement.where(Invitation.tenant_id == tenant_id)
     statement = statement.order_by(Invitation.id.desc())
@@ -127,7 +125,7 @@ def renew_invitation(
     invitation = get_invitation(session, scope, invitation_id)
     secret = new_secret(INVITATION_PREFIX)
     renewed = {"secret_hash": hash_secret(secret), "expires_at": now + INVITATION_LIFETIME}
-    _change_open(session, invitation, **renewed)
+    change_open(session, invitation, **renewed)
     return invitation, secret
 
 
@@ -141,86 +139,8 @@ def revoke_invitation(
     """
     invitation = get_invitation(session, scope, invitation_id)
     if invitation.revoked_at is None:
-        _change_open(session, invitation, revoked_at=now)
+        change_open(session, invitation, revoked_at=now)
     return invitation
-
-
-def find_invitation(session: Session, secret: str, *, now: datetime) -> Invitation:
-    """Return the invitation of a link that still works.
-
-    Raises:
-        NotFoundError: it was never made, was accepted, revoked or renewed, or has run out.
-    """
-    found = session.scalar(
-        select(Invitation).where(
-            Invitation.secret_hash == hash_secret(secret), _is_open(), Invitation.expires_at > now
-        )
-    )
-    if found is None:
-        raise _gone()
-    if found.tenant is not None and found.tenant.state is not TenantState.ACTIVE:
-        raise _gone()
-    return found
-
-
-def accept_as_new(
-    session: Session, secret: str, *, name: str, password: str, now: datetime
-) -> User:
-    """Accept an invitation as somebody without an account: make it.
-
-    Raises:
-        InvalidInputError: the name or the password won't do; the link still works.
-        NotFoundError: the link works no more.
-        ConflictError: the address has an account.
-    """
-    invitation = find_invitation(session, secret, now=now)
-    _change_open(session, invitation, accepted_at=now)
-    return create_user(
-        session,
-        tenant_id=invitation.tenant_id,
-        email=invitation.email,
-        name=name,
-        role=invitation.role,
-        password=password,
-        now=now,
-    )
-
-
-def accept_as(session: Session, secret: str, user_id: str, *, now: datetime) -> User:
-    """Accept an invitation as a user, who has shown that they are who was invited.
-
-    Raises:
-        NotFoundError: the link works no more.
-        ForbiddenError: it is for another address.
-        ConflictError: they are a member already.
-    """
-    invitation = find_invitation(session, secret, now=now)
-    user = session.get_one(User, user_id)
-    if user.email != invitation.email:
-        raise ForbiddenError(
-            f"This invitation is for {invitation.email}, and you are signed in as {user.email}. "
-            "Sign out, and sign in with that address.",
-            code=ELSEWHERE,
-        )
-    _change_open(session, invitation, accepted_at=now)
-    if invitation.tenant_id is None:
-        user.is_operator = True
-    else:
-        _join(session, user, invitation, now=now)
-    session.flush()
-    session.refresh(user, ["memberships"])
-    return user
-
-
-def _join(session: Session, user: User, invitation: Invitation, *, now: datetime) -> None:
-    joined = Membership(
-        user_id=user.id, tenant_id=invitation.tenant_id, role=invitation.role, created_at=now
-    )
-    try:
-        with session.begin_nested():
-            session.add(joined)
-    except IntegrityError as error:
-        raise ConflictError("You are a member of this tenant already.") from error
 
 
 def _refuse_twice(session: Session, email: str, tenant_id: str | None) -> None:
@@ -235,20 +155,24 @@ def _refuse_twice(session: Session, email: str, tenant_id: str | None) -> None:
         fault = f"{email} is here already. Look for the address in the list."
         raise ConflictError(fault, code="already_member", errors={"email": [fault]})
     same_place = Invitation.tenant_id == tenant_id  # NULL becomes IS NULL
-    statement = select(Invitation.id).where(_is_open(), same_place, Invitation.email == email)
+    statement = select(Invitation.id).where(is_open(), same_place, Invitation.email == email)
     if session.scalars(statement.limit(1)).first() is not None:
         fault = f"{email} is invited already. Send that invitation again instead."
         raise ConflictError(fault, code="already_invited", errors={"email": [fault]})
 
 
-def _change_open(session: Session, invitation: Invitation, **values: Any) -> None:  # noqa: ANN401 - columns
-    """Change an invitation unless somebody else has just closed it."""
+def change_open(session: Session, invitation: Invitation, **values: Any) -> None:  # noqa: ANN401 - columns
+    """Change an invitation unless somebody else has just closed it.
+
+    Raises:
+        ConflictError: it is not open any more.
+    """
     held: Any = session.execute(
         update(Invitation)
         .where(
             Invitation.id == invitation.id,
             Invitation.secret_hash == invitation.secret_hash,
-            _is_open(),
+            is_open(),
         )
         .values(email=Invitation.email)
         .execution_options(synchronize_session=False)
@@ -264,13 +188,6 @@ def _change_open(session: Session, invitation: Invitation, **values: Any) -> Non
     session.flush()
 
 
-def _is_open() -> ColumnElement[bool]:
+def is_open() -> ColumnElement[bool]:
+    """Return the condition that an invitation was neither accepted nor revoked."""
     return and_(Invitation.accepted_at.is_(None), Invitation.revoked_at.is_(None))
-
-
-def _gone() -> NotFoundError:
-    return NotFoundError(
-        "This invitation works no more: it was accepted, revoked or sent again, or its time is "
-        "over. Ask who invited you for a new one.",
-        code=GONE,
-    )

@@ -1,17 +1,16 @@
-"""The people of a tenant: added, listed, locked out. A person may belong to several tenants."""
+"""The people of a tenant, as they are listed. A person may belong to several tenants."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Select, delete, or_, select
+from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
-from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
+from core.errors import NotFoundError
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate_rows
 from core.sorting import Columns, sorted_by
-from tenants.accounts import create_user, get_tenant
-from tenants.models import APIToken, LoginSession, Membership, Role, Tenant, User
-from tenants.people.last_admin import keep_an_admin, keep_an_operator
+from tenants.accounts import get_tenant
+from tenants.models import Membership, Role, Tenant, User
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -77,42 +76,6 @@ def member_of(user: User, tenant_id: str | None) -> Member:
     return Member(user, found[0] if found else None)
 
 
-def add_user(
-    session: Session,
-    scope: Scope,
-    *,
-    tenant_id: str | None,
-    email: str,
-    name: str,
-    role: Role,
-    password: str,
-    now: datetime,
-) -> Member:
-    """Add a user with a first password, as the operator.
-
-    Raises:
-        ForbiddenError: an admin asks. They invite: the answer here tells which addresses have an
-            account already, and who sets a password can sign in as its owner.
-    """
-    scope.require(Permission.MANAGE_USERS)
-    if scope.role is not Role.OPERATOR:
-        raise ForbiddenError(
-            "Only an operator may add a user with a password. Invite the person instead."
-        )
-    if tenant_id is not None:
-        get_tenant(session, scope, tenant_id)
-    user = create_user(
-        session,
-        tenant_id=tenant_id,
-        email=email,
-        name=name,
-        role=role,
-        password=password,
-        now=now,
-    )
-    return Member(user, user.memberships[0] if user.memberships else None)
-
-
 def list_users(
     session: Session,
     scope: Scope,
@@ -152,135 +115,6 @@ def get_user(
     return Member(row[0], row[1])
 
 
-def set_user_active(
-    session: Session,
-    scope: Scope,
-    user_id: str,
-    *,
-    is_active: bool,
-    tenant_id: str | None = None,
-) -> Member:
-    """Let a person in, or lock them out and end their sessions.
-
-    A tenant's admin does so for the own tenant, the operator for all of the portal. Whom the
-    operator did not lock out, they let in again to the tenant, whose admin did.
-
-    Raises:
-        ConflictError: somebody locks themselves out, or the last admin of a tenant.
-    """
-    member = _other(session, scope, user_id, tenant_id, act="lock yourself out")
-    is_of_tenant = scope.tenant_id is not None or (is_active and member.user.is_active)
-    membership = member.membership if is_of_tenant else None
-    if not is_active:
-        lost = [membership] if membership is not None else member.user.memberships
-        keep_an_admin(session, member.user, [one.tenant_id for one in lost], act="lock out")
-        if membership is None and member.user.is_operator:
-            keep_an_operator(session, member.user, act="lock out")
-        _end_sessions(session, member.id, scope.tenant_id)
-    (membership or member.user).is_active = is_active
-    session.flush()
-    return member
-
-
-def set_role(
-    session: Session, scope: Scope, user_id: str, role: Role, *, tenant_id: str | None = None
-) -> Member:
-    """Give a person another role in a tenant.
-
-    Args:
-        session: the database session.
-        scope: who asks.
-        user_id: whose role it is.
-        role: what they are from now on; operators are made by invitation.
-        tenant_id: in which tenant; for the operator, who has none of their own.
-
-    Raises:
-        ConflictError: somebody changes their own role, or that of the last admin.
-    """
-    member = _other(session, scope, user_id, tenant_id, act="change your own role")
-    membership = member.membership
-    if role is Role.OPERATOR or membership is None:
-        fault = "Operators are made by an invitation and unmade by being removed."
-        raise InvalidInputError(fault, errors={"role": [fault]})
-    if role is not Role.ADMIN:
-        keep_an_admin(session, member.user, [membership.tenant_id], act="demote")
-    membership.role = role
-    session.flush()
-    return member
-
-
-def remove_user(
-    session: Session, scope: Scope, user_id: str, *, tenant_id: str | None = None, now: datetime
-) -> Member:
-    """Take a person out of a tenant; an operator without a tenant, out of the operators.
-
-    Their browsers are signed out and their tokens there revoked; jobs and rules stay.
-
-    Raises:
-        ConflictError: somebody removes themselves, or the last admin of a tenant.
-    """
-    member = _other(session, scope, user_id, tenant_id, act="remove yourself")
-    if member.membership is None:
-        return remove_operator(session, scope, user_id, now=now)
-    keep_an_admin(session, member.user, [member.membership.tenant_id], act="remove")
-    session.delete(member.membership)
-    session.flush()
-    session.expire(member.user, ["memberships"])
-    _end_sessions(session, member.id, member.tenant_id)
-    _revoke_tokens(session, member.id, member.tenant_id, now=now)
-    return member
-
-
-def remove_operator(session: Session, scope: Scope, user_id: str, *, now: datetime) -> Member:
-    """Take a person out of the operators; what they are in tenants stays.
-
-    Raises:
-        NotFoundError: they are no operator.
-        ConflictError: somebody removes themselves, or the last operator.
-    """
-    scope.require(Permission.OPERATE)
-    member = _other(session, scope, user_id, act="remove yourself")
-    if not member.user.is_operator:
-        raise NotFoundError.of("operator", user_id)
-    keep_an_operator(session, member.user, act="remove")
-    member.user.is_operator = False
-    session.flush()
-    _end_sessions(session, member.id, None)
-    _revoke_tokens(session, member.id, None, now=now)
-    return member
-
-
-def _other(
-    session: Session, scope: Scope, user_id: str, tenant_id: str | None = None, *, act: str
-) -> Member:
-    """Return somebody else whom the scope manages."""
-    scope.require(Permission.MANAGE_USERS)
-    if tenant_id is not None:
-        get_tenant(session, scope, tenant_id)
-    member = get_user(session, scope, user_id, tenant_id=tenant_id)
-    if member.id == scope.user_id:
-        raise ConflictError(f"You can't {act}. Ask another admin to do it.")
-    return member
-
-
-def _end_sessions(session: Session, user_id: str, tenant_id: str | None) -> None:
-    """Sign a person's browsers out; those that look at one tenant, where it is named."""
-    ended = delete(LoginSession).where(LoginSession.user_id == user_id)
-    if tenant_id is not None:
-        ended = ended.where(_may_look_at(tenant_id))
-    session.execute(ended.execution_options(synchronize_session=False))
-
-
-def _revoke_tokens(session: Session, user_id: str, tenant_id: str | None, *, now: datetime) -> None:
-    is_here = APIToken.tenant_id.is_(None) if tenant_id is None else APIToken.tenant_id == tenant_id
-    statement = select(APIToken).where(
-        APIToken.user_id == user_id, is_here, APIToken.revoked_at.is_(None)
-    )
-    for token in session.scalars(statement):
-        token.revoked_at = now
-    session.flush()
-
-
 def _members(tenant_id: str | None) -> Select[User, Membership]:
     """Return the people of one tenant; of every tenant and the operators without one."""
     if tenant_id is not None:
@@ -288,7 +122,3 @@ def _members(tenant_id: str | None) -> Select[User, Membership]:
         return joined.where(Membership.tenant_id == tenant_id)
     every = select(User, Membership).outerjoin(Membership, Membership.user_id == User.id)
     return every.where(or_(Membership.id.is_not(None), User.is_operator))
-
-
-def _may_look_at(tenant_id: str) -> ColumnElement[bool]:
-    return or_(LoginSession.tenant_id == tenant_id, LoginSession.tenant_id.is_(None))

@@ -1,7 +1,6 @@
 """People who come from an identity provider: recognised, linked, and made members by their groups.
 
-Groups give and take memberships at every sign-in, as `tenants.people.group_roles` says; what was
-given by hand they leave alone.
+Groups give and take memberships at every sign-in, see `tenants.people.group_memberships`.
 """
 
 import logging
@@ -17,7 +16,6 @@ from tenants.models import (
     APIToken,
     Invitation,
     LoginSession,
-    Membership,
     OIDCIdentity,
     PasswordReset,
     RecoveryCode,
@@ -26,7 +24,8 @@ from tenants.models import (
     User,
 )
 from tenants.models.people import NAME_LENGTH
-from tenants.people.group_roles import OPERATOR, Grants, GroupRoles
+from tenants.people.group_memberships import apply_grants
+from tenants.people.group_roles import Grants, GroupRoles
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ def user_of_identity(
         session.add(known)
     user = session.get_one(User, known.user_id, populate_existing=True)
     known.last_used_at = now
-    _apply(session, user, known, grants, now=now)
+    apply_grants(session, user, known, grants, now=now)
     return user
 
 
@@ -146,35 +145,3 @@ def _owner_was_here(session: Session, user: User) -> bool:
     reset = exists().where(PasswordReset.user_id == user.id, PasswordReset.used_at.is_not(None))
     joined = exists().where(Invitation.email == user.email, Invitation.accepted_at.is_not(None))
     return bool(session.scalar(select(or_(reset, joined))))
-
-
-def _apply(
-    session: Session, user: User, known: OIDCIdentity, grants: Grants, *, now: datetime
-) -> None:
-    """Give what the groups give, and take what they gave and give no more."""
-    before = set(known.granted)
-    after = _apply_operator(user, before, is_given=grants.is_operator)
-    by_tenant = {one.tenant_id: one for one in user.memberships}
-    for membership in user.memberships:
-        if membership.id in before and membership.tenant_id not in grants.roles:
-            session.delete(membership)
-    for tenant_id, role in grants.roles.items():
-        held = by_tenant.get(tenant_id)
-        if held is None:
-            held = Membership(user_id=user.id, tenant_id=tenant_id, role=role, created_at=now)
-            session.add(held)
-            session.flush()
-        elif held.id not in before:
-            continue
-        held.role = role
-        after.add(held.id)
-    known.granted = sorted(after)
-    session.flush()
-    session.refresh(user, ["memberships"])
-
-
-def _apply_operator(user: User, before: set[str], *, is_given: bool) -> set[str]:
-    is_ours = OPERATOR in before or not user.is_operator
-    if is_ours:
-        user.is_operator = is_given
-    return {OPERATOR} if is_ours and is_given else set()

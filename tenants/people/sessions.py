@@ -43,8 +43,8 @@ def list_sessions(
     )
 
 
-def end_one_session(session: Session, scope: Scope, session_id: str) -> None:
-    """Sign one of one's own browsers out.
+def get_session(session: Session, scope: Scope, session_id: str) -> LoginSession:
+    """Return one of one's own browsers.
 
     Raises:
         NotFoundError: it is gone, or somebody else's.
@@ -53,7 +53,16 @@ def end_one_session(session: Session, scope: Scope, session_id: str) -> None:
     found = session.get(LoginSession, session_id)
     if found is None or found.user_id != scope.user_id:
         raise NotFoundError.of("session", session_id)
-    session.delete(found)
+    return found
+
+
+def end_one_session(session: Session, scope: Scope, session_id: str) -> None:
+    """Sign one of one's own browsers out.
+
+    Raises:
+        NotFoundError: it is gone, or somebody else's.
+    """
+    session.delete(get_session(session, scope, session_id))
     session.flush()
 
 

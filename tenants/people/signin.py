@@ -4,12 +4,13 @@ in `sessions`.
 Only hashes of secrets are stored; a secret is returned once, by the function that makes it.
 """
 
+from contextlib import suppress
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Select, delete, or_, select, update
+from sqlalchemy.orm import Session, joinedload
 
-from core.errors import UnauthenticatedError
+from core.errors import OverloadedError, UnauthenticatedError
 from core.ids import hash_secret, new_secret
 from tenants.audit import person_chains, record
 from tenants.models import PLATFORM_CHAIN, LoginSession, User
@@ -23,46 +24,76 @@ SESSION_PREFIX = "vds"
 SEEN_EVERY = timedelta(minutes=1)
 
 
-def authenticate(session: Session, *, email: str, password: str) -> User:
-    """Return the user with this email address and password, who may come in.
-
-    Raises:
-        UnauthenticatedError: the pair is wrong, the user locked out or the tenant suspended. A
-            wrong password and an unknown address get the same answer after the same work.
-    """
-    user = verify_user(session, email=email, password=password)
-    require_entry(user)
-    return user
-
-
-def verify_user(session: Session, *, email: str, password: str) -> User:
-    """Return the user with this email address and password, whether or not a tenant lets them in.
-
-    Raises:
-        UnauthenticatedError: the pair is wrong, or the user locked out of the portal.
-    """
-    user = find_user(session, email)
-    known_hash = None if user is None else user.password_hash
-    if not verify_password(known_hash, password) or user is None:
-        raise UnauthenticatedError("The email address or the password is wrong. Try again.")
-    if not user.is_active:
-        raise UnauthenticatedError("This account is locked. Ask an admin of your tenant.")
-    if user.password_hash is not None and needs_rehash(user.password_hash):
-        user.password_hash = hash_password(password)
-    return user
-
-
 def find_user(session: Session, email: str) -> User | None:
-    """Return the user with this email address, if there is one."""
+    """Return the user with this email address, if there is one, with their memberships."""
     address = email.strip().lower()
-    user = session.scalar(select(User).where(User.email == address))
+    user = session.scalars(_people().where(User.email == address)).unique().one_or_none()
     # MySQL compares without accents: somebody else's address may look the same to it.
     return user if user is not None and user.email == address else None
 
 
+def prove(user: User | None, password: str) -> User:
+    """Return the user that was found by email address, whose password this is.
+
+    It takes a while and needs no database: hold no transaction open meanwhile.
+
+    Raises:
+        UnauthenticatedError: the pair is wrong, or the user locked out of the portal. A wrong
+            password and an unknown address get the same answer after the same work.
+        OverloadedError: too many sign in at this moment.
+    """
+    known_hash = None if user is None else user.password_hash
+    if not verify_password(known_hash, password) or user is None:
+        raise UnauthenticatedError("The email address or the password is wrong. Try again.")
+    _require_active(user)
+    return user
+
+
+def better_hash(user: User, password: str) -> str | None:
+    """Return the hash to keep in place of one that was made with other parameters than today's."""
+    if user.password_hash is None or not needs_rehash(user.password_hash):
+        return None
+    with suppress(OverloadedError):
+        return hash_password(password)
+    return None
+
+
+def proved_user(session: Session, proved: User, *, new_hash: str | None = None) -> User:
+    """Return who has proved to be a user, as the database knows them by now.
+
+    Args:
+        session: the database session.
+        proved: the user as `prove` returned them.
+        new_hash: kept in place of the old hash, unless the password was changed meanwhile.
+
+    Raises:
+        UnauthenticatedError: they were removed or locked out since, or their password was changed.
+    """
+    user = session.scalars(_people().where(User.id == proved.id)).unique().one_or_none()
+    if user is None:
+        raise UnauthenticatedError("This account was removed.")
+    _require_active(user)
+    if user.password_hash != proved.password_hash:
+        raise UnauthenticatedError("The password was changed a moment ago. Sign in again.")
+    if new_hash is not None:
+        # No change of the password, so nothing for the audit log.
+        session.execute(
+            update(User)
+            .where(User.id == user.id, User.password_hash == proved.password_hash)
+            .values(password_hash=new_hash)
+            .execution_options(synchronize_session=False)
+        )
+    return user
+
+
+def may_enter(user: User) -> bool:
+    """Whether a known user is let in: to a tenant, or as the operator."""
+    return visitor_of(user, via=Via.PASSWORD) is not None
+
+
 def require_entry(user: User) -> None:
     """Raise `UnauthenticatedError`, saying why, where nothing lets a known user in."""
-    if visitor_of(user, via=Via.PASSWORD) is None:
+    if not may_enter(user):
         raise UnauthenticatedError(_why_not(user))
 
 
@@ -87,9 +118,10 @@ def start_session(
         address: the browser's network address.
         user_agent: what the browser calls itself.
     """
-    session.execute(
-        delete(LoginSession).where(LoginSession.user_id == user.id, LoginSession.expires_at <= now)
-    )
+    # Who ends a person's sessions holds the person: whoever adds one must not wait for the person
+    # with the new session in hand.
+    session.execute(select(User.id).where(User.id == user.id).with_for_update(read=True))
+    _drop_expired(session, user, now=now)
     secret = new_secret(SESSION_PREFIX)
     session.add(
         LoginSession(
@@ -114,11 +146,11 @@ def session_visitor(
 
     When it was seen, and from where, is written down at most once a minute.
     """
-    found = session.scalar(
-        select(LoginSession).where(
-            LoginSession.secret_hash == hash_secret(secret), LoginSession.expires_at > now
-        )
+    theirs = joinedload(LoginSession.user).joinedload(User.memberships)
+    statement = select(LoginSession).where(
+        LoginSession.secret_hash == hash_secret(secret), LoginSession.expires_at > now
     )
+    found = session.scalars(statement.options(theirs)).unique().one_or_none()
     if found is None:
         return None
     if found.last_seen_at is None or found.last_seen_at <= now - SEEN_EVERY:
@@ -148,6 +180,27 @@ def record_of_person(
             reason=reason,
             now=now,
         )
+
+
+def _people() -> Select[User]:
+    """Return what reads people with memberships and tenants in one statement."""
+    return select(User).options(joinedload(User.memberships))
+
+
+def _require_active(user: User) -> None:
+    if not user.is_active:
+        raise UnauthenticatedError("This account is locked. Ask an admin of your tenant.")
+
+
+def _drop_expired(session: Session, user: User, *, now: datetime) -> None:
+    # Looked for without a lock: to delete by what is looked for is to wait for sign-ins of the same
+    # user, and they for this one.
+    expired = select(LoginSession.id).where(
+        LoginSession.user_id == user.id, LoginSession.expires_at <= now
+    )
+    found = session.scalars(expired).all()
+    if found:
+        session.execute(delete(LoginSession).where(LoginSession.id.in_(found)))
 
 
 def _note_seen(session: Session, found: LoginSession, *, now: datetime, address: str) -> None:

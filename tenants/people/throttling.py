@@ -7,14 +7,26 @@ account exists plays no part, so that nothing here tells which ones do.
 
 import ipaddress
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, delete, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Update,
+    and_,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.orm import Session
 
+from core.db import UTCDateTime
 from core.errors import OverloadedError
 from core.ids import hash_secret, new_id
 from tenants.models import Throttle, ThrottleKind
@@ -82,38 +94,41 @@ def count_try(session: Session, *, account: str, address: str | None, now: datet
         now: the present instant.
 
     Raises:
-        TooManyTriesError: says how long to wait; such a try is not counted.
+        TooManyTriesError: says how long to wait; roll back, for such a try is not counted.
     """
-    subjects = [(ThrottleKind.ACCOUNT, hash_secret(account.strip().lower()))]
+    subjects = {ThrottleKind.ACCOUNT: hash_secret(account.strip().lower())}
     if address:
-        subjects.append((ThrottleKind.ADDRESS, network_of(address)))
-    return tuple(_count(session, kind, subject, now=now) for kind, subject in subjects)
+        subjects[ThrottleKind.ADDRESS] = network_of(address)
+    # From the count on the rows are this transaction's.
+    session.execute(_counting(session, subjects, now=now))
+    found = _counts(session, subjects)
+    waits = [until - now for _, until in found.values() if until is not None and until > now]
+    if waits:
+        raise TooManyTriesError(max(waits))
+    return tuple(
+        _lock(session, kind, subject, counts=found[kind], now=now)
+        for kind, subject in subjects.items()
+    )
 
 
 def take_back(session: Session, tried: Try) -> None:
-    """Take back a try that was right."""
+    """Take back a try that was right; do it late in a transaction, right before its commit."""
     for one in tried:
-        here = _row(one.kind, one.subject)
         if one.kind is ThrottleKind.ACCOUNT:
-            session.execute(delete(Throttle).where(here))
-            continue
-        # The wait that this very try began ends with it; one begun by others since then does not.
-        is_own = Throttle.locked_until == one.locked_until
-        session.execute(
-            update(Throttle)
-            .where(here, Throttle.failures > 0)
-            .values(
-                failures=Throttle.failures - 1,
-                locked_until=case((is_own, None), else_=Throttle.locked_until),
-            )
-            .execution_options(synchronize_session=False)
-        )
+            _start_anew(session, one.subject)
+        else:
+            _uncount(session, one)
+
+
+def uncount(session: Session, tried: Try) -> None:
+    """Take back a try whose secret nobody looked at: there is one less, and no more is forgiven."""
+    for one in tried:
+        _uncount(session, one)
 
 
 def forgive_account(session: Session, account: str) -> None:
     """Let an account be tried again at once: its owner has shown who they are in another way."""
-    subject = hash_secret(account.strip().lower())
-    session.execute(delete(Throttle).where(_row(ThrottleKind.ACCOUNT, subject)))
+    _start_anew(session, hash_secret(account.strip().lower()))
 
 
 def is_forgotten(now: datetime) -> ColumnElement[bool]:
@@ -135,50 +150,74 @@ def network_of(address: str) -> str:
     return str(ipaddress.ip_network((ip, _IPV6_NETWORK_BITS), strict=False))
 
 
-def _count(session: Session, kind: ThrottleKind, subject: str, *, now: datetime) -> Counted:
-    here = _row(kind, subject)
-    _run(session, update(Throttle).where(here, is_forgotten(now)).values(
-        failures=0, first_failed_at=now, locked_until=None
-    ))  # fmt: skip
-    is_open = or_(Throttle.locked_until.is_(None), Throttle.locked_until <= now)
-    counting = update(Throttle).where(here, is_open).values(failures=Throttle.failures + 1)
-    if not _run(session, counting):
-        _refuse_if_locked(session, here, now=now)
-        session.execute(_new_row(session, kind, subject, now=now))
-        if not _run(session, counting):
-            _refuse_if_locked(session, here, now=now)
-    # The row is this transaction's from the count on.
-    failures = session.scalars(select(Throttle.failures).where(here)).one()
+def _counting(session: Session, subjects: Mapping[ThrottleKind, str], *, now: datetime) -> Any:  # noqa: ANN401 - of either dialect
+    """Return what counts a try on each row that is not locked, and makes those that are not there.
+
+    Accounts come before addresses wherever both are locked, so that no circle of waiting closes.
+    """
+    rows = [
+        {"id": new_id(), "kind": kind, "subject": subject, "failures": 1, "first_failed_at": now}
+        for kind, subject in subjects.items()
+    ]
+    is_locked, is_old = Throttle.locked_until > now, is_forgotten(now)
+    # MySQL sets one after the other: what the others look at is changed last.
+    changes: dict[str, Any] = {
+        "failures": case((is_locked, Throttle.failures), (is_old, 1), else_=Throttle.failures + 1),
+        "first_failed_at": case(
+            (is_old, literal(now, UTCDateTime())), else_=Throttle.first_failed_at
+        ),
+    }
+    if session.get_bind().dialect.name == "sqlite":
+        key = [Throttle.kind, Throttle.subject]
+        return sqlite.insert(Throttle).values(rows).on_conflict_do_update(key, set_=changes)
+    return mysql.insert(Throttle).values(rows).on_duplicate_key_update(list(changes.items()))
+
+
+def _counts(
+    session: Session, subjects: Mapping[ThrottleKind, str]
+) -> dict[ThrottleKind, tuple[int, datetime | None]]:
+    """Return of each row how many tries failed, and until when it is locked."""
+    rows = or_(*(_row(kind, subject) for kind, subject in subjects.items()))
+    statement = select(Throttle.kind, Throttle.failures, Throttle.locked_until).where(rows)
+    return {kind: (failures, until) for kind, failures, until in session.execute(statement)}
+
+
+def _lock(
+    session: Session,
+    kind: ThrottleKind,
+    subject: str,
+    *,
+    counts: tuple[int, datetime | None],
+    now: datetime,
+) -> Counted:
+    """Begin the wait that the try which was just counted causes, if any."""
+    failures, former = counts
     wait = PATIENCE[kind].wait_after(failures)
-    locked_until = None if wait is None else now + wait
-    _run(session, update(Throttle).where(here).values(locked_until=locked_until))
-    return Counted(kind, subject, locked_until)
+    until = None if wait is None else now + wait
+    if until != former:
+        _run(session, update(Throttle).where(_row(kind, subject)).values(locked_until=until))
+    return Counted(kind, subject, until)
 
 
-def _refuse_if_locked(session: Session, here: ColumnElement[bool], *, now: datetime) -> None:
-    locked_until = session.scalar(select(Throttle.locked_until).where(here))
-    if locked_until is not None and locked_until > now:
-        raise TooManyTriesError(locked_until - now)
+def _start_anew(session: Session, subject: str) -> None:
+    # The row stays: where rows go and come, InnoDB locks gaps, over which two wait for each other.
+    here = _row(ThrottleKind.ACCOUNT, subject)
+    _run(session, update(Throttle).where(here).values(failures=0, locked_until=None))
+
+
+def _uncount(session: Session, one: Counted) -> None:
+    # The wait that this very try began ends with it; one begun by others since then does not.
+    is_own = Throttle.locked_until == one.locked_until
+    fewer = update(Throttle).where(_row(one.kind, one.subject), Throttle.failures > 0)
+    _run(session, fewer.values(
+        failures=Throttle.failures - 1,
+        locked_until=case((is_own, None), else_=Throttle.locked_until),
+    ))  # fmt: skip
 
 
 def _row(kind: ThrottleKind, subject: str) -> ColumnElement[bool]:
     return and_(Throttle.kind == kind, Throttle.subject == subject)
 
 
-def _run(session: Session, statement: Any) -> int:  # noqa: ANN401 - an UPDATE
-    result: Any = session.execute(statement.execution_options(synchronize_session=False))
-    return int(result.rowcount)
-
-
-def _new_row(session: Session, kind: ThrottleKind, subject: str, *, now: datetime) -> Any:  # noqa: ANN401 - of either dialect
-    """Return what makes a row unless somebody else just did.
-
-    A plain INSERT that fails would keep a shared lock on MySQL, over which two could wait for each
-    other.
-    """
-    values = {
-        "id": new_id(), "kind": kind, "subject": subject, "failures": 0, "first_failed_at": now,
-    }  # fmt: skip
-    if session.get_bind().dialect.name == "sqlite":
-        return sqlite.insert(Throttle).values(values).on_conflict_do_nothing()
-    return mysql.insert(Throttle).values(values).on_duplicate_key_update(failures=Throttle.failures)
+def _run(session: Session, statement: Update) -> None:
+    session.execute(statement.execution_options(synchronize_session=False))

@@ -21,7 +21,7 @@ QUIET = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update",
 )  # fmt: skip
-READY_SECONDS = 60
+READY_SECONDS = 180
 STEP_MS = 30_000
 
 

@@ -1,5 +1,6 @@
 """A mail server and a webhook's server that keep what they are sent."""
 
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -87,3 +88,14 @@ class WebhookServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+def link_in_mail_to(mail: MailServer, address: str) -> str:
+    """Return the link in the letter to somebody."""
+    letter = next(one for one in mail.messages if one["To"] == address)
+    text = next(one for one in letter.walk() if one.get_content_type() == "text/plain")
+    payload = text.get_payload(decode=True)
+    assert isinstance(payload, bytes)
+    link = re.search(r"http\S+", payload.decode())
+    assert link is not None
+    return link[0]

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e.conftest import Demo, screenshot
+from tests.e2e.inboxes import link_in_mail_to
 from tests.fixtures.polling import eventually
 from tests.house import ALICE, BOB, CHARLIE, OLIVIA
 
@@ -36,6 +37,37 @@ def test_bob_goes_from_the_fleet_to_an_appliance_to_a_gpu(sign_in: SignIn) -> No
     expect(page).to_have_url(re.compile(r"/gpus/3"))
     expect(page.locator(".js-plotly-plot .scatterlayer path.js-line").first).to_be_attached()
     screenshot(page, "3-gpu")
+
+
+def test_bob_drags_over_a_chart_and_every_chart_shows_that_stretch_until_he_leaves_it(
+    sign_in: SignIn,
+) -> None:
+    page = sign_in(BOB)
+    chart = page.locator("#fleet-power .nsewdrag")
+    expect(page.locator("#fleet-power .scatterlayer path.js-line").first).to_be_attached()
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    assert box is not None
+    height = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.2, height)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, height, steps=5)
+    page.mouse.up()
+    page.wait_for_url("**from=*")
+    expect(page.locator("#range input:checked")).to_have_count(0)
+    page.reload()
+    back = page.get_by_role("link", name=re.compile("Back to the last 1 h"))
+    expect(back).to_contain_text("UTC")
+    page.wait_for_function(
+        "() => new Set([...document.querySelectorAll('.js-plotly-plot')]"
+        ".map(chart => String(chart.layout.xaxis.range))).size === 1"
+    )
+    screenshot(page, "11-window")
+
+    back.click()
+    expect(back).to_have_count(0)
+    assert "from=" not in page.url
+    expect(page.locator("#range input:checked")).to_have_count(1)
 
 
 def test_alice_is_told_by_mail_and_webhook_when_a_rule_fires_and_resolves(
@@ -160,7 +192,7 @@ def test_olivia_adds_a_tenant_and_a_user_who_signs_in(demo: Demo, sign_in: SignI
 
     page.get_by_role("button", name="Account").click()
     page.get_by_role("button", name="Sign out").click()
-    page.goto(_link_to(demo, "dana@initech.example"))
+    page.goto(link_in_mail_to(demo.mail, "dana@initech.example"))
     page.get_by_label("Your name").fill("Dana Admin")
     page.get_by_label("Password", exact=True).fill("a long first password")
     page.get_by_label("Password again").fill("a long first password")
@@ -170,16 +202,6 @@ def test_olivia_adds_a_tenant_and_a_user_who_signs_in(demo: Demo, sign_in: SignI
     dana = sign_in("dana@initech.example", "a long first password")
     expect(dana.get_by_text("dgx-01")).to_have_count(0)
     screenshot(dana, "10-empty-fleet")
-
-
-def _link_to(demo: Demo, email: str) -> str:
-    letter = next(one for one in demo.mail.messages if one["To"] == email)
-    text = next(one for one in letter.walk() if one.get_content_type() == "text/plain")
-    payload = text.get_payload(decode=True)
-    assert isinstance(payload, bytes)
-    link = re.search(r"http\S+", payload.decode())
-    assert link is not None
-    return link[0]
 
 
 def _add_receiver(page: Page, demo: Demo, *, kind: str, name: str, target: str) -> None:

@@ -25,10 +25,10 @@ from core.secretbox import SecretBox
 from tenants.entry.certificates import Issuer, issue_certificate
 from tenants.models import Appliance, ApplianceCertificate
 from tests.fixtures.certificates import Authority, Pair
+from tests.fixtures.nginx import PROXY_SECRET, shipped_nginx
 from tests.fixtures.polling import eventually
 from tests.fixtures.signing_requests import signing_request
 from tests.house import ALICE, House, api_token, make_house, serving
-from tests.integration.nginx import PROXY_SECRET, shipped_nginx
 from tests.servers import running
 
 pytestmark = pytest.mark.timeout(300)

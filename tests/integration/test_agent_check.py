@@ -1,8 +1,13 @@
-"""`vedette agent check` at a real portal: an enrolled appliance is in order, a stranger is not."""
+"""`vedette agent check` at a real portal and a real InfluxDB: who is in order, and who is not."""
 
+import subprocess
+import sys
 from pathlib import Path
 
+import requests
+
 from collector.identity import Identity, save_identity
+from tests.fixtures.databases import influxdb
 from tests.house import make_house, serving
 
 
@@ -25,3 +30,36 @@ def test_an_enrolled_appliance_is_in_order_and_a_stranger_is_not(tmp_path: Path)
     assert [line.split()[0] for line in in_order.stdout.splitlines()] == ["ok"] * 7
     assert stranger.returncode == 1
     assert "this appliance is not taken" in stranger.stdout
+
+
+def test_a_database_that_is_missing_or_refuses_the_password_is_told(tmp_path: Path) -> None:
+    with influxdb(tmp_path, with_auth=True) as url:
+        query(url, "CREATE USER writer WITH PASSWORD 'right' WITH ALL PRIVILEGES")
+        refused = check_influxdb(tmp_path, url, password="wrong")
+        missing = check_influxdb(tmp_path, url, password="right")
+        query(url, "CREATE DATABASE vitals", u="writer", p="right")
+        in_order = check_influxdb(tmp_path, url, password="right")
+    assert refused.returncode == 1
+    assert "401: authorization failed" in refused.stdout
+    assert "Correct the token, or username and password" in refused.stdout
+    assert missing.returncode == 1
+    assert 'database not found: "vitals". Make it there' in missing.stdout
+    assert in_order.returncode == 0, in_order.stdout + in_order.stderr
+    assert f"writing to {url}: vitals takes samples" in in_order.stdout
+
+
+def check_influxdb(folder: Path, url: str, *, password: str) -> subprocess.CompletedProcess[str]:
+    home = folder / "agent"
+    home.mkdir(exist_ok=True)
+    (home / "agent.toml").write_text(
+        f'data_dir = "{home}"\nexecutor = "none"\n[influxdb]\nurl = "{url}"\n'
+        f'database = "vitals"\nusername = "writer"\npassword = "{password}"\n'
+    )
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", "agent", "check", "--data-dir", str(home)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def query(url: str, text: str, **credentials: str) -> None:
+    requests.post(f"{url}/query", params=credentials, data={"q": text}, timeout=60)

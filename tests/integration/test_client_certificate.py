@@ -21,8 +21,8 @@ from collector.sending.sender import Outcome
 from core.clock import to_ns, utc_now
 from jobqueue.executors.wire import Heartbeat, Inventory
 from tests.fixtures.certificates import Authority, Pair
-from tests.house import House, make_house, serving
-from tests.integration.nginx import nginx
+from tests.fixtures.nginx import house_behind_nginx
+from tests.house import House
 
 INVENTORY = Inventory(hostname="dgx-1")
 
@@ -40,25 +40,15 @@ class Door:
 @pytest.fixture(scope="module")
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     folder = tmp_path_factory.mktemp("door")
-    authority = Authority(folder / "certificates", "authority")
-    house = make_house(folder)
-    with (
-        serving(house),
-        nginx(
-            folder / "nginx",
-            upstream=house.url,
-            server=authority.issue("server"),
-            client_authority=authority.certificate,
-        ) as url,
-    ):
+    with house_behind_nginx(folder) as front:
         identity = enroll(
-            portal_url=house.url,
-            token=house.enrolment_secret("acme"),
+            portal_url=front.house.url,
+            token=front.house.enrolment_secret("acme"),
             name="dgx-1",
             inventory=INVENTORY,
             data_dir=folder / "agent",
         )
-        yield Door(house, url, authority, identity)
+        yield Door(front.house, front.url, front.authority, identity)
 
 
 class Appliance:

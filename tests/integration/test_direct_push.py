@@ -11,12 +11,13 @@ import requests
 from collector.buffering.buffer import DiskBuffer
 from collector.buffering.frames import Frame
 from collector.config import AgentConfig
+from collector.configuring.influxdb_settings import InfluxDBSettings
 from collector.sending.delivery import build_buffer, build_delivery
-from collector.sending.influxdb_settings import InfluxDBSettings
 from collector.sending.sender import Outcome, Sender
 from core.clock import to_ns, utc_now
+from tests.fixtures.databases import influxdb, influxdb_process, victoria_metrics
 from tests.fixtures.polling import eventually
-from tests.integration.databases import influxdb, victoria_metrics
+from tests.fixtures.recording_portal import RecordingPortal, Refusal
 from tests.servers import running
 
 
@@ -176,6 +177,22 @@ def test_a_database_that_is_away_gets_its_samples_when_it_is_back(
     with influxdb(tmp_path) as url:
         asked(url, "CREATE DATABASE vitals")
         buffer, sender = opened(tmp_path, InfluxDBSettings(url=url, database="vitals"))
+        assert sender.send_next().outcome is Outcome.SENT
+        assert "load" in str(asked(url, "SELECT * FROM load"))
+        close(buffer, sender)
+
+
+def test_a_server_that_starts_behind_its_proxy_is_asked_again_which_one_it_is(
+    tmp_path: Path,
+) -> None:
+    with RecordingPortal() as proxy:
+        proxy.refuse_always(Refusal(502, page="<html><title>502 Bad Gateway</title></html>"))
+        url = proxy.url
+        buffer, sender = opened(tmp_path, InfluxDBSettings(url=url, database="vitals"))
+        fill(buffer, "load load1=2")
+        assert sender.send_next().outcome is Outcome.FAILED
+    with influxdb_process(tmp_path, port=int(url.rpartition(":")[2])):
+        asked(url, "CREATE DATABASE vitals")
         assert sender.send_next().outcome is Outcome.SENT
         assert "load" in str(asked(url, "SELECT * FROM load"))
         close(buffer, sender)

@@ -21,10 +21,10 @@ from influxdb_client.client.write_api import SYNCHRONOUS, WriteOptions
 from collector.enrolment import enroll
 from core.clock import to_ns, utc_now
 from jobqueue.executors.wire import Inventory
-from tests.fixtures.certificates import Authority, Pair
+from tests.fixtures.certificates import Pair
+from tests.fixtures.nginx import house_behind_nginx
 from tests.fixtures.polling import eventually
-from tests.house import ALICE, House, api_token, make_house, serving
-from tests.integration.nginx import nginx
+from tests.house import ALICE, House, api_token
 from tests.servers import require_program, running
 
 HOUR = timedelta(hours=1)
@@ -114,21 +114,11 @@ class Gateway:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder = tmp_path_factory.mktemp("gateway")
-    authority = Authority(folder / "certificates", "authority")
-    house = make_house(folder)
-    with (
-        serving(house),
-        nginx(
-            folder / "nginx",
-            upstream=house.url,
-            server=authority.issue("server"),
-            client_authority=authority.certificate,
-        ) as url,
-    ):
+    with house_behind_nginx(folder) as front:
         identities = {
             name: enroll(
-                portal_url=house.url,
-                token=house.enrolment_secret("acme"),
+                portal_url=front.house.url,
+                token=front.house.enrolment_secret("acme"),
                 name=name,
                 inventory=Inventory(hostname=name),
                 data_dir=folder / name,
@@ -136,13 +126,13 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
             for name in CLIENTS
         }
         yield Gateway(
-            house,
-            url,
-            authority.certificate,
-            authority.issue("client"),
+            front.house,
+            front.url,
+            front.authority.certificate,
+            front.authority.issue("client"),
             {name: identity.agent_token for name, identity in identities.items()},
             {name: identity.appliance_id for name, identity in identities.items()},
-            api_token(house, ALICE),
+            api_token(front.house, ALICE),
         )
 
 

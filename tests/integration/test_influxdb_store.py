@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from core.errors import OverloadedError
-from tests.integration.databases import influxdb_process, victoria_metrics
+from tests.fixtures.databases import influxdb_process, victoria_metrics
 from tests.servers import free_port
 from timeseries.batch import Batch
 from timeseries.influxdb.address import parse_address

@@ -10,8 +10,7 @@ import requests
 from cli.bootstrap import DEMO_PASSWORD
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
 from tests.fixtures.polling import eventually
-from tests.house import BOB, CHARLIE, House, agent_of, api_token, make_house, serving
-from tests.integration.mariadb import mariadb_server
+from tests.house import ALICE, BOB, CHARLIE, House, agent_of, api_token, make_house, serving
 
 __all__ = ["docker_engine"]
 
@@ -75,26 +74,10 @@ def enrol(house: House, home: Path, name: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "sqlite",
-        pytest.param("mariadb", marks=[pytest.mark.needs_mariadb]),
-    ],
-)
-def simulated(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[House]:
+@pytest.fixture(scope="module")
+def simulated(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """A house with one simulated appliance of eight GPUs, on each database."""
-    folder = tmp_path_factory.mktemp("house")
-    if request.param == "sqlite":
-        yield from _with_simulated_agent(make_house(folder))
-        return
-    with mariadb_server(tmp_path_factory.mktemp("mariadb")) as url:
-        yield from _with_simulated_agent(make_house(folder, database_url=url))
-
-
-def _with_simulated_agent(house: House) -> Iterator[House]:
+    house = make_house(tmp_path_factory.mktemp("house"), database_url=database_url)
     home = house.data_dir / "agent"
     with serving(house):
         enrol(house, home, "dgx-test")
@@ -196,6 +179,24 @@ def test_the_command_line_runs_a_job_follows_it_and_reads_its_log_again(simulate
     assert "training finished" in ran.stdout
     assert "training finished" in again.stdout
     assert "succeeded" in shown.stdout
+
+
+@pytest.mark.timeout(180)
+def test_the_command_line_calls_an_appliance_by_its_name(simulated: House) -> None:
+    signed_in = simulated.vedette(
+        "login", simulated.url, "--email", ALICE, "--password", DEMO_PASSWORD
+    )
+    assert signed_in.returncode == 0, signed_in.stderr
+
+    drained = simulated.vedette("appliance", "drain", "dgx-test")
+    let_in = simulated.vedette("appliance", "undrain", "dgx-test")
+    told = simulated.vedette("appliance", "events", "dgx-test")
+    unknown = simulated.vedette("appliance", "retire", "dgx")
+
+    assert drained.stdout == "dgx-test takes no new jobs.\n", drained.stderr
+    assert let_in.stdout == "dgx-test takes jobs again.\n", let_in.stderr
+    assert "drained" in told.stdout.lower()
+    assert "There is no appliance 'dgx'" in unknown.stderr
 
 
 @pytest.mark.needs_docker

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.integration.databases import influxdb
+from tests.fixtures.databases import influxdb
 from timeseries.lineprotocol import parse
 
 NOW_NS = 1_700_000_000_000_000_000

@@ -14,7 +14,6 @@ from core.migrations import (
     schema_differences,
     upgrade_database,
 )
-from tests.integration.mariadb import mariadb_server
 
 PEOPLE_OF_0002 = (
     """INSERT INTO tenants (id, slug, name, state, created_at)
@@ -30,26 +29,9 @@ PEOPLE_OF_0002 = (
 )
 
 
-@pytest.fixture(
-    params=[
-        "sqlite",
-        pytest.param("mariadb", marks=[pytest.mark.needs_mariadb]),
-    ],
-    scope="module",
-)
-def database(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
-    folder = tmp_path_factory.mktemp("database")
-    if request.param == "sqlite":
-        yield from _engine(f"sqlite:///{folder / 'vedette.db'}")
-        return
-    with mariadb_server(folder) as url:
-        yield from _engine(url)
-
-
-def _engine(url: str) -> Iterator[Engine]:
-    engine = create_database_engine(url)
+@pytest.fixture
+def database(database_url: str) -> Iterator[Engine]:
+    engine = create_database_engine(database_url)
     yield engine
     engine.dispose()
 

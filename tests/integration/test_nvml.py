@@ -1,48 +1,18 @@
-"""The nvml plugin through NVIDIA's own bindings, on a driver library built for the test."""
+"""The nvml plugin through NVIDIA's own bindings: what it reads of a DGX, and in which units."""
 
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from plugins.nvml.metrics import GPU_METRICS, LINK_METRICS, NVML_METRICS
-from tests.fixtures.nvml import NVMLReader, Reading, World, chosen, fake_nvml, reading
+from tests.fixtures.metrics_page import undocumented
+from tests.fixtures.nvml import NVMLReader, World, chosen, reading
+from tests.fixtures.nvml_dgx import MIB, UUID, fake_nvml, gpu_fields, nvml, twice, world
 from timeseries.lineprotocol import encode
 from timeseries.points import Point
 
-__all__ = ["fake_nvml"]
-
-MIB = 2**20
-UUID = "GPU-00000000-0000-0000-0000-00000000000"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    """A DGX whose counters stand at second 0."""
-    world = World(tmp_path / "world")
-    world.add("scenario dgx", "seconds 0")
-    return world
-
-
-@pytest.fixture
-def nvml(fake_nvml: Path, world: World) -> Iterator[NVMLReader]:
-    """The plugin at its defaults."""
-    with reading("nvml", fake_nvml, world.path) as reader:
-        yield reader
-
-
-def twice(nvml: NVMLReader, world: World) -> list[Reading]:
-    """Read, let ten seconds pass, and read again: rates need two readings."""
-    nvml.read(0)
-    world.add("seconds 10")
-    return nvml.read(10)
-
-
-def gpu_fields(readings: list[Reading], gpu: int) -> dict[str, Any]:
-    [point] = chosen(readings, "gpu", gpu=str(gpu))
-    return point.fields
+__all__ = ["fake_nvml", "nvml", "world"]
 
 
 def test_a_dgx_gives_every_field_but_that_of_fans_which_belong_to_its_chassis(
@@ -54,6 +24,15 @@ def test_a_dgx_gives_every_field_but_that_of_fans_which_belong_to_its_chassis(
     assert len(chosen(readings, "gpu")) == 8
     assert len(chosen(readings, "gpu_link")) == 8 * 18
     assert {name for one in readings for name in one.fields} <= {one.name for one in NVML_METRICS}
+
+
+@pytest.mark.parametrize("scenario", ["dgx", "mig", "lost", "ecc"])
+def test_every_measurement_tag_and_field_is_on_the_page_of_metrics(
+    nvml: NVMLReader, world: World, scenario: str
+) -> None:
+    world.add(f"scenario {scenario}")
+    readings = twice(nvml, world)
+    assert undocumented((one.measurement, one.tags, one.fields) for one in readings) == set()
 
 
 def test_a_reading_of_a_dgx_is_as_large_as_the_readme_says(nvml: NVMLReader, world: World) -> None:
@@ -199,19 +178,6 @@ def test_a_double_bit_error_is_counted_and_its_row_waits_to_be_replaced(fake_nvm
     assert (fields["remapped_rows_pending"], fields["remapped_rows_failed"]) == (1, 0)
 
 
-def test_errors_are_asked_one_by_one_where_the_driver_has_no_field_for_them(
-    nvml: NVMLReader, world: World
-) -> None:
-    world.add("refuse nvmlDeviceGetFieldValues 13", "scenario ecc", "gpu 2 retired_double 4")
-    readings = nvml.read()
-    fields = gpu_fields(readings, 2)
-    assert fields["ecc_uncorrected_volatile"] == 2
-    assert fields["retired_pages_double_bit"] == 4
-    assert fields["nvlinks"] == 18
-    assert fields["energy_joules"] == 0.0
-    assert chosen(readings, "gpu_link", gpu="2", link="0")[0].fields["crc_errors"] == 0
-
-
 def test_limits_are_derived_where_the_card_gives_them_as_distances(
     nvml: NVMLReader, world: World
 ) -> None:
@@ -247,99 +213,11 @@ def test_mig_slices_have_their_own_memory_and_uuid(fake_nvml: Path) -> None:
     assert gpu_fields(readings, 2)["mig_enabled"] == 0
 
 
-def test_a_gpu_that_leaves_mig_mode_is_asked_again_for_what_it_refused(
-    nvml: NVMLReader, world: World
-) -> None:
-    world.add("gpu 0 mig 1", "gpu 0 slices 2")
-    assert "utilization_percent" not in gpu_fields(nvml.read(0), 0)
-    world.add("gpu 0 mig 0")
-    readings = nvml.read(10)
-    assert gpu_fields(readings, 0)["utilization_percent"] == 97.0
-    assert chosen(readings, "gpu_slice") == []
-
-
-def test_what_no_card_supports_is_absent_and_not_zero(fake_nvml: Path) -> None:
-    with reading("nvml", fake_nvml, "unsupported") as nvml:
-        readings = nvml.read()
-    assert [one.fields for one in readings] == [{"lost": 0}] * 8
-
-
-def test_a_function_that_an_old_driver_lacks_leaves_its_field_out(
-    nvml: NVMLReader, world: World
-) -> None:
-    world.add("refuse nvmlDeviceGetRemappedRows 13", "refuse nvmlDeviceGetMemoryInfo_v2 13")
-    fields = gpu_fields(nvml.read(), 0)
-    assert "remapped_rows_pending" not in fields
-    assert "memory_reserved_bytes" not in fields
-    assert fields["memory_used_bytes"] == (20480 + 551) * MIB  # version 1 counts the reserve too
-
-
-def test_a_refused_call_is_tried_again_after_an_hour(nvml: NVMLReader, world: World) -> None:
-    world.add("refuse nvmlDeviceGetPowerUsage 3")
-    assert "power_watts" not in gpu_fields(nvml.read(0), 0)
-    world.add("refuse nvmlDeviceGetPowerUsage 0")
-    assert "power_watts" not in gpu_fields(nvml.read(10), 0)
-    assert "power_watts" in gpu_fields(nvml.read(3600), 0)
-
-
-def test_a_call_that_fails_once_is_made_again_the_next_time(nvml: NVMLReader, world: World) -> None:
-    world.add("refuse nvmlDeviceGetPowerUsage 999")
-    assert "power_watts" not in gpu_fields(nvml.read(0), 0)
-    world.add("refuse nvmlDeviceGetPowerUsage 0")
-    assert "power_watts" in gpu_fields(nvml.read(10), 0)
-
-
-def test_a_gpu_that_is_lost_says_only_so_and_the_others_go_on(
-    nvml: NVMLReader, world: World
-) -> None:
-    nvml.read(0)
-    world.add("gpu 3 error 15", "seconds 10")
-    readings = nvml.read(10)
-    [lost] = chosen(readings, "gpu", gpu="3")
-    assert lost.fields == {"lost": 1}
-    assert lost.tags == {"gpu": "3", "uuid": f"{UUID}3", "model": "NVIDIA H100 80GB HBM3"}
-    assert [gpu_fields(readings, gpu)["lost"] for gpu in (0, 2, 4, 7)] == [0, 0, 0, 0]
-    assert chosen(readings, "gpu_link", gpu="3") == []
-
-
-@pytest.mark.parametrize("error", [15, 16, 28, 999])
-def test_a_gpu_that_was_lost_before_is_known_by_its_index(
-    nvml: NVMLReader, world: World, error: int
-) -> None:
-    world.add(f"gpu 3 error {error}")
-    readings = nvml.read()
-    assert [one.tags for one in chosen(readings, "gpu", gpu="3")] == [{"gpu": "3"}]
-    assert len(chosen(readings, "gpu")) == 8
-
-
-def test_a_lost_gpu_that_comes_back_is_read_again(nvml: NVMLReader, world: World) -> None:
-    world.add("gpu 3 error 16")
-    assert gpu_fields(nvml.read(0), 3) == {"lost": 1}
-    world.add("gpu 3 error 0")
-    assert gpu_fields(nvml.read(10), 3)["utilization_percent"] == 94.0
-
-
 def test_a_gpu_can_be_skipped(fake_nvml: Path, world: World) -> None:
     settings = {"skip_uuids": [f"{UUID}5"]}
     with reading("nvml", fake_nvml, world.path, settings=settings) as nvml:
         readings = twice(nvml, world)
     assert {one.tags["gpu"] for one in readings} == {"0", "1", "2", "3", "4", "6", "7"}
-
-
-def test_after_a_driver_update_nvml_is_opened_again_within_the_reading(
-    nvml: NVMLReader, world: World
-) -> None:
-    nvml.read(0)
-    world.add("driver 560.35.03", "seconds 10")
-    assert len(chosen(nvml.read(10), "gpu")) == 8
-
-
-def test_after_a_driver_update_that_only_a_new_process_sees_it_is_asked_for(
-    nvml: NVMLReader, world: World
-) -> None:
-    nvml.read(0)
-    world.add("driver 560.35.03", "pinned 1")
-    assert nvml.answer(10)["error"] == "PluginRestartError"
 
 
 def test_the_bindings_are_imported_only_when_gpus_are_read(nvml: NVMLReader) -> None:

@@ -9,7 +9,7 @@ import pytest
 import requests
 
 from core.ids import new_id
-from tests.integration.databases import influxdb, victoria_metrics
+from tests.fixtures.databases import influxdb, victoria_metrics
 from tests.unit.timeseries.moving import END_NS, START_NS, all_of, write_history
 from timeseries.moving.check import differences, left_out
 from timeseries.moving.delivery import Outcome

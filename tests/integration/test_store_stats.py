@@ -8,8 +8,8 @@ import requests
 from click.testing import CliRunner
 
 from cli.store import store as command
+from tests.fixtures.databases import influxdb, victoria_metrics
 from tests.fixtures.polling import eventually
-from tests.integration.databases import influxdb, victoria_metrics
 from tests.unit.timeseries.moving import START_NS
 from timeseries.open_store import open_store
 from timeseries.points import Point

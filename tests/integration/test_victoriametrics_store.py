@@ -11,8 +11,8 @@ import pytest
 from core.clock import to_ns, utc_now
 from core.errors import ConfigurationError, InvalidInputError
 from tests.contract.store.samples import ACME, GLOBEX, SECOND_NS, START_NS, gpu
+from tests.fixtures.databases import victoria_metrics
 from tests.fixtures.polling import eventually
-from tests.integration.databases import victoria_metrics
 from tests.servers import free_port
 from timeseries.batch import Batch
 from timeseries.open_store import open_store

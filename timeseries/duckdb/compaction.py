@@ -3,7 +3,7 @@
 Samples come in the order of time, those of all appliances mixed, and a query for one appliance
 would read them all. DuckDB knows the least and the greatest value of every column in each row
 group: once samples for some row groups have come, they are written anew, ordered by a number made
-of the appliance's name, the *cluster*. A sample that lies where it came has none.
+of the appliance's name, the *cluster*. A sample that lies where it came is *loose*.
 
 This is done beside the writer, in a transaction of its own.
 """
@@ -14,11 +14,10 @@ import duckdb
 
 from timeseries.duckdb.database import Database, is_fatal
 from timeseries.duckdb.rollups_coverage import MINUTE_NS, Span
-from timeseries.duckdb.rollups_sql import APPLIANCE
 from timeseries.duckdb.schema import (
     CLUSTER_COLUMN,
+    LOOSE_COLUMN,
     TIME_COLUMN,
-    cluster_of,
     quoted,
     table_name,
 )
@@ -29,6 +28,7 @@ BATCH_ROWS = 4 * ROW_GROUP_ROWS
 """So many samples are laid together at a time: whole row groups are written once."""
 
 _TIME, _CLUSTER = quoted(TIME_COLUMN), quoted(CLUSTER_COLUMN)
+_IS_LOOSE = f"{quoted(LOOSE_COLUMN)} IS NOT NULL"
 _COLUMNS = (
     "SELECT column_name FROM duckdb_columns() "
     "WHERE schema_name = 'main' AND table_name = ? ORDER BY column_index"
@@ -97,7 +97,7 @@ class Compaction:
         """Return the whole minutes whose samples fit into a batch; at least one."""
         counts = cursor.execute(
             f"SELECT {_TIME} // {MINUTE_NS}, count(*) FROM {table} "  # noqa: S608 - own identifiers only
-            f"WHERE {_CLUSTER} IS NULL AND {_TIME} < ? GROUP BY 1 ORDER BY 1",
+            f"WHERE {_IS_LOOSE} AND {_TIME} < ? GROUP BY 1 ORDER BY 1",
             [before_ns],
         ).fetchall()
         if sum(rows for _, rows in counts) < self._batch_rows:
@@ -114,18 +114,13 @@ class Compaction:
     def _lay_together(self, cursor: duckdb.DuckDBPyConnection, measurement: str, span: Span) -> int:
         name = table_name(measurement)
         table = quoted(name)
-        condition = f"{_CLUSTER} IS NULL AND {_TIME} >= {span[0]} AND {_TIME} < {span[1]}"
-        found = cursor.execute(f"SELECT DISTINCT {APPLIANCE} FROM {table} WHERE {condition}")  # noqa: S608 - own identifiers only
-        appliances = [appliance for (appliance,) in found.fetchall()]
+        condition = f"{_IS_LOOSE} AND {_TIME} >= {span[0]} AND {_TIME} < {span[1]}"
         # Read here and not from the schema in memory, which may be of another moment.
         columns = [column for (column,) in cursor.execute(_COLUMNS, [name]).fetchall()]
-        listed = ", ".join(quoted(column) for column in columns if column != CLUSTER_COLUMN)
+        listed = ", ".join(quoted(column) for column in columns if column != LOOSE_COLUMN)
         cursor.execute(
-            f"INSERT INTO {table} ({listed}, {_CLUSTER}) SELECT {listed}, number FROM {table} "  # noqa: S608 - own identifiers only
-            "JOIN (SELECT unnest(CAST(? AS VARCHAR[])) AS name, "
-            "unnest(CAST(? AS INTEGER[])) AS number) AS clusters "
-            f"ON {APPLIANCE} = clusters.name WHERE {condition} ORDER BY number, {_TIME}",
-            [appliances, [cluster_of(appliance) for appliance in appliances]],
+            f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {table} "  # noqa: S608 - own identifiers only
+            f"WHERE {condition} ORDER BY {_CLUSTER}, {_TIME}"
         )
         deleted = cursor.execute(f"DELETE FROM {table} WHERE {condition}")  # noqa: S608 - own identifiers only
         return int(deleted.fetchall()[0][0])

@@ -1,7 +1,8 @@
 """The SQL of an extent: how many points a scan would yield, and from when to when."""
 
+from timeseries.duckdb.condition import visible
 from timeseries.duckdb.schema import TIME_COLUMN, Table, quoted, table_name
-from timeseries.duckdb.sql import clamped, select, visible
+from timeseries.duckdb.sql import clamped, select
 from timeseries.store import ScanQuery
 
 _TIME = quoted(TIME_COLUMN)

@@ -4,13 +4,17 @@ A roll-up keeps the last number of each window and when it was; text is not kept
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from timeseries.duckdb.condition import visible
 from timeseries.duckdb.rollups_coverage import WIDTHS_NS, Progress, Span
 from timeseries.duckdb.rollups_schema import NEWEST_COLUMN, Part, part_column, rollup_table
 from timeseries.duckdb.schema import TIME_COLUMN, FieldType, Table, quoted
-from timeseries.duckdb.sql import clamped, groups_sql, select, visible
+from timeseries.duckdb.sql import clamped, groups_sql, select
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
-from timeseries.store import LatestQuery, Resolution
+from timeseries.store import Latest, LatestQuery, Resolution
+
+Row = tuple[Any, ...]
 
 _TIME = quoted(TIME_COLUMN)
 _NEWEST = quoted(NEWEST_COLUMN)
@@ -47,6 +51,47 @@ def expired_latest_sql(
     names = [f"g{index}" for index in range(len(query.group_by))]
     text = select([*names, f"greatest({times}, NULL)", *newest], f"({' UNION ALL '.join(reads)})")
     return f"{text} GROUP BY ALL", values
+
+
+def merged_latest(
+    expired: Sequence[Row], kept: Sequence[Row], *, tags: Sequence[str], fields: Sequence[str]
+) -> list[Latest]:
+    """Return the newest values of each group, ordered by group.
+
+    Args:
+        expired: the rows of `expired_latest_sql`.
+        kept: the rows of `latest_sql`, in order.
+        tags: what the groups are made of.
+        fields: whose values the rows have.
+    """
+    width = len(tags)
+    before = [row for row in expired if row[width] is not None]
+    if not tags:
+        # Of everything together there is one row, even where there is nothing.
+        kept = [row for row in kept if row[width] is not None]
+    newest = list(_each(kept, tags, fields))
+    if not before:
+        return newest
+    found = {row[:width]: one for row, one in zip(before, _each(before, tags, fields), strict=True)}
+    for row, one in zip(kept, newest, strict=True):
+        older = found.get(row[:width])
+        values = {**older.values, **one.values} if older else one.values
+        found[row[:width]] = Latest(one.tags, one.time_ns, values)
+    return [found[group] for group in sorted(found)]
+
+
+def _each(rows: Sequence[Row], tags: Sequence[str], fields: Sequence[str]) -> Iterator[Latest]:
+    width = len(tags)
+    if len(fields) == 1:
+        # Of a single field every row has a value; a page asks this of a fleet's every GPU.
+        for row in rows:
+            named = zip(tags, row, strict=False)
+            yield Latest(dict(named), row[width], {fields[0]: row[-1]})
+        return
+    for row in rows:
+        pairs = zip(fields, row[width + 1 :], strict=True)
+        values = {name: value for name, value in pairs if value is not None}
+        yield Latest(dict(zip(tags, row, strict=False)), row[width], values)
 
 
 def _spans(query: LatestQuery, progress: Progress) -> Iterator[tuple[Resolution, Span]]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from timeseries.duckdb.condition import visible
 from timeseries.duckdb.rollups_coverage import HOUR_NS, Progress, Span, sources
 from timeseries.duckdb.rollups_schema import Part, part_column, rollup_table
 from timeseries.duckdb.schema import (
@@ -23,7 +24,7 @@ from timeseries.duckdb.schema import (
     table_name,
     tag_column,
 )
-from timeseries.duckdb.sql import select, visible
+from timeseries.duckdb.sql import select
 from timeseries.duckdb.writer import DuckDBWriter
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
 from timeseries.store import IDENTITY_TAGS, Resolution
@@ -74,15 +75,18 @@ class Lists:
 
     def measurements(self, *, tenants: Tenants) -> list[str]:
         """Return the names of the measurements with samples of these tenants, sorted."""
-        schema = self._writer.schema
-        return sorted(name for name, table in schema.items() if self._has_any(name, table, tenants))
+        return [
+            name
+            for name in self._writer.measurements
+            if (table := self._writer.table(name)) and self._has_any(name, table, tenants)
+        ]
 
     def fields(self, measurement: str, *, tenants: Tenants) -> dict[str, str]:
         """Return name to type of the fields with values of these tenants, sorted.
 
         For all tenants these are the fields that have a type, whatever became of their values.
         """
-        table = self._writer.schema.get(measurement)
+        table = self._writer.table(measurement)
         if table is None:
             return {}
         found = set(table.fields)
@@ -95,7 +99,7 @@ class Lists:
 
     def tags(self, measurement: str, *, tenants: Tenants) -> list[str]:
         """Return the names of the tags of these tenants' samples, identity tags first."""
-        table = self._writer.schema.get(measurement)
+        table = self._writer.table(measurement)
         if table is None or not self._has_any(measurement, table, tenants):
             return []
         others = sorted(table.tags.difference(IDENTITY_TAGS))
@@ -107,7 +111,7 @@ class Lists:
     def tag_values(self, measurement: str, tag: str, *, tenants: Tenants) -> list[str]:
         """Return the distinct values of a tag, sorted."""
         reads, values = [], list[object]()
-        table = self._writer.schema.get(measurement)
+        table = self._writer.table(measurement)
         for place in self._places(measurement, table, tenants) if table else ():
             if column := place.column_of_tag(tag):
                 reads.append(select([f"DISTINCT {column}"], place.source))

@@ -11,6 +11,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+from timeseries.duckdb.condition import is_near, visible
+from timeseries.duckdb.fine_range import MAX_ROWS, fine_sql, is_fine, ordered, windowed
 from timeseries.duckdb.rollups_coverage import Progress, Sources, sources
 from timeseries.duckdb.rollups_schema import Part, part_column, rollup_table
 from timeseries.duckdb.rollups_sql import (
@@ -27,12 +29,10 @@ from timeseries.duckdb.sql import (
     check_aggregate,
     clamped,
     groups_sql,
-    is_near,
     lists_sql,
     range_sql,
     sample_source,
     select,
-    visible,
     window_sql,
 )
 from timeseries.sketch import quantile_of_buckets
@@ -51,12 +51,29 @@ class Read:
 
     Attributes:
         finish: makes such rows of those that the statement gives.
+        plain: asked first where there is one; answers unless there are too many samples.
     """
 
     fields: Sequence[str]
     text: str
     values: Sequence[object] = field(default_factory=list)
     finish: Callable[[Sequence[Row]], Sequence[Row]] = tuple
+    plain: "PlainRead | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRead:
+    """A statement that reads samples as they are, and its values; no text gives none.
+
+    Attributes:
+        finish: makes rows as those of a `Read` of the samples.
+        most_rows: with more samples, this is not the way to answer.
+    """
+
+    text: str
+    values: Sequence[object]
+    finish: Callable[[Sequence[Row]], Sequence[Row]]
+    most_rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +97,7 @@ def range_reads(
     if progress.until and span[0] < span[1]:
         plan = sources(span, step_ns=query.step_ns, has_sketch=has_sketch, progress=progress)
     if not plan.keys() - {Resolution.RAW}:
-        read = Read(fields, *range_sql(query, table, fields))
-        # To order the little that one appliance has is dear for the database.
-        return [
-            replace(read, finish=partial(ordered, groups=len(query.group_by)))
-            if is_near(query.filters)
-            else read
-        ]
+        return [_from_samples(query, table, fields)]
     for name in fields:
         check_aggregate(name, query.aggregate, table)
     read_from = list(_sources(query, table, fields, plan=plan, progress=progress))
@@ -95,6 +106,19 @@ def range_reads(
     if has_sketch:
         return [_quantiles(query, table, name, read_from) for name in fields]
     return [_merged(query, table, fields, read_from)]
+
+
+def _from_samples(query: RangeQuery, table: Table, fields: Sequence[str]) -> Read:
+    """Return the read where roll-ups have no part in the answer."""
+    groups = len(query.group_by)
+    read = Read(fields, *range_sql(query, table, fields))
+    if is_near(query.filters):
+        # To order the little that one appliance has is dear for the database.
+        read = replace(read, finish=partial(ordered, groups=groups))
+    if not is_fine(query):
+        return read
+    finish = partial(windowed, groups=groups, aggregate=query.aggregate)
+    return replace(read, plain=PlainRead(*fine_sql(query, table, fields), finish, MAX_ROWS))
 
 
 def _sources(
@@ -186,18 +210,6 @@ def _quantiles(query: RangeQuery, table: Table, name: str, read_from: Sequence[_
         [value for source in known for value in source.values],
         partial(quantiles_by_group, groups=len(names), q=QUANTILES[query.aggregate]),
     )
-
-
-def ordered(rows: Sequence[Row], *, groups: int) -> list[Row]:
-    """Return rows that are groups in their order, and the lists of each by time."""
-    found: list[Row] = []
-    for row in sorted(rows, key=lambda row: row[:groups]):
-        lists = []
-        for times, values in zip(row[groups::2], row[groups + 1 :: 2], strict=True):
-            pairs = sorted(zip(times or (), values or (), strict=True))
-            lists += [[time for time, _ in pairs], [value for _, value in pairs]]
-        found.append((*row[:groups], *lists))
-    return found
 
 
 def quantiles_by_group(rows: Sequence[Row], *, groups: int, q: float) -> list[Row]:

@@ -23,7 +23,6 @@ from timeseries.duckdb.schema import (
     TIME_COLUMN,
     schema_from,
     tag_column,
-    upgrade_ddl,
 )
 from timeseries.store import APPLIANCE_TAG, Resolution
 
@@ -39,8 +38,7 @@ class RollUpState:
     """
 
     def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        columns = cursor.execute(READ_COLUMNS).fetchall()
-        for statement in (*STATE_DDL, *upgrade_ddl(columns)):
+        for statement in STATE_DDL:
             cursor.execute(statement)
         self._seen: Mapping[str, Progress] = _read(cursor)
         self._draft: dict[str, Progress] = {}

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from timeseries.batch import Batch, Block
+from timeseries.duckdb.condition import Condition, visible
 from timeseries.duckdb.schema import (
     TIME_COLUMN,
     FieldType,
@@ -20,7 +21,6 @@ from timeseries.duckdb.schema import (
     table_name,
     tag_column,
 )
-from timeseries.duckdb.sql import Condition, visible
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
 from timeseries.store import IDENTITY_TAGS, ScanQuery
 

@@ -1,10 +1,11 @@
 """How measurements, tags and fields become DuckDB tables and columns.
 
 One table per measurement: `time` (BIGINT, nanoseconds), `tag_<name>` (VARCHAR, NULL where a sample
-lacks the tag), `field_<name>`, and `cluster`, by which samples are laid together. Names come from
-senders, so an identifier never holds their text as it is: every byte but `a-z 0-9 _` is written as
-`%` and two hex digits. That rules out injection and keeps `GPU` and `gpu` apart, which DuckDB's
-identifiers alone would not.
+lacks the tag), `field_<name>`, and two of our own: `cluster`, a number made of the appliance's name
+by which samples are laid together, and `loose`, NULL once they are. Names come from senders, so an
+identifier never holds their text as it is: every byte but `a-z 0-9 _` is written as `%` and two hex
+digits. That rules out injection and keeps `GPU` and `gpu` apart, which DuckDB's identifiers alone
+would not.
 """
 
 import re
@@ -20,11 +21,12 @@ from timeseries.store import IDENTITY_TAGS
 
 TIME_COLUMN = "time"
 CLUSTER_COLUMN = "cluster"
+LOOSE_COLUMN = "loose"
 MAX_NAME_BYTES = 200
 MAX_MEASUREMENTS = 1_000
 MAX_COLUMNS = 1_000
 
-_CLUSTER = f"{CLUSTER_COLUMN} USMALLINT"
+_OWN_COLUMNS = {CLUSTER_COLUMN: "USMALLINT", LOOSE_COLUMN: "BOOLEAN"}
 _TABLE_PREFIX, _TAG_PREFIX, _FIELD_PREFIX = "m_", "tag_", "field_"
 _UNSAFE = re.compile(rb"[^a-z0-9_]")
 
@@ -104,7 +106,7 @@ def ddl(measurement: str, before: Table | None, after: Table) -> list[str]:
     if before is None:
         columns = [f"{quoted(TIME_COLUMN)} BIGINT NOT NULL"]
         columns += [f"{quoted(name)} {kind}" for name, kind in after.columns.items()]
-        columns.append(_CLUSTER)
+        columns += [f"{name} {kind}" for name, kind in _OWN_COLUMNS.items()]
         return [f"CREATE TABLE {table} ({', '.join(columns)})"]
     if before is after:
         return []
@@ -117,9 +119,18 @@ def ddl(measurement: str, before: Table | None, after: Table) -> list[str]:
 
 def upgrade_ddl(columns: Sequence[tuple[str, str, str]]) -> list[str]:
     """Return the statements that bring tables of earlier versions up to date."""
-    tables = {table for table, _, _ in columns if table.startswith(_TABLE_PREFIX)}
-    done = {table for table, column, _ in columns if column == CLUSTER_COLUMN}
-    return [f"ALTER TABLE {quoted(table)} ADD COLUMN {_CLUSTER}" for table in sorted(tables - done)]
+    known = {(table, column) for table, column, _ in columns}
+    return [
+        f"ALTER TABLE {quoted(table)} ADD COLUMN {name} {kind}"
+        for table in sample_tables(columns)
+        for name, kind in _OWN_COLUMNS.items()
+        if (table, name) not in known
+    ]
+
+
+def sample_tables(columns: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Return the unquoted identifiers of the tables of samples, sorted."""
+    return sorted({table for table, _, _ in columns if table.startswith(_TABLE_PREFIX)})
 
 
 def cluster_of(appliance: str) -> int:

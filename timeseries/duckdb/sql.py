@@ -4,34 +4,29 @@ A retried delivery can leave the same sample twice. `avg`, `min`, `max`, `last` 
 hardly notice; `sum` and `count` would be wrong, so they look at one row per series and instant.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import pairwise
 
 from core.errors import InvalidInputError
+from timeseries.duckdb.condition import Condition, is_near, visible
 from timeseries.duckdb.schema import (
-    CLUSTER_COLUMN,
     TIME_COLUMN,
     FieldType,
     Table,
-    cluster_of,
     field_column,
     quoted,
     table_name,
     tag_column,
 )
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
-from timeseries.store import APPLIANCE_TAG, TENANT_TAG, Aggregate, LatestQuery, RangeQuery
+from timeseries.store import Aggregate, LatestQuery, RangeQuery
 
 MAX_SEPARATE_WINDOWS = 4
 """Up to so many windows of a query are aggregated each by itself, which is faster."""
 
 Span = tuple[int, int]
 
-MAX_NEAR = 32
-"""The samples of more appliances are nearly everywhere."""
-
-_TIME, _CLUSTER = quoted(TIME_COLUMN), quoted(CLUSTER_COLUMN)
+_TIME = quoted(TIME_COLUMN)
 _AGGREGATES = {
     Aggregate.AVG: "avg({0})",
     Aggregate.MIN: "min({0})",
@@ -44,66 +39,6 @@ _AGGREGATES = {
     Aggregate.P99: "quantile_cont({0}, 0.99)",
 }
 _COUNTS_EACH_SAMPLE = frozenset({Aggregate.SUM, Aggregate.COUNT})
-
-
-@dataclass(slots=True)
-class Condition:
-    """A WHERE clause and the values bound to it; `is_never` where nothing can match."""
-
-    clauses: list[str] = field(default_factory=list)
-    values: list[object] = field(default_factory=list)
-    is_never: bool = False
-
-    def add(self, clause: str, *values: object) -> None:
-        """Demand one more thing."""
-        self.clauses.append(clause)
-        self.values.extend(values)
-
-    def among(self, tag: str, values: Sequence[str], table: Table) -> None:
-        """Demand that a tag has one of these values; "" stands for a sample without the tag."""
-        column = quoted(tag_column(tag))
-        named = [value for value in values if value]
-        is_absent_welcome = len(named) < len(values)
-        if tag not in table.tags or not named:
-            self.is_never = self.is_never or not is_absent_welcome
-            if tag in table.tags and is_absent_welcome:
-                self.add(f"{column} IS NULL")
-            return
-        clause = f"{column} IN ({', '.join('?' * len(named))})"
-        self.add(f"({clause} OR {column} IS NULL)" if is_absent_welcome else clause, *named)
-
-    def near(self, filters: Mapping[str, Sequence[str]]) -> None:
-        """Pass by samples that are laid together with those of other appliances than these."""
-        if is_near(filters):
-            names = filters[APPLIANCE_TAG]
-            numbers = ", ".join(str(cluster_of(name)) for name in names)
-            self.add(f"({_CLUSTER} IN ({numbers}) OR {_CLUSTER} IS NULL)")
-
-    @property
-    def sql(self) -> str:
-        """The clause with its keyword, or nothing."""
-        return "WHERE " + " AND ".join(self.clauses) if self.clauses else ""
-
-
-def is_near(filters: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether filters keep to some appliances, by name."""
-    names = filters.get(APPLIANCE_TAG, ())
-    return 0 < len(names) <= MAX_NEAR and all(names)
-
-
-def visible(
-    table: Table,
-    *,
-    tenants: Sequence[str] | None,
-    filters: Mapping[str, Sequence[str]] | None = None,
-) -> Condition:
-    """Return the condition that keeps to these tenants and filters."""
-    condition = Condition()
-    if tenants is not None:
-        condition.among(TENANT_TAG, [tenant for tenant in tenants if tenant], table)
-    for tag, values in (filters or {}).items():
-        condition.among(tag, values, table)
-    return condition
 
 
 def range_sql(query: RangeQuery, table: Table, fields: Sequence[str]) -> tuple[str, list[object]]:

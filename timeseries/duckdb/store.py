@@ -25,14 +25,15 @@ from timeseries.batch import Batch
 from timeseries.duckdb.database import Database, is_fatal
 from timeseries.duckdb.deletion import TenantDeletion
 from timeseries.duckdb.extent_sql import extent_sql
-from timeseries.duckdb.latest_sql import expired_latest_sql
+from timeseries.duckdb.latest_sql import expired_latest_sql, merged_latest
 from timeseries.duckdb.lists import Lists
-from timeseries.duckdb.range_sql import range_reads
+from timeseries.duckdb.range_sql import PlainRead, Read, Row, range_reads
 from timeseries.duckdb.scan import batch_from, hours_sql, slice_sql, slices
 from timeseries.duckdb.schema import Table
 from timeseries.duckdb.sql import latest_sql
 from timeseries.duckdb.upkeep import Upkeep
 from timeseries.duckdb.writer import DuckDBWriter
+from timeseries.listed import Listed
 from timeseries.store import (
     Extent,
     Latest,
@@ -49,7 +50,7 @@ MEMORY: Literal[":memory:"] = ":memory:"
 MAX_QUEUED_POINTS = 500_000
 
 
-class DuckDBStore:
+class DuckDBStore(Listed):
     """A `Store` in one DuckDB file, or in memory.
 
     Args:
@@ -88,7 +89,7 @@ class DuckDBStore:
         series = []
         progress = self._writer.roll_ups.progress(query.measurement)
         for read in range_reads(query, table, fields, progress=progress):
-            rows = read.finish(self._fetch(read.text, read.values))
+            rows = self._answered(read)
             for index, name in enumerate(read.fields):
                 for row in rows:
                     times, values = row[width + 2 * index : width + 2 * index + 2]
@@ -107,29 +108,16 @@ class DuckDBStore:
         if not fields:
             return []
         progress = self._writer.roll_ups.progress(query.measurement)
-        width = len(query.group_by)
-        found: dict[tuple[str, ...], Latest] = {}
-        for text, bound in (
-            expired_latest_sql(query, table, fields, progress=progress),
-            latest_sql(query, table, fields),
-        ):
-            for row in self._fetch(text, bound):
-                group, time_ns = row[:width], row[width]
-                pairs = zip(fields, row[width + 1 :], strict=True)
-                values = {name: value for name, value in pairs if value is not None}
-                if time_ns is not None:
-                    if group in found:
-                        values = {**found[group].values, **values}
-                    tags = dict(zip(query.group_by, group, strict=True))
-                    found[group] = Latest(tags, time_ns, values)
-        return [found[group] for group in sorted(found)]
+        expired = self._fetch(*expired_latest_sql(query, table, fields, progress=progress))
+        kept = self._fetch(*latest_sql(query, table, fields))
+        return merged_latest(expired, kept, tags=query.group_by, fields=fields)
 
     def scan(self, query: ScanQuery) -> Iterator[Batch]:
         """Yield the raw points of a span in batches, oldest first.
 
         A slice of the span is in memory at a time; what is written meanwhile may be left out.
         """
-        table = self._writer.schema.get(query.measurement)
+        table = self._writer.table(query.measurement)
         if table is None:
             return
         for span in slices(self._fetch(*hours_sql(query, table)), query):
@@ -141,7 +129,7 @@ class DuckDBStore:
 
     def extent(self, query: ScanQuery) -> Extent | None:
         """Return from when to when a scan would yield points, and how many; None for none."""
-        table = self._writer.schema.get(query.measurement)
+        table = self._writer.table(query.measurement)
         if table is None:
             return None
         ((points, oldest_ns, newest_ns),) = self._fetch(*extent_sql(query, table)) or [(0, 0, 0)]
@@ -150,24 +138,6 @@ class DuckDBStore:
     def roll_up(self, *, now_ns: int) -> int:
         """Bring the roll-ups up to date, in steps between the writes."""
         return self._upkeep.roll_up(now_ns=now_ns)
-
-    def measurements(self, *, tenants: tuple[str, ...] | None) -> list[str]:
-        """Return the names of the measurements with samples of these tenants, sorted."""
-        return self._lists.measurements(tenants=tenants)
-
-    def fields(self, measurement: str, *, tenants: tuple[str, ...] | None) -> dict[str, str]:
-        """Return name to type of the fields with values of these tenants, sorted."""
-        return self._lists.fields(measurement, tenants=tenants)
-
-    def tags(self, measurement: str, *, tenants: tuple[str, ...] | None) -> list[str]:
-        """Return the names of the tags of these tenants' samples, identity tags first."""
-        return self._lists.tags(measurement, tenants=tenants)
-
-    def tag_values(
-        self, measurement: str, tag: str, *, tenants: tuple[str, ...] | None
-    ) -> list[str]:
-        """Return the distinct values of a tag, sorted."""
-        return self._lists.tag_values(measurement, tag, tenants=tenants)
 
     def delete_tenant(self, tenant: str) -> None:
         """Delete every sample of a tenant, those still queued included.
@@ -193,7 +163,20 @@ class DuckDBStore:
         self._database.close()
 
     def _table(self, measurement: str) -> Table:
-        return self._writer.schema.get(measurement, Table())
+        return self._writer.table(measurement) or Table()
+
+    def _answered(self, read: Read) -> Sequence[Row]:
+        if read.plain is not None and (found := self._plainly(read.plain)) is not None:
+            return found
+        return read.finish(self._fetch(read.text, read.values))
+
+    def _plainly(self, read: PlainRead) -> Sequence[Row] | None:
+        """Answer from the samples as they are; None where they are too many."""
+        if not read.text:
+            return []
+        with self._reading() as cursor:
+            rows = cursor.execute(read.text, read.values).fetchmany(read.most_rows + 1)
+        return None if len(rows) > read.most_rows else read.finish(rows)
 
     def _fetch(self, text: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         """Run a read on a cursor of its own; no text gives no rows."""

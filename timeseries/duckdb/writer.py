@@ -12,11 +12,12 @@ import duckdb
 
 from core.errors import VedetteError
 from timeseries.batch import Batch
+from timeseries.duckdb.clusters import numbered, upgrade
 from timeseries.duckdb.database import Database, is_fatal
-from timeseries.duckdb.ingest import parts_by_measurement, plan_insert
+from timeseries.duckdb.group import planned_group
 from timeseries.duckdb.insert import Inserter
 from timeseries.duckdb.rollups_state import RollUpState
-from timeseries.duckdb.schema import READ_COLUMNS, Schema, ddl, schema_from, table_name
+from timeseries.duckdb.schema import READ_COLUMNS, Schema, Table, ddl, schema_from, table_name
 from timeseries.duckdb.staging import Columns, Stage
 from timeseries.store import RejectedPoint, StoreUnavailableError
 from timeseries.write_queue import Chore, Linger, Submission, WriteQueue
@@ -58,10 +59,30 @@ class DuckDBWriter:
             chore.future.result()
         return self._schema
 
+    def table(self, measurement: str) -> Table | None:
+        """Return a measurement's table, as of `schema`; None where there is none.
+
+        Raises:
+            StoreUnavailableError: samples that were acknowledged can't be brought into it.
+        """
+        schema = self.schema
+        if measurement in self._stuck:
+            raise StoreUnavailableError(
+                f"Samples of {measurement!r} are kept and can't be read yet, as they can't be "
+                f"brought into their table: {self._stuck[measurement]}. It is tried again with "
+                "each query; the log of the portal says since when."
+            )
+        return schema.get(measurement)
+
     @property
     def roll_ups(self) -> RollUpState:
         """How far the roll-ups are; written to in the same transactions as the samples."""
         return self._roll_ups
+
+    @property
+    def measurements(self) -> list[str]:
+        """Those that have a table, or samples that can't be brought into one; sorted."""
+        return sorted({*self.schema, *self._stuck})
 
     @property
     def staged_points(self) -> int:
@@ -112,11 +133,14 @@ class DuckDBWriter:
     def _use(self, cursor: duckdb.DuckDBPyConnection) -> None:
         self._cursor = cursor
         self._inserter = Inserter(cursor)
-        self._schema: Schema = schema_from(cursor.execute(READ_COLUMNS).fetchall())
+        columns = cursor.execute(READ_COLUMNS).fetchall()
+        upgrade(cursor, columns)
+        self._schema: Schema = schema_from(columns)
         self._stage = Stage(cursor)
         self._planned: Schema = self._stage.schema(self._schema)
         self._pour_at = 0.0
         self._due: list[str] = []
+        self._stuck: Mapping[str, str] = {}
         self._roll_ups = RollUpState(cursor)
         self._is_broken = False
 
@@ -170,23 +194,15 @@ class DuckDBWriter:
         for submission, answer in zip(group, answers, strict=True):
             submission.future.set_result(answer)
 
-    def _insert(self, group: list[Submission]) -> list[list[RejectedPoint]]:
-        rejected: list[list[RejectedPoint]] = [[] for _ in group]
-        columns, planned = {}, dict(self._planned)
-        parts = parts_by_measurement((one.batch, one.identity) for one in group)
-        for measurement, some in parts.items():
-            insert = plan_insert(measurement, some, schema=planned)
-            for (submission, position), reason in insert.refused.items():
-                rejected[submission].append(RejectedPoint(position, reason))
-            if insert.data is not None:
-                columns[measurement], planned[measurement] = insert.data, insert.table
-        points = sum(data.num_rows for data in columns.values())
-        if points >= UNSTAGED_POINTS or self._stage.points >= 2 * MAX_STAGED_POINTS:
-            self._write(columns, planned)
-        elif points:
-            self._put_on_stage(columns)
-        self._planned = planned
-        return [sorted(answer, key=lambda point: point.position) for answer in rejected]
+    def _insert(self, submissions: list[Submission]) -> Sequence[list[RejectedPoint]]:
+        group = planned_group(submissions, schema=self._planned)
+        is_full = self._stage.points >= 2 * MAX_STAGED_POINTS
+        if group.points >= UNSTAGED_POINTS or is_full:
+            self._write(group.columns, group.schema)
+        elif group.points:
+            self._put_on_stage(group.columns)
+        self._planned = group.schema
+        return group.rejected
 
     def _put_on_stage(self, columns: Columns) -> None:
         self._stage.insert(self._cursor, columns)
@@ -209,7 +225,7 @@ class DuckDBWriter:
                 for statement in ddl(measurement, schema.get(measurement), table):
                     self._cursor.execute(statement)
                 schema[measurement] = table
-                self._inserter.insert(table_name(measurement), data)
+                self._inserter.insert(table_name(measurement), numbered(data))
             self._roll_ups.in_transaction(self._cursor, columns)
             self._stage.remove(self._cursor, from_stage)
         self._schema = schema
@@ -228,11 +244,13 @@ class DuckDBWriter:
         try:
             with self._mending():
                 self._pour(some)
+            self._stuck = {one: why for one, why in self._stuck.items() if one not in some}
         except Exception as error:  # noqa: BLE001 - it is durable, and tried again
             if len(some) > 1 and not self._is_broken:
                 for measurement in some:
                     self._try_to_pour([measurement])
                 return
+            self._stuck = {**self._stuck, **dict.fromkeys(some, str(error))}
             _log.warning("samples of %s wait for their tables: %s", ", ".join(some), error)
 
     @contextmanager

@@ -15,6 +15,7 @@ from timeseries.influxdb.deletion import delete_before, delete_tenant
 from timeseries.influxdb.http import QUERY_SECONDS, InfluxDBConnection
 from timeseries.influxdb.reader import InfluxDBReader
 from timeseries.influxdb.writer import InfluxDBWriter
+from timeseries.listed import Listed
 from timeseries.store import (
     Extent,
     Latest,
@@ -29,7 +30,7 @@ from timeseries.store import (
 MAX_QUEUED_POINTS = 500_000
 
 
-class InfluxDBStore:
+class InfluxDBStore(Listed):
     """A `Store` in a database of an InfluxDB.
 
     Args:
@@ -47,7 +48,7 @@ class InfluxDBStore:
         query_seconds: float = QUERY_SECONDS,
     ) -> None:
         self._connection = InfluxDBConnection(address, query_seconds=query_seconds)
-        self._reader = InfluxDBReader(self._connection)
+        self._reader = self._lists = InfluxDBReader(self._connection)
         self._writer = InfluxDBWriter(
             self._connection,
             load_types=lambda measurement: self._reader.shape(measurement).fields,
@@ -96,24 +97,6 @@ class InfluxDBStore:
         the most. With a single field the number is exact.
         """
         return self._reader.extent(query)
-
-    def measurements(self, *, tenants: tuple[str, ...] | None) -> list[str]:
-        """Return the names of the measurements with series of these tenants, sorted."""
-        return self._reader.measurements(tenants=tenants)
-
-    def fields(self, measurement: str, *, tenants: tuple[str, ...] | None) -> dict[str, str]:
-        """Return name to type of the fields with values of these tenants, sorted."""
-        return self._reader.fields(measurement, tenants=tenants)
-
-    def tags(self, measurement: str, *, tenants: tuple[str, ...] | None) -> list[str]:
-        """Return the names of the tags of these tenants' samples, identity tags first."""
-        return self._reader.tags(measurement, tenants=tenants)
-
-    def tag_values(
-        self, measurement: str, tag: str, *, tenants: tuple[str, ...] | None
-    ) -> list[str]:
-        """Return the distinct values of a tag, sorted."""
-        return self._reader.tag_values(measurement, tag, tenants=tenants)
 
     def delete_tenant(self, tenant: str) -> None:
         """Delete every sample of a tenant, those still queued included."""

@@ -415,7 +415,24 @@ def upgrade() -> None:
         batch_op.add_column(sa.Column("instance_id", sa.String(length=36), nullable=True))
         batch_op.add_column(sa.Column("past_instances", sa.JSON(none_as_null=True), nullable=True))
         batch_op.create_index(
-            "ix_appliances_list", ["tenant_id", "revoked_at", "retired_at", "name"], unique=False
+            "ix_appliances_list",
+            [
+                "tenant_id",
+                "revoked_at",
+                "retired_at",
+                "name",
+                "id",
+                "state",
+                "drained_at",
+                "fenced_at",
+                "health_state",
+                "gpu_count",
+                "gpu_model",
+                "appliance_class",
+                "site",
+                "region",
+            ],
+            unique=False,
         )
         batch_op.create_index(
             "ix_appliances_choices",

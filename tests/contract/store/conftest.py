@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.store.backends import BACKENDS, Backend, Capabilities
-from tests.integration.databases import influxdb, victoria_metrics
+from tests.fixtures.databases import influxdb, victoria_metrics
 from timeseries.store import Store
 
 

@@ -7,9 +7,10 @@ import pytest
 import requests
 
 from core.db import SessionFactory
-from tenants.entry.certificates import Issuer, issue_certificate, revoke_certificate
+from tenants.entry.certificates import Issuer, issue_certificate
 from tenants.entry.enrolment_tokens import create_enrolment_token
 from tenants.entry.fencing import fence_appliance
+from tenants.entry.revocation import revoke_certificate
 from tenants.models import Appliance, ApplianceCertificate
 from tests.cast import BOX, Cast, FrozenClock, make_appliance, scope_of
 from tests.fixtures.signing_requests import signing_request
@@ -192,3 +193,21 @@ def test_a_request_that_can_not_be_signed_spends_no_token(
     enrolled = door.request("POST", "/agent/v1/enroll", json={**body, "csr": signing_request()})
     assert enrolled.status_code == 201
     assert enrolled.json()["certificate"]["lifetime_seconds"] == 7 * 24 * 3600
+
+
+@pytest.mark.parametrize("settings", [STRICT], indirect=True)
+def test_a_stolen_secret_gets_no_certificate_beside_one_that_was_used(
+    door: Door, certificate: str
+) -> None:
+    assert shown(door, certificate).status_code == 204
+    refused = door.request("POST", "/agent/v1/certificate", json={"csr": signing_request()})
+    assert refused.status_code == 401
+    assert refused.json()["code"] == "certificate_needed"
+
+
+@pytest.mark.parametrize("settings", [BEHIND_PROXY], indirect=True)
+def test_a_secret_renews_where_certificates_are_not_asked_for(door: Door) -> None:
+    for _ in range(2):
+        renewed = door.request("POST", "/agent/v1/certificate", json={"csr": signing_request()})
+        assert renewed.status_code == 200
+        assert shown(door, renewed.json()["certificate"]).status_code == 204

@@ -4,6 +4,7 @@ import pytest
 
 from core.db import SessionFactory
 from tenants.customers.quotas import Limits, set_limits
+from tenants.customers.series import series_counts
 from tenants.models import Appliance, EnrolmentToken, TenantUsage
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.access.conftest import Door, eventually
@@ -48,6 +49,20 @@ def test_samples_of_a_tenant_whose_storage_is_full_are_429_until_there_is_room(
     use(sessions, cast, 999)
     clock.advance(11)
     assert eventually(lambda: door.write("cpu usage_percent=1").status_code == 204)
+
+
+def test_how_many_series_a_tenant_has_is_kept_for_people_to_see(
+    door: Door, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    assert door.write("cpu,core=0 usage_percent=1\ncpu,core=1 usage_percent=2").status_code == 204
+
+    def kept() -> int | None:
+        clock.advance(61)
+        door.write("cpu,core=0 usage_percent=1")
+        with sessions() as session:
+            return series_counts(session, [cast.acme.id], now=clock.now).get(cast.acme.id)
+
+    assert eventually(lambda: kept() == 2)
 
 
 def test_storage_below_the_quota_is_taken(door: Door, sessions: SessionFactory, cast: Cast) -> None:

@@ -18,7 +18,7 @@ from tests.unit.access.conftest import SECRET, Door
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # Without credentials these tell nothing and change nothing.
-OPEN = {"/health", "/ping", "/query", "/agent/v1/enroll"}
+OPEN = {"/health", "/ping", "/query", "/agent/v1/enroll", "/agent/v1/authority"}
 
 ShutOut = Callable[[Appliance, FrozenClock], None]
 

@@ -20,7 +20,7 @@ ADDRESSES = [
     ("POST", "/collectd"),
 ]
 # Without credentials these tell nothing and change nothing.
-OPEN = {"/health", "/ping", "/query", "/agent/v1/enroll"}
+OPEN = {"/health", "/ping", "/query", "/agent/v1/enroll", "/agent/v1/authority"}
 SHAPES = {
     "/api/v2/": {"code", "status", "message", "errors", "reason"},
     "/write": {"error"},

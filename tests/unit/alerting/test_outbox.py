@@ -179,3 +179,27 @@ def test_a_message_goes_all_the_way_to_a_real_server(office: Office) -> None:
         assert office.drain(WebhookSender(5.0, policy=LOOPBACK, box=BOX)) == 1
     assert office.rows()[ident].state is S.SENT
     assert len(hook.posts) == 1
+
+
+def test_a_message_without_a_receiver_goes_to_its_address(office: Office, cast: Cast) -> None:
+    letter = {
+        "kind": "letter",
+        "subject": "Nearly full",
+        "text": "x",
+        "link": "y",
+        "link_name": "z",
+    }
+    with transaction(office.sessions) as session:
+        for address in ("a@acme.example", "b@acme.example"):
+            session.add(
+                Notification(
+                    tenant_id=cast.acme.id, address=address, payload=letter, state=S.WAITING,
+                    next_try_at=NOON, created_at=NOON,
+                )
+            )  # fmt: skip
+    postbox = Postbox(down={"a@acme.example"})
+    assert office.drain(postbox) == 1
+    states = {row.address: row.state for row in office.rows().values()}
+    assert states == {"a@acme.example": S.WAITING, "b@acme.example": S.SENT}
+    postbox.down.clear()
+    assert office.drain(postbox, after=retry_delay(1)) == 1

@@ -104,7 +104,8 @@ def test_an_identity_that_the_portal_does_not_take_fails(
     save_identity(home, revoked)
     finding = findings(home, portal.url)[f"identity at {portal.url}"]
     assert finding.verdict is Verdict.FAIL
-    assert "enrol again" in finding.advice
+    assert "unknown agent" in finding.says
+    assert "vedette agent enroll --again" in finding.advice
 
 
 def test_an_appliance_that_is_not_enrolled_fails_with_the_command(

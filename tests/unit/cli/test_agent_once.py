@@ -38,6 +38,11 @@ def test_rates_are_there_at_once_for_they_are_read_twice(tmp_path: Path) -> None
     assert "usage_percent" in parsed.points[0].fields
 
 
+def test_what_is_read_more_rarely_than_twice_is_shown_too(tmp_path: Path) -> None:
+    shown = once(tmp_path, "--plugin", "processes").stdout
+    assert {"forks_per_second", "total", "running"} <= set(shown.split())
+
+
 def test_json_is_for_programs(tmp_path: Path) -> None:
     [point] = json.loads(once(tmp_path, "--plugin", "uptime", "--format", "json").stdout)
     assert point["measurement"] == "uptime"

@@ -86,6 +86,15 @@ def test_the_log_is_exported_newest_first_with_the_export_itself(
     assert path.read_text().startswith("chain,number,at,")
 
 
+def test_a_file_that_is_called_csv_is_csv(sessions: SessionFactory, tmp_path: Path) -> None:
+    del sessions
+    path = tmp_path / "audit.csv"
+    assert run("audit", "export", str(path)).exit_code == 0
+    assert path.read_text().startswith("chain,number,at,")
+    assert run("audit", "export", str(path), "--format", "jsonl").exit_code == 0
+    assert json.loads(path.read_text().splitlines()[0])["action"] == "audit.exported"
+
+
 def add_receiver(sessions: SessionFactory) -> str:
     with sessions.begin() as session:
         acme = Tenant(slug="acme", name="Acme", state=TenantState.ACTIVE, created_at=NOON)

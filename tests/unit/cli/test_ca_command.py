@@ -1,12 +1,15 @@
 """`vedette ca`: what a proxy in front is given, and the rotation that it is told of in time."""
 
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from cryptography import x509
+from cryptography.x509.verification import PolicyBuilder, Store
 
 from cli.ca import ca
+from core.errors import InvalidInputError
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +60,31 @@ def test_the_revocation_list_is_of_the_authority(tmp_path: Path) -> None:
 def test_a_file_is_written_for_the_proxy(tmp_path: Path) -> None:
     run("show", "--output", str(tmp_path / "ca.pem"))
     assert "BEGIN CERTIFICATE" in (tmp_path / "ca.pem").read_text()
+
+
+def test_the_portal_gets_a_certificate_of_its_own_for_its_names(tmp_path: Path) -> None:
+    said = run("server-certificate", "portal.lan", "10.0.0.5", "--days", "30").output
+    leaf, root = x509.load_pem_x509_certificates((tmp_path / "server.pem").read_bytes())
+    [authority] = x509.load_pem_x509_certificates(run("show").output.encode())
+    assert root == authority
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["portal.lan", "localhost"]
+    assert ip_address("10.0.0.5") in names.get_values_for_type(x509.IPAddress)
+    verifier = (
+        PolicyBuilder().store(Store([root])).build_server_verifier(x509.DNSName("portal.lan"))
+    )
+    assert verifier.verify(leaf, []) == [leaf, root]
+    assert (tmp_path / "server.key").stat().st_mode & 0o777 == 0o600
+    assert f"VEDETTE_TLS_CERTIFICATE_FILE={tmp_path / 'server.pem'}" in said
+
+
+def test_the_portals_certificate_can_be_made_anew(tmp_path: Path) -> None:
+    run("server-certificate", "portal.lan")
+    first = (tmp_path / "server.pem").read_text()
+    run("server-certificate", "portal.lan")
+    assert (tmp_path / "server.pem").read_text() != first
+
+
+def test_a_name_that_no_host_has_is_refused() -> None:
+    result = CliRunner().invoke(ca, ["server-certificate", "a" * 64 + ".lan"])
+    assert isinstance(result.exception, InvalidInputError)

@@ -1,17 +1,20 @@
 """The scheduler's loops for the platform: tenants removed, use measured, what expired pruned."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
+from alerting.models import Notification
 from cli.composition import Cloud
 from cli.scheduler import Scheduler
 from core.clock import to_ns
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from tenants.accounts import set_tenant_state
+from tenants.customers.quotas import Limits, set_limits
 from tenants.customers.removal import request_removal
 from tenants.customers.removal_work import SETTLE
 from tenants.customers.usage import RECKONED_BYTES_PER_POINT, latest_usage
@@ -78,6 +81,33 @@ def test_use_is_measured(
     scheduler.measure_usage()
     with sessions() as session:
         assert latest_usage(session)[cast.acme.id].storage_bytes == RECKONED_BYTES_PER_POINT
+
+
+@pytest.mark.parametrize(("smtp_url", "mails"), [("smtp://mail.example", 1), ("", 0)])
+def test_admins_are_mailed_once_about_storage_that_is_nearly_full(
+    *,
+    smtp_url: str,
+    mails: int,
+    engine: Engine,
+    settings: ServerSettings,
+    sessions: SessionFactory,
+    store: Store,
+    cast: Cast,
+    clock: FrozenClock,
+) -> None:
+    with sessions.begin() as session:
+        limits = Limits(max_storage_bytes=RECKONED_BYTES_PER_POINT)
+        set_limits(session, scope_of(cast.olivia), cast.acme.id, limits)
+    points = [Point("cpu", {}, {"usage_percent": 1.0}, to_ns(clock.now))]
+    assert write(store, points, identity={"tenant": cast.acme.id, "appliance": "a"}) == []
+    settings = replace(settings, smtp_url=smtp_url)
+    cloud = Cloud(settings=settings, engine=engine, sessions=sessions, store=store)
+    scheduler = Scheduler(cloud, clock=clock)
+    for _ in range(2):
+        scheduler.measure_usage()
+    with sessions() as session:
+        addresses = [one.address for one in session.scalars(select(Notification))]
+    assert addresses == [cast.alice.email] * mails
 
 
 def test_what_has_expired_is_pruned(

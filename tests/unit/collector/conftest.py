@@ -1,31 +1,15 @@
 """A recording portal, a buffer and a clock that only the test moves."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from collector.buffering.buffer import DiskBuffer
+from collector.sending.sender import Sender
 from tests.fixtures.recording_portal import RecordingPortal
-
-
-class HandClock:
-    """A time that moves only when told."""
-
-    def __init__(self) -> None:
-        self.now = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def seconds(self) -> float:
-        """Read as a clock of durations."""
-        return self.now.timestamp()
-
-    def advance(self, seconds: float) -> datetime:
-        self.now += timedelta(seconds=seconds)
-        return self.now
+from tests.unit.collector.hand_clock import HandClock
+from tests.unit.collector.senders import make_sender
 
 
 @pytest.fixture
@@ -37,6 +21,21 @@ def hand_clock() -> HandClock:
 def portal() -> Iterator[RecordingPortal]:
     with RecordingPortal() as portal:
         yield portal
+
+
+@pytest.fixture
+def aside(tmp_path: Path) -> Path:
+    """Where refused lines are kept."""
+    return tmp_path / "undeliverable.log"
+
+
+@pytest.fixture
+def sender(
+    buffer: DiskBuffer, portal: RecordingPortal, hand_clock: HandClock, aside: Path
+) -> Iterator[Sender]:
+    sender = make_sender(buffer, [portal.url], hand_clock, aside=aside)
+    yield sender
+    sender.close()
 
 
 @pytest.fixture

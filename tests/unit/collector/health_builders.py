@@ -2,9 +2,12 @@
 
 # ruff: noqa: ANN401 - builders pass any field on
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from collector.health.judge import judge
 from collector.health.monitor import HealthMonitor
@@ -92,3 +95,27 @@ def monitor(folder: Path, *, boot: str = BOOT, **changes: Any) -> HealthMonitor:
     boot_id.parent.mkdir(parents=True, exist_ok=True)
     boot_id.write_text(f"{boot}\n", encoding="ascii")
     return HealthMonitor(folder / "data", proc=proc, **({"gpu_interval_seconds": 10.0} | changes))
+
+
+@pytest.fixture
+def eight(tmp_path: Path) -> HealthMonitor:
+    """A server of eight GPUs that was just read for the first time."""
+    found = monitor(tmp_path)
+    found.set_inventory(inventory())
+    found.observe([gpu_point(index=index) for index in range(8)], NOON)
+    return found
+
+
+def feed(found: HealthMonitor, points: Iterable[Point], *, until: float) -> None:
+    """Give the monitor points, at so many seconds after noon."""
+    found.observe(points, after(until))
+
+
+def first(found: HealthMonitor, seconds: float = 0.0) -> GPUHealth:
+    """Return the judgement of the first GPU."""
+    return found.report(after(seconds)).gpus[0]
+
+
+def reasons(found: HealthMonitor, seconds: float = 0.0) -> list[str]:
+    """Return why the first GPU is not healthy."""
+    return [finding.reason for finding in first(found, seconds).findings]

@@ -5,7 +5,7 @@ import pytest
 from collector.sending.addresses import PortalAddresses
 from collector.sending.probes import PROBE_EVERY_SECONDS, AccessPointProber
 from tests.fixtures.recording_portal import RecordingPortal
-from tests.unit.collector.conftest import HandClock
+from tests.unit.collector.hand_clock import HandClock
 
 NEAR, FAR = "http://near", "http://far"
 

@@ -16,7 +16,7 @@ from jobqueue.executors.wire import DesiredState
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import SimulationConfig
 from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal, Refusal
-from tests.unit.collector.conftest import HandClock
+from tests.unit.collector.hand_clock import HandClock
 
 CONFIG = SimulationConfig(seed="acme/dgx-1")
 SPEC = AttemptSpec(

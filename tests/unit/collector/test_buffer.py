@@ -1,56 +1,18 @@
-"""The buffer on disk: order, restarts, bounds, and a disk that takes no writes."""
+"""The buffer on disk: order, restarts and bounds."""
 
-import errno
-import logging
 import os
 import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from random import Random
-from typing import NoReturn
 
 import msgspec
 import pytest
 
-from collector.buffering.buffer import MEMORY_BOUND_BYTES, DiskBuffer
-from collector.buffering.frames import Frame
-from core.clock import to_ns
-from tests.unit.collector.conftest import HandClock
-
-START_NS = to_ns(HandClock().now)
-
-
-def frame(text: str, *, points: int = 1, time_ns: int = START_NS) -> Frame:
-    return Frame(text.encode(), points, time_ns)
-
-
-def reopened(tmp_path: Path, clock: HandClock, *, max_bytes: int = 1_000_000) -> DiskBuffer:
-    return DiskBuffer(tmp_path / "buffer", max_bytes=max_bytes, max_age_seconds=3600, clock=clock)
-
-
-def refusing(code: int) -> Callable[..., NoReturn]:
-    """Return a call that fails as a broken disk's does."""
-
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise OSError(code, os.strerror(code))
-
-    return refuse
-
-
-def noise(number: int) -> str:
-    """Return a kilobyte that compression does not shorten much."""
-    return f"m v={number} " + Random(number).randbytes(700).hex()  # noqa: S311 - repeatable
-
-
-def drain(buffer: DiskBuffer) -> list[str]:
-    texts = []
-    while (batch := buffer.read()) is not None:
-        texts += [one.payload.decode() for one in batch.frames]
-        buffer.acknowledge(batch)
-    return texts
+from collector.buffering.buffer import DiskBuffer
+from tests.unit.collector.frames import START_NS, drain, frame, noise, reopened
+from tests.unit.collector.hand_clock import HandClock
 
 
 def test_frames_come_back_in_order(buffer: DiskBuffer) -> None:
@@ -271,108 +233,3 @@ def test_segments_that_were_sent_are_deleted(tmp_path: Path, hand_clock: HandClo
         buffer.append(frame(noise(number)))
     drain(buffer)
     assert len(list((tmp_path / "buffer").glob("*.seg"))) <= 1
-
-
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
-@pytest.mark.parametrize("call", ["open", "write", "fsync"])
-def test_a_disk_that_takes_no_writes_is_replaced_by_memory_and_recovers(
-    tmp_path: Path,
-    hand_clock: HandClock,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    *,
-    call: str,
-    code: int,
-) -> None:
-    buffer = reopened(tmp_path, hand_clock)
-    if call != "open":
-        buffer.append(frame("m v=0"))
-    with monkeypatch.context() as broken, caplog.at_level(logging.WARNING):
-        broken.setattr(f"collector.buffering.segments.os.{call}", refusing(code))
-        buffer.append(frame("m v=1"))
-        buffer.append(frame("m v=2"))
-        assert len([one for one in caplog.records if "takes no writes" in one.message]) == 1
-    buffer.append(frame("m v=3"))
-    expected = [f"m v={number}" for number in range(1 if call == "open" else 0, 4)]
-    assert drain(reopened(tmp_path, hand_clock)) == expected
-    assert drain(buffer) == expected
-
-
-def test_a_segment_that_can_not_be_cut_back_is_written_to_no_more(
-    tmp_path: Path, hand_clock: HandClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    buffer = reopened(tmp_path, hand_clock)
-    buffer.append(frame("m v=0"))
-    with monkeypatch.context() as broken:
-        broken.setattr("collector.buffering.segments.os.fsync", refusing(errno.EIO))
-        broken.setattr("collector.buffering.segments.os.ftruncate", refusing(errno.EROFS))
-        buffer.append(frame("m v=1"))
-    buffer.append(frame("m v=2"))
-    assert drain(buffer) == ["m v=0", "m v=1", "m v=2"]
-    assert buffer.damaged_bytes == 0
-
-
-def test_a_folder_that_can_not_be_made_is_replaced_by_memory(
-    tmp_path: Path, hand_clock: HandClock
-) -> None:
-    (tmp_path / "buffer").write_text("in the way")
-    buffer = reopened(tmp_path, hand_clock)
-    buffer.append(frame("m v=0"))
-    (tmp_path / "buffer").unlink()
-    buffer.append(frame("m v=1"))
-    assert drain(reopened(tmp_path, hand_clock)) == ["m v=0", "m v=1"]
-
-
-def test_frames_in_memory_are_sent_while_the_disk_is_full(
-    buffer: DiskBuffer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("collector.buffering.segments.os.write", refusing(errno.ENOSPC))
-    buffer.append(frame("m v=1"))
-    assert drain(buffer) == ["m v=1"]
-    assert (buffer.points, buffer.size_bytes) == (0, 0)
-
-
-def test_memory_is_bounded_and_what_has_no_room_there_is_counted(
-    buffer: DiskBuffer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("collector.buffering.segments.os.write", refusing(errno.ENOSPC))
-    large = Random(1).randbytes(400_000).hex()  # noqa: S311 - repeatable
-    for number in range(20):
-        buffer.append(frame(f"m v={number} {large}"))
-    assert buffer.size_bytes <= MEMORY_BOUND_BYTES
-    assert buffer.points + buffer.dropped_by_size_points == 20
-    assert drain(buffer)[-1].startswith("m v=19 ")
-
-
-def test_a_cursor_that_can_not_be_written_is_written_later(
-    tmp_path: Path, hand_clock: HandClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    buffer = reopened(tmp_path, hand_clock)
-    buffer.append(frame("m v=0"))
-    with monkeypatch.context() as full_disk:
-        full_disk.setattr("collector.files.os.fsync", refusing(errno.ENOSPC))
-        assert drain(buffer) == ["m v=0"]
-    assert not list((tmp_path / "buffer").glob("*.partial"))
-    buffer.append(frame("m v=1"))
-    assert drain(reopened(tmp_path, hand_clock)) == ["m v=1"]
-
-
-def test_a_write_that_fits_only_in_part_leaves_no_part_behind(
-    tmp_path: Path, hand_clock: HandClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real_write, calls = os.write, []
-
-    def write_some(descriptor: int, content: bytes) -> int:
-        calls.append(len(content))
-        if len(calls) > 1:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real_write(descriptor, bytes(content)[:5])
-
-    buffer = reopened(tmp_path, hand_clock)
-    with monkeypatch.context() as full_disk:
-        full_disk.setattr("collector.buffering.segments.os.write", write_some)
-        buffer.append(frame("m v=1"))
-    [segment] = (tmp_path / "buffer").glob("*.seg")
-    assert segment.stat().st_size == 0
-    buffer.append(frame("m v=2"))
-    assert drain(reopened(tmp_path, hand_clock)) == ["m v=1", "m v=2"]

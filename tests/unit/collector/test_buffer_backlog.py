@@ -8,7 +8,7 @@ import pytest
 from collector.buffering.buffer import Batch, DiskBuffer
 from collector.buffering.frames import Frame
 from core.clock import to_ns
-from tests.unit.collector.conftest import HandClock
+from tests.unit.collector.hand_clock import HandClock
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collector.buffering.buffer import DiskBuffer
 from collector.buffering.frames import Frame, encode_frame
 from collector.buffering.live import CACHE_BYTES
 from core.clock import to_ns
-from tests.unit.collector.conftest import HandClock
+from tests.unit.collector.hand_clock import HandClock
 
 LINES = b"\n".join(b"cpu_core,core=%d usage_percent=1.5" % core for core in range(9))
 NOON_NS = to_ns(HandClock().now)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from collector.buffering.buffer import Batch, DiskBuffer
 from collector.buffering.frames import Frame
 from core.clock import to_ns
-from tests.unit.collector.conftest import HandClock
+from tests.unit.collector.hand_clock import HandClock
 
 OPERATIONS = st.lists(
     st.one_of(

@@ -61,6 +61,15 @@ def test_a_portal_that_is_not_there_says_to_check_the_address(tmp_path: Path) ->
         enroll_here("http://127.0.0.1:9", tmp_path)
 
 
+def test_a_folder_that_cannot_be_written_costs_no_token(
+    portal: RecordingPortal, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EnrolmentError, match=r"file/agent can't be written.*--data-dir"):
+        enroll_here(portal.url, tmp_path / "file" / "agent")
+    assert portal.recording.enrolments == []
+
+
 def test_an_appliance_that_was_never_enrolled_has_no_identity(tmp_path: Path) -> None:
     assert load_identity(tmp_path) is None
 

@@ -10,7 +10,7 @@ from collector.sending.addresses import PortalAddresses
 from collector.sending.link import PortalLink
 from jobqueue.executors.wire import Inventory
 from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal
-from tests.unit.collector.conftest import HandClock
+from tests.unit.collector.hand_clock import HandClock
 
 DGX = Inventory(hostname="dgx-1", cpu_count=224)
 

@@ -22,7 +22,7 @@ from plugins.base import (
 )
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import SimulationConfig
-from tests.unit.collector.conftest import HandClock
+from tests.unit.collector.hand_clock import HandClock
 from timeseries.points import Point
 
 
@@ -41,6 +41,7 @@ class ScriptedPlugin:
 
     def __init__(self) -> None:
         self.fault: Exception | None = None
+        self.measurement = "scripted"
         self.tags: dict[str, str] = {}
         self.read_at: list[datetime] = []
         self.is_closed = False
@@ -49,7 +50,7 @@ class ScriptedPlugin:
         self.read_at.append(now)
         if self.fault:
             raise self.fault
-        return [Point("scripted", self.tags, {"value": 1.0, "other": 2}, to_ns(now))]
+        return [Point(self.measurement, self.tags, {"value": 1.0, "other": 2}, to_ns(now))]
 
     def close(self) -> None:
         self.is_closed = True
@@ -247,6 +248,17 @@ def test_a_gpu_that_is_held_is_tagged_with_its_job(
     scripted.tags = {"uuid": "GPU-2"}
     stage.reads(host, scripted, seconds=10)
     assert [point.tags.get("job") for point in stage.points[-2:]] == ["job-1", None]
+
+
+def test_a_lost_gpu_is_named_and_tagged_with_the_job_that_held_it(
+    stage: Stage, scripted: ScriptedPlugin
+) -> None:
+    known = {"3": {"uuid": "GPU-3", "model": "NVIDIA H100 80GB HBM3"}}
+    context = PluginContext(job_of_gpu=lambda: {"GPU-3": "job-1"}, known_gpus=lambda: known)
+    host = stage.host([plan_for(scripted)], context=context)
+    scripted.measurement, scripted.tags = "gpu", {"gpu": "3"}
+    stage.reads(host, scripted, seconds=10)
+    assert stage.points[-1].tags == {"gpu": "3", **known["3"], "job": "job-1"}
 
 
 def test_a_job_that_a_plugin_found_itself_stays(

@@ -9,12 +9,12 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from collector.certificates.own_certificate import CERTIFICATE_NAME, NEXT_KEY_NAME, OwnCertificate
+from collector.certificates.signing_request import request_for_new_key
 from collector.errors import CertificateError, PortalRefusedError, PortalUnreachableError
-from collector.own_certificate import CERTIFICATE_NAME, NEXT_KEY_NAME, OwnCertificate
 from collector.renewal import LOOK_SECONDS, NOT_OFFERED_WAIT_SECONDS, Renewal
 from collector.sending.addresses import PortalAddresses
 from collector.sending.link import PortalLink
-from collector.signing_request import request_for_new_key
 from jobqueue.executors.wire import IssuedCertificate, RenewalRequest
 from tests.cast import FrozenClock
 
@@ -163,7 +163,7 @@ def test_the_refusal_of_the_certificate_is_told_where_both_are_refused(
     make_renewal: MakeRenewal, shown: SigningPortal
 ) -> None:
     shown.answer = PortalRefusedError("is fenced", http_status=401)
-    with pytest.raises(PortalRefusedError, match="is fenced"):
+    with pytest.raises(PortalRefusedError, match="is fenced With the secret in its place: revoked"):
         make_renewal().step()
 
 
@@ -216,3 +216,12 @@ def test_a_damaged_note_has_the_certificate_renewed(
     own.take(issued("first"), now=clock())
     (tmp_path / "certificate.json").write_text("{")
     assert OwnCertificate(tmp_path).seconds_until_renewal(clock()) == 0
+
+
+def test_a_handshake_that_fails_is_tried_again_and_told_with_what_the_secret_got(
+    make_renewal: MakeRenewal, shown: SigningPortal
+) -> None:
+    shown.answer = PortalUnreachableError("certificate expired.")
+    told = "certificate expired. With the secret in its place: revoked"
+    with pytest.raises(PortalUnreachableError, match=told):
+        make_renewal().step()

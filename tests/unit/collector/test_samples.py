@@ -2,13 +2,14 @@
 
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
 from collector.buffering.buffer import DiskBuffer
 from collector.samples import SampleFlow
 from collector.usage import OwnUsage, process_cpu_seconds, resident_bytes
-from tests.unit.collector.conftest import HandClock
+from tests.unit.collector.hand_clock import HandClock
 from timeseries.points import Point
 
 POINT = Point("cpu", {}, {"usage_percent": 1.0}, 1_772_366_400_000_000_000)
@@ -63,6 +64,23 @@ def test_a_point_that_can_not_be_written_does_not_take_the_others_with_it(
     flow.add([POINT, bad, POINT])
     flow.flush()
     assert buffer.points == 2
+
+
+@pytest.mark.parametrize(
+    "fields", [{"v": None}, {"v": [1]}, {"v": {}}, {}, {"v": 2**70}, {"v": "\ud800"}]
+)
+def test_a_plugin_that_gives_nonsense_costs_no_other_plugin_a_sample(
+    flow: SampleFlow,
+    buffer: DiskBuffer,
+    fields: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    flow.add([POINT, Point("foreign", {}, fields, POINT.time_ns), POINT])
+    flow.add([Point("foreign", {"n": 5}, {"v": 1}, POINT.time_ns)])  # type: ignore[dict-item] # as read
+    flow.flush()
+    assert buffer.points == 2
+    assert "left out 2 samples, the first: " in caplog.text
+    assert "foreign" in caplog.text
 
 
 def test_the_agents_own_use_counts_its_children(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from collector.sending.connections import proxy_for, proxy_headers
-from collector.sending.targets import line_stamper
+from collector.sending.influxdb_target import line_stamper
 from collector.sending.undeliverable import UndeliverableLines
 from core.clock import utc_now
 from timeseries.lineprotocol import encode, parse

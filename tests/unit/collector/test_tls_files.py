@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from collector.sending.tls import TLSContexts, TLSFiles, tls_faults
+from collector.configuring.tls_files import TLSFiles, tls_faults
+from collector.sending.tls import TLSContexts
 from tests.fixtures.certificates import Authority, Pair
 
 

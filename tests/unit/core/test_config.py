@@ -69,3 +69,10 @@ def test_the_key_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> Non
     assert secret_key(settings) == key
     assert (tmp_path / "var" / "secret_key").stat().st_mode & 0o777 == 0o600
     assert secret_key(ServerSettings(secret_key="mine")) == "mine"
+
+
+def test_certificates_are_a_must_only_where_one_can_be_shown() -> None:
+    must = {"VEDETTE_REQUIRE_CLIENT_CERTIFICATE": "true"}
+    with pytest.raises(ConfigurationError, match="no agent could show one"):
+        load_server_settings(must)
+    assert load_server_settings({**must, "VEDETTE_PROXY_SECRET": "x"}).require_client_certificate

@@ -2,16 +2,10 @@ import plotly.graph_objects as go
 import pytest
 
 from core.clock import NS_PER_SECOND
+from dash_app.axes import Figure, axis_scale
 from dash_app.charts import Chart, HeatMap, HeatRow, Line, Mark
-from dash_app.figures import (
-    NO_SAMPLES,
-    Figure,
-    axis_scale,
-    heat_figure,
-    message_figure,
-    time_figure,
-    with_gaps,
-)
+from dash_app.figures import NO_SAMPLES, heat_figure, message_figure, time_figure
+from dash_app.gaps import with_gaps
 from dash_app.timerange import Span
 
 STEP_NS = 10 * NS_PER_SECOND

@@ -15,7 +15,7 @@ from dash_app.queries.appliance import appliance_detail
 from dash_app.queries.fleet import fleet
 from dash_app.queries.gpu import gpu_detail
 from dash_app.queries.telemetry import Telemetry
-from dash_app.tiers.fleet import Choice, chosen
+from dash_app.tiers.fleet_choice import Choice, chosen
 from dash_app.timerange import Span
 from jobqueue.executors.health import HealthFinding, HealthReason, HealthState
 from tenants.models import Appliance

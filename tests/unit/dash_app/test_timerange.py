@@ -37,3 +37,45 @@ def test_a_life_of_seconds_is_shown_as_a_minute() -> None:
 
 def test_a_month_has_a_step_of_hours() -> None:
     assert step_seconds(30 * 24 * 3600) == 4 * 3600
+
+
+def test_a_window_in_the_address_stands_still() -> None:
+    controls = Controls.parse("?range=1h&refresh=5s&from=1795291200000&to=1795292400000")
+    early, late = controls.span(NOON), controls.span(NOON + timedelta(days=1))
+    assert early == late
+    assert early.end_ns - early.start_ns == 1200 * NS_PER_SECOND
+
+
+def test_a_window_is_carried_to_another_tier_and_left_again() -> None:
+    controls = Controls(range_key="6h", window=(1795291200000, 1795292400000))
+    assert Controls.parse(controls.search) == controls
+    assert controls.moving() == Controls(range_key="6h")
+
+
+def test_a_window_is_told_in_utc() -> None:
+    within_a_day = Controls(window=(1795291200000, 1795292400000))
+    over_midnight = Controls(window=(1795291200000, 1795377600000))
+    assert within_a_day.window_words == "Nov 21 20:00 to 20:20 UTC"
+    assert over_midnight.window_words == "Nov 21 20:00 to Nov 22 20:00 UTC"
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        "?from=1",
+        "?from=5&to=5",
+        "?from=9&to=5",
+        "?from=-5&to=5",
+        "?from=a&to=b",
+        "?from=1&to=9" + "9" * 30,
+    ],
+)
+def test_a_window_that_makes_no_sense_is_none(search: str) -> None:
+    assert Controls.parse(search).window is None
+
+
+@pytest.mark.parametrize(("width_ms", "kept_ms"), [(1, 60_000), (10**12, 2 * 366 * 86_400_000)])
+def test_a_window_is_neither_without_samples_nor_without_end(width_ms: int, kept_ms: int) -> None:
+    end_ms = 1795292400000
+    window = Controls.parse(f"?from={end_ms - width_ms}&to={end_ms}").window
+    assert window == (end_ms - kept_ms, end_ms)

@@ -10,8 +10,9 @@ import pytest
 
 from plugins.base import PluginContext, PluginUnavailableError
 from plugins.gpu_processes import GPUProcessesPlugin
+from plugins.nvml.config import NVMLConfig
 from plugins.nvml.links import Growth
-from plugins.nvml.reader import NVMLConfig, NVMLPlugin
+from plugins.nvml.reader import NVMLPlugin
 from tests.unit.plugins.conftest import FIRST_AT
 
 HAS_DRIVER = Path("/proc/driver/nvidia").exists() or ctypes.util.find_library("nvidia-ml")

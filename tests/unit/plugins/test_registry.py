@@ -58,6 +58,33 @@ def test_the_readme_names_every_metric_and_setting(name: str) -> None:
     assert f"[plugins.{name}]" in readme
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_readme_gives_every_metric_the_kind_and_unit_that_it_has(name: str) -> None:
+    readme = (ROOT / "plugins" / name / "README.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]+) \|", readme, flags=re.MULTILINE))
+    if not told:
+        pytest.skip(f"the README of {name} points to the plugins that it imitates")
+    declared = {(one.name, str(one.kind), one.unit) for one in load_plugin_class(name).metrics}
+    assert declared - told == set()
+
+
+def test_a_suffix_stands_for_one_unit_whoever_reads_it() -> None:
+    units: dict[str, set[str]] = {}
+    for name in BUILT_IN:
+        for metric in load_plugin_class(name).metrics:
+            if suffix := unit_of(metric.name).suffix:
+                units.setdefault(suffix, set()).add(metric.unit)
+    assert {suffix: found for suffix, found in units.items() if len(found) > 1} == {}
+
+
+def test_gpus_of_all_makers_are_measured_alike() -> None:
+    told: dict[str, set[tuple[str, str]]] = {}
+    for name in ("nvml", "amdgpu", "simulated_gpu"):
+        for metric in load_plugin_class(name).metrics:
+            told.setdefault(metric.name, set()).add((str(metric.kind), metric.unit))
+    assert {name: found for name, found in told.items() if len(found) > 1} == {}
+
+
 def test_an_unknown_plugin_is_a_key_error() -> None:
     assert "cpu" in plugin_names()
     with pytest.raises(KeyError):

@@ -23,6 +23,7 @@ BODIES: dict[str, dict[str, object]] = {
     "Users.add": {"email": "new@acme.example", "name": "New", "password": "a long password"},
     "Certificates.revoke": {},
     "Appliances.enrol_again": {},
+    "Appliances in bulk.change": {"appliance_ids": ["x"], "action": "drain"},
     "Appliances.change": {"name": "mine-now"},
     "Tenants.set_quotas": {},
     "Rules.replace": RULE,
@@ -32,7 +33,7 @@ BODIES: dict[str, dict[str, object]] = {
     "Jobs.submit": {"name": "x", "image": "x/y:1", "command": ["true"], "gpus": 1},
     "Receivers.create": {"name": "x", "kind": "email", "target": "new@acme.example"},
     "Tenants.add": {"name": "New"},
-    "Platform.remove": {"tenant_id": "x", "name": "Acme"},
+    "Removals.add": {"tenant_id": "x", "name": "Acme"},
 }
 # The same for forms.
 FORMS: dict[str, dict[str, object]] = {

@@ -147,6 +147,15 @@ def test_the_key_of_a_webhook_is_shown_once(bob: Browser) -> None:
 
 
 @pytest.mark.usefixtures("cast")
+def test_a_webhook_into_the_portals_own_network_is_refused_by_page_and_api(bob: Browser) -> None:
+    asked: dict[str, object] = {"name": "x", "kind": "webhook", "target": "http://127.0.0.1:6379/"}
+    page = bob.post("/receivers", asked)
+    assert page.status_code == 422
+    assert "leads into a private network" in page.text
+    answer = bob.call("POST", "/api/v1/receivers", json=asked)
+    assert answer.status_code == 422
+
+
 def test_a_receiver_that_is_no_address_is_refused(bob: Browser) -> None:
     form: dict[str, object] = {"name": "Pager", "kind": "email", "target": "nobody"}
     answer = bob.post("/receivers", form)

@@ -107,6 +107,5 @@ def test_the_documentation_lists_the_scopes() -> None:
 SHORT = {
     "/api/v1/jobs/{job_id}/events",
     "/api/v1/metrics",
-    "/api/v1/platform/growth",
     "/api/v1/rules/preview",
 }

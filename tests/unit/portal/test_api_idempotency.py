@@ -1,11 +1,15 @@
 """Idempotency keys: a creation that is sent twice happens once."""
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 from sqlalchemy import select
 from werkzeug.test import TestResponse
 
 from core.db import SessionFactory
 from tenants.models import IdempotencyKey
+from tenants.people.tokens import TokenLimits
 from tests.cast import FrozenClock
 from tests.unit.portal.conftest import Browser
 
@@ -62,15 +66,62 @@ def test_a_key_is_forgotten_after_a_day(bob: Browser, clock: FrozenClock) -> Non
     assert create(bob, "one").json != first
 
 
+def crash(sessions: SessionFactory, *, is_created: bool) -> None:
+    """Leave the key as a portal does that dies before it keeps the answer."""
+    with sessions.begin() as session:
+        row = session.scalars(select(IdempotencyKey)).one()
+        row.status, row.answer = (201 if is_created else None), None
+
+
+@pytest.mark.parametrize("is_created", [False, True])
 def test_a_request_whose_first_has_not_ended_is_told_to_wait(
-    bob: Browser, sessions: SessionFactory
+    bob: Browser, sessions: SessionFactory, *, is_created: bool
 ) -> None:
     create(bob, "one")
-    with sessions.begin() as session:
-        session.scalars(select(IdempotencyKey)).one().status = None
+    crash(sessions, is_created=is_created)
     answer = create(bob, "one")
     assert answer.status_code == 409
     assert answer.json["code"] == "idempotency_key_in_flight"  # type: ignore[index] # JSON
+
+
+def test_a_claim_of_which_nothing_came_is_taken_over_after_a_minute(
+    bob: Browser, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    first = create(bob, "one").json
+    crash(sessions, is_created=False)
+    clock.advance(60)
+    second = create(bob, "one")
+    assert second.status_code == 201
+    assert second.json != first
+    assert create(bob, "one").json == second.json
+
+
+def test_what_was_created_before_a_crash_is_never_created_again(
+    bob: Browser, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    create(bob, "one")
+    crash(sessions, is_created=True)
+    clock.advance(60)
+    answer = create(bob, "one")
+    assert answer.status_code == 409
+    assert answer.json["code"] == "idempotency_answer_lost"  # type: ignore[index] # JSON
+    assert bob.get(PATH).json["total"] == 1  # type: ignore[index] # JSON
+
+
+def test_a_slow_request_creates_nothing_once_its_key_was_taken_over(
+    *, bob: Browser, sessions: SessionFactory, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*args: Any) -> TokenLimits:  # noqa: ANN401 - what limits are made of
+        with sessions.begin() as session:
+            row = session.scalars(select(IdempotencyKey)).one()
+            row.created_at = clock.now + timedelta(minutes=1)
+        return TokenLimits(*args)
+
+    monkeypatch.setattr("portal.api.tokens.TokenLimits", slow)
+    answer = create(bob, "one")
+    assert answer.status_code == 409
+    assert answer.json["code"] == "idempotency_key_in_flight"  # type: ignore[index] # JSON
+    assert bob.get(PATH).json["total"] == 0  # type: ignore[index] # JSON
 
 
 def test_the_secret_in_a_kept_answer_is_encrypted(bob: Browser, sessions: SessionFactory) -> None:

@@ -1,9 +1,11 @@
 """Lists come in the order that is asked for, and pages never overlap."""
 
 import itertools
+import re
 from datetime import timedelta
 
 import pytest
+from flask import Flask
 
 from core.db import SessionFactory
 from jobqueue.service import JobRequest, submit_job
@@ -54,7 +56,7 @@ def test_pages_of_equals_do_not_overlap(bob: Browser) -> None:
     "path",
     [
         "alerts?sort=-severity,fired_at",
-        "appliances?sort=-last_seen_at",
+        "appliances?sort=-last_seen_at,site",
         "certificates?sort=-not_after",
         "enrolment-tokens?sort=site",
         "invitations?sort=email",
@@ -69,3 +71,48 @@ def test_pages_of_equals_do_not_overlap(bob: Browser) -> None:
 )
 def test_every_list_can_be_sorted(alice: Browser, path: str) -> None:
     assert alice.get(f"/api/v1/{path}").status_code == 200
+
+
+# Lists that have one order: they come whole, or are read along a chain.
+UNSORTED = {
+    "/api/v1/alerts/{alert_id}/transitions": "a history, the newest first",
+    "/api/v1/jobs/{job_id}/events": "a history, short and whole",
+    "/api/v1/metrics": "names, in their order",
+    "/api/v1/rules/preview": "what a rule finds, whole",
+}
+
+
+def test_every_list_of_the_description_says_how_it_sorts(app: Flask) -> None:
+    described = app.test_client().get("/api/v1/openapi.json").json
+    assert described is not None
+    unsorted = set()
+    for path, item in described["paths"].items():
+        for method, operation in item.items():
+            if method not in {"get", "post"}:
+                continue
+            answer = operation["responses"].get("200", {}).get("content", {})
+            schema = answer.get("application/json", {}).get("schema", {}).get("$ref", "")
+            names = {one.get("name") for one in operation.get("parameters", [])}
+            if schema.endswith("Page") and "AuditPage" not in schema and "sort" not in names:
+                unsorted.add(path)
+    assert unsorted == UNSORTED.keys()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "platform/growth?sort=-storage_bytes",
+        "platform/jobs/stuck?sort=-stop_requested_at,name",
+        "platform/messages?sort=tries",
+        "platform/removals?sort=tenant_name",
+    ],
+)
+def test_every_list_of_the_platform_can_be_sorted(olivia: Browser, path: str) -> None:
+    assert olivia.get(f"/api/v1/{path}").status_code == 200
+
+
+def test_the_api_sorts_appliances_by_whatever_the_page_does(alice: Browser) -> None:
+    names = set(re.findall(r'href="[^"]*[?&]sort=-?([a-z_]+)', alice.get("/appliances").text))
+    assert names == set() or len(names) > 5
+    for name in names:
+        assert alice.get(f"/api/v1/appliances?sort=-{name}").status_code == 200

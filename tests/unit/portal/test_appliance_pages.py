@@ -137,6 +137,7 @@ def test_a_label_is_put_on_and_taken_off(
         ({"action": "label", "label": "a b=c"}, "can&#39;t be labelled"),
         ({"action": "drain", "appliance_id": []}, "Tick at least one appliance."),
         ({"action": "drain", "appliance_id": ["x"]}, "There is no appliance"),
+        ({"action": "move", "site": " "}, "Name the site to move to"),
         ({"action": "explode"}, "Not a valid choice"),
     ],
 )

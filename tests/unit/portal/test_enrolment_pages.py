@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from core.db import SessionFactory
-from tenants.entry.certificates import admit_certificate
+from tenants.entry.admission import admit_certificate
 from tenants.entry.fencing import fence_appliance
 from tenants.models import Appliance, ApplianceCertificate, EnrolmentToken
 from tests.cast import Cast, FrozenClock

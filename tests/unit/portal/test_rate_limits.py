@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from flask import Flask
 
+from core.buckets import BURST_SECONDS, MAX_BUCKETS, Buckets
 from core.db import SessionFactory
 from core.settings import ServerSettings
-from portal.answering.ratelimits import BURST_SECONDS, MAX_BUCKETS, RateLimit
 from portal.app import create_portal
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser, MakeToken
@@ -50,13 +50,13 @@ def by_address(settings: ServerSettings, sessions: SessionFactory, store: Store)
 
 
 def test_a_bucket_gives_its_burst_and_then_says_how_long_to_wait() -> None:
-    limit = RateLimit(PER_SECOND, monotonic=Seconds())
+    limit = Buckets(PER_SECOND, monotonic=Seconds())
     assert [limit.take("alice") for _ in range(BURST + 1)] == [0.0] * BURST + [2.0]
 
 
 def test_a_bucket_fills_at_its_rate_and_not_beyond_its_size() -> None:
     clock = Seconds()
-    limit = RateLimit(PER_SECOND, monotonic=clock)
+    limit = Buckets(PER_SECOND, monotonic=clock)
     for _ in range(BURST):
         limit.take("alice")
     clock.now = 2.0
@@ -66,18 +66,26 @@ def test_a_bucket_fills_at_its_rate_and_not_beyond_its_size() -> None:
 
 
 def test_waiting_in_vain_does_not_make_the_wait_longer() -> None:
-    limit = RateLimit(PER_SECOND, monotonic=Seconds())
+    limit = Buckets(PER_SECOND, monotonic=Seconds())
     waits = {limit.take("alice") for _ in range(100)}
     assert waits == {0.0, 2.0}
 
 
+def test_to_ask_how_long_to_wait_takes_nothing() -> None:
+    limit = Buckets(PER_SECOND, monotonic=Seconds())
+    assert [limit.wait("alice") for _ in range(BURST + 1)] == [0.0] * (BURST + 1)
+    for _ in range(BURST):
+        limit.take("alice")
+    assert [limit.wait("alice"), limit.wait("bob")] == [2.0, 0.0]
+
+
 def test_no_limit_is_no_limit() -> None:
-    limit = RateLimit(0.0, monotonic=Seconds())
+    limit = Buckets(0.0, monotonic=Seconds())
     assert not any(limit.take("alice") for _ in range(1000))
 
 
 def test_so_many_buckets_are_kept_that_memory_is_bounded() -> None:
-    limit = RateLimit(0.1, monotonic=Seconds())
+    limit = Buckets(0.1, monotonic=Seconds())
     assert limit.take("first") == 0.0
     assert limit.take("first") > 0
     for number in range(MAX_BUCKETS):

@@ -24,8 +24,8 @@ ROLE_FIRST = {
     "tenants.switch", "tenants.quotas", "tenants.removal", "support.visit",
     "console.export", "console.discard",
     "housekeeping.retry_message", "housekeeping.discard_message",
-    "Platform.show_removal", "Platform.export", "Platform.discard_file",
-    "Platform.retry_message", "Platform.discard_message",
+    "Removals.show", "Removals.export", "Removals.discard",
+    "Housekeeping.message", "Housekeeping.retry_message", "Housekeeping.discard_message",
 }  # fmt: skip
 # Signed with the second in which it is made: two equal answers need not hold the same one.
 CSRF_TOKEN = re.compile(r'csrf[-_]token" (?:content|value)="[^"]+"')

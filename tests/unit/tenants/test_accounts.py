@@ -16,10 +16,11 @@ from tenants.accounts import (
     tenant_counts,
 )
 from tenants.models import Role, TenantState, User
-from tenants.people.members import Member, add_user, get_user, list_users, set_user_active
-from tenants.people.signin import authenticate, session_visitor, start_session
+from tenants.people.member_changes import add_user, set_user_active
+from tenants.people.members import Member, get_user, list_users
+from tenants.people.signin import session_visitor, start_session
 from tests.cast import NOON, PASSWORD, Cast, make_appliance, scope_of
-from tests.unit.tenants.helpers import DAY
+from tests.unit.tenants.helpers import DAY, authenticate
 
 
 @pytest.mark.parametrize(

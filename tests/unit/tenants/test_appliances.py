@@ -250,6 +250,22 @@ def test_a_list_is_sorted_both_ways(
     assert (up[0], up[-1]) != (down[0], down[-1])
 
 
+def test_a_list_is_sorted_by_several_names(session: Session, cast: Cast, gpu01: Appliance) -> None:
+    for name, site, gpus in (("a", "Lyon", 8), ("b", "Lyon", 4), ("c", "Brest", 4)):
+        one = make_appliance(session, gpu01.tenant, name)
+        one.site, one.gpu_count = site, gpus
+    session.flush()
+    scope = scope_of(cast.bob)
+
+    def named(sort: str) -> list[str]:
+        return [a.name for a in list_appliances(session, scope, sort=sort).items][:3]
+
+    assert named("-gpus,-site,name") == ["a", "b", "c"]
+    assert named("-site,-name") == ["b", "a", "c"]
+    with pytest.raises(InvalidInputError, match="nothing to sort by"):
+        named("-site,colour")
+
+
 def test_a_brief_list_leaves_inventory_and_health_in_the_database(
     session: Session, cast: Cast, gpu01: Appliance
 ) -> None:

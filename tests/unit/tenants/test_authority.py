@@ -7,22 +7,20 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from cryptography.x509.verification import PolicyBuilder, Store
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from tenants.entry.authority import (
     CLOCK_MARGIN,
-    Subject,
     authorities_pem,
-    revocation_lists_pem,
     rotate_authority,
-    sign,
     signing_authority,
     trusted_authorities,
 )
 from tenants.entry.certificates import fingerprint_of
+from tenants.entry.signing import Subject, revocation_lists_pem, sign, sign_server
 from tenants.entry.signing_requests import key_of_request
 from tenants.models import Appliance, ApplianceCertificate, CertificateAuthority
 from tests.cast import BOX, NOON, Cast, make_appliance
@@ -147,3 +145,18 @@ def _row(
     )
     session.add(row)
     return row
+
+
+def test_the_portals_own_certificate_is_none_of_an_agents_and_none_of_theirs_is_the_portals(
+    session: Session,
+) -> None:
+    authority = signing_authority(session, BOX, now=NOON)
+    key = ec.generate_private_key(ec.SECP256R1()).public_key()
+    server = sign_server(authority, BOX, key, ["portal.lan"], lifetime=WEEK, now=NOON)
+    agent = signed(session, signing_request())
+    roots = x509.load_pem_x509_certificates(authority.certificate.encode())
+    policy = PolicyBuilder().store(Store(roots)).time(NOON)
+    with pytest.raises(VerificationError):
+        policy.build_client_verifier().verify(server, [])
+    with pytest.raises(VerificationError):
+        policy.build_server_verifier(x509.DNSName("dgx-01")).verify(agent, [])

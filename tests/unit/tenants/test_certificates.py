@@ -7,25 +7,32 @@ from cryptography import x509
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from core.errors import ForbiddenError, NotFoundError, OverloadedError, UnauthenticatedError
+from core.errors import (
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    OverloadedError,
+    UnauthenticatedError,
+)
 from tenants.customers.pruning import prune
+from tenants.entry.admission import GRACE, Admission, admit_certificate
 from tenants.entry.agents import authenticate_agent
-from tenants.entry.certificates import (
-    GRACE,
-    MAX_RENEWALS,
-    Admission,
+from tenants.entry.certificate_list import (
     CertificateState,
-    Issuer,
-    admit_certificate,
     expiring_certificates,
-    fingerprint_of,
-    issue_certificate,
     list_certificates,
     newest_certificate,
-    renew_certificate,
-    revoke_certificate,
     state_of,
 )
+from tenants.entry.certificates import (
+    MAX_RENEWALS,
+    Issued,
+    Issuer,
+    fingerprint_of,
+    issue_certificate,
+    renew_certificate,
+)
+from tenants.entry.revocation import let_in_again, revoke_certificate, revoke_identity
 from tenants.entry.roll import roll_revision
 from tenants.models import Appliance, ApplianceCertificate, ApplianceEvent
 from tests.cast import BOX, NOON, Cast, make_appliance, scope_of
@@ -203,3 +210,65 @@ def test_certificates_of_long_ago_are_pruned(session: Session, dgx: Appliance) -
     name = "certificates that ran out three months ago"
     assert prune(session, now=NOON + timedelta(days=90))[name] == 0
     assert prune(session, now=NOON + timedelta(days=98))[name] == 1
+
+
+def test_the_certificate_that_was_used_last_is_kept_because_it_binds_the_secret(
+    session: Session, dgx: Appliance
+) -> None:
+    admit(session, issue(session, dgx))
+    late = NOON + timedelta(days=200)
+    prune(session, now=late)
+    with pytest.raises(UnauthenticatedError, match="let its agent in"):
+        renew_by_secret(session, dgx, now=late)
+
+
+def renew_by_secret(session: Session, appliance: Appliance, *, now: datetime) -> Issued:
+    return renew_certificate(
+        session, ISSUER, appliance.id, csr=signing_request(), is_by_secret=True, now=now
+    )
+
+
+def test_a_secret_gets_the_first_certificate_again_until_one_is_used(
+    session: Session, dgx: Appliance
+) -> None:
+    assert renew_by_secret(session, dgx, now=NOON)  # the answer may be lost
+    got = renew_by_secret(session, dgx, now=NOON)
+    admit(session, fingerprint_of(x509.load_pem_x509_certificate(got.certificate.encode())))
+    with pytest.raises(UnauthenticatedError, match="must show it") as refused:
+        renew_by_secret(session, dgx, now=NOON)
+    assert refused.value.code == "certificate_needed"
+
+
+def test_a_secret_gets_nothing_after_the_certificate_ran_out_until_an_admin_lets_it_in(
+    session: Session, cast: Cast, dgx: Appliance
+) -> None:
+    admit(session, issue(session, dgx))
+    late = NOON + WEEK
+    with pytest.raises(UnauthenticatedError, match="An admin of the tenant can let its agent in"):
+        renew_by_secret(session, dgx, now=late)
+    let_in_again(session, scope_of(cast.alice), dgx.id, now=late)
+    got = renew_by_secret(session, dgx, now=late)
+    fingerprint = fingerprint_of(x509.load_pem_x509_certificate(got.certificate.encode()))
+    assert admit(session, fingerprint, now=late).appliance is dgx
+    with pytest.raises(UnauthenticatedError, match="must show it"):
+        renew_by_secret(session, dgx, now=late)
+
+
+def test_nobody_is_let_in_again_whose_certificate_is_good(
+    session: Session, cast: Cast, dgx: Appliance
+) -> None:
+    admit(session, issue(session, dgx))
+    with pytest.raises(ConflictError, match="No certificate of 'dgx-01' ran out"):
+        let_in_again(session, scope_of(cast.alice), dgx.id, now=NOON)
+    with pytest.raises(ForbiddenError):
+        let_in_again(session, scope_of(cast.bob), dgx.id, now=NOON + WEEK)
+    with pytest.raises(NotFoundError):
+        let_in_again(session, scope_of(cast.charlie), dgx.id, now=NOON + WEEK)
+
+
+def test_enrolled_again_an_appliance_starts_anew_though_its_certificate_ran_out(
+    session: Session, dgx: Appliance
+) -> None:
+    admit(session, issue(session, dgx))
+    revoke_identity(session, dgx, reason="Enrolled again.", now=NOON + WEEK)
+    assert renew_by_secret(session, dgx, now=NOON + WEEK)

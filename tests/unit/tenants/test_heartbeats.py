@@ -53,6 +53,20 @@ def test_an_ordinary_heartbeat_makes_no_event_and_two_statements(
     assert events(session, cast, gpu01) == []
 
 
+def test_a_clock_that_swings_around_the_limit_makes_one_event_and_one_when_it_is_right(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    for number, skew_seconds in enumerate([0, 5.2, 4.8, 5.2, 3.0, 5.2, 2.0, 3.0, 2.0]):
+        at = 10.0 * number
+        sent_at = NOON + timedelta(seconds=at + skew_seconds)
+        beat(session, gpu01, after_seconds=at, sent_at=sent_at)
+    told = [message for kind, message in events(session, cast, gpu01) if kind == "clock"]
+    assert told == [
+        "Its clock is 5.2 s ahead of the portal's. Check its time service.",
+        "Its clock is within 2.5 s of the portal's again.",
+    ]
+
+
 def test_the_columns_of_lists_follow_inventory_and_health(
     session: Session, gpu01: Appliance
 ) -> None:

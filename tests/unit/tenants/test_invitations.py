@@ -7,19 +7,17 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from tenants.models import Invitation, Role, Tenant, TenantState, User
+from tenants.people.acceptance import accept_as, accept_as_new, find_invitation
 from tenants.people.invitations import (
     INVITATION_LIFETIME,
-    accept_as,
-    accept_as_new,
-    find_invitation,
     invite,
     list_invitations,
     renew_invitation,
     revoke_invitation,
 )
 from tenants.people.members import list_users
-from tenants.people.signin import authenticate
 from tests.cast import NOON, PASSWORD, Cast, scope_of
+from tests.unit.tenants.helpers import authenticate
 
 DORA = "dora@example.com"
 

@@ -5,14 +5,8 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from tenants.models import Membership, Role, Tenant, User
-from tenants.people.members import (
-    get_user,
-    list_users,
-    remove_operator,
-    remove_user,
-    set_role,
-    set_user_active,
-)
+from tenants.people.member_changes import remove_operator, remove_user, set_role, set_user_active
+from tenants.people.members import get_user, list_users
 from tenants.people.signin import session_visitor, start_session
 from tenants.people.tokens import create_api_token, token_visitor
 from tenants.scope import Scope

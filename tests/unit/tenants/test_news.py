@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tenants.fleet.events import EventKind
+from tenants.fleet.life import SKEW_LIMIT_SECONDS
 from tenants.fleet.news import Known, news_of, span_words
 
 GIB = 1024**3
@@ -131,15 +132,28 @@ def test_another_wording_of_the_same_fault_is_no_news() -> None:
     [
         (None, 7.5, "Its clock is 7.5 s ahead of the portal's. Check its time service."),
         (1.0, -61.0, "Its clock is 61.0 s behind the portal's. Check its time service."),
-        (-61.0, 0.2, "Its clock is within 5 s of the portal's again."),
+        (-61.0, 0.2, "Its clock is within 2.5 s of the portal's again."),
     ],
 )
 def test_a_clock_that_goes_wrong_or_right_is_told_once(
     before: float | None, after: float, message: str
 ) -> None:
-    old, new = known(clock_skew_seconds=before), known(clock_skew_seconds=after)
+    is_off = before is not None and abs(before) > SKEW_LIMIT_SECONDS
+    old = known(clock_skew_seconds=before, is_clock_told_off=is_off)
+    new = known(clock_skew_seconds=after, is_clock_told_off=not is_off)
     assert told(old, new) == [(EventKind.CLOCK, message)]
     assert news_of(new, new) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_told_off"),
+    [(5.1, 4.9, True), (4.9, 5.1, True), (2.4, 4.9, False), (4.9, 2.4, False)],
+)
+def test_a_clock_around_the_limit_is_not_told_again_and_again(
+    before: float, after: float, *, is_told_off: bool
+) -> None:
+    old = known(clock_skew_seconds=before, is_clock_told_off=is_told_off)
+    assert news_of(old, known(clock_skew_seconds=after)) == []
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from core.errors import UnauthenticatedError
 from tenants.models import (
     APIToken,
+    AuditEntry,
     LoginSession,
     Membership,
     OIDCIdentity,
@@ -177,6 +178,50 @@ def test_groups_make_and_unmake_operators_but_not_those_by_hand(
     olivia = replace(BOB, email=cast.olivia.email, subject="olivia-1")
     for groups in (ops, frozenset[str]()):
         assert arrive(session, replace(olivia, groups=groups)).is_operator
+
+
+def by_groups_alone(session: Session, cast: Cast) -> User:
+    """Return Dana, who is acme's only admin, by a group."""
+    user = arrive(session, replace(DANA, groups=frozenset({"gpu-admins"})))
+    alice = session.get_one(User, cast.alice.id)
+    alice.memberships[0].is_active = False
+    session.flush()
+    return user
+
+
+@pytest.mark.parametrize("groups", [set(), {"gpu-users"}])
+def test_groups_do_not_take_a_tenants_last_admin_and_it_is_told(
+    session: Session, cast: Cast, caplog: pytest.LogCaptureFixture, *, groups: set[str]
+) -> None:
+    by_groups_alone(session, cast)
+    user = arrive(session, replace(DANA, groups=frozenset(groups)))
+    assert roles(user) == {"acme": Role.ADMIN}
+    assert "dana@acme.example stays an admin of acme" in caplog.text
+    session.commit()
+    entry = session.scalars(select(AuditEntry).where(AuditEntry.action == "membership.kept")).one()
+    assert entry.chain == cast.acme.id
+    assert "nobody else is an admin" in entry.reason
+
+
+def test_groups_take_an_admin_who_was_kept_once_there_is_another(
+    session: Session, cast: Cast
+) -> None:
+    by_groups_alone(session, cast)
+    nothing = replace(DANA, groups=frozenset())
+    arrive(session, nothing)
+    session.get_one(User, cast.alice.id).memberships[0].is_active = True
+    session.flush()
+    assert roles(arrive(session, nothing)) == {}
+
+
+def test_groups_do_not_take_the_last_operator(session: Session, cast: Cast) -> None:
+    arrive(session, replace(DANA, groups=frozenset({"ops"})))
+    session.get_one(User, cast.olivia.id).is_operator = False
+    session.flush()
+    assert arrive(session, replace(DANA, groups=frozenset({"gpu-users"}))).is_operator
+    session.get_one(User, cast.olivia.id).is_operator = True
+    session.flush()
+    assert not arrive(session, replace(DANA, groups=frozenset({"gpu-users"}))).is_operator
 
 
 def test_groups_give_nothing_of_a_closed_tenant(session: Session, cast: Cast) -> None:

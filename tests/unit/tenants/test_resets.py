@@ -6,10 +6,10 @@ from sqlalchemy.orm import Session
 from core.errors import InvalidInputError, NotFoundError, UnauthenticatedError
 from tenants.models import User
 from tenants.people.resets import RESET_LIFETIME, create_reset, find_reset, use_reset
-from tenants.people.signin import authenticate, session_visitor, start_session
+from tenants.people.signin import session_visitor, start_session
 from tenants.people.throttling import count_try
 from tests.cast import NOON, PASSWORD, Cast
-from tests.unit.tenants.helpers import DAY
+from tests.unit.tenants.helpers import DAY, authenticate
 
 NEXT = "another horse battery"
 

@@ -8,10 +8,18 @@ from sqlalchemy.orm import Session
 
 from core.errors import UnauthenticatedError
 from tenants.models import LoginSession, Tenant, TenantState, User
-from tenants.people.signin import authenticate, end_session, session_visitor, start_session
+from tenants.people.passwords import hash_password
+from tenants.people.signin import (
+    end_session,
+    find_user,
+    prove,
+    proved_user,
+    session_visitor,
+    start_session,
+)
 from tenants.people.tokens import create_api_token, token_visitor
 from tests.cast import NOON, PASSWORD, Cast, scope_of
-from tests.unit.tenants.helpers import DAY
+from tests.unit.tenants.helpers import DAY, authenticate
 
 
 def test_the_right_password_signs_in_whatever_the_case_of_the_address(
@@ -39,6 +47,17 @@ def test_a_locked_user_is_told_so_only_with_the_right_password(
         authenticate(session, email=cast.bob.email, password=PASSWORD)
     with pytest.raises(UnauthenticatedError, match="password is wrong"):
         authenticate(session, email=cast.bob.email, password="a wrong password")
+
+
+def test_a_password_that_is_changed_while_it_is_checked_lets_nobody_in(
+    session: Session, cast: Cast
+) -> None:
+    proved = prove(find_user(session, cast.bob.email), PASSWORD)
+    session.expunge(proved)
+    session.get_one(User, cast.bob.id).password_hash = hash_password("another good password")
+    session.flush()
+    with pytest.raises(UnauthenticatedError, match="changed a moment ago"):
+        proved_user(session, proved)
 
 
 def test_users_of_a_suspended_tenant_stay_outside_by_every_door(

@@ -39,7 +39,7 @@ def guess(
 def wait_of(
     session: Session, *, account: str = BOB, address: str = HERE, now: datetime = NOON
 ) -> int:
-    with pytest.raises(TooManyTriesError) as caught:
+    with pytest.raises(TooManyTriesError) as caught, session.begin_nested():
         count_try(session, account=account, address=address, now=now)
     return caught.value.retry_after_seconds
 

@@ -123,7 +123,7 @@ def test_fewer_samples_than_a_batch_stay_where_they_are(path: Path) -> None:
 def test_samples_of_the_minutes_that_are_still_open_stay_where_they_are(path: Path) -> None:
     open_since = START_NS + 60 * MINUTE_NS
     lay_together(path, batch_rows=10, before_ns=open_since)
-    ((newest,),) = rows(path, "SELECT max(time) FROM m_gpu WHERE cluster IS NOT NULL")
+    ((newest,),) = rows(path, "SELECT max(time) FROM m_gpu WHERE loose IS NULL")
     assert isinstance(newest, int)
     assert START_NS < newest < open_since
 
@@ -159,7 +159,16 @@ def test_expired_samples_laid_together_are_deleted(path: Path) -> None:
 
 
 def test_a_file_of_an_earlier_version_is_brought_up_to_date(path: Path) -> None:
+    rows(path, "ALTER TABLE m_gpu DROP COLUMN loose")
     rows(path, "ALTER TABLE m_gpu DROP COLUMN cluster")
+    before = answers(path)
+    assert sum(lay_together(path)) > 400
+    assert answers(path) == before
+
+
+def test_samples_that_had_no_number_while_they_were_loose_get_one(path: Path) -> None:
+    rows(path, "ALTER TABLE m_gpu DROP COLUMN loose")
+    rows(path, "UPDATE m_gpu SET cluster = NULL")
     before = answers(path)
     assert sum(lay_together(path)) > 400
     assert answers(path) == before

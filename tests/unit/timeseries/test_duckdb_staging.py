@@ -17,7 +17,7 @@ from timeseries.duckdb.staging import STAGE_TABLE, Stage, packed, unpacked
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.duckdb.writer import UNSTAGED_POINTS, DuckDBWriter
 from timeseries.points import Point
-from timeseries.store import Latest, LatestQuery, write
+from timeseries.store import Latest, LatestQuery, StoreUnavailableError, write
 
 ACME = {"tenant": "acme", "appliance": "a1"}
 GLOBEX = {"tenant": "globex", "appliance": "g1"}
@@ -152,6 +152,24 @@ def test_a_table_that_fails_holds_up_no_other(tmp_path: Path) -> None:
         assert writer.staged_points == 1
 
     assert (rows(path, STAGE_TABLE), rows(path, table_name("cpu"))) == (1, 2)
+
+
+def test_a_read_fails_whose_samples_can_not_be_brought_into_their_table(
+    store: DuckDBStore,
+) -> None:
+    for measurement in ("gpu", "cpu"):
+        write(store, [point(1.0, measurement=measurement)], identity=ACME)
+    assert store.measurements(tenants=None) == ["cpu", "gpu"]
+    run = store._writer.run  # noqa: SLF001 - nothing else can break one table
+    run(lambda cursor, _schema: cursor.execute("ALTER TABLE m_gpu RENAME TO hidden"))
+    for measurement in ("gpu", "cpu"):
+        write(store, [point(2.0, measurement=measurement, time_ns=2)], identity=ACME)
+
+    assert [one.values for one in newest(store)] == [{"used": 2.0}]
+    with pytest.raises(StoreUnavailableError, match="Samples of 'gpu' are kept and can't be read"):
+        newest(store, "gpu")
+    with pytest.raises(StoreUnavailableError):
+        store.measurements(tenants=None)
 
 
 def test_columns_are_the_same_after_they_were_staged(tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""The keyboard alone is enough: it reaches everything, is seen, and finds its way back."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import Demo
+from tests.house import ALICE
+
+pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(600)]
+
+# Past the last button the browser's own controls come, for which the body stands.
+IS_HELD = """() => document.activeElement === document.body
+    || document.querySelector("#confirm").contains(document.activeElement)"""
+# Past the last stop of the page the body stands for the browser's own.
+IS_MARKED = """() => {
+  if (document.activeElement === document.body) return true;
+  const style = getComputedStyle(document.activeElement);
+  return style.outlineStyle !== "none" || style.boxShadow !== "none";
+}"""
+HTML_OF_FOCUS = "document.activeElement.outerHTML.slice(0, 120)"
+
+SignIn = Callable[..., Page]
+
+
+@pytest.fixture
+def page(demo: Demo, sign_in: SignIn) -> Page:
+    """Alice's list of jobs."""
+    page = sign_in(ALICE)
+    page.goto(f"{demo.url}/jobs")
+    return page
+
+
+def test_the_first_stop_skips_the_navigation(page: Page) -> None:
+    page.keyboard.press("Tab")
+    link = page.get_by_role("link", name="Skip to content")
+    expect(link).to_be_focused()
+    expect(link).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    expect(page.locator("#content")).to_be_focused()
+
+
+def test_every_stop_is_seen(page: Page) -> None:
+    unseen = []
+    for _ in range(25):
+        page.keyboard.press("Tab")
+        if not page.evaluate(IS_MARKED):
+            unseen.append(page.evaluate(HTML_OF_FOCUS))
+    assert unseen == []
+
+
+def test_the_menu_of_the_user_is_used_without_a_mouse(page: Page) -> None:
+    button = page.locator("header .dropdown > button").last
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(button).to_have_attribute("aria-expanded", "true")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("header .dropdown-menu.show .dropdown-item").first).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(button).to_have_attribute("aria-expanded", "false")
+    expect(button).to_be_focused()
+
+
+def test_escape_closes_the_navigation_of_a_phone_and_gives_the_focus_back(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    button = page.get_by_role("button", name="Open navigation")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#sidebar")).to_be_focused()  # when it has come in
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("link", name="Appliances")).not_to_be_in_viewport()
+    expect(button).to_be_focused()
+
+
+def test_a_question_holds_the_focus_and_gives_it_back(page: Page, demo: Demo) -> None:
+    page.goto(f"{demo.url}/users")
+    button = page.get_by_role("button", name="Lock out").first
+    button.focus()
+    page.keyboard.press("Enter")
+    dialog = page.locator("#confirm")
+    expect(dialog).to_be_focused()  # when it has come in
+    for _ in range(6):
+        page.keyboard.press("Tab")
+        assert page.evaluate(IS_HELD)
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(button).to_be_focused()
+
+
+def test_a_refused_form_leads_to_its_first_wrong_field_and_says_what_is_wrong(
+    page: Page, demo: Demo
+) -> None:
+    page.goto(f"{demo.url}/jobs/new")
+    page.get_by_role("button", name="Submit job").focus()
+    page.keyboard.press("Enter")
+    name = page.get_by_label("Name")
+    expect(name).to_be_focused()
+    expect(name).to_have_attribute("aria-invalid", "true")
+    expect(name).to_have_accessible_description("Give the job a name.")
+
+
+def test_the_time_range_is_chosen_by_the_arrow_keys(page: Page, demo: Demo) -> None:
+    page.goto(f"{demo.url}/dashboards/")
+    page.locator("#range input:checked").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_url("**range=6h**")
+    assert page.evaluate("document.activeElement.closest('#range') !== null")

@@ -1,0 +1,23 @@
+"""The databases of the integration tests: one MariaDB server for a whole run, and SQLite files."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fixtures.mariadb import BOTH_DATABASES, MariaDB, mariadb_server
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
+    """A running MariaDB server, shared by all that ask it for a database."""
+    with mariadb_server(tmp_path_factory.mktemp("mariadb")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=BOTH_DATABASES)
+def database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An empty database for the tests of a file: on SQLite, and again on MariaDB."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path_factory.mktemp('database') / 'vedette.db'}"
+    server: MariaDB = request.getfixturevalue("mariadb")
+    return server.new_database()

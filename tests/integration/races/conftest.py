@@ -1,0 +1,25 @@
+"""A database of each kind, with the cast, for what several people do at the same moment."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from core.db import SessionFactory, create_database_engine, create_session_factory, transaction
+from core.migrations import upgrade_database
+from tenants.audit import Actor, acting
+from tests.cast import NOON, Cast, make_cast
+
+
+@pytest.fixture(scope="module")
+def factory(database_url: str) -> Iterator[SessionFactory]:
+    engine = create_database_engine(database_url)
+    upgrade_database(engine)
+    actor = Actor(name="racer", via="test")
+    yield acting(create_session_factory(engine), actor, clock=lambda: NOON)
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def people(factory: SessionFactory) -> Cast:
+    with transaction(factory) as session:
+        return make_cast(session)

@@ -1,0 +1,31 @@
+"""What the door tells an appliance that joins of the authority behind the portal's certificate."""
+
+from pathlib import Path
+
+import pytest
+
+from core.settings import ServerSettings
+from tests.fixtures.certificates import Authority
+from tests.unit.access.conftest import Door
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> ServerSettings:
+    authority = Authority(tmp_path / "certificates", "company").certificate
+    has_own: bool = request.param
+    return ServerSettings(data_dir=tmp_path, tls_authority_file=authority if has_own else None)
+
+
+@pytest.mark.parametrize("settings", [True], indirect=True)
+def test_the_authority_is_told_to_everybody(door: Door, settings: ServerSettings) -> None:
+    answer = door.request("GET", "/agent/v1/authority", headers={"Authorization": None})
+    assert answer.status_code == 200
+    assert settings.tls_authority_file is not None
+    assert answer.text == settings.tls_authority_file.read_text()
+
+
+@pytest.mark.parametrize("settings", [False], indirect=True)
+def test_a_portal_whose_certificate_every_system_knows_says_so(door: Door) -> None:
+    answer = door.request("GET", "/agent/v1/authority")
+    assert answer.status_code == 404
+    assert "Enrol without --ca-sha256" in answer.json()["message"]

@@ -1,0 +1,36 @@
+"""Senders for tests, and lines for them to send."""
+
+from pathlib import Path
+from random import Random
+
+from collector.buffering.buffer import DiskBuffer
+from collector.buffering.frames import Frame
+from collector.sending.addresses import PortalAddresses
+from collector.sending.sender import Sender
+from collector.sending.targets import APITarget
+from collector.sending.undeliverable import UndeliverableLines
+from core.clock import to_ns
+from tests.fixtures.recording_portal import AGENT_TOKEN
+from tests.unit.collector.hand_clock import HandClock
+
+
+def make_sender(
+    buffer: DiskBuffer,
+    urls: list[str],
+    clock: HandClock,
+    *,
+    aside: Path,
+    token: str = AGENT_TOKEN,
+) -> Sender:
+    return Sender(
+        buffer,
+        PortalAddresses(urls, monotonic=clock.seconds),
+        APITarget(token=token, timeout_seconds=60),
+        clock=clock,
+        undeliverable=UndeliverableLines(aside),
+        random=Random(1),  # noqa: S311 - jitter that can be repeated
+    )
+
+
+def fill(buffer: DiskBuffer, clock: HandClock, *lines: str) -> None:
+    buffer.append(Frame("\n".join(lines).encode(), len(lines), to_ns(clock.now)))

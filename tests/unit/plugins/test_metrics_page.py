@@ -1,0 +1,78 @@
+"""Readings of captured hosts have the measurements, tags and fields of docs/metrics.md, only."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from plugins.base import PluginContext
+from plugins.registry import load_plugin_class
+from plugins.simulation.appliance import SimulatedAppliance, Workload
+from plugins.simulation.config import SimulationConfig
+from tests.fixtures.metrics_page import documented, undocumented
+from tests.unit.plugins.conftest import CAPTURES, FIRST_AT, SECOND_AT, CapturedHost
+from timeseries.points import Point
+
+
+def read_twice(name: str, host: CapturedHost, context: PluginContext) -> list[Point]:
+    """Read a plugin on two captures of one host, ten seconds apart."""
+    plugin_class = load_plugin_class(name)
+    plugin = plugin_class(plugin_class.config_class(), context)
+    host.use("proc_a")
+    points = list(plugin.gather(FIRST_AT))
+    host.use("proc_b")
+    points += plugin.gather(SECOND_AT)
+    plugin.close()
+    return points
+
+
+def odd(points: Iterable[Point]) -> set[str]:
+    return undocumented((one.measurement, one.tags, one.fields) for one in points)
+
+
+KERNELS = ("cpu", "memory", "swap", "load", "disk", "network", "processes", "uptime")
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_hosts_readings_are_on_the_page(name: str, host: CapturedHost) -> None:
+    host.use("proc_states")
+    (host.proc / "self").mkdir()
+    (host.proc / "self" / "mountinfo").symlink_to("/proc/self/mountinfo")
+    points = read_twice(name, host, host.context)
+    assert points
+    assert odd(points) == set()
+
+
+def test_sensors_are_on_the_page(host: CapturedHost) -> None:
+    host.use("sys_server")
+    points = read_twice("sensors", host, host.context)
+    assert points
+    assert odd(points) == set()
+
+
+def test_every_field_of_the_cpus_is_read(host: CapturedHost) -> None:
+    points = read_twice("cpu", host, host.context)
+    for measurement in ("cpu", "cpu_core"):
+        fields = {name for one in points if one.measurement == measurement for name in one.fields}
+        assert fields == documented()[measurement].fields
+
+
+@pytest.mark.parametrize("card", ["mi300x", "radeon"])
+def test_amds_gpus_are_on_the_page(card: str, host: CapturedHost) -> None:
+    root = CAPTURES / "amdgpu" / card
+    context = replace(host.context, sys=root / "sys", proc=root / "proc")
+    assert odd(read_twice("amdgpu", host, context)) == set()
+
+
+def test_the_inventory_is_on_the_page(host: CapturedHost) -> None:
+    root = CAPTURES / "inventory"
+    context = replace(host.context, sys=root / "sys", proc=root / "proc")
+    assert odd(read_twice("inventory", host, context)) == set()
+
+
+@pytest.mark.parametrize("name", ["simulated_gpu", "simulated_host"])
+def test_a_simulated_appliances_readings_are_on_the_page(name: str, host: CapturedHost) -> None:
+    config = SimulationConfig(seed="acme/dgx-1", xid_gpu=2, stray_gpu=3)
+    model = SimulatedAppliance(config, started_at=FIRST_AT)
+    model.add(Workload(workload_id="train", gpu_uuids=config.gpu_uuids[:1], started_at=FIRST_AT))
+    assert odd(read_twice(name, host, replace(host.context, simulation=model))) == set()

@@ -1,0 +1,95 @@
+"""Faults of the simulated GPUs: told once, and as a driver would tell them."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from plugins.base import PluginContext
+from plugins.simulated_gpu.reader import SimulatedGPUConfig, SimulatedGPUPlugin
+from plugins.simulation.appliance import SimulatedAppliance, Workload
+from plugins.simulation.config import GIB, SimulationConfig
+from plugins.simulation.history import history
+from tests.unit.plugins.conftest import FIRST_AT
+from timeseries.points import Point
+
+
+def after(seconds: float) -> datetime:
+    return FIRST_AT + timedelta(seconds=seconds)
+
+
+def gathered(seconds: Sequence[int], **faults: int) -> list[list[Point]]:
+    """What the plugin gives at these seconds on an appliance with these faults."""
+    config = SimulationConfig(seed="acme/dgx-1", **faults)  # type: ignore[arg-type] # by name
+    model = SimulatedAppliance(config, started_at=FIRST_AT)
+    model.add(Workload(workload_id="train", gpu_uuids=config.gpu_uuids[:2], started_at=FIRST_AT))
+    plugin = SimulatedGPUPlugin(SimulatedGPUConfig(), PluginContext(simulation=model))
+    return [list(plugin.gather(after(second))) for second in seconds]
+
+
+def readings_of(points: list[Point], gpu: int, measurement: str = "gpu") -> list[Point]:
+    return [
+        point
+        for point in points
+        if point.measurement == measurement and point.tags["gpu"] == str(gpu)
+    ]
+
+
+def test_a_lost_gpu_says_so_and_nothing_else_with_one_event_at_the_start() -> None:
+    first, second = gathered([1, 2], lost_gpu=5)
+    assert [readings_of(points, 5)[0].fields for points in (first, second)] == [{"lost": 1}] * 2
+    [event] = readings_of(first, 5, "gpu_xid")
+    assert event.tags["xid"] == "79"
+    assert readings_of(second, 5, "gpu_xid") == []
+
+
+def test_an_agent_that_starts_again_tells_of_no_event_a_second_time() -> None:
+    config = SimulationConfig(seed="acme/dgx-1", lost_gpu=5, xid_gpu=2)
+    model = SimulatedAppliance(config, started_at=FIRST_AT, is_restart=True)
+    plugin = SimulatedGPUPlugin(SimulatedGPUConfig(), PluginContext(simulation=model))
+    points = list(plugin.gather(after(1)))
+    assert readings_of(points, 5)[0].fields == {"lost": 1}
+    assert [point for point in points if point.measurement == "gpu_xid"] == []
+
+
+def test_a_plugin_whose_settings_change_tells_of_no_event_a_second_time() -> None:
+    config = SimulationConfig(seed="acme/dgx-1", lost_gpu=5)
+    context = PluginContext(simulation=SimulatedAppliance(config, started_at=FIRST_AT))
+    plugins = [SimulatedGPUPlugin(SimulatedGPUConfig(), context) for _ in range(2)]
+    events = [readings_of(list(one.gather(after(1))), 5, "gpu_xid") for one in plugins]
+    assert [len(points) for points in events] == [1, 0]
+
+
+def test_memory_errors_come_every_three_hours() -> None:
+    hours = [3600 * hour for hour in range(13)]
+    events = [readings_of(points, 2, "gpu_xid") for points in gathered(hours, xid_gpu=2)]
+    # At the start, and whenever three more hours are full.
+    assert sum(len(points) for points in events) == 5
+
+
+def test_an_nvlink_that_is_down_is_missing_from_the_active_ones() -> None:
+    [points] = gathered([1], nvlink_down_gpu=1)
+    links = [readings_of(points, gpu)[0].fields for gpu in (0, 1)]
+    assert [(one["nvlinks"], one["nvlinks_active"]) for one in links] == [(18, 18), (18, 17)]
+
+
+def test_users_of_gpus_are_told_every_ten_seconds() -> None:
+    first, second, third = gathered([1, 3, 11], stray_gpu=7)
+    owners = {
+        (point.tags["gpu"], point.tags["owner"])
+        for point in first
+        if point.measurement == "gpu_process"
+    }
+    assert owners == {("0", "job"), ("1", "job"), ("7", "host")}
+    assert [point for point in second if point.measurement == "gpu_process"] == []
+    assert len([point for point in third if point.measurement == "gpu_process"]) == 3
+
+
+def test_a_stray_program_holds_memory() -> None:
+    [points] = gathered([1], stray_gpu=7)
+    assert float(readings_of(points, 7)[0].fields["memory_used_bytes"]) > 6 * GIB
+
+
+def test_the_past_of_a_lost_gpu_is_that_of_a_working_one() -> None:
+    config = SimulationConfig(seed="acme/dgx-1", lost_gpu=5)
+    step = timedelta(minutes=10)
+    points = list(history(config, start_at=FIRST_AT, end_at=FIRST_AT + step, step=step))
+    assert "utilization_percent" in readings_of(points, 5)[0].fields

@@ -1,0 +1,27 @@
+"""What an entry changed is told as people read it."""
+
+from typing import Any
+
+import pytest
+
+from portal.showing.audit_text import NOTHING, differences
+from tenants.models import AuditEntry
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("2026-11-21T21:48:32.822009+00:00", "2026-11-21 21:48:32 UTC"),
+        ("2026-11-21T21:48:32Z", "2026-11-21 21:48:32 UTC"),
+        ("2026-11-21T21:48:32Z or later", "2026-11-21T21:48:32Z or later"),
+        (True, "yes"),
+        (["jobs", "alerts"], "jobs, alerts"),
+        ({"rack": "4"}, "rack=4"),
+        (None, NOTHING),
+        ("", NOTHING),
+        (0, "0"),
+    ],
+)
+def test_a_value_is_told_as_people_read_it(value: Any, text: str) -> None:  # noqa: ANN401 - as JSON
+    (told,) = differences(AuditEntry(before=None, after={"closed_at": value}))
+    assert (told.name, told.before, told.after) == ("closed at", None, text)
