@@ -5,6 +5,7 @@ own, starts the simulated fleet with `--demo`, and watches them until Ctrl-C.
 """
 
 import fcntl
+import shlex
 import signal
 import ssl
 import sys
@@ -151,4 +152,19 @@ def welcome(
         click.echo(f"  {login.email:<{width}}  {login.password}  {login.who}")
     if logins and not is_demo:
         click.echo("\n  These passwords are shown only now: sign in and change them.")
+    if settings_told := told_settings(settings):
+        click.echo(f"\nCommands beside it: {settings_told} vedette tenant list")
     click.echo("\nCtrl-C stops it; the data is kept.")
+
+
+def told_settings(settings: ServerSettings) -> str:
+    """Return what to put before other commands so that they find the data and the address."""
+    plain = ServerSettings()
+    told = {
+        "VEDETTE_DATA_DIR": None if settings.data_dir == plain.data_dir else settings.data_dir,
+        "VEDETTE_HOST": None if settings.host == plain.host else settings.host,
+        "VEDETTE_PORT": None if settings.port == plain.port else settings.port,
+    }
+    return " ".join(
+        f"{name}={shlex.quote(str(value))}" for name, value in told.items() if value is not None
+    )

@@ -81,7 +81,7 @@ def _level_shape(level: Level, height: float, *, high: float) -> Figure:
         "line": {"color": color, "width": 1, "dash": "dash"},
         "label": {"text": level.label, "textposition": "end" if level.is_bad else "start",
                   "yanchor": "top" if height > _TOP_SHARE * high else "bottom",
-                  "font": {"size": 10}},
+                  "padding": 6, "font": {"size": 10}},
     }  # fmt: skip
 
 
