@@ -3,17 +3,13 @@
     python -m collector.certificates.signing_request KEY_FILE
 
 writes the key, which never leaves the appliance, where only the agent's user can read it, and
-prints the request. It is a process because what it takes to make a key would stay in the agent's
-memory for days until the next one.
+prints the request.
 """
 
-import subprocess
 import sys
 from pathlib import Path
 
-from collector.errors import CertificateError
-
-TIME_LIMIT_SECONDS = 60
+from collector.certificates.apart import run_apart
 
 
 def request_for_new_key(key_file: Path) -> str:
@@ -22,20 +18,11 @@ def request_for_new_key(key_file: Path) -> str:
     Raises:
         CertificateError: it could not be made; says why.
     """
-    try:
-        made = subprocess.run(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", "collector.certificates.signing_request", str(key_file)],
-            capture_output=True,
-            text=True,
-            timeout=TIME_LIMIT_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CertificateError(f"No key could be made: {error}") from error
-    if made.returncode:
-        lines = made.stderr.strip().splitlines() or [f"it ended with {made.returncode}"]
-        raise CertificateError(f"No key could be made in {key_file}: {lines[-1]}")
-    return made.stdout
+    return run_apart(
+        "collector.certificates.signing_request",
+        key_file,
+        failed=f"No key could be made in {key_file}",
+    )
 
 
 def main(key_file: Path) -> str:

@@ -2,19 +2,15 @@
 
     python -m collector.certificates.validity CERTIFICATE_FILE
 
-prints the two instants in seconds since 1970. It is a process because what it takes to read a
-certificate would stay in the agent's memory.
+prints the two instants in seconds since 1970.
 """
 
-import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from collector.errors import CertificateError
-
-TIME_LIMIT_SECONDS = 60
+from collector.certificates.apart import run_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +36,12 @@ def validity_of(certificate_file: Path) -> Validity:
     Raises:
         CertificateError: it can't be read; says why.
     """
-    try:
-        told = subprocess.run(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", "collector.certificates.validity", str(certificate_file)],
-            capture_output=True,
-            text=True,
-            timeout=TIME_LIMIT_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CertificateError(f"{certificate_file} can't be looked at: {error}") from error
-    if told.returncode:
-        lines = told.stderr.strip().splitlines() or [f"it ended with {told.returncode}"]
-        raise CertificateError(f"{certificate_file} can't be read: {lines[-1]}")
-    begins_at, ends_at = (datetime.fromtimestamp(float(at), UTC) for at in told.stdout.split())
+    told = run_apart(
+        "collector.certificates.validity",
+        certificate_file,
+        failed=f"{certificate_file} can't be read",
+    )
+    begins_at, ends_at = (datetime.fromtimestamp(float(at), UTC) for at in told.split())
     return Validity(begins_at, ends_at)
 
 
