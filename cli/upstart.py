@@ -5,6 +5,7 @@ import os
 import socket
 from collections import Counter
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 
 from cli.agent_enroll import enrol_here, write_config
@@ -19,6 +20,7 @@ from core.settings import ServerSettings
 from core.told_authority import told_authority
 
 DEMO_HOST_TENANT = "acme"
+IPV6 = 6
 DEMO_INTERVAL_SECONDS = 2.0
 INTERVAL_SECONDS = 10.0
 # The demo shows what happens within minutes, so its clocks run faster than a data centre's.
@@ -29,13 +31,15 @@ DEMO_SETTINGS = {
 }
 
 
-# By which a host that listens on all its addresses is reached from itself.
-EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
-
-
 def here(host: str) -> str:
-    """Return the address by which this host reaches what listens on `host`."""
-    return EVERY_ADDRESS.get(host, host)
+    """Return the address by which this host reaches what listens on `host`, perhaps on all."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    if not address.is_unspecified:
+        return host
+    return "::1" if address.version == IPV6 else "127.0.0.1"
 
 
 class Upstart:
