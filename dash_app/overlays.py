@@ -12,6 +12,8 @@ _LABELLED_SHARE = 0.15
 MOST_EVENT_LINES = 8
 # A name above a line as high as this would be cut off.
 _TOP_SHARE = 0.88
+# Plotly would set a name against the axis; other blanks it takes away.
+_GAP = "\u00a0\u00a0"
 _BAD_COLOR, _WARN_COLOR = "#dc3545", "#d9a300"
 EVENT_AXIS: Figure = {
     "overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True,
@@ -79,9 +81,10 @@ def _level_shape(level: Level, height: float, *, high: float) -> Figure:
     return {
         "type": "line", "xref": "paper", "yref": "y", "x0": 0, "x1": 1, "y0": height, "y1": height,
         "line": {"color": color, "width": 1, "dash": "dash"},
-        "label": {"text": level.label, "textposition": "end" if level.is_bad else "start",
+        "label": {"text": f"{_GAP}{level.label}{_GAP}",
+                  "textposition": "end" if level.is_bad else "start",
                   "yanchor": "top" if height > _TOP_SHARE * high else "bottom",
-                  "padding": 6, "font": {"size": 10}},
+                  "font": {"size": 10}},
     }  # fmt: skip
 
 

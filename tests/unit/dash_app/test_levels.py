@@ -109,4 +109,4 @@ def test_a_level_is_drawn_in_the_unit_of_the_axis_and_none_beyond_it(span: Span)
         [Level(4500.0, "near"), Level(90_000.0, "far")]
     )
     shapes = time_figure(chart, span, revision="r")["layout"]["shapes"]
-    assert [(shape["y0"], shape["label"]["text"]) for shape in shapes] == [(4.5, "near")]
+    assert [(shape["y0"], shape["label"]["text"].strip()) for shape in shapes] == [(4.5, "near")]
