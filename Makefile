@@ -5,21 +5,27 @@ PYTHON ?= python3
 VENV ?= .venv
 PORT ?= 8000
 DATA ?= var/demo
-JOBS ?= 2
+# More than the cores: tests of real servers mostly wait.
+JOBS ?= 3
 FUZZ_SECONDS ?= 60
+
+# Starting a process takes half as long with compiled modules, and the tests start hundreds.
+export PYTHONDONTWRITEBYTECODE :=
 
 BIN := $(VENV)/bin
 # A stamp a kind of install: made anew when what it installs from has changed.
 SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
-PACKAGES := core timeseries tenants alerting jobqueue plugins collector dash_app portal access cli
+PACKAGES := core timeseries protocol tenants alerting jobqueue plugins collector dash_app portal access scheduler vedette cli
 
-.PHONY: help demo up test bench fuzz lint check-types check-imports check-ansible check-security format clean lock servers wheel
+.PHONY: help demo up test test-nightly test-mutants bench fuzz lint check-types check-imports check-ansible check-security format clean lock servers wheel
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
 	@echo "make up      the same without the simulated fleet"
 	@echo "make test    install what the tests need and run lint, types and the whole suite"
+	@echo "make test-nightly  the tests that take long: all roles, fuzz corpora, roll-outs"
+	@echo "make test-mutants  mutation tests of the core modules: at least 90 % must be caught"
 	@echo "make bench   measure agent, gateway and store beside their peers, in half an hour at least: JSON, kept in var/bench"
 	@echo "make fuzz    look for bodies that break the line protocol parser, for FUZZ_SECONDS=$(FUZZ_SECONDS)"
 	@echo "make wheel   build the package that appliances install, into dist/"
@@ -35,6 +41,18 @@ up: $(SERVER_STAMP)
 
 test: $(DEV_STAMP) servers lint check-types check-imports check-ansible check-security
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+# Everything that takes long: all roles and looks, fuzz corpora, roll-outs by Ansible.
+test-nightly: $(DEV_STAMP) servers
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m nightly $(PYTEST_ARGS)
+
+# Change the code one place at a time: at least 90 % of the changes must make a test fail.
+test-mutants: $(DEV_STAMP)
+	$(BIN)/mutmut run $(MUTANTS_ARGS)
+	@$(BIN)/mutmut export-cicd-stats
+	@$(BIN)/python -c 'import json; found = json.load(open("mutants/mutmut-cicd-stats.json")); \
+	    tried = found["total"] - found["skipped"]; ratio = (found["killed"] + found["timeout"]) / tried; \
+	    print(f"{ratio:.1%} of {tried} mutants were caught"); raise SystemExit(ratio < 0.9)'
 
 servers:
 	@deploy/install-test-servers
@@ -87,4 +105,4 @@ lock: $(DEV_STAMP)
 	$(BIN)/pip-compile --quiet --strip-extras --no-emit-options --extra server --extra dev --output-file requirements/dev.txt pyproject.toml
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) mutants .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

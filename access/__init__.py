@@ -1,1 +1,1 @@
-"""The agents' door: ingest gateway and desired state on Starlette."""
+"""The agent API on Starlette: ingest, desired state, enrollment."""

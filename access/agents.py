@@ -1,50 +1,52 @@
-"""The agents' protocol, `/agent/v1/*`: enrol, say what is here, ask what to run, report, ship logs.
+"""`/agent/v1/*`: enroll, certificate, heartbeat, desired state, reports and logs.
 
-The bodies are those of `jobqueue.executors.wire`. Only a heartbeat counts as a sign of life.
+The bodies are the types of `protocol`. Only a heartbeat keeps an appliance online.
 """
 
 import math
 from datetime import datetime
+from typing import TypeVar
 
 import msgspec
 from sqlalchemy.orm import Session
 from starlette.requests import Request
 from starlette.responses import Response
 
-from access.actors import agent_actor
+from access.agent_registry import Agent
 from access.auth import Authenticator
-from access.body import read_body, read_struct
-from access.database import Database
+from access.body import decode_struct, read_body, read_plain_body
+from access.database import Database, agent_actor
 from access.longpoll import GenerationWatch
 from core.clock import Clock, from_ns
 from core.errors import InvalidInputError
 from core.ids import ID_LENGTH
-from jobqueue.desired import apply_report, desired_state
-from jobqueue.executors.wire import (
-    DesiredState,
-    EnrolReply,
-    EnrolRequest,
-    Heartbeat,
-    IssuedCertificate,
-    ObservedReport,
-    RenewalRequest,
-)
+from core.secretbox import SecretBox
+from jobqueue.desired_state import apply_report, desired_state
 from jobqueue.logs import append_log
-from tenants.entry.certificates import Issued, Issuer, issue_certificate, renew_certificate
-from tenants.fleet.appliances import enrol_appliance, record_heartbeat
+from protocol.attempts import DesiredState, ObservedReport
+from protocol.enrollment import EnrollReply, EnrollRequest, IssuedCertificate, RenewalRequest
+from protocol.heartbeat import Heartbeat
+from protocol.inventory import MAX_REPORT_BYTES
+from tenants.enrollment import enroll_appliance
+from tenants.fleet.heartbeats import record_heartbeat
 from tenants.models import Appliance
+from tenants.pki.certificates import Issued, Issuer, issue_certificate, renew_certificate
+
+T = TypeVar("T")
 
 MAX_JSON_BYTES = 4 * 1024 * 1024
+# Its token is in the body: an inventory of 16 GPUs takes 40 kB.
+MAX_ENROLLMENT_BYTES = 256 * 1024
 MAX_LOG_CHUNK_BYTES = 1024 * 1024
 MAX_WAIT_SECONDS = 30.0
 _MAX_VERSION_LENGTH = 50
 _MAX_INT64 = 2**63 - 1
-# Every number of so many digits fits into 64 bits.
+# Every number with this many digits fits into 64 bits.
 _MAX_DIGITS = 18
 
 
 class AgentEndpoints:
-    """What agents ask for, apart from pushing samples."""
+    """The endpoints of agents, except ingest."""
 
     def __init__(
         self,
@@ -53,63 +55,70 @@ class AgentEndpoints:
         watch: GenerationWatch,
         *,
         issuer: Issuer,
-        is_certificate_enough: bool,
+        box: SecretBox,
+        certificate_replaces_secret: bool,
         clock: Clock,
     ) -> None:
         self._issuer = issuer
-        self._is_certificate_enough = is_certificate_enough
+        self._box = box
+        self._certificate_replaces_secret = certificate_replaces_secret
         self._authenticator = authenticator
         self._database = database
         self._watch = watch
         self._clock = clock
 
     async def enroll(self, request: Request) -> Response:
-        """Trade an enrolment token for an identity."""
-        refusals, now = self._authenticator.refusals, self._clock()
-        refusals.check(request.scope)
-        asked = await read_struct(request, EnrolRequest, max_bytes=MAX_JSON_BYTES)
-        with refusals.counted(request.scope):
+        """Exchange an enrollment token for an identity."""
+        failures, now = self._authenticator.failures, self._clock()
+        failures.check(request.scope)
+        packed = await read_plain_body(request, max_bytes=MAX_ENROLLMENT_BYTES)
+        body = decode_struct(packed, EnrollRequest)
+        with failures.counted(request.scope):
             appliance, secret, issued = await self._database.run(
-                lambda session: _enrol(session, self._issuer, asked, now=now),
-                actor=agent_actor(request, asked.name),
+                lambda session: _enroll(session, self._issuer, body, now=now),
+                actor=agent_actor(request, body.name),
             )
-        reply = EnrolReply(
+        reply = EnrollReply(
             appliance_id=appliance.id,
             tenant_id=appliance.tenant_id,
             agent_token=secret,
-            certificate=self._wire(issued) if issued is not None else None,
+            certificate=self._certificate(issued) if issued is not None else None,
         )
         return _json(reply, status=201)
 
     async def certificate(self, request: Request) -> Response:
-        """Trade the present certificate, or the secret, for a new certificate."""
+        """Renew a certificate, authenticated by the present one or the agent token."""
         agent, is_by_secret = await self._authenticator.renewing_agent(request)
-        asked = await read_struct(request, RenewalRequest, max_bytes=MAX_JSON_BYTES)
+        body = await self._struct(request, agent, RenewalRequest)
         now = self._clock()
         issued = await self._database.run(
             lambda session: renew_certificate(
-                session, self._issuer, agent.appliance_id,
-                csr=asked.csr, is_by_secret=is_by_secret, now=now,
+                session,
+                self._issuer,
+                agent.appliance_id,
+                csr=body.csr,
+                is_by_secret=is_by_secret,
+                now=now,
             ),
             actor=agent_actor(request, agent.name),
-        )  # fmt: skip
-        return _json(self._wire(issued))
+        )
+        return _json(self._certificate(issued))
 
     async def heartbeat(self, request: Request) -> Response:
-        """Note that an appliance is alive, what it has, and how it does."""
+        """Record a heartbeat with inventory and health."""
         agent = await self._authenticator.agent(request)
-        beat = await read_struct(request, Heartbeat, max_bytes=MAX_JSON_BYTES)
+        beat = await self._struct(request, agent, Heartbeat, max_bytes=MAX_REPORT_BYTES)
         if not 0 <= beat.sent_at_ns <= _MAX_INT64:
-            raise _wrong("sent_at_ns", f"{beat.sent_at_ns} is no time in nanoseconds")
+            raise _invalid("sent_at_ns", f"{beat.sent_at_ns} is not a time in nanoseconds")
         now = self._clock()
         await self._database.run(
             lambda session: record_heartbeat(
                 session,
                 agent.appliance_id,
-                inventory=msgspec.to_builtins(beat.inventory),
+                inventory=beat.inventory,
                 agent_version=beat.agent_version[:_MAX_VERSION_LENGTH],
                 sent_at=from_ns(beat.sent_at_ns),
-                health=msgspec.to_builtins(beat.health),
+                health=beat.health,
                 instance_id=beat.instance_id[:ID_LENGTH],
                 now=now,
             )
@@ -117,7 +126,7 @@ class AgentEndpoints:
         return Response(status_code=204)
 
     async def desired(self, request: Request) -> Response:
-        """Say what should run, as soon as it is not what the agent knows; 204 is no news."""
+        """Return the desired state once its generation differs from the agent's, else 204."""
         agent = await self._authenticator.agent(request)
         generation = _integer(request, "generation", default=-1)
         wait_seconds = _wait_seconds(request)
@@ -127,18 +136,18 @@ class AgentEndpoints:
                 agent.appliance_id,
                 generation,
                 timeout_seconds=wait_seconds,
-                gone=_hung_up(request),
+                disconnected=_disconnected(request),
             ):
                 return Response(status_code=204)
-            # It may have been revoked while it waited.
+            # It may have been revoked in the meantime.
             await self._authenticator.agent(request)
             state = await self._desired_state(agent.appliance_id)
         return _json(state)
 
     async def observed(self, request: Request) -> Response:
-        """Take over what the appliance sees of its attempts."""
+        """Apply the appliance's report on its attempts."""
         agent = await self._authenticator.agent(request)
-        report = await read_struct(request, ObservedReport, max_bytes=MAX_JSON_BYTES)
+        report = await self._struct(request, agent, ObservedReport)
         now = self._clock()
         await self._database.run(
             lambda session: apply_report(session, agent.appliance_id, report.attempts, now=now)
@@ -146,11 +155,11 @@ class AgentEndpoints:
         return Response(status_code=204)
 
     async def log(self, request: Request) -> Response:
-        """Store a piece of an attempt's output."""
+        """Append to an attempt's log."""
         agent = await self._authenticator.agent(request)
         attempt_id = request.path_params["attempt_id"]
         offset = _integer(request, "offset", default=0)
-        data = await read_body(request, max_bytes=MAX_LOG_CHUNK_BYTES)
+        data = await read_body(request, max_bytes=MAX_LOG_CHUNK_BYTES, tenant_id=agent.tenant_id)
         ack = await self._database.run(
             lambda session: append_log(
                 session, agent.appliance_id, attempt_id, offset=offset, data=data
@@ -158,39 +167,47 @@ class AgentEndpoints:
         )
         return _json(ack)
 
-    def _wire(self, issued: Issued) -> IssuedCertificate:
+    async def _struct(
+        self, request: Request, agent: Agent, kind: type[T], *, max_bytes: int = MAX_JSON_BYTES
+    ) -> T:
+        body = await read_body(request, max_bytes=max_bytes, tenant_id=agent.tenant_id)
+        return decode_struct(body, kind)
+
+    def _certificate(self, issued: Issued) -> IssuedCertificate:
         return IssuedCertificate(
             certificate=issued.certificate,
             authorities=issued.authorities,
             lifetime_seconds=(issued.not_after - self._clock()).total_seconds(),
-            is_enough=self._is_certificate_enough,
+            replaces_secret=self._certificate_replaces_secret,
         )
 
     async def _desired_state(self, appliance_id: str) -> DesiredState:
-        return await self._database.run(lambda session: desired_state(session, appliance_id))
+        return await self._database.run(
+            lambda session: desired_state(session, appliance_id, box=self._box)
+        )
 
 
-def _enrol(
-    session: Session, issuer: Issuer, asked: EnrolRequest, *, now: datetime
+def _enroll(
+    session: Session, issuer: Issuer, body: EnrollRequest, *, now: datetime
 ) -> tuple[Appliance, str, Issued | None]:
-    """Do it in one transaction: a request that can't be signed spends no token."""
-    appliance, secret = enrol_appliance(
+    """Enroll and sign in one transaction: an invalid signing request uses up no token."""
+    appliance, secret = enroll_appliance(
         session,
-        secret=asked.token,
-        name=asked.name,
-        inventory=msgspec.to_builtins(asked.inventory),
-        site=asked.site,
-        region=asked.region,
-        labels=asked.labels,
+        secret=body.token,
+        name=body.name,
+        inventory=body.inventory,
+        site=body.site,
+        region=body.region,
+        labels=body.labels,
         now=now,
     )
-    if not asked.csr:
+    if not body.csr:
         return appliance, secret, None
-    return appliance, secret, issue_certificate(session, issuer, appliance, csr=asked.csr, now=now)
+    return appliance, secret, issue_certificate(session, issuer, appliance, csr=body.csr, now=now)
 
 
-async def _hung_up(request: Request) -> None:
-    """Return when the client goes away."""
+async def _disconnected(request: Request) -> None:
+    """Return when the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -205,7 +222,7 @@ def _integer(request: Request, name: str, *, default: int) -> int:
         return default
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= _MAX_DIGITS):
-        raise _wrong(name, f"{text[:50]!r} is not an integer")
+        raise _invalid(name, f"{text[:50]!r} is not an integer")
     return int(text)
 
 
@@ -216,9 +233,9 @@ def _wait_seconds(request: Request) -> float:
     except ValueError:
         seconds = math.nan
     if math.isnan(seconds):
-        raise _wrong("wait_seconds", f"{text[:50]!r} is not a number of seconds")
+        raise _invalid("wait_seconds", f"{text[:50]!r} is not a number of seconds")
     return min(max(seconds, 0.0), MAX_WAIT_SECONDS)
 
 
-def _wrong(field: str, fault: str) -> InvalidInputError:
-    return InvalidInputError(f"{field}: {fault}.", errors={field: [fault]})
+def _invalid(field: str, problem: str) -> InvalidInputError:
+    return InvalidInputError(f"{field}: {problem}.", errors={field: [problem]})

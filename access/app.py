@@ -1,123 +1,123 @@
-"""The agents' door as an ASGI application: ingest gateway and desired state."""
+"""The agent API as an ASGI application: ingest, desired state, transfers and health."""
 
-from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from anyio import to_thread
+from sqlalchemy import text
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from access.agents import AgentEndpoints
-from access.auth import Authenticator
-from access.authority import AuthorityEndpoint
+from access.auth import Authenticator, AuthFailureLimiter
 from access.collectd import CollectdEndpoint
 from access.database import Database
-from access.errors import HANDLERS
+from access.errors import HANDLERS, error_response
 from access.gateway import Gateway
-from access.health import HealthEndpoint
-from access.hot import Hot
-from access.influx_v1 import InfluxV1Endpoints
+from access.influx import InfluxEndpoints
 from access.longpoll import GenerationWatch, generation_reader
-from access.quotas import QuotaKeeper
-from access.refusals import Refusals
+from access.quotas import QuotaCache
 from access.transfer import TransferEndpoints
-from access.write import WriteEndpoint
+from core.advertised_ca import advertised_ca
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
-from tenants.entry.certificates import Issuer
-from timeseries.store import Store
+from tenants.pki.certificates import Issuer
+from timeseries.store import Store, check_store
 
+PEM_TYPE = "application/pem-certificate-chain"
 _PREFIXES = ("/api/v2/", "/agent/v1/")
 _PATHS = frozenset({"/health", "/write", "/ping", "/query", "/collectd"})
 
 
-class AccessApp:
-    """Starlette, but for the address that nearly every request is for.
-
-    Attributes:
-        paths: every address that is answered, with `{}` around what varies in it.
-        watch: whom long polls wait for.
-    """
-
-    def __init__(
-        self, routes: Sequence[Route], *, posts: Mapping[str, ASGIApp], watch: GenerationWatch
-    ) -> None:
-        self._app = Starlette(routes=routes, exception_handlers=HANDLERS)
-        self._posts = posts
-        self.paths = frozenset(route.path for route in routes)
-        self.watch = watch
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        app: ASGIApp = self._app
-        if scope["type"] == "http" and scope["method"] == "POST":
-            app = self._posts.get(scope["path"], app)
-        await app(scope, receive, send)
-
-
 def create_access_app(
     *, settings: ServerSettings, sessions: SessionFactory, store: Store, clock: Clock = utc_now
-) -> AccessApp:
-    """Return the application; it needs no lifespan and can stand behind another one."""
+) -> Starlette:
+    """Return the application. It needs no lifespan; `state.watch` counts its long polls."""
     database = Database(sessions, clock=clock)
     authenticator = Authenticator(
         database,
         clock=clock,
         proxy_secret=settings.proxy_secret,
         needs_certificate=settings.require_client_certificate,
-        refusals=Refusals(settings.refusals_per_second_per_address),
+        failures=AuthFailureLimiter(settings.auth_failures_per_second_per_address),
     )
     watch = GenerationWatch(generation_reader(database))
-    quotas = QuotaKeeper(database, clock=clock)
+    quotas = QuotaCache(database, clock=clock)
     gateway = Gateway(store, settings=settings, clock=clock, quotas=quotas)
-    most = settings.max_body_bytes
-    write = WriteEndpoint(authenticator, gateway, max_body_bytes=most)
-    v1 = InfluxV1Endpoints(authenticator, gateway, max_body_bytes=most)
-    collectd = CollectdEndpoint(authenticator, gateway, clock=clock, max_body_bytes=most)
-    health = HealthEndpoint(database, store)
+    max_bytes = settings.max_body_bytes
+    influx = InfluxEndpoints(authenticator, gateway, max_body_bytes=max_bytes)
+    collectd = CollectdEndpoint(authenticator, gateway, clock=clock, max_body_bytes=max_bytes)
+    public = PublicEndpoints(settings, database, store)
+    transfer = TransferEndpoints(authenticator)
     agents = AgentEndpoints(
         authenticator,
         database,
         watch,
         issuer=issuer_of(settings),
-        is_certificate_enough=settings.require_client_certificate,
+        box=SecretBox.of(settings),
+        certificate_replaces_secret=settings.require_client_certificate,
         clock=clock,
     )
+    # In the order of their frequency: the router tries one after the other.
     routes = [
-        Route("/health", health.health, methods=["GET"]),
-        Route("/api/v2/write", Hot(write.write), methods=["POST"]),
-        Route("/write", v1.write, methods=["POST"]),
-        Route("/ping", v1.ping, methods=["GET"]),
-        Route("/query", v1.query, methods=["GET", "POST"]),
-        Route("/collectd", collectd.write, methods=["POST"]),
-        Route("/agent/v1/authority", AuthorityEndpoint(settings).show, methods=["GET"]),
-        *_agent_routes(authenticator, agents),
-    ]
-    return AccessApp(routes, posts={"/api/v2/write": Hot(write.write)}, watch=watch)
-
-
-def is_for_agents(path: str) -> bool:
-    """Return whether this door answers a path; people get the rest."""
-    return path.startswith(_PREFIXES) or path in _PATHS
-
-
-def issuer_of(settings: ServerSettings) -> Issuer:
-    """Return what signs agents' certificates."""
-    lifetime = timedelta(seconds=settings.certificate_lifetime_seconds)
-    return Issuer(SecretBox.of(settings), lifetime)
-
-
-def _agent_routes(authenticator: Authenticator, agents: AgentEndpoints) -> list[Route]:
-    transfer = TransferEndpoints(authenticator)
-    return [
-        Route("/agent/v1/enroll", agents.enroll, methods=["POST"]),
-        Route("/agent/v1/certificate", agents.certificate, methods=["POST"]),
-        Route("/agent/v1/heartbeat", agents.heartbeat, methods=["POST"]),
+        Route("/api/v2/write", influx.write_v2, methods=["POST"]),
         Route("/agent/v1/desired", agents.desired, methods=["GET"]),
+        Route("/agent/v1/heartbeat", agents.heartbeat, methods=["POST"]),
         Route("/agent/v1/observed", agents.observed, methods=["POST"]),
         Route("/agent/v1/attempts/{attempt_id}/log", agents.log, methods=["POST"]),
         Route("/agent/v1/transfer", transfer.download, methods=["GET"]),
         Route("/agent/v1/transfer", transfer.upload, methods=["POST"]),
+        Route("/agent/v1/certificate", agents.certificate, methods=["POST"]),
+        Route("/agent/v1/enroll", agents.enroll, methods=["POST"]),
+        Route("/agent/v1/authority", public.authority, methods=["GET"]),
+        Route("/collectd", collectd.write, methods=["POST"]),
+        Route("/write", influx.write_v1, methods=["POST"]),
+        Route("/ping", influx.ping, methods=["GET"]),
+        Route("/query", influx.query, methods=["GET", "POST"]),
+        Route("/health", public.health, methods=["GET"]),
     ]
+    app = Starlette(routes=routes, exception_handlers=HANDLERS)
+    app.state.watch = watch
+    return app
+
+
+def is_for_agents(path: str) -> bool:
+    """Return whether a path belongs to the agent API; all others belong to the portal."""
+    return path.startswith(_PREFIXES) or path in _PATHS
+
+
+def issuer_of(settings: ServerSettings) -> Issuer:
+    """Return the issuer of agents' certificates."""
+    lifetime = timedelta(seconds=settings.certificate_lifetime_seconds)
+    return Issuer(SecretBox.of(settings), lifetime)
+
+
+class PublicEndpoints:
+    """Endpoints without authentication."""
+
+    def __init__(self, settings: ServerSettings, database: Database, store: Store) -> None:
+        self._settings = settings
+        self._database = database
+        self._store = store
+
+    async def health(self, _request: Request) -> Response:
+        """Answer `{"status": "ok"}` if the database and the store answer; else an error is 503."""
+        await self._database.run(lambda session: session.execute(text("SELECT 1")))
+        await to_thread.run_sync(check_store, self._store)
+        return JSONResponse({"status": "ok"})
+
+    async def authority(self, request: Request) -> Response:
+        """Return the CA certificate of the portal (PEM); agents compare it with a SHA-256."""
+        authority = advertised_ca(self._settings)
+        if authority is not None:
+            return PlainTextResponse(authority.pem, media_type=PEM_TYPE)
+        return error_response(
+            request,
+            code="not_found",
+            status=404,
+            message="This portal has no private CA: its certificate is publicly trusted, or it has "
+            "none. Enroll without --ca-sha256.",
+        )

@@ -1,26 +1,23 @@
-"""POST /collectd: what collectd's write_http sends, in its JSON and its Command format.
+"""POST /collectd: the JSON and Command formats of collectd's write_http.
 
-collectd ignores the answer and sends nothing twice, so what is good is stored whatever the rest
-is, and what is not is logged here besides being told.
+collectd ignores the response and never retries, so valid values are stored whatever the others are,
+and errors are logged as well as returned.
 """
 
 import logging
 
-from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
 from access.auth import Authenticator
-from access.body import THREAD_ABOVE_BYTES, read_body
-from access.collectd_commands import read_commands
-from access.collectd_json import read_json
-from access.collectd_values import PointMaker, ValueFaultError
+from access.body import THREAD_ABOVE_BYTES, fair_worker, read_body
+from access.collectd_formats import read_commands, read_json
+from access.collectd_values import CollectdError, PointMaker
 from access.errors import UnsupportedEncodingError
 from access.gateway import Gateway
-from access.write import answer, sentence_of
+from access.influx import error_message, error_of, left_out_header
 from core.clock import Clock, to_ns
-from timeseries.batch import Batch
-from timeseries.points import Point
+from timeseries.points import Batch, Point
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +26,7 @@ _JSON, _TEXT = "application/json", "text/plain"
 
 
 class CollectdEndpoint:
-    """Takes the readings of a collectd into the store."""
+    """Ingests values from collectd."""
 
     def __init__(
         self, authenticator: Authenticator, gateway: Gateway, *, clock: Clock, max_body_bytes: int
@@ -40,49 +37,50 @@ class CollectdEndpoint:
         self._max_body_bytes = max_body_bytes
 
     async def write(self, request: Request) -> Response:
-        """Store the body's readings, stamped with who sent them."""
+        """Store the body's values with the sender's identity."""
         agent = await self._authenticator.agent(request)
         are_rates = request.query_params.get("rates", "").lower() in _TRUE
         media_type = request.headers.get("Content-Type", _TEXT).partition(";")[0].strip().lower()
         if media_type not in {_JSON, _TEXT}:
             raise UnsupportedEncodingError(
-                f"Content-Type {media_type[:50]!r} is not known here. collectd's write_http sends "
+                f"Content-Type {media_type[:50]!r} is not supported. collectd's write_http sends "
                 f'{_JSON} with Format "JSON", {_TEXT} with Format "Command".'
             )
-        body = await read_body(request, max_bytes=self._max_body_bytes)
-        # Notifications are JSON in either format, and announced by the format's type.
+        body = await read_body(request, max_bytes=self._max_body_bytes, tenant_id=agent.tenant_id)
+        # Notifications are JSON in either format, with the media type of the format.
         is_json = media_type == _JSON or body.lstrip()[:1] == b"["
         maker = PointMaker(agent.name, are_rates=are_rates)
         now_ns = to_ns(self._clock())
         if len(body) <= THREAD_ABOVE_BYTES:
-            batch, faults = read_batch(body, maker, is_json=is_json, now_ns=now_ns)
+            batch, errors = read_batch(body, maker, is_json=is_json, now_ns=now_ns)
         else:
-            batch, faults = await to_thread.run_sync(
-                lambda: read_batch(body, maker, is_json=is_json, now_ns=now_ns)
+            batch, errors = await fair_worker().run(
+                agent.tenant_id, lambda: read_batch(body, maker, is_json=is_json, now_ns=now_ns)
             )
-        outcome = await self._gateway.take(agent, batch, faults=faults, precision="s")
+        result = await self._gateway.write(agent, batch, errors=errors, precision="s")
         kind = "item" if is_json else "line"
-        if not outcome.faults:
-            return Response()  # collectd takes any status but 200 for an error
-        logger.warning("collectd of %r: %s", agent.name, sentence_of(outcome, kind=kind))
-        return answer(request, outcome, kind=kind)
+        if not result.errors:
+            # collectd treats any status but 200 as an error.
+            return Response(headers=left_out_header(result))
+        logger.warning("collectd of %r: %s", agent.name, error_message(result, kind=kind))
+        return error_of(request, result, kind=kind)
 
 
 def read_batch(
     body: bytes, maker: PointMaker, *, is_json: bool, now_ns: int
 ) -> tuple[Batch, dict[int, str]]:
-    """Return what a body holds, and the reasons of what could not be read by its position.
+    """Return the points of a body, and its errors by position.
 
     Raises:
-        BadRequestError: it is no JSON array, and should be one.
+        BadRequestError: it should be a JSON array and is not.
     """
     placed: list[tuple[int, Point]] = []
-    faults: dict[int, str] = {}
+    errors: dict[int, str] = {}
     for position, found in (read_json if is_json else read_commands)(body, now_ns=now_ns):
-        if isinstance(found, ValueFaultError):
-            faults[position] = str(found)
+        if isinstance(found, CollectdError):
+            errors[position] = str(found)
         else:
             point = maker.point(found)
             if point is not None:
                 placed.append((position, point))
-    return Batch.of_placed(placed), faults
+    return Batch.from_positioned(placed), errors

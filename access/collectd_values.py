@@ -1,11 +1,11 @@
-"""What collectd sends, as points; see docs/operating.md for the names.
+"""Points from the values of collectd; see docs/operating.md for their names.
 
-A *value list* is one reading of collectd: host/plugin-instance/type-instance, a time, and a number
+A *value list* is one reading of collectd: host/plugin-instance/type-instance, a time, and a value
 for each data source of its type. A *notification* is an event with a message. The agent's own
-plugins for collectd give the same names.
+plugins for collectd use the same names.
 
-Nothing is remembered between requests, so counters are stored as they come, unless collectd says
-(by `StoreRates`) that it sends rates.
+Requests are stateless, so counters are stored as received, unless collectd sends rates
+(`StoreRates`).
 """
 
 import math
@@ -13,8 +13,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from access.collectd_types import Sources
 from timeseries.points import FieldValue, Point
+
+# Data sources, the values of a type: each has a name and a kind.
+Sources = tuple[tuple[str, str], ...]
 
 MEASUREMENT_PREFIX = "collectd_"
 NOTIFICATION_MEASUREMENT = "notification"
@@ -25,13 +27,13 @@ _NS_PER_MS = 1_000_000
 _LATEST_MS = 2**63 // _NS_PER_MS
 
 
-class ValueFaultError(ValueError):
-    """Something that collectd sent can't be stored; the message says why."""
+class CollectdError(ValueError):
+    """A value of collectd can't be stored; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueList:
-    """One reading of collectd; a number that is unknown is None."""
+    """One reading of collectd; an unknown value is None."""
 
     host: str
     plugin: str
@@ -46,7 +48,7 @@ class ValueList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """An event; `tags` are those beside its host and severity."""
+    """An event; `tags` are those besides host and severity."""
 
     host: str
     severity: str
@@ -57,18 +59,18 @@ class Notification:
 
 @dataclass(frozen=True, slots=True)
 class PointMaker:
-    """Makes points of what one collectd sends.
+    """Converts the values of one collectd to points.
 
     Attributes:
-        own_name: the appliance's name; readings of another host carry it as the tag `host`.
-        are_rates: derives and counters came as rates, not as they stand.
+        own_name: the appliance's name; readings of another host get the tag `host`.
+        are_rates: derives and counters are sent as rates.
     """
 
     own_name: str
     are_rates: bool = False
 
     def point(self, reading: ValueList | Notification) -> Point | None:
-        """Return a point; None where no number of a reading is known."""
+        """Return a point; None if no value of a reading is known."""
         if isinstance(reading, Notification):
             tags = {"severity": reading.severity, **reading.tags}
             fields: dict[str, FieldValue] = {"events": 1, "message": reading.message}
@@ -83,19 +85,19 @@ class PointMaker:
         fields = {}
         for (name, kind), number in zip(reading.sources, reading.numbers, strict=True):
             if number is not None and math.isfinite(number):
-                suffix, value = self._as_stored(kind, number, reading.interval_seconds)
+                suffix, value = self._stored(kind, number, reading.interval_seconds)
                 fields[_name(name) + suffix] = value
         measurement = MEASUREMENT_PREFIX + _name(reading.plugin)
         if not fields:
             return None
         return Point(measurement, self._tags(reading.host, tags), fields, reading.time_ns)
 
-    def _as_stored(self, kind: str, number: float, interval_seconds: float) -> tuple[str, float]:
+    def _stored(self, kind: str, number: float, interval_seconds: float) -> tuple[str, float]:
         if kind == "gauge":
             return "", number
         if self.are_rates:
             return "_per_second", number
-        if kind == "absolute" and interval_seconds > 0:  # it counts since it was sent last
+        if kind == "absolute" and interval_seconds > 0:  # it counts since the last reading
             return "_per_second", number / interval_seconds
         return "_total", number
 
@@ -107,14 +109,14 @@ class PointMaker:
 
 
 def time_ns_of(seconds: float) -> int:
-    """Return an instant of collectd in nanoseconds; it sends them to the millisecond.
+    """Return a time of collectd, which has milliseconds, in nanoseconds.
 
     Raises:
-        ValueFaultError: it is out of range.
+        CollectdError: it is out of range.
     """
     milliseconds = seconds * 1000
     if not -_LATEST_MS < milliseconds < _LATEST_MS:
-        raise ValueFaultError(f"the time {seconds:g} is out of range")
+        raise CollectdError(f"the time {seconds:g} is out of range")
     return round(milliseconds) * _NS_PER_MS
 
 

@@ -1,25 +1,28 @@
-"""The database as asynchronous code reaches it: short transactions in a few threads."""
+"""Database access for asynchronous code: short transactions in a few threads."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from sqlalchemy.orm import Session
+from starlette.requests import Request
 
 from core.clock import Clock, utc_now
 from core.db import SessionFactory, transaction
-from tenants.audit import Actor, acting, set_actor
+from tenants.auditing.drafts import Actor
+from tenants.auditing.recording import acting, set_actor
 
 T = TypeVar("T")
 
-# Fewer than the pool has connections, so that agents never starve the people's door.
+# Fewer than the pool has connections, so that agents never starve the portal.
 MAX_THREADS = 8
-# Who the audit log names where a request does not say which agent it is from.
-AGENTS = Actor(name="an agent", via="agents' door")
+_VIA = "agent API"
+# The audit log's actor where a request does not name its agent.
+AGENTS = Actor(name="an agent", via=_VIA)
 
 
 class Database:
-    """Runs work on a session in a thread; what waits for a thread waits without one."""
+    """Runs functions on a session in a thread; those that wait for a thread block none."""
 
     def __init__(self, sessions: SessionFactory, *, clock: Clock = utc_now) -> None:
         self._sessions = acting(sessions, AGENTS, clock=clock)
@@ -27,7 +30,7 @@ class Database:
         self._limiter = CapacityLimiter(MAX_THREADS)
 
     async def run(self, work: Callable[[Session], T], *, actor: Actor | None = None) -> T:
-        """Run `work` in a transaction and return its result; `actor` is who does it."""
+        """Run `work` in a transaction and return its result; `actor` goes to the audit log."""
         return await to_thread.run_sync(self._in_transaction, work, actor, limiter=self._limiter)
 
     def _in_transaction(self, work: Callable[[Session], T], actor: Actor | None) -> T:
@@ -35,3 +38,13 @@ class Database:
             if actor is not None:
                 set_actor(session, actor, clock=self._clock)
             return work(session)
+
+
+def agent_actor(request: Request, name: str) -> Actor:
+    """Return the agent of the appliance with this name as the actor of a request."""
+    return Actor(
+        name=f"agent {name}",
+        via=_VIA,
+        address=request.client.host if request.client else "",
+        user_agent=request.headers.get("User-Agent", ""),
+    )

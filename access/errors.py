@@ -1,9 +1,8 @@
-"""Errors of the agents' door, in the words of who is asking.
+"""Error responses of the agent API, in the format of each client.
 
-Agents read `{code, status, message, errors}`. `/api/v2/` answers as InfluxDB 2 does, whose clients
-read `code` and `message` and the header `X-Platform-Error-Code`: there `code` is InfluxDB's word
-for the status, and `reason` is ours. `/write` and its neighbours answer as InfluxDB 1 does, with
-`error` and the header `X-InfluxDB-Error`.
+Agents read `{code, status, message, errors}`. Clients of InfluxDB 2 read `code`, `message` and the
+header `X-Platform-Error-Code`: below `/api/v2/`, `code` is InfluxDB's name of the status, and
+`reason` is our code. Clients of InfluxDB 1 read `error` and the header `X-InfluxDB-Error`.
 
 Source: kit/transport/http/error_handler.go of InfluxDB 2, services/httpd/handler.go of 1.8.
 """
@@ -25,7 +24,7 @@ logger = logging.getLogger(__name__)
 RETRY_AFTER_SECONDS = 5
 V1_PATHS = frozenset({"/write", "/ping", "/query"})
 V2_PREFIX = "/api/v2/"
-# What InfluxDB 2 calls a status.
+# InfluxDB 2's names of statuses.
 _V2_CODES = {
     400: "invalid",
     401: "unauthorized",
@@ -38,19 +37,19 @@ _V2_CODES = {
     429: "too many requests",
     503: "unavailable",
 }
-# InfluxDB 1 cuts its header there too.
+# As in InfluxDB 1.
 _MAX_HEADER_CHARACTERS = 1024
 
 
 class BadRequestError(VedetteError):
-    """The request can't be read at all: not JSON, not gzip, a parameter of the wrong kind."""
+    """The request can't be parsed: not JSON, not gzip, an invalid parameter."""
 
     status = 400
     default_code = "invalid"
 
 
 class UnsupportedEncodingError(VedetteError):
-    """The body is compressed or written in a way that this door does not know."""
+    """The body has an unsupported compression or media type."""
 
     status = 415
     default_code = "unsupported_encoding"
@@ -66,7 +65,7 @@ def error_response(
     headers: Mapping[str, str] | None = None,
     **extra: object,
 ) -> JSONResponse:
-    """Return an error in the shape that the address has; `extra` adds keys to it."""
+    """Return an error in the format of the path; `extra` adds keys to it."""
     path = request.url.path
     found: dict[str, str] = dict(headers or {})
     body: dict[str, Any] = {"code": code, "status": status, "message": message}
@@ -77,32 +76,38 @@ def error_response(
         found["X-Platform-Error-Code"] = word
     elif path in V1_PATHS:
         body = {"error": message}
-        found["X-InfluxDB-Error"] = _as_header(message)
+        plain = "".join(c if " " <= c <= "~" else "?" for c in message)
+        found["X-InfluxDB-Error"] = plain[:_MAX_HEADER_CHARACTERS]
     return JSONResponse(body, status, found)
 
 
 async def on_vedette_error(request: Request, error: Exception) -> Response:
-    """Answer an error that Vedette raised on purpose."""
+    """Answer a `VedetteError`."""
     assert isinstance(error, VedetteError)  # noqa: S101 - Starlette picks the handler by type
     headers = {}
     if isinstance(error, OverloadedError):
         headers["Retry-After"] = str(error.retry_after_seconds)
     elif isinstance(error, UnavailableError):
         headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
-    elif error.status == 401:  # noqa: PLR2004 - the status of the challenge below
-        headers["WWW-Authenticate"] = _challenge(request)
+    elif error.status == 401:  # noqa: PLR2004 - the status of a challenge
+        basic = 'Basic realm="vedette", ' if request.url.path in V1_PATHS else ""
+        headers["WWW-Authenticate"] = f'{basic}Bearer realm="vedette", Token realm="vedette"'
     return error_response(
-        request, code=error.code, status=error.status, message=error.message, errors=error.errors,
+        request,
+        code=error.code,
+        status=error.status,
+        message=error.message,
+        errors=error.errors,
         headers=headers,
-    )  # fmt: skip
+    )
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
-    """Answer what the router refuses: no such address, or another method."""
+    """Answer an unknown path or method."""
     assert isinstance(error, HTTPException)  # noqa: S101 - Starlette picks the handler by type
     sentences = {
-        404: ("not_found", "There is nothing at this address."),
-        405: ("method_not_allowed", "This address does not take this method."),
+        404: ("not_found", "There is no such address."),
+        405: ("method_not_allowed", "This address does not support this method."),
     }
     code, message = sentences.get(error.status_code, ("http_error", error.detail))
     return error_response(
@@ -111,29 +116,29 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_database_error(request: Request, error: Exception) -> Response:
-    """Answer while the database is away or too busy: the agent tries again."""
-    logger.warning("the database does not answer: %s", error)
+    """Answer while the database is unavailable: the agent retries."""
+    logger.warning("the database is unavailable: %s", error)
     return error_response(
         request,
         code="unavailable",
         status=503,
-        message="The database does not answer now. Try again in some seconds.",
+        message="The database is unavailable. Try again in a few seconds.",
         headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
     )
 
 
 async def on_disconnect(_request: Request, _error: Exception) -> Response:
-    """End a request whose sender went away in the middle of its body."""
+    """End a request whose client disconnected before the end of its body."""
     return Response(status_code=400)
 
 
 async def on_bug(request: Request, _error: Exception) -> Response:
-    """Answer what nobody foresaw; the server logs the traceback."""
+    """Answer an unexpected exception; the server logs the traceback."""
     return error_response(
         request,
         code="internal_error",
         status=500,
-        message="Something went wrong here. The portal's log says what.",
+        message="Internal error. See the portal's log.",
     )
 
 
@@ -147,19 +152,3 @@ HANDLERS: dict[Any, Handler] = {
     ClientDisconnect: on_disconnect,
     Exception: on_bug,
 }
-
-
-def handler_of(error: Exception) -> Handler:
-    """Return the handler of the nearest class that has one."""
-    return next(HANDLERS[kind] for kind in type(error).__mro__ if kind in HANDLERS)
-
-
-def _challenge(request: Request) -> str:
-    basic = 'Basic realm="vedette", ' if request.url.path in V1_PATHS else ""
-    return f'{basic}Bearer realm="vedette", Token realm="vedette"'
-
-
-def _as_header(text: str) -> str:
-    """Return a text as a header may hold it: printable ASCII, and not too long."""
-    plain = "".join(c if " " <= c <= "~" else "?" for c in text)
-    return plain[:_MAX_HEADER_CHARACTERS]

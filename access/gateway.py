@@ -1,32 +1,58 @@
-"""The way of samples into the store, whatever they came as: limits, times, commit, faults."""
+"""Ingest of samples in any format: quotas, rate limit, time check, limits of names and series.
 
+Most senders drop a whole body over one error, so the valid lines of a body are stored anyway.
+"""
+
+import asyncio
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 
-from anyio import to_thread
-
-from access.auth import Agent
-from access.body import THREAD_ABOVE_BYTES, one_at_a_time
-from access.faults import Fault, Outcome
-from access.handover import Handover
-from access.joint import JointPosts, Post, join, kind_of
-from access.limits import RateLimit, SeriesLimit
-from access.quotas import QuotaKeeper
+from access.agent_registry import Agent
+from access.body import THREAD_ABOVE_BYTES, fair_worker
+from access.name_limit import NameLimit
+from access.quotas import QuotaCache
+from access.request_batcher import Post, RequestBatcher, join, kind_of
+from access.series_limit import SeriesLimit
 from core.clock import NS_PER_SECOND, Clock, to_ns
 from core.errors import OverloadedError
+from core.rate_limits import RateLimit
 from core.settings import ServerSettings
-from timeseries.batch import Batch
+from tenants.lifecycle.usage import SampleCounts
+from timeseries.identity import stamp
 from timeseries.lineprotocol import ParseResult, parse
-from timeseries.stamping import stamp
+from timeseries.points import Batch
 from timeseries.store import Store
 
 MAX_AHEAD = timedelta(hours=1)
+MAX_RETRY_AFTER_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class LineError:
+    """Why a line (or a value of collectd) was not stored; lines count from 1."""
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """The errors of a body by line, and how many lines had a sample or an error.
+
+    `left_out` counts points that this kind of store can't store; they are no errors.
+    """
+
+    errors: list[LineError]
+    total: int
+    left_out: int = 0
 
 
 class Gateway:
-    """Takes samples of agents whose identity is proved. For the tasks of one event loop."""
+    """Stores samples of authenticated agents. For the tasks of one event loop."""
 
     def __init__(
         self,
@@ -34,168 +60,178 @@ class Gateway:
         *,
         settings: ServerSettings,
         clock: Clock,
-        quotas: QuotaKeeper | None = None,
+        quotas: QuotaCache | None = None,
     ) -> None:
         self._store = store
         self._quotas = quotas
         self._takes_many_senders = getattr(store, "takes_many_senders", False)
         self._clock = clock
         self._max_age = timedelta(days=settings.sample_retention_days)
-        self._rate = RateLimit(settings.max_points_per_second_per_tenant)
+        self._points = RateLimit(settings.max_points_per_second_per_tenant)
         self._series = SeriesLimit(
-            settings.max_series_per_tenant, own=None if quotas is None else quotas.max_series
+            settings.max_series_per_tenant,
+            quota=None if quotas is None else lambda tenant_id: quotas.limit(tenant_id, "series"),
+        )
+        self._names = NameLimit(
+            settings.max_measurements_per_tenant,
+            settings.max_fields_per_tenant,
+            quota=None if quotas is None else quotas.limit,
         )
         if quotas is not None:
-            quotas.keep_counts_of(self._series.counts)
-        self._handover = Handover()
-        self._joint = JointPosts(self._take_posts)
+            quotas.store_counts_of(self._counts)
+        self._batcher: RequestBatcher[WriteResult] = RequestBatcher(self._write_posts)
 
-    async def take_lines(self, agent: Agent, body: bytes, *, precision: str) -> Outcome:
+    async def write_lines(self, agent: Agent, body: bytes, *, precision: str) -> WriteResult:
         """Store a body of line protocol; returns when it is durable.
 
         Raises:
-            OverloadedError: the tenant's rate is reached, its storage is full, or too much waits
-                for the store.
+            OverloadedError: the tenant's rate or storage quota is exceeded, or the store's queue
+                is full.
             StoreUnavailableError: the store does not answer.
         """
         await self._check(agent)
         kind = kind_of(body, precision=precision) if self._takes_many_senders else None
         if kind is not None:
-            return await self._joint.take(agent, body, kind)
-        parsed = await _parse(body, precision=precision, now_ns=to_ns(self._clock()))
-        return await self.take(agent, parsed.batch, faults=_faults_of(parsed), precision=precision)
+            return await self._batcher.submit(agent, body, kind)
+        work = partial(parse, body, precision=precision, default_time_ns=to_ns(self._clock()))
+        is_small = len(body) <= THREAD_ABOVE_BYTES
+        parsed = work() if is_small else await fair_worker().run(agent.tenant_id, work)
+        return await self.write(
+            agent, parsed.batch, errors=_parse_errors(parsed), precision=precision
+        )
 
-    async def take(
-        self, agent: Agent, batch: Batch, *, faults: Mapping[int, str], precision: str = "ns"
-    ) -> Outcome:
+    async def write(
+        self, agent: Agent, batch: Batch, *, errors: Mapping[int, str], precision: str = "ns"
+    ) -> WriteResult:
         """Store a batch; returns when it is durable.
 
         Args:
-            agent: whose identity its points are stamped with.
-            batch: the points that could be read.
-            faults: position to reason of what could not.
-            precision: what the sender's times were taken as, for the reasons.
-
-        Raises:
-            OverloadedError: the tenant's rate is reached, its storage is full, or too much waits
-                for the store.
-            StoreUnavailableError: the store does not answer.
+            agent: the sender, whose identity the points get.
+            batch: the valid points.
+            errors: position to reason of the invalid ones.
+            precision: how the sender's times were read, for the error messages.
         """
         await self._check(agent)
-        refused = await self._keep(batch, [agent], (), precision=precision)
-        reasons = {**faults, **refused}
-        found = [Fault(at + 1, reasons[at]) for at in sorted(reasons)]
-        return Outcome(found, len(batch) + len(faults))
+        rejected, left_out = await self._store_valid(batch, [agent], (), precision=precision)
+        reasons = {**errors, **rejected}
+        found = [LineError(at + 1, reasons[at]) for at in sorted(reasons)]
+        return WriteResult(found, len(batch) + len(errors), left_out)
 
     async def _check(self, agent: Agent) -> None:
-        self._rate.check(agent.tenant_id, now=self._clock())
+        self._check_rate(agent)
         if self._quotas is not None:
             await self._quotas.check(agent.tenant_id)
 
-    async def _take_posts(self, posts: list[Post], precision: str) -> None:
-        """Store posts together, and give each its outcome."""
-        posts = [post for post in posts if self._may_send(post)]
+    def _counts(self, now: datetime) -> dict[str, SampleCounts]:
+        series, names = self._series.counts(now), self._names.counts(now)
+        return {
+            key: SampleCounts(series.get(key, 0), *names.get(key, (0, 0)))
+            for key in {**series, **names}
+        }
+
+    def _check_rate(self, agent: Agent) -> None:
+        """Check that the limit is not reached; a body of any size passes and is counted later."""
+        seconds = self._points.wait_seconds(agent.tenant_id)
+        if seconds:
+            retry_after = min(math.ceil(seconds), MAX_RETRY_AFTER_SECONDS)
+            raise OverloadedError(
+                f"The tenant sends more than {self._points.per_second:g} points per second. "
+                f"Retry in {retry_after} s, or ask the portal's operator for a higher rate.",
+                retry_after_seconds=retry_after,
+            )
+
+    async def _write_posts(self, posts: list[Post[WriteResult]], precision: str) -> None:
+        """Store posts together, and set each one's result."""
+        posts = [post for post in posts if self._has_rate(post)]
         joined = join([post.body for post in posts])
         parsed = parse(joined.text, precision=precision, default_time_ns=to_ns(self._clock()))
         agents = [post.agent for post in posts]
-        refused = await self._keep(parsed.batch, agents, joined.post_of, precision=precision)
-        faults = _faults_of(parsed)
-        totals = _counts(parsed.batch, joined.post_of)
-        totals.update(map(joined.post_of.__getitem__, faults))
-        found: list[list[Fault]] = [[] for _ in posts]
-        for at, reason in sorted({**faults, **refused}.items()):
+        errors = _parse_errors(parsed)
+        rejected, _ = await self._store_valid(
+            parsed.batch, agents, joined.post_of, precision=precision
+        )
+        totals = _points_by_sender(parsed.batch, joined.post_of)
+        totals.update(map(joined.post_of.__getitem__, errors))
+        found: list[list[LineError]] = [[] for _ in posts]
+        for at, reason in sorted({**errors, **rejected}.items()):
             post = joined.post_of[at]
-            found[post].append(Fault(at - joined.starts[post] + 1, reason))
+            found[post].append(LineError(at - joined.starts[post] + 1, reason))
         for index, one in enumerate(posts):
-            if not one.outcome.done():
-                one.outcome.set_result(Outcome(found[index], totals[index]))
+            if not one.result.done():
+                one.result.set_result(WriteResult(found[index], totals[index]))
 
-    def _may_send(self, post: Post) -> bool:
+    def _has_rate(self, post: Post[WriteResult]) -> bool:
         try:
-            self._rate.check(post.agent.tenant_id, now=self._clock())
+            self._check_rate(post.agent)
         except OverloadedError as error:
-            post.outcome.set_exception(error)
-        return not post.outcome.done()
+            post.result.set_exception(error)
+        return not post.result.done()
 
-    async def _keep(
+    async def _store_valid(
         self, batch: Batch, agents: Sequence[Agent], sender_of: Sequence[int], *, precision: str
-    ) -> dict[int, str]:
-        """Store the good points of a batch; return the others' positions and reasons.
+    ) -> tuple[dict[int, str], int]:
+        """Store the valid points of a batch.
+
+        Returns positions and reasons of the others, and how many points the store left out.
 
         Args:
             batch: points of one agent or several.
-            agents: who sent them.
+            agents: the senders.
             sender_of: for each position the index of its agent; not needed for a single one.
-            precision: what the senders' times were taken as.
+            precision: how the senders' times were read.
         """
         now = self._clock()
-        reasons = untimely(batch, now_ns=to_ns(now), max_age=self._max_age, precision=precision)
-        timely = batch.without(reasons)
+        reasons = time_errors(batch, now_ns=to_ns(now), max_age=self._max_age, precision=precision)
+        valid = batch.without(reasons)
         identities = [(agent.tenant_id, agent.appliance_id) for agent in agents]
         identity = identities[0] if len(agents) == 1 else None
         if identity is None:
-            timely = stamp(timely, identities, sender_of)
-        too_many = self._series.refused(timely, identity=identity, now=now)
-        good = timely.without(too_many)
-        reasons |= too_many
-        if not good.blocks:
-            return reasons
-        stored = self._store.submit(good, identity={} if good.is_stamped else agents[0].tags)
-        if self._rate.is_limited:
-            for index, points in _counts(good, sender_of).items():
-                self._rate.spend(agents[index].tenant_id, points, now=now)
-        for rejected in await self._handover.result(stored):
-            reasons[rejected.position] = rejected.reason
-        return reasons
+            valid = stamp(valid, identities, sender_of)
+        for limit in (self._names, self._series):
+            too_many = limit.rejected(valid, identity=identity, now=now)
+            valid = valid.without(too_many)
+            reasons |= too_many
+        if not valid.blocks:
+            return reasons, 0
+        stored = self._store.submit(valid, identity={} if valid.is_stamped else agents[0].tags)
+        if self._points.per_second:
+            for index, points in _points_by_sender(valid, sender_of).items():
+                self._points.hit(agents[index].tenant_id, cost=points)
+        # Shielded: a sender that hangs up does not cancel the write.
+        outcome = await asyncio.shield(asyncio.wrap_future(stored))
+        reasons |= {one.position: one.reason for one in outcome if not one.is_left_out}
+        return reasons, sum(one.is_left_out for one in outcome)
 
 
-def untimely(batch: Batch, *, now_ns: int, max_age: timedelta, precision: str) -> dict[int, str]:
-    """Return the positions of points too far from the portal's clock, each with the reason."""
+def time_errors(batch: Batch, *, now_ns: int, max_age: timedelta, precision: str) -> dict[int, str]:
+    """Return the positions of points with a time too far from the portal's clock, and why."""
     earliest_ns = now_ns - int(max_age.total_seconds()) * NS_PER_SECOND
     latest_ns = now_ns + int(MAX_AHEAD.total_seconds()) * NS_PER_SECOND
-    refused: dict[int, str] = {}
+    advice = f"check the sender's clock and the precision, which was read as {precision}"
+    errors: dict[int, str] = {}
     for block in batch.blocks:
         if earliest_ns <= min(block.times_ns) and max(block.times_ns) <= latest_ns:
             continue
         for position, time_ns in zip(block.positions, block.times_ns, strict=True):
+            offset = timedelta(seconds=abs(time_ns - now_ns) // NS_PER_SECOND)
             if time_ns > latest_ns:
-                refused[position] = _ahead(time_ns - now_ns, precision)
+                errors[position] = f"its time is {offset} ahead of the portal's clock; {advice}"
             elif time_ns < earliest_ns:
-                refused[position] = _behind(now_ns - time_ns, max_age, precision)
-    return refused
+                errors[position] = (
+                    f"its time is {offset} ago, beyond the retention of {max_age.days} days; "
+                    f"{advice}"
+                )
+    return errors
 
 
-def _ahead(ahead_ns: int, precision: str) -> str:
-    return (
-        f"its time is {timedelta(seconds=ahead_ns // NS_PER_SECOND)} ahead of the portal's clock; "
-        f"check the sender's clock and the precision, which was taken as {precision}"
-    )
-
-
-def _behind(behind_ns: int, max_age: timedelta, precision: str) -> str:
-    return (
-        f"its time is {timedelta(seconds=behind_ns // NS_PER_SECOND)} ago, and samples older than "
-        f"{max_age.days} days are not kept; check the sender's clock and the precision, which "
-        f"was taken as {precision}"
-    )
-
-
-def _faults_of(parsed: ParseResult) -> dict[int, str]:
+def _parse_errors(parsed: ParseResult) -> dict[int, str]:
     return {error.line_number - 1: error.reason for error in parsed.errors}
 
 
-def _counts(batch: Batch, sender_of: Sequence[int]) -> Counter[int]:
-    """Return how many points each sender has; all are the first's where it is the only one."""
+def _points_by_sender(batch: Batch, sender_of: Sequence[int]) -> Counter[int]:
     if not sender_of:
         return Counter({0: len(batch)})
     counts: Counter[int] = Counter()
     for block in batch.blocks:
         counts.update(map(sender_of.__getitem__, block.positions))
     return counts
-
-
-async def _parse(body: bytes, *, precision: str, now_ns: int) -> ParseResult:
-    work = partial(parse, body, precision=precision, default_time_ns=now_ns)
-    if len(body) <= THREAD_ABOVE_BYTES:
-        return work()
-    return await to_thread.run_sync(work, limiter=one_at_a_time())

@@ -1,8 +1,8 @@
-"""Long polls: agents wait here until what they should run changes.
+"""Long polls: agents wait until their desired state changes.
 
-One task reads the generations of all appliances that are waited for, in one query each round, and
-wakes those whose number moved. A waiter is a future, so ten thousand of them need no thread; the
-task ends with the last waiter.
+One task reads the generations of all polling appliances in one query each round and wakes the polls
+whose generation changed. A poll is a future, so ten thousand of them need no threads; the task ends
+with the last one.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from tenants.models import Appliance
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 0.3
-# Up to this many appliances are named in the query; more are read with all the others.
+# Up to this many appliances are listed in the query; above it, all are read.
 _MAX_NAMED = 500
 
 ReadGenerations = Callable[[Collection[str]], Awaitable[Mapping[str, int]]]
@@ -35,7 +35,7 @@ class _Waiter:
 
 
 class GenerationWatch:
-    """Waits for appliances' generations to move. For the tasks of one event loop."""
+    """Waits for changes of appliances' generations. For the tasks of one event loop."""
 
     def __init__(
         self, read: ReadGenerations, *, interval_seconds: float = INTERVAL_SECONDS
@@ -47,7 +47,7 @@ class GenerationWatch:
 
     @property
     def waiting(self) -> int:
-        """How many wait now."""
+        """The number of open polls."""
         return sum(map(len, self._waiters.values()))
 
     async def wait(
@@ -56,31 +56,23 @@ class GenerationWatch:
         generation: int,
         *,
         timeout_seconds: float,
-        gone: Awaitable[object],
+        disconnected: Awaitable[object],
     ) -> bool:
-        """Wait until the appliance's generation is another; return whether it is.
+        """Wait until the appliance's generation is another one; return whether it is.
 
-        Args:
-            appliance_id: whose generation.
-            generation: the one that the agent has.
-            timeout_seconds: how long at most.
-            gone: ends the wait when it is done, such as when the client hangs up.
+        `disconnected` ends the wait when it is done.
         """
         waiter = _Waiter(generation, asyncio.get_running_loop().create_future())
         self._waiters[appliance_id].add(waiter)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._poll())
-        hung_up = asyncio.ensure_future(gone)
-        ends: set[asyncio.Future[Any]] = {waiter.woken, hung_up}
+        disconnect = asyncio.ensure_future(disconnected)
+        ends: set[asyncio.Future[Any]] = {waiter.woken, disconnect}
         try:
-            await asyncio.wait(
-                ends,
-                timeout=timeout_seconds,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            await asyncio.wait(ends, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
             return waiter.woken.done()
         finally:
-            hung_up.cancel()
+            disconnect.cancel()
             waiter.woken.cancel()
             self._forget(appliance_id, waiter)
 
@@ -89,13 +81,13 @@ class GenerationWatch:
             try:
                 self._wake(await self._read(list(self._waiters)))
             except SQLAlchemyError as error:
-                # The waiters' own requests meet the fault when they end; here the next round does.
-                logger.warning("generations can't be read: %s", error)
+                # Retried in the next round; the polls themselves report the error when they end.
+                logger.warning("can't read the generations: %s", error)
             await asyncio.sleep(self._interval_seconds)
 
     def _wake(self, generations: Mapping[str, int]) -> None:
         for appliance_id, waiters in self._waiters.items():
-            # A deleted appliance has no generation: its agent is woken and told so.
+            # A deleted appliance has no generation: its poll ends with an error.
             current = generations.get(appliance_id)
             for waiter in waiters:
                 if waiter.generation != current and not waiter.woken.done():
@@ -109,12 +101,8 @@ class GenerationWatch:
 
 
 def generation_reader(database: Database) -> ReadGenerations:
-    """Return the query behind a watch."""
-
-    async def read(appliance_ids: Collection[str]) -> Mapping[str, int]:
-        return await database.run(lambda session: _generations(session, appliance_ids))
-
-    return read
+    """Return the query of a watch."""
+    return lambda appliance_ids: database.run(lambda one: _generations(one, appliance_ids))
 
 
 def _generations(session: Session, appliance_ids: Collection[str]) -> Mapping[str, int]:

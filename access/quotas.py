@@ -1,7 +1,7 @@
-"""What the operator allows each tenant to send: its own number of series, and its storage.
+"""Tenants' quotas for ingest: series, names and storage, cached from the database.
 
-The figures are read anew every few seconds, in the background, so that no push waits for them.
-Storage is measured now and then: a tenant goes over its quota by what it sends until then.
+They are refreshed every few seconds in the background, so that no write waits for them. Storage is
+measured periodically: a tenant can exceed its quota by what it sends in between.
 """
 
 import asyncio
@@ -19,59 +19,60 @@ from sqlalchemy.orm import Session
 from access.database import Database
 from core.clock import Clock
 from core.errors import OverloadedError
-from core.units import format_value
-from tenants.customers.quotas import all_limits
-from tenants.customers.series import note_series
-from tenants.customers.usage import latest_usage
+from core.quantities import format_size
+from tenants.lifecycle.usage import SampleCounts, latest_usage, store_sample_counts
+from tenants.quotas import Limits, all_limits
 
 logger = logging.getLogger(__name__)
 
 READ_EVERY = timedelta(seconds=10)
 COUNT_EVERY = timedelta(minutes=1)
 SERVER_LENGTH = 64
-# Long enough for the operator to act, short enough for an agent's buffer.
+# Long enough for the operator to react, short enough for an agent's buffer.
 RETRY_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """Limits by tenant; who is missing has none. `full` says why a tenant's storage is."""
+    """Limits by tenant, if it has any; `full` has the error of tenants with full storage."""
 
-    series: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, Limits] = field(default_factory=dict)
     full: Mapping[str, str] = field(default_factory=dict)
 
 
-class QuotaKeeper:
-    """Keeps the quotas up to date. For the tasks of one event loop."""
+class QuotaCache:
+    """Refreshes the quotas. For the tasks of one event loop."""
 
     def __init__(self, database: Database, *, clock: Clock) -> None:
         self._database = database
         self._clock = clock
         self._quotas = Quotas()
-        self._asked_at: datetime | None = None
+        self._refreshed_at: datetime | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._count: Callable[[datetime], Mapping[str, int]] | None = None
+        self._count: Callable[[datetime], Mapping[str, SampleCounts]] | None = None
         self._counted_at: datetime | None = None
         self._server = f"{socket.gethostname()}:{os.getpid()}"[-SERVER_LENGTH:]
 
-    def keep_counts_of(self, count: Callable[[datetime], Mapping[str, int]]) -> None:
-        """Have it kept in the database how many series each tenant has, as this server counts."""
+    def store_counts_of(self, count: Callable[[datetime], Mapping[str, SampleCounts]]) -> None:
+        """Store the counts of tenants that `count` returns in the database regularly."""
         self._count = count
 
-    def max_series(self, tenant_id: str) -> int | None:
-        """Return how many series a tenant may have by its own quota."""
-        return self._quotas.series.get(tenant_id)
+    def limit(self, tenant_id: str, name: str) -> int | None:
+        """Return a tenant's own quota of `series`, `measurements` or `fields`, if any."""
+        limits = self._quotas.limits.get(tenant_id)
+        most: int | None = None if limits is None else getattr(limits, f"max_{name}")
+        return most
 
     async def check(self, tenant_id: str) -> None:
-        """Refuse samples of a tenant whose storage is full.
+        """Check that a tenant's storage is not full.
 
         Raises:
-            OverloadedError: it is; its agents keep their samples and try again.
+            OverloadedError: it is full; its agents buffer their samples and retry.
         """
         now = self._clock()
-        if self._asked_at is None or not timedelta(0) <= now - self._asked_at < READ_EVERY:
-            is_first = self._asked_at is None
-            self._asked_at = now
+        if self._refreshed_at is None or not timedelta(0) <= now - self._refreshed_at < READ_EVERY:
+            is_first = self._refreshed_at is None
+            self._refreshed_at = now
             self._reading = asyncio.create_task(self._read())
             if is_first:
                 await asyncio.shield(self._reading)
@@ -83,11 +84,11 @@ class QuotaKeeper:
         try:
             self._quotas = await self._database.run(read_quotas)
         except SQLAlchemyError as error:
-            logger.warning("the quotas can't be read, those of before stay: %s", error)
+            logger.warning("can't read the quotas, using the previous ones: %s", error)
         else:
-            await self._keep_counts()
+            await self._store_counts()
 
-    async def _keep_counts(self) -> None:
+    async def _store_counts(self) -> None:
         now = self._clock()
         if self._count is None or (self._counted_at and now - self._counted_at < COUNT_EVERY):
             return
@@ -97,19 +98,19 @@ class QuotaKeeper:
         self._counted_at = now
         try:
             await self._database.run(
-                partial(note_series, server=self._server, counts=counts, now=now)
+                partial(store_sample_counts, server=self._server, counts=counts, now=now)
             )
         except SQLAlchemyError as error:
-            logger.warning("the numbers of series can't be kept, later ones will be: %s", error)
+            logger.warning("can't store the counts of series and names, retrying: %s", error)
 
 
 def read_quotas(session: Session) -> Quotas:
-    """Read what the gateway has to know of all quotas."""
+    """Read the quotas that the gateway enforces."""
     limits = all_limits(session)
     bounded = {key: one.max_storage_bytes for key, one in limits.items()}
     usage = latest_usage(session, [key for key, most in bounded.items() if most is not None])
     return Quotas(
-        series={key: one.max_series for key, one in limits.items() if one.max_series is not None},
+        limits=limits,
         full={
             key: _full(used.storage_bytes, most)
             for key, used in usage.items()
@@ -120,7 +121,7 @@ def read_quotas(session: Session) -> Quotas:
 
 def _full(used_bytes: int, most_bytes: int) -> str:
     return (
-        f"The tenant's samples take {format_value('size_bytes', used_bytes)} of at most "
-        f"{format_value('size_bytes', most_bytes)}, and no more are taken. Ask the portal's "
-        "operator for more storage; what is sent again later is not lost."
+        f"The tenant's samples take {format_size(used_bytes)} of "
+        f"{format_size(most_bytes)}. New samples are rejected until there is room. "
+        "Ask the portal's operator for more storage."
     )

@@ -1,30 +1,39 @@
-"""Messages for people: subject, plain text and HTML of a payload."""
+"""Notifications: the payload of an alert, and its message with subject, plain text and HTML."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
 from typing import Any
 
-from alerting.models import Notification
-from alerting.states import AlertState
+from alerting.expression import value_text
+from alerting.machine import AlertView
+from alerting.models import Notification, Rule
+from alerting.rule_text import rule_expression
+from alerting.states import AlertState, Severity
+from timeseries.store import APPLIANCE_TAG
 
-_COLOURS = {
+PAYLOAD_VERSION = 1
+# The `kind` of a payload that has text and a link instead of an alert.
+NOTICE = "notice"
+
+_COLORS = {
     "resolved": "#1a7f37",
     "critical": "#b42318",
     "warning": "#b54708",
     "no_data": "#475467",
 }
 _LINK_NAMES = {
-    "gpu": "The GPU's dashboard",
-    "appliance": "The appliance's dashboard",
-    "alerts": "All alerts",
-    "rule": "The rule",
+    "gpu": "GPU dashboard",
+    "appliance": "Appliance dashboard",
+    "alerts": "Alerts",
+    "rule": "Rule",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message ready to send; `id` is the same at every try, so that receivers see repeats."""
+    """A message to send; its `id` is the same at every attempt, so that duplicates are detected."""
 
     id: str
     created_at: datetime
@@ -34,30 +43,81 @@ class Message:
     payload: dict[str, Any]
 
 
+def alert_payload(
+    rule: Rule,
+    alert: AlertView,
+    *,
+    alert_id: str,
+    tags: Mapping[str, str],
+    state: AlertState,
+    tenant: str,
+    appliances: Mapping[str, str],
+    public_url: str,
+    now: datetime,
+) -> dict[str, Any]:
+    """Return the JSON that the outbox stores and webhooks receive; it is complete by itself.
+
+    Args:
+        alert: the alert after the transition.
+        state: firing, resolved or no_data.
+        appliances: names by id, which replace the ids in `tags`.
+        public_url: the portal's address; without it there are no links.
+    """
+    appliance_id = tags.get(APPLIANCE_TAG, "")
+    is_critical = alert.severity is Severity.CRITICAL and rule.critical_threshold is not None
+    threshold = rule.critical_threshold if is_critical else rule.warning_threshold
+    named = dict(tags)
+    if appliance_id:
+        named[APPLIANCE_TAG] = appliances.get(appliance_id, appliance_id)
+    return {
+        "version": PAYLOAD_VERSION,
+        "alert_id": alert_id,
+        "rule_id": rule.id,
+        "rule": rule.name,
+        "expression": rule_expression(rule),
+        "tenant": tenant,
+        "state": state.value,
+        "severity": alert.severity.value,
+        "value": alert.value,
+        "value_text": "no data" if alert.value is None else value_text(rule, alert.value),
+        "threshold": threshold,
+        "threshold_text": "" if threshold is None else value_text(rule, threshold),
+        "comparison": rule.comparison.value,
+        "tags": named,
+        "appliance_id": appliance_id,
+        "started_at": _timestamp(alert.active_since_at),
+        "fired_at": _timestamp(alert.fired_at),
+        "resolved_at": _timestamp(alert.resolved_at) if state is AlertState.RESOLVED else None,
+        "at": _timestamp(now),
+        "links": _links(rule, tags, public_url.rstrip("/")) if public_url else {},
+    }
+
+
 def render(notification: Notification) -> Message:
-    """Return the message of a row of the outbox."""
+    """Return the message of a notification."""
     payload = notification.payload
-    if payload.get("kind") == "letter":
-        return _letter(notification)
+    if payload.get("kind") == NOTICE:
+        return _notice(notification)
     subject = _subject(payload)
     rows = _rows(payload)
     links = [
-        (name, payload["links"][kind]) for kind, name in _LINK_NAMES.items()
+        (name, payload["links"][kind])
+        for kind, name in _LINK_NAMES.items()
         if kind in payload["links"]
-    ]  # fmt: skip
+    ]
     return Message(
         id=notification.id,
         created_at=notification.created_at,
         subject=subject,
         text=_text(subject, rows, links),
-        html=_html(subject, rows, links, colour=_colour(payload)),
+        html=_html(subject, rows, links, color=_color(payload)),
         payload=payload | {"id": notification.id, "subject": subject},
     )
 
 
-def _letter(notification: Notification) -> Message:
+def _notice(notification: Notification) -> Message:
     payload: dict[str, str] = notification.payload
-    # What people called a tenant may hold line breaks; a header must not.
+    # The name of a tenant may contain line breaks, which a header must not.
     subject = " ".join(payload["subject"].split())
     text, link, name = payload["text"], payload["link"], payload["link_name"]
     return Message(
@@ -117,7 +177,7 @@ def _text(subject: str, rows: list[tuple[str, str]], links: list[tuple[str, str]
 
 
 def _html(
-    subject: str, rows: list[tuple[str, str]], links: list[tuple[str, str]], *, colour: str
+    subject: str, rows: list[tuple[str, str]], links: list[tuple[str, str]], *, color: str
 ) -> str:
     cells = "".join(
         f'<tr><th align="left" style="padding:2px 16px 2px 0;color:#475467">{escape(name)}</th>'
@@ -127,11 +187,25 @@ def _html(
     anchors = " · ".join(f'<a href="{escape(url)}">{escape(name)}</a>' for name, url in links)
     return (
         '<!doctype html><html><body style="font-family:sans-serif;font-size:14px">'
-        f'<h2 style="font-size:18px;border-left:6px solid {colour};padding-left:10px">'
+        f'<h2 style="font-size:18px;border-left:6px solid {color};padding-left:10px">'
         f"{escape(subject)}</h2><table>{cells}</table><p>{anchors}</p></body></html>"
     )
 
 
-def _colour(payload: dict[str, Any]) -> str:
+def _color(payload: dict[str, Any]) -> str:
     is_firing = payload["state"] == AlertState.FIRING.value
-    return _COLOURS[payload["severity"] if is_firing else payload["state"]]
+    return _COLORS[payload["severity"] if is_firing else payload["state"]]
+
+
+def _links(rule: Rule, tags: Mapping[str, str], base: str) -> dict[str, str]:
+    links = {"alerts": f"{base}/alerts", "rule": f"{base}/rules/{rule.id}"}
+    appliance_id, gpu = tags.get(APPLIANCE_TAG, ""), tags.get("gpu", "")
+    if appliance_id:
+        links["appliance"] = f"{base}/dashboards/appliances/{appliance_id}"
+        if gpu.isdigit():
+            links["gpu"] = f"{links['appliance']}/gpus/{gpu}"
+    return links
+
+
+def _timestamp(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Tables of rules, the alerts they raise, receivers and the outbox of notifications."""
+"""Tables of rules, alerts, receivers and notifications."""
 
 from datetime import datetime
 from typing import Any, ClassVar
@@ -16,12 +16,12 @@ from alerting.states import (
 )
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
-from tenants.models import enum_column
-from tenants.models.audited import Audited
+from tenants.models import User, enum_column
+from tenants.models.audit import Audited
 
 
 class Receiver(Base):
-    """Where messages go: an email address, or a webhook's URL with its encrypted signing key."""
+    """An email address, or a webhook's URL with its encrypted signing key."""
 
     __tablename__ = "receivers"
     __table_args__ = (UniqueConstraint("tenant_id", "name"),)
@@ -29,7 +29,7 @@ class Receiver(Base):
         kind="receiver",
         name="name",
         fields=("name", "kind"),
-        # A web address may hold a key of its own.
+        # A URL may contain a key.
         secrets={"target": "target", "secret": "secret"},
         verbs={"secret": ("secret_changed", "secret_removed")},
     )
@@ -48,7 +48,7 @@ class Receiver(Base):
 class Rule(Base):
     """A threshold on an aggregate of one field over a window, by series group.
 
-    `avg(gpu.temperature_celsius) over 5m by appliance,gpu > 85` with its levels, resets and times.
+    `avg(gpu.temperature_celsius) over 5m by appliance,gpu > 85`
     """
 
     __tablename__ = "rules"
@@ -57,13 +57,26 @@ class Rule(Base):
         kind="rule",
         name="name",
         fields=(
-            "name", "measurement", "field", "aggregate", "window_seconds", "group_by", "filters",
-            "comparison", "warning_threshold", "critical_threshold", "warning_reset",
-            "critical_reset", "for_seconds", "keep_firing_seconds", "no_data", "is_enabled",
+            "name",
+            "measurement",
+            "field",
+            "aggregate",
+            "window_seconds",
+            "group_by",
+            "filters",
+            "comparison",
+            "warning_threshold",
+            "critical_threshold",
+            "warning_reset",
+            "critical_reset",
+            "for_seconds",
+            "keep_firing_seconds",
+            "no_data",
+            "is_enabled",
             "receiver_ids",
         ),
         verbs={"is_enabled": ("switched_on", "switched_off"), "name": ("renamed", "renamed")},
-    )  # fmt: skip
+    )
 
     id: Mapped[str] = id_column()
     tenant_id: Mapped[str] = mapped_column(
@@ -100,9 +113,9 @@ class Rule(Base):
 
 
 class Alert(Base):
-    """One series group of a rule, from its first breach on.
+    """One series group of a rule, since its first breach.
 
-    `group_key` is a hash of its tags: names that differ in case only are one text to MySQL.
+    `group_key` is a hash of its tags, because MySQL compares text without regard to case.
     """
 
     __tablename__ = "alerts"
@@ -128,13 +141,13 @@ class Alert(Base):
     resolved_at: Mapped[datetime | None]
     last_breach_at: Mapped[datetime | None]
     observed_at: Mapped[datetime]
-    """When the group last had a value; how long it is gone is counted from here."""
+    """When the group last had a value."""
     updated_at: Mapped[datetime]
     rule: Mapped[Rule] = relationship(back_populates="alerts", lazy="joined")
 
 
 class AlertTransition(Base):
-    """A line of an alert's history."""
+    """One transition in an alert's history."""
 
     __tablename__ = "alert_transitions"
 
@@ -152,11 +165,39 @@ class AlertTransition(Base):
     at: Mapped[datetime]
 
 
-class Notification(Base):
-    """A message of the outbox: written with the transition, sent by a loop of its own.
+class Silence(Base):
+    """A period in which notifications of matching alerts are not sent; see `alerting.silences`."""
 
-    It goes to a receiver, or by email to an `address` where it has none.
-    """
+    __tablename__ = "silences"
+    __table_args__ = (Index("ix_silences_tenant_id_ends_at", "tenant_id", "ends_at"),)
+    audited: ClassVar = Audited(
+        kind="silence",
+        name="title",
+        fields=("matchers", "starts_at", "ends_at", "comment"),
+    )
+
+    id: Mapped[str] = id_column()
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
+    )
+    matchers: Mapped[list[str]] = mapped_column(default=list)
+    starts_at: Mapped[datetime]
+    ends_at: Mapped[datetime] = mapped_column(index=True)
+    comment: Mapped[str] = mapped_column(Text, default="")
+    created_by: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL"), index=True
+    )
+    created_at: Mapped[datetime]
+    creator: Mapped[User | None] = relationship(lazy="joined")
+
+    @property
+    def title(self) -> str:
+        """The matchers in one line."""
+        return ", ".join(self.matchers)[:200]
+
+
+class Notification(Base):
+    """A message in the outbox, to a receiver or, without one, to the email `address`."""
 
     __tablename__ = "notifications"
     __table_args__ = (Index("ix_notifications_state_next_try_at", "state", "next_try_at"),)
@@ -183,7 +224,7 @@ class Notification(Base):
 
     @property
     def destination(self) -> Receiver:
-        """Where it goes; for an address, a receiver that is kept nowhere."""
+        """The receiver; for an address, one that is not stored."""
         if self.receiver is not None:
             return self.receiver
         return Receiver(name=self.address, kind=ReceiverKind.EMAIL, target=self.address)

@@ -1,7 +1,7 @@
-"""Senders: how a message leaves, by email or by signed webhook.
+"""Senders of notifications: email and signed webhooks.
 
-A sender delivers or raises `DeliveryError`; trying again is the outbox's business. Messages may
-come twice (at least once): an email keeps its Message-ID, a webhook's body its `id`.
+A sender delivers or raises `DeliveryError`; the outbox retries. Delivery is at least once, and
+receivers detect duplicates by an email's Message-ID or the `id` in a webhook's body.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ from http.client import HTTPException
 from typing import Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from alerting.addresses import AddressPolicy, RefusedAddressError
 from alerting.messages import Message
 from alerting.models import Receiver
-from alerting.sealing import opened
-from alerting.webhooks import WebhookClient
+from alerting.receivers import signing_key
+from alerting.webhooks import AddressPolicy, BlockedAddressError, WebhookClient
 from core.clock import Clock, utc_now
 from core.errors import UnavailableError
+from core.network_errors import why_it_failed
 from core.secretbox import SecretBox
 
 SIGNATURE_HEADER = "X-Vedette-Signature"
@@ -33,7 +33,7 @@ _PORTS = {"smtp": 25, "smtps": 465}
 
 
 class DeliveryError(UnavailableError):
-    """A message could not be delivered now; the text says why and goes to the message's row."""
+    """A delivery failed; the notification's row stores the message."""
 
     default_code = "delivery_failed"
 
@@ -49,8 +49,8 @@ class EmailSender:
     """Sends email through one SMTP server.
 
     Args:
-        smtp_url: `smtp://user:password@host:port`, or `smtps://` for TLS from the first byte.
-            STARTTLS is used where the server offers it, except on this very host.
+        smtp_url: `smtp://user:password@host:port`, or `smtps://` for implicit TLS. STARTTLS is used
+            where the server offers it, except on this host.
         mail_from: the sender's address.
     """
 
@@ -72,20 +72,20 @@ class EmailSender:
                 server.send_message(self._compose(target, message))
         except (OSError, smtplib.SMTPException) as error:
             raise DeliveryError(
-                f"The mail server {url.hostname} did not take the message: {_plain(error)}"
+                f"The mail server {url.hostname} did not accept the message: {_plain(error)}"
             ) from error
 
     def _checked_url(self) -> SplitResult:
         if not self._smtp_url:
             raise DeliveryError(
-                "No mail server is set. Set VEDETTE_SMTP_URL, such as "
-                "smtp://user:password@mail.example.com:587, and start the server again."
+                "No mail server is configured. Set VEDETTE_SMTP_URL, for example to "
+                "smtp://user:password@mail.example.com:587, and restart the server."
             )
         url = urlsplit(self._smtp_url)
         if url.scheme not in _PORTS or not url.hostname:
             raise DeliveryError(
-                "VEDETTE_SMTP_URL is not a mail server's address. "
-                "Write it like smtp://user:password@host:port or smtps://..."
+                "VEDETTE_SMTP_URL is invalid. "
+                "Use the form smtp://user:password@host:port or smtps://..."
             )
         return url
 
@@ -104,16 +104,16 @@ class EmailSender:
 
 
 class WebhookSender:
-    """Posts the payload as JSON, signed with the receiver's secret.
+    """Posts the payload as JSON, signed with the receiver's key.
 
-    The signature is the hex HMAC-SHA256 of `timestamp.body`, where timestamp is the header's text:
-    a receiver computes the same and refuses old timestamps.
+    The signature is the hex HMAC-SHA256 of `timestamp.body`, with the timestamp of the header. A
+    receiver computes the same and rejects old timestamps.
 
     Args:
-        timeout_seconds: how long connecting to an address may take, and then the whole answer.
-        box: opens the secrets of receivers.
-        policy: which addresses may be reached; without one, those of the Internet.
-        clock: what time the signature names.
+        timeout_seconds: limit for connecting to an address, and then for the whole response.
+        box: decrypts the keys of receivers.
+        policy: which addresses may be reached; public ones by default.
+        clock: time of the signature.
     """
 
     def __init__(
@@ -129,40 +129,33 @@ class WebhookSender:
         self._clock = clock
 
     def send(self, receiver: Receiver, message: Message) -> None:
-        """Deliver one message; anything but a 2xx answer is a failure, a redirect too."""
+        """Deliver one message; any response but 2xx is a failure, including a redirect."""
         body = json.dumps(message.payload, ensure_ascii=False, sort_keys=True).encode()
         timestamp = str(int(self._clock().timestamp()))
+        try:
+            key = signing_key(receiver, self._box)
+        except UnavailableError as error:
+            raise DeliveryError(error.message) from error
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "vedette",
             TIMESTAMP_HEADER: timestamp,
-            SIGNATURE_HEADER: f"sha256={sign(self._secret(receiver), timestamp, body)}",
+            SIGNATURE_HEADER: f"sha256={sign(key, timestamp, body)}",
         }
         host = urlsplit(receiver.target).netloc.rpartition("@")[2]
         try:
             status, reason = self._client.post(receiver.target, body=body, headers=headers)
-        except RefusedAddressError as error:
-            raise DeliveryError(
-                f"The webhook at {host} leads into a private network, where this portal sends "
-                "nothing. Give a public address, or ask the operator to allow the network "
-                "(VEDETTE_WEBHOOK_ALLOWED_NETWORKS)."
-            ) from error
+        except BlockedAddressError as error:
+            raise DeliveryError(error.message_for(host)) from error
         except (OSError, HTTPException) as error:
-            raise DeliveryError(
-                f"The webhook at {host} did not answer: {type(error).__name__}"
-            ) from error
+            why = why_it_failed(error)
+            raise DeliveryError(f"The webhook at {host} did not respond: {why}.") from error
         if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            raise DeliveryError(f"The webhook at {host} answered {status} {reason}")
-
-    def _secret(self, receiver: Receiver) -> str:
-        try:
-            return opened(receiver, self._box)
-        except UnavailableError as error:
-            raise DeliveryError(error.message) from error
+            raise DeliveryError(f"The webhook at {host} responded {status} {reason}")
 
 
 def sign(secret: str, timestamp: str, body: bytes) -> str:
-    """Return the hex HMAC-SHA256 that proves who sent the body, and when."""
+    """Return the hex HMAC-SHA256 of timestamp and body."""
     signed = timestamp.encode() + b"." + body
     return hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
@@ -184,7 +177,7 @@ def _connect(url: SplitResult) -> smtplib.SMTP:
 
 
 def _is_this_host(host: str) -> bool:
-    """Whether traffic never leaves; local mail servers offer TLS with self-made certificates."""
+    """Whether the server is local; local mail servers often have self-signed certificates."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -193,7 +186,7 @@ def _is_this_host(host: str) -> bool:
 
 def _plain(error: Exception) -> str:
     if not isinstance(error, smtplib.SMTPResponseException):
-        return f"{type(error).__name__}: {error}"
+        return why_it_failed(error)
     text = error.smtp_error
     answer = text.decode(errors="replace") if isinstance(text, bytes) else text
     return f"{error.smtp_code} {answer}"

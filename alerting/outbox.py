@@ -1,21 +1,24 @@
-"""The outbox: messages are written with their transition and sent from here, at least once.
+"""The outbox: sends the notifications that were stored with their transition, at least once.
 
-Each message is claimed by a guarded update that puts its next try off for a while (the lease),
-sent outside any transaction, then marked. A crash in between means one more try, never a loss.
+Each one is claimed by a guarded update that postpones its next attempt (the lease), sent outside
+any transaction, and then marked. A crash in between causes another attempt, never a loss.
+Notifications of silenced alerts are held until the silence ends.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from alerting.messages import render
-from alerting.models import Notification
+from alerting.models import Notification, Silence
 from alerting.notify import DeliveryError, Sender
+from alerting.silences import active_silences, silenced_until, still_applies
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
+from core.guarded_update import changed_one
 
 logger = logging.getLogger(__name__)
 
@@ -23,21 +26,23 @@ BATCH = 50
 LEASE = timedelta(minutes=5)
 FIRST_RETRY = timedelta(seconds=10)
 LONGEST_RETRY = timedelta(hours=1)
-GIVE_UP_AFTER = timedelta(hours=24)
+RETRY_FOR = timedelta(hours=24)
+_UNSENT = (NotificationState.WAITING, NotificationState.SILENCED)
 
 
 def drain_outbox(
     sessions: SessionFactory, senders: Mapping[ReceiverKind, Sender], *, now: datetime
 ) -> int:
-    """Send the messages that are due; return how many were delivered.
+    """Send the due notifications; return the number of delivered ones.
 
-    A receiver that fails is not tried again in the same round, so that one dead server delays the
-    others by one timeout at most.
+    After a failure its receiver is skipped until the next run, so that an unavailable server delays
+    the others by one timeout only.
     """
     delivered = 0
     failed: set[str] = set()
-    for notification_id in _due(sessions, now=now):
-        notification = _claim(sessions, notification_id, failed, now=now)
+    due, silences = _due(sessions, now=now)
+    for notification_id in due:
+        notification = _claim(sessions, notification_id, failed, silences, now=now)
         if notification is None:
             continue
         error = _send(senders, notification)
@@ -52,53 +57,75 @@ def drain_outbox(
 
 
 def retry_delay(tries: int) -> timedelta:
-    """Return how long to wait after this many tries: doubling from 10 s up to an hour."""
-    doublings = min(max(tries, 1) - 1, 16)  # beyond that a timedelta would overflow some day
+    """Return the exponential backoff after an attempt, from 10 s up to an hour."""
+    doublings = min(max(tries, 1) - 1, 16)  # a timedelta must not overflow
     return min(FIRST_RETRY * (1 << doublings), LONGEST_RETRY)
 
 
-def _due(sessions: SessionFactory, *, now: datetime) -> list[str]:
+def _due(sessions: SessionFactory, *, now: datetime) -> tuple[list[str], list[Silence]]:
     statement = (
         select(Notification.id)
-        .where(Notification.state == NotificationState.WAITING, Notification.next_try_at <= now)
+        .where(Notification.state.in_(_UNSENT), Notification.next_try_at <= now)
         .order_by(Notification.next_try_at, Notification.id)
         .limit(BATCH)
     )
     with transaction(sessions) as session:
-        return list(session.scalars(statement))
+        return list(session.scalars(statement)), active_silences(session, now=now)
 
 
 def _claim(
-    sessions: SessionFactory, notification_id: str, failed: set[str], *, now: datetime
+    sessions: SessionFactory,
+    notification_id: str,
+    failed: set[str],
+    silences: Sequence[Silence],
+    *,
+    now: datetime,
 ) -> Notification | None:
     with transaction(sessions) as session:
-        claimed = session.execute(
+        claim = (
             update(Notification)
             .where(
                 Notification.id == notification_id,
-                Notification.state == NotificationState.WAITING,
+                Notification.state.in_(_UNSENT),
                 Notification.next_try_at <= now,
                 func.coalesce(Notification.receiver_id, Notification.address).not_in(failed),
             )
             .values(next_try_at=now + LEASE, tries=Notification.tries + 1)
         )
-        if not claimed.rowcount:  # type: ignore[attr-defined] # an UPDATE gives a CursorResult
+        if not changed_one(session, claim):
             return None
-        return session.get_one(Notification, notification_id)
+        notification = session.get_one(Notification, notification_id)
+        until = silenced_until(notification, silences)
+        if until is not None:
+            _hold(notification, until)
+            return None
+        if notification.state is NotificationState.SILENCED:
+            if not still_applies(session, notification):
+                notification.state = NotificationState.SUPPRESSED
+                notification.tries = 0
+                return None
+            notification.state = NotificationState.WAITING
+            notification.created_at = now  # its retries start now
+        return notification
+
+
+def _hold(notification: Notification, until: datetime) -> None:
+    notification.state = NotificationState.SILENCED
+    notification.next_try_at, notification.tries = until, 0
 
 
 def _send(senders: Mapping[ReceiverKind, Sender], notification: Notification) -> str | None:
-    """Return None when it is delivered, else why not."""
+    """Return None after delivery, else the error."""
     destination = notification.destination
     sender = senders.get(destination.kind)
     if sender is None:
-        return f"This server sends no messages by {destination.kind.value}."
+        return f"This server has no sender for {destination.kind.value}."
     try:
         sender.send(destination, render(notification))
     except DeliveryError as error:
         return error.message
-    except Exception as error:  # a fault of ours must not stop the other messages
-        logger.exception("message %s could not be sent", notification.id)
+    except Exception as error:  # a bug must not stop the other notifications
+        logger.exception("sending notification %s failed", notification.id)
         return f"Internal error: {type(error).__name__}: {error}"
     return None
 
@@ -114,12 +141,15 @@ def _mark_sent(session: Session, notification: Notification, *, now: datetime) -
 def _mark_failed(
     session: Session, notification: Notification, error: str, *, now: datetime
 ) -> None:
-    """Put the message off, and with it all that wait for the same receiver; give up old ones."""
+    """Postpone all notifications of the receiver; those past the retry period have failed."""
     retry_at = now + retry_delay(notification.tries)
     logger.warning(
-        "message %s to %s was not delivered at try %d: %s",
-        notification.id, notification.destination.name, notification.tries, error,
-    )  # fmt: skip
+        "notification %s to %s failed at attempt %d: %s",
+        notification.id,
+        notification.destination.name,
+        notification.tries,
+        error,
+    )
     waiting = update(Notification).where(
         Notification.receiver_id == notification.receiver_id,
         Notification.address == notification.address,
@@ -132,7 +162,7 @@ def _mark_failed(
     )
     session.execute(waiting.where(Notification.next_try_at <= now).values(next_try_at=retry_at))
     session.execute(
-        waiting.where(Notification.created_at <= now - GIVE_UP_AFTER).values(
+        waiting.where(Notification.created_at <= now - RETRY_FOR).values(
             state=NotificationState.FAILED, last_error=error
         )
     )

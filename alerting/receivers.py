@@ -1,6 +1,7 @@
-"""Receivers: where messages go, and the messages that went or wait."""
+"""Receivers of notifications: email addresses and webhooks with their signing keys."""
 
 from datetime import datetime
+from typing import Unpack
 from urllib.parse import urlsplit
 
 from email_validator import EmailNotValidError, validate_email
@@ -8,12 +9,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.models import Notification, Receiver, Rule
-from alerting.sealing import new_webhook_secret
+from alerting.rule_request import raise_errors
 from alerting.states import ReceiverKind
+from alerting.webhooks import DEFAULT_PORTS, AddressPolicy, BlockedAddressError, host_of
 from core.errors import InvalidInputError
-from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
+from core.ids import new_secret
+from core.paging import Columns, Page, Paging, list_page
 from core.secretbox import SecretBox
-from core.sorting import Columns, sorted_by
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -31,6 +33,7 @@ NOTIFICATION_SORTS: Columns = {
 
 MAX_NAME_LENGTH = 100
 MAX_TARGET_LENGTH = 500
+WEBHOOK_SECRET_PREFIX = "vdw"  # noqa: S105 - a prefix, not a secret
 
 
 def create_receiver(
@@ -43,26 +46,24 @@ def create_receiver(
     box: SecretBox,
     now: datetime,
 ) -> tuple[Receiver, str]:
-    """Add a receiver to the scope's tenant; a webhook gets a secret that signs its messages.
+    """Add a receiver to the scope's tenant.
 
     Returns:
-        The receiver, and the secret, which can't be shown again; an email address has none.
+        The receiver and, for a webhook, the key that signs its messages. The key is stored
+        encrypted and can't be shown again.
 
     Raises:
-        InvalidInputError: the name is empty or taken, or the target no address of this kind.
+        InvalidInputError: the name is empty or taken, or the target is invalid.
     """
     scope.require(Permission.EDIT_ALERTS)
     tenant_id = scope.require_tenant()
     name, target = name.strip(), target.strip()
     errors = {
-        "name": _name_faults(session, tenant_id, name),
-        "target": _target_faults(kind, target),
+        "name": _name_errors(session, tenant_id, name),
+        "target": _target_errors(kind, target),
     }
-    errors = {field: faults for field, faults in errors.items() if faults}
-    if errors:
-        details = " ".join(fault for faults in errors.values() for fault in faults)
-        raise InvalidInputError(f"The receiver can't be added. {details}", errors=errors)
-    secret = new_webhook_secret() if kind is ReceiverKind.WEBHOOK else ""
+    raise_errors("receiver", {field: found for field, found in errors.items() if found})
+    secret = new_secret(WEBHOOK_SECRET_PREFIX) if kind is ReceiverKind.WEBHOOK else ""
     receiver = Receiver(
         tenant_id=tenant_id,
         name=name,
@@ -76,36 +77,52 @@ def create_receiver(
     return receiver, secret
 
 
+def check_target(scope: Scope, kind: ReceiverKind, target: str, *, policy: AddressPolicy) -> None:
+    """Reject a webhook into a private network; call it outside of any transaction.
+
+    The address is checked again at every delivery. A host name that can't be resolved now passes,
+    and `create_receiver` reports a target that is no URL.
+
+    Raises:
+        InvalidInputError: the policy blocks the target.
+    """
+    scope.require(Permission.EDIT_ALERTS)
+    if kind is not ReceiverKind.WEBHOOK:
+        return
+    try:
+        url = urlsplit(target.strip())
+        if url.scheme in DEFAULT_PORTS and url.hostname:
+            policy.addresses(host_of(url))
+    except BlockedAddressError as error:
+        text = error.message_for(url.hostname or "")
+        message = f"The receiver is invalid. {text}"
+        raise InvalidInputError(message, errors={"target": [text]}) from error
+    except (OSError, ValueError):
+        return
+
+
 def list_receivers(session: Session, scope: Scope) -> list[Receiver]:
-    """Return the receivers that the scope may see, by name."""
+    """Return the receivers of the scope, by name."""
     scope.require(Permission.VIEW)
     statement = scope.select(select(Receiver).order_by(Receiver.name, Receiver.id), Receiver)
     return list(session.scalars(statement))
 
 
-def receivers_page(
-    session: Session,
-    scope: Scope,
-    *,
-    sort: str = "",
-    page: int = 1,
-    page_size: int = DEFAULT_PAGE_SIZE,
-) -> Page[Receiver]:
-    """Return one page of the receivers, by name unless `sort` says otherwise."""
+def receivers_page(session: Session, scope: Scope, **paging: Unpack[Paging]) -> Page[Receiver]:
+    """Return one page of receivers, by name unless sorted otherwise."""
     scope.require(Permission.VIEW)
-    statement = scope.select(select(Receiver), Receiver)
-    statement = sorted_by(statement, sort or "name", RECEIVER_SORTS, last=Receiver.id)
-    return paginate(session, statement, number=page, size=page_size)
+    statement = scope.select(select(Receiver).order_by(Receiver.name, Receiver.id), Receiver)
+    return list_page(session, statement, RECEIVER_SORTS, last=Receiver.id, **paging)
 
 
 def get_receiver(session: Session, scope: Scope, receiver_id: str) -> Receiver:
-    """Return a receiver; another tenant's is as good as missing."""
+    """Return a receiver of the scope."""
     scope.require(Permission.VIEW)
     return scope.get(session, Receiver, receiver_id, kind="receiver")
 
 
 def delete_receiver(session: Session, scope: Scope, receiver_id: str) -> None:
-    """Delete a receiver with its messages, and take it out of the rules that name it."""
+    """Delete a receiver with its notifications, and remove it from rules."""
     scope.require(Permission.EDIT_ALERTS)
     receiver = get_receiver(session, scope, receiver_id)
     for rule in session.scalars(select(Rule).where(Rule.tenant_id == receiver.tenant_id)):
@@ -116,53 +133,46 @@ def delete_receiver(session: Session, scope: Scope, receiver_id: str) -> None:
 
 
 def list_notifications(
-    session: Session,
-    scope: Scope,
-    *,
-    sort: str = "",
-    page: int = 1,
-    page_size: int = DEFAULT_PAGE_SIZE,
+    session: Session, scope: Scope, **paging: Unpack[Paging]
 ) -> Page[Notification]:
-    """Return the messages of the outbox, newest first: waiting, sent and given up."""
+    """Return the notifications of the scope, newest first."""
     scope.require(Permission.VIEW)
     statement = scope.select(select(Notification).order_by(Notification.id.desc()), Notification)
-    return paginate(
-        session,
-        sorted_by(statement, sort, NOTIFICATION_SORTS, last=Notification.id),
-        number=page,
-        size=page_size,
-    )
+    return list_page(session, statement, NOTIFICATION_SORTS, last=Notification.id, **paging)
 
 
-def _name_faults(session: Session, tenant_id: str, name: str) -> list[str]:
+def signing_key(receiver: Receiver, box: SecretBox) -> str:
+    """Return a receiver's decrypted signing key; empty without one.
+
+    Raises:
+        UnavailableError: the encryption key is missing.
+    """
+    return box.decrypt(receiver.secret) if receiver.secret else ""
+
+
+def _name_errors(session: Session, tenant_id: str, name: str) -> list[str]:
     if not 1 <= len(name) <= MAX_NAME_LENGTH:
         return [f"The name must have 1 to {MAX_NAME_LENGTH} characters."]
     same = select(Receiver.id).where(Receiver.tenant_id == tenant_id, Receiver.name == name)
     if session.scalar(same) is not None:
-        return [f"Another receiver is called {name!r}. Choose another name."]
+        return [f"A receiver named {name!r} already exists. Choose another name."]
     return []
 
 
-def _target_faults(kind: ReceiverKind, target: str) -> list[str]:
+def _target_errors(kind: ReceiverKind, target: str) -> list[str]:
     if len(target) > MAX_TARGET_LENGTH:
-        return [f"The target has {len(target)} characters; use at most {MAX_TARGET_LENGTH}."]
-    return _email_faults(target) if kind is ReceiverKind.EMAIL else _url_faults(target)
-
-
-def _email_faults(target: str) -> list[str]:
-    try:
-        validate_email(target, check_deliverability=False)
-    except EmailNotValidError as error:
-        return [f"{target!r} is not an email address: {error}"]
-    return []
-
-
-def _url_faults(target: str) -> list[str]:
+        return [f"The target has {len(target)} characters. The maximum is {MAX_TARGET_LENGTH}."]
+    if kind is ReceiverKind.EMAIL:
+        try:
+            validate_email(target, check_deliverability=False)
+        except EmailNotValidError as error:
+            return [f"{target!r} is not an email address: {error}"]
+        return []
     try:
         url = urlsplit(target)
-        is_good = url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
+        is_valid = url.scheme in DEFAULT_PORTS and bool(url.hostname) and url.port != 0
     except ValueError:  # a bad port or bracket
-        is_good = False
-    if is_good and target.isprintable() and " " not in target:
+        is_valid = False
+    if is_valid and target.isprintable() and " " not in target:
         return []
-    return [f"{target!r} is not a web address. Give one like https://example.com/hook."]
+    return [f"{target!r} is not a URL. Use one like https://example.com/hook."]

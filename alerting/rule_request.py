@@ -1,4 +1,4 @@
-"""What a user asks of a rule, and every fault that it may have."""
+"""A rule as a user writes it, and its validation."""
 
 import dataclasses
 import math
@@ -16,14 +16,14 @@ MIN_WINDOW_SECONDS = 1.0
 MAX_GROUP_TAGS = 8
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]*")
 
-Faults = dict[str, list[str]]
+Errors = dict[str, list[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleRequest:
-    """Everything about a rule that a user sets; see `alerting.models.Rule` for the meaning.
+    """The fields of a rule that a user sets; see `alerting.models.Rule`.
 
-    `filters` maps a tag to the values it may have.
+    `filters` maps a tag to its allowed values.
     """
 
     name: str
@@ -45,123 +45,105 @@ class RuleRequest:
     receiver_ids: Sequence[str] = ()
 
 
-def rule_faults(request: RuleRequest) -> Faults:
-    """Return field to faults of what the request says by itself, without a look at the database."""
-    faults: Faults = {
-        "name": _name_faults(request.name),
-        "measurement": _identifier_faults("measurement", request.measurement, "gpu"),
-        "field": _identifier_faults("field", request.field, "temperature_celsius"),
-        "aggregate": _aggregate_faults(request.aggregate),
-        "window_seconds": _seconds_faults(
+def rule_errors(request: RuleRequest) -> Errors:
+    """Return the validation errors by field, without a look at the database."""
+    known = [aggregate.value for aggregate in Aggregate]
+    errors: Errors = {
+        "name": _name_errors(request.name),
+        "measurement": _identifier_errors("measurement", request.measurement, "gpu"),
+        "field": _identifier_errors("field", request.field, "temperature_celsius"),
+        "aggregate": []
+        if request.aggregate in known
+        else [f"Unknown aggregate {request.aggregate!r}. Use one of {', '.join(known)}."],
+        "window_seconds": _seconds_errors(
             "window", request.window_seconds, minimum=MIN_WINDOW_SECONDS
         ),
-        "group_by": _tags_faults("group_by", request.group_by),
-        "filters": _filter_faults(request.filters),
-        "for_seconds": _seconds_faults("for", request.for_seconds),
-        "keep_firing_seconds": _seconds_faults("keep firing", request.keep_firing_seconds),
+        "group_by": _tag_errors("group_by", request.group_by),
+        "filters": _filter_errors(request.filters),
+        "for_seconds": _seconds_errors("for", request.for_seconds),
+        "keep_firing_seconds": _seconds_errors("keep firing", request.keep_firing_seconds),
     }
-    faults |= _threshold_faults(request)
-    return {name: found for name, found in faults.items() if found}
+    errors |= _threshold_errors(request)
+    return {name: found for name, found in errors.items() if found}
 
 
-def refuse(faults: Faults) -> None:
-    """Raise `InvalidInputError` with all faults together, if there are any."""
-    if faults:
-        details = " ".join(fault for found in faults.values() for fault in found)
-        raise InvalidInputError(f"The rule has faults. {details}", errors=faults)
+def raise_errors(kind: str, errors: Errors) -> None:
+    """Raise `InvalidInputError` with all errors, if there are any."""
+    if errors:
+        details = " ".join(error for found in errors.values() for error in found)
+        raise InvalidInputError(f"The {kind} is invalid. {details}", errors=errors)
 
 
-def _name_faults(name: str) -> list[str]:
+def _name_errors(name: str) -> list[str]:
     if not name.strip() or len(name.strip()) > MAX_NAME_LENGTH:
         return [f"The name must have 1 to {MAX_NAME_LENGTH} characters."]
-    return [] if name.isprintable() else ["The name has control characters. Leave them out."]
+    return [] if name.isprintable() else ["The name contains control characters. Remove them."]
 
 
-def _identifier_faults(what: str, text: str, example: str) -> list[str]:
+def _identifier_errors(label: str, text: str, example: str) -> list[str]:
     if len(text) <= MAX_NAME_LENGTH and _IDENTIFIER.fullmatch(text):
         return []
     return [
-        f"The {what} {text!r} is not a name of letters, digits and _ . : / - such as {example!r}."
+        f"The {label} {text!r} is invalid. Use letters, digits and _ . : / - as in {example!r}."
     ]
 
 
-def _aggregate_faults(aggregate: str) -> list[str]:
-    known = [a.value for a in Aggregate]
-    if aggregate in known:
-        return []
-    return [f"The aggregate {aggregate!r} is unknown. Choose one of {', '.join(known)}."]
-
-
-def _seconds_faults(what: str, seconds: float, *, minimum: float = 0.0) -> list[str]:
+def _seconds_errors(label: str, seconds: float, *, minimum: float = 0.0) -> list[str]:
     if math.isfinite(seconds) and minimum <= seconds <= MAX_SECONDS:
         return []
-    return [f"The time '{what}' is {seconds:g} s; give {minimum:g} to {MAX_SECONDS:g} s."]
+    return [f"'{label}' is {seconds:g} s. It must be {minimum:g} to {MAX_SECONDS:g} s."]
 
 
-def _tags_faults(what: str, tags: Sequence[str]) -> list[str]:
-    faults = [fault for tag in tags for fault in _identifier_faults("tag", tag, "gpu")]
+def _tag_errors(label: str, tags: Sequence[str]) -> list[str]:
+    errors = [error for tag in tags for error in _identifier_errors("tag", tag, "gpu")]
     if TENANT_TAG in tags:
-        faults.append("A rule sees only its own tenant. Leave the tag 'tenant' out.")
+        errors.append("A rule applies to its own tenant only. Remove the tag 'tenant'.")
     if len(tags) > MAX_GROUP_TAGS:
-        faults.append(f"{what} has {len(tags)} tags; use at most {MAX_GROUP_TAGS}.")
-    return faults
+        errors.append(f"{label} has {len(tags)} tags. The maximum is {MAX_GROUP_TAGS}.")
+    return errors
 
 
-def _filter_faults(filters: Mapping[str, Sequence[str]]) -> list[str]:
-    faults = _tags_faults("filters", list(filters))
+def _filter_errors(filters: Mapping[str, Sequence[str]]) -> list[str]:
+    errors = _tag_errors("filters", list(filters))
     for tag, values in filters.items():
         if isinstance(values, str) or not values or not all(isinstance(v, str) for v in values):
-            faults.append(f"The filter on {tag!r} needs a list of values, such as ['0', '1'].")
-    return faults
+            errors.append(f"The filter on {tag!r} needs a list of values such as ['0', '1'].")
+    return errors
 
 
-def _threshold_faults(request: RuleRequest) -> Faults:
+def _threshold_errors(request: RuleRequest) -> Errors:
     for name in ("warning_threshold", "critical_threshold", "warning_reset", "critical_reset"):
         value = getattr(request, name)
         if value is not None and not math.isfinite(value):
-            return {name: [f"{value} is no number that a value can be held against."]}
+            return {name: [f"{value} is not a finite number."]}
     warning, critical = request.warning_threshold, request.critical_threshold
     if warning is None and critical is None:
-        return {"warning_threshold": ["Give a warning or a critical threshold, or both."]}
+        return {"warning_threshold": ["Set a warning or a critical threshold, or both."]}
     comparison = request.comparison
-    return {
-        "critical_threshold": _order_faults(comparison, warning, critical),
-        "warning_reset": _reset_faults(comparison, "warning", warning, request.warning_reset),
-        "critical_reset": _reset_faults(comparison, "critical", critical, request.critical_reset),
+    side = "above" if comparison is Comparison.ABOVE else "below"
+    errors: Errors = {
+        "warning_reset": _reset_errors(comparison, "warning", warning, request.warning_reset),
+        "critical_reset": _reset_errors(comparison, "critical", critical, request.critical_reset),
     }
+    if not (warning is None or critical is None or comparison.is_breached(critical, warning)):
+        errors["critical_threshold"] = [
+            f"The critical threshold {critical:g} must be {side} the warning threshold {warning:g}."
+        ]
+    return errors
 
 
-def _order_faults(
-    comparison: Comparison, warning: float | None, critical: float | None
-) -> list[str]:
-    if warning is None or critical is None or _is_beyond(comparison, critical, warning):
-        return []
-    fault = (
-        f"The critical threshold {critical:g} must be {_side(comparison)} "
-        f"the warning threshold {warning:g}."
-    )
-    return [fault]
-
-
-def _reset_faults(
-    comparison: Comparison, level: str, threshold: float | None, reset: float | None
+def _reset_errors(
+    comparison: Comparison, severity: str, threshold: float | None, reset: float | None
 ) -> list[str]:
     if reset is None:
         return []
     if threshold is None:
-        return [f"There is no {level} threshold that {reset:g} could reset. Leave it out."]
-    if not _is_beyond(comparison, reset, threshold):
+        return [f"The {severity} reset {reset:g} needs a {severity} threshold."]
+    if not comparison.is_breached(reset, threshold):
         return []
-    fault = (
-        f"The {level} reset {reset:g} must not be {_side(comparison)} "
-        f"the {level} threshold {threshold:g}: the alert could never end."
+    side = "above" if comparison is Comparison.ABOVE else "below"
+    text = (
+        f"The {severity} reset {reset:g} must not be {side} the {severity} threshold "
+        f"{threshold:g}: the alert would never resolve."
     )
-    return [fault]
-
-
-def _is_beyond(comparison: Comparison, value: float, threshold: float) -> bool:
-    return value > threshold if comparison is Comparison.ABOVE else value < threshold
-
-
-def _side(comparison: Comparison) -> str:
-    return "above" if comparison is Comparison.ABOVE else "below"
+    return [text]

@@ -1,28 +1,23 @@
-"""Rules and alerts as people see and change them; receivers and messages are in `receivers`."""
+"""Rules and alerts: create, change, list. Receivers are in `receivers`."""
 
+from collections import Counter
 from collections.abc import Collection
+from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
 from sqlalchemy import case, delete, func, select
 from sqlalchemy.orm import Session
 
-from alerting.expression import rule_expression
 from alerting.models import Alert, AlertTransition, Receiver, Rule
-from alerting.receivers import (
-    create_receiver,
-    delete_receiver,
-    get_receiver,
-    list_notifications,
-    list_receivers,
-)
-from alerting.recording import resolve_alerts
-from alerting.rule_request import RuleRequest, refuse, rule_faults
+from alerting.recorder import resolve_alerts
+from alerting.rule_request import RuleRequest, raise_errors, rule_errors
+from alerting.rule_text import group_tags
 from alerting.states import AlertState, Severity
-from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
-from core.sorting import Columns, sorted_by
+from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, Paging, list_page, paginate
 from tenants.permissions import Permission
 from tenants.scope import Scope
+from timeseries.store import APPLIANCE_TAG
 
 ALERT_SORTS: Columns = {
     "state": Alert.state,
@@ -39,28 +34,8 @@ RULE_SORTS: Columns = {
     "is_enabled": Rule.is_enabled,
 }
 
-__all__ = [
-    "RuleRequest",
-    "alert_counts",
-    "alert_transitions",
-    "create_receiver",
-    "create_rule",
-    "delete_receiver",
-    "delete_rule",
-    "get_alert",
-    "get_receiver",
-    "get_rule",
-    "list_alerts",
-    "list_notifications",
-    "list_receivers",
-    "list_rules",
-    "rule_expression",
-    "set_rule_enabled",
-    "update_rule",
-]
-
-# What a rule asks the store. Alerts found by another question are no answer to the new one.
-_QUESTION = ("measurement", "field", "aggregate", "group_by", "filters", "comparison")
+# A change of these, or of the tags to group by, makes a new query: the alerts end.
+_QUERY_FIELDS = ("measurement", "field", "aggregate", "filters", "comparison")
 _ORDER = (
     AlertState.FIRING,
     AlertState.NO_DATA,
@@ -75,11 +50,11 @@ def create_rule(session: Session, scope: Scope, request: RuleRequest, *, now: da
     """Add a rule to the scope's tenant.
 
     Raises:
-        InvalidInputError: names every faulty field.
+        InvalidInputError: with the errors by field.
     """
     scope.require(Permission.EDIT_ALERTS)
     tenant_id = scope.require_tenant()
-    _check(session, request, tenant_id=tenant_id, rule_id=None)
+    check_rule(session, request, tenant_id=tenant_id, rule_id=None)
     rule = Rule(tenant_id=tenant_id, created_by=scope.user_id, created_at=now, **_values(request))
     session.add(rule)
     session.flush()
@@ -95,14 +70,16 @@ def update_rule(
     now: datetime,
     public_url: str = "",
 ) -> Rule:
-    """Change a rule. One that now asks something else starts afresh: its alerts end and go."""
+    """Change a rule. A new query resolves and deletes its alerts."""
     rule = _editable(session, scope, rule_id)
-    _check(session, request, tenant_id=rule.tenant_id, rule_id=rule.id)
+    check_rule(session, request, tenant_id=rule.tenant_id, rule_id=rule.id)
     values = _values(request)
-    asks_anew = any(getattr(rule, name) != values[name] for name in _QUESTION)
-    if asks_anew or not request.is_enabled:
+    has_new_query = set(group_tags(rule)) != set(group_tags(request)) or any(
+        getattr(rule, name) != values[name] for name in _QUERY_FIELDS
+    )
+    if has_new_query or not request.is_enabled:
         resolve_alerts(session, rule, now=now, public_url=public_url)
-    if asks_anew:
+    if has_new_query:
         session.execute(delete(Alert).where(Alert.rule_id == rule.id))
     for name, value in values.items():
         setattr(rule, name, value)
@@ -119,7 +96,7 @@ def set_rule_enabled(
     now: datetime,
     public_url: str = "",
 ) -> Rule:
-    """Switch a rule on, or off, which resolves its alerts."""
+    """Enable a rule, or disable it, which resolves its alerts."""
     rule = _editable(session, scope, rule_id)
     if rule.is_enabled and not is_enabled:
         resolve_alerts(session, rule, now=now, public_url=public_url)
@@ -131,7 +108,7 @@ def set_rule_enabled(
 def delete_rule(
     session: Session, scope: Scope, rule_id: str, *, now: datetime, public_url: str = ""
 ) -> None:
-    """Delete a rule with its alerts and their history; those that fire are told as resolved."""
+    """Delete a rule with its alerts and their history; receivers get a resolved notification."""
     rule = _editable(session, scope, rule_id)
     resolve_alerts(session, rule, now=now, public_url=public_url)
     session.delete(rule)
@@ -139,25 +116,16 @@ def delete_rule(
 
 
 def get_rule(session: Session, scope: Scope, rule_id: str) -> Rule:
-    """Return a rule; another tenant's is as good as missing."""
+    """Return a rule of the scope."""
     scope.require(Permission.VIEW)
     return scope.get(session, Rule, rule_id, kind="rule")
 
 
-def list_rules(
-    session: Session,
-    scope: Scope,
-    *,
-    sort: str = "",
-    page: int = 1,
-    page_size: int = DEFAULT_PAGE_SIZE,
-) -> Page[Rule]:
-    """Return the rules that the scope may see, by name."""
+def list_rules(session: Session, scope: Scope, **paging: Unpack[Paging]) -> Page[Rule]:
+    """Return the rules of the scope, by name."""
     scope.require(Permission.VIEW)
     statement = scope.select(select(Rule).order_by(Rule.name, Rule.id), Rule)
-    return paginate(
-        session, sorted_by(statement, sort, RULE_SORTS, last=Rule.id), number=page, size=page_size
-    )
+    return list_page(session, statement, RULE_SORTS, last=Rule.id, **paging)
 
 
 def list_alerts(
@@ -166,20 +134,11 @@ def list_alerts(
     *,
     states: Collection[AlertState] | None = None,
     rule_id: str | None = None,
-    sort: str = "",
-    page: int = 1,
-    page_size: int = DEFAULT_PAGE_SIZE,
+    **paging: Unpack[Paging],
 ) -> Page[Alert]:
-    """Return alerts, those that need a look first: by state, severity, then the newest.
+    """Return alerts by state (firing first), severity, and start (newest first).
 
-    Args:
-        session: the database session.
-        scope: who asks.
-        states: only those in one of these states; None is every state but inactive.
-        rule_id: only those of this rule.
-        sort: names of `ALERT_SORTS`, see `core.sorting`.
-        page: the page's number, from 1.
-        page_size: how many on a page.
+    Without `states`, inactive alerts are left out.
     """
     scope.require(Permission.VIEW)
     rank = {state: number for number, state in enumerate(_ORDER)}
@@ -190,16 +149,12 @@ def list_alerts(
         statement = statement.where(Alert.rule_id == rule_id)
     is_critical = case((Alert.severity == Severity.CRITICAL, 0), else_=1)
     order = (case(rank, value=Alert.state), is_critical, Alert.active_since_at.desc(), Alert.id)
-    return paginate(
-        session,
-        sorted_by(statement.order_by(*order), sort, ALERT_SORTS, last=Alert.id),
-        number=page,
-        size=page_size,
-    )
+    statement = statement.order_by(*order)
+    return list_page(session, statement, ALERT_SORTS, last=Alert.id, **paging)
 
 
 def get_alert(session: Session, scope: Scope, alert_id: str) -> Alert:
-    """Return an alert; another tenant's is as good as missing."""
+    """Return an alert of the scope."""
     scope.require(Permission.VIEW)
     return scope.get(session, Alert, alert_id, kind="alert")
 
@@ -219,13 +174,47 @@ def alert_transitions(
     return paginate(session, newest_first, number=page, size=page_size)
 
 
-def alert_counts(session: Session, scope: Scope) -> dict[Severity, int]:
-    """Return how many alerts fire now, by severity; a severity without any has 0."""
+def alert_counts(
+    session: Session, scope: Scope, *, appliances: Collection[str] | None = None
+) -> dict[Severity, int]:
+    """Return the number of firing alerts by severity, of all or of some appliances."""
     scope.require(Permission.VIEW)
-    counted: Any = select(Alert.severity, func.count()).where(Alert.state == AlertState.FIRING)
-    firing = scope.select(counted.group_by(Alert.severity), Alert)
-    found = {row[0]: row[1] for row in session.execute(firing)}
-    return {severity: found.get(severity, 0) for severity in Severity}
+    is_firing = Alert.state == AlertState.FIRING
+    found: Counter[Severity | None] = Counter()
+    if appliances is None:
+        counted: Any = select(Alert.severity, func.count()).where(is_firing)
+        for severity, count in session.execute(
+            scope.select(counted.group_by(Alert.severity), Alert)
+        ):
+            found[severity] = count
+    else:
+        listed: Any = select(Alert.severity, Alert.tags).where(is_firing)
+        for severity, tags in session.execute(scope.select(listed, Alert)):
+            found[severity] += tags.get(APPLIANCE_TAG) in appliances
+    return {severity: found[severity] for severity in Severity}
+
+
+def check_rule(
+    session: Session, request: RuleRequest, *, tenant_id: str, rule_id: str | None
+) -> None:
+    """Check a rule that is created, or that replaces the one with an ID.
+
+    Raises:
+        InvalidInputError: with the errors by field.
+    """
+    errors = rule_errors(request)
+    same_name = select(Rule.id).where(
+        Rule.tenant_id == tenant_id, Rule.name == request.name.strip()
+    )
+    if session.scalar(same_name) not in {None, rule_id}:
+        errors.setdefault("name", []).append(
+            f"A rule named {request.name.strip()!r} already exists. Choose another name."
+        )
+    known = set(session.scalars(select(Receiver.id).where(Receiver.tenant_id == tenant_id)))
+    unknown = sorted(set(request.receiver_ids) - known)
+    if unknown:
+        errors["receiver_ids"] = [f"Receiver {ident!r} does not exist." for ident in unknown]
+    raise_errors("rule", errors)
 
 
 def _editable(session: Session, scope: Scope, rule_id: str) -> Rule:
@@ -233,39 +222,10 @@ def _editable(session: Session, scope: Scope, rule_id: str) -> Rule:
     return get_rule(session, scope, rule_id)
 
 
-def _check(session: Session, request: RuleRequest, *, tenant_id: str, rule_id: str | None) -> None:
-    faults = rule_faults(request)
-    same_name = select(Rule.id).where(
-        Rule.tenant_id == tenant_id, Rule.name == request.name.strip()
-    )
-    if session.scalar(same_name) not in {None, rule_id}:
-        faults.setdefault("name", []).append(
-            f"Another rule is called {request.name.strip()!r}. Choose another name."
-        )
-    owned = select(Receiver.id).where(Receiver.tenant_id == tenant_id)
-    unknown = sorted(set(request.receiver_ids) - set(session.scalars(owned)))
-    if unknown:
-        faults["receiver_ids"] = [f"There is no receiver {ident!r} here." for ident in unknown]
-    refuse(faults)
-
-
 def _values(request: RuleRequest) -> dict[str, Any]:
-    return {
+    return asdict(request) | {
         "name": request.name.strip(),
-        "measurement": request.measurement,
-        "field": request.field,
-        "aggregate": request.aggregate,
-        "window_seconds": float(request.window_seconds),
         "group_by": list(dict.fromkeys(request.group_by)),
         "filters": {tag: list(values) for tag, values in request.filters.items()},
-        "comparison": request.comparison,
-        "warning_threshold": request.warning_threshold,
-        "critical_threshold": request.critical_threshold,
-        "warning_reset": request.warning_reset,
-        "critical_reset": request.critical_reset,
-        "for_seconds": float(request.for_seconds),
-        "keep_firing_seconds": float(request.keep_firing_seconds),
-        "no_data": request.no_data,
-        "is_enabled": request.is_enabled,
         "receiver_ids": list(dict.fromkeys(request.receiver_ids)),
     }

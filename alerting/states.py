@@ -1,21 +1,21 @@
-"""States of an alert (one series group of one rule) and the moves between them.
+"""States of an alert (one series group of one rule) and their transitions.
 
 inactive -> pending -> firing -> resolved -> (inactive | pending | firing)
-any      -> no_data -> pending | firing | resolved by the next value
+any      -> no_data -> pending | firing | resolved with the next value
 """
 
 from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How bad; `critical` outranks `warning`."""
+    """Severity of an alert; `critical` outranks `warning`."""
 
     WARNING = "warning"
     CRITICAL = "critical"
 
 
 class AlertState(StrEnum):
-    """Where an alert is."""
+    """State of an alert."""
 
     INACTIVE = "inactive"
     PENDING = "pending"
@@ -25,14 +25,18 @@ class AlertState(StrEnum):
 
 
 class Comparison(StrEnum):
-    """How a value is held against a threshold."""
+    """Which side of a threshold is a breach."""
 
     ABOVE = ">"
     BELOW = "<"
 
+    def is_breached(self, value: float, threshold: float) -> bool:
+        """Whether a value is above, or below, the threshold; the threshold itself is not."""
+        return value > threshold if self is Comparison.ABOVE else value < threshold
+
 
 class NoDataPolicy(StrEnum):
-    """What it means when a series that had values has none in the window."""
+    """What to do when a series that had values has none in the window."""
 
     KEEP = "keep"
     RESOLVE = "resolve"
@@ -40,15 +44,21 @@ class NoDataPolicy(StrEnum):
 
 
 class NotificationState(StrEnum):
-    """Where a message of the outbox is; `failed` was given up after its last retry."""
+    """State of a notification.
+
+    `failed` means that its retries are exhausted, `silenced` that it is held until a silence ends,
+    and `suppressed` that it did not apply any more when the silence ended.
+    """
 
     WAITING = "waiting"
     SENT = "sent"
     FAILED = "failed"
+    SILENCED = "silenced"
+    SUPPRESSED = "suppressed"
 
 
 class ReceiverKind(StrEnum):
-    """How a message leaves."""
+    """Channel of a notification."""
 
     EMAIL = "email"
     WEBHOOK = "webhook"

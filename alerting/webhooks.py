@@ -1,33 +1,113 @@
-"""The way of a webhook: one POST to a checked address, without redirects, in bounded time.
+"""Webhook requests: one POST to a checked address, without redirects, in bounded time.
 
-Proxies and credentials of the server's environment are not used: they are not the tenant's.
+Tenants choose the URL and the portal connects, so requests must not reach the operator's network
+(server-side request forgery). Every address that the host name resolves to is checked, and the
+connection goes to a checked address: resolving the name again would allow DNS rebinding. Proxies
+and credentials from the server's environment are not used.
 """
 
+import ipaddress
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from http.client import HTTPConnection
+from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
+import dns.exception
+import dns.resolver
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 from urllib3.util import make_headers, parse_url
 
-from alerting.addresses import PORTS, AddressPolicy, host_of
-from core.networks import Address
+from core.networks import Address, Network, is_public, is_within
 
 Headers = Mapping[str, str]
-# A name with many addresses, all of them silent, would hold up everybody's messages.
+Resolve = Callable[[str], list[str]]
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+RESOLVE_SECONDS = 5.0
+HOSTS_FILE = Path("/etc/hosts")
+# Many unresponsive addresses of one name would delay other notifications.
 MAX_ADDRESSES = 3
 
 
+class BlockedAddressError(Exception):
+    """A host name resolves to an address that webhooks must not reach."""
+
+    @staticmethod
+    def message_for(host: str) -> str:
+        """Return the message to the user."""
+        return (
+            f"{host} is in a private network, which webhooks can't reach. Use a public address, or "
+            "ask the operator to allow the network (VEDETTE_WEBHOOK_ALLOWED_NETWORKS)."
+        )
+
+
+def resolve(host: str) -> list[str]:
+    """Return the addresses of a host, in bounded time.
+
+    Addresses in any notation are converted, names in the hosts file are looked up there, and
+    others by DNS: the system's own resolver has no time limit.
+
+    Raises:
+        OSError: the host has no address, or DNS did not answer in time.
+    """
+    with suppress(OSError, ValueError):
+        return [socket.inet_ntoa(socket.inet_aton(host))]
+    with suppress(ValueError):
+        return [str(ipaddress.ip_address(host.partition("%")[0]))]
+    if found := _hosts_file().get(host.lower().rstrip(".")):
+        return found
+    try:
+        answers = dns.resolver.Resolver().resolve_name(host, lifetime=RESOLVE_SECONDS)
+        return list(answers.addresses())
+    except dns.exception.DNSException as error:
+        raise socket.gaierror(f"{host} can't be resolved") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressPolicy:
+    """Which addresses webhooks may reach: public ones, and the `allowed` networks."""
+
+    allowed: tuple[Network, ...] = ()
+    resolve: Resolve = resolve
+
+    def addresses(self, host: str) -> list[Address]:
+        """Return the addresses of a host, in the order of the resolver.
+
+        Raises:
+            OSError: the host has no address.
+            BlockedAddressError: one of its addresses is blocked, whatever the others are.
+        """
+        # A zone (%eth0) names an interface: link-local, and blocked with or without it.
+        texts = [text.partition("%")[0] for text in self.resolve(host)]
+        found = [ipaddress.ip_address(text) for text in texts]
+        if not all(is_within(one, self.allowed) or is_public(one) for one in found):
+            raise BlockedAddressError
+        return found
+
+
+def host_of(url: SplitResult) -> str:
+    """Return the host name as DNS encodes it (IDNA).
+
+    Raises:
+        OSError: it is not a valid host name.
+    """
+    try:
+        return (url.hostname or "").encode("idna").decode()
+    except UnicodeError as error:
+        raise OSError("invalid host name") from error
+
+
 class WebhookClient:
-    """Posts to web addresses that tenants name.
+    """Posts to URLs of tenants.
 
     Args:
-        timeout_seconds: how long connecting to an address may take, and then the whole answer.
-        policy: which addresses are open.
+        timeout_seconds: limit for connecting to an address, and then for the whole response.
+        policy: which addresses may be reached.
     """
 
     def __init__(self, timeout_seconds: float, *, policy: AddressPolicy) -> None:
@@ -37,78 +117,84 @@ class WebhookClient:
         self._context.load_verify_locations(DEFAULT_CA_BUNDLE_PATH)
 
     def post(self, target: str, *, body: bytes, headers: Headers) -> tuple[int, str]:
-        """Return the status and the reason of the answer; its body is not read.
+        """Return the status and the reason of the response; its body is not read.
 
         Raises:
-            RefusedAddressError: the address leads where webhooks must not go.
-            OSError: the name has no address, or none of them answers in time.
-            http.client.HTTPException: the answer is not HTTP.
+            BlockedAddressError: the policy blocks the address.
+            OSError: the host has no address, or none of them responds in time.
+            http.client.HTTPException: the response is not HTTP.
         """
         url = urlsplit(target)
         path = parse_url(target).request_uri
-        headers = {**headers, **_credentials(url), "Host": _host_header(url)}
+        host = f"[{host_of(url)}]" if ":" in host_of(url) else host_of(url)
+        host = host if url.port is None else f"{host}:{url.port}"
+        headers = {**headers, **_credentials(url), "Host": host}
         with self._connected(url) as connection:
             connection.request("POST", path, body=body, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, answer.reason
+            response = connection.getresponse()
+            return response.status, response.reason
 
     @contextmanager
     def _connected(self, url: SplitResult) -> Iterator[HTTPConnection]:
-        port = url.port or PORTS[url.scheme]
-        found = self._connect(self._policy.addresses(host_of(url), port), port)
+        port = url.port or DEFAULT_PORTS[url.scheme]
+        found = self._connect(self._policy.addresses(host_of(url)), port)
         if url.scheme == "https":
             found = self._context.wrap_socket(
                 found, server_hostname=host_of(url), do_handshake_on_connect=False
             )
         connection = HTTPConnection(host_of(url), port)
         connection.sock = found
-        with closing(connection), _cut_after(found, self._timeout_seconds):
+        with closing(connection), _deadline(found, self._timeout_seconds):
             if isinstance(found, ssl.SSLSocket):
                 found.do_handshake()
             yield connection
 
     def _connect(self, addresses: list[Address], port: int) -> socket.socket:
-        """Return a connection to the first address that takes one."""
-        *others, last = addresses[:MAX_ADDRESSES]
-        for address in others:
-            with suppress(OSError):
-                return self._connect_to(address, port)
-        return self._connect_to(last, port)
-
-    def _connect_to(self, address: Address, port: int) -> socket.socket:
-        return socket.create_connection((str(address), port), timeout=self._timeout_seconds)
+        """Return a connection to the first address that accepts one."""
+        error = OSError("the host has no address")
+        for address in addresses[:MAX_ADDRESSES]:
+            try:
+                return socket.create_connection((str(address), port), self._timeout_seconds)
+            except OSError as refused:
+                error = refused
+        raise error
 
 
 @contextmanager
-def _cut_after(connection: socket.socket, seconds: float) -> Iterator[None]:
-    """End the connection when the block takes longer: a drip of bytes outlasts any timeout.
+def _deadline(connection: socket.socket, seconds: float) -> Iterator[None]:
+    """Close the connection when the block takes longer; socket timeouts restart with every byte.
 
     Raises:
-        TimeoutError: it was ended; what was read till then may look whole and is not.
+        TimeoutError: the connection was closed, so that the response may be incomplete.
     """
-    is_cut = threading.Event()
+    is_late = threading.Event()
 
-    def cut() -> None:
-        is_cut.set()
+    def close() -> None:
+        is_late.set()
         with suppress(OSError):
-            # That of plain sockets: SSL's forgets its state, in the middle of a read.
+            # Not SSLSocket.shutdown, which drops the state of a read in progress.
             socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
-    timer = threading.Timer(seconds, cut)
+    timer = threading.Timer(seconds, close)
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
-    if is_cut.is_set():
-        raise TimeoutError("the answer took too long")
+    if is_late.is_set():
+        raise TimeoutError("the response took too long")
 
 
-def _host_header(url: SplitResult) -> str:
-    host = host_of(url)
-    host = f"[{host}]" if ":" in host else host
-    return host if url.port is None else f"{host}:{url.port}"
+def _hosts_file() -> Mapping[str, list[str]]:
+    """Return the addresses in the system's hosts file by name."""
+    found: dict[str, list[str]] = {}
+    with suppress(OSError):
+        for line in HOSTS_FILE.read_text(encoding="utf-8", errors="replace").splitlines():
+            address, *names = line.partition("#")[0].split() or [""]
+            for name in names:
+                found.setdefault(name.lower(), []).append(address)
+    return found
 
 
 def _credentials(url: SplitResult) -> dict[str, str]:

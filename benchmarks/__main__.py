@@ -13,8 +13,11 @@ from benchmarks import (
     accounts,
     agent_beside_collectd,
     fleet_hold,
+    hostile,
+    idle,
     ingest,
     partition,
+    placement,
     plugins,
     queries,
 )
@@ -41,6 +44,9 @@ def main(*, quick: bool, folder: Path) -> None:
         ),
         "accounts": lambda: accounts.measure(accounts.QUICK if quick else accounts.FULL),
         "fleet_hold": lambda: fleet_hold.measure(fleet_hold.QUICK if quick else fleet_hold.FULL),
+        "placement": lambda: placement.measure(placement.QUICK if quick else placement.FULL),
+        "idle": lambda: idle.measure(idle.QUICK if quick else idle.FULL),
+        "hostile": lambda: hostile.measure(hostile.QUICK if quick else hostile.FULL),
     }
     found = {}
     for name, run in runs.items():

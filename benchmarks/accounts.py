@@ -34,9 +34,10 @@ from core.db import create_database_engine, create_session_factory
 from core.migrations import upgrade_database
 from core.settings import ServerSettings
 from portal.app import create_portal
-from tenants.accounts import create_tenant, create_user
 from tenants.models import Appliance, Role
-from tenants.people.passwords import hash_password, verify_password
+from tenants.tenants import create_tenant
+from tenants.users.members import create_user
+from tenants.users.passwords import hash_password, verify_password
 from timeseries.open_store import open_store
 
 MOST_MILLISECONDS = 100.0
@@ -96,13 +97,13 @@ def promises(results: Mapping[str, Mapping[str, float | None]]) -> list[Promise]
         added = None if few is None or many is None else max(0.0, many - few)
         kept += [
             Promise(
-                name=f"{name}, median", bound=MOST_MILLISECONDS, unit="ms",
+                name=f"{name}, median",
+                bound=MOST_MILLISECONDS,
+                unit="ms",
                 measured=figures["milliseconds"],
             ),
-            Promise(
-                name=f"{name}, statements added by size", bound=0.0, unit="", measured=added
-            ),
-        ]  # fmt: skip
+            Promise(name=f"{name}, statements added by size", bound=0.0, unit="", measured=added),
+        ]
     return kept
 
 
@@ -199,9 +200,14 @@ def _fill(engine: Engine, plan: Plan) -> None:
     with create_session_factory(engine).begin() as session:
         tenant = create_tenant(session, name="Acme", now=now)
         create_user(
-            session, tenant_id=tenant.id, email=EMAIL, name="Alice", role=Role.ADMIN,
-            password=PASSWORD, now=now,
-        )  # fmt: skip
+            session,
+            tenant_id=tenant.id,
+            email=EMAIL,
+            name="Alice",
+            role=Role.ADMIN,
+            password=PASSWORD,
+            now=now,
+        )
         rows = accounts_data.appliances(tenant.id, plan.appliances, now=now)
         session.execute(insert(Appliance), list(rows))
     with engine.begin() as connection:

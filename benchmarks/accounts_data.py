@@ -37,11 +37,11 @@ HEAD_SQL = "INSERT INTO audit_heads VALUES (:chain, :entries, SHA2(:entries, 256
 
 def questions(*, since: str, until: str, last_page: int) -> dict[str, str]:
     """Return the addresses that are asked for, by name; the time is in the log's middle."""
-    brief = "/api/v1/appliances?is_brief=true"
+    brief = "/api/v1/appliances"
     return {
         "appliances page": "/appliances",
         "appliances page searched": "/appliances?search=gpu-0004",
-        "appliances page by state": "/appliances?sort=life",
+        "appliances page by state": "/appliances?sort=status",
         "appliances by REST": "/api/v1/appliances?page_size=50",
         "appliances by three names": f"{brief}&sort=-gpus,site,-name",
         "appliances by what is nowhere": f"{brief}&search=nowhere",

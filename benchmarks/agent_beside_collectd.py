@@ -6,11 +6,11 @@
                        collectd's do; sends to a real gateway
     agent_to_sink      the same, to a sink such as collectd has
     agent_defaults     the plugins of the host at their defaults; to the gateway
-    agent_as_enrolled  all plugins at their defaults and an executor, as after enrolment
+    agent_as_enrolled  all plugins at their defaults and an executor, as after enrollment
     collectd           the same vital signs, sent by write_http to a sink
     psutil_loop        the floor: reads with psutil, and does nothing with it
 
-All contenders run at once, so that each meets the same caches, clocks and neighbours; a repetition
+All contenders run at once, so that each meets the same caches, clocks and neighbors; a repetition
 starts all of them anew. Their CPU time is compared within a repetition, then the median is taken.
 """
 
@@ -29,7 +29,7 @@ from benchmarks.figures import Figures, Promise, document, median, medians, rati
 from benchmarks.meter import Usage, read_usage, spent
 from benchmarks.processes import answers, free_port, get_json, python, running, wait_until
 from benchmarks.sink import COLLECTD_PATH
-from collector.identity import load_identity
+from collector.data_dir import load_identity
 from core.clock import to_ns, utc_now
 
 INTERVAL_SECONDS = 1.0
@@ -161,7 +161,7 @@ def _repetition(plan: Plan, number: int) -> dict[str, Figures]:
 
 @contextmanager
 def _contenders(folder: Path, gateway: gateways.Gateway) -> Iterator[dict[str, Contender]]:
-    """Start everything under measure, in an order that favours none, and end it afterwards."""
+    """Start everything under measure, in an order that favors none, and end it afterwards."""
     with ExitStack() as stack:
         started: dict[str, Contender] = {}
         for name in (AGENT, AGENT_AS_ENROLLED, AGENT_DEFAULTS):
@@ -189,7 +189,7 @@ def _contenders(folder: Path, gateway: gateways.Gateway) -> Iterator[dict[str, C
 
 def _gateway_agent(stack: ExitStack, home: Path, gateway: gateways.Gateway, name: str) -> Contender:
     home.mkdir()
-    gateways.enrol(gateway, home, name=name)
+    gateways.enroll(gateway, home, name=name)
     identity = load_identity(home)
     assert identity is not None  # noqa: S101 - enrolled just now
     pid = _agent(stack, home, gateway.url, toml=TOML[name])

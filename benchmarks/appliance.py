@@ -24,17 +24,29 @@ from benchmarks.appliance_gpu import GPU
 from benchmarks.appliance_host import Host
 from benchmarks.appliance_noise import Noise, with_fields
 from core.clock import to_ns
-from plugins.simulation.appliance import SimulatedAppliance, Workload
-from plugins.simulation.config import GIB, SimulationConfig
+from plugins.simulation.appliance import SimulatedAppliance
+from plugins.simulation.config import GIB, SimulationConfig, Workload
 from timeseries.points import FieldValue, Point
 
 GPUS = 8
 CORES = 96
 CONTAINERS = 8
 PLUGINS = (
-    "cpu", "memory", "swap", "load", "disk", "diskio", "network", "processes", "uptime", "sensors",
-    "nvml", "gpu_processes", "containers", "inventory",
-)  # fmt: skip
+    "cpu",
+    "memory",
+    "swap",
+    "load",
+    "disk",
+    "diskio",
+    "network",
+    "processes",
+    "uptime",
+    "sensors",
+    "nvml",
+    "gpu_processes",
+    "containers",
+    "inventory",
+)
 JITTER_SECONDS = 0.004
 CORES_PER_JOB = 6.0
 IMAGE = "nvcr.io/nvidia/pytorch:24.10-py3"
@@ -106,20 +118,28 @@ class Appliance:
     def _container_points(self, now: datetime) -> Iterator[Point]:
         for uuid, job in self._jobs.items():
             tags = {"container": uuid[4:16], "image": IMAGE, "job": job}
-            rates = self._noise.rates("container", tags, now=now, grown={
-                "read_bytes_per_second": self._noise.grown(30e6),
-                "written_bytes_per_second": self._noise.grown(4e6),
-                "received_bytes_per_second": self._noise.grown(5e6),
-                "sent_bytes_per_second": self._noise.grown(8e5),
-            })  # fmt: skip
+            rates = self._noise.rates(
+                "container",
+                tags,
+                now=now,
+                grown={
+                    "read_bytes_per_second": self._noise.grown(30e6),
+                    "written_bytes_per_second": self._noise.grown(4e6),
+                    "received_bytes_per_second": self._noise.grown(5e6),
+                    "sent_bytes_per_second": self._noise.grown(8e5),
+                },
+            )
             for point in rates:
-                yield with_fields(point, {
-                    "cpu_percent": round(self._random.gauss(100 * CORES_PER_JOB, 40), 2),
-                    "memory_bytes": 60 * GIB + self._noise.pages(200_000),
-                    "memory_limit_bytes": 200 * GIB,
-                    "processes": 90 + self._random.randint(0, 4),
-                    "restarts": 0,
-                })  # fmt: skip
+                yield with_fields(
+                    point,
+                    {
+                        "cpu_percent": round(self._random.gauss(100 * CORES_PER_JOB, 40), 2),
+                        "memory_bytes": 60 * GIB + self._noise.pages(200_000),
+                        "memory_limit_bytes": 200 * GIB,
+                        "processes": 90 + self._random.randint(0, 4),
+                        "restarts": 0,
+                    },
+                )
         counts = {"running": CONTAINERS, "paused": 0, "exited": 3}
         rest = {"created": 0, "restarting": 0, "dead": 0}
         yield Point("containers", {}, {**counts, **rest}, to_ns(now))

@@ -6,8 +6,7 @@ from pathlib import Path
 from random import Random
 
 from plugins.base import PluginContext
-from plugins.cpu import CPUPlugin
-from plugins.cpu.reader import CPUConfig
+from plugins.cpu.reader import CPUConfig, CPUPlugin
 from timeseries.points import Point
 
 PROCESSOR_HERTZ = 100

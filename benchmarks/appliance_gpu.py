@@ -5,7 +5,7 @@ from datetime import datetime
 from random import Random
 
 from core.clock import to_ns
-from plugins.nvml.links import Growth
+from plugins.procfs import CounterRates
 from plugins.simulation.config import GIB
 from plugins.simulation.gpu import GPUReading
 from timeseries.points import FieldValue, Point
@@ -27,7 +27,7 @@ class GPU:
         self.uuid = uuid
         self._tags = {"gpu": str(index), "uuid": uuid, "model": MODEL, "job": job}
         self._random = random
-        self._growth = Growth()
+        self._growth = CounterRates()
         self._links = [{"rx": 0, "tx": 0} for _ in range(LINKS)]
         self._energy_millijoules = 10**9 * (index + 3)
         self._read_at: datetime | None = None
@@ -139,7 +139,7 @@ class GPU:
                 kibibytes = self._random.gauss(mean, mean / 50) * elapsed_seconds / KIBIBYTE
                 counters[way] += KIBIBYTE * max(0, round(kibibytes))
             rates = {
-                way: self._growth.per_second((way, link), count, now=now) or 0
+                way: self._growth.per_second(f"{way}{link}", count, now=now) or 0
                 for way, count in counters.items()
             }
             tags = {key: self._tags[key] for key in ("gpu", "uuid")}

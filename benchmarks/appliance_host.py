@@ -68,26 +68,36 @@ class Host:
         read = host.read_bytes_per_second / len(DISKS)
         written = host.written_bytes_per_second / len(DISKS)
         for disk in DISKS:
-            rates = self._noise.rates("diskio", {"device": disk}, now=now, grown={
-                "read_bytes_per_second": self._sectors(read),
-                "written_bytes_per_second": self._sectors(written),
-                "reads_per_second": self._noise.grown(read / REQUEST_BYTES),
-                "writes_per_second": self._noise.grown(written / REQUEST_BYTES),
-                "busy_percent": self._noise.grown(1.2),
-            })  # fmt: skip
+            rates = self._noise.rates(
+                "diskio",
+                {"device": disk},
+                now=now,
+                grown={
+                    "read_bytes_per_second": self._sectors(read),
+                    "written_bytes_per_second": self._sectors(written),
+                    "reads_per_second": self._noise.grown(read / REQUEST_BYTES),
+                    "writes_per_second": self._noise.grown(written / REQUEST_BYTES),
+                    "busy_percent": self._noise.grown(1.2),
+                },
+            )
             for point in rates:
                 yield with_fields(point, {"in_flight": self._random.choice((0, 0, 0, 1, 4))})
         for interface in INTERFACES:
             received = host.received_bytes_per_second / len(INTERFACES)
             sent = host.sent_bytes_per_second / len(INTERFACES)
-            yield from self._noise.rates("network", {"interface": interface}, now=now, grown={
-                "received_bytes_per_second": self._noise.grown(received),
-                "sent_bytes_per_second": self._noise.grown(sent),
-                "received_packets_per_second": self._noise.grown(received / PACKET_BYTES),
-                "sent_packets_per_second": self._noise.grown(sent / PACKET_BYTES),
-                "errors_per_second": 0,
-                "drops_per_second": 0,
-            })  # fmt: skip
+            yield from self._noise.rates(
+                "network",
+                {"interface": interface},
+                now=now,
+                grown={
+                    "received_bytes_per_second": self._noise.grown(received),
+                    "sent_bytes_per_second": self._noise.grown(sent),
+                    "received_packets_per_second": self._noise.grown(received / PACKET_BYTES),
+                    "sent_packets_per_second": self._noise.grown(sent / PACKET_BYTES),
+                    "errors_per_second": 0,
+                    "drops_per_second": 0,
+                },
+            )
 
     def sensor_points(self, now: datetime) -> Iterator[Point]:
         """Yield thermometers and fans."""

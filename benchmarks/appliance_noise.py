@@ -5,7 +5,7 @@ from datetime import datetime
 from random import Random
 
 from core.clock import to_ns
-from plugins.rates import CounterRates
+from plugins.procfs import CounterRates
 from timeseries.points import FieldValue, Point
 
 PAGE_BYTES = 4096

@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.fleet import GPUS, LINES_OF_A_TICK, VALUES_OF_A_TICK, Fleet
-from collector.sending.targets import COMPRESSION_LEVEL
+from collector.sending.write_targets import COMPRESSION_LEVEL
 
 NS_PER_SECOND = 10**9
 SEED = 4

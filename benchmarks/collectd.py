@@ -14,9 +14,18 @@ from plugins.registry import load_plugin_class
 PLUGIN_DIRS = ("/usr/lib/collectd", "/usr/lib64/collectd", "/usr/lib/x86_64-linux-gnu/collectd")
 TYPES_DB = Path("/usr/share/collectd/types.db")
 READ_PLUGINS = (
-    "cpu", "memory", "swap", "load", "df", "disk", "interface", "processes", "uptime",
-    "contextswitch", "sensors",
-)  # fmt: skip
+    "cpu",
+    "memory",
+    "swap",
+    "load",
+    "df",
+    "disk",
+    "interface",
+    "processes",
+    "uptime",
+    "contextswitch",
+    "sensors",
+)
 
 
 def collectd_command(home: Path, *, sink_url: str, interval_seconds: float) -> list[str]:

@@ -18,7 +18,7 @@ GIB = 2**30
 GPU_MEMORY_BYTES = 80 * GIB
 WALK_STEPS = 4_096
 CLOCK_STEP_HERTZ = 15_000_000
-# Coprime to the walk's length, so that neighbours are far apart and no two GPUs meet for long.
+# Coprime to the walk's length, so that neighbors are far apart and no two GPUs meet for long.
 GPU_STRIDE, _HOST_STRIDE = 1_237, 2_411
 
 

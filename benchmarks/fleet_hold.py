@@ -64,9 +64,9 @@ def measure(plan: Plan) -> dict[str, object]:
     with TemporaryDirectory(prefix="vedette-bench-") as name:
         folder = Path(name)
         click.echo(f"making {plan.posts_per_second * plan.seconds:,.0f} posts", err=True)
-        parts = _bodies(folder, plan)
+        parts = bodies_of(folder, plan)
         with peers.serving(peers.VEDETTE, folder / "server", appliances=plan.appliances) as server:
-            found, readings = _hold(folder, plan, parts, server)
+            found, readings = hold(folder, plan, parts, server)
     results = {**found, **server_figures(readings), "watched": _watched(readings)}
     results["fell_behind"] = verdict(results)
     return document(
@@ -135,7 +135,8 @@ def server_figures(readings: list[Reading]) -> dict[str, float]:
     }
 
 
-def _bodies(folder: Path, plan: Plan) -> list[Bodies]:
+def bodies_of(folder: Path, plan: Plan) -> list[Bodies]:
+    """Write what the fleet posts into files."""
     # The samples' times run as the clock does, from a moment that lies before the load's begin.
     ticks = -(-plan.seconds // INTERVAL_SECONDS)
     start_ns = int(time.time()) * NS_PER_SECOND
@@ -148,9 +149,10 @@ def _bodies(folder: Path, plan: Plan) -> list[Bodies]:
     return write_small_bodies(folder, span)
 
 
-def _hold(
+def hold(
     folder: Path, plan: Plan, parts: list[Bodies], server: peers.Server
 ) -> tuple[dict[str, object], list[Reading]]:
+    """Let the fleet post; return the driver's result, and what the server used meanwhile."""
     order_path, result_path = folder / "order.json", folder / "result.json"
     write_order(
         order_path,

@@ -8,31 +8,46 @@ from datetime import timedelta
 from pathlib import Path
 
 from benchmarks.processes import BenchmarkError, answers, free_port, python, running, wait_until
-from cli.bootstrap import enrolment_secret, prepare_demo
+from cli.bootstrap import create_token, prepare_demo
 from cli.database import open_database
-from collector.identity import Identity, save_identity
+from collector.data_dir import Identity, save_identity
 from core.clock import utc_now
 from core.db import transaction
 from core.settings import ServerSettings
-from tenants.accounts import create_tenant
-from tenants.entry.enrolment import enrol_appliance
-from tenants.fleet.appliances import create_enrolment_token
+from protocol.inventory import Inventory
+from tenants.enrollment import create_enrollment_token, enroll_appliance
 from tenants.models import Role
 from tenants.scope import Scope
+from tenants.tenants import create_tenant
 from timeseries.open_store import open_store
 from timeseries.store import Aggregate, RangeQuery
 
 TENANT = "acme"
-ENROL_SECONDS = 60
+ENROLL_SECONDS = 60
 TOKEN_LIFETIME = timedelta(hours=1)
 APPLIANCES_OF_A_TENANT = 50
 HOST_PLUGINS = (
-    "cpu", "memory", "swap", "load", "disk", "diskio", "network", "processes", "uptime", "sensors",
-)  # fmt: skip
+    "cpu",
+    "memory",
+    "swap",
+    "load",
+    "disk",
+    "diskio",
+    "network",
+    "processes",
+    "uptime",
+    "sensors",
+)
 OTHER_PLUGINS = (
-    "nvml", "gpu_processes", "amdgpu", "containers", "speedtest", "inventory", "exec",
+    "nvml",
+    "gpu_processes",
+    "amdgpu",
+    "containers",
+    "speedtest",
+    "inventory",
+    "exec",
     "collectd_python",
-)  # fmt: skip
+)
 # Lines of agent.toml that leave the plugins of the host on, and run no jobs.
 HOST_ONLY = 'executor = "none"\n' + "".join(
     f"\n[plugins.{name}]\nenabled = false\n" for name in OTHER_PLUGINS
@@ -54,6 +69,7 @@ class Gateway:
 
     data_dir: Path
     port: int
+    store_memory_mib: int = 0
 
     @property
     def url(self) -> str:
@@ -76,55 +92,54 @@ class Gateway:
         return {
             "VEDETTE_DATA_DIR": str(self.data_dir),
             "VEDETTE_PORT": str(self.port),
+            "VEDETTE_STORE_MEMORY_MIB": str(self.store_memory_mib),
             "DATABASE_URL": self.settings.resolved_database_url,
             "TIMESERIES_URL": self.settings.resolved_timeseries_url,
         }
 
 
-def make_gateway(data_dir: Path) -> Gateway:
-    """Prepare a database with a tenant; nothing runs yet."""
+def make_gateway(data_dir: Path, *, store_memory_mib: int = 0) -> Gateway:
+    """Prepare a database with two tenants; nothing runs yet."""
     data_dir.mkdir(parents=True, exist_ok=True)
-    gateway = Gateway(data_dir, free_port())
+    gateway = Gateway(data_dir, free_port(), store_memory_mib)
     with open_database(gateway.settings) as (_engine, sessions):
         prepare_demo(sessions, now=utc_now())
     return gateway
 
 
 @contextmanager
-def serving(gateway: Gateway) -> Iterator[int]:
+def serving(gateway: Gateway, *, module: str = "cli.main") -> Iterator[int]:
     """Run the server for the length of the block and give its pid; it answers at its begin."""
     log_path = gateway.data_dir / "server.log"
-    with running(
-        python("cli.main", "server"), log_path=log_path, environ=gateway.environ
-    ) as server:
+    with running(python(module, "server"), log_path=log_path, environ=gateway.environ) as server:
         wait_until(
             lambda: answers(f"{gateway.url}/health"), what="the server to answer", log_path=log_path
         )
         yield server
 
 
-def enrol(gateway: Gateway, home: Path, *, name: str) -> None:
-    """Enrol an agent at a server that runs.
+def enroll(gateway: Gateway, home: Path, *, name: str) -> None:
+    """Enroll an agent at a server that runs.
 
     Raises:
         BenchmarkError: the server refused.
     """
     with open_database(gateway.settings) as (_engine, sessions):
-        secret = enrolment_secret(sessions, TENANT, uses=1, now=utc_now())
+        secret = create_token(sessions, TENANT, uses=1, now=utc_now())
     arguments = ("agent", "enroll", gateway.url, secret, "--name", name, "--data-dir", str(home))
     done = subprocess.run(
         python("cli.main", *arguments),
         capture_output=True,
         text=True,
-        timeout=ENROL_SECONDS,
+        timeout=ENROLL_SECONDS,
         check=False,
     )
     if done.returncode != 0:
         raise BenchmarkError(f"{name} could not be enrolled: {done.stdout}{done.stderr}")
 
 
-def enrol_fleet(gateway: Gateway, appliances: int) -> list[Member]:
-    """Enrol a fleet in the database, fifty appliances a tenant; return them in their order."""
+def enroll_fleet(gateway: Gateway, appliances: int) -> list[Member]:
+    """Enroll a fleet in the database, fifty appliances a tenant; return them in their order."""
     members: list[Member] = []
     with open_database(gateway.settings) as (_engine, sessions), transaction(sessions) as session:
         while len(members) < appliances:
@@ -132,15 +147,15 @@ def enrol_fleet(gateway: Gateway, appliances: int) -> list[Member]:
             tenant = create_tenant(session, name=f"Fleet {number}", now=now)
             scope = Scope(user_id="", role=Role.ADMIN, tenant_id=tenant.id)
             uses = min(APPLIANCES_OF_A_TENANT, appliances - len(members))
-            _token, secret = create_enrolment_token(
+            _token, secret = create_enrollment_token(
                 session, scope, uses=uses, lifetime=TOKEN_LIFETIME, now=now
             )
             for _ in range(uses):
-                appliance, agent_secret = enrol_appliance(
+                appliance, agent_secret = enroll_appliance(
                     session,
                     secret=secret,
                     name=f"gpu-{len(members):05d}",
-                    inventory={},
+                    inventory=Inventory(hostname="gpu-01"),
                     now=now,
                 )
                 members.append(Member(appliance.id, tenant.id, agent_secret))

@@ -23,7 +23,7 @@ from benchmarks.bodies import Bodies, Ticks, large_batches, small_batches, write
 from benchmarks.driver import Order, read_result, write_order
 from benchmarks.figures import Promise, document, medians, ratio, rounded, write_document
 from benchmarks.meter import NS_PER_SECOND, read_usage
-from benchmarks.peers import INFLUXDB, SERVERS, VEDETTE, Server, serving
+from benchmarks.peers import INFLUXDB, SERVERS, UNBATCHED, VEDETTE, Server, serving
 from benchmarks.processes import BenchmarkError, python
 from core.clock import utc_now
 
@@ -175,7 +175,7 @@ def senders_of(server: Server, load: str) -> list[str]:
 
 def file_bytes(path: Path) -> int:
     """Return the room of a file, with what lies beside it by its name, or of a folder."""
-    beside = path.parent.glob(f"{path.name}*") if not path.is_dir() else [path]
+    beside = path.parent.glob(f"{path.stem}*") if not path.is_dir() else [path]
     files = [file for one in beside for file in ([one] if one.is_file() else one.rglob("*"))]
     return sum(512 * file.stat().st_blocks for file in files if file.is_file())
 
@@ -187,6 +187,8 @@ def _repeat(
     for number in range(plan.repetitions):
         found = {}
         for name in SERVERS:
+            if name == UNBATCHED and load != SMALL:
+                continue  # large posts are never batched
             click.echo(f"{load}, repetition {number + 1}: {name}", err=True)
             with TemporaryDirectory(prefix=f"{name}-", dir=folder) as home:
                 found[name] = _measure(name, Path(home), load, bodies, plan)

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks import gateway as gateways
 from benchmarks.loss_writer import POINTS_PER_SECOND
 from benchmarks.processes import python
-from collector.identity import load_identity
+from collector.data_dir import load_identity
 from core.clock import to_ns, utc_now
 
 CONTENDERS = ("agent_buffer", "influxdb_client_batching")
@@ -26,10 +26,10 @@ def measure_loss(folder: Path, *, outage_seconds: float) -> dict[str, dict[str, 
     """Return for each contender what it was given and what the portal never got."""
     gateway, start_ns = gateways.make_gateway(folder / "server"), to_ns(utc_now())
     homes = {name: folder / name for name in CONTENDERS}
-    with gateways.serving(gateway):  # to enrol; then the outage begins
+    with gateways.serving(gateway):  # to enroll; then the outage begins
         for name, home in homes.items():
             home.mkdir()
-            gateways.enrol(gateway, home, name=name)
+            gateways.enroll(gateway, home, name=name)
     given = _outage(gateway, homes, outage_seconds=outage_seconds)
     with gateways.serving(gateway):
         for writer in _start(gateway, homes, mode="deliver").values():

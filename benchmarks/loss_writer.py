@@ -13,16 +13,16 @@ from pathlib import Path
 from influxdb_client.client.influxdb_client import InfluxDBClient
 
 from collector.config import AgentConfig
-from collector.identity import Identity, load_identity
-from collector.samples import SampleFlow
+from collector.data_dir import Identity, load_identity
+from collector.samples import SampleWriter
 from collector.sending.delivery import build_buffer, build_delivery
 from collector.sending.sender import Outcome
-from collector.sending.targets import PORTAL_BUCKET
 from core.clock import to_ns, utc_now
-from timeseries.lineprotocol import encode
+from timeseries.lineprotocol_encode import encode
 from timeseries.points import Point
 
 POINTS_PER_SECOND = 10
+BUCKET = "vedette"
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def write_with_agent(url: str, home: Path) -> None:
     """Take points as the agent does: collected, and put on disk every few seconds."""
     config = AgentConfig(portal_urls=[url], data_dir=home)
     buffer = build_buffer(config, clock=utc_now)
-    flow = SampleFlow(buffer, flush_interval_seconds=config.flush_interval_seconds)
+    flow = SampleWriter(buffer, flush_interval_seconds=config.flush_interval_seconds)
     while True:
         flow.add(_take())
         flow.flush_when_due()
@@ -59,11 +59,11 @@ def deliver_with_agent(url: str, home: Path) -> None:
 
 def write_with_client(url: str, home: Path) -> None:
     """Give the points to influxdb-client's WriteApi with its defaults."""
-    client = InfluxDBClient(url=url, token=_identity(home).agent_token, org=PORTAL_BUCKET)
+    client = InfluxDBClient(url=url, token=_identity(home).agent_token, org=BUCKET)
     write_api = client.write_api()
     while True:
         for point in _take():
-            write_api.write(bucket=PORTAL_BUCKET, org=PORTAL_BUCKET, record=encode([point]))
+            write_api.write(bucket=BUCKET, org=BUCKET, record=encode([point]))
 
 
 def _take() -> list[Point]:

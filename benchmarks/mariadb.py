@@ -36,16 +36,30 @@ def mariadb(folder: Path) -> Iterator[MariaDB]:
     data, log_path, port = folder / "mariadb", folder / "mariadb.log", free_port()
     as_root = ["--user=root"] if os.geteuid() == 0 else []
     subprocess.run(
-        [install, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal",
-         "--skip-test-db", *as_root],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            install,
+            "--no-defaults",
+            f"--datadir={data}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            *as_root,
+        ],
+        check=True,
+        capture_output=True,
+    )
     argv = [
-        server, "--no-defaults", f"--datadir={data}", f"--socket={folder / 'mariadb.sock'}",
-        f"--port={port}", "--bind-address=127.0.0.1", f"--pid-file={folder / 'mariadb.pid'}",
-        *as_root, "--skip-name-resolve", "--skip-log-bin",
+        server,
+        "--no-defaults",
+        f"--datadir={data}",
+        f"--socket={folder / 'mariadb.sock'}",
+        f"--port={port}",
+        "--bind-address=127.0.0.1",
+        f"--pid-file={folder / 'mariadb.pid'}",
+        *as_root,
+        "--skip-name-resolve",
+        "--skip-log-bin",
         f"--innodb-buffer-pool-size={BUFFER_POOL}",
-    ]  # fmt: skip
+    ]
     with running(argv, log_path=log_path):
         wait_until(lambda: _answers(port), what="MariaDB to answer", log_path=log_path)
         yield MariaDB(port)

@@ -15,7 +15,7 @@ from benchmarks.appliance import Appliance
 from collector.buffering.buffer import DiskBuffer
 from collector.buffering.frames import Frame
 from core.clock import to_ns
-from timeseries.lineprotocol import encode
+from timeseries.lineprotocol_encode import encode
 
 TIMESTAMP = re.compile(rb" (\d{19})$", re.MULTILINE)
 
@@ -117,7 +117,7 @@ def fill(
         samples=samples,
         plain_bytes=plain_bytes,
         disk_bytes=buffer.size_bytes,
-        dropped_points=buffer.dropped_points,
+        dropped_points=buffer.losses.dropped_points,
         append_milliseconds=1000 * (time.process_time() - began) / ticks,
     )
 

@@ -134,7 +134,7 @@ def _recover(
 ) -> dict[str, dict[str, object]]:
     gateway = gateways.make_gateway(folder / "server")
     with gateways.serving(gateway) as server_pid:
-        gateways.enrol(gateway, config.data_dir, name="bench")
+        gateways.enroll(gateway, config.data_dir, name="bench")
         drains: dict[str, dict[str, object]] = {}
         limits = {"agent_limit": BACKLOG_POINTS_PER_SECOND, "no_limit": NO_LIMIT_POINTS_PER_SECOND}
         for name, limit in limits.items():

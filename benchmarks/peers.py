@@ -22,9 +22,10 @@ from benchmarks.processes import (
 )
 
 VEDETTE = "vedette"
+UNBATCHED = "vedette_unbatched"
 INFLUXDB = "influxdb"
 VICTORIAMETRICS = "victoriametrics"
-SERVERS = (VEDETTE, INFLUXDB, VICTORIAMETRICS)
+SERVERS = (VEDETTE, UNBATCHED, INFLUXDB, VICTORIAMETRICS)
 DATABASE = "bench"
 _INFLUXDB = """
 reporting-disabled = true
@@ -73,8 +74,8 @@ class Server:
 def serving(name: str, folder: Path, *, appliances: int) -> Iterator[Server]:
     """Run one of the servers for the length of the block."""
     folder.mkdir(parents=True, exist_ok=True)
-    if name == VEDETTE:
-        with vedette(folder, appliances=appliances) as server:
+    if name in {VEDETTE, UNBATCHED}:
+        with vedette(folder, appliances=appliances, is_batching=name == VEDETTE) as server:
             yield server
     elif name == INFLUXDB:
         with influxdb(folder) as server:
@@ -85,13 +86,14 @@ def serving(name: str, folder: Path, *, appliances: int) -> Iterator[Server]:
 
 
 @contextmanager
-def vedette(folder: Path, *, appliances: int) -> Iterator[Server]:
-    """Run a Vedette server with a fleet that is enrolled."""
+def vedette(folder: Path, *, appliances: int, is_batching: bool = True) -> Iterator[Server]:
+    """Run a Vedette server with an enrolled fleet, with or without batching of small posts."""
     gateway = gateways.make_gateway(folder)
-    members = gateways.enrol_fleet(gateway, appliances)
-    with gateways.serving(gateway) as pid:
+    members = gateways.enroll_fleet(gateway, appliances)
+    module = "cli.main" if is_batching else "benchmarks.unbatched_server"
+    with gateways.serving(gateway, module=module) as pid:
         yield Server(
-            name=VEDETTE,
+            name=VEDETTE if is_batching else UNBATCHED,
             pid=pid,
             port=gateway.port,
             write_path="/api/v2/write?org=bench&bucket=bench&precision=ns",

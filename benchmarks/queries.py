@@ -2,8 +2,8 @@
 
     python -m benchmarks.queries [--quick] [--output FILE]
 
-    fleet       mean GPU utilisation of one tenant, 6 h in steps of a minute
-    appliance   the raw utilisation of eight GPUs, 1 h
+    fleet       mean GPU utilization of one tenant, 6 h in steps of a minute
+    appliance   the raw utilization of eight GPUs, 1 h
     latest      the latest temperature of every GPU of the fleet
     p95         the 95th percentile of power of each appliance of the fleet, by day, 1 h
     p95_day     the same of one tenant, 24 h
@@ -182,7 +182,7 @@ def fill(store: Store, history: History) -> float:
             _refuse_rejected(waiting.popleft().result())
     while waiting:
         _refuse_rejected(waiting.popleft().result())
-    store.roll_up(now_ns=history.end_ns + HOUR_NS)
+    store.maintain(now_ns=history.end_ns + HOUR_NS)
     newest = questions(history)["latest"]
     wait_until(
         lambda: isinstance(newest, LatestQuery) and len(store.latest(newest)) == history.gpus,
@@ -205,7 +205,9 @@ def _ask_duckdb(folder: Path, plan: Plan) -> dict[str, dict[str, object]]:
 def _ask_influxdb(folder: Path, plan: Plan) -> dict[str, dict[str, object]]:
     home = folder / "influxdb"
     with peers.serving(peers.INFLUXDB, home, appliances=0) as server:
-        with _opened(f"influxdb://127.0.0.1:{server.port}/{peers.DATABASE}") as store:
+        with _opened(
+            f"influxdb://127.0.0.1:{server.port}/{peers.DATABASE}?databases=shared"
+        ) as store:
             filled = _filled(store, plan, "InfluxDB")
             through_store = _asked(store, plan)
         with kept_connection(server.port) as connection:

@@ -11,14 +11,16 @@ from random import Random
 from benchmarks.bodies import NS_PER_SECOND, SEED
 from benchmarks.fleet import GPU_STRIDE, GPUS, WALK_STEPS, gpu_uuid, gpu_walk
 from benchmarks.gateway import APPLIANCES_OF_A_TENANT
-from timeseries.batch import Batch, Block
-from timeseries.points import FieldValue
+from timeseries.points import Batch, Block, FieldValue
 from timeseries.store import APPLIANCE_TAG, TENANT_TAG
 
 FIELDS = (
-    "utilization_percent", "memory_used_percent", "temperature_celsius", "power_watts",
+    "utilization_percent",
+    "memory_used_percent",
+    "temperature_celsius",
+    "power_watts",
     "sm_clock_hertz",
-)  # fmt: skip
+)
 MODEL = "NVIDIA H100 80GB HBM3"
 MINUTE_NS = 60 * NS_PER_SECOND
 DAY_NS = 24 * 60 * MINUTE_NS

@@ -10,7 +10,7 @@ from benchmarks.meter import cpu_ns
 from benchmarks.outage import TickTemplate
 from collector.buffering.buffer import Batch, DiskBuffer
 from collector.config import AgentConfig
-from collector.identity import load_identity
+from collector.data_dir import load_identity
 from collector.sending.delivery import BUFFER_NAME, build_delivery
 from collector.sending.sender import Sender
 from core.clock import Clock, utc_now

@@ -19,7 +19,7 @@ CONTENDERS = {
     "agent": "agent, as collectd reads, to a gateway",
     "agent_to_sink": "the same, to a sink",
     "agent_defaults": "agent, host plugins at their defaults",
-    "agent_as_enrolled": "agent, all plugins, as after enrolment",
+    "agent_as_enrolled": "agent, all plugins, as after enrollment",
     "collectd": "collectd 5.12 with write_http, to a sink",
     "psutil_loop": "bare psutil loop, which sends nothing",
 }
@@ -37,6 +37,7 @@ LOSSES = {
 LOADS = {"large": "Batches of 5,000 lines", "small": "An appliance's 18 lines at a time"}
 SERVERS = {
     "vedette": "Vedette on DuckDB",
+    "vedette_unbatched": "Vedette without batching of small posts",
     "influxdb": "InfluxDB 1.6",
     "victoriametrics": "VictoriaMetrics",
 }
@@ -48,8 +49,8 @@ STORES = {
     "victoriametrics_store": "through our interface",
 }
 QUESTIONS = {
-    "fleet": "mean utilisation of a tenant's 400 GPUs, 6 h by the minute",
-    "appliance": "raw utilisation of 8 GPUs, 1 h",
+    "fleet": "mean utilization of a tenant's 400 GPUs, 6 h by the minute",
+    "appliance": "raw utilization of 8 GPUs, 1 h",
     "latest": "latest temperature of every GPU",
     "p95": "p95 of power by appliance and day, the whole fleet, 1 h",
     "p95_day": "the same of one tenant, 24 h",
@@ -105,9 +106,15 @@ def beside_collectd(document: Document) -> str:
             )
         )
     columns = (
-        "process", "CPU, % of a core", "times collectd", "RSS, MiB", "PSS, MiB", "samples/s",
-        "wake-ups/s", "body bytes/s",
-    )  # fmt: skip
+        "process",
+        "CPU, % of a core",
+        "times collectd",
+        "RSS, MiB",
+        "PSS, MiB",
+        "samples/s",
+        "wake-ups/s",
+        "body bytes/s",
+    )
     return (
         "## Reading a host every second\n\n"
         f"{_origin(document)} Medians of {settings['repetitions']} repetitions of "
@@ -151,9 +158,12 @@ def readings(document: Document) -> str:
             rows.append((f"`{name}`", f"not here: {found['absent']}", "", "", "", ""))
             continue
         keys = (
-            "gather_paced_microseconds", "gather_hot_microseconds", "points", "samples",
+            "gather_paced_microseconds",
+            "gather_hot_microseconds",
+            "points",
+            "samples",
             "line_bytes",
-        )  # fmt: skip
+        )
         rows.append((f"`{name}`", *(shown(found.get(key)) for key in keys)))
     columns = ("plugin", "paced, µs of CPU", "hot, µs of CPU", "points", "samples", "line bytes")
     return (
@@ -173,24 +183,35 @@ def taken_in(document: Document) -> str:
                 *(
                     shown(figures[key])
                     for key in (
-                        "values_per_second", "posts_per_second", "cpu_seconds_per_million_values",
+                        "values_per_second",
+                        "posts_per_second",
+                        "cpu_seconds_per_million_values",
                     )
                 ),
                 shown(1.0 if name == "influxdb" else found["ratios_to_influxdb"][name][INGEST_CPU]),
                 *(
                     shown(figures[key])
                     for key in (
-                        "ack_milliseconds_p50", "ack_milliseconds_p99", "disk_bytes_per_value",
+                        "ack_milliseconds_p50",
+                        "ack_milliseconds_p99",
+                        "disk_bytes_per_value",
                         "resident_mebibytes",
                     )
                 ),
             )
             for name, figures in found["medians"].items()
-        ]  # fmt: skip
+        ]
         columns = (
-            "server", "values/s", "posts/s", "CPU s per million values", "times InfluxDB",
-            "ack, ms, p50", "p99", "disk bytes/value", "RSS, MiB",
-        )  # fmt: skip
+            "server",
+            "values/s",
+            "posts/s",
+            "CPU s per million values",
+            "times InfluxDB",
+            "ack, ms, p50",
+            "p99",
+            "disk bytes/value",
+            "RSS, MiB",
+        )
         parts.append(f"{title}, {found['bodies']['posts']:,} posts:\n\n{_table(columns, rows)}")
     settings = document["settings"]
     return (
@@ -284,9 +305,15 @@ def _recovery(recovery: Mapping[str, Document]) -> str:
         for name, found in recovery.items()
     ]
     columns = (
-        "drain at", "measured for", "points/s", "whole backlog, computed",
-        "delay of live samples, s, p50", "p99", "sender's CPU", "server's CPU",
-    )  # fmt: skip
+        "drain at",
+        "measured for",
+        "points/s",
+        "whole backlog, computed",
+        "delay of live samples, s, p50",
+        "p99",
+        "sender's CPU",
+        "server's CPU",
+    )
     opened = shown(recovery["agent_limit"]["open_seconds"])
     return f"Opening the full buffer took {opened} s.\n\n{_table(columns, rows)}"
 

@@ -1,8 +1,4 @@
-"""`vedette agent`: enrol this appliance, and run its agent.
-
-The folder given by `--data-dir` holds the identity, the configuration (`agent.toml`), and what is
-not delivered yet.
-"""
+"""`vedette agent`: enroll this appliance, and run its agent."""
 
 import logging
 import signal
@@ -12,17 +8,14 @@ from queue import SimpleQueue
 
 import click
 
-from cli.agent_check import check
-from cli.agent_enroll import enroll
-from cli.agent_once import once
-from cli.agent_options import CONFIG_NAME, data_dir_option
-from cli.parentage import stop_with_parent
+from cli.agent_check import check, once
+from cli.agent_enroll import CONFIG_NAME, data_dir_option, enroll
+from cli.supervision import stop_event, stop_with_parent
 from collector.agent import Agent
 from collector.config import load_agent_config
-from collector.data_lock import sole_agent
-from collector.errors import EnrolmentError
-from collector.health.known_gpus import accept_present_gpus
-from collector.identity import Identity, load_identity
+from collector.data_dir import Identity, load_identity, lock_data_dir, secure_data_dir
+from collector.errors import EnrollmentError
+from collector.health.gpus import accept_present_gpus
 from core.errors import VedetteError
 from core.logs import configure_logging
 
@@ -31,48 +24,7 @@ log = logging.getLogger(__name__)
 
 @click.group()
 def agent() -> None:
-    """Enrol this appliance and run its agent."""
-
-
-@agent.command()
-@data_dir_option
-def run(data_dir: Path) -> None:
-    """Run the agent until SIGTERM or Ctrl-C; SIGHUP reads agent.toml again."""
-    stop, hang_ups = threading.Event(), SimpleQueue[None]()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    # A handler may interrupt anything: it only leaves a note for a thread that may wait for locks.
-    signal.signal(signal.SIGHUP, lambda *_: hang_ups.put(None))
-    config = load_agent_config(data_dir / CONFIG_NAME)
-    configure_logging(config.log_level, process="agent")
-    identity = require_identity(data_dir) if config.influxdb is None else None
-    stop_with_parent()
-    with sole_agent(config.data_dir):
-        worker = Agent(config, identity)
-        threading.Thread(
-            target=reload_forever, args=(worker, data_dir / CONFIG_NAME, hang_ups), daemon=True
-        ).start()
-        worker.run(stop)
-
-
-@agent.command("accept-gpus")
-@data_dir_option
-def accept_gpus(data_dir: Path) -> None:
-    """Take the GPUs that are here for all that there are, and forget the XIDs they had.
-
-    For GPUs that were taken out for good, or were reset without a reboot. The agent does it at its
-    next heartbeat.
-    """
-    require_identity(data_dir)
-    try:
-        forgotten = accept_present_gpus(data_dir)
-    except OSError as error:
-        raise EnrolmentError(
-            f"{data_dir} can't be written: {error.strerror}. Run this as the agent's user."
-        ) from error
-    for gpu in forgotten:
-        click.echo(f"GPU {gpu.index} ({gpu.model or 'model unknown'}, {gpu.uuid}) is forgotten.")
-    click.echo("The agent takes the other GPUs as they are at its next heartbeat.")
+    """Enroll this appliance and run its agent."""
 
 
 agent.add_command(enroll)
@@ -80,31 +32,67 @@ agent.add_command(check)
 agent.add_command(once)
 
 
-def reload_forever(worker: Agent, path: Path, hang_ups: "SimpleQueue[None]") -> None:
-    """Take over the file for each note in the queue; a bad file is told and changes nothing."""
+@agent.command()
+@data_dir_option
+def run(data_dir: Path) -> None:
+    """Run the agent until SIGTERM or Ctrl-C. SIGHUP reloads agent.toml."""
+    stop, reloads = stop_event(), SimpleQueue[None]()
+    # A signal handler must not wait for locks: a thread does the reload.
+    signal.signal(signal.SIGHUP, lambda *_: reloads.put(None))
+    config = load_agent_config(data_dir / CONFIG_NAME)
+    configure_logging(config.log_level, process="agent")
+    identity = _require_identity(data_dir) if config.influxdb is None else None
+    stop_with_parent()
+    for folder in {data_dir, config.data_dir}:
+        secure_data_dir(folder)
+    with lock_data_dir(config.data_dir):
+        worker = Agent(config, identity)
+        arguments = (worker, data_dir / CONFIG_NAME, reloads)
+        threading.Thread(target=_reload_forever, args=arguments, daemon=True).start()
+        worker.run(stop)
+
+
+@agent.command("accept-gpus")
+@data_dir_option
+def accept_gpus(data_dir: Path) -> None:
+    """Accept the GPUs present now as the expected ones, and clear their recorded XID errors.
+
+    Use it after removing GPUs for good, or after resetting a GPU without a reboot. The change takes
+    effect at the agent's next heartbeat.
+    """
+    _require_identity(data_dir)
+    try:
+        removed = accept_present_gpus(data_dir)
+    except OSError as error:
+        raise EnrollmentError(
+            f"Can't write to {data_dir}: {error.strerror}. Run this as the agent's user."
+        ) from error
+    for gpu in removed:
+        click.echo(f"Removed GPU {gpu.index} ({gpu.model or 'unknown model'}, {gpu.uuid}).")
+    click.echo("The agent accepts the present GPUs at its next heartbeat.")
+
+
+def _reload_forever(worker: Agent, path: Path, reloads: "SimpleQueue[None]") -> None:
+    """Reload the configuration for each item in the queue; ignore an invalid file."""
     while True:
-        hang_ups.get()
+        reloads.get()
         try:
             config = load_agent_config(path)
             worker.reload(config)
         except VedetteError as error:
-            log.error("%s\nThe old configuration stays.", error.message)  # noqa: TRY400 - told whole
+            log.error("%s\nThe old configuration stays in effect.", error.message)  # noqa: TRY400 - no traceback
         except Exception:
-            log.exception("%s could not be read; the old configuration stays", path)
+            log.exception("can't read %s; the old configuration stays in effect", path)
         else:
             configure_logging(config.log_level, process="agent")
 
 
-def require_identity(data_dir: Path) -> Identity:
-    """Return the identity, or say how to get one.
-
-    Raises:
-        EnrolmentError: this appliance was not enrolled.
-    """
+def _require_identity(data_dir: Path) -> Identity:
     identity = load_identity(data_dir)
     if identity is None:
-        raise EnrolmentError(
-            f"{data_dir} holds no identity. Make a token on the portal's appliances page, then "
-            f"run: vedette agent enroll PORTAL_URL TOKEN --data-dir {data_dir}"
+        raise EnrollmentError(
+            f"This appliance is not enrolled: {data_dir} has no identity. Create a token on the "
+            "portal's Appliances page, then run: "
+            f"vedette agent enroll PORTAL_URL TOKEN --data-dir {data_dir}"
         )
     return identity

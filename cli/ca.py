@@ -1,68 +1,75 @@
-"""`vedette ca`: the authority that signs agents' certificates, as the proxy in front needs it.
+"""`vedette ca`: the certificate authority (CA) that signs the certificates of agents.
 
-These commands work on this server's database; run them where its settings are.
+These commands work on this server's database: run them with the server's settings.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import click
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from sqlalchemy.orm import Session
 
-from cli.ca_server import server_certificate
-from cli.database import open_database
+from cli.database import open_session
+from collector.data_dir import replace_file
 from core.clock import utc_now
-from core.db import transaction
 from core.secretbox import SecretBox
 from core.settings import ServerSettings, load_server_settings
-from tenants.entry.authority import (
+from tenants.models import CertificateAuthority
+from tenants.pki.authority import (
     authorities_pem,
+    new_key,
     rotate_authority,
     signing_authority,
     trusted_authorities,
 )
-from tenants.entry.signing import revocation_lists_pem
-from tenants.models import CertificateAuthority
+from tenants.pki.signing import revocation_lists_pem, sign_server
 
 AUTHORITIES_NAME = "agents-ca.pem"
+CERTIFICATE_NAME, KEY_NAME = "server.pem", "server.key"
+# The longest lifetime that browsers accept.
+MAX_DAYS = 397
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+
+output_option = click.option(
+    "--output", type=click.Path(path_type=Path), help="Write to this file. Defaults to stdout."
+)
 
 
 @click.group()
 def ca() -> None:
-    """Show, rotate and use the authority that signs agents' certificates."""
+    """Show and rotate the CA that signs agent certificates."""
 
 
 @ca.command()
-@click.option("--output", type=click.Path(path_type=Path), help="A file in place of the terminal.")
+@output_option
 def show(output: Path | None) -> None:
-    """Print the certificates that a proxy in front must trust (PEM).
+    """Print the CA certificates that a reverse proxy must trust (PEM).
 
-    Lines that begin with # say what they are. The authority is made here where there is none yet.
+    Lines that start with # are comments. Creates the CA if there is none.
     """
-    with _opened() as (session, settings):
-        box, now = SecretBox.of(settings), utc_now()
-        signing = signing_authority(session, box, now=now)
+    settings, now = load_server_settings(), utc_now()
+    with open_session(settings) as session:
+        signing = signing_authority(session, SecretBox.of(settings), now=now)
         trusted = trusted_authorities(session, now=now)
         text = "".join(_described(one, is_signing=one.id == signing.id) for one in trusted)
-    _put(text, output)
+    _output(text, output)
 
 
 @ca.command()
-@click.option("--output", type=click.Path(path_type=Path), help="A file in place of the terminal.")
+@output_option
 def crl(output: Path | None) -> None:
-    """Print the lists of revoked certificates (PEM), good for a week.
+    """Print the certificate revocation lists (PEM), valid for a week.
 
-    The portal looks at its own records and needs none; this is for others who verify.
+    The portal checks its own database instead. This is for other programs that verify agents.
     """
-    with _opened() as (session, settings):
-        box, now = SecretBox.of(settings), utc_now()
+    settings, now = load_server_settings(), utc_now()
+    box = SecretBox.of(settings)
+    with open_session(settings) as session:
         signing_authority(session, box, now=now)
         text = revocation_lists_pem(session, box, now=now)
-    _put(text, output)
+    _output(text, output)
 
 
 @ca.command()
@@ -71,55 +78,95 @@ def crl(output: Path | None) -> None:
     type=click.FloatRange(min=0),
     default=24.0,
     show_default=True,
-    help="How long until the new one signs: so long there is to tell the proxies of it.",
+    help="Hours until the new CA signs. Configure it on reverse proxies in this time.",
 )
 def rotate(overlap_hours: float) -> None:
-    """Make a new authority. The old one stays trusted until it runs out."""
-    with _opened() as (session, settings):
-        box, now = SecretBox.of(settings), utc_now()
-        overlap = timedelta(hours=overlap_hours)
-        made = rotate_authority(session, box, overlap=overlap, now=now)
+    """Create a new CA. The old one stays trusted until it expires."""
+    settings = load_server_settings()
+    overlap = timedelta(hours=overlap_hours)
+    with open_session(settings) as session:
+        made = rotate_authority(session, SecretBox.of(settings), overlap=overlap, now=utc_now())
         if settings.tls_certificate_file is not None:
             write_authorities(session, settings)
-    click.echo(f"A new authority signs from {made.not_before:%Y-%m-%d %H:%M} UTC.")
-    click.echo("Before then, give every proxy in front what `vedette ca show` prints.")
+    click.echo(f"The new CA signs from {made.not_before:%Y-%m-%d %H:%M} UTC.")
+    click.echo("Before then, configure reverse proxies with the output of `vedette ca show`.")
 
 
-ca.add_command(server_certificate)
+@ca.command("server-certificate")
+@click.argument("names", nargs=-1, required=True)
+@click.option(
+    "--days",
+    type=click.IntRange(1, MAX_DAYS),
+    default=MAX_DAYS,
+    show_default=True,
+    help="Lifetime of the certificate.",
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Directory. Defaults to the data directory."
+)
+def server_certificate(names: tuple[str, ...], *, days: int, output: Path | None) -> None:
+    """Create a server certificate for the portal, signed by its own CA.
+
+    NAMES are the host names and IP addresses of the portal; localhost is always added. Use it
+    where no public CA signs. Agents learn the CA when they enroll; browsers warn until you add
+    it to their trust store. Run the command again before the certificate expires: a running
+    server loads the new one by itself.
+    """
+    settings, now = load_server_settings(), utc_now()
+    folder = output or settings.data_dir
+    box, key = SecretBox.of(settings), new_key()
+    with open_session(settings) as session:
+        authority = signing_authority(session, box, now=now)
+        all_names = tuple(dict.fromkeys((*names, *LOCAL_NAMES)))
+        signed = sign_server(
+            authority, box, key.public_key(), all_names, lifetime=timedelta(days=days), now=now
+        )
+        pem = signed.public_bytes(serialization.Encoding.PEM).decode() + authority.certificate
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    certificate_path, key_path = folder / CERTIFICATE_NAME, folder / KEY_NAME
+    replace_file(key_path, secret)
+    replace_file(certificate_path, pem.encode())
+    click.echo(f"Wrote {certificate_path} and {key_path}, valid for {days} days.")
+    if settings.tls_certificate_file is None:
+        host = f"[{names[0]}]" if ":" in names[0] else names[0]
+        click.echo(
+            "Set these for the server:\n"
+            f"  VEDETTE_TLS_CERTIFICATE_FILE={certificate_path.resolve()}\n"
+            f"  VEDETTE_TLS_KEY_FILE={key_path.resolve()}\n"
+            f"  VEDETTE_PUBLIC_URL=https://{host}:{settings.port}"
+        )
 
 
 def write_authorities(session: Session, settings: ServerSettings) -> Path:
-    """Write whom the server itself trusts, where it ends TLS; return the file."""
-    path, partial = settings.data_dir / AUTHORITIES_NAME, settings.data_dir / "agents-ca.partial"
-    now = utc_now()
+    """Write the CA certificates that the server trusts when it terminates TLS; return the file."""
+    path, now = settings.data_dir / AUTHORITIES_NAME, utc_now()
     signing_authority(session, SecretBox.of(settings), now=now)
-    partial.write_text(authorities_pem(session, now=now), encoding="utf-8")
-    partial.replace(path)
+    replace_file(path, authorities_pem(session, now=now).encode())
     return path
-
-
-@contextmanager
-def _opened() -> Iterator[tuple[Session, ServerSettings]]:
-    settings = load_server_settings()
-    with open_database(settings) as (_engine, sessions), transaction(sessions) as session:
-        yield session, settings
 
 
 def _described(authority: CertificateAuthority, *, is_signing: bool) -> str:
     certificate = x509.load_pem_x509_certificate(authority.certificate.encode())
     fingerprint = certificate.fingerprint(hashes.SHA256()).hex(":")
-    when = "signs now" if is_signing else f"signs from {authority.not_before:%Y-%m-%d %H:%M} UTC"
-    if authority.retired_at is not None and not is_signing:
-        when = "signs no more"
+    if is_signing:
+        status = "signing"
+    elif authority.retired_at is not None:
+        status = "retired"
+    else:
+        status = f"signs from {authority.not_before:%Y-%m-%d %H:%M} UTC"
     return (
-        f"# {certificate.subject.rfc4514_string()}: {when}, trusted until "
+        f"# {certificate.subject.rfc4514_string()}: {status}, trusted until "
         f"{authority.not_after:%Y-%m-%d}\n# SHA-256 {fingerprint}\n{authority.certificate}"
     )
 
 
-def _put(text: str, output: Path | None) -> None:
-    if output is None:
+def _output(text: str, path: Path | None) -> None:
+    if path is None:
         click.echo(text, nl=False)
         return
-    output.write_text(text, encoding="utf-8")
-    click.echo(f"Wrote {output}.", err=True)
+    path.write_text(text, encoding="utf-8")
+    click.echo(f"Wrote {path}.", err=True)

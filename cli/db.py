@@ -1,17 +1,13 @@
-"""`vedette db`: bring this server's database to the newest revision, and check it."""
+"""`vedette db`: migrations of the server's database."""
 
 import sys
 
 import click
 
-from cli.database import TABLE_MODULES, open_database
+from cli.database import open_database
 from core.db import create_database_engine
-from core.migrations import (
-    create_revision,
-    current_revision,
-    head_revision,
-    schema_differences,
-)
+from core.migrations import create_revision, schema_differences
+from core.revisions import current_revision, head_revision
 from core.settings import load_server_settings
 
 
@@ -22,14 +18,14 @@ def db() -> None:
 
 @db.command()
 def upgrade() -> None:
-    """Bring the database to the newest revision."""
+    """Migrate the database to the newest revision."""
     with open_database(load_server_settings()) as (engine, _sessions):
         click.echo(f"The database is at revision {current_revision(engine)}.")
 
 
 @db.command()
 def check() -> None:
-    """Compare the database with what this version expects."""
+    """Compare the database schema with the schema of this version."""
     engine = create_database_engine(load_server_settings().resolved_database_url)
     try:
         current, head = current_revision(engine), head_revision()
@@ -47,7 +43,7 @@ def check() -> None:
 @db.command()
 @click.argument("message")
 def revision(message: str) -> None:
-    """Write a migration with what the models have and the database lacks (for developers)."""
+    """Generate a migration from the difference between models and database (for developers)."""
     with open_database(load_server_settings()) as (engine, _sessions):
         create_revision(engine, message)
-    click.echo(f"Read the new script: {len(TABLE_MODULES)} modules of tables were compared.")
+    click.echo("Review the generated script.")

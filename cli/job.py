@@ -1,32 +1,70 @@
-"""`vedette job`: submit container jobs, list them, follow their output and stop them."""
+"""`vedette job`: submit container jobs, list and watch them, follow their logs and stop them.
 
-import re
+A JOB is its name, its ID, or the beginning or end of an ID.
+"""
+
+import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
+import msgspec
 
-from cli.appliance_names import appliance_id
-from cli.client import PortalClient, load_credentials
+from cli.client import appliance_id, output_option, print_items, print_object
+from core.clock import utc_now
 from core.errors import InvalidInputError
+from core.quantities import format_duration, format_value, parse_duration, parse_size
+from protocol.notation import parse_mount, parse_port
+from vedette.client import Client
+from vedette.jobs import Job, JobFields
 
-FOLLOW_SECONDS = 1.0
-FINAL_STATES = {"succeeded", "failed", "stopped", "lost"}
-_SIZE = re.compile(r"(?i)\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)i?b?\s*")
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+T = TypeVar("T")
+COPY_HELP = "Secret variable, by default with its value in the job or in this shell; repeatable."
+TOP_SECONDS = 2.0
+# Usage of the container and of its GPUs, as shown by `top`: title to field.
+TOP_COLUMNS = {
+    "CPU": "cpu_percent",
+    "MEMORY": "memory_bytes",
+    "GPU": "utilization_percent",
+    "GPU MEM": "memory_used_bytes",
+    "POWER": "power_watts",
+}
 
 
-@contextmanager
-def portal() -> Iterator[PortalClient]:
-    """Give a client of the signed-in portal."""
-    client = PortalClient(load_credentials())
-    try:
-        yield client
-    finally:
-        client.close()
+class _Duration(click.ParamType[float]):
+    """An option that takes `2h` or `30m` and gives seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Parse the option, or fail with its name."""
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = _Duration()
+
+
+class _Size(click.ParamType[int]):
+    """An option that takes `8GiB` or `512MiB` and gives bytes."""
+
+    name = "size"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse the option, or fail with its name."""
+        try:
+            return parse_size(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+SIZE = _Size()
 
 
 @click.group()
@@ -35,138 +73,334 @@ def job() -> None:
 
 
 @job.command(context_settings={"ignore_unknown_options": True})
-@click.option("--name", help="What the job is called; the image's name when left out.")
+@click.option("--name", help="Job name. Defaults to the image name.")
 @click.option("--image", required=True, help="Container image.")
-@click.option("--gpus", default=0, show_default=True, help="Whole GPUs.")
-@click.option("--gpu-memory", default="0", show_default=True, help="At least this on each GPU.")
-@click.option("--cpus", default=1.0, show_default=True, help="Cores.")
-@click.option("--memory", default="1GiB", show_default=True, help="RAM, such as 512MiB or 8GiB.")
-@click.option("--env", multiple=True, metavar="KEY=VALUE", help="May be given several times.")
-@click.option("--service", is_flag=True, help="Runs until stopped; restarted when it exits.")
-@click.option("--appliance", help="The one appliance to run on, by name or id; any when left out.")
-@click.option("--follow/--detach", default=False, help="Follow the output until the job ends.")
+@click.option("--gpus", default=0, show_default=True, help="Number of GPUs.")
+@click.option("--gpu-memory", type=SIZE, default="0", show_default=True, help="Minimum per GPU.")
+@click.option("--cpus", default=1.0, show_default=True, help="Number of CPU cores.")
+@click.option("--memory", type=SIZE, default="1GiB", show_default=True, help="RAM, such as 8GiB.")
+@click.option("--env", multiple=True, metavar="KEY=VALUE", help="Environment variable; repeatable.")
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Secret variable, by default with the value that it has in this shell; repeatable.",
+)
+@click.option("--gpu-model", "gpu_models", multiple=True, help="Such as H100; repeatable.")
+@click.option("--shm-size", type=SIZE, default="0", help="Size of /dev/shm. Half of the memory.")
+@click.option("--workdir", "working_dir", default="", help="Working directory in the container.")
+@click.option(
+    "--mount", "mounts", multiple=True, metavar="SOURCE:TARGET[:rw]", help="Data path; repeatable."
+)
+@click.option("--port", "ports", multiple=True, metavar="[NAME=]PORT", help="Port; repeatable.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label; repeatable.")
+@click.option(
+    "--require",
+    "required_labels",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Label that the appliance must have; repeatable.",
+)
+@click.option("--priority", default=0, show_default=True, help="-100 to 100.")
+@click.option("--preemptible", is_flag=True, help="May stop for another job; is queued again.")
+@click.option("--retries", default=0, show_default=True, help="Attempts after a failure.")
+@click.option(
+    "--retry-on",
+    multiple=True,
+    type=click.Choice(["exit", "out_of_memory", "start", "appliance"]),
+    help="Failures to retry; repeatable. Defaults to all.",
+)
+@click.option("--time-limit", type=DURATION, default="0", help="Of each attempt, such as 2h.")
+@click.option("--service", is_flag=True, help="Run until stopped; restart on exit.")
+@click.option("--policy", help="Container policy: restricted or standard.")
+@click.option("--appliance", help="Run on this appliance (name or ID). Defaults to any.")
+@click.option("--follow/--detach", default=False, help="Follow the log until the job ends.")
+@click.option("--dry-run", is_flag=True, help="Only show where the job would go, and when.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(command: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 - click's options
-    """Submit a job that runs COMMAND in a container (the image's own command when left out)."""
-    with portal() as client:
-        submitted = client.post("/jobs", _request(client, command, options))
-        click.echo(f"{submitted['id']} {submitted['state']}")
+    """Submit a job that runs COMMAND in a container. COMMAND defaults to the image's own."""
+    with Client() as client:
+        fields = _request(client, command, options)
+        if options["dry_run"]:
+            _print_pending(client.dry_run(options["image"], **fields))
+            return
+        submitted = client.submit(options["image"], **fields)
+        click.echo(f"{submitted.id} {submitted.state}")
         if options["follow"]:
-            sys.exit(_follow(client, submitted["id"]))
+            sys.exit(_follow(client, submitted.id))
 
 
-@job.command("list")
+@job.command()
+@click.argument("name", metavar="JOB")
+@click.option("--secret", "secrets", multiple=True, metavar="NAME[=VALUE]", help=COPY_HELP)
+def retry(name: str, secrets: tuple[str, ...]) -> None:
+    """Submit a JOB of yours again, with its secrets."""
+    with Client() as client:
+        source = client.job(name)
+        given = dict(_secret(text, {**os.environ, **source.env}) for text in secrets)
+        submitted = client.retry(source.id, secrets=given)
+    click.echo(f"{submitted.id} {submitted.state}")
+
+
+@job.command()
+@click.argument("name", metavar="JOB")
+@output_option
+def why(name: str, output: str) -> None:
+    """Show why a JOB waits, what must free up, and when it is expected to start."""
+    with Client() as client:
+        found = client.pending(name)
+    if output == "table":
+        _print_pending(found)
+    else:
+        print_object(found, output)
+
+
+@job.command("make-secret")
+@click.argument("name", metavar="JOB")
+@click.argument("variables", nargs=-1, required=True)
+def hide_variables(name: str, variables: tuple[str, ...]) -> None:
+    """Turn environment VARIABLES of a JOB into secrets."""
+    with Client() as client:
+        found = client.job(name)
+        changed = client.post(f"/jobs/{found.id}/make-secret", {"names": list(variables)})
+    click.echo(f"{changed['id']} secrets: {', '.join(changed['secret_names'])}")
+
+
+@job.command("ls")
 @click.option("--state", help="Only jobs in this state.")
-@click.option("--limit", default=20, show_default=True)
-def list_jobs(state: str | None, limit: int) -> None:
+@click.option("--search", help="Only with this text in the name, image or ID.")
+@click.option("--limit", default=20, show_default=True, help="Maximum number of jobs.")
+@output_option
+def list_jobs(state: str | None, search: str | None, limit: int, output: str) -> None:
     """List the newest jobs of your tenant."""
-    with portal() as client:
-        page = client.get("/jobs", state=state, page_size=limit)
-    if not page["items"]:
-        click.echo("No jobs yet. Submit one with: vedette job run --image IMAGE")
-    for item in page["items"]:
-        place = item.get("appliance_name") or "-"
-        click.echo(f"{item['id']}  {item['state']:<9}  {place:<20}  {item['name']}")
+    with Client() as client:
+        found = list(client.jobs(limit=limit, state=state, search=search))
+    if output != "table" or found:
+        print_items(list(map(_fields, found)), output, columns=_columns(found))
+    elif state or search:
+        click.echo("No jobs match.", err=True)
+    else:
+        click.echo("No jobs yet. Submit one with: vedette job run --image IMAGE", err=True)
+
+
+# The words of other commands, and of Slurm.
+job.add_command(list_jobs, "list")
 
 
 @job.command()
-@click.argument("job_id")
-def show(job_id: str) -> None:
-    """Show a job's state, its place and why it is there."""
-    with portal() as client:
-        found = client.get(f"/jobs/{job_id}")
-        events = client.get(f"/jobs/{job_id}/events")
-    for key in ("id", "name", "state", "reason", "message", "appliance_name", "exit_code"):
-        if found.get(key) not in (None, ""):
-            click.echo(f"{key.replace('_', ' '):<15} {found[key]}")
-    for event in events.get("items", []):
-        click.echo(f"{event['at']}  {event['state']:<9}  {event['message']}")
+@click.argument("name", metavar="JOB")
+@output_option
+def show(name: str, output: str) -> None:
+    """Show the state, resources and events of a JOB: a name, an ID, or the end of one."""
+    with Client() as client:
+        found = client.job(name)
+        events = client.get(f"/jobs/{found.id}/events")["items"]
+    if output == "name":
+        click.echo(found.name)
+    elif output != "table":
+        print_object(_fields(found) | {"events": events}, output)
+    else:
+        for key, value in _fields(found).items():
+            if value not in (None, "", [], {}):
+                click.echo(f"{key.replace('_', ' '):<22} {_text(value)}")
+        for event in events:
+            click.echo(f"{event['at'][:19]}  {event['state']:<9}  {event['message']}")
 
 
 @job.command()
-@click.argument("job_id")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
-def logs(job_id: str, *, follow: bool) -> None:
-    """Print a job's output."""
-    with portal() as client:
+@click.argument("name", metavar="JOB")
+@click.option("--follow", "-f", is_flag=True, help="Follow the log until the job ends.")
+def logs(name: str, *, follow: bool) -> None:
+    """Print the log of a JOB; with --follow, exit as the job does."""
+    with Client() as client:
         if follow:
-            sys.exit(_follow(client, job_id))
-        for text in _log_pages(client, job_id):
+            sys.exit(_follow(client, name))
+        for text in client.logs(name):
             click.echo(text, nl=False)
 
 
 @job.command()
-@click.argument("job_id")
-def stop(job_id: str) -> None:
-    """Stop a job; one that waits in the queue leaves it."""
-    with portal() as client:
-        stopped = client.post(f"/jobs/{job_id}/stop")
-    click.echo(f"{stopped['id']} {stopped['state']}: it is asked to stop.")
+@click.argument("names", metavar="JOB...", nargs=-1, required=True)
+def stop(names: tuple[str, ...]) -> None:
+    """Stop running JOBS, or remove waiting ones from the queue."""
+    with Client() as client:
+        for name in names:
+            stopped = client.stop(name)
+            click.echo(f"{stopped.id} {stopped.state}: stop requested.")
 
 
-def parse_size(text: str, *, option: str) -> int:
-    """Return bytes of `8GiB`, `512 MiB` or a plain number; units count in 1024s.
-
-    Raises:
-        InvalidInputError: it is no size; names the option.
-    """
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise InvalidInputError(f"{option} {text!r} is no size; write it as 512MiB or 8GiB.")
-    return int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
+job.add_command(stop, "cancel")
 
 
-def _request(
-    client: PortalClient, command: tuple[str, ...], options: dict[str, Any]
-) -> dict[str, Any]:
-    body = {
-        "name": options["name"] or options["image"].rsplit("/", 1)[-1].split(":")[0],
+@job.command()
+@click.argument("names", metavar="JOB...", nargs=-1, required=True)
+@click.option("--timeout", metavar="DURATION", help="Give up after this time, such as 2h.")
+def wait(names: tuple[str, ...], timeout: str | None) -> None:
+    """Wait until all JOBS have ended; exit as the first that did not succeed."""
+    seconds = None if timeout is None else _seconds(timeout)
+    until = None if seconds is None else time.monotonic() + seconds
+    status = 0
+    with Client() as client:
+        for name in names:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            ended = client.wait(name, timeout_seconds=left)
+            click.echo(f"{ended.id} {ended.state}")
+            status = status or ended.exit_status
+    sys.exit(status)
+
+
+@job.command()
+@click.option("--once", is_flag=True, help="Print the table once and exit.")
+@click.option("--limit", default=20, show_default=True, help="Maximum number of jobs.")
+def top(*, once: bool, limit: int) -> None:
+    """Show what running jobs use of their CPUs, memory and GPUs, until Ctrl-C."""
+    with Client() as client:
+        while True:
+            found = list(client.jobs(limit=limit, state="running"))
+            usage = [client.get(f"/jobs/{one.id}/usage")["series"] for one in found]
+            if not once:
+                click.clear()
+            if found:
+                columns = _columns(found) | {
+                    title: [_latest(series, field) for series in usage]
+                    for title, field in TOP_COLUMNS.items()
+                }
+                shown = {title: columns[title] for title in ("ID", "NAME", "GPUS", *TOP_COLUMNS)}
+                print_items(list(map(_fields, found)), "table", columns=shown)
+            else:
+                click.echo("No jobs are running.", err=True)
+            if once:
+                return
+            time.sleep(TOP_SECONDS)
+
+
+def _print_pending(found: Mapping[str, Any]) -> None:
+    click.echo(found["reason"] or "The job does not wait.")
+    if found["is_pending"]:
+        click.echo(f"Position:       {found['position']} of {found['queue_length']}")
+        if found["needs"]:
+            click.echo(f"Must free up:   {found['needs']}")
+        start = found["expected_start_at"] or "unknown without time limits"
+        click.echo(f"Expected start: {start}")
+    for one in found["rejections"]:
+        for example in one["examples"]:
+            click.echo(f"  {example['appliance']}: {example['fact']}")
+        more = one["count"] - len(one["examples"])
+        if more:
+            click.echo(f"  {more} more: {one['code'].replace('_', ' ')}")
+
+
+def _request(client: Client, command: tuple[str, ...], options: dict[str, Any]) -> JobFields:
+    fields: JobFields = {
+        "name": options["name"] or "",
         "kind": "service" if options["service"] else "batch",
-        "image": options["image"],
         "command": list(command),
         "env": dict(_pair(text) for text in options["env"]),
+        "secrets": dict(_secret(text, os.environ) for text in options["secrets"]),
         "gpus": options["gpus"],
-        "gpu_memory_bytes": parse_size(options["gpu_memory"], option="--gpu-memory"),
+        "gpu_memory_bytes": options["gpu_memory"],
         "cpus": options["cpus"],
-        "memory_bytes": parse_size(options["memory"], option="--memory"),
+        "memory_bytes": options["memory"],
+        "container_policy": options["policy"],
+        "labels": dict(_pair(text, "--label") for text in options["labels"]),
+        "gpu_models": list(options["gpu_models"]),
+        "required_labels": dict(_pair(text, "--require") for text in options["required_labels"]),
+        "working_dir": options["working_dir"],
+        "shared_memory_bytes": options["shm_size"],
+        "mounts": [msgspec.to_builtins(_parsed(parse_mount, text)) for text in options["mounts"]],
+        "ports": [msgspec.to_builtins(_parsed(parse_port, text)) for text in options["ports"]],
+        "priority": options["priority"],
+        "is_preemptible": options["preemptible"],
+        "max_retries": options["retries"],
+        "time_limit_seconds": int(options["time_limit"]),
     }
+    if options["retry_on"]:
+        fields["retry_on"] = list(options["retry_on"])
     if options["appliance"]:
-        body["appliance_id"] = appliance_id(client, options["appliance"])
-    return body
+        fields["appliance_id"] = appliance_id(client, options["appliance"])
+    return fields
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _pair(text: str, option: str = "--env") -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise InvalidInputError(f"--env {text!r} is not KEY=VALUE.")
+        raise InvalidInputError(f"{option} {text!r} is not KEY=VALUE.")
     return key, value
 
 
-def _log_pages(client: PortalClient, job_id: str) -> Iterator[str]:
-    """Yield what the log has now, page by page."""
-    offset = 0
-    while True:
-        page = client.get(f"/jobs/{job_id}/log", offset=offset)
-        yield page["text"]
-        if page["next_offset"] == offset:
-            return
-        offset = page["next_offset"]
+def _parsed(parse: Callable[[str], T], text: str) -> T:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise InvalidInputError(str(error)) from None
 
 
-def _follow(client: PortalClient, job_id: str) -> int:
-    """Print output and state changes until the job ends; return an exit status for the shell."""
-    offset, state = 0, ""
-    while True:
-        found = client.get(f"/jobs/{job_id}")
-        if found["state"] != state:
-            state = found["state"]
-            place = f" on {found['appliance_name']}" if found.get("appliance_name") else ""
-            click.secho(f"[{state}{place}] {found['message']}", dim=True, err=True)
-        page = client.get(f"/jobs/{job_id}/log", offset=offset)
-        click.echo(page["text"], nl=False)
-        is_read = page["next_offset"] == offset
-        offset = page["next_offset"]
-        if state in FINAL_STATES and is_read and page["is_complete"]:
-            return 0 if state == "succeeded" else found.get("exit_code") or 1
-        if is_read:
-            time.sleep(FOLLOW_SECONDS)
+def _secret(text: str, values: Mapping[str, str]) -> tuple[str, str]:
+    """Return name and value of a secret; without a value, the one in `values`."""
+    name, equals, value = text.partition("=")
+    if equals:
+        return name, value
+    if name not in values:
+        raise InvalidInputError(f"--secret {name}: there is no variable {name} to take it from.")
+    return name, values[name]
+
+
+def _follow(client: Client, name: str) -> int:
+    """Print the log and state changes until the job ends; return the exit status."""
+    ended = client.job(name)
+
+    def report(changed: Job) -> None:
+        nonlocal ended
+        ended = changed
+        where = f" on {changed.appliance_name}" if changed.appliance_name else ""
+        click.secho(f"[{changed.state}{where}] {changed.message}", dim=True, err=True)
+
+    for text in client.logs(ended.id, follow=True, on_change=report):
+        click.echo(text, nl=False)
+    return ended.exit_status
+
+
+def _fields(job: Job) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(job)
+    return found
+
+
+def _columns(jobs: Sequence[Job]) -> dict[str, list[str]]:
+    return {
+        "ID": [job.short_id for job in jobs],
+        "NAME": [job.name for job in jobs],
+        "STATE": [job.state for job in jobs],
+        "APPLIANCE": [job.appliance_name or "-" for job in jobs],
+        "GPUS": [str(job.gpus) for job in jobs],
+        "USER": [job.user_email or "-" for job in jobs],
+        "SUBMITTED": [f"{job.submitted_at:%Y-%m-%d %H:%M:%S}" for job in jobs],
+        "DURATION": [_duration(job) for job in jobs],
+    }
+
+
+def _duration(job: Job) -> str:
+    if job.started_at is None:
+        return "-"
+    ended_at = job.finished_at or utc_now()
+    return format_duration(max(0.0, round((ended_at - job.started_at).total_seconds())))
+
+
+def _latest(series: Sequence[Mapping[str, Any]], field: str) -> str:
+    """Return the newest value of a field, over several GPUs their mean or sum."""
+    values = [one["values"][-1] for one in series if one["field"] == field and one["values"]]
+    if not values:
+        return "-"
+    total = sum(values)
+    return format_value(field, total / len(values) if field.endswith("_percent") else total)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise InvalidInputError(f"--timeout: {error}") from error
+
+
+def _text(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

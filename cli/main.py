@@ -1,7 +1,7 @@
 """The `vedette` command.
 
-Commands are imported only when called, so that the agent runs on an appliance without the
-server's packages, and `vedette --help` answers at once.
+Commands are imported when called: the agent runs without the server packages, and
+`vedette --help` is fast.
 """
 
 import importlib
@@ -11,26 +11,33 @@ from typing import Any
 import click
 
 from core.errors import VedetteError
+from core.private_files import create_files_privately
 
-# Command -> (module, attribute, help line shown without importing the module).
+# Command -> (module, attribute, help text).
 COMMANDS = {
     "up": ("cli.up", "up", "Start portal, scheduler and an agent for this host."),
-    "server": ("cli.server", "server", "Run portal, access and scheduler in one process."),
-    "agent": ("cli.agent", "agent", "Enrol this appliance and run its agent."),
-    "login": ("cli.login", "login", "Sign in to a portal and keep an API token."),
+    "server": ("cli.server", "server", "Run portal, agent API and scheduler in one process."),
+    "agent": ("cli.agent", "agent", "Enroll this appliance and run its agent."),
+    "login": ("cli.login", "login", "Sign in to a portal and store an API token."),
+    "logout": ("cli.login", "logout", "Revoke the stored API token and delete it."),
+    "whoami": ("cli.login", "whoami", "Show the user that commands are run as."),
     "job": ("cli.job", "job", "Run, list, follow and stop jobs."),
-    "appliance": ("cli.appliance", "appliance", "List appliances and make enrolment tokens."),
+    "appliance": ("cli.appliance", "appliance", "List, enroll, drain and retire appliances."),
+    "rules": ("cli.rules", "rules", "List alert rules, and keep them in a file."),
+    "silence": ("cli.silence", "silence", "Silence alerts for some time."),
+    "query": ("cli.query", "query", "Print aggregates of samples as CSV."),
     "tenant": ("cli.tenant", "tenant", "Manage tenants and users in this server's database."),
-    "ca": ("cli.ca", "ca", "Show and rotate the authority that signs agents' certificates."),
-    "audit": ("cli.audit", "audit", "Check and export the audit log."),
-    "secrets": ("cli.secrets", "secrets", "Change the key that encrypts stored secrets."),
+    "ca": ("cli.ca", "ca", "Show and rotate the CA that signs agent certificates."),
+    "audit": ("cli.audit", "audit", "Verify and export the audit log."),
+    "secrets": ("cli.secrets", "secrets", "Rotate the key that encrypts stored secrets."),
     "db": ("cli.db", "db", "Migrate this server's database."),
-    "store": ("cli.store", "store", "Move samples to another store, and export them."),
-    "demo-fleet": ("cli.demo.fleet", "demo_fleet", ""),
+    "simulate": ("cli.simulate", "simulate", "Try placement policies on a trace of a cluster."),
+    "store": ("cli.store", "store", "Inspect, migrate and export time series."),
+    "demo-fleet": ("cli.demo_fleet", "demo_fleet", ""),
 }
-NEEDS_SERVER_EXTRA = {
-    "up", "server", "tenant", "ca", "audit", "secrets", "db", "store", "demo-fleet",
-}  # fmt: skip
+NEEDS_SERVER_EXTRA = COMMANDS.keys() - {
+    *("agent", "login", "logout", "whoami", "job", "appliance", "rules", "silence", "query")
+}
 HIDDEN = {"demo-fleet"}
 
 
@@ -51,7 +58,7 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             if cmd_name in NEEDS_SERVER_EXTRA:
                 ctx.fail(
-                    f"`vedette {cmd_name}` needs the server's packages ({error.name} is missing). "
+                    f"`vedette {cmd_name}` needs the server packages ({error.name} is missing). "
                     "Install them with: pip install 'vedette[server]'"
                 )
             raise
@@ -67,17 +74,18 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="vedette")
 def vedette() -> None:
-    """Run your GPU appliances from one place."""
+    """Manage a fleet of GPU appliances."""
 
 
 def main(argv: list[str] | None = None) -> Any:  # noqa: ANN401 - click's return value
-    """Run the command; print a known error as one message and exit with 1."""
+    """Run the command; print an expected error as one message and exit with status 1."""
+    create_files_privately()
     try:
         return vedette.main(args=argv, prog_name="vedette")
     except VedetteError as error:
         click.secho(f"vedette: {error.message}", fg="red", err=True)
-        for field, faults in error.errors.items():
-            click.echo(f"  {field}: {'; '.join(faults)}", err=True)
+        for field, messages in error.errors.items():
+            click.echo(f"  {field}: {'; '.join(messages)}", err=True)
         sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""`vedette secrets`: the key by which secrets are encrypted in the database, and its change."""
+"""`vedette secrets`: rotate the key that encrypts secrets in the database."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,100 +9,94 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from alerting.models import Receiver
-from alerting.sealing import seal_plain_secrets
-from cli.database import open_database
+from cli.database import open_session
+from collector.data_dir import replace_file
 from core.clock import utc_now
-from core.db import transaction
 from core.secretbox import KEY_FILE, SecretBox, new_key
-from core.settings import ServerSettings, load_server_settings
-from tenants.audit import record
+from core.settings import load_server_settings
+from jobqueue.models import Job
+from tenants.auditing.recording import record
 from tenants.models import CertificateAuthority, User
 
-# Every column that holds something encrypted, with what people call it.
+# All encrypted columns, by what users call their content.
 ENCRYPTED: dict[str, tuple[type[Any], InstrumentedAttribute[Any]]] = {
     "webhook signing keys": (Receiver, Receiver.secret),
+    "secrets of jobs": (Job, Job.secret_env),
     "second factors": (User, User.totp_secret),
-    "keys of the certificate authority": (CertificateAuthority, CertificateAuthority.private_key),
+    "certificate authority keys": (CertificateAuthority, CertificateAuthority.private_key),
 }
 
 
 @click.group()
 def secrets() -> None:
-    """Change the key that encrypts secrets in this server's database."""
+    """Rotate the key that encrypts secrets in this server's database."""
 
 
 @secrets.command("new-key")
 def new_key_command() -> None:
-    """Make a new key: the first step of a change of keys.
+    """Create a new key: the first step of a key rotation.
 
-    A key that is kept in the data folder is put in place at once; one for the setting
-    `encryption_keys` is printed, to be put first there.
+    A key file in the data directory is updated in place. If the setting `encryption_keys` is used,
+    the new key is printed.
     """
     settings = load_server_settings()
     if settings.encryption_keys:
         click.echo(new_key())
-        click.echo("Put it first in encryption_keys and leave the old ones after it.", err=True)
+        click.echo("Put it first in encryption_keys, before the old keys.", err=True)
     else:
         SecretBox.of(settings)
         path = settings.data_dir / KEY_FILE
         _write_keys(path, [new_key(), *path.read_text(encoding="utf-8").split()])
-        click.echo(f"{path} has a new key, before the old ones.", err=True)
-    click.echo("Start every server again, and then run: vedette secrets rotate", err=True)
+        click.echo(f"Added a new key to {path}, before the old keys.", err=True)
+    click.echo("Restart all servers, then run: vedette secrets rotate", err=True)
 
 
 @secrets.command()
-@click.option(
-    "--drop-old-keys", is_flag=True, help="Remove the old ones then, from the data folder."
-)
+@click.option("--drop-old-keys", is_flag=True, help="Then remove old keys from the data directory.")
 def rotate(*, drop_old_keys: bool) -> None:
-    """Encrypt all secrets anew with the first key, in one transaction."""
+    """Re-encrypt all secrets with the first key, in one transaction."""
     settings = load_server_settings()
-    box = SecretBox.of(settings)
-    with open_database(settings) as (_engine, sessions), transaction(sessions) as session:
-        counts = rotate_secrets(session, box, tell=click.echo)
+    with open_session(settings) as session:
+        counts = rotate_secrets(session, SecretBox.of(settings), report=click.echo)
         record(
-            session, action="secrets.rotated", target_kind="secrets", target_id=None,
-            target_name="encryption key", tenant_id=None, after=counts, now=utc_now(),
-        )  # fmt: skip
-    click.echo("Done. " + ("" if drop_old_keys else "The old keys may go now."))
-    if drop_old_keys:
-        _drop_old_keys(settings)
+            session,
+            action="secrets.rotated",
+            target_kind="secrets",
+            target_id=None,
+            target_name="encryption key",
+            tenant_id=None,
+            after=counts,
+            now=utc_now(),
+        )
+    path = settings.data_dir / KEY_FILE
+    if not drop_old_keys:
+        click.echo("Done. You can remove the old keys now.")
+    elif settings.encryption_keys:
+        click.echo("Done. Remove the old keys from the setting encryption_keys yourself.")
+    else:
+        _write_keys(path, path.read_text(encoding="utf-8").split()[:1])
+        click.echo(f"Done. Removed the old keys from {path}.")
 
 
 def rotate_secrets(
-    session: Session, box: SecretBox, *, tell: Callable[[str], object]
+    session: Session, box: SecretBox, *, report: Callable[[str], object]
 ) -> dict[str, int]:
-    """Encrypt everything anew with the box's first key; return how many of each there are.
+    """Re-encrypt all secrets with the box's first key; return the number of each kind.
 
     Raises:
-        UnavailableError: one was encrypted with a key that is gone; nothing is changed then.
+        UnavailableError: a secret's key is missing; nothing is changed.
     """
-    seal_plain_secrets(session, box)
     counts = {}
-    for what, (model, column) in ENCRYPTED.items():
+    for kind, (model, column) in ENCRYPTED.items():
         filled = select(model.id, column).where(column.is_not(None), column != "")
         rows = session.execute(filled.order_by(model.id).with_for_update()).all()
         for ident, stored in rows:
             values = {column.key: box.rotate(stored)}
             session.execute(update(model).where(model.id == ident).values(values))
-        counts[what] = len(rows)
-        tell(f"{what}: {len(rows)} encrypted anew")
+        counts[kind] = len(rows)
+        report(f"{kind}: {len(rows)} re-encrypted")
     return counts
 
 
-def _drop_old_keys(settings: ServerSettings) -> None:
-    if settings.encryption_keys:
-        click.echo("Remove the old ones from encryption_keys yourself.", err=True)
-        return
-    path = settings.data_dir / KEY_FILE
-    _write_keys(path, path.read_text(encoding="utf-8").split()[:1])
-    click.echo(f"{path} holds the new key alone.", err=True)
-
-
 def _write_keys(path: Path, keys: list[str]) -> None:
-    """Replace the file as a whole: a crash leaves the old one or the new one."""
-    new = path.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    new.touch(mode=0o600)
-    new.write_text("".join(f"{key}\n" for key in keys), encoding="utf-8")
-    new.replace(path)
+    replace_file(path, "".join(f"{key}\n" for key in keys).encode())

@@ -1,40 +1,74 @@
-"""`vedette server`: portal, access and scheduler in one process: the embedded cloud side."""
+"""`vedette server`: portal, agent API and scheduler in one process.
 
+The composition root of the server: settings become a database, a store, an ASGI app and loops.
+"""
+
+import ctypes
 import gc
 import logging
+import math
+import resource
 import socket
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
 
 import click
 import uvicorn
+from a2wsgi import WSGIMiddleware
+from a2wsgi.wsgi_typing import WSGIApp
+from flask import Flask
+from starlette.types import ASGIApp, Receive, Scope, Send
+from werkzeug.test import create_environ
 
+from access.app import create_access_app, is_for_agents
 from cli.ca import write_authorities
-from cli.composition import Cloud, create_asgi_app, open_cloud
-from cli.parentage import stop_with_parent
-from cli.scheduler import Scheduler
-from cli.tls import ServerTLS, TLSProtocol
-from core.db import transaction
+from cli.database import open_database
+from cli.http_protocol import BoundedProtocol, ConnectionLimits, Connections
+from cli.portal_requests import PortalRequests
+from cli.proxies import trust_proxies
+from cli.supervision import stop_with_parent
+from cli.tls import ServerTLS, TLSHandshake
+from core.clock import Clock, utc_now
+from core.db import SessionFactory, transaction
 from core.errors import ConfigurationError
 from core.logs import configure_logging
 from core.settings import ServerSettings, load_server_settings
+from portal.app import create_portal
+from portal.auth.guard import is_signed_in
+from scheduler.loops import Scheduler
+from timeseries.open_store import open_store
+from timeseries.store import Store, StoreUnavailableError, check_store
 
 log = logging.getLogger(__name__)
 
-# Who waits for the interpreter asks for it after so long. With the usual 5 ms each call of the
-# event loop into the system may cost as much while other threads compute.
+# How long a thread runs before another one gets the interpreter. With the default of 5 ms, each
+# system call of the event loop may take as long while other threads compute.
 SWITCH_SECONDS = 0.0005
-# Agents post every ten seconds; what they sent waits for no handshake.
-KEEP_ALIVE_SECONDS = 75
-# Long polls and tunnels are cut after this when the server is asked to stop.
+# Files and connections to databases need descriptors, too.
+RESERVED_DESCRIPTORS = 512
+# Long polls and tunnels are cut after this at shutdown.
 SHUTDOWN_SECONDS = 2
-# Batches hold thousands of small objects and no cycles: looking at them that often is in vain.
+M_ARENA_MAX = -8  # of malloc.h
+# Batches have thousands of small objects and no cycles: collect less often.
 GC_THRESHOLDS = (20_000, 20, 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The parts that portal, agent API and scheduler share."""
+
+    settings: ServerSettings
+    sessions: SessionFactory
+    store: Store
 
 
 @click.command()
 def server() -> None:
-    """Run portal, access and scheduler in one process.
+    """Run portal, agent API and scheduler in one process.
 
     Settings come from VEDETTE_* variables and from the file named by VEDETTE_CONFIG.
     """
@@ -47,21 +81,28 @@ def server() -> None:
 
 def run_server(settings: ServerSettings) -> None:
     """Serve until SIGINT or SIGTERM, then stop the loops and close database and store."""
-    with open_cloud(settings) as cloud:
-        scheduler = Scheduler(cloud)
+    limit_malloc_arenas()
+    with _open_backend(settings) as backend:
+        scheduler = Scheduler(settings, sessions=backend.sessions, store=backend.store)
+        limits = ConnectionLimits.of(settings, max_connections=allowed_connections(settings))
         config = uvicorn.Config(
-            create_asgi_app(cloud),
+            create_asgi_app(backend),
             host=settings.host,
             port=settings.port,
+            interface="asgi3",
             lifespan="off",
-            proxy_headers=False,  # the app believes those of the settings alone
+            proxy_headers=False,  # see trust_proxies
             access_log=False,
             log_config=None,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            **_tls_options(cloud),
+            timeout_keep_alive=math.ceil(settings.keep_alive_seconds),
+            ws="none",
+            http=_protocol(backend, Connections(limits)),
         )
-        _spare_gc_the_program()
+        # Objects that live as long as the process need no garbage collection.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         sys.setswitchinterval(SWITCH_SECONDS)
         scheduler.start()
         try:
@@ -71,28 +112,36 @@ def run_server(settings: ServerSettings) -> None:
             scheduler.stop()
 
 
-def _tls_options(cloud: Cloud) -> dict[str, Any]:
-    """Return what makes uvicorn end TLS, where the settings name a certificate."""
-    if cloud.settings.tls_certificate_file is None:
-        return {}
-    with transaction(cloud.sessions) as session:
-        authorities = write_authorities(session, cloud.settings)
-    tls = ServerTLS.of(cloud.settings, authorities)
-    return {"ssl_context_factory": lambda _config, _default: tls.context, "http": TLSProtocol}
+def create_asgi_app(backend: Backend, *, clock: Clock = utc_now) -> ASGIApp:
+    """Return the agent API and the portal as one app; the path decides."""
+    settings, sessions, store = backend.settings, backend.sessions, backend.store
+    access = create_access_app(settings=settings, sessions=sessions, store=store, clock=clock)
+    flask = create_portal(settings, sessions=sessions, store=store, clock=clock)
+    # a2wsgi has its own types for WSGI and ASGI.
+    middleware = WSGIMiddleware(cast("WSGIApp", flask), workers=settings.portal_threads)
+    portal = PortalRequests(cast("ASGIApp", middleware), is_signed_in=partial(_is_signed_in, flask))
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        is_agent = scope["type"] != "http" or is_for_agents(scope["path"])
+        await (access if is_agent else portal)(scope, receive, send)
+
+    return trust_proxies(app, settings.proxy_networks)
 
 
-def _spare_gc_the_program() -> None:
-    """Keep the collector away from what was loaded at the start and stays until the end."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+def limit_malloc_arenas() -> None:
+    """Let all threads share two of glibc's arenas: it makes 8 per core, and each keeps free memory.
+
+    Without effect under another C library.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
 
 def check_port(host: str, port: int) -> None:
-    """Say in one line that a port can't be had, before anything else is started.
+    """Check that the port is free before anything else starts.
 
     Raises:
-        ConfigurationError: names the port, why it can't be had, and how to choose another.
+        ConfigurationError: it is not.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -101,7 +150,69 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             fault = (
-                f"port {port} on {host} can't be used ({error.strerror}); "
-                "choose another with PORT=... (make) or VEDETTE_PORT=..."
+                f"port {port} on {host} can't be used ({error.strerror}). "
+                "Choose another with PORT=... (make) or VEDETTE_PORT=..."
             )
             raise ConfigurationError([fault], source="The configuration") from error
+
+
+@contextmanager
+def _open_backend(settings: ServerSettings) -> Iterator[Backend]:
+    """Open the database (migrated to the newest revision) and the store; close both at the end."""
+    with open_database(settings) as (_engine, sessions):
+        store = open_store(
+            settings.resolved_timeseries_url,
+            memory_mib=settings.store_memory_mib,
+            threads=settings.store_threads,
+        )
+        try:
+            _warn_if_unavailable(store)
+            yield Backend(settings=settings, sessions=sessions, store=store)
+        finally:
+            store.close()
+
+
+def _warn_if_unavailable(store: Store) -> None:
+    # A server that stores the time series may start later.
+    try:
+        check_store(store)
+    except StoreUnavailableError as error:
+        log.warning("/health is 503 until the store answers: %s", error.message)
+
+
+def allowed_connections(settings: ServerSettings) -> int:
+    """Return `max_connections`, or fewer if the system does not allow the process as many."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    allowed = max(1, hard - RESERVED_DESCRIPTORS)
+    if hard == resource.RLIM_INFINITY or allowed >= settings.max_connections:
+        return settings.max_connections
+    log.warning(
+        "max_connections is %d, but the process may open only %d files: using %d. "
+        "Raise its limit (ulimit -n, LimitNOFILE)",
+        settings.max_connections,
+        hard,
+        allowed,
+    )
+    return allowed
+
+
+def _is_signed_in(flask: Flask, scope: Scope) -> bool:
+    headers = [(name.decode("latin-1"), text.decode("latin-1")) for name, text in scope["headers"]]
+    address = scope["client"][0] if scope.get("client") else ""
+    environ = create_environ(headers=headers, environ_base={"REMOTE_ADDR": address})
+    with flask.request_context(environ):
+        return is_signed_in()
+
+
+def _protocol(backend: Backend, connections: Connections) -> Any:  # noqa: ANN401 - uvicorn's
+    """Return what creates the protocol of a connection, with TLS if there is a certificate."""
+    settings = backend.settings
+    if settings.tls_certificate_file is None:
+        return partial(BoundedProtocol, connections=connections)
+    with transaction(backend.sessions) as session:
+        authorities = write_authorities(session, settings)
+    tls = ServerTLS(
+        settings.tls_certificate_file, settings.tls_key_file, authorities_file=authorities
+    )
+    return partial(TLSHandshake, connections=connections, tls=tls.context)

@@ -1,74 +1,207 @@
-"""`vedette store`: look into a time series store, move it to another, export from it.
+"""`vedette store`: inspect a time series store, export from it, migrate it to another.
 
-These commands open the store themselves. An embedded store's file belongs to one process at a
-time, so a running server has to stop first, or the portal's API is asked instead.
+These commands open the store themselves. One process can open the file of an embedded store, so
+stop a running server first, or use the portal's API instead.
 """
 
+import os
+import sys
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 
-from cli.store_export import export
+from cli.store_common import (
+    BEGINNING_NS,
+    Interrupt,
+    ProgressLine,
+    check_measurements,
+    interruptible,
+    opened,
+    since_option,
+    span_ns,
+    tenant_ids,
+    tenant_option,
+    until_option,
+)
 from cli.store_migrate import migrate
-from cli.store_options import open_existing
 from core.clock import from_ns, to_ns, utc_now
+from core.errors import ConflictError, InvalidInputError
+from core.quantities import format_size
 from core.settings import load_server_settings
+from timeseries.migration.export import ExportFormat, Piece
+from timeseries.migration.export import export as export_pieces
+from timeseries.open_store import parse_store_url
 from timeseries.store import Extent, ScanQuery, Store
-from timeseries.store_url import parse_store_url
 
+STDOUT = "-"
 _HEADER = ("measurement", "fields", "tags", "points", "oldest", "newest")
 _POINTS = _HEADER.index("points")
 _AT_LEAST = ">="
 
+url_option = click.option("--url", help="URL of the store. Defaults to TIMESERIES_URL.")
+
+
+class _InterruptedError(Exception):
+    """Ctrl-C or SIGTERM in the middle of a file."""
+
 
 @click.group()
 def store() -> None:
-    """Look into a time series store, move it to another, export from it."""
+    """Inspect, migrate and export time series."""
 
 
 store.add_command(migrate)
-store.add_command(export)
 
 
 @store.command()
-@click.option("--url", help="Which store; this server's (TIMESERIES_URL) when left out.")
+@url_option
 def stats(url: str | None) -> None:
-    """Show what a store holds: measurements, points, oldest and newest samples."""
+    """Show the measurements of a store with their number of points and time range."""
     url = url or load_server_settings().resolved_timeseries_url
-    with open_existing(url, option="--url") as opened:
-        rows = [_HEADER, *_rows(opened)]
+    with opened(url, option="--url") as found:
+        rows = [_HEADER, *_stats(found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         click.echo("  ".join(cells).rstrip())
     if any(row[_POINTS].startswith(_AT_LEAST) for row in rows):
-        click.echo(f"\n{_AT_LEAST}: at least so many; this store counts values, not points")
-    parsed = parse_store_url(url)
-    size = f": {_size_text(parsed.file)}" if parsed.file else ""
+        click.echo(f"\n{_AT_LEAST}: lower bound; this store counts values, not points")
+    parsed, size = parse_store_url(url), ""
+    if parsed.file:
+        files = (parsed.file, parsed.file.with_name(f"{parsed.file.name}.wal"))
+        size_bytes = sum(file.stat().st_size for file in files if file.exists())
+        size = f": {format_size(size_bytes)} on disk"
     click.echo(f"\n{len(rows) - 1} measurements in {parsed.redacted}{size}")
 
 
-def _rows(opened: Store) -> Iterator[tuple[str, ...]]:
+@store.command()
+@url_option
+@click.option(
+    "--measurement", "measurements", multiple=True, required=True, help="To export; repeatable."
+)
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice([one.value for one in ExportFormat]),
+    required=True,
+    help="File format.",
+)
+@click.option(
+    "--output", required=True, help="File; directory for several measurements; - for stdout (CSV)."
+)
+@since_option
+@until_option
+@tenant_option
+def export(
+    *,
+    url: str | None,
+    measurements: tuple[str, ...],
+    format_name: str,
+    output: str,
+    since: datetime | None,
+    until: datetime | None,
+    tenants: tuple[str, ...],
+) -> None:
+    """Export samples to Parquet or CSV files.
+
+    A file gets its name when it is complete. For several measurements, OUTPUT is a directory with
+    one file each.
+    """
+    file_format = ExportFormat(format_name)
+    measurements = tuple(dict.fromkeys(measurements))
+    targets = _targets(measurements, file_format, output)
+    start_ns, end_ns = span_ns(since, until)
+    url = url or load_server_settings().resolved_timeseries_url
+    with opened(url, option="--url") as source, interruptible() as interrupt:
+        ids = tenant_ids(tenants, store=source)
+        check_measurements(source, measurements, tenants=ids)
+        for name, target in targets.items():
+            query = ScanQuery(measurement=name, start_ns=start_ns, end_ns=end_ns, tenants=ids)
+            pieces = _with_progress(
+                export_pieces(source, query, file_format), source, query, interrupt
+            )
+            try:
+                rows = _to_stdout(pieces) if target is None else _to_file(pieces, target)
+            except _InterruptedError:
+                click.echo(f"Interrupted. {name} is not exported.", err=True)
+                sys.exit(128 + interrupt.signal_number)
+            click.echo(f"{name}: {rows:,} rows in {target or 'stdout'}", err=target is None)
+
+
+def _stats(found: Store) -> Iterator[tuple[str, ...]]:
     end_ns = to_ns(utc_now() + timedelta(days=1))
-    for name in opened.measurements(tenants=None):
-        query = ScanQuery(measurement=name, start_ns=-(2**63), end_ns=end_ns, tenants=None)
-        known = len(opened.fields(name, tenants=None)), len(opened.tags(name, tenants=None))
-        yield name, *map(str, known), *_extent_cells(opened.extent(query))
+    for name in found.measurements(tenants=None):
+        query = ScanQuery(measurement=name, start_ns=BEGINNING_NS, end_ns=end_ns, tenants=None)
+        counts = len(found.fields(name, tenants=None)), len(found.tags(name, tenants=None))
+        yield name, *map(str, counts), *_extent_cells(found.extent(query))
 
 
 def _extent_cells(extent: Extent | None) -> tuple[str, str, str]:
     if extent is None:
         return "0", "-", "-"
     oldest, newest = from_ns(extent.start_ns), from_ns(extent.end_ns - 1)
-    points = f"{extent.points:,}"
-    if not extent.is_exact:
-        points = f"{_AT_LEAST} {points}"
+    points = f"{extent.points:,}" if extent.is_exact else f"{_AT_LEAST} {extent.points:,}"
     return points, f"{oldest:%Y-%m-%d %H:%M:%S}", f"{newest:%Y-%m-%d %H:%M:%S}"
 
 
-def _size_text(path: Path) -> str:
-    files = [path, path.with_name(f"{path.name}.wal")]
-    size_bytes = sum(file.stat().st_size for file in files if file.exists())
-    return f"{size_bytes / 1e6:,.1f} MB on disk"
+def _targets(
+    measurements: tuple[str, ...], file_format: ExportFormat, output: str
+) -> dict[str, Path | None]:
+    if output == STDOUT:
+        if file_format is not ExportFormat.CSV or len(measurements) > 1:
+            raise InvalidInputError("--output - supports one measurement as CSV. Name a file.")
+        return {measurements[0]: None}
+    path = Path(output)
+    if len(measurements) == 1 and not path.is_dir():
+        return {measurements[0]: path}
+    if path.exists() and not path.is_dir():
+        raise ConflictError(f"--output {path} is a file. Several measurements need a directory.")
+    return {name: path / f"{quote(name, safe='')}.{file_format}" for name in measurements}
+
+
+def _with_progress(
+    pieces: Iterator[Piece], source: Store, query: ScanQuery, interrupt: Interrupt
+) -> Iterator[Piece]:
+    """Yield the pieces and show progress, until interrupted."""
+    line, total = ProgressLine(), None
+    for piece in pieces:
+        if interrupt.is_set():
+            raise _InterruptedError
+        yield piece
+        if total is None:
+            extent = source.extent(query)
+            total = extent.points if extent else 0
+        line.update(query.measurement, piece.rows, total)
+    line.close()
+
+
+def _to_stdout(pieces: Iterator[Piece]) -> int:
+    rows = 0
+    for piece in pieces:
+        sys.stdout.buffer.write(piece.data)
+        rows = piece.rows
+    return rows
+
+
+def _to_file(pieces: Iterator[Piece], path: Path) -> int:
+    """Write a file under a temporary name, and rename it when it is complete."""
+    partial = path.with_name(f".{path.name}.part")
+    rows = 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with partial.open("wb") as file:
+                for piece in pieces:
+                    file.write(piece.data)
+                    rows = piece.rows
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise InvalidInputError(f"{path} can't be written: {error.strerror or error}.") from error
+    return rows

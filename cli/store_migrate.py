@@ -1,58 +1,59 @@
-"""`vedette store migrate`: move history from one store to another."""
+"""`vedette store migrate`: copy samples from one store to another."""
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 import click
 
 from cli.database import prepare_data_dir
-from cli.store_options import (
-    Instant,
-    open_existing,
-    shown,
+from cli.store_common import (
+    Interrupt,
+    ProgressLine,
+    check_measurements,
+    interruptible,
+    opened,
+    since_option,
     span_ns,
     tenant_ids,
-    with_advice,
+    tenant_option,
+    until_option,
 )
-from cli.store_progress import ProgressLine, StopRequest, stop_on_signals
 from core.clock import from_ns
 from core.errors import InvalidInputError, VedetteError
 from core.settings import load_server_settings
-from timeseries.moving.check import differences, left_out
-from timeseries.moving.delivery import Outcome
-from timeseries.moving.migration import Migration, Progress, Selection
-from timeseries.moving.state import StateFile, state_key, state_path
-from timeseries.open_store import open_store
+from timeseries.migration.compare import Selection, differences, omitted_fields
+from timeseries.migration.migration import Migration, MigrationResult, Progress
+from timeseries.migration.state import StateFile, state_key, state_path
+from timeseries.open_store import StoreURL, parse_store_url
 from timeseries.store import ScanQuery, Store, StoreUnavailableError
-from timeseries.store_url import parse_store_url
 
 FOLDER = "migrations"
-_SPELT_OUT = 20
+RESUME = "Run the same command again to resume."
+_MAX_LISTED = 20
+_REPORT_SECONDS = 2
 
 
 class MigrationFaultError(VedetteError):
-    """The migration ran through, and the destination does not hold everything."""
+    """The migration ended, and the destination does not have all samples."""
 
     default_code = "migration_incomplete"
 
 
 @click.command()
-@click.option("--from", "source_url", envvar="STORE_FROM", required=True, help="URL to read.")
-@click.option("--to", "destination_url", envvar="STORE_TO", required=True, help="URL to fill.")
-@click.option("--since", type=Instant(), help="First day or instant to move (UTC).")
-@click.option("--until", type=Instant(), help="Day or instant to stop before (UTC).")
-@click.option("--tenant", "tenants", multiple=True, help="Only this tenant (slug or id); repeat.")
-@click.option("--measurement", "measurements", multiple=True, help="Only this one; repeat.")
-@click.option("--verify", is_flag=True, help="Count both stores at the end.")
+@click.option("--from", "source_url", envvar="STORE_FROM", required=True, help="Source URL.")
+@click.option("--to", "destination_url", envvar="STORE_TO", required=True, help="Destination URL.")
+@since_option
+@until_option
+@tenant_option
+@click.option("--measurement", "measurements", multiple=True, help="Only this one; repeatable.")
+@click.option("--verify", is_flag=True, help="Compare the number of values at the end.")
 @click.option(
     "--state",
     "state_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File of progress; in the data folder when left out.",
+    help="File with the progress. Defaults to one in the data directory.",
 )
 def migrate(
     *,
@@ -65,154 +66,130 @@ def migrate(
     verify: bool,
     state_file: Path | None,
 ) -> None:
-    """Move samples from one store to another.
+    """Copy samples from one store to another.
 
-    The source is only read. Stop it at any time (Ctrl-C); the same command goes on where it
-    stopped. Points that the destination has already are not written twice. URLs with passwords
-    are better given in the variables STORE_FROM and STORE_TO, which other users can't list.
+    The source is only read. You can stop at any time with Ctrl-C; the same command resumes.
+    Points that the destination already has are not written again. Set URLs with passwords through
+    the variables STORE_FROM and STORE_TO, which keeps them out of the process list.
     """
-    _check_places(source_url, destination_url)
+    source_place, destination_place = _parse_urls(source_url, destination_url)
     start_ns, end_ns = span_ns(since, until)
-    options: dict[str, object] = {
-        "since": since.isoformat() if since else None,
-        "until": until.isoformat() if until else None,
-        "tenants": sorted(tenants),
-        "measurements": sorted(measurements),
-    }
-    state = _state(source_url, destination_url, options, state_file)
-    with _opened(source_url, destination_url) as (source, destination):
+    key = state_key(
+        source=source_place.canonical,
+        destination=destination_place.canonical,
+        options={
+            "since": since.isoformat() if since else None,
+            "until": until.isoformat() if until else None,
+            "tenants": sorted(tenants),
+            "measurements": sorted(measurements),
+        },
+    )
+    if state_file is None:
+        data_dir = load_server_settings().data_dir
+        prepare_data_dir(data_dir)
+        state_file = state_path(data_dir / FOLDER, key)
+    state = StateFile(state_file, key=key)
+    with (
+        opened(source_url, option="--from") as source,
+        opened(destination_url, option="--to", must_exist=False) as destination,
+        interruptible() as interrupt,
+    ):
         selection = Selection(
             measurements=measurements,
-            tenants=tenant_ids(tenants, stores=[source]),
+            tenants=tenant_ids(tenants, store=source),
             start_ns=start_ns,
             end_ns=end_ns,
         )
-        _check_names(source, selection)
-        with stop_on_signals() as stop:
-            outcome = _move(source, destination, selection, state=state, stop=stop)
-            if outcome.is_complete and verify:
-                _verify(source, destination, selection, stop=stop)
-    if stop.is_made():
-        click.echo("Stopped. The same command goes on where it stopped.", err=True)
-        sys.exit(128 + stop.signal_number)
-    state.forget()
-    _report(outcome, shown(destination_url))
+        check_measurements(source, measurements)
+        outcome = _copy(source, destination, selection, state=state, interrupt=interrupt)
+        if outcome.is_complete and verify:
+            _verify(source, destination, selection, interrupt=interrupt)
+    if interrupt.is_set():
+        click.echo(f"Interrupted. {RESUME}", err=True)
+        sys.exit(128 + interrupt.signal_number)
+    state.delete()
+    _report(outcome, destination_place.redacted)
 
 
-def _check_places(source_url: str, destination_url: str) -> None:
+def _parse_urls(source_url: str, destination_url: str) -> tuple[StoreURL, StoreURL]:
     source = parse_store_url(source_url, source="--from")
     destination = parse_store_url(destination_url, source="--to")
     for option, url in (("--from", source), ("--to", destination)):
         if url.is_in_memory:
-            raise InvalidInputError(f"{option} is a store in memory: it ends with this command.")
-    if source.place == destination.place:
+            raise InvalidInputError(f"{option} is an in-memory store, which this command loses.")
+    if source.canonical == destination.canonical:
         raise InvalidInputError(
             f"--from and --to are the same store, {source.redacted}. Name another with --to."
         )
+    return source, destination
 
 
-def _check_names(source: Store, selection: Selection) -> None:
-    missing = set(selection.measurements).difference(source.measurements(tenants=None))
-    if missing:
-        raise InvalidInputError(
-            f"The source has no measurement {', '.join(sorted(missing))}. "
-            "`vedette store stats --url URL` lists those it has."
-        )
-
-
-def _state(
-    source_url: str, destination_url: str, options: dict[str, object], path: Path | None
-) -> StateFile:
-    key = state_key(
-        source=parse_store_url(source_url).place,
-        destination=parse_store_url(destination_url).place,
-        options=options,
-    )
-    if path is None:
-        data_dir = load_server_settings().data_dir
-        prepare_data_dir(data_dir)
-        path = state_path(data_dir / FOLDER, key)
-    return StateFile(path, key=key)
-
-
-@contextmanager
-def _opened(source_url: str, destination_url: str) -> Iterator[tuple[Store, Store]]:
-    with open_existing(source_url, option="--from") as source:
-        try:
-            destination = open_store(destination_url, source="--to")
-        except StoreUnavailableError as error:
-            raise with_advice(error) from error
-        try:
-            yield source, destination
-        finally:
-            destination.close()
-
-
-def _move(
+def _copy(
     source: Store,
     destination: Store,
     selection: Selection,
     *,
     state: StateFile,
-    stop: StopRequest,
-) -> Outcome:
+    interrupt: Interrupt,
+) -> MigrationResult:
     line = ProgressLine()
     if state.path.exists():
-        click.echo(f"Going on from {state.path}", err=True)
+        click.echo(f"Resuming from {state.path}", err=True)
 
     def show(progress: Progress) -> None:
         line.update(_chunk_text(progress.chunk), progress.points, progress.total_points)
 
-    moving = Migration(source, destination, selection, state=state, pause=stop.wait)
+    migration = Migration(source, destination, selection, state=state, pause=interrupt.wait)
     try:
-        return moving.run(should_stop=stop.is_made, on_progress=show)
+        return migration.run(should_stop=interrupt.is_set, on_progress=show)
     except StoreUnavailableError as error:
-        message = f"{error.message} The same command goes on where this one stopped."
-        raise StoreUnavailableError(message) from error
+        raise StoreUnavailableError(f"{error.message} {RESUME}") from error
     finally:
         line.close()
 
 
-def _verify(source: Store, destination: Store, selection: Selection, *, stop: StopRequest) -> None:
+def _verify(
+    source: Store, destination: Store, selection: Selection, *, interrupt: Interrupt
+) -> None:
     found = []
-    checked, due = 0, time.monotonic() + 2
+    checked, due = 0, time.monotonic() + _REPORT_SECONDS
 
     def show(chunk: ScanQuery) -> None:
         nonlocal checked, due
         checked += 1
         if time.monotonic() >= due:
-            due = time.monotonic() + 2
-            click.echo(f"counted {checked:,} chunks, now {_chunk_text(chunk)}", err=True)
+            due = time.monotonic() + _REPORT_SECONDS
+            click.echo(f"verified {checked:,} chunks, now {_chunk_text(chunk)}", err=True)
 
-    compared = differences(source, destination, selection, on_chunk=show, pause=stop.wait)
+    compared = differences(source, destination, selection, on_chunk=show, pause=interrupt.wait)
     for difference in compared:
         found.append(difference)
-        if stop.is_made():
+        if interrupt.is_set():
             return
     if found:
         lines = [
             f"  {_chunk_text(one.chunk)} {one.field}: {one.source_count:,} in the source, "
             f"{one.destination_count:,} in the destination"
-            for one in found[:_SPELT_OUT]
+            for one in found[:_MAX_LISTED]
         ]
         more = [f"  and {len(found) - len(lines)} more"] if len(found) > len(lines) else []
         raise MigrationFaultError(
-            "\n".join(["The stores do not hold the same number of values:", *lines, *more])
+            "\n".join(["The stores don't have the same number of values:", *lines, *more])
         )
-    omitted = left_out(source, destination, selection)
+    omitted = omitted_fields(source, destination, selection)
     if omitted:
-        click.echo(f"Not kept by the destination, which holds no text: {', '.join(omitted)}")
-    click.echo(f"Verified: both stores hold the same number of values in {checked:,} chunks.")
+        click.echo(f"Not copied, because the destination stores no text: {', '.join(omitted)}")
+    click.echo(f"Verified: both stores have the same number of values in {checked:,} chunks.")
 
 
-def _report(outcome: Outcome, destination: str) -> None:
-    moved = outcome.points - outcome.refused
-    there = f" ({outcome.present:,} were there already)" if outcome.present else ""
-    click.echo(f"{moved:,} points are in {destination}{there}.")
-    if outcome.refused:
+def _report(outcome: MigrationResult, destination: str) -> None:
+    existing = f" ({outcome.present:,} existed already)" if outcome.present else ""
+    click.echo(f"{outcome.points - outcome.rejected:,} points are in {destination}{existing}.")
+    if outcome.rejected:
         reasons = "\n".join(f"  {n:,} x {why}" for why, n in outcome.reasons.most_common())
         raise MigrationFaultError(
-            f"The destination refused {outcome.refused:,} of {outcome.points:,} points:\n{reasons}"
+            f"The destination rejected {outcome.rejected:,} of {outcome.points:,} points:\n"
+            f"{reasons}"
         )
 
 

@@ -1,20 +1,31 @@
-"""`vedette tenant`: manage tenants and users straight in this server's database.
+"""`vedette tenant`: manage tenants and users directly in this server's database.
 
-This is the way to the first operator: it needs access to the database, not a login.
+This is how the first operator is created: it needs access to the database, not a login.
 """
 
-import click
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
-from cli.database import open_database
-from cli.tenant_life import COMMANDS
+import click
+from sqlalchemy.orm import Session
+
+from cli.database import OPERATOR, open_session
 from core.clock import utc_now
-from core.db import transaction
-from core.errors import InvalidInputError
+from core.errors import InvalidInputError, NotFoundError
+from core.paging import Page
 from core.settings import load_server_settings, secret_key
-from tenants.accounts import create_tenant, create_user, find_tenant
-from tenants.models import Role
-from tenants.people.links import Purpose, make_link
-from tenants.people.resets import create_reset
+from tenants.lifecycle.removal import list_removals, request_removal, set_tenant_state
+from tenants.lifecycle.usage import tenant_counts
+from tenants.models import Role, Tenant, TenantState
+from tenants.quotas import MAX_BYTES, MAX_COUNT, Limits, limits_of, set_limits
+from tenants.tenants import create_tenant, find_tenant
+from tenants.tenants import list_tenants as tenants_page
+from tenants.users.members import create_user
+from tenants.users.resets import Purpose, create_reset, make_link
+
+_PAGE_SIZE = 500
+_COUNT, _BYTES = click.IntRange(0, MAX_COUNT), click.IntRange(0, MAX_BYTES)
 
 
 @click.group()
@@ -22,62 +33,166 @@ def tenant() -> None:
     """Manage tenants and users in this server's database (DATABASE_URL)."""
 
 
-for command in COMMANDS:
-    tenant.add_command(command)
+@tenant.command("list")
+@click.option("--removed", is_flag=True, help="List removed tenants and removals in progress.")
+def list_tenants(*, removed: bool) -> None:
+    """List tenants with their number of users, appliances and jobs."""
+    with open_session() as session:
+        for line in _removals(session) if removed else _tenants(session):
+            click.echo(line)
 
 
 @tenant.command()
 @click.argument("name")
-@click.option("--slug", help="Short name for addresses; made from the name when left out.")
+@click.option("--slug", help="Short name for URLs and commands. Defaults to one made from NAME.")
 def add(name: str, slug: str | None) -> None:
-    """Add a tenant called NAME."""
-    with open_database(load_server_settings()) as (_engine, sessions):
-        with transaction(sessions) as session:
-            made = create_tenant(session, name=name, slug=slug, now=utc_now())
-        click.echo(f"{made.slug} {made.id}")
+    """Add the tenant NAME."""
+    with open_session() as session:
+        made = create_tenant(session, name=name, slug=slug, now=utc_now())
+        line = f"{made.slug} {made.id}"
+    click.echo(line)
 
 
 @tenant.command("add-user")
 @click.argument("email")
-@click.option("--tenant", "slug", help="The tenant's slug; leave out for an operator.")
-@click.option("--name", default="", help="Shown in the portal; the address when left out.")
+@click.option("--tenant", "slug", help="Slug of the tenant. Omit for an operator.")
+@click.option("--name", default="", help="Display name. Defaults to EMAIL.")
 @click.option("--role", type=click.Choice([role.value for role in Role]), required=True)
-@click.password_option(help="At least 10 characters; asked for when left out.")
+@click.password_option(help="At least 10 characters. Prompts if omitted.")
 def add_user(email: str, *, slug: str | None, name: str, role: str, password: str) -> None:
-    """Add a user with EMAIL, either to a tenant or as the platform's operator."""
-    with open_database(load_server_settings()) as (_engine, sessions):
-        with transaction(sessions) as session:
-            owner = find_tenant(session, slug) if slug else None
-            if slug and owner is None:
-                raise InvalidInputError(f"There is no tenant {slug!r}. Add it: vedette tenant add")
-            create_user(
-                session,
-                tenant_id=owner.id if owner else None,
-                email=email,
-                name=name or email,
-                role=Role(role),
-                password=password,
-                now=utc_now(),
-            )
-        click.echo(f"{email} may sign in as {role}.")
+    """Add the user EMAIL to a tenant, or as an operator of the portal."""
+    with open_session() as session:
+        owner = find_tenant(session, slug) if slug else None
+        if slug and owner is None:
+            raise InvalidInputError(f"No tenant {slug!r}. Add it with: vedette tenant add")
+        create_user(
+            session,
+            tenant_id=owner.id if owner else None,
+            email=email,
+            name=name or email,
+            role=Role(role),
+            password=password,
+            now=utc_now(),
+        )
+    click.echo(f"Added {email} as {role}.")
 
 
 @tenant.command("password-link")
 @click.argument("email")
 def password_link(email: str) -> None:
-    """Print a link that sets a new password for EMAIL, once and within the hour."""
+    """Print a one-time link that sets a new password for EMAIL. It expires in one hour."""
     settings = load_server_settings()
-    with open_database(settings) as (_engine, sessions):
-        with transaction(sessions) as session:
-            made = create_reset(session, email, now=utc_now())
-        if made is None:
-            raise InvalidInputError(
-                f"Nobody who may sign in with a password has the address {email!r}."
+    with open_session(settings) as session:
+        made = create_reset(session, email, now=utc_now())
+    if made is None:
+        raise InvalidInputError(f"No active user with a password has the address {email!r}.")
+    url = settings.resolved_public_url
+    click.echo(make_link(Purpose.PASSWORD, made[1], key=secret_key(settings), public_url=url))
+
+
+@tenant.command()
+@click.argument("slug")
+def suspend(slug: str) -> None:
+    """Block the users and appliances of tenant SLUG."""
+    _set_state(slug, TenantState.SUSPENDED)
+
+
+@tenant.command()
+@click.argument("slug")
+def activate(slug: str) -> None:
+    """Unblock the users and appliances of tenant SLUG."""
+    _set_state(slug, TenantState.ACTIVE)
+
+
+@tenant.command()
+@click.argument("slug")
+@click.confirmation_option(prompt="Close this tenant permanently? This can't be undone.")
+def close(slug: str) -> None:
+    """Close tenant SLUG permanently. Its data stays until it is removed."""
+    _set_state(slug, TenantState.CLOSED)
+
+
+@tenant.command()
+@click.argument("slug")
+@click.option("--name", prompt="Type the tenant's name", help="Name of the tenant, to confirm.")
+def remove(slug: str, name: str) -> None:
+    """Export the closed tenant SLUG, then delete all of its data, samples included.
+
+    The running server does the work; `vedette tenant list --removed` shows its progress.
+    """
+    with open_session() as session:
+        found = _find(session, slug)
+        removal = request_removal(
+            session, OPERATOR, found.id, name=name, by="command line", now=utc_now()
+        )
+        path = load_server_settings().exports_dir / removal.file_name
+    click.echo(f"Removal requested. The server exports the tenant to {path}, then deletes it.")
+
+
+@tenant.command()
+@click.argument("slug")
+@click.option("--appliances", type=_COUNT, help="Maximum number of appliances.")
+@click.option("--gpus", type=_COUNT, help="Maximum number of GPUs.")
+@click.option("--jobs", type=_COUNT, help="Maximum number of concurrent jobs.")
+@click.option("--series", type=_COUNT, help="Maximum number of active series.")
+@click.option("--measurements", type=_COUNT, help="Maximum number of active measurements.")
+@click.option("--fields", type=_COUNT, help="Maximum number of active fields.")
+@click.option("--storage-bytes", type=_BYTES, help="Maximum storage for samples.")
+@click.option("--unlimited", is_flag=True, help="Remove all quotas.")
+def quota(*, slug: str, unlimited: bool, **options: int | None) -> None:
+    """Show the quotas of tenant SLUG. Options replace all of them."""
+    with open_session() as session:
+        found = _find(session, slug)
+        if unlimited or any(value is not None for value in options.values()):
+            limits = Limits(
+                max_appliances=options["appliances"],
+                max_gpus=options["gpus"],
+                max_active_jobs=options["jobs"],
+                max_series=options["series"],
+                max_measurements=options["measurements"],
+                max_fields=options["fields"],
+                max_storage_bytes=options["storage_bytes"],
             )
-    link = make_link(
-        Purpose.PASSWORD,
-        made[1],
-        key=secret_key(settings),
-        public_url=settings.resolved_public_url,
-    )
-    click.echo(link)
+            set_limits(session, OPERATOR, found.id, limits)
+        limits = limits_of(session, found.id)
+    for name in Limits.__dataclass_fields__:
+        value = getattr(limits, name)
+        click.echo(f"{name:<20} {'unlimited' if value is None else value}")
+
+
+def _set_state(slug: str, state: TenantState) -> None:
+    with open_session() as session:
+        found = _find(session, slug)
+        set_tenant_state(session, OPERATOR, found.id, state, now=utc_now())
+    click.echo(f"{slug} is {state.value}.")
+
+
+def _tenants(session: Session) -> Iterator[str]:
+    counts = tenant_counts(session)
+    for one in _all_pages(partial(tenants_page, session, OPERATOR)):
+        count = counts[one.id]
+        yield (
+            f"{one.slug:<24} {one.state.value:<10} {count.users:>5} users "
+            f"{count.appliances:>6} appliances {count.jobs:>7} jobs  {one.name}"
+        )
+
+
+def _removals(session: Session) -> Iterator[str]:
+    for one in _all_pages(partial(list_removals, session, OPERATOR)):
+        steps = f"{one.done}/{one.total}" if one.total else ""
+        rest = one.error or one.file_name
+        yield f"{one.tenant_slug:<24} {one.state.value:<17} {steps:>7}  {rest}"
+
+
+def _all_pages(page_of: Callable[..., Page[Any]]) -> Iterator[Any]:
+    number = 1
+    while items := page_of(page=number, page_size=_PAGE_SIZE).items:
+        yield from items
+        number += 1
+
+
+def _find(session: Session, slug: str) -> Tenant:
+    found = find_tenant(session, slug)
+    if found is None:
+        raise NotFoundError(f"There is no tenant {slug!r}. See: vedette tenant list")
+    return found

@@ -1,12 +1,12 @@
-"""`vedette up`: everything in one command, on SQLite and DuckDB, for this machine.
+"""`vedette up`: the whole product on this machine, on SQLite and DuckDB.
 
-It prepares the data folder, starts the server and an agent for this host as processes of their
-own, starts the simulated fleet with `--demo`, and watches them until Ctrl-C.
+It starts the server, an agent for this host and, with `--demo`, the simulated fleet as child
+processes, and restarts them if they exit, until Ctrl-C.
 """
 
 import fcntl
+import json
 import shlex
-import signal
 import ssl
 import sys
 import threading
@@ -19,44 +19,45 @@ from pathlib import Path
 
 import click
 
-from cli.bootstrap import Login, prepare_demo, prepare_plain
+from cli.bootstrap import Login, prepare_default, prepare_demo
 from cli.database import open_database, prepare_data_dir
+from cli.process_plan import ProcessPlan, local_address
 from cli.server import check_port
-from cli.supervision import Child, stop_all, supervise
-from cli.upstart import Upstart, here
+from cli.supervision import Child, stop_all, stop_event, supervise
 from core.clock import utc_now
 from core.errors import ConfigurationError, UnavailableError
 from core.settings import ServerSettings, load_server_settings
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 READY_SECONDS = 45.0
+# A store that starts at the same time may take a moment.
+UNHEALTHY_SECONDS = 5.0
+HEALTH_SECONDS = 5.0
 POLL_SECONDS = 0.1
 
 
 @click.command()
-@click.option("--demo", is_flag=True, help="Add two tenants with a simulated fleet.")
+@click.option("--demo", is_flag=True, help="Add two demo tenants with a simulated fleet.")
 @click.option("--agent/--no-agent", "with_agent", default=True, help="Run an agent for this host.")
 def up(*, demo: bool, with_agent: bool) -> None:
-    """Start portal, scheduler and an agent for this host; Ctrl-C stops them, data is kept.
+    """Start portal, scheduler and an agent for this host. Ctrl-C stops them.
 
     Settings come from VEDETTE_* variables, such as VEDETTE_PORT and VEDETTE_DATA_DIR.
     """
     settings = load_server_settings()
     if demo and settings.host not in LOOPBACK:
-        fault = f"host {settings.host} with --demo: its logins are public; use 127.0.0.1"
+        fault = f"host {settings.host} with --demo: its logins are public. Use 127.0.0.1"
         raise ConfigurationError([fault], source="The configuration")
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_event()
     prepare_data_dir(settings.data_dir)
-    with only_one(settings.data_dir):
+    with exclusive(settings.data_dir):
         check_port(settings.host, settings.port)
         _run(settings, is_demo=demo, with_agent=with_agent, stop=stop)
 
 
 @contextmanager
-def only_one(data_dir: Path) -> Iterator[None]:
-    """Hold the data folder for this process.
+def exclusive(data_dir: Path) -> Iterator[None]:
+    """Lock the data directory for this process.
 
     Raises:
         ConfigurationError: another `vedette up` uses it.
@@ -65,7 +66,7 @@ def only_one(data_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            fault = f"data_dir {data_dir} is in use by another `vedette up`; stop it first"
+            fault = f"data_dir {data_dir} is in use by another `vedette up`. Stop it first"
             raise ConfigurationError([fault], source="The configuration") from error
         yield
 
@@ -74,32 +75,46 @@ def _run(
     settings: ServerSettings, *, is_demo: bool, with_agent: bool, stop: threading.Event
 ) -> None:
     started = time.monotonic()
-    upstart = Upstart(settings, is_demo=is_demo, with_agent=with_agent)
-    with step("database"), open_database(settings) as (_engine, sessions):
-        logins = (prepare_demo if is_demo else prepare_plain)(sessions, now=utc_now())
-        upstart.make_enrolment_secrets(sessions)
+    plan = ProcessPlan(settings, is_demo=is_demo, with_agent=with_agent)
+    with _step("database"), open_database(settings):
+        pass
     children: list[Child] = []
     try:
-        with step("server"):
-            children.append(upstart.server())
-            wait_until_ready(children[0], settings, stop=stop)
-        if with_agent:
-            with step("agent for this host"):
-                children.append(upstart.agent())
-        if is_demo:
-            with step("simulated fleet: twelve appliances, whose past day arrives meanwhile"):
-                children.append(upstart.fleet())
+        with _step("server"):
+            children.append(plan.server())
+            _wait_until_ready(children[0], settings, stop=stop)
+        if not stop.is_set():
+            # Accounts exist once the store answers, and their passwords are shown at once: whatever
+            # fails later loses none.
+            with open_database(settings) as (_engine, sessions):
+                logins = (prepare_demo if is_demo else prepare_default)(sessions, now=utc_now())
+                _print_logins(logins, is_demo=is_demo)
+                plan.create_tokens(sessions)
+            _start_agents(plan, children, is_demo=is_demo, with_agent=with_agent)
+            _print_welcome(settings, seconds=time.monotonic() - started)
     except BaseException:
         stop_all(children)
         raise
-    welcome(settings, logins, seconds=time.monotonic() - started, is_demo=is_demo)
-    supervise(children, stop=stop, say=lambda text: click.secho(f"! {text}", fg="yellow"))
-    click.echo(f"\nStopped. Your data is kept in {settings.data_dir}.")
+    supervise(children, stop=stop, report=lambda text: click.secho(f"! {text}", fg="yellow"))
+    click.echo(f"\nStopped. Your data is in {settings.data_dir}.")
+
+
+def _start_agents(
+    plan: ProcessPlan, children: list[Child], *, is_demo: bool, with_agent: bool
+) -> None:
+    if with_agent:
+        with _step("agent for this host"):
+            children.append(plan.agent())
+    if is_demo:
+        with _step(
+            "simulated fleet of twelve appliances; a day of history follows in the background"
+        ):
+            children.append(plan.fleet())
 
 
 @contextmanager
-def step(name: str) -> Iterator[None]:
-    """Show that a step has begun, and how long it took."""
+def _step(name: str) -> Iterator[None]:
+    """Print a step while it runs, then its duration."""
     started = time.monotonic()
     if sys.stdout.isatty():
         click.echo(f"  … {name}", nl=False)
@@ -108,63 +123,76 @@ def step(name: str) -> Iterator[None]:
     click.echo(f"{back}  ✓ {name} ({time.monotonic() - started:.1f} s)")
 
 
-def wait_until_ready(server: Child, settings: ServerSettings, *, stop: threading.Event) -> None:
-    """Wait until the server answers on this host, by whatever names others reach it.
+def _wait_until_ready(server: Child, settings: ServerSettings, *, stop: threading.Event) -> None:
+    """Wait until the server is healthy.
 
     Raises:
-        UnavailableError: it ended or stays silent; shows the end of its log.
+        UnavailableError: it exited, its store or database does not answer, or it timed out.
     """
     deadline = time.monotonic() + READY_SECONDS
+    patience: float | None = None
     while not stop.wait(POLL_SECONDS):
-        if is_up(settings):
+        problem = _problem(settings)
+        if problem is None:
             return
-        if not server.is_running() or time.monotonic() > deadline:
-            raise UnavailableError(f"The server did not start:\n{server.last_lines()}")
+        now = time.monotonic()
+        if not server.is_running():
+            raise UnavailableError(f"The server did not start. {server.error()}")
+        if problem:
+            patience = patience or now + UNHEALTHY_SECONDS
+        if problem and patience and now > patience:
+            raise UnavailableError(f"The server did not start. {problem}")
+        if now > deadline:
+            raise UnavailableError(
+                f"The server did not start within {READY_SECONDS:.0f} s. See {server.log_path}."
+            )
 
 
-def is_up(settings: ServerSettings) -> bool:
-    """Whether a server answers that all is well."""
-    host, port, seconds = here(settings.host), settings.port, 1.0
+def _problem(settings: ServerSettings) -> str | None:
+    """Return why the server is not healthy; "" if it does not answer yet, None if it is healthy."""
+    host, port = local_address(settings.host), settings.port
     if settings.tls_certificate_file is None:
-        connection = HTTPConnection(host, port, timeout=seconds)
+        connection = HTTPConnection(host, port, timeout=HEALTH_SECONDS)
     else:
-        # Nothing is told or believed here, and its certificate may be for another name than this.
-        anybody = ssl.create_default_context()
-        anybody.check_hostname = False
-        anybody.verify_mode = ssl.CERT_NONE
-        connection = HTTPSConnection(host, port, timeout=seconds, context=anybody)
+        # The certificate may have another name; no secret is sent, and no answer is trusted.
+        unverified = ssl.create_default_context()
+        unverified.check_hostname = False
+        unverified.verify_mode = ssl.CERT_NONE
+        connection = HTTPSConnection(host, port, timeout=HEALTH_SECONDS, context=unverified)
     with closing(connection):
         try:
             connection.request("GET", "/health")
-            return connection.getresponse().status == HTTPStatus.OK
-        except (OSError, HTTPException):
-            return False  # not listening yet
+            answer = connection.getresponse()
+            if answer.status == HTTPStatus.OK:
+                return None
+            return str(json.loads(answer.read())["message"])
+        except (OSError, HTTPException, ValueError, KeyError):
+            return ""  # not listening yet
 
 
-def welcome(
-    settings: ServerSettings, logins: list[Login], *, seconds: float, is_demo: bool
-) -> None:
-    """Print the address and the logins."""
-    click.secho(f"\nVedette is open at {settings.resolved_public_url}", bold=True, nl=False)
-    click.echo(f"  (after {seconds:.1f} s)\n")
+def _print_logins(logins: list[Login], *, is_demo: bool) -> None:
     width = max((len(login.email) for login in logins), default=0)
     for login in logins:
-        click.echo(f"  {login.email:<{width}}  {login.password}  {login.who}")
+        click.echo(f"    {login.email:<{width}}  {login.password}  {login.role}")
     if logins and not is_demo:
-        click.echo("\n  These passwords are shown only now: sign in and change them.")
-    if settings_told := told_settings(settings):
-        click.echo(f"\nCommands beside it: {settings_told} vedette tenant list")
-    click.echo("\nCtrl-C stops it; the data is kept.")
+        click.echo("    These passwords are not shown again. Sign in and change them.")
 
 
-def told_settings(settings: ServerSettings) -> str:
-    """Return what to put before other commands so that they find the data and the address."""
-    plain = ServerSettings()
-    told = {
-        "VEDETTE_DATA_DIR": None if settings.data_dir == plain.data_dir else settings.data_dir,
-        "VEDETTE_HOST": None if settings.host == plain.host else settings.host,
-        "VEDETTE_PORT": None if settings.port == plain.port else settings.port,
-    }
+def _print_welcome(settings: ServerSettings, *, seconds: float) -> None:
+    click.secho(f"\nVedette is running at {settings.resolved_public_url}", bold=True, nl=False)
+    click.echo(f"  (started in {seconds:.1f} s)")
+    if environment := environment_of(settings):
+        click.echo(
+            f"\nRun other commands with the same settings: {environment} vedette tenant list"
+        )
+    click.echo("\nPress Ctrl-C to stop. Your data is kept.")
+
+
+def environment_of(settings: ServerSettings) -> str:
+    """Return the variables with which other commands find the same data and address."""
+    default = ServerSettings()
     return " ".join(
-        f"{name}={shlex.quote(str(value))}" for name, value in told.items() if value is not None
+        f"VEDETTE_{name.upper()}={shlex.quote(str(getattr(settings, name)))}"
+        for name in ("data_dir", "host", "port")
+        if getattr(settings, name) != getattr(default, name)
     )

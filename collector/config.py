@@ -1,4 +1,4 @@
-"""The agent's configuration: one TOML file, checked as a whole, all faults reported together.
+"""The agent's configuration: one TOML file, checked as a whole, with all errors reported together.
 
     portal_urls = ["https://portal.example.com"]
     data_dir = "/var/lib/vedette"
@@ -7,50 +7,109 @@
     interval_seconds = 60
     skip_mounts = ["/mnt/scratch"]
 
-Each `[plugins.NAME]` takes `enabled`, `interval_seconds`, `jitter_seconds`, `time_limit_seconds`
-and the settings of that plugin.
+Each `[plugins.NAME]` has `enabled`, `interval_seconds`, `jitter_seconds`, `time_limit_seconds` and
+the settings of that plugin.
 """
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from collector.configuring.influxdb_settings import InfluxDBSettings, check_influxdb
-from collector.configuring.tls_files import TLSFiles, tls_faults
+from collector.scheduler_tables import SCHEDULERS, check_schedulers
+from collector.tls import TLSFiles, tls_errors
 from core.config import check_config, read_toml
 from core.errors import ConfigurationError
+from jobqueue.executors.settings import MesosSettings, ServerSettings
 from plugins.registry import load_plugin_class, plugin_names
 
 Seconds = Annotated[float, Meta(gt=0)]
 MEBIBYTE = 2**20
 
+# Settings that can change without a restart.
+LIVE_SETTINGS = frozenset(
+    {
+        "interval_seconds",
+        "own_metrics_interval_seconds",
+        "flush_interval_seconds",
+        "heartbeat_interval_seconds",
+        "attempts_interval_seconds",
+        "poll_wait_seconds",
+        "log_level",
+        "plugins",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InfluxDBSettings:
+    """`[influxdb]`: an InfluxDB, or a server with its write API, in place of a portal.
+
+    Attributes:
+        url: the server's address.
+        bucket: where to write on InfluxDB 2 and 3, and on compatible servers.
+        org: the bucket's organization.
+        token: the API token; or in `token_file`, which is read at the start.
+        database: where to write on InfluxDB 1.
+        retention_policy: of the database; its default one when empty.
+        username: for InfluxDB 1, with `password` or `password_file`.
+        tags: added to every sample, beside `appliance`.
+    """
+
+    url: str
+    bucket: str = ""
+    org: str = ""
+    token: str = field(default="", repr=False)
+    token_file: Path | None = None
+    database: str = ""
+    retention_policy: str = ""
+    username: str = ""
+    password: str = field(default="", repr=False)
+    password_file: Path | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def read_token(self) -> str:
+        """Return the token, from its file if one is set."""
+        return self.token or _read_secret(self.token_file)
+
+    def read_password(self) -> str:
+        """Return the password, from its file if one is set."""
+        return self.password or _read_secret(self.password_file)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """What can be set on an appliance.
+    """The settings of an agent.
 
     Attributes:
-        portal_urls: access points of the portal; the fastest that answers is used.
+        portal_urls: access points of the portal; the fastest healthy one is used.
         influxdb: where samples go in place of a portal.
-        ca_file: trusted authorities in PEM form, in place of the system's.
-        client_certificate_file: what the agent shows to who asks for a certificate.
-        client_key_file: its key, unless the same file holds it.
-        data_dir: where identity, buffer and attempts are kept.
-        name: what the appliance is called at enrolment; its host name when empty.
-        interval_seconds: how often plugins are read that have no interval of their own.
-        own_metrics_interval_seconds: how often the agent tells of itself.
-        flush_interval_seconds: how often samples go to disk; a crash loses no more than this.
-        buffer_max_bytes: room for what is not delivered; a week of a large server, see benchmarks.
+        ca_file: trusted authorities (PEM), in place of the system's.
+        client_certificate_file: client certificate for servers that require one.
+        client_key_file: its key, unless the same file contains it.
+        data_dir: folder for identity, buffer and attempts.
+        name: the appliance's name at enrollment; its host name when empty.
+        interval_seconds: default interval of plugins.
+        own_metrics_interval_seconds: interval of the agent's own metrics.
+        flush_interval_seconds: how often samples are written to disk; a crash loses at most this.
+        buffer_max_bytes: size limit of the buffer; a week of a large server, see benchmarks.
         buffer_max_age_seconds: older samples are dropped.
         backlog_points_per_second: how fast old samples are sent after an outage.
-        executor: `auto` uses a Docker engine from when one answers.
-        poll_wait_seconds: how long the portal may hold the question what should run.
-        plugins: `NAME` to the settings of `[plugins.NAME]`.
+        executor: `auto` uses a Docker engine once one responds; `marathon` the servers of the next
+            four, and Docker for the kind of jobs for which there is none.
+        marathon: runs services.
+        metronome: runs one-time and scheduled jobs.
+        chronos: does so where there is no Metronome.
+        mesos: the Mesos agent on this appliance.
+        docker_config_file: `config.json` with credentials of registries, in place of that in the
+            home folder of the agent's user.
+        container_pids_limit: most processes and threads of one container.
+        poll_wait_seconds: how long the portal may delay the response to a long poll.
+        plugins: settings of `[plugins.NAME]`, by name.
     """
 
     portal_urls: list[str] = field(default_factory=list)
@@ -71,65 +130,94 @@ class AgentConfig:
     buffer_max_age_seconds: Seconds = 7 * 24 * 3600.0
     backlog_points_per_second: Annotated[float, Meta(gt=0)] = 2000.0
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    executor: Literal["auto", "docker", "simulated", "none"] = "auto"
+    executor: Literal["auto", "docker", "marathon", "simulated", "none"] = "auto"
+    marathon: ServerSettings | None = None
+    metronome: ServerSettings | None = None
+    chronos: ServerSettings | None = None
+    mesos: MesosSettings | None = None
     docker_url: str = "unix:///var/run/docker.sock"
+    docker_config_file: Path | None = None
+    container_pids_limit: Annotated[int, Meta(ge=16)] = 4096
     stop_grace_seconds: Annotated[float, Meta(ge=0)] = 10.0
     plugins: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PluginSettings:
-    """One plugin's part of the configuration; None leaves it to the plugin's default."""
-
-    name: str
-    config: object
-    enabled: bool | None = None
-    interval_seconds: float | None = None
-    jitter_seconds: float = 0.0
-    time_limit_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Generic:
+class _CommonSettings:
     enabled: bool | None = None
     interval_seconds: Seconds | None = None
     jitter_seconds: Annotated[float, Meta(ge=0)] = 0.0
     time_limit_seconds: Seconds | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginSettings(_CommonSettings):
+    """The settings of one plugin; None is the plugin's default."""
+
+    name: str
+    config: object
+
+
 def load_agent_config(path: Path) -> AgentConfig:
     """Read and check the agent's file.
 
     Raises:
-        ConfigurationError: lists every fault, those of the plugins' tables included.
+        ConfigurationError: lists all errors, including those of the plugins' tables.
     """
     values = read_toml(path)
-    flat = {key: value for key, value in values.items() if key != "influxdb"}
-    config, faults = check_config(AgentConfig, flat)
-    faults += _destination_faults(values)
+    tables = {"influxdb", *SCHEDULERS}
+    flat = {key: value for key, value in values.items() if key not in tables}
+    config, errors = check_config(AgentConfig, flat)
+    errors += _destination_errors(values)
+    schedulers, scheduler_errors = check_schedulers(values)
+    errors += scheduler_errors
+    config = replace(config, **schedulers) if config is not None else None
     if "influxdb" in values:
-        influxdb, own_faults = check_influxdb(values["influxdb"])
-        faults += own_faults
+        influxdb, influxdb_errors = check_influxdb(values["influxdb"])
+        errors += influxdb_errors
         config = replace(config, influxdb=influxdb) if config is not None else None
     if config is not None:
         files = TLSFiles(config.ca_file, config.client_certificate_file, config.client_key_file)
-        faults += tls_faults(files)
-    tables = values.get("plugins")
-    faults += check_plugin_tables(tables)[1] if isinstance(tables, Mapping) else []
-    if config is None or faults:
-        raise ConfigurationError(faults, source=str(path))
+        errors += tls_errors(files)
+    plugins = values.get("plugins")
+    errors += check_plugin_tables(plugins)[1] if isinstance(plugins, Mapping) else []
+    if config is None or errors:
+        raise ConfigurationError(errors, source=str(path))
     return config
 
 
+def check_influxdb(table: object) -> tuple[InfluxDBSettings | None, list[str]]:
+    """Return the settings of `[influxdb]` and all their errors."""
+    if not isinstance(table, Mapping):
+        return None, [f"influxdb = {table!r}: expected a table [influxdb]"]
+    settings, errors = check_config(InfluxDBSettings, table, prefix="influxdb.")
+    url = str(table.get("url", "http://given"))
+    if not _is_http_url(url):
+        errors.append(f"influxdb.url = {url!r}: must start with http:// or https://")
+    if bool(table.get("bucket")) == bool(table.get("database")):
+        errors.append("influxdb needs either bucket (version 2 and later) or database (version 1)")
+    for secret in ("token", "password"):
+        path = table.get(f"{secret}_file")
+        if path is not None and table.get(secret):
+            errors.append(f"influxdb has both {secret} and {secret}_file; set one")
+        elif path is not None:
+            try:
+                Path(str(path)).expanduser().read_bytes()
+            except OSError as error:
+                reason = f"can't be read: {error.strerror}"
+                errors.append(f"influxdb.{secret}_file = {str(path)!r}: {reason}")
+    return settings, errors
+
+
 def plugin_settings(config: AgentConfig) -> list[PluginSettings]:
-    """Return the settings of every plugin there is, those without a table included.
+    """Return the settings of all plugins, including those without a table.
 
     Raises:
-        ConfigurationError: a table has faults.
+        ConfigurationError: a table has errors.
     """
-    settings, faults = check_plugin_tables(config.plugins)
-    if faults:
-        raise ConfigurationError(faults, source="The plugins' configuration")
+    settings, errors = check_plugin_tables(config.plugins)
+    if errors:
+        raise ConfigurationError(errors, source="The plugins' configuration")
     configured = {one.name for one in settings}
     return settings + [
         PluginSettings(name=name, config=load_plugin_class(name).config_class())
@@ -139,58 +227,77 @@ def plugin_settings(config: AgentConfig) -> list[PluginSettings]:
 
 
 def check_plugin_tables(tables: Mapping[str, object]) -> tuple[list[PluginSettings], list[str]]:
-    """Return the settings of each `[plugins.NAME]` and all their faults."""
-    settings, faults = [], []
+    """Return the settings of each `[plugins.NAME]` and all their errors."""
+    settings, errors = [], []
     for name, table in tables.items():
         if name not in plugin_names():
-            faults.append(_unknown_plugin(name))
+            errors.append(_unknown_plugin(name))
         elif not isinstance(table, Mapping):
-            faults.append(f"plugins.{name} = {table!r}: expected a table [plugins.{name}]")
+            errors.append(f"plugins.{name} = {table!r}: expected a table [plugins.{name}]")
         else:
-            one, own_faults = _check_table(name, table)
-            faults += own_faults
+            one, own_errors = _check_table(name, table)
+            errors += own_errors
             settings += [one] if one else []
-    return settings, faults
+    return settings, errors
+
+
+def apply_live_settings(running: AgentConfig, new: AgentConfig) -> AgentConfig:
+    """Return the running configuration with the new values that need no restart."""
+    return replace(running, **{key: getattr(new, key) for key in LIVE_SETTINGS})
+
+
+def changed_settings(running: AgentConfig, new: AgentConfig) -> list[str]:
+    """Return the settings that differ."""
+    names = [one.name for one in fields(AgentConfig)]
+    return [name for name in names if getattr(running, name) != getattr(new, name)]
+
+
+def restart_settings(running: AgentConfig, new: AgentConfig) -> list[str]:
+    """Return the settings that differ and need a restart."""
+    return [name for name in changed_settings(running, new) if name not in LIVE_SETTINGS]
 
 
 def _check_table(name: str, table: Mapping[str, Any]) -> tuple[PluginSettings | None, list[str]]:
     prefix = f"plugins.{name}."
-    generic_keys = _Generic.__dataclass_fields__.keys()
-    shared = {key: value for key, value in table.items() if key in generic_keys}
-    own = {key: value for key, value in table.items() if key not in generic_keys}
+    common_keys = _CommonSettings.__dataclass_fields__.keys()
+    shared = {key: value for key, value in table.items() if key in common_keys}
+    own = {key: value for key, value in table.items() if key not in common_keys}
     config_class: type[object] = load_plugin_class(name).config_class
-    generic, generic_faults = check_config(_Generic, shared, prefix=prefix)
-    config, own_faults = check_config(config_class, own, prefix=prefix, siblings=generic_keys)
-    if generic is None or config is None:
-        return None, generic_faults + own_faults
-    return PluginSettings(
-        name=name,
-        config=config,
-        enabled=generic.enabled,
-        interval_seconds=generic.interval_seconds,
-        jitter_seconds=generic.jitter_seconds,
-        time_limit_seconds=generic.time_limit_seconds,
-    ), []
+    common, common_errors = check_config(_CommonSettings, shared, prefix=prefix)
+    config, own_errors = check_config(config_class, own, prefix=prefix, siblings=common_keys)
+    if common is None or config is None:
+        return None, common_errors + own_errors
+    values = {key: getattr(common, key) for key in common_keys}
+    return PluginSettings(name=name, config=config, **values), []
 
 
 def _unknown_plugin(name: str) -> str:
     near = difflib.get_close_matches(name, plugin_names(), n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(plugin_names())}"
-    return f"plugins.{name}: there is no such plugin; {hint}"
+    hint = f"did you mean {near[0]}?" if near else f"available: {', '.join(plugin_names())}"
+    return f"plugins.{name}: unknown plugin; {hint}"
 
 
-def _destination_faults(values: Mapping[str, object]) -> list[str]:
+def _destination_errors(values: Mapping[str, object]) -> list[str]:
     urls = values.get("portal_urls")
     if "influxdb" in values:
-        return ["portal_urls and [influxdb] are both set; keep one"] if urls else []
+        return ["portal_urls and [influxdb] are both set; set only one"] if urls else []
     if "portal_urls" not in values:
-        return ["portal_urls is missing; set it, or [influxdb] to do without a portal"]
+        return ["portal_urls is missing; set it, or [influxdb] to run without a portal"]
     if not isinstance(urls, list):
-        return []  # reported as a fault of the key already
+        return []  # already reported as an error of the key
     if not urls:
-        return ["portal_urls is empty; give at least one address"]
+        return ["portal_urls is empty; set at least one address"]
     return [
-        f"portal_urls has {url!r}; an address starts with http:// or https://"
+        f"portal_urls contains {url!r}, which must start with http:// or https://"
         for url in urls
-        if urlsplit(str(url)).scheme not in {"http", "https"} or not urlsplit(str(url)).netloc
+        if not _is_http_url(str(url))
     ]
+
+
+def _is_http_url(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme in {"http", "https"} and bool(parts.netloc)
+
+
+def _read_secret(path: Path | None) -> str:
+    return path.read_text(encoding="utf-8").strip() if path is not None else ""

@@ -1,4 +1,4 @@
-"""What goes wrong between an appliance and its portal."""
+"""Errors of the agent."""
 
 from core.errors import UnavailableError, VedetteError
 from plugins.base import PluginError
@@ -11,7 +11,7 @@ class CollectorError(VedetteError):
 
 
 class PortalUnreachableError(CollectorError, UnavailableError):
-    """No portal address answers at present, or the portal is overloaded; try again later."""
+    """No access point answers, or the portal is overloaded; try again later."""
 
     default_code = "portal_unreachable"
 
@@ -21,7 +21,7 @@ class PortalUnreachableError(CollectorError, UnavailableError):
 
 
 class PortalRefusedError(CollectorError):
-    """The portal answered and does not take this: `http_status` says why."""
+    """The portal refused a request; `http_status` says why."""
 
     default_code = "portal_refused"
 
@@ -31,22 +31,22 @@ class PortalRefusedError(CollectorError):
 
 
 class CertificateError(CollectorError):
-    """A key or certificate of this appliance could not be made, kept or read."""
+    """A key or certificate of this appliance can't be created, stored or read."""
 
     default_code = "certificate_failed"
 
 
 class AlreadyRunningError(CollectorError):
-    """Another agent runs on the same data folder."""
+    """Another agent is running on the same data folder."""
 
     default_code = "agent_already_running"
 
 
-class EnrolmentError(CollectorError):
-    """This appliance could not be enrolled, or its identity can't be kept or read."""
+class EnrollmentError(CollectorError):
+    """This appliance can't be enrolled, or its identity can't be stored or read."""
 
-    default_code = "enrolment_failed"
+    default_code = "enrollment_failed"
 
 
 class ReadingTimedOutError(PluginError):
-    """A reading passed its time limit, and the child process that it ran in was killed."""
+    """A reading exceeded its time limit; its worker process was killed."""

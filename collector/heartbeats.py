@@ -1,11 +1,11 @@
-"""The heartbeat: this appliance is alive, and this is what it has.
+"""Heartbeats: this appliance is online, with its inventory, executors and health.
 
-The inventory is what the plugin of that name published last; it is remembered on disk, so that a
-restarted agent does not forget a GPU whose driver is away.
+The inventory is the last one from the plugin `inventory`. It is stored, so that a restarted agent
+still reports GPUs whose driver does not respond.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,122 +14,212 @@ from threading import Lock
 import msgspec
 
 from collector.buffering.buffer import DiskBuffer
-from collector.files import replace_file
-from collector.inventory import host_inventory
-from collector.sending.link import PortalLink
+from collector.config import AgentConfig
+from collector.data_dir import load_json, save_json
+from collector.errors import PortalRefusedError
+from collector.health.monitor import GPU_PLUGINS, HealthMonitor, gpu_interval_seconds
+from collector.inventory import host_inventory, simulated_inventory
+from collector.jobs.attempts import AttemptRunner
+from collector.reading.plugin_host import PluginHost
+from collector.reading.plugin_reader import PluginPlan
+from collector.sending.portal_connection import PortalConnection
 from core.clock import Clock, to_ns
 from core.ids import new_id
-from jobqueue.executors.health import ApplianceHealth
-from jobqueue.executors.wire import Heartbeat, Inventory
+from jobqueue.executors.base import Executor
+from plugins.simulation.appliance import SimulatedAppliance
+from protocol.health import ApplianceHealth
+from protocol.heartbeat import Heartbeat
+from protocol.inventory import Inventory
 
 log = logging.getLogger(__name__)
 
 FILE_NAME = "inventory.json"
-LOOK_SECONDS = 1.0
+INVENTORY_PLUGIN = "inventory"
+CHECK_INTERVAL_SECONDS = 1.0
+# Too large, or invalid in another way.
+REJECTED = frozenset({413, 422})
 FIRST_WAIT = timedelta(seconds=10)
 
 
-class InventoryMemory:
-    """The last inventory that was published. Safe to share by threads."""
+class InventoryCache:
+    """The last inventory, also on disk. Thread-safe."""
 
     def __init__(self, data_dir: Path) -> None:
         self._path = data_dir / FILE_NAME
         self._lock = Lock()
-        self._published: Inventory | None = None
+        self._current: Inventory | None = None
 
     @property
-    def published(self) -> Inventory | None:
-        """What was published since the agent began."""
-        return self._published
+    def current(self) -> Inventory | None:
+        """The inventory since the agent started; None before the first."""
+        return self._current
 
-    def publish(self, inventory: Inventory) -> None:
-        """Take what was found, and keep it on disk when it is new."""
+    def update(self, inventory: Inventory) -> None:
+        """Set the inventory; write it to disk if it has changed."""
         with self._lock:
-            if inventory == self._published:
-                return
-            self._published = inventory
-            try:
-                replace_file(self._path, msgspec.json.encode(inventory))
-            except OSError as error:
-                log.warning("%s can't be written: %s", self._path, error.strerror)
+            if inventory != self._current:
+                self._current = inventory
+                save_json(self._path, inventory)
 
     def best(self) -> Inventory:
-        """Return what was published, else what was remembered, else the bare host."""
-        return self._published or self._remembered() or host_inventory(with_nvidia=False)
-
-    def _remembered(self) -> Inventory | None:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Inventory)
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.MsgspecError) as error:
-            log.warning("%s can't be read: %s", self._path, error)
-            return None
+        """Return the current inventory, else the stored one, else that of the host alone."""
+        return (
+            self._current or load_json(self._path, Inventory) or host_inventory(with_nvidia=False)
+        )
 
 
 class Heartbeats:
-    """Sends a heartbeat when one is due, or when what can run jobs here has changed.
+    """Sends a heartbeat when one is due, or when the available executors have changed.
 
     Args:
-        inventory: what the appliance has, without its executors.
-        is_waited_for: whether the inventory is still being read for the first time.
-        executors: names what can run jobs at present.
-        health: how the appliance is, where somebody judges it.
+        inventory: returns the inventory, without executors.
+        is_starting: whether the inventory is still being read for the first time.
+        executors: returns the names of the available executors.
+        buffer: its counters are reported.
+        clock: the time.
+        health: returns the health, if it is evaluated.
     """
 
     def __init__(
         self,
         *,
         inventory: Callable[[], Inventory],
-        is_waited_for: Callable[[], bool],
+        is_starting: Callable[[], bool],
         executors: Callable[[], list[str]],
         buffer: DiskBuffer,
         clock: Clock,
         health: Callable[[], ApplianceHealth | None] = lambda: None,
     ) -> None:
         self._inventory = inventory
-        self._is_waited_for = is_waited_for
+        self._is_starting = is_starting
         self._executors = executors
         self._buffer = buffer
         self._clock = clock
         self._health = health
         self._version = agent_version()
         self._instance_id = new_id()
-        self._began_at: datetime | None = None
+        self._started_at: datetime | None = None
         self._sent_at: datetime | None = None
         self._sent_executors: list[str] = []
+        self._rejected: Inventory | None = None
+        self._refusal = ""
 
-    def step(self, link: PortalLink, *, interval_seconds: float) -> float:
-        """Send a heartbeat when it is time; return the seconds until the next look.
+    def step(self, portal: PortalConnection, *, interval_seconds: float) -> float:
+        """Send a heartbeat if it is due; return the seconds until the next check.
+
+        What the portal rejects is logged and left out until it changes.
 
         Raises:
-            PortalUnreachableError: it is sent again at the next look.
+            PortalUnreachableError: the next step sends it again.
         """
         now, executors = self._clock(), self._executors()
         if not self._is_due(now, executors, interval_seconds):
-            return LOOK_SECONDS
+            return CHECK_INTERVAL_SECONDS
         inventory = msgspec.structs.replace(self._inventory(), executors=executors)
-        link.heartbeat(
+        self._send(
+            portal,
             Heartbeat(
                 agent_version=self._version,
                 sent_at_ns=to_ns(now),
-                inventory=inventory,
+                inventory=None if inventory == self._rejected else inventory,
                 buffered_points=self._buffer.points,
-                dropped_points=self._buffer.dropped_points,
+                dropped_points=self._buffer.losses.dropped_points,
                 health=self._health(),
                 instance_id=self._instance_id,
-            )
+            ),
         )
         self._sent_at, self._sent_executors = now, executors
-        return LOOK_SECONDS
+        return CHECK_INTERVAL_SECONDS
+
+    def _send(self, portal: PortalConnection, heartbeat: Heartbeat) -> None:
+        """Send a heartbeat, without what the portal rejects: the appliance must stay online."""
+        try:
+            portal.heartbeat(heartbeat)
+        except PortalRefusedError as error:
+            if error.http_status not in REJECTED:
+                raise
+            if heartbeat.inventory is not None:
+                rest = msgspec.structs.replace(heartbeat, inventory=None)
+            elif heartbeat.health is not None:
+                rest = msgspec.structs.replace(heartbeat, health=None)
+            else:
+                raise
+            if error.message != self._refusal:
+                log.error("%s The heartbeat is sent without it.", error.message)  # noqa: TRY400
+                self._refusal = error.message
+            self._send(portal, rest)
+            self._rejected = heartbeat.inventory or self._rejected
 
     def _is_due(self, now: datetime, executors: list[str], interval_seconds: float) -> bool:
         if self._sent_at is None:
-            self._began_at = self._began_at or now
-            return not self._is_waited_for() or now - self._began_at >= FIRST_WAIT
+            self._started_at = self._started_at or now
+            return not self._is_starting() or now - self._started_at >= FIRST_WAIT
         interval = timedelta(seconds=interval_seconds)
         was_set_back = now < self._sent_at
         return now - self._sent_at >= interval or was_set_back or executors != self._sent_executors
+
+
+class HeartbeatBuilder:
+    """Collects what heartbeats contain.
+
+    Args:
+        config: names the data folder.
+        plans: the plugins at the start.
+        simulation: the simulated appliance, if there is one.
+        executor: runs jobs, with `runner`; None without jobs.
+
+    Attributes:
+        health: evaluates the readings.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        plans: Sequence[PluginPlan],
+        *,
+        simulation: SimulatedAppliance | None,
+        executor: Executor | None,
+        runner: AttemptRunner | None,
+    ) -> None:
+        self._simulation = simulation
+        self._executor = executor
+        self._runner = runner
+        self._inventory = InventoryCache(config.data_dir)
+        self.health = HealthMonitor(
+            config.data_dir,
+            gpu_interval_seconds=gpu_interval_seconds(plans),
+            job_of_gpu=runner.job_of_gpu if runner is not None else dict,
+        )
+        if simulation is not None:
+            self.health.set_inventory(simulated_inventory(simulation.config))
+
+    def set_inventory(self, inventory: Inventory) -> None:
+        """Set the inventory that the plugin found."""
+        self._inventory.update(inventory)
+        self.health.set_inventory(inventory)
+
+    def heartbeats(self, host: PluginHost, buffer: DiskBuffer, *, clock: Clock) -> Heartbeats:
+        """Return the sender of heartbeats."""
+        # The first heartbeat must report a lost GPU, or a job could be placed on it.
+        first = (INVENTORY_PLUGIN, *GPU_PLUGINS)
+        return Heartbeats(
+            inventory=self._current_inventory,
+            is_starting=lambda: any(host.is_starting(name) for name in first),
+            executors=self._available_executors,
+            buffer=buffer,
+            clock=clock,
+            health=lambda: self.health.report(clock()),
+        )
+
+    def _available_executors(self) -> list[str]:
+        if self._executor is None or self._runner is None or not self._runner.is_available:
+            return []
+        return [self._executor.name]
+
+    def _current_inventory(self) -> Inventory:
+        if self._simulation is not None:
+            return simulated_inventory(self._simulation.config)
+        return self._inventory.best()
 
 
 def agent_version() -> str:

@@ -1,26 +1,26 @@
-"""What this appliance has, found at once or made up for a simulated one."""
+"""The inventory of this host, or of a simulated appliance."""
 
 from collections.abc import Sequence
 from itertools import combinations
 
-from jobqueue.executors.wire import DiskInfo, GPUInfo, GPUPath, Inventory, NICInfo, NVLinkInfo
 from plugins.base import PluginError
-from plugins.inventory.source import InventorySource
+from plugins.inventory.reader import InventorySource
 from plugins.simulation.config import SimulationConfig
+from protocol.inventory import DiskInfo, GPUInfo, GPUPath, Inventory, NICInfo, NVLinkInfo
 
 GIGABIT = 10**9
-# Part of a model's name to the NVLinks that each of its GPUs has to the switches.
+# NVLinks per GPU, by a part of the model's name.
 NVLINKS = {"A100-SXM4": 12, "H100 80GB HBM3": 18, "H200": 18}
 
 
 def host_inventory(*, executors: Sequence[str] = (), with_nvidia: bool = True) -> Inventory:
-    """Return what is found on this host.
+    """Return the inventory of this host.
 
     Args:
-        executors: what runs jobs here.
-        with_nvidia: ask NVIDIA's driver, which loads its library into this process for good. For
-            commands that end soon; the agent reads the plugin `inventory` instead. A driver that
-            does not answer has no GPUs.
+        executors: names of the executors.
+        with_nvidia: query NVIDIA's driver, whose library stays loaded in this process: for short
+            commands only, the agent uses the plugin `inventory` instead. If the driver does not
+            respond, the inventory has no GPUs.
     """
     source = InventorySource(with_nvidia=with_nvidia)
     try:
@@ -32,7 +32,7 @@ def host_inventory(*, executors: Sequence[str] = (), with_nvidia: bool = True) -
 
 
 def simulated_inventory(config: SimulationConfig, *, executors: Sequence[str] = ()) -> Inventory:
-    """Return what a simulated appliance pretends to have: a server with its GPUs on switches."""
+    """Return the inventory of a simulated appliance: a server with its GPUs on switches."""
     gpus = [_simulated_gpu(config, index) for index in range(config.gpu_count)]
     links = _link_count(config)
     return Inventory(
@@ -92,7 +92,7 @@ def _link_count(config: SimulationConfig) -> int:
 
 
 def _path(first: int, second: int, links: int) -> str:
-    """Return NVLink where there is one; else half of the GPUs hang on each socket."""
+    """Return the NVLinks if there are any; else half of the GPUs belong to each socket."""
     if links:
         return f"NV{links}"
     return "NODE" if (first < 4) == (second < 4) else "SYS"  # noqa: PLR2004 - of eight

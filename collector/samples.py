@@ -1,24 +1,25 @@
-"""From points to frames: what was read is collected, encoded and put into the buffer."""
+"""Points become frames: samples are collected, encoded as line protocol, and put in the buffer."""
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from threading import Lock
 
 from collector.buffering.buffer import DiskBuffer
 from collector.buffering.frames import Frame
 from core.errors import InvalidInputError
-from timeseries.lineprotocol import encode
+from timeseries.lineprotocol_encode import encode
 from timeseries.points import Point
 
 log = logging.getLogger(__name__)
 
 POINTS_PER_FRAME = 2000
-# What is due within a tenth of its interval is done at once: it saves a wake-up.
+# What is due within a tenth of its interval is done at once, which saves a wake-up.
 EARLY_RATIO = 0.1
 
 
-class SampleFlow:
+class SampleWriter:
     """Collects points and flushes them to the buffer. `add` may be called from any thread."""
 
     def __init__(
@@ -37,12 +38,12 @@ class SampleFlow:
         self.flush_interval_seconds = flush_interval_seconds
 
     def add(self, points: Iterable[Point]) -> None:
-        """Take points for the next flush."""
+        """Add points to the next flush."""
         with self._lock:
             self._pending += points
 
     def flush_when_due(self) -> float:
-        """Flush when it is time; return the seconds until the next flush."""
+        """Flush if it is due; return the seconds until the next flush."""
         now, interval_seconds = self._monotonic(), self.flush_interval_seconds
         if self._flushed_seconds is not None:
             left_seconds = self._flushed_seconds + interval_seconds - now
@@ -53,60 +54,50 @@ class SampleFlow:
         return interval_seconds
 
     def flush(self) -> None:
-        """Put everything collected on disk."""
+        """Write all collected points to disk."""
         with self._flush_lock:
             with self._lock:
                 points, self._pending = self._pending, []
-            push(points, self._buffer)
+            append_points(points, self._buffer)
 
 
-def push(points: Iterable[Point], buffer: DiskBuffer) -> int:
-    """Put points into a buffer at once and return how many there were."""
-    pushed = 0
-    for frame in frames_of(points):
+def append_points(points: Iterable[Point], buffer: DiskBuffer) -> int:
+    """Append points to a buffer and return how many were valid."""
+    count = 0
+    for frame in encode_frames(points):
         buffer.append(frame)
-        pushed += frame.points
-    return pushed
+        count += frame.points
+    return count
 
 
-def frames_of(points: Iterable[Point]) -> Iterator[Frame]:
-    """Yield points as frames of bounded size; a point that can't be a line is left out."""
-    for some in _chunks(points, POINTS_PER_FRAME):
-        good, lines = _encode(some)
-        if good:
-            newest_ns = max(point.time_ns for point in good)
-            yield Frame(lines.rstrip(b"\n"), len(good), newest_ns)
+def encode_frames(points: Iterable[Point]) -> Iterator[Frame]:
+    """Yield points as frames of limited size, without those that can't be encoded."""
+    rest = iter(points)
+    while chunk := list(islice(rest, POINTS_PER_FRAME)):
+        valid, lines = _encode(chunk)
+        if valid:
+            newest_ns = max(point.time_ns for point in valid)
+            yield Frame(lines.rstrip(b"\n"), len(valid), newest_ns)
 
 
 def _encode(points: Sequence[Point]) -> tuple[Sequence[Point], bytes]:
     try:
         return points, encode(points)
-    except Exception:  # noqa: BLE001 - a foreign plugin may give anything; find out which
-        return _encode_good(points)
+    except Exception:  # noqa: BLE001 - a third-party plugin may return anything; find the culprit
+        return _encode_valid(points)
 
 
-def _encode_good(points: Sequence[Point]) -> tuple[Sequence[Point], bytes]:
-    good, lines, faults = [], b"", []
+def _encode_valid(points: Sequence[Point]) -> tuple[Sequence[Point], bytes]:
+    valid, lines, errors = [], b"", []
     for point in points:
         try:
             lines += encode([point])
         except InvalidInputError as error:
-            faults.append(error.message)
+            errors.append(error.message)
         except Exception as error:  # noqa: BLE001 - as above
-            faults.append(f"{point!r:.200}: {error}")
+            errors.append(f"{point!r:.200}: {error}")
         else:
-            good.append(point)
-    if faults:
-        log.warning("left out %d samples, the first: %s", len(faults), faults[0])
-    return good, lines
-
-
-def _chunks(points: Iterable[Point], size: int) -> Iterator[list[Point]]:
-    chunk: list[Point] = []
-    for point in points:
-        chunk.append(point)
-        if len(chunk) >= size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+            valid.append(point)
+    if errors:
+        log.warning("dropped %d invalid points, the first: %s", len(errors), errors[0])
+    return valid, lines

@@ -1,7 +1,6 @@
-"""Configuration: a frozen dataclass, read once, with every fault reported together.
+"""Configuration: a frozen dataclass, read once from a TOML file and the environment.
 
-Values come from a TOML file and from the environment. An unknown key is a fault that names the
-nearest right spelling, so a typo never passes as a default.
+All errors are reported together. Unknown keys are errors that suggest the nearest known key.
 """
 
 import dataclasses
@@ -23,29 +22,28 @@ def load_config(cls: type[T], values: Mapping[str, Any], *, source: str) -> T:
 
     Args:
         cls: a dataclass; bounds are given as `Annotated[int, msgspec.Meta(ge=1)]`.
-        values: key to value; text is turned into numbers, booleans and paths.
+        values: key to value; text is converted to numbers, booleans and paths.
         source: where the values come from, for the message ("vedette.toml").
 
     Raises:
-        ConfigurationError: lists every fault found.
+        ConfigurationError: lists every error.
     """
-    config, faults = check_config(cls, values)
-    if faults or config is None:
-        raise ConfigurationError(faults, source=source)
+    config, errors = check_config(cls, values)
+    if errors or config is None:
+        raise ConfigurationError(errors, source=source)
     return config
 
 
 def check_config(
     cls: type[T], values: Mapping[str, Any], *, prefix: str = "", siblings: Iterable[str] = ()
 ) -> tuple[T | None, list[str]]:
-    """Return the filled dataclass, or None with all faults, each naming its key behind `prefix`.
+    """Return the filled dataclass, or None, with all errors; each names its key after `prefix`.
 
-    `siblings` are keys that stand in the same table and are checked elsewhere: an unknown key may
-    be meant for one of them.
+    `siblings` are keys of the same table that are checked elsewhere, for suggestions.
     """
     hints = get_type_hints(cls, include_extras=True)
     known = [*hints, *siblings]
-    faults = [_unknown_key(key, known, prefix) for key in values if key not in hints]
+    errors = [_unknown_key(key, known, prefix) for key in values if key not in hints]
     filled: dict[str, Any] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type] # T is a dataclass by contract
         if field.name in values:
@@ -55,17 +53,17 @@ def check_config(
                     value, hints[field.name], strict=False, dec_hook=_decode_path
                 )
             except (msgspec.ValidationError, ValueError) as error:
-                faults.append(f"{prefix}{field.name} = {value!r}: {_plain(error)}")
+                errors.append(f"{prefix}{field.name} = {value!r}: {_plain(error)}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            faults.append(f"{prefix}{field.name} is missing; set it")
-    return (None, faults) if faults else (cls(**filled), [])
+            errors.append(f"{prefix}{field.name} is missing; set it")
+    return (None, errors) if errors else (cls(**filled), [])
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file.
 
     Raises:
-        ConfigurationError: the file can't be read or is not TOML; says at which line.
+        ConfigurationError: the file can't be read or is not TOML.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -78,12 +76,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 def read_environment(
     environ: Mapping[str, str], *, prefix: str, also: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the settings that the environment holds, keyed by field name.
+    """Return the settings in the environment by field name.
 
     Args:
         environ: usually `os.environ`.
-        prefix: `VEDETTE_` turns `VEDETTE_PORT` into `port`.
-        also: well-known variables without the prefix, such as `DATABASE_URL`, to field names.
+        prefix: `VEDETTE_` maps `VEDETTE_PORT` to `port`.
+        also: variables without the prefix, such as `DATABASE_URL`, to field names.
     """
     found = {field: environ[name] for name, field in (also or {}).items() if name in environ}
     for name, value in environ.items():

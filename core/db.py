@@ -1,7 +1,7 @@
 """The relational database: declarative base, column types, engine and transactions.
 
 Services take a `Session` and own no transaction; the caller opens one with `transaction(...)`.
-SQLite is the embedded default, MySQL and MariaDB (through PyMySQL) serve many hosts.
+SQLite is the embedded default; MySQL and MariaDB (through PyMySQL) serve several hosts.
 """
 
 from collections.abc import Iterator
@@ -44,13 +44,13 @@ class UTCDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> Any:  # noqa: ANN401 - SQLAlchemy's own type
-        """Keep microseconds on MySQL, whose DATETIME drops them by default."""
+        """Store microseconds on MySQL, whose DATETIME drops them by default."""
         if dialect.name in {"mysql", "mariadb"}:
             return dialect.type_descriptor(mysql.DATETIME(fsp=6))
         return dialect.type_descriptor(DateTime())
 
     def process_bind_param(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
-        """Refuse a naive datetime: it would be somebody's local time."""
+        """Reject naive datetimes."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -58,7 +58,7 @@ class UTCDateTime(TypeDecorator[datetime]):
         return value.astimezone(UTC).replace(tzinfo=None)
 
     def process_result_value(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
-        """Give back an aware instant."""
+        """Return an aware instant."""
         return None if value is None else value.replace(tzinfo=UTC)
 
 
@@ -81,10 +81,10 @@ def id_column() -> Mapped[str]:
 
 
 def create_database_engine(database_url: str) -> Engine:
-    """Return an engine with the settings that Vedette relies on for this kind of database.
+    """Return an engine with Vedette's settings for this kind of database.
 
-    SQLite: WAL, foreign keys on, 10 s of patience for the single writer. MySQL: connections are
-    checked before use and recycled, and READ COMMITTED so that guarded updates see fresh rows.
+    SQLite: WAL, foreign keys, 10 s timeout for the single writer. MySQL: connections are checked
+    and recycled, and READ COMMITTED so that guarded updates see fresh rows.
     """
     if database_url.startswith("sqlite"):
         engine = create_engine(database_url, connect_args={"timeout": 10})
@@ -105,15 +105,14 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - a 
 
 
 def _begin_sqlite(connection: Connection, _name: str) -> None:
-    # The driver begins a transaction before it writes, not before a savepoint: to release one that
-    # stands alone would commit it, whatever becomes of the rest.
+    # The driver does not begin a transaction before a savepoint, so that its release would commit.
     driver: Any = connection.connection.dbapi_connection
     if not driver.in_transaction:
         connection.exec_driver_sql("BEGIN")
 
 
 def create_session_factory(engine: Engine) -> SessionFactory:
-    """Return the factory that doors and loops share; objects stay readable after commit."""
+    """Return a session factory; objects stay readable after commit."""
     return sessionmaker(engine, expire_on_commit=False)
 
 

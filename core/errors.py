@@ -1,6 +1,6 @@
-"""The exception tree: each error knows its status, its stable code and what the user can do next.
+"""The exception tree: each error has an HTTP status, a stable code, and a message with the next
+step.
 
-A *code* is a word that programs may test (`job_not_found`); a *message* is a sentence for people;
 *errors* maps a field to what is wrong with it.
 """
 
@@ -10,12 +10,12 @@ FieldErrors = Mapping[str, Sequence[str]]
 
 
 class VedetteError(Exception):
-    """Base of every error that Vedette raises on purpose.
+    """Base of all errors that Vedette raises on purpose.
 
     Args:
         message: a sentence that names the field, the value and the next step.
-        code: a stable word for programs; the class's default where it is left out.
-        errors: field name to the faults found in it.
+        code: a stable word for programs; by default that of the class.
+        errors: field name to its errors.
     """
 
     status = 500
@@ -31,54 +31,54 @@ class VedetteError(Exception):
 
 
 class InvalidInputError(VedetteError):
-    """The request was understood and can't be taken: a field is missing or wrong."""
+    """A field is missing or invalid."""
 
     status = 422
     default_code = "invalid_input"
 
 
 class UnauthenticatedError(VedetteError):
-    """Nobody known is asking: no credentials, or wrong, expired or revoked ones."""
+    """No credentials, or wrong, expired or revoked ones."""
 
     status = 401
     default_code = "unauthenticated"
 
 
 class ForbiddenError(VedetteError):
-    """Somebody known is asking for what their role does not allow in their own tenant."""
+    """The user's role or token does not permit it."""
 
     status = 403
     default_code = "forbidden"
 
 
 class NotFoundError(VedetteError):
-    """No such object, or another tenant's: the two are told apart nowhere."""
+    """No such object, or another tenant's: both look the same."""
 
     status = 404
     default_code = "not_found"
 
     @classmethod
     def of(cls, kind: str, ident: str) -> "NotFoundError":
-        """Return the one 404 for a missing and a foreign object of this kind alike."""
-        return cls(f"There is no {kind} {ident!r} here. Check the address or the id.")
+        """Return the same 404 for a missing and another tenant's object."""
+        return cls(f"There is no {kind} {ident!r}. Check the address or the id.")
 
 
 class ConflictError(VedetteError):
-    """The request clashes with the present state, such as a name already taken."""
+    """The request conflicts with the current state, such as a name that is taken."""
 
     status = 409
     default_code = "conflict"
 
 
 class TooLargeError(VedetteError):
-    """The body is larger than this endpoint takes."""
+    """The body is too large for this endpoint."""
 
     status = 413
     default_code = "too_large"
 
 
 class OverloadedError(VedetteError):
-    """Too much at once: the same request is welcome after `retry_after_seconds`."""
+    """Too many requests: retry after `retry_after_seconds`."""
 
     status = 429
     default_code = "overloaded"
@@ -89,21 +89,21 @@ class OverloadedError(VedetteError):
 
 
 class UnavailableError(VedetteError):
-    """A part that the answer needs (database, store, engine) does not answer now."""
+    """A dependency (database, store, engine) is unavailable."""
 
     status = 503
     default_code = "unavailable"
 
 
 class ConfigurationError(VedetteError):
-    """The configuration has faults; `faults` lists all of them, one sentence each."""
+    """The configuration is invalid; `problems` lists all errors, a sentence each."""
 
     default_code = "bad_configuration"
 
-    def __init__(self, faults: Sequence[str], *, source: str) -> None:
-        self.faults = list(faults)
-        if len(self.faults) == 1:
-            super().__init__(f"{source}: {self.faults[0]}")
+    def __init__(self, problems: Sequence[str], *, source: str) -> None:
+        self.problems = list(problems)
+        if len(self.problems) == 1:
+            super().__init__(f"{source}: {self.problems[0]}")
         else:
-            lines = "\n".join(f"  - {fault}" for fault in self.faults)
-            super().__init__(f"{source} has {len(self.faults)} faults:\n{lines}")
+            lines = "\n".join(f"  - {problem}" for problem in self.problems)
+            super().__init__(f"{source} has {len(self.problems)} errors:\n{lines}")

@@ -1,7 +1,7 @@
-"""Identifiers and secrets.
+"""Ids and secrets.
 
-Ids are UUIDv7 in their canonical text form: 36 characters that sort by creation time, so that
-paging by id is paging by age. Secrets are 256 random bits; only their hash is ever stored.
+Ids are UUIDv7 in text form, 36 characters, which sort by creation time: paging by id is paging by
+age. Secrets are 256 random bits; only their hashes are stored.
 """
 
 import hashlib
@@ -13,19 +13,18 @@ ID_LENGTH = 36
 
 
 def new_id() -> str:
-    """Return a new id, later in sort order than those made before it."""
+    """Return a new id, which sorts after earlier ones."""
     return str(uuid7())
 
 
 def new_secret(prefix: str) -> str:
-    """Return a random secret such as `vda_Zk3...`; the prefix tells people what leaked."""
+    """Return a random secret such as `vda_Zk3...`; the prefix identifies leaked secrets."""
     return f"{prefix}_{secrets.token_urlsafe(32)}"
 
 
 def hash_secret(secret: str) -> str:
-    """Return the hex SHA-256 of a secret, for storing and looking up.
+    """Return the SHA-256 of a secret in hex, to store and look up.
 
-    A plain hash is enough here: the input has 256 random bits, so there is nothing to guess.
-    Passwords go through argon2id instead.
+    The input has 256 random bits, so a plain hash is enough. Passwords use argon2id.
     """
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,7 +1,4 @@
-"""Leases: a row in the database that lets exactly one process do a thing, until it stops renewing.
-
-The scheduler is many processes of which one is active: the one that holds the lease `scheduler`.
-"""
+"""Leases: database rows that let one process do a task, until it stops renewing its lease."""
 
 from datetime import datetime, timedelta
 
@@ -10,10 +7,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from core.db import Base
+from core.guarded_update import changed_one
 
 
 class Lease(Base):
-    """Who holds a name, and until when."""
+    """The holder of a lease, and when it expires."""
 
     __tablename__ = "leases"
 
@@ -25,13 +23,13 @@ class Lease(Base):
 def acquire_lease(
     session: Session, name: str, *, holder: str, now: datetime, duration: timedelta
 ) -> bool:
-    """Take or renew the lease; return whether `holder` has it until `now + duration`."""
-    taken = session.execute(
+    """Acquire or renew a lease; return whether `holder` has it until `now + duration`."""
+    renewal = (
         update(Lease)
         .where(Lease.name == name, (Lease.holder == holder) | (Lease.expires_at <= now))
         .values(holder=holder, expires_at=now + duration)
     )
-    if taken.rowcount:  # type: ignore[attr-defined] # an UPDATE gives a CursorResult
+    if changed_one(session, renewal):
         return True
     if session.get(Lease, name) is not None:
         return False
@@ -44,7 +42,7 @@ def acquire_lease(
 
 
 def release_lease(session: Session, name: str, *, holder: str, now: datetime) -> None:
-    """Give the lease back so that another process need not wait for it to expire."""
+    """Release a lease before it expires."""
     session.execute(
         update(Lease).where(Lease.name == name, Lease.holder == holder).values(expires_at=now)
     )

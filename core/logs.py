@@ -1,4 +1,4 @@
-"""Logging: one line an event, `time level logger message`, to standard error."""
+"""Logging to standard error: one line for each event, `time level process logger message`."""
 
 import logging
 import sys
@@ -6,7 +6,7 @@ import time
 
 
 def configure_logging(level: str = "INFO", *, process: str = "vedette") -> None:
-    """Send every logger to standard error in one format, in UTC."""
+    """Send all loggers to standard error in one format, in UTC."""
     formatter = logging.Formatter(
         f"%(asctime)s %(levelname)-7s {process} %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ"
     )

@@ -1,7 +1,7 @@
-"""Secrets at rest: encrypted before they are stored, by a key that can be changed.
+"""Encrypts secrets before they are stored.
 
-Several keys may be in force. The first one encrypts, each can decrypt, so that a new key is put
-first, what is stored is encrypted anew, and the old key goes.
+There may be several keys: the first encrypts, all decrypt. To rotate, add a new key in front,
+re-encrypt what is stored, and remove the old key.
 """
 
 from collections.abc import Sequence
@@ -10,62 +10,55 @@ from pathlib import Path
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from core.errors import ConfigurationError, UnavailableError
-from core.kept import kept_secret
+from core.secret_file import load_or_create_secret
 from core.settings import ServerSettings
 
 KEY_FILE = "encryption_keys"
 
 
 class SecretBox:
-    """Encrypts and decrypts short texts.
-
-    Args:
-        keys: of Fernet, in URL-safe base64; the first one encrypts.
+    """Encrypts and decrypts short texts by Fernet keys; the first one encrypts.
 
     Raises:
-        ConfigurationError: a key has not the form of Fernet's.
+        ConfigurationError: a key is invalid.
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
         try:
             self._fernet = MultiFernet([Fernet(key) for key in keys])
         except ValueError as error:
-            fault = (
+            error_text = (
                 "encryption_keys must be keys of 32 bytes in URL-safe base64, such as "
                 f"`vedette secrets new-key` prints: {error}"
             )
-            raise ConfigurationError([fault], source="The configuration") from error
+            raise ConfigurationError([error_text], source="The configuration") from error
 
     @classmethod
     def of(cls, settings: ServerSettings) -> "SecretBox":
-        """Return the box of the configured keys, or of one kept in the data folder."""
+        """Return a box with the configured keys, or those stored in the data folder."""
         keys = [key for key in settings.encryption_keys.replace(",", " ").split() if key]
-        return cls(keys or _kept_keys(settings.data_dir))
+        return cls(keys or _stored_keys(settings.data_dir))
 
     def encrypt(self, text: str) -> str:
-        """Return the text as it may be stored."""
+        """Return the encrypted text."""
         return self._fernet.encrypt(text.encode()).decode()
 
     def decrypt(self, stored: str) -> str:
-        """Return the text again.
+        """Return the decrypted text.
 
         Raises:
-            UnavailableError: none of the keys fits.
+            UnavailableError: no key matches.
         """
         try:
             return self._fernet.decrypt(stored).decode()
         except InvalidToken as error:
             raise UnavailableError(
-                "A stored secret was encrypted with a key that is not there any more. Add the old "
-                "key to encryption_keys."
+                "A stored secret was encrypted with a key that is missing. Add the old key to "
+                "encryption_keys."
             ) from error
 
     def rotate(self, stored: str) -> str:
-        """Return the same secret, encrypted by the first key.
-
-        Raises:
-            UnavailableError: none of the keys fits.
-        """
+        """Return the secret encrypted by the first key; raises as `decrypt` does."""
         return self.encrypt(self.decrypt(stored))
 
 
@@ -74,5 +67,5 @@ def new_key() -> str:
     return Fernet.generate_key().decode()
 
 
-def _kept_keys(data_dir: Path) -> list[str]:
-    return kept_secret(data_dir / KEY_FILE, new_key).split()
+def _stored_keys(data_dir: Path) -> list[str]:
+    return load_or_create_secret(data_dir / KEY_FILE, new_key).split()

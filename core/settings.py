@@ -1,7 +1,7 @@
 """Settings of the cloud side (portal, access, scheduler), read once from file and environment.
 
 `VEDETTE_PORT=9000` in the environment wins over `port = 9000` in the file. `DATABASE_URL` and
-`TIMESERIES_URL` are also taken without the prefix, as most platforms set them.
+`TIMESERIES_URL` are also read without the prefix, as most platforms set them.
 """
 
 import os
@@ -15,8 +15,8 @@ from msgspec import Meta
 from core.config import load_config, read_environment, read_toml
 from core.errors import ConfigurationError
 from core.ids import new_secret
-from core.kept import kept_secret
 from core.networks import Network, parse_networks
+from core.secret_file import load_or_create_secret
 
 ENVIRONMENT_PREFIX = "VEDETTE_"
 UNPREFIXED = {"DATABASE_URL": "database_url", "TIMESERIES_URL": "timeseries_url"}
@@ -28,7 +28,7 @@ Seconds = Annotated[float, Meta(gt=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """What an operator can set; every field has a default that suits the embedded server."""
+    """All settings; the defaults suit the embedded server."""
 
     data_dir: Path = Path("var")
     host: str = "127.0.0.1"
@@ -36,6 +36,8 @@ class ServerSettings:
     public_url: str = ""
     database_url: str = ""
     timeseries_url: str = ""
+    store_memory_mib: Annotated[int, Meta(ge=0)] = 0
+    store_threads: Annotated[int, Meta(ge=0)] = 0
     secret_key: str = ""
     encryption_keys: str = ""
     log_level: str = "INFO"
@@ -50,7 +52,7 @@ class ServerSettings:
     oidc_groups_claim: str = "groups"
     oidc_roles: str = ""
     oidc_trust_email: bool = False
-    oidc_label: str = "Sign in with your organisation"
+    oidc_label: str = "Sign in with your organization"
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
     tls_authority_file: Path | None = None
@@ -63,19 +65,28 @@ class ServerSettings:
     unreachable_after_seconds: Seconds = 90.0
     lost_after_seconds: Seconds = 600.0
     placement_interval_seconds: Seconds = 1.0
-    evaluation_interval_seconds: Seconds = 5.0
+    evaluation_interval_seconds: Seconds = 10.0
     notification_interval_seconds: Seconds = 2.0
     event_retention_days: Annotated[int, Meta(ge=1)] = 180
     sample_retention_days: Annotated[int, Meta(ge=1)] = 14
-    minute_retention_days: Annotated[int, Meta(ge=1)] = 90
+    five_minute_retention_days: Annotated[int, Meta(ge=1)] = 90
     hour_retention_days: Annotated[int, Meta(ge=1)] = 730
     max_body_bytes: Annotated[int, Meta(ge=1024)] = 25_000_000
     max_series_per_tenant: Annotated[int, Meta(ge=0)] = 200_000
+    max_measurements_per_tenant: Annotated[int, Meta(ge=0)] = 500
+    max_fields_per_tenant: Annotated[int, Meta(ge=0)] = 2_000
     max_points_per_second_per_tenant: Annotated[float, Meta(ge=0)] = 0.0
     portal_threads: Annotated[int, Meta(ge=1)] = 16
+    max_connections: Annotated[int, Meta(ge=1)] = 16_384
+    max_connections_per_address: Annotated[int, Meta(ge=1)] = 4096
+    header_timeout_seconds: Seconds = 20.0
+    body_timeout_seconds: Seconds = 30.0
+    min_body_bytes_per_second: Annotated[float, Meta(gt=0)] = 1000.0
+    write_timeout_seconds: Seconds = 30.0
+    keep_alive_seconds: Seconds = 75.0
     requests_per_second_per_user: Annotated[float, Meta(ge=0)] = 50.0
     requests_per_second_per_address: Annotated[float, Meta(ge=0)] = 100.0
-    refusals_per_second_per_address: Annotated[float, Meta(ge=0)] = 5.0
+    auth_failures_per_second_per_address: Annotated[float, Meta(ge=0)] = 5.0
 
     @property
     def resolved_database_url(self) -> str:
@@ -89,24 +100,24 @@ class ServerSettings:
 
     @property
     def exports_dir(self) -> Path:
-        """Where the exports of removed tenants are put."""
+        """Where exports of removed tenants are stored."""
         return self.data_dir / "exports"
 
     @property
     def resolved_public_url(self) -> str:
-        """The address that users and agents open, without a slash at the end."""
+        """The address that users and agents open, without a trailing slash."""
         scheme = "https" if self.tls_certificate_file is not None else "http"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return (self.public_url or f"{scheme}://{host}:{self.port}").rstrip("/")
 
     @property
     def proxy_networks(self) -> tuple[Network, ...]:
-        """The proxies that are believed when they say for whom they ask."""
+        """The proxies whose forwarded addresses are trusted."""
         return parse_networks(self.trusted_proxies, setting="trusted_proxies")
 
     @property
     def webhook_networks(self) -> tuple[Network, ...]:
-        """The networks that webhooks may reach although they are not public."""
+        """The private networks that webhooks may reach."""
         return parse_networks(self.webhook_allowed_networks, setting="webhook_allowed_networks")
 
 
@@ -114,7 +125,7 @@ def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSett
     """Read `$VEDETTE_CONFIG` (TOML), then the environment on top.
 
     Raises:
-        ConfigurationError: lists every fault of both sources together.
+        ConfigurationError: lists every error of both sources.
     """
     environ = os.environ if environ is None else environ
     config_path = environ.get(f"{ENVIRONMENT_PREFIX}CONFIG")
@@ -129,30 +140,30 @@ def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSett
 
 
 def _check_networks(settings: ServerSettings, *, source: str) -> None:
-    faults: list[str] = []
+    problems: list[str] = []
     for name in ("trusted_proxies", "webhook_allowed_networks"):
         try:
             parse_networks(getattr(settings, name), setting=name)
         except ConfigurationError as error:
-            faults += error.faults
-    if faults:
-        raise ConfigurationError(faults, source=source)
+            problems += error.problems
+    if problems:
+        raise ConfigurationError(problems, source=source)
 
 
 def _check_certificates(settings: ServerSettings, *, source: str) -> None:
     if not settings.require_client_certificate:
         return
     if settings.tls_certificate_file is None and not settings.proxy_secret:
-        fault = (
-            "require_client_certificate is set, and no agent could show one: set "
-            "tls_certificate_file, or proxy_secret where a proxy ends TLS"
+        problem = (
+            "require_client_certificate needs tls_certificate_file, or proxy_secret if a proxy "
+            "terminates TLS"
         )
-        raise ConfigurationError([fault], source=source)
+        raise ConfigurationError([problem], source=source)
 
 
 def secret_key(settings: ServerSettings) -> str:
-    """Return the key that signs sessions: the configured one, or one kept in the data folder."""
+    """Return the key that signs sessions: the configured one, or one stored in the data folder."""
     if settings.secret_key:
         return settings.secret_key
     path = settings.data_dir / "secret_key"
-    return kept_secret(path, lambda: new_secret("key")).strip()
+    return load_or_create_secret(path, lambda: new_secret("key")).strip()

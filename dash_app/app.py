@@ -1,5 +1,11 @@
-"""The Dash app inside the portal: its page, its controls, and the tier that each address shows."""
+"""The Dash app inside the portal: page frame, time controls, and the refresh of every tier.
 
+A refresh sends only values that differ from those of the last one: Dash rebuilds the elements of an
+area whose children are set, so an unchanged area keeps its text selection and focus.
+"""
+
+import hashlib
+import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,14 +22,16 @@ from dash import (
     no_update,
     set_props,
 )
+from dash.exceptions import PreventUpdate
 from flask import Flask
+from plotly.utils import PlotlyJSONEncoder
 
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
 from core.errors import NotFoundError
 from dash_app import components
-from dash_app.context import Context, Page, View
-from dash_app.routes import PREFIX, Tier, parse_path
+from dash_app.context import Context, Dashboard, MinuteCache, Page, View
+from dash_app.routes import NO_DASHBOARD, PREFIX, Tier
 from dash_app.tiers import appliance, fleet, gpu, job, platform
 from dash_app.timerange import DEFAULT_RANGE, DEFAULT_REFRESH, RANGES, REFRESHES, Controls
 from tenants.scope import Scope
@@ -33,33 +41,33 @@ logger = logging.getLogger(__name__)
 
 RenderShell = Callable[[str, dict[str, str]], str]
 
-_LAYOUTS: Mapping[Tier, Callable[[View], Page]] = {
-    Tier.FLEET: fleet.layout,
-    Tier.APPLIANCE: appliance.layout,
-    Tier.GPU: gpu.layout,
-    Tier.JOB: job.layout,
-    Tier.PLATFORM: platform.layout,
+_DASHBOARDS: Mapping[Tier, Dashboard] = {
+    Tier.FLEET: fleet.DASHBOARD,
+    Tier.APPLIANCE: appliance.DASHBOARD,
+    Tier.GPU: gpu.DASHBOARD,
+    Tier.JOB: job.DASHBOARD,
+    Tier.PLATFORM: platform.DASHBOARD,
 }
 
 
 class ShellDash(Dash):
-    """Dash whose index page is drawn by the portal, inside its own navigation."""
+    """Dash with an index page that the portal renders, inside its own navigation."""
 
     def __init__(self, *, render_shell: RenderShell, server: Flask) -> None:
         self._render_shell = render_shell
         super().__init__(
             __name__,
-            server=server,  # type: ignore[arg-type]  # Dash's hint knows no Flask, Dash does
+            server=server,  # type: ignore[arg-type]  # Dash's type hints leave Flask out
             url_base_pathname=PREFIX,
             serve_locally=True,
             suppress_callback_exceptions=True,
             title="Dashboards",
             update_title="",
-            on_error=_report,
+            on_error=_show_error,
             add_log_handler=False,
         )
 
-    def interpolate_index(self, **parts: str) -> str:  # type: ignore[override]  # all by name
+    def interpolate_index(self, **parts: str) -> str:  # type: ignore[override]  # keywords only
         """Return the portal's page around Dash's parts."""
         return self._render_shell(parts.pop("title", "Dashboards"), parts)
 
@@ -76,72 +84,72 @@ def create_dashboards(
     """Mount the dashboards at `/dashboards/`; the server's own hooks guard every request.
 
     Args:
-        scope_provider: returns the scope of the request at hand, within its context.
+        scope_provider: returns the scope of the current request.
         render_shell: (title, parts) to a whole HTML page; `parts` are Dash's `metas`, `favicon`,
             `css`, `app_entry`, `config`, `scripts` and `renderer`.
     """
-    context = Context(sessions=sessions, store=store, scope_provider=scope_provider, clock=clock)
+    context = Context(
+        sessions=sessions,
+        store=store,
+        scope_provider=scope_provider,
+        clock=clock,
+        cache=MinuteCache(clock),
+    )
     app = ShellDash(render_shell=render_shell, server=server)
     app.layout = _frame()
     _register_controls(app)
     _register_pages(app, context)
-    for tier in (fleet, appliance, gpu, job, platform):
-        tier.register(app, context)
+    for tier, dashboard in _DASHBOARDS.items():
+        _register_refresh(app, context, tier, dashboard)
     return app
 
 
-def _report(error: Exception) -> None:
-    """Log a fault and say so above the panels, which stay as they were."""
-    logger.error("a dashboard callback failed", exc_info=error)
-    text = "A refresh failed; the figures below may be old. The portal's log says why."
-    set_props("fault", {"children": components.problem_note(text)})
+def _show_error(error: Exception) -> None:
+    """Log an error and report it above the panels, which stay as they are."""
+    logger.error("dashboard callback failed", exc_info=error)
+    text = "The refresh failed, so the data below may be outdated. See the portal's log."
+    set_props("error", {"children": components.warning(text)})
 
 
 def _frame() -> Any:  # noqa: ANN401 - a Dash component
+    choices = {
+        "ranges": list(RANGES),
+        "refreshes": {key: seconds * 1000 for key, (_, seconds) in REFRESHES.items()},
+        "range": DEFAULT_RANGE,
+        "refresh": DEFAULT_REFRESH,
+    }
+    range_box = html.Div(
+        [
+            components.segments("range", "Time range", _labels(RANGES), value=DEFAULT_RANGE),
+            html.Div(id="window"),
+        ],
+        id="range-box",
+    )
+    refresh = components.segments(
+        "refresh", "Auto refresh", _labels(REFRESHES), value=DEFAULT_REFRESH
+    )
     return html.Div(
         [
             dcc.Location(id="url", refresh=False),
             dcc.Interval(id="tick", disabled=True),
             dcc.Store(id="title"),
-            dcc.Store(id="choices", data=_choices()),
+            dcc.Store(id="choices", data=choices),
             html.Div(
                 [
                     html.Div(id="head", className="vdd-head"),
-                    html.Div(
-                        [
-                            html.Div(
-                                [
-                                    _segments("range", "Time range", RANGES, value=DEFAULT_RANGE),
-                                    html.Div(id="window"),
-                                ],
-                                id="range-box",
-                            ),
-                            _segments("refresh", "Auto refresh", REFRESHES, value=DEFAULT_REFRESH),
-                        ],
-                        className="vdd-controls",
-                    ),
+                    html.Div([range_box, refresh], className="vdd-controls"),
                 ],
                 className="vdd-top",
             ),
-            html.Div(id="fault"),
+            html.Div(id="error"),
             html.Div(id="page"),
         ],
         className="vdd-dash",
     )
 
 
-def _segments(ident: str, label: str, choices: Mapping[str, tuple[str, int]], *, value: str) -> Any:  # noqa: ANN401 - a Dash component
-    options = [{"label": text, "value": key} for key, (text, _) in choices.items()]
-    return components.segments(ident, label, options, value=value)
-
-
-def _choices() -> dict[str, Any]:
-    return {
-        "ranges": list(RANGES),
-        "refreshes": {key: seconds * 1000 for key, (_, seconds) in REFRESHES.items()},
-        "range": DEFAULT_RANGE,
-        "refresh": DEFAULT_REFRESH,
-    }
+def _labels(choices: Mapping[str, tuple[str, int]]) -> dict[str, str]:
+    return {key: label for key, (label, _) in choices.items()}
 
 
 def _register_controls(app: Dash) -> None:
@@ -171,37 +179,96 @@ def _register_pages(app: Dash, context: Context) -> None:
         Output("title", "data"),
         Output("range-box", "className"),
         Output("window", "children"),
-        Output("fault", "children"),
+        Output("error", "children"),
         Input("url", "pathname"),
         Input("url", "search"),
     )
     def show_page(pathname: str | None, search: str | None) -> tuple[Any, ...]:
-        controls = Controls.parse(search)
-        page = _page(context, pathname, controls)
+        page = _page(context, pathname, search)
         is_new = "url.pathname" in ctx.triggered_prop_ids or not ctx.triggered_prop_ids
         return (
             page.body if is_new else no_update,
             components.breadcrumbs(page.crumbs, page.title),
             page.title,
             "vdd-range" if page.has_range else "d-none",
-            components.window_note(controls, pathname or PREFIX),
+            components.window_note(Controls.parse(search), pathname or PREFIX),
             None,
         )
 
 
-def _page(context: Context, pathname: str | None, controls: Controls) -> Page:
-    route = parse_path(pathname)
-    with context.reading() as (session, scope):
-        view = View(session=session, scope=scope, route=route, controls=controls)
+def _page(context: Context, path: str | None, search: str | None) -> Page:
+    with context.view(path, search) as view:
+        tier = view.route.tier
         try:
-            if route.tier in _LAYOUTS:
-                return _LAYOUTS[route.tier](view)
-            message = f"There is no dashboard at {pathname}. Check the address."
+            page = _layout_of(tier)(view)
         except NotFoundError as error:
-            message = error.message
-    return Page(
-        title="Not found",
-        crumbs=(("Fleet", f"{PREFIX}{controls.search}"),),
-        body=components.not_found(message, search=controls.search),
-        has_range=False,
+            return Page(
+                title="Not found",
+                crumbs=(("Fleet", f"{PREFIX}{view.controls.search}"),),
+                body=components.not_found(error.message, search=view.controls.search),
+                has_range=False,
+            )
+    body = html.Div(
+        [
+            dcc.Store(id=f"{tier}-path", data=path),
+            dcc.Store(id=f"{tier}-digests"),
+            html.Div(id=f"{tier}-problem"),
+            html.Div(page.body, id=f"{tier}-body"),
+        ]
     )
+    return Page(title=page.title, crumbs=page.crumbs, body=body, has_range=page.has_range)
+
+
+def _layout_of(tier: Tier) -> Callable[[View], Page]:
+    if tier not in _DASHBOARDS:
+        raise NotFoundError(NO_DASHBOARD)
+    return _DASHBOARDS[tier].layout
+
+
+def _register_refresh(app: Dash, context: Context, tier: Tier, dashboard: Dashboard) -> None:
+    outputs = {
+        **{name: Output(f"{tier}-{name}", "children") for name in ("problem", *dashboard.areas)},
+        **{name: Output(f"{tier}-{name}", "figure") for name in dashboard.panels},
+        **{
+            name: Output(f"{tier}-{name.partition('.')[0]}", name.partition(".")[2])
+            for name in ("body.hidden", *dashboard.properties)
+        },
+    }
+
+    @app.callback(
+        Output(f"{tier}-digests", "data"),
+        *outputs.values(),
+        State(f"{tier}-digests", "data"),
+        Input("tick", "n_intervals"),
+        Input(f"{tier}-path", "data"),
+        Input("url", "search"),
+        *[Input(f"{tier}-{name}", "value") for name in dashboard.inputs],
+    )
+    def refresh(
+        shown: dict[str, str] | None,
+        _ticks: int | None,
+        path: str | None,
+        search: str | None,
+        *inputs: Any,  # noqa: ANN401 - values of form controls
+    ) -> list[Any]:
+        with context.view(path, search) as view:
+            if view.route.tier is not tier:
+                raise PreventUpdate
+            try:
+                values = {"problem": None, "body.hidden": False}
+                values |= dashboard.refresh(view, *inputs)
+            except NotFoundError as error:
+                gone = components.not_found(error.message, search=view.controls.search)
+                values = {"problem": gone, "body.hidden": True}
+            digests = {name: _digest(value) for name, value in values.items()}
+        shown = shown or {}
+        changed = {name for name, digest in digests.items() if shown.get(name) != digest}
+        return [
+            shown | digests,
+            *[values[name] if name in changed else no_update for name in outputs],
+        ]
+
+
+def _digest(value: Any) -> str:  # noqa: ANN401 - components, figures, or plain values
+    text = json.dumps(value, cls=PlotlyJSONEncoder, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=9).hexdigest()

@@ -1,26 +1,38 @@
-"""What is around the lines of a figure: margins, axes with units, legend."""
+"""Axes and annotations of figures: units, bands, events, thresholds."""
 
+from collections.abc import Sequence
 from math import ceil, log2
 from typing import Any
 
-from core.units import unit_of
+from core.quantities import unit_of
+from dash_app.charts import Band, Event, Threshold
 from dash_app.timerange import Span
 
 Figure = dict[str, Any]
 
 NS_PER_MS = 1_000_000
+# More event lines would hide the data; other events have a marker only.
+MAX_EVENT_LINES = 8
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
 _DECIMAL = ("", "k", "M", "G", "T")
-# A day's name only where the ticks are days: `14:30` reads better than `14:30:00.000`.
+# Dates only where the ticks are days: `14:30` reads better than `14:30:00.000`.
 _TICKS = [
     {"dtickrange": [None, 60_000], "value": "%H:%M:%S"},
     {"dtickrange": [60_000, 43_200_000], "value": "%H:%M"},
     {"dtickrange": [43_200_000, None], "value": "%b %d"},
 ]
+# The label of a narrower band would overlap its neighbor's.
+_LABELED_SHARE = 0.15
+# A label above a higher line would be cut off.
+_TOP_SHARE = 0.88
+# Plotly trims ordinary spaces, and would set the label against the axis.
+_PADDING = "\u00a0\u00a0"
+_CRITICAL_COLOR, _WARNING_COLOR = "#dc3545", "#d9a300"
+EVENT_AXIS: Figure = {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
 
 
-def layout_of(span: Span, revision: str) -> Figure:
-    """Return the layout that all figures share; `revision` keeps what the user did to it."""
+def base_layout(span: Span, revision: str) -> Figure:
+    """Return the layout of all figures; zoom and hidden lines last while `revision` is the same."""
     return {
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
@@ -32,22 +44,27 @@ def layout_of(span: Span, revision: str) -> Figure:
         "xaxis": {
             "type": "date",
             "range": [span.start_ns // NS_PER_MS, span.end_ns // NS_PER_MS],
-            "nticks": 7,
+            "nticks": 5,
             "automargin": True,
             "hoverformat": "%b %d %H:%M:%S UTC",
             "tickformatstops": _TICKS,
             "showspikes": False,
         },
         "legend": {
-            "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0,
-            "itemwidth": 30, "traceorder": "normal",
+            "orientation": "h",
+            "yref": "container",
+            "y": 0,
+            "yanchor": "bottom",
+            "x": 0,
+            "itemwidth": 30,
+            "traceorder": "normal",
             "bgcolor": "rgba(0,0,0,0)",
         },
-    }  # fmt: skip
+    }
 
 
 def axis_scale(field: str, peak: float) -> tuple[float, str]:
-    """Return what to divide values by, and the unit that they then have, such as `GiB`."""
+    """Return the divisor of the values, and the resulting unit such as `GiB`."""
     unit = unit_of(field)
     if not (unit.is_binary or unit.is_scaled):
         return 1.0, unit.symbol
@@ -59,7 +76,7 @@ def axis_scale(field: str, peak: float) -> tuple[float, str]:
 
 
 def value_axis(field: str, label: str, *, peak: float) -> Figure:
-    """Return the vertical axis of values in `label`, up to the peak or to the whole."""
+    """Return the vertical axis: percentages up to 100, other values up to the peak."""
     axis: Figure = {
         "ticksuffix": f" {label}" if label else "",
         "automargin": True,
@@ -67,7 +84,7 @@ def value_axis(field: str, label: str, *, peak: float) -> Figure:
         "ticklabelstandoff": 4,
         "rangemode": "tozero",
         "zeroline": False,
-        # Dragging chooses a stretch of time, whatever its height.
+        # Dragging selects a time window, whatever its height.
         "fixedrange": True,
         "exponentformat": "none",
     }
@@ -80,3 +97,105 @@ def value_axis(field: str, label: str, *, peak: float) -> Figure:
     if unit_of(field).is_binary and peak > 0:
         axis["dtick"] = 2.0 ** ceil(log2(peak / 5))
     return axis
+
+
+def band_shape(band: Band, span: Span, number: int) -> Figure:
+    """Draw a band behind the lines, every second one darker."""
+    is_wide = band.end_ns - band.start_ns > _LABELED_SHARE * (span.end_ns - span.start_ns)
+    return {
+        "type": "rect",
+        "layer": "below",
+        "xref": "x",
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "x0": band.start_ns // NS_PER_MS,
+        "x1": band.end_ns // NS_PER_MS,
+        "fillcolor": f"rgba(128, 128, 128, {0.16 if number % 2 else 0.09})",
+        "line": {"width": 0},
+        "label": {
+            "text": band.label if is_wide else "",
+            "textposition": "bottom left",
+            "font": {"size": 10},
+        },
+    }
+
+
+def event_trace(events: Sequence[Event], span: Span) -> Figure:
+    """Draw events as markers above the plot, labeled where there is room."""
+    return {
+        "type": "scatter",
+        "mode": "markers+text",
+        "name": "events",
+        "yaxis": "y2",
+        "x": [event.time_ns // NS_PER_MS for event in events],
+        "y": [1 for _ in events],
+        "text": _event_labels(events, span),
+        "textposition": "top left",
+        "textfont": {"size": 10},
+        "hovertext": [event.text for event in events],
+        "marker": {
+            "symbol": "triangle-down",
+            "size": 9,
+            "color": [_color(event) for event in events],
+        },
+        "cliponaxis": False,
+        "showlegend": False,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+
+
+def event_line(event: Event) -> Figure:
+    """Draw an event through the plot."""
+    return {
+        "type": "line",
+        "xref": "x",
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "x0": event.time_ns // NS_PER_MS,
+        "x1": event.time_ns // NS_PER_MS,
+        "line": {"color": _color(event), "width": 1, "dash": "dot"},
+    }
+
+
+def threshold_shapes(
+    thresholds: Sequence[Threshold], *, divisor: float, axis: Figure
+) -> list[Figure]:
+    """Draw the thresholds within the axis, warnings labeled on the left and critical ones right."""
+    low, high = axis["range"]
+    return [
+        {
+            "type": "line",
+            "xref": "paper",
+            "yref": "y",
+            "x0": 0,
+            "x1": 1,
+            "y0": threshold.value / divisor,
+            "y1": threshold.value / divisor,
+            "line": {"color": _color(threshold), "width": 1, "dash": "dash"},
+            "label": {
+                "text": f"{_PADDING}{threshold.label}{_PADDING}",
+                "textposition": "end" if threshold.is_critical else "start",
+                "yanchor": "top" if threshold.value / divisor > _TOP_SHARE * high else "bottom",
+                "font": {"size": 10},
+            },
+        }
+        for threshold in thresholds
+        if low <= threshold.value / divisor <= high
+    ]
+
+
+def _event_labels(events: Sequence[Event], span: Span) -> list[str]:
+    """Return the labels, without those that would overlap the one before."""
+    width_ns = _LABELED_SHARE * (span.end_ns - span.start_ns)
+    labels: list[str] = []
+    free_from_ns = span.start_ns + width_ns
+    for event in events:
+        labels.append(event.label if event.time_ns >= free_from_ns else "")
+        free_from_ns = event.time_ns + width_ns
+    return labels
+
+
+def _color(annotation: Event | Threshold) -> str:
+    return _CRITICAL_COLOR if annotation.is_critical else _WARNING_COLOR

@@ -1,38 +1,39 @@
-"""What a panel shows, before any drawing: lines, marks and trouble.
+"""The data of a panel: lines, annotations, and gaps. Queries make charts; `figures` draws them."""
 
-Queries make charts; `figures` draws them. Keeping the two apart lets tests read the numbers.
-"""
-
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 
 from timeseries.store import Series
 
-
-class Stroke(StrEnum):
-    """How a line is drawn."""
-
-    SOLID = "solid"
-    DASHED = "dash"
-    DOTTED = "dot"
+# Two and a half steps without a value are a gap, not a slow line.
+GAP_STEPS = 2.5
+LIMIT_FIELDS = frozenset({"total_bytes", "memory_total_bytes", "power_limit_watts"})
+_INTERVAL_NEIGHBORS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Values of one name over time. `color` indexes the palette, so that a GPU keeps its own."""
+    """Values over time.
+
+    Attributes:
+        color: an index of the palette, so that a GPU has one color.
+        extremes: the least and the greatest sample behind each value, which is their mean.
+    """
 
     name: str
-    times_ns: list[int]
-    values: list[float]
+    times_ns: Sequence[int]
+    values: Sequence[float]
     color: int
-    stroke: Stroke = Stroke.SOLID
+    extremes: Sequence[tuple[float, float]] = ()
+    is_dotted: bool = False
     is_filled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """A stretch of time with a name, such as the job that held a GPU."""
+class Band:
+    """A labeled stretch of time, such as the run of a job on a GPU."""
 
     start_ns: int
     end_ns: int
@@ -41,21 +42,21 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at an instant; `text` says it in full, `label` in a word or two."""
+    """Something that happened at an instant, with a short `label` and a full `text`."""
 
     time_ns: int
     label: str
     text: str
-    is_bad: bool = False
+    is_critical: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """A value at which something is told, such as a rule's threshold, in the field's own unit."""
+class Threshold:
+    """A threshold of an alert rule, in the field's own unit."""
 
     value: float
     label: str
-    is_bad: bool = False
+    is_critical: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,50 +64,67 @@ class Chart:
     """Lines that share axes.
 
     Attributes:
-        field: names the unit of the vertical axis by its suffix (see `core.units`).
-        problem: why there is nothing to draw, for people; empty when the store answered.
+        field: its suffix gives the unit of the vertical axis (see `core.quantities`).
+        bar_ns: how long each value stands for, which makes it a bar; 0 for lines.
+        problem: why there is no data, as a message to the user; empty otherwise.
     """
 
     field: str
     lines: tuple[Line, ...] = ()
     is_stacked: bool = False
-    marks: tuple[Mark, ...] = ()
+    bar_ns: int = 0
+    bands: tuple[Band, ...] = ()
     events: tuple[Event, ...] = ()
-    levels: tuple[Level, ...] = ()
-    problem: str = ""
-
-    def marked(self, marks: Iterable[Mark]) -> "Chart":
-        """Return the chart with marks behind its lines."""
-        return replace(self, marks=tuple(marks))
-
-    def with_events(self, events: Iterable[Event]) -> "Chart":
-        """Return the chart with events over its lines."""
-        return replace(self, events=tuple(events))
-
-    def with_levels(self, levels: Iterable[Level]) -> "Chart":
-        """Return the chart with levels across its lines."""
-        return replace(self, levels=tuple(levels))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeatRow:
-    """One row of a heat map."""
-
-    name: str
-    times_ns: list[int]
-    values: list[float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeatMap:
-    """Rows of percentages over time, first row on top."""
-
-    rows: tuple[HeatRow, ...] = ()
+    thresholds: tuple[Threshold, ...] = ()
     problem: str = ""
 
 
-def line_of(series: Series, *, name: str, color: int, stroke: Stroke = Stroke.SOLID) -> Line:
-    """Return a series as a line."""
+def line_of(series: Series, *, name: str, color: int) -> Line:
+    """Return a series as a line: limits are dotted, and the used memory of a host is filled."""
     return Line(
-        name=name, times_ns=series.times_ns, values=series.values, color=color, stroke=stroke
+        name=name,
+        times_ns=series.times_ns,
+        values=series.values,
+        color=color,
+        is_dotted=series.field in LIMIT_FIELDS,
+        is_filled=series.field == "used_bytes",
     )
+
+
+def split_at_gaps(times_ns: Sequence[int], *, step_ns: int) -> list[slice]:
+    """Return the parts of a series between its gaps.
+
+    A gap is wider than 2.5 steps and than 2.5 times the interval of the points before and after it,
+    so that a series with a longer sample interval than the step is one part.
+    """
+    cuts = [index for index in range(1, len(times_ns)) if _is_gap(times_ns, index, step_ns)]
+    return [slice(*ends) for ends in pairwise([0, *cuts, len(times_ns)])]
+
+
+def with_gaps(
+    times_ns: Sequence[int], values: Sequence[float], *, step_ns: int
+) -> tuple[list[int], list[float | None]]:
+    """Return the points with a None in the middle of every gap, where the line breaks."""
+    out_times: list[int] = []
+    out_values: list[float | None] = []
+    for part in split_at_gaps(times_ns, step_ns=step_ns):
+        if part.start:
+            out_times.append((times_ns[part.start - 1] + times_ns[part.start]) // 2)
+            out_values.append(None)
+        out_times.extend(times_ns[part])
+        out_values.extend(values[part])
+    return out_times, out_values
+
+
+def _is_gap(times_ns: Sequence[int], index: int, step_ns: int) -> bool:
+    width = times_ns[index] - times_ns[index - 1]
+    if width <= GAP_STEPS * step_ns:
+        return False
+    before = _interval(times_ns[max(0, index - 1 - _INTERVAL_NEIGHBORS) : index])
+    after = _interval(times_ns[index : index + 1 + _INTERVAL_NEIGHBORS])
+    return width > GAP_STEPS * max(before, after, step_ns)
+
+
+def _interval(times_ns: Sequence[int]) -> float:
+    widths = [later - earlier for earlier, later in pairwise(times_ns)]
+    return median(widths) if widths else 0.0

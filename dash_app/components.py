@@ -1,50 +1,64 @@
-"""Building blocks of the dashboards: panels, stat tiles, meters, GPU tiles, messages."""
+"""Building blocks of the dashboards: panels, stat tiles, meters, badges, tables, messages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dash import dcc, html
 
-from core.units import format_value
+from core.clock import from_ns
+from core.quantities import format_value
 from dash_app.figures import LOADING, message_figure
+from dash_app.queries.annotations import XIDEvent
 from dash_app.routes import PREFIX
 from dash_app.timerange import RANGES, Controls
+from protocol.health import HealthFinding, HealthState, advice_for
+from protocol.xids import XIDKind
 
 Component = Any
 
 ABSENT = "—"
-# Shades of a GPU tile; `assets/dashboards.css` has one class for each.
-SHADES = 10
+_HIDDEN: dict[str, Any] = {"aria-hidden": "true"}
+MAX_XIDS = 50
+# Badge tones of the states that need attention.
+HEALTH_TONES = {HealthState.DEGRADED: "warning", HealthState.FAILED: "danger"}
 _HIGH_PERCENT = 90
-_UNSPOKEN: dict[str, Any] = {"aria-hidden": "true"}
-_GRAPH_CONFIG: Any = {
+_XID_KINDS = {
+    XIDKind.FATAL: ("fatal", "danger"),
+    XIDKind.WARNING: ("warning", "warning"),
+    XIDKind.APPLICATION: ("application", "secondary"),
+}
+_GRAPH_CONFIG: dict[str, Any] = {
     "displaylogo": False,
     # Plotly would offer to upload the chart to its own cloud.
     "showSendToCloud": False,
     "plotlyServerURL": "",
     "displayModeBar": "hover",
     "responsive": True,
-    # `dashboards.js` takes a double click for the way out of a window.
-    "doubleClick": False,
     "showTips": False,
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "resetScale2d", "toImage"],
 }
 
 
-def panel(ident: str, title: str, *, classes: str = "") -> Component:
-    """Return a panel with an empty graph `ident`; its axis carries the unit."""
+def panel(ident: str, title: str, *, has_own_time: bool = False) -> Component:
+    """Return a panel with an empty chart `ident`.
+
+    Args:
+        has_own_time: the chart keeps its time axis, and a zoom stays within it.
+    """
+    # Elsewhere `window.js` handles double clicks: they leave the window.
+    config: Any = _GRAPH_CONFIG | {"doubleClick": "reset" if has_own_time else False}
     return html.Section(
         [
             html.H2(title),
             dcc.Graph(
                 id=ident,
                 figure=message_figure(LOADING),
-                config=_GRAPH_CONFIG,
+                config=config,
                 className="vdd-graph",
                 responsive=True,
             ),
         ],
-        className=f"vdd-panel {classes}".strip(),
+        className="vdd-panel has-own-time" if has_own_time else "vdd-panel",
     )
 
 
@@ -56,7 +70,7 @@ def stat(
     percent: float | None = None,
     warns: bool = False,
 ) -> Component:
-    """Return a tile with one figure, what it is of, and a meter where it is a share."""
+    """Return a tile with one value, a note, and a meter where the value is a percentage."""
     return html.Div(
         [
             html.Div(label, className="vdd-stat-label"),
@@ -69,7 +83,7 @@ def stat(
 
 
 def bar(percent: float | None, *, warns: bool = True) -> Component:
-    """Return a thin horizontal meter; nothing fills it when there is no reading."""
+    """Return a thin horizontal meter, empty without a value; `warns` colors high values."""
     width = 0.0 if percent is None else min(100.0, max(0.0, percent))
     tone = " is-high" if warns and width >= _HIGH_PERCENT else ""
     fill = html.Div(className=f"vdd-meter-fill{tone}", style={"width": f"{width:.1f}%"})
@@ -77,7 +91,7 @@ def bar(percent: float | None, *, warns: bool = True) -> Component:
 
 
 def meter(label: str, percent: float | None, *, title: str = "", warns: bool = True) -> Component:
-    """Return a labelled meter; `warns` is off where high use is what one hopes for."""
+    """Return a labeled meter."""
     return html.Div(
         [
             html.Span(label, className="vdd-meter-label"),
@@ -94,21 +108,19 @@ def percent_text(percent: float | None) -> str:
     return ABSENT if percent is None else f"{percent:.0f} %"
 
 
+def share(part: float | None, whole: float | None) -> float | None:
+    """Return a part as a percentage; None if either is unknown or the whole is 0."""
+    return None if part is None or not whole else 100 * part / whole
+
+
 def value_text(field: str, value: float | None) -> str:
-    """Return a reading with its unit, or a dash."""
+    """Return a value with its unit, or a dash."""
     return ABSENT if value is None else format_value(field, value)
 
 
-def shade(percent: float | None) -> str:
-    """Return the class that colours a tile by utilisation."""
-    if percent is None:
-        return "vdd-shade-none"
-    return f"vdd-shade-{min(SHADES, max(0, round(percent / 100 * SHADES)))}"
-
-
-def state_dot(state: str) -> Component:
-    """Return the coloured dot of an appliance's state, readable without colour too."""
-    return html.Span(className=f"vdd-dot is-{state}", title=state, role="img")
+def status_dot(status: str) -> Component:
+    """Return the colored dot of an appliance's status, with a title for those who see no color."""
+    return html.Span(className=f"vdd-dot is-{status}", title=status, role="img")
 
 
 def badge(text: str, *, tone: str = "secondary") -> Component:
@@ -118,8 +130,59 @@ def badge(text: str, *, tone: str = "secondary") -> Component:
     )
 
 
+def health_badge(state: HealthState | None) -> Component | None:
+    """Return the badge of a state that needs attention; None for the others."""
+    return badge(state.value, tone=HEALTH_TONES[state]) if state in HEALTH_TONES else None
+
+
+def findings_list(findings: Sequence[tuple[str, HealthFinding]]) -> Component | None:
+    """Return health findings, each with its location ("GPU 5") and what to do; None without any."""
+    if not findings:
+        return None
+    return html.Ul(
+        [
+            html.Li(
+                [
+                    html.Span(location, className="vdd-finding-place") if location else None,
+                    html.Span(
+                        badge(advice_for(finding.reason).name, tone=HEALTH_TONES[finding.state]),
+                        className="vdd-finding-name",
+                    ),
+                    html.Div(
+                        [
+                            html.Div(finding.detail),
+                            html.Div(advice_for(finding.reason).action, className="vdd-muted"),
+                        ],
+                        className="vdd-finding-text",
+                    ),
+                ]
+            )
+            for location, finding in findings
+        ],
+        className="vdd-findings",
+    )
+
+
+def xid_table(events: Sequence[XIDEvent], *, empty: str) -> Component:
+    """Return the newest XIDs with their meaning."""
+    return table(
+        ("Time", "XID", "Kind", "Meaning", "What to do"),
+        [
+            [
+                f"{from_ns(event.time_ns):%b %d %H:%M:%S}",
+                f"{event.xid.code}" if event.count == 1 else f"{event.xid.code}, {event.count} x",
+                badge(_XID_KINDS[event.xid.kind][0], tone=_XID_KINDS[event.xid.kind][1]),
+                f"{event.xid.title[0].upper()}{event.xid.title[1:]}",
+                html.Span(event.xid.advice, className="vdd-wrap"),
+            ]
+            for event in list(reversed(events))[:MAX_XIDS]
+        ],
+        empty=empty,
+    )
+
+
 def breadcrumbs(crumbs: Sequence[tuple[str, str]], title: str) -> Component:
-    """Return the way up and the page's heading."""
+    """Return links to the tiers above, and the page's heading."""
     links = [
         html.Li(
             dcc.Link(label, href=href) if href.startswith(PREFIX) else html.A(label, href=href),
@@ -136,47 +199,43 @@ def breadcrumbs(crumbs: Sequence[tuple[str, str]], title: str) -> Component:
 
 
 def window_note(controls: Controls, path: str) -> Component | None:
-    """Return the window that is shown, with the way back to the range that moves on."""
+    """Return the time window with a link back to the range, or None without a window."""
     if controls.window is None:
         return None
     back = f"Back to the last {RANGES[controls.range_key][0]}"
     return dcc.Link(
         [
-            controls.window_words,
+            controls.window_text,
             html.Span(back, className="visually-hidden"),
-            html.I(className="bi bi-x-lg", **_UNSPOKEN),
+            html.I(className="bi bi-x-lg", **_HIDDEN),
         ],
-        href=f"{path}{controls.moving().search}",
+        href=f"{path}{controls.without_window().search}",
         title=back,
         className="vdd-window",
     )
 
 
-def problem_note(text: str) -> Component | None:
-    """Return the bar that says what is wrong with the whole page, or nothing."""
+def warning(text: str) -> Component | None:
+    """Return a message about the whole page, or None without a text."""
     return html.Div(text, className="alert alert-warning", role="alert") if text else None
 
 
 def empty_state(title: str, text: str, *, label: str, href: str) -> Component:
-    """Return a friendly panel with one way on."""
+    """Return what to show instead of an empty page, with one link."""
     link = dcc.Link if href.startswith(PREFIX) else html.A
     return html.Div(
-        [
-            html.H2(title),
-            html.P(text),
-            link(label, href=href, className="btn btn-primary"),
-        ],
+        [html.H2(title), html.P(text), link(label, href=href, className="btn btn-primary")],
         className="vdd-empty",
     )
 
 
 def not_found(message: str, *, search: str) -> Component:
-    """Return the one answer to missing, foreign and mistyped addresses."""
-    return empty_state("Nothing here", message, label="To the fleet", href=f"{PREFIX}{search}")
+    """Return the page of missing, forbidden and mistyped addresses."""
+    return empty_state("Not found", message, label="Go to the fleet", href=f"{PREFIX}{search}")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str) -> Component:
-    """Return a table whose first column is text and whose others are figures or links."""
+    """Return a table, or the text `empty` without rows."""
     if not rows:
         return html.P(empty, className="vdd-muted")
     head = html.Thead(html.Tr([html.Th(heading, scope="col") for heading in headings]))
@@ -186,18 +245,18 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str)
     )
 
 
-def labelled(text: str) -> dict[str, Any]:
+def labeled(text: str) -> dict[str, Any]:
     """Return the attribute that names a control or a region for screen readers."""
     return {"aria-label": text}
 
 
 def segments(
-    ident: str, label: str, options: Sequence[dict[str, str]], *, value: str, persists: bool = False
+    ident: str, label: str, options: Mapping[str, str], *, value: str, persists: bool = False
 ) -> Component:
-    """Return radio buttons that look like one segmented control."""
+    """Return radio buttons (value to label) styled as one segmented control."""
     radios = dcc.RadioItems(
         id=ident,
-        options=list(options),
+        options=dict(options),
         value=value,
         className="vdd-segments",
         inputClassName="vdd-segment-input",
@@ -205,5 +264,9 @@ def segments(
         persistence=persists,
         persistence_type="session",
     )
-    return html.Div([html.Span(label, className="vdd-control-label"), radios],
-                    className="vdd-control", role="group", **labelled(label))  # fmt: skip
+    return html.Div(
+        [html.Span(label, className="vdd-control-label"), radios],
+        className="vdd-control",
+        role="group",
+        **labeled(label),
+    )

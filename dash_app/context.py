@@ -1,57 +1,124 @@
-"""What callbacks share: the database, the store, the clock, and whose eyes to look through."""
+"""What the tiers share: services from the portal, one request's view, and a tier's contract."""
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
 from core.clock import Clock
 from core.db import SessionFactory
-from dash_app.routes import Route
-from dash_app.timerange import Controls
+from dash_app.routes import Route, parse_path
+from dash_app.timerange import Controls, Span
 from tenants.scope import Scope
 from timeseries.store import Store
+
+T = TypeVar("T")
+CACHE_TTL = timedelta(minutes=1)
+
+
+class MinuteCache:
+    """Caches results for a minute by key; concurrent callers wait for one computation."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._entries: dict[Hashable, tuple[datetime, Any]] = {}
+
+    def get(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return the cached result, or compute and cache it."""
+        with self._lock:
+            now = self._clock()
+            self._entries = {
+                known: entry
+                for known, entry in self._entries.items()
+                if timedelta(0) <= now - entry[0] < CACHE_TTL
+            }
+            if key not in self._entries:
+                self._entries[key] = now, compute()
+            result: T = self._entries[key][1]
+            return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One request for a page or for its data."""
+
+    session: Session
+    store: Store
+    cache: MinuteCache
+    scope: Scope
+    now: datetime
+    route: Route
+    controls: Controls
+
+    @property
+    def span(self) -> Span:
+        """The time range that the controls select."""
+        return self.controls.span(self.now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Given once by the portal; `scope_provider` answers for the request at hand."""
+    """Services from the portal; `scope_provider` returns the scope of the current request."""
 
     sessions: SessionFactory
     store: Store
     scope_provider: Callable[[], Scope]
     clock: Clock
+    cache: MinuteCache
 
     @contextmanager
-    def reading(self) -> Iterator[tuple[Session, Scope]]:
-        """Open a session that only reads, with the scope of the present request."""
+    def view(self, path: str | None, search: str | None) -> Iterator[View]:
+        """Open a read-only session for the current request."""
         scope = self.scope_provider()
         with self.sessions() as session:
-            yield session, scope
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """One request for a page."""
-
-    session: Session
-    scope: Scope
-    route: Route
-    controls: Controls
+            yield View(
+                session=session,
+                store=self.store,
+                cache=self.cache,
+                scope=scope,
+                now=self.clock(),
+                route=parse_path(path),
+                controls=Controls.parse(search),
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A tier's skeleton: panels stay, refreshes fill them.
+    """A tier's page with empty areas and panels, which refreshes fill.
 
     Attributes:
         crumbs: (label, href) of the tiers above, outermost first.
-        has_range: whether the time range applies; a job is shown over its life.
+        has_range: whether the time range applies; a job is shown from its start to its end.
     """
 
     title: str
     crumbs: tuple[tuple[str, str], ...]
     body: Any
     has_range: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dashboard:
+    """One tier. Its components have ids that begin with the tier's name: `gpu-header`.
+
+    Attributes:
+        layout: returns the page.
+        refresh: returns new values by name, from a view and the values of `inputs`. It may also
+            return `problem`, a message about the whole page.
+        areas: components whose children a refresh replaces.
+        panels: charts whose figure a refresh replaces.
+        properties: other properties that a refresh sets, such as `filters.hidden`.
+        inputs: form controls whose value changes what is shown.
+    """
+
+    layout: Callable[[View], Page]
+    refresh: Callable[..., Mapping[str, Any]]
+    areas: tuple[str, ...]
+    panels: tuple[str, ...]
+    properties: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()

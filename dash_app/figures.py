@@ -1,73 +1,106 @@
 """Plotly figures, as plain dicts, from charts.
 
-Paper and plot are transparent and no text or grid colour is set: `assets/dashboards.css` paints
-them from the theme's variables, so switching light and dark needs no round trip. `uirevision`
-stays the same over refreshes, so that a zoom or a hidden line survives them.
+Backgrounds are transparent and no text or grid color is set: `assets/plotly.css` sets them from the
+theme's variables, so switching between light and dark needs no round trip.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from dash_app.axes import NS_PER_MS, Figure, axis_scale, layout_of, value_axis
-from dash_app.charts import Chart, HeatMap, Line
-from dash_app.gaps import pieces, with_gaps
-from dash_app.overlays import (
+from dash_app.axes import (
     EVENT_AXIS,
-    MOST_EVENT_LINES,
-    band,
+    MAX_EVENT_LINES,
+    NS_PER_MS,
+    Figure,
+    axis_scale,
+    band_shape,
+    base_layout,
     event_line,
     event_trace,
-    level_shapes,
+    threshold_shapes,
+    value_axis,
 )
+from dash_app.charts import Chart, Line, split_at_gaps, with_gaps
 from dash_app.timerange import Span
 
-NO_SAMPLES = "No samples in this range"
+NO_SAMPLES = "No data in this time range"
 LOADING = "Loading…"
-# Readable on white and on near black alike, neighbours apart in hue and in lightness.
+# Readable on light and dark backgrounds; neighbors differ in hue and lightness.
 PALETTE = (
-    "#3b82f6", "#f59e0b", "#10b981", "#ef4444", "#8b5cf6", "#06b6d4", "#ec4899", "#84a316",
-    "#f97316", "#6366f1", "#14b8a6", "#a855f7", "#eab308", "#0ea5e9", "#f43f5e", "#22c55e",
-)  # fmt: skip
+    "#3b82f6",
+    "#f59e0b",
+    "#10b981",
+    "#ef4444",
+    "#8b5cf6",
+    "#06b6d4",
+    "#ec4899",
+    "#84a316",
+    "#f97316",
+    "#6366f1",
+    "#14b8a6",
+    "#a855f7",
+    "#eab308",
+    "#0ea5e9",
+    "#f43f5e",
+    "#22c55e",
+)
 HEAT_RGB = "51, 106, 226"
 
 
 def time_figure(chart: Chart, span: Span, *, revision: str) -> Figure:
-    """Return the figure of a chart over a span, or its message when there is nothing to draw."""
+    """Return the figure of a chart over a span, or a message where there is no data."""
     lines = [line for line in chart.lines if line.times_ns]
     if chart.problem or not lines:
         return message_figure(chart.problem or NO_SAMPLES)
-    # Shares of a whole add up to a bit more than it, and still end at 100.
+    # Rounded shares may add up to a bit over 100; their axis still ends there.
     is_sum = chart.is_stacked and not chart.field.endswith("_percent")
-    peak = _stacked_peak(lines) if is_sum else _peak(lines)
+    peak = _stacked_peak(lines) if is_sum else max(map(_peak, lines))
     divisor, label = axis_scale(chart.field, peak)
-    layout = layout_of(span, revision)
+    layout = base_layout(span, revision)
     layout["yaxis"] = value_axis(chart.field, label, peak=peak / divisor)
     layout["showlegend"] = len(lines) > 1
-    layout["shapes"] = [band(mark, span, number) for number, mark in enumerate(chart.marks)]
-    layout["shapes"] += level_shapes(chart.levels, divisor=divisor, axis=layout["yaxis"])
+    layout["shapes"] = [band_shape(band, span, number) for number, band in enumerate(chart.bands)]
+    layout["shapes"] += threshold_shapes(chart.thresholds, divisor=divisor, axis=layout["yaxis"])
     scale = (divisor, label)
-    traces = [
-        trace for line in lines for trace in _traces(line, chart, step_ns=span.step_ns, scale=scale)
-    ]
+    if chart.bar_ns:
+        layout |= {"barmode": "stack"}
+        layout["xaxis"]["hoverformat"] = "%b %d UTC"
+        traces = [_bars(line, chart, scale=scale) for line in lines]
+    else:
+        traces = [
+            trace
+            for line in lines
+            for trace in _traces(line, chart, step_ns=span.step_ns, scale=scale)
+        ]
     if chart.events:
         traces.append(event_trace(chart.events, span))
         layout["yaxis2"] = EVENT_AXIS
         layout["margin"] = layout["margin"] | {"t": 22}
-        layout["shapes"] += [event_line(event) for event in chart.events[-MOST_EVENT_LINES:]]
+        layout["shapes"] += [event_line(event) for event in chart.events[-MAX_EVENT_LINES:]]
     return {"data": traces, "layout": layout}
 
 
-def heat_figure(heat: HeatMap, span: Span, *, revision: str) -> Figure:
-    """Return rows of percentages as a heat map that is transparent at 0 and full at 100."""
-    rows = [row for row in heat.rows if row.times_ns]
-    if heat.problem or not rows:
-        return message_figure(heat.problem or NO_SAMPLES)
+def time_figures(charts: Mapping[str, Chart], span: Span, *, revision: str) -> dict[str, Figure]:
+    """Return the figures of several charts over the same span."""
+    return {key: time_figure(chart, span, revision=revision) for key, chart in charts.items()}
+
+
+def heat_figure(chart: Chart, span: Span, *, revision: str) -> Figure:
+    """Return lines of percentages as rows of a heat map, transparent at 0 and opaque at 100."""
+    rows = [row for row in chart.lines if row.times_ns]
+    if chart.problem or not rows:
+        return message_figure(chart.problem or NO_SAMPLES)
     times_ns = sorted({time_ns for row in rows for time_ns in row.times_ns})
     columns = [dict(zip(row.times_ns, row.values, strict=True)) for row in rows]
-    layout = layout_of(span, revision)
+    layout = base_layout(span, revision)
     layout["hovermode"] = "closest"
-    layout["yaxis"] = {"autorange": "reversed", "showgrid": False, "automargin": True,
-                       "ticklabelstandoff": 4, "fixedrange": True}  # fmt: skip
+    layout["yaxis"] = {
+        "autorange": "reversed",
+        "showgrid": False,
+        "automargin": True,
+        "ticklabelstandoff": 4,
+        "fixedrange": True,
+    }
     layout["xaxis"]["showgrid"] = False
     trace = {
         "type": "heatmap",
@@ -86,12 +119,18 @@ def heat_figure(heat: HeatMap, span: Span, *, revision: str) -> Figure:
 
 
 def message_figure(text: str) -> Figure:
-    """Return an empty panel that says why it is empty."""
+    """Return an empty panel with a message."""
     hidden = {"visible": False, "fixedrange": True, "range": [0, 1]}
     note = {
-        "text": text, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5,
-        "font": {"size": 13}, "align": "center",
-    }  # fmt: skip
+        "text": text,
+        "showarrow": False,
+        "xref": "paper",
+        "yref": "paper",
+        "x": 0.5,
+        "y": 0.5,
+        "font": {"size": 13},
+        "align": "center",
+    }
     return {
         "data": [],
         "layout": {
@@ -105,18 +144,61 @@ def message_figure(text: str) -> Figure:
     }
 
 
+def _bars(line: Line, chart: Chart, *, scale: tuple[float, str]) -> Figure:
+    trace = _trace(line, chart.field, line.times_ns, line.values, scale=scale)
+    width_ms = chart.bar_ns // NS_PER_MS
+    del trace["mode"], trace["line"]
+    return trace | {
+        "type": "bar",
+        "offset": 0,
+        "width": width_ms * 0.9,
+        "marker": {"color": _faded(PALETTE[line.color % len(PALETTE)], 0.75)},
+    }
+
+
+def _band(line: Line, *, step_ns: int, divisor: float) -> Iterator[Figure]:
+    """Draw the extremes of a line as an area behind it, part by part."""
+    color = _faded(PALETTE[line.color % len(PALETTE)], 0.18)
+    for part in split_at_gaps(line.times_ns, step_ns=step_ns):
+        times = [time_ns // NS_PER_MS for time_ns in line.times_ns[part]]
+        low, high = zip(*line.extremes[part], strict=True)
+        yield {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [*times, *reversed(times)],
+            "y": [_rounded(value, divisor) for value in (*high, *reversed(low))],
+            "fill": "toself",
+            "fillcolor": color,
+            "line": {"width": 0},
+            "legendgroup": line.name,
+            "showlegend": False,
+            "hoverinfo": "skip",
+        }
+
+
 def _traces(line: Line, chart: Chart, *, step_ns: int, scale: tuple[float, str]) -> list[Figure]:
-    """Draw a line; a filled one piece by piece, because Plotly fills across a None."""
+    """Draw a line; a filled one part by part, because Plotly fills across a None."""
+    if line.extremes:
+        times_ns, values = with_gaps(line.times_ns, line.values, step_ns=step_ns)
+        trace = _trace(line, chart.field, times_ns, values, scale=scale)
+        behind = dict(zip(line.times_ns, line.extremes, strict=True))
+        pairs = [behind.get(at, (None, None)) for at in times_ns]
+        trace["customdata"] = [[_rounded(one, scale[0]) for one in pair] for pair in pairs]
+        digits = _hover_digits(chart.field, scale[0])
+        low, high = (f"%{{customdata[{at}]:.{digits}f}}" for at in (0, 1))
+        trace["hovertemplate"] += f" ({low} to {high})"
+        trace["legendgroup"] = line.name
+        return [*_band(line, step_ns=step_ns, divisor=scale[0]), trace]
     if not (chart.is_stacked or line.is_filled or len(chart.lines) == 1):
         times_ns, values = with_gaps(line.times_ns, line.values, step_ns=step_ns)
         return [_trace(line, chart.field, times_ns, values, scale=scale)]
     traces = []
-    for number, piece in enumerate(pieces(line.times_ns, step_ns=step_ns)):
-        trace = _trace(line, chart.field, line.times_ns[piece], line.values[piece], scale=scale)
+    for number, part in enumerate(split_at_gaps(line.times_ns, step_ns=step_ns)):
+        trace = _trace(line, chart.field, line.times_ns[part], line.values[part], scale=scale)
         color = trace["line"]["color"]
         trace |= {"legendgroup": line.name, "showlegend": number == 0 and len(chart.lines) > 1}
         if chart.is_stacked:
-            trace |= {"stackgroup": f"piece {number}", "fillcolor": _faded(color, 0.35)}
+            trace |= {"stackgroup": f"part {number}", "fillcolor": _faded(color, 0.35)}
         else:
             trace |= {"fill": "tozeroy", "fillcolor": _faded(color, 0.12)}
         traces.append(trace)
@@ -139,14 +221,15 @@ def _trace(
         "name": line.name,
         "x": [time_ns // NS_PER_MS for time_ns in times_ns],
         "y": [_rounded(value, divisor) for value in values],
-        "line": {"color": color, "width": 1.5, "dash": line.stroke.value},
+        "line": {"color": color, "width": 1.5, "dash": "dot" if line.is_dotted else "solid"},
         "marker": {"color": color, "size": 5},
         "hovertemplate": f"%{{y:.{_hover_digits(field, divisor)}f}} {label}",
     }
 
 
-def _peak(lines: Sequence[Line]) -> float:
-    return max((abs(value) for line in lines for value in line.values), default=0.0)
+def _peak(line: Line) -> float:
+    extremes = (abs(value) for pair in line.extremes for value in pair)
+    return max([*map(abs, line.values), *extremes])
 
 
 def _stacked_peak(lines: Sequence[Line]) -> float:
@@ -162,7 +245,7 @@ def _rounded(value: float | None, divisor: float = 1.0) -> float | None:
 
 
 def _hover_digits(field: str, divisor: float) -> int:
-    """Return how many decimals say something: a watt needs none, a kilowatt does."""
+    """Return how many decimals to show: a watt needs none, a kilowatt does."""
     is_whole = field.endswith(("_percent", "_celsius", "_watts")) and divisor == 1.0
     return 0 if is_whole else 1 if divisor == 1.0 else 2
 

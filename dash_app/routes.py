@@ -5,10 +5,12 @@ from enum import StrEnum
 from urllib.parse import quote, unquote
 
 PREFIX = "/dashboards/"
+NO_DASHBOARD = "There is no dashboard at this address. Check it for typos."
+PLATFORM_PATH = f"{PREFIX}platform"
 
 
 class Tier(StrEnum):
-    """Which dashboard; `missing` is any address that none of them has."""
+    """Which dashboard; `missing` is any other address."""
 
     FLEET = "fleet"
     APPLIANCE = "appliance"
@@ -20,7 +22,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A tier and what it shows: the id of an appliance or a job, and a GPU's index."""
+    """A tier, the id of its appliance or job, and the GPU's index."""
 
     tier: Tier
     ident: str = ""
@@ -28,7 +30,7 @@ class Route:
 
 
 def parse_path(pathname: str | None) -> Route:
-    """Return the route of a path; ids are not looked up here."""
+    """Return the route of a path; ids are not looked up."""
     path = (pathname or PREFIX).removeprefix(PREFIX.rstrip("/"))
     match [unquote(part) for part in path.strip("/").split("/")]:
         case [""]:
@@ -43,11 +45,6 @@ def parse_path(pathname: str | None) -> Route:
             return Route(Tier.JOB, ident)
         case _:
             return Route(Tier.MISSING)
-
-
-def platform_path() -> str:
-    """Return the address of the operators' dashboard."""
-    return f"{PREFIX}platform"
 
 
 def appliance_path(appliance_id: str) -> str:

@@ -1,8 +1,8 @@
-"""The controls that every dashboard shares: time range and auto refresh, kept in the query string.
+"""The time controls of every dashboard, stored in the query string: range and auto refresh.
 
-A range such as the last hour moves on; a *window* is a stretch between two instants that stands
-still, chosen by dragging over a chart and named `from` and `to` in the address.
-A *span* is the stretch of time that one refresh shows, with the width of its windows (the step).
+A *range* such as the last hour moves with the clock. A *window* is a fixed stretch of time between
+`from` and `to`, which dragging over a chart selects. A *span* is the time that one refresh shows,
+with the step of its aggregates.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlencode
 from core.clock import NS_PER_SECOND, from_ns, to_ns
 
 SAMPLE_INTERVAL_SECONDS = 10
-AIMED_POINTS = 300
-# Round widths, so that windows start at times that people would choose.
+TARGET_POINTS = 300
+# Round steps, so that aggregates start at round times.
 _STEPS_SECONDS = (10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 
 # Key to label and seconds.
@@ -33,11 +33,11 @@ REFRESHES: Mapping[str, tuple[str, int]] = {
     "30s": ("30 s", 30),
     "1m": ("1 m", 60),
 }
-# What a window may be: a narrower one has no samples to show, a wider one more than is kept.
-NARROWEST_WINDOW_MS = 60_000
-WIDEST_WINDOW_MS = 2 * 366 * 86_400_000
-# Year 9999 is the last that a datetime holds.
-_LAST_MS = 253_402_300_799_000
+# A narrower window has no samples, a wider one exceeds the retention.
+MIN_WINDOW_MS = 60_000
+MAX_WINDOW_MS = 2 * 366 * 86_400_000
+# The end of year 9999, the last that a datetime can represent.
+_MAX_MS = 253_402_300_799_000
 _NS_PER_MS = 1_000_000
 DEFAULT_RANGE = "1h"
 DEFAULT_REFRESH = "5s"
@@ -45,7 +45,7 @@ DEFAULT_REFRESH = "5s"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time `[start_ns, end_ns)` in windows of `step_ns`."""
+    """The time `[start_ns, end_ns)` in steps of `step_ns`."""
 
     start_ns: int
     end_ns: int
@@ -54,88 +54,92 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What the user chose; unknown words in an address fall back to the defaults.
+    """The user's choices; unknown values in an address fall back to the defaults.
 
     Attributes:
-        window: the first and the last millisecond since 1970 of a stretch that stands still, or
-            nothing where the range moves on.
+        window: first and last millisecond since 1970 of a fixed window, or None for a range.
+        page: page of the fleet's cards, from 1; other tiers don't carry it on.
     """
 
     range_key: str = DEFAULT_RANGE
     refresh_key: str = DEFAULT_REFRESH
     window: tuple[int, int] | None = None
+    page: int = 1
 
     @classmethod
     def parse(cls, search: str | None) -> "Controls":
-        """Return the controls that a query string such as `?range=6h&refresh=off` names."""
-        words = parse_qs((search or "").removeprefix("?"))
-        range_key = words.get("range", [DEFAULT_RANGE])[-1]
-        refresh_key = words.get("refresh", [DEFAULT_REFRESH])[-1]
+        """Return the controls of a query string such as `?range=6h&refresh=off`."""
+        query = {
+            name: values[-1] for name, values in parse_qs((search or "").removeprefix("?")).items()
+        }
+        range_key, refresh_key = query.get("range", ""), query.get("refresh", "")
+        page = query.get("page", "")
         return cls(
             range_key=range_key if range_key in RANGES else DEFAULT_RANGE,
             refresh_key=refresh_key if refresh_key in REFRESHES else DEFAULT_REFRESH,
-            window=_window(words.get("from", [""])[-1], words.get("to", [""])[-1]),
+            window=_window(query.get("from", ""), query.get("to", "")),
+            page=max(1, int(page)) if page.isdecimal() and len(page) < 6 else 1,  # noqa: PLR2004
         )
 
     @property
     def search(self) -> str:
         """The query string that carries these controls to another tier."""
-        words = {"range": self.range_key, "refresh": self.refresh_key}
+        query = {"range": self.range_key, "refresh": self.refresh_key}
         if self.window is not None:
-            words |= {"from": str(self.window[0]), "to": str(self.window[1])}
-        return "?" + urlencode(words)
+            query |= {"from": str(self.window[0]), "to": str(self.window[1])}
+        return "?" + urlencode(query)
 
     @property
     def time_key(self) -> str:
-        """What tells this stretch of time from every other choice."""
+        """A key that is unique per range and window."""
         return self.range_key if self.window is None else f"{self.window[0]}-{self.window[1]}"
 
     @property
-    def window_words(self) -> str:
-        """The window as people read it, such as `Nov 21 20:20 to 20:40 UTC`; empty without one."""
+    def window_text(self) -> str:
+        """The window such as `Nov 21 20:20 to 20:40 UTC`; empty without one."""
         if self.window is None:
             return ""
         start, end = (from_ns(ms * _NS_PER_MS) for ms in self.window)
         is_one_day = start.date() == end.date()
         return f"{start:%b %d %H:%M} to {end:{'%H:%M' if is_one_day else '%b %d %H:%M'}} UTC"
 
-    def moving(self) -> "Controls":
-        """Return the same choice without its window."""
+    def without_window(self) -> "Controls":
+        """Return the same choices without the window."""
         return replace(self, window=None)
 
     def span(self, now: datetime) -> Span:
-        """Return the window, or the chosen range up to `now`; it starts where a step starts."""
+        """Return the window, or the range up to `now`, aligned to the step."""
         if self.window is not None:
-            return _stepped(*(ms * _NS_PER_MS for ms in self.window))
+            start_ms, end_ms = self.window
+            return _aligned(start_ms * _NS_PER_MS, end_ms * _NS_PER_MS)
         seconds = RANGES[self.range_key][1]
-        return _stepped(to_ns(now) - seconds * NS_PER_SECOND, to_ns(now))
+        return _aligned(to_ns(now) - seconds * NS_PER_SECOND, to_ns(now))
 
 
 def span_between(start_at: datetime, end_at: datetime) -> Span:
-    """Return a span for the life of something, at least one minute wide."""
+    """Return the span between two instants, at least one minute long."""
     start_ns, end_ns = to_ns(start_at), to_ns(end_at)
-    return _stepped(start_ns, max(end_ns, start_ns + 60 * NS_PER_SECOND))
+    return _aligned(start_ns, max(end_ns, start_ns + 60 * NS_PER_SECOND))
 
 
 def step_seconds(range_seconds: float) -> int:
-    """Return the widest round step that still gives about 300 points, never under a sample."""
-    aimed = max(range_seconds / AIMED_POINTS, SAMPLE_INTERVAL_SECONDS)
-    return next((step for step in _STEPS_SECONDS if step >= aimed), _STEPS_SECONDS[-1])
+    """Return the round step that gives about 300 points, never under the sample interval."""
+    target = max(range_seconds / TARGET_POINTS, SAMPLE_INTERVAL_SECONDS)
+    return next((step for step in _STEPS_SECONDS if step >= target), _STEPS_SECONDS[-1])
 
 
-def _stepped(start_ns: int, end_ns: int) -> Span:
+def _aligned(start_ns: int, end_ns: int) -> Span:
     step_ns = step_seconds((end_ns - start_ns) / NS_PER_SECOND) * NS_PER_SECOND
     return Span(start_ns - start_ns % step_ns, end_ns, step_ns)
 
 
 def _window(start: str, end: str) -> tuple[int, int] | None:
-    """Return the window that an address names; nothing when it names none that makes sense."""
-    if not (start.isdecimal() and end.isdecimal()) or len(start) + len(end) > 2 * len(
-        str(_LAST_MS)
-    ):
+    """Return the window of an address, clamped to a useful width; None for an invalid one."""
+    is_number = start.isdecimal() and end.isdecimal()
+    if not is_number or len(start) + len(end) > 2 * len(str(_MAX_MS)):
         return None
     start_ms, end_ms = int(start), int(end)
-    if not start_ms < end_ms <= _LAST_MS:
+    if not start_ms < end_ms <= _MAX_MS:
         return None
-    width_ms = min(max(end_ms - start_ms, NARROWEST_WINDOW_MS), WIDEST_WINDOW_MS)
+    width_ms = min(max(end_ms - start_ms, MIN_WINDOW_MS), MAX_WINDOW_MS)
     return max(0, end_ms - width_ms), end_ms

@@ -1,70 +1,68 @@
-"""Dispatch: place the waiting jobs of every tenant and write the decisions down.
+"""Dispatch: apply the decisions of `jobqueue.placement` to the waiting jobs of every tenant.
 
-The choice is `jobqueue.placement`'s; here it is applied. A tenant is dispatched by one process at a
-time, from the snapshot to the last write, so no GPU is given twice. Users and appliances change
-jobs meanwhile, so jobs move by guarded updates: a decision that comes too late is dropped, and the
-next cycle decides afresh.
+One process dispatches a tenant at a time, from the snapshot to the last write, so that no GPU is
+allocated twice. Users and appliances change jobs concurrently: a decision that comes too late is
+dropped, and the next cycle makes a new one. Rows are written in bulk; a cycle writes a bounded
+number of decisions, so that others get to write, too.
 """
 
-import dataclasses
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from jobqueue.guarded import move_attempt, move_job
-from jobqueue.history import record_event, shorten
-from jobqueue.models import Attempt, Job
-from jobqueue.placement import Action, Decision, Plan, plan
-from jobqueue.refusals import Refusal
-from jobqueue.snapshot import WAITING, TenantRows, read_tenant, waiting_tenants
-from jobqueue.states import AttemptState, JobState, Reason
-from tenants.fleet.appliances import bump_generation
+from jobqueue.models import Attempt, Job, JobEvent
+from jobqueue.placement.plan import Action, Decision, plan
+from jobqueue.snapshot import WAITING, TenantRows, WaitingJob, read_tenant
+from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
+from jobqueue.transitions import lock_jobs, move_attempt, move_locked, record_event, shorten
+from tenants.fleet.appliances import bump_generations
 from tenants.models import Tenant
 
-# Refusals that a job's message spells out; the rest are counted.
-_MAX_SPELT_OUT = 5
+# A job's message gives this many reasons why it waits.
+_MAX_LISTED = 3
+# Decisions that one cycle writes for a tenant; the next cycle goes on.
+MAX_WRITTEN = 4000
+# Jobs at the front of the queue, whose messages follow what changes.
+MAX_FOLLOWED = 100
+
+Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchSummary:
-    """How many jobs one cycle started, bound to an appliance, and left waiting."""
-
-    assigned: int = 0
-    bound: int = 0
-    waiting: int = 0
-
-
-def dispatch(session: Session, *, now: datetime) -> DispatchSummary:
-    """Place what waits, tenant by tenant."""
+def dispatch(session: Session, *, now: datetime) -> Counter[Action]:
+    """Place the waiting jobs, tenant by tenant; return the number of decisions by action."""
     done: Counter[Action] = Counter()
-    for tenant_id in waiting_tenants(session):
+    tenants = select(Job.tenant_id).where(Job.state.in_(WAITING)).distinct()
+    for tenant_id in session.scalars(tenants.order_by(Job.tenant_id)).all():
         lock_tenant(session, tenant_id)
-        rows = read_tenant(session, tenant_id, now=now)
-        done += apply_plan(session, rows, plan(rows.snapshot))
-    return DispatchSummary(
-        assigned=done[Action.ASSIGN],
-        bound=done[Action.BIND],
-        waiting=done[Action.STAY] + done[Action.UNPLACED],
-    )
+        # More than it writes is only read if jobs that can't start are in front.
+        rows = read_tenant(session, tenant_id, now=now, limit=MAX_WRITTEN + MAX_FOLLOWED)
+        decisions = plan(rows.snapshot, max_changes=MAX_WRITTEN)
+        if len(decisions) == MAX_WRITTEN + MAX_FOLLOWED:
+            rows = read_tenant(session, tenant_id, now=now)
+            decisions = plan(rows.snapshot, max_changes=MAX_WRITTEN)
+        done += apply_plan(session, rows, decisions)
+    return done
 
 
-def apply_plan(session: Session, rows: TenantRows, made: Plan) -> Counter[Action]:
-    """Write the decisions of a plan made from `rows`; return how many of each kind came about."""
-    writer = _Writer(session, rows)
-    done = Counter(writer.apply(decision) for decision in made.decisions)
-    writer.tell_agents()
+def apply_plan(
+    session: Session, rows: TenantRows, decisions: Sequence[Decision]
+) -> Counter[Action]:
+    """Apply a plan made from `rows`; return the number of decisions applied by action."""
+    writer = _Writer(session, rows, decisions)
+    done = Counter(writer.add(decision) for decision in decisions)
+    writer.write()
     return done
 
 
 def lock_tenant(session: Session, tenant_id: str) -> None:
-    """Keep dispatchers from this tenant until the transaction ends.
+    """Lock a tenant against other dispatchers until the transaction ends.
 
-    An update that changes nothing locks the tenant's row on MySQL, and on SQLite, which knows no
-    row locks, it begins the one writing transaction.
+    An update that changes nothing locks the tenant's row on MySQL; on SQLite, which has no row
+    locks, it begins the only writing transaction.
     """
     session.execute(
         update(Tenant).where(Tenant.id == tenant_id).values(slug=Tenant.slug),
@@ -73,123 +71,169 @@ def lock_tenant(session: Session, tenant_id: str) -> None:
 
 
 class _Writer:
-    """Writes one tenant's decisions."""
+    """Collects the rows of one tenant's decisions, and writes them."""
 
-    def __init__(self, session: Session, rows: TenantRows) -> None:
+    def __init__(self, session: Session, rows: TenantRows, decisions: Sequence[Decision]) -> None:
         self._session = session
         self._rows = rows
         self._now = rows.snapshot.now
+        changing = [one.job_id for one in decisions if one.action is not Action.STAY]
+        self._waiting = lock_jobs(session, changing, expected=WAITING)
+        starting = [one.job_id for one in decisions if one.action is Action.ASSIGN]
+        binding = [one.job_id for one in decisions if one.action is Action.BIND]
+        self._numbers = self._last_numbers([*starting, *binding])
+        self._stays = 0
+        self._jobs: list[Row] = []
+        self._new_attempts: list[Row] = []
+        self._attempts: list[Row] = []
+        self._unbound: list[str] = []
+        self._events: list[Row] = []
         self._changed_appliances: set[str] = set()
 
-    def apply(self, decision: Decision) -> Action:
-        """Write one decision; return what became of the job."""
+    def add(self, decision: Decision) -> Action:
+        """Add one decision; return the resulting action."""
         job = self._rows.jobs[decision.job_id]
-        if decision.action is Action.ASSIGN:
-            return Action.ASSIGN if self._assign(job, decision) else Action.STAY
-        if decision.action is Action.BIND:
-            self._bind(job, decision)
-        elif decision.action is Action.STAY:
+        self._preempt(decision, job)
+        if decision.action is Action.STAY:
             self._stay(job, decision)
+        elif job.id not in self._waiting:
+            return Action.STAY
+        elif decision.action is Action.ASSIGN:
+            self._move(job, JobState.STARTING, Reason.NONE, decision.reason)
+            self._place(job, decision, AttemptState.STARTING, assigned_at=self._now)
+            self._changed_appliances.add(decision.appliance_id or "")
+        elif decision.action is Action.BIND:
+            message = _waiting_message(decision)
+            self._move(job, JobState.QUEUED, Reason.WAITING_FOR_RESOURCES, message)
+            self._place(job, decision, AttemptState.BOUND, bound_at=self._now)
+        elif decision.action is Action.HELD:
+            self._unplace(job, Reason.WAITING_FOR_CAP, decision.reason)
         else:
-            self._unplace(job, decision)
+            self._unplace(job, Reason.WAITING_FOR_APPLIANCE, _waiting_message(decision))
         return decision.action
 
-    def tell_agents(self) -> None:
-        """Move the generation of the appliances that have something new to run."""
-        for appliance_id in sorted(self._changed_appliances):
-            bump_generation(self._session, appliance_id)
+    def write(self) -> None:
+        """Write the rows, and let the agents fetch what they have to run."""
+        session = self._session
+        move_locked(session, Job, self._jobs)
+        move_locked(session, Attempt, self._attempts)
+        # No agent has seen a bound attempt, so it can be deleted.
+        if self._unbound:
+            bound = delete(Attempt).where(Attempt.id.in_(self._unbound))
+            session.execute(bound, execution_options={"synchronize_session": False})
+        if self._new_attempts:
+            session.execute(insert(Attempt), self._new_attempts)
+        if self._events:
+            session.execute(insert(JobEvent), self._events)
+        bump_generations(session, self._changed_appliances)
+        session.expire_all()
 
-    def _assign(self, job: Job, decision: Decision) -> bool:
-        values = {"state": JobState.STARTING, "reason": Reason.NONE, "message": decision.reason}
-        if not move_job(self._session, job.id, expected=WAITING, **values):
-            return False
-        self._write_attempt(job, decision, state=AttemptState.STARTING, assigned_at=self._now)
-        self._changed_appliances.add(decision.appliance_id or "")
-        self._record(job, JobState.STARTING, Reason.NONE, decision.reason)
-        return True
-
-    def _bind(self, job: Job, decision: Decision) -> None:
-        message = _waiting_message(decision)
-        if self._set_waiting(job, Reason.WAITING_FOR_RESOURCES, message):
-            self._write_attempt(job, decision, state=AttemptState.BOUND, bound_at=self._now)
-            self._record(job, JobState.QUEUED, Reason.WAITING_FOR_RESOURCES, message)
-
-    def _stay(self, job: Job, decision: Decision) -> None:
-        message = _waiting_message(decision)
-        attempt = job.attempt
-        if message == job.message or attempt is None:
-            return
-        if self._set_waiting(job, Reason.WAITING_FOR_RESOURCES, message):
-            move_attempt(
-                self._session, attempt.id, expected={AttemptState.BOUND},
-                placement=attempt.placement | {"refused": _refused(decision.refused)},
-            )  # fmt: skip
-
-    def _unplace(self, job: Job, decision: Decision) -> None:
-        message = _waiting_message(decision)
-        is_news = job.reason is not Reason.WAITING_FOR_APPLIANCE or job.state is JobState.SUBMITTED
-        if not is_news and message == job.message:
-            return
-        if self._set_waiting(job, Reason.WAITING_FOR_APPLIANCE, message):
-            self._take_back(job)
-            if is_news:
-                self._record(job, JobState.QUEUED, Reason.WAITING_FOR_APPLIANCE, message)
-
-    def _take_back(self, job: Job) -> None:
-        # A bound attempt was never shown to an agent: it can go without a trace.
-        if job.attempt and job.attempt.state is AttemptState.BOUND:
-            self._session.delete(job.attempt)
-            self._session.flush()
-            self._session.expire(job, ["attempts"])
-
-    def _set_waiting(self, job: Job, reason: Reason, message: str) -> bool:
-        return move_job(
-            self._session, job.id, expected=WAITING,
-            state=JobState.QUEUED, reason=reason, message=message,
-        )  # fmt: skip
-
-    def _write_attempt(
-        self, job: Job, decision: Decision, *, state: AttemptState, **instants: datetime
+    def _move(
+        self,
+        job: WaitingJob,
+        state: JobState,
+        reason: Reason,
+        message: str,
+        *,
+        has_event: bool = True,
     ) -> None:
-        values: dict[str, Any] = {
-            "state": state,
+        values = {"state": state, "reason": reason, "message": message}
+        self._jobs.append({"id": job.id, **values})
+        if has_event:
+            tenant_id = self._rows.tenant_id
+            self._events.append(
+                {"job_id": job.id, "tenant_id": tenant_id, "at": self._now, **values}
+            )
+
+    def _place(
+        self, job: WaitingJob, decision: Decision, state: AttemptState, **instants: datetime
+    ) -> None:
+        values: Row = {
             "appliance_id": decision.appliance_id,
+            "state": state,
             "gpu_uuids": list(decision.gpu_uuids),
-            "placement": _explanation(decision),
+            "placement": {
+                "policy": str(decision.policy),
+                "reason": decision.reason,
+                "rejections": _rejections(decision),
+            },
             **instants,
         }
-        last = job.attempt
-        if last and last.state is AttemptState.BOUND:
-            move_attempt(self._session, last.id, expected={AttemptState.BOUND}, **values)
+        if job.attempt_id:
+            self._attempts.append({"id": job.attempt_id, **values})
             return
-        number = last.number + 1 if last else 1
-        values.setdefault("bound_at", self._now)
-        self._session.add(Attempt(job_id=job.id, tenant_id=job.tenant_id, number=number, **values))
+        self._new_attempts.append(
+            {
+                "job_id": job.id,
+                "tenant_id": self._rows.tenant_id,
+                "number": self._numbers.get(job.id, 0) + 1,
+                "bound_at": self._now,
+                **values,
+            }
+        )
 
-    def _record(self, job: Job, state: JobState, reason: Reason, message: str) -> None:
-        record_event(
-            self._session, job.id, tenant_id=job.tenant_id, state=state, reason=reason,
-            message=message, now=self._now,
-        )  # fmt: skip
+    def _stay(self, job: WaitingJob, decision: Decision) -> None:
+        self._stays += 1
+        message = _waiting_message(decision)
+        if self._stays > MAX_FOLLOWED or message == job.message or not job.attempt_id:
+            return
+        if not lock_jobs(self._session, [job.id], expected=WAITING):
+            return
+        reason = Reason.WAITING_FOR_RESOURCES
+        self._move(job, JobState.QUEUED, reason, message, has_event=False)
+
+    def _unplace(self, job: WaitingJob, reason: Reason, message: str) -> None:
+        is_new = job.reason is not reason or job.state is JobState.SUBMITTED
+        if not is_new and message == job.message:
+            return
+        self._move(job, JobState.QUEUED, reason, message, has_event=is_new)
+        if job.attempt_id:
+            self._unbound.append(job.attempt_id)
+
+    def _preempt(self, decision: Decision, job: WaitingJob) -> None:
+        """Stop the attempts of the jobs that must make room."""
+        if not decision.victims:
+            return
+        stopping = select(Attempt).where(
+            Attempt.job_id.in_(decision.victims), Attempt.state.in_(ALLOCATED_STATES)
+        )
+        for attempt in self._session.scalars(stopping).unique().all():
+            if move_attempt(
+                self._session,
+                attempt.id,
+                attempt.state,
+                expected={attempt.state},
+                stop_reason=Reason.PREEMPTED,
+            ):
+                self._changed_appliances.add(attempt.appliance_id)
+                message = f"Stopping for another job, {job.name!r}."
+                record_event(self._session, attempt.job, message=message, now=self._now)
+
+    def _last_numbers(self, job_ids: Iterable[str]) -> dict[str, int]:
+        """Return the number of the last attempt of jobs that have any, bound ones left out."""
+        ids = [ident for ident in job_ids if self._rows.jobs[ident].attempt_id is None]
+        statement = (
+            select(Attempt.job_id, func.max(Attempt.number))
+            .where(Attempt.job_id.in_(ids))
+            .group_by(Attempt.job_id)
+        )
+        return {row[0]: row[1] for row in self._session.execute(statement)} if ids else {}
 
 
-def _explanation(decision: Decision) -> dict[str, Any]:
-    return {
-        "policy": decision.policy.value if decision.policy else "",
-        "reason": decision.reason,
-        "refused": _refused(decision.refused),
-    }
-
-
-def _refused(refusals: tuple[Refusal, ...]) -> list[dict[str, str]]:
-    return [dataclasses.asdict(refusal) for refusal in refusals]
+def _rejections(decision: Decision) -> list[Row]:
+    """Return the rejections of a decision as JSON: counts by reason, with a few examples."""
+    return [
+        {
+            "code": one.code,
+            "count": one.count,
+            "examples": [example._asdict() for example in one.examples],
+        }
+        for one in decision.rejections
+    ]
 
 
 def _waiting_message(decision: Decision) -> str:
-    if not decision.refused:
-        return f"{decision.reason} There is none: enrol one."
-    spelt_out = [refusal.reason for refusal in decision.refused[:_MAX_SPELT_OUT]]
-    rest = len(decision.refused) - len(spelt_out)
-    if rest:
-        spelt_out.append(f"and {rest} more")
-    return shorten(f"{decision.reason} {'; '.join(spelt_out)}.")
+    if not decision.rejections:
+        return f"{decision.reason} The tenant has no appliances. Enroll one."
+    listed = [str(rejection) for rejection in decision.rejections[:_MAX_LISTED]]
+    return shorten(f"{decision.reason} {'; '.join(listed)}.")

@@ -1,7 +1,7 @@
-"""Logs: an attempt's output as its agent uploads it, piece by piece, and as people read it.
+"""Logs: an attempt's output, uploaded by its agent in chunks and read by users.
 
-Offsets count bytes. A piece is stored only at the end of what is stored already, so a repeated
-upload changes nothing and a gap can't arise.
+Offsets count bytes. A chunk is stored only at the end of the stored log, so a repeated upload
+changes nothing and there are no gaps.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
-from jobqueue.executors.wire import LogAck
+from core.guarded_update import changed_one
 from jobqueue.models import Attempt, LogChunk
 from jobqueue.service import get_job
+from protocol.attempts import LogAck
 from tenants.scope import Scope
 
 MAX_LOG_BYTES = 8 * 1024 * 1024
@@ -22,7 +23,7 @@ MAX_LIMIT_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """A piece of a log; go on at `next_offset` until it `is_complete`.
+    """A part of a log; continue at `next_offset` until it `is_complete`.
 
     `attempt_number` is 0 while the job has no attempt.
     """
@@ -37,13 +38,12 @@ class LogPage:
 def append_log(
     session: Session, appliance_id: str, attempt_id: str, *, offset: int, data: bytes
 ) -> LogAck:
-    """Store a piece of an attempt's log if it begins where the stored log ends.
+    """Append a chunk to an attempt's log if it begins where the stored log ends.
 
-    Returns:
-        Where to go on; after `MAX_LOG_BYTES` the log is full and what follows is not stored.
+    After `MAX_LOG_BYTES` the log is full and the rest is not stored.
 
     Raises:
-        NotFoundError: this appliance has no such attempt.
+        NotFoundError: the appliance has no such attempt.
     """
     stored = session.scalar(
         select(Attempt.log_bytes).where(
@@ -52,19 +52,18 @@ def append_log(
     )
     if stored is None:
         raise NotFoundError.of("attempt", attempt_id)
-    piece = data[: MAX_LOG_BYTES - stored]
-    if offset != stored or not piece:
+    chunk = data[: MAX_LOG_BYTES - stored]
+    if offset != stored or not chunk:
         return _acknowledge(stored)
-    end = stored + len(piece)
-    # Of two uploads of the same piece at once, one finds the log already longer.
-    grown = session.execute(
+    end = stored + len(chunk)
+    # Of two concurrent uploads of a chunk, the second finds the log longer.
+    growth = (
         update(Attempt)
         .where(Attempt.id == attempt_id, Attempt.log_bytes == stored)
-        .values(log_bytes=end),
-        execution_options={"synchronize_session": False},
+        .values(log_bytes=end)
     )
-    if grown.rowcount:  # type: ignore[attr-defined] # an UPDATE gives a CursorResult
-        session.add(LogChunk(attempt_id=attempt_id, offset=stored, data=piece))
+    if changed_one(session, growth, synchronize_session=False):
+        session.add(LogChunk(attempt_id=attempt_id, offset=stored, data=chunk))
         session.flush()
     return _acknowledge(end)
 
@@ -78,7 +77,7 @@ def read_log(
     limit: int = DEFAULT_LIMIT_BYTES,
     attempt_number: int | None = None,
 ) -> LogPage:
-    """Return up to `limit` bytes of a job's log from `offset`, of its newest attempt by default.
+    """Return up to `limit` bytes of a job's log from `offset`; of its latest attempt by default.
 
     Raises:
         NotFoundError: there is no such job, or it has no such attempt.
@@ -111,7 +110,7 @@ def _read(session: Session, attempt_id: str, *, offset: int, limit: int) -> byte
     )
     if first is None:
         return b""
-    pieces = session.scalars(
+    chunks = session.scalars(
         select(LogChunk.data)
         .where(
             LogChunk.attempt_id == attempt_id,
@@ -120,4 +119,4 @@ def _read(session: Session, attempt_id: str, *, offset: int, limit: int) -> byte
         )
         .order_by(LogChunk.offset)
     )
-    return b"".join(pieces)[offset - first : offset - first + limit]
+    return b"".join(chunks)[offset - first : offset - first + limit]

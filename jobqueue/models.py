@@ -1,65 +1,115 @@
-"""Tables of jobs, attempts, their history and their logs."""
+"""Tables of jobs, attempts, job events and logs."""
 
 from datetime import datetime
 from typing import Any, ClassVar
 
 from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.dialects import mysql
-from sqlalchemy.orm import Mapped, mapped_column, relationship
+from sqlalchemy.orm import Mapped, MappedColumn, mapped_column, relationship
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
 from jobqueue.states import AttemptState, JobKind, JobState, Reason
+from protocol.attempts import ContainerPolicy
 from tenants.models import Appliance, User, enum_column
-from tenants.models.audited import Audited
+from tenants.models.audit import Audited
 
+LongText = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 LogBytes = LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
 
 
+def _reference(
+    target: str, *, ondelete: str = "CASCADE", index: bool = False, primary_key: bool = False
+) -> MappedColumn[Any]:
+    key = ForeignKey(target, ondelete=ondelete)
+    return mapped_column(String(ID_LENGTH), key, index=index, primary_key=primary_key)
+
+
 class Job(Base):
-    """What a user submitted. Figures are the request: cores, bytes, whole GPUs."""
+    """A job as submitted: its resources are the request, in cores, bytes and whole GPUs."""
 
     __tablename__ = "jobs"
     __table_args__ = (
-        Index("ix_jobs_tenant_id_state", "tenant_id", "state"),
+        Index("ix_jobs_queue", "tenant_id", "state", "queue_at", "id"),
         Index("ix_jobs_tenant_id_id", "tenant_id", "id"),
     )
-    # What becomes of a job is told in its own history.
+    # State changes are in `JobEvent`, not in the audit log.
     audited: ClassVar = Audited(
         kind="job",
         name="name",
         fields=(
-            "name", "kind", "image", "command", "gpus", "gpu_memory_bytes", "cpus", "memory_bytes",
-            "appliance_id", "stop_requested_at",
+            "name",
+            "kind",
+            "image",
+            "command",
+            "secret_names",
+            "gpus",
+            "gpu_memory_bytes",
+            "cpus",
+            "memory_bytes",
+            "container_policy",
+            "mounts",
+            "ports",
+            "priority",
+            "is_preemptible",
+            "max_retries",
+            "time_limit_seconds",
+            "appliance_id",
+            "stop_requested_at",
         ),
-        verbs={"stop_requested_at": ("stop_requested", "stop_withdrawn")},
+        verbs={
+            "stop_requested_at": ("stop_requested", "stop_withdrawn"),
+            "secret_names": ("made_secret", "made_secret"),
+        },
         created="submitted",
-    )  # fmt: skip
+    )
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
-    )
-    user_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL"), index=True
-    )
+    tenant_id: Mapped[str] = _reference("tenants.id")
+    user_id: Mapped[str | None] = _reference("users.id", ondelete="SET NULL", index=True)
     name: Mapped[str] = mapped_column(String(100))
     kind: Mapped[JobKind] = mapped_column(enum_column(JobKind))
     image: Mapped[str] = mapped_column(String(300))
     command: Mapped[list[str]] = mapped_column(default=list)
     env: Mapped[dict[str, str]] = mapped_column(default=dict)
+    secret_names: Mapped[list[str]] = mapped_column(default=list)
+    secret_env: Mapped[str | None] = mapped_column(LongText)
+    """Secret variables, encrypted; see `jobqueue.job_secrets`."""
     gpus: Mapped[int] = mapped_column(default=0)
     gpu_memory_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     cpus: Mapped[float] = mapped_column(default=1.0)
     memory_bytes: Mapped[int] = mapped_column(BigInteger)
-    appliance_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("appliances.id", ondelete="SET NULL"), index=True
+    container_policy: Mapped[ContainerPolicy] = mapped_column(
+        enum_column(ContainerPolicy), default=ContainerPolicy.RESTRICTED
     )
-    """The one appliance that the user asked for; None lets placement choose."""
+    appliance_id: Mapped[str | None] = _reference("appliances.id", ondelete="SET NULL", index=True)
+    """The appliance that the user requested; None lets placement choose."""
+    labels: Mapped[dict[str, str]] = mapped_column(default=dict)
+    gpu_models: Mapped[list[str]] = mapped_column(default=list)
+    """Words of which one must be in a GPU's model, such as `H100`; empty for any model."""
+    required_labels: Mapped[dict[str, str]] = mapped_column(default=dict)
+    """Labels that its appliance must have."""
+    working_dir: Mapped[str] = mapped_column(String(300), default="")
+    shared_memory_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    mounts: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
+    ports: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
+    priority: Mapped[int] = mapped_column(default=0)
+    is_preemptible: Mapped[bool] = mapped_column(default=False)
+    max_retries: Mapped[int] = mapped_column(default=0)
+    retry_on: Mapped[list[str]] = mapped_column(default=list)
+    """The failure classes after which it is tried again; see `jobqueue.retries`."""
+    time_limit_seconds: Mapped[int] = mapped_column(default=0)
+    """From the start of an attempt; 0 is none."""
     state: Mapped[JobState] = mapped_column(enum_column(JobState))
     reason: Mapped[Reason] = mapped_column(enum_column(Reason), default=Reason.NONE)
     message: Mapped[str] = mapped_column(Text, default="")
     exit_code: Mapped[int | None]
+    queue_at: Mapped[datetime] = mapped_column(
+        default=lambda context: context.get_current_parameters()["submitted_at"]
+    )
+    """Its place in the queue: its submission, moved by its priority."""
+    retry_at: Mapped[datetime | None]
+    """No attempt starts before this time."""
     submitted_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -71,12 +121,53 @@ class Job(Base):
 
     @property
     def attempt(self) -> "Attempt | None":
-        """The newest attempt, if it was placed yet."""
+        """The latest attempt, if the job was placed."""
         return self.attempts[-1] if self.attempts else None
 
 
+class TenantContainerPolicies(Base):
+    """The container policies that a tenant's jobs may use; a tenant may have no row."""
+
+    __tablename__ = "tenant_container_policies"
+    audited: ClassVar = Audited(
+        kind="container_policies",
+        name="tenant_id",
+        fields=("allowed", "default"),
+        created="changed",
+    )
+
+    tenant_id: Mapped[str] = _reference("tenants.id", primary_key=True)
+    allowed: Mapped[list[str]]
+    default: Mapped[ContainerPolicy] = mapped_column(enum_column(ContainerPolicy))
+
+
+class TenantQueueSettings(Base):
+    """How a tenant's jobs are placed, and what they may use; a tenant may have no row."""
+
+    __tablename__ = "tenant_queue_settings"
+    audited: ClassVar = Audited(
+        kind="queue_settings",
+        name="tenant_id",
+        fields=(
+            "placement_policy",
+            "max_gpus_per_user",
+            "max_gpus",
+            "allows_preemption",
+            "data_roots",
+        ),
+        created="changed",
+    )
+
+    tenant_id: Mapped[str] = _reference("tenants.id", primary_key=True)
+    placement_policy: Mapped[str] = mapped_column(String(32))
+    max_gpus_per_user: Mapped[int | None]
+    max_gpus: Mapped[int | None]
+    allows_preemption: Mapped[bool]
+    data_roots: Mapped[list[dict[str, Any]]]
+
+
 class Attempt(Base):
-    """One try at a job on one appliance. `placement` explains the choice (see `placement.py`)."""
+    """One try at running a job on one appliance; `placement` explains the choice."""
 
     __tablename__ = "attempts"
     __table_args__ = (
@@ -85,21 +176,17 @@ class Attempt(Base):
     )
 
     id: Mapped[str] = id_column()
-    job_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("jobs.id", ondelete="CASCADE")
-    )
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
-    )
-    appliance_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("appliances.id", ondelete="CASCADE")
-    )
+    job_id: Mapped[str] = _reference("jobs.id")
+    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
+    appliance_id: Mapped[str] = _reference("appliances.id")
     number: Mapped[int]
     state: Mapped[AttemptState] = mapped_column(enum_column(AttemptState))
     reason: Mapped[Reason] = mapped_column(enum_column(Reason), default=Reason.NONE)
     message: Mapped[str] = mapped_column(Text, default="")
     gpu_uuids: Mapped[list[str]] = mapped_column(default=list)
     placement: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    stop_reason: Mapped[Reason | None] = mapped_column(enum_column(Reason))
+    """Why the queue stops it, apart from a user's request."""
     exit_code: Mapped[int | None]
     bound_at: Mapped[datetime]
     assigned_at: Mapped[datetime | None]
@@ -111,17 +198,13 @@ class Attempt(Base):
 
 
 class JobEvent(Base):
-    """A line of a job's history: what changed, when and why."""
+    """An entry of a job's history: its state and reason at a time."""
 
     __tablename__ = "job_events"
 
     id: Mapped[str] = id_column()
-    job_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("jobs.id", ondelete="CASCADE"), index=True
-    )
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
-    )
+    job_id: Mapped[str] = _reference("jobs.id", index=True)
+    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
     state: Mapped[JobState] = mapped_column(enum_column(JobState))
     reason: Mapped[Reason] = mapped_column(enum_column(Reason), default=Reason.NONE)
     message: Mapped[str] = mapped_column(Text, default="")
@@ -129,12 +212,10 @@ class JobEvent(Base):
 
 
 class LogChunk(Base):
-    """A piece of an attempt's output; `offset` is its place in bytes."""
+    """A chunk of an attempt's log, at an offset in bytes."""
 
     __tablename__ = "attempt_log_chunks"
 
-    attempt_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True
-    )
+    attempt_id: Mapped[str] = _reference("attempts.id", primary_key=True)
     offset: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     data: Mapped[bytes] = mapped_column(LogBytes)

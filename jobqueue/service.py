@@ -1,25 +1,31 @@
-"""Jobs as people handle them: submit, list, read, stop. Every call checks what the scope may do."""
+"""Submit, list, read and stop jobs. Every call checks the permissions of its scope."""
 
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import func, or_, select
+import msgspec
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
-from core.paging import DEFAULT_PAGE_SIZE, Page, paginate
-from core.sorting import Columns, sorted_by
-from jobqueue.guarded import move_attempt, move_job
-from jobqueue.history import record_event
+from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
+from core.secretbox import SecretBox
+from jobqueue.container_policies import policy_for_job
+from jobqueue.job_secrets import encrypt_secrets, secrets_of_request
 from jobqueue.models import Attempt, Job, JobEvent
+from jobqueue.placement.views import queue_time
+from jobqueue.queue_settings import mount_errors, settings_of
 from jobqueue.requests import JobRequest, check_capacity, check_request
-from jobqueue.snapshot import WAITING, active_appliances, appliance_view, job_view
-from jobqueue.states import HOLDING, AttemptState, JobState, Reason
-from tenants.audit import record
-from tenants.customers.quotas import hold_limits, refuse_above
+from jobqueue.snapshot import WAITING, job_view, tenant_views
+from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
+from jobqueue.transitions import move_attempt, move_job, record_event
+from tenants.auditing.recording import record
 from tenants.fleet.appliances import bump_generation
 from tenants.models import User
 from tenants.permissions import Permission
+from tenants.quotas import lock_limits, require_within_limit
 from tenants.scope import Scope
 
 JOB_SORTS: Columns = {
@@ -31,113 +37,162 @@ JOB_SORTS: Columns = {
     "gpus": Job.gpus,
 }
 
-__all__ = [
-    "JobRequest",
-    "active_jobs",
-    "get_job",
-    "gpu_holders",
-    "job_counts",
-    "job_events",
-    "list_jobs",
-    "stop_job",
-    "submit_job",
-]
 
-
-def submit_job(session: Session, scope: Scope, request: JobRequest, *, now: datetime) -> Job:
-    """Take a job into the queue; placement looks at it in its next cycle.
+def submit_job(
+    session: Session, scope: Scope, request: JobRequest, *, box: SecretBox, now: datetime
+) -> Job:
+    """Add a job to the queue; the next placement cycle considers it. `box` encrypts its secrets.
 
     Raises:
-        InvalidInputError: names every faulty field; code `exceeds_every_appliance` where no
-            appliance of the tenant could ever run it.
-        ConflictError: the tenant's quota of jobs is reached.
+        InvalidInputError: names every invalid field, or a container policy that the tenant does
+            not allow; code `exceeds_every_appliance` if no
+            appliance of the tenant is large enough.
+        ForbiddenError: `secrets_from` is another user's job.
+        ConflictError: the tenant's job quota is reached.
     """
     scope.require(Permission.SUBMIT_JOBS)
     tenant_id = scope.require_tenant()
-    check_request(request)
-    job = _new_job(request, tenant_id=tenant_id, user_id=scope.user_id, now=now)
-    views = [appliance_view(row) for row in active_appliances(session, tenant_id)]
+    job = checked_job(session, scope, request, now=now)
+    secrets = secrets_of_request(session, scope, request, box=box)
+    job.secret_env, job.secret_names = encrypt_secrets(box, secrets), sorted(secrets)
+    most = lock_limits(session, tenant_id).max_active_jobs
+    require_within_limit(
+        most, lambda: active_jobs(session, tenant_id), adding=1, what="active jobs"
+    )
+    session.add(job)
+    session.flush()
+    session.refresh(job)
+    record_event(session, job, now=now)
+    session.flush()
+    return job
+
+
+def checked_job(session: Session, scope: Scope, request: JobRequest, *, now: datetime) -> Job:
+    """Return the job of a request, not yet in the session and without its secrets.
+
+    Raises:
+        InvalidInputError: names every invalid field; or no appliance is large enough.
+    """
+    tenant_id = scope.require_tenant()
+    roots = settings_of(session, tenant_id).data_roots
+    further = [("mounts", error) for error in mount_errors(request.mounts, roots)]
+    policy = None
+    try:
+        policy = policy_for_job(session, tenant_id, request.container_policy)
+    except InvalidInputError as error:
+        further.append(("container_policy", error.message))
+    views = tenant_views(session, tenant_id)
     if request.appliance_id is not None:
         views = [view for view in views if view.id == request.appliance_id]
         if not views:
-            fault = NotFoundError.of("appliance", request.appliance_id).message
-            raise InvalidInputError(fault, errors={"appliance_id": [fault]})
-    check_capacity(job_view(job), views)
-    most = hold_limits(session, tenant_id).max_active_jobs
-    refuse_above(most, lambda: active_jobs(session, tenant_id), adding=1, what="jobs at a time")
-    session.add(job)
-    session.flush()
-    record_event(session, job.id, tenant_id=tenant_id, state=job.state, now=now)
-    session.flush()
-    session.refresh(job)
+            missing = NotFoundError.of("appliance", request.appliance_id).message
+            further.append(("appliance_id", missing))
+    check_request(request, further, scope=scope)
+    fields = asdict(replace(request, name=request.name.strip(), container_policy=policy))
+    fields |= {name: msgspec.to_builtins(fields[name]) for name in ("mounts", "ports")}
+    job = Job(
+        **{name: value for name, value in fields.items() if not name.startswith("secrets")},
+        tenant_id=tenant_id,
+        user_id=scope.user_id,
+        state=JobState.SUBMITTED,
+        queue_at=queue_time(now, request.priority),
+        submitted_at=now,
+    )
+    models = {gpu.model for view in views for gpu in view.gpus}
+    check_capacity(job_view(job, models), views, now=now)
     return job
 
 
 def active_jobs(session: Session, tenant_id: str) -> int:
-    """Return how many jobs of a tenant have not ended."""
+    """Return the number of a tenant's jobs that have not ended."""
     active = [state for state in JobState if not state.is_final]
     counted = select(func.count()).where(Job.tenant_id == tenant_id, Job.state.in_(active))
     return session.scalar(counted.select_from(Job)) or 0
+
+
+class JobFilters(TypedDict, total=False):
+    """Filters of the list; empty ones do not filter.
+
+    `search` is a text in the name, image or id. `user` is an email address, an id, or `me`;
+    `appliance_id` one on which an attempt was placed; `label` reads `project` or `project=vision`.
+    `since` and `until` limit the time of submission.
+    """
+
+    state: JobState | None
+    search: str
+    user: str
+    appliance_id: str
+    label: str
+    since: datetime | None
+    until: datetime | None
 
 
 def list_jobs(
     session: Session,
     scope: Scope,
     *,
-    state: JobState | None = None,
-    search: str = "",
     sort: str = "",
     page: int = 1,
     page_size: int = DEFAULT_PAGE_SIZE,
+    **filters: Unpack[JobFilters],
 ) -> Page[Job]:
-    """Return the jobs that the scope may see, newest first.
-
-    Args:
-        session: the database session.
-        scope: who asks.
-        state: only those in this state.
-        search: only those with this text in their name, image or id.
-        sort: names of `JOB_SORTS`, see `core.sorting`.
-        page: the page's number, from 1.
-        page_size: how many on a page.
-    """
+    """Return the jobs visible to the scope, newest first; `sort` has names of `JOB_SORTS`."""
     scope.require(Permission.VIEW)
     statement = scope.select(select(Job).order_by(Job.id.desc()), Job)
-    if state is not None:
-        statement = statement.where(Job.state == state)
-    if search:
-        columns = (Job.name, Job.image, Job.id)
-        statement = statement.where(or_(*(c.icontains(search, autoescape=True) for c in columns)))
+    statement = statement.where(*_conditions(scope, filters))
     return paginate(
         session, sorted_by(statement, sort, JOB_SORTS, last=Job.id), number=page, size=page_size
     )
 
 
+def _conditions(scope: Scope, filters: JobFilters) -> Iterator[ColumnElement[bool]]:
+    if (state := filters.get("state")) is not None:
+        yield Job.state == state
+    if search := filters.get("search"):
+        columns = (Job.name, Job.image, Job.id)
+        yield or_(*(column.icontains(search, autoescape=True) for column in columns))
+    if user := filters.get("user"):
+        of_email = select(User.id).where(User.email == user.lower())
+        wanted = scope.user_id if user == "me" else user
+        yield or_(Job.user_id == wanted, Job.user_id.in_(of_email))
+    if appliance_id := filters.get("appliance_id"):
+        yield Job.id.in_(select(Attempt.job_id).where(Attempt.appliance_id == appliance_id))
+    if label := filters.get("label"):
+        key, equals, value = label.partition("=")
+        # Other characters are not in labels, and quotes would end the path in the document.
+        found = Job.labels[key.replace('"', "").replace("\\", "")].as_string()
+        yield found == value if equals else found.is_not(None)
+    if (since := filters.get("since")) is not None:
+        yield Job.submitted_at >= since
+    if (until := filters.get("until")) is not None:
+        yield Job.submitted_at < until
+
+
 def get_job(session: Session, scope: Scope, job_id: str) -> Job:
-    """Return a job; another tenant's is as good as missing."""
+    """Return a job; another tenant's job is not found."""
     scope.require(Permission.VIEW)
     return scope.get(session, Job, job_id, kind="job")
 
 
 def stop_job(session: Session, scope: Scope, job_id: str, *, now: datetime) -> Job:
-    """Stop a job: a waiting one at once, a running one by asking its appliance.
+    """Stop a job: a waiting one at once, a running one through its appliance's desired state.
 
-    Asking again while it stops changes nothing.
+    A second request while it stops changes nothing.
 
     Raises:
-        ForbiddenError: it is somebody else's, and the role may not stop those.
-        ConflictError: it has ended already.
+        ForbiddenError: it is another user's job, and the role may not stop those.
+        ConflictError: it has already ended.
     """
     scope.require(Permission.SUBMIT_JOBS)
     job = get_job(session, scope, job_id)
     if job.user_id != scope.user_id:
         scope.require(Permission.STOP_ANY_JOB)
-    was_asked = job.stop_requested_at is not None
+    was_requested = job.stop_requested_at is not None
     if not _stop_waiting(session, job, now=now):
         _request_stop(session, job, scope, now=now)
     session.refresh(job)
-    if not was_asked:
-        # Guarded updates go past what notices changes.
+    if not was_requested:
+        # Guarded updates bypass the ORM events that write the audit log.
         record(
             session,
             action="job.stop_requested",
@@ -166,70 +221,42 @@ def job_counts(session: Session, scope: Scope) -> dict[JobState, int]:
     return dict.fromkeys(JobState, 0) | {row[0]: row[1] for row in rows}
 
 
-def gpu_holders(session: Session, scope: Scope) -> dict[str, Job]:
-    """Return which job holds each GPU now, by the GPU's UUID."""
+def gpu_allocations(session: Session, scope: Scope) -> dict[str, Job]:
+    """Return the job that each allocated GPU is allocated to, by UUID."""
     scope.require(Permission.VIEW)
-    statement = scope.select(select(Attempt).where(Attempt.state.in_(HOLDING)), Attempt)
+    statement = scope.select(select(Attempt).where(Attempt.state.in_(ALLOCATED_STATES)), Attempt)
     attempts = session.scalars(statement.order_by(Attempt.id)).unique()
     return {uuid: attempt.job for attempt in attempts for uuid in attempt.gpu_uuids}
-
-
-def _new_job(request: JobRequest, *, tenant_id: str, user_id: str, now: datetime) -> Job:
-    return Job(
-        tenant_id=tenant_id,
-        user_id=user_id,
-        name=request.name.strip(),
-        kind=request.kind,
-        image=request.image,
-        command=list(request.command),
-        env=dict(request.env),
-        gpus=request.gpus,
-        gpu_memory_bytes=request.gpu_memory_bytes,
-        cpus=request.cpus,
-        memory_bytes=request.memory_bytes,
-        appliance_id=request.appliance_id,
-        state=JobState.SUBMITTED,
-        submitted_at=now,
-    )
 
 
 def _stop_waiting(session: Session, job: Job, *, now: datetime) -> bool:
     message = "Stopped before it started."
     values = {"reason": Reason.STOPPED_BY_USER, "message": message, "finished_at": now}
-    if not move_job(
-        session, job.id, expected=WAITING, state=JobState.STOPPED, stop_requested_at=now, **values
-    ):
+    stopped = JobState.STOPPED
+    if not move_job(session, job.id, stopped, expected=WAITING, stop_requested_at=now, **values):
         return False
     session.refresh(job)
     attempt = job.attempt
     if attempt is not None:
         bound = {AttemptState.BOUND}
-        move_attempt(session, attempt.id, expected=bound, state=AttemptState.STOPPED, **values)
-    record_event(
-        session, job.id, tenant_id=job.tenant_id, state=JobState.STOPPED,
-        reason=Reason.STOPPED_BY_USER, message=message, now=now,
-    )  # fmt: skip
+        move_attempt(session, attempt.id, AttemptState.STOPPED, expected=bound, **values)
+    record_event(session, job, now=now)
     return True
 
 
 def _request_stop(session: Session, job: Job, scope: Scope, *, now: datetime) -> None:
     session.refresh(job)
     if job.state.is_final:
-        raise ConflictError(
-            f"The job {job.name!r} has ended already: {job.state.value}. There is nothing to stop.",
-            code="job_ended",
-        )
+        message = f"The job {job.name!r} has already ended ({job.state.value})."
+        raise ConflictError(message, code="job_ended")
     if job.stop_requested_at is not None:
         return
-    if not move_job(session, job.id, expected={job.state}, stop_requested_at=now):
-        # It moved on in this very moment; look again.
+    if not move_job(session, job.id, job.state, expected={job.state}, stop_requested_at=now):
+        # Its state has just changed: read it again.
         _request_stop(session, job, scope, now=now)
         return
     if job.attempt is not None:
         bump_generation(session, job.attempt.appliance_id)
     user = session.get(User, scope.user_id)
-    message = f"{user.name if user else 'A user'} asked to stop it."
-    record_event(
-        session, job.id, tenant_id=job.tenant_id, state=job.state, reason=job.reason,
-        message=message, now=now,
-    )  # fmt: skip
+    message = f"{user.name if user else 'A user'} requested a stop."
+    record_event(session, job, message=message, now=now)

@@ -1,184 +1,351 @@
-"""What placement looks at: one tenant's appliances and waiting jobs, read from the database."""
+"""The input of placement: one tenant's appliances, running and waiting jobs, from the database.
 
+Read as plain columns: a fleet of 10,000 appliances and thousands of jobs is read in each cycle. An
+appliance's report is parsed again only when its text has changed.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session, lazyload
+from sqlalchemy import Row, Text, and_, func, or_, select, type_coerce
+from sqlalchemy.orm import Session
 
-from jobqueue.executors.health import ApplianceHealth, GPUHealth, HealthFinding, HealthState
-from jobqueue.executors.health_advice import advice_for
-from jobqueue.executors.wire import Inventory
 from jobqueue.models import Attempt, Job
-from jobqueue.placement import Snapshot
-from jobqueue.refusals import ApplianceView, GPUView, Held, JobView
-from jobqueue.states import HOLDING, AttemptState, JobState
-from tenants.fleet.life import in_service
+from jobqueue.placement.policies import LEAST_FRAGMENTATION
+from jobqueue.placement.views import (
+    ApplianceView,
+    Caps,
+    GPUView,
+    JobShape,
+    JobView,
+    RunningJob,
+    Snapshot,
+)
+from jobqueue.queue_settings import settings_of
+from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
+from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
+from protocol.inventory import Inventory
+from tenants.fleet.states import in_service
 from tenants.models import Appliance
 
-NOTHING_HELD = Held()
+# The latest jobs, as a sample of the usual ones.
+WORKLOAD_JOBS = 1000
+# Waiting jobs that one plan considers, from the front of the queue.
+MAX_CONSIDERED = 10_000
+# Reports of appliances that are kept parsed.
+_MAX_REPORTS = 20_000
 WAITING = (JobState.SUBMITTED, JobState.QUEUED)
+
+
+class WaitingJob(NamedTuple):
+    """A waiting job's row, with its bound attempt if it has one."""
+
+    id: str
+    name: str
+    state: JobState
+    reason: Reason
+    message: str
+    attempt_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class TenantRows:
-    """A snapshot, and the jobs behind it by id, for writing the plan's decisions back."""
+    """A snapshot, and its jobs by id, for applying the plan's decisions."""
 
+    tenant_id: str
     snapshot: Snapshot
-    jobs: dict[str, Job]
+    jobs: dict[str, WaitingJob]
 
 
-def waiting_tenants(session: Session) -> list[str]:
-    """Return the tenants that have jobs to place."""
-    statement = select(Job.tenant_id).where(Job.state.in_(WAITING)).distinct()
-    return list(session.scalars(statement.order_by(Job.tenant_id)))
-
-
-def read_tenant(session: Session, tenant_id: str, *, now: datetime) -> TenantRows:
-    """Return the tenant's snapshot with the rows that it was made from."""
-    appliances = active_appliances(session, tenant_id)
-    held = _held_resources(session, tenant_id)
-    last_used = _last_used(session, tenant_id)
-    jobs = _waiting_jobs(session, tenant_id)
-    views = [
-        appliance_view(row, held=held.get(row.id, NOTHING_HELD), last_used_at=last_used.get(row.id))
-        for row in appliances
-    ]
-    return TenantRows(
-        Snapshot(now=now, appliances=tuple(views), jobs=tuple(job_view(job) for job in jobs)),
-        jobs={job.id: job for job in jobs},
+def read_tenant(
+    session: Session, tenant_id: str, *, now: datetime, limit: int = MAX_CONSIDERED
+) -> TenantRows:
+    """Return the tenant's snapshot with the rows of its jobs, up to `limit`."""
+    views = tenant_views(session, tenant_id)
+    models = {gpu.model for view in views for gpu in view.gpus}
+    bound = and_(Attempt.job_id == Job.id, Attempt.state == AttemptState.BOUND)
+    statement = (
+        select(
+            *_JOB_COLUMNS, Attempt.id.label("attempt_id"), Attempt.appliance_id.label("bound_to")
+        )
+        .outerjoin(Attempt, bound)
+        .where(
+            Job.tenant_id == tenant_id,
+            Job.state.in_(WAITING),
+            or_(Job.retry_at.is_(None), Job.retry_at <= now),
+        )
+        .order_by(Job.queue_at, Job.id)
+        .limit(limit)
     )
+    jobs, waiting = [], {}
+    for row in session.execute(statement):
+        jobs.append(job_view(row, models, bound_to=row.bound_to))
+        waiting[row.id] = WaitingJob(
+            row.id, row.name, row.state, row.reason, row.message, row.attempt_id
+        )
+    settings = settings_of(session, tenant_id)
+    snapshot = Snapshot(
+        now=now,
+        appliances=views,
+        jobs=jobs,
+        policy=settings.placement_policy,
+        caps=Caps(gpus_per_user=settings.max_gpus_per_user, gpus=settings.max_gpus),
+        allows_preemption=settings.allows_preemption,
+        workload=_workload(session, tenant_id, models)
+        if settings.placement_policy == LEAST_FRAGMENTATION
+        else (),
+    )
+    return TenantRows(tenant_id, snapshot, waiting)
 
 
-def active_appliances(session: Session, tenant_id: str) -> list[Appliance]:
-    """Return the tenant's appliances in service, as the database has them now.
+def tenant_views(session: Session, tenant_id: str) -> list[ApplianceView]:
+    """Return the tenant's appliances in service; fenced ones are left out, they get no updates."""
+    running = _running_jobs(session, tenant_id)
+    used = _last_used(session, tenant_id)
+    statement = select(
+        Appliance.id,
+        Appliance.name,
+        Appliance.state,
+        Appliance.drained_at,
+        type_coerce(Appliance.labels, Text).label("labels"),
+        type_coerce(Appliance.inventory, Text).label("inventory"),
+        type_coerce(Appliance.health, Text).label("health"),
+    ).where(Appliance.tenant_id == tenant_id, in_service(), Appliance.fenced_at.is_(None))
+    views = []
+    for row in session.execute(statement):
+        report = _parsed(row.inventory, row.health)
+        views.append(
+            ApplianceView(
+                id=row.id,
+                name=row.name,
+                state=row.state,
+                is_drained=row.drained_at is not None,
+                executors=report.executors,
+                cpus=report.cpus,
+                memory_bytes=report.memory_bytes,
+                gpus=report.gpus,
+                failure=report.failure,
+                labels=_pairs(row.labels),
+                running=running.get(row.id, ()),
+                last_used_at=used.get(row.id),
+            )
+        )
+    return views
 
-    A fenced one is in service, but nobody can tell it anything: it is left out as well.
+
+def job_view(
+    job: Job | Row[*tuple[Any, ...]], models: Iterable[str] = (), *, bound_to: str | None = None
+) -> JobView:
+    """Return a waiting job, or a row with its columns, as placement sees it.
+
+    `models` are those of the tenant's GPUs.
     """
-    statement = select(Appliance).where(
-        Appliance.tenant_id == tenant_id, in_service(), Appliance.fenced_at.is_(None)
-    )
-    return list(session.scalars(statement.execution_options(populate_existing=True)))
-
-
-def appliance_view(
-    row: Appliance, *, held: Held = NOTHING_HELD, last_used_at: datetime | None = None
-) -> ApplianceView:
-    """Return what placement knows of an appliance."""
-    inventory, health = read_inventory(row), read_health(row)
-    return ApplianceView(
-        id=row.id,
-        name=row.name,
-        state=row.state,
-        is_drained=row.drained_at is not None,
-        executors=tuple(inventory.executors),
-        cpus=float(inventory.cpu_count),
-        memory_bytes=inventory.memory_bytes,
-        gpus=_gpu_views(inventory, health),
-        fault=_appliance_fault(health),
-        held=held,
-        last_used_at=last_used_at,
-    )
-
-
-def read_inventory(row: Appliance) -> Inventory:
-    """Return an appliance's inventory; one that can't be read has nothing to run jobs with."""
-    try:
-        return msgspec.convert(row.inventory, Inventory)
-    except msgspec.ValidationError:
-        return Inventory(hostname=row.name)
-
-
-def read_health(row: Appliance) -> ApplianceHealth | None:
-    """Return what an appliance's agent judged last; None where it is unknown."""
-    try:
-        return msgspec.convert(row.health, ApplianceHealth | None)
-    except msgspec.ValidationError:
-        return None
-
-
-def job_view(job: Job) -> JobView:
-    """Return what placement knows of a waiting job."""
-    attempt = job.attempt
-    is_bound = attempt is not None and attempt.state is AttemptState.BOUND
     return JobView(
         id=job.id,
         name=job.name,
         submitted_at=job.submitted_at,
+        user_id=job.user_id,
         gpus=job.gpus,
         gpu_memory_bytes=job.gpu_memory_bytes,
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
         requested=job.appliance_id,
-        bound_to=attempt.appliance_id if attempt and is_bound else None,
+        bound_to=bound_to,
+        gpu_models=_matching(job.gpu_models, models) if job.gpu_models else frozenset(),
+        labels=_pairs(job.required_labels)
+        if isinstance(job.required_labels, str)
+        else frozenset(job.required_labels.items()),
+        priority=job.priority,
+        queue_at=job.queue_at,
+        is_preemptible=job.is_preemptible,
+        time_limit=timedelta(seconds=job.time_limit_seconds) if job.time_limit_seconds else None,
     )
+
+
+_BOUND_COLUMNS = (Attempt.id.label("attempt_id"), Attempt.appliance_id.label("bound_to"))
+_JOB_COLUMNS = (
+    Job.id,
+    Job.name,
+    Job.state,
+    Job.reason,
+    Job.message,
+    Job.submitted_at,
+    Job.queue_at,
+    Job.user_id,
+    Job.gpus,
+    Job.gpu_memory_bytes,
+    Job.gpu_models,
+    Job.cpus,
+    Job.memory_bytes,
+    type_coerce(Job.required_labels, Text).label("required_labels"),
+    Job.appliance_id,
+    Job.priority,
+    Job.is_preemptible,
+    Job.time_limit_seconds,
+)
+
+
+@lru_cache(_MAX_REPORTS)
+def _pairs(stored: str) -> frozenset[tuple[str, str]]:
+    """Return stored labels."""
+    return frozenset(msgspec.json.decode(stored, type=dict[str, str]).items())
+
+
+class _Report(NamedTuple):
+    """What placement needs of an appliance's report."""
+
+    executors: tuple[str, ...]
+    cpus: float
+    memory_bytes: int
+    gpus: tuple[GPUView, ...]
+    failure: str
+
+
+@lru_cache(_MAX_REPORTS)
+def _parsed(inventory: str, health: str | None) -> _Report:
+    """Return a stored report; an invalid inventory has no executors, so it gets no jobs."""
+    try:
+        found = msgspec.json.decode(inventory, type=Inventory)
+    except msgspec.ValidationError:
+        found = Inventory(hostname="")
+    try:
+        state = msgspec.json.decode(health, type=ApplianceHealth) if health else None
+    except msgspec.ValidationError:
+        state = None
+    return _report(found, state)
+
+
+def _report(inventory: Inventory, health: ApplianceHealth | None) -> _Report:
+    has_failed = health is not None and health.state is HealthState.FAILED
+    return _Report(
+        executors=tuple(inventory.executors),
+        cpus=float(inventory.cpu_count),
+        memory_bytes=inventory.memory_bytes,
+        gpus=_gpu_views(inventory, health),
+        failure=(_cause(health) or "failed") if has_failed else "",
+    )
+
+
+def _workload(
+    session: Session, tenant_id: str, models: Iterable[str]
+) -> list[tuple[JobShape, float]]:
+    """Return the shapes of the tenant's latest jobs with their numbers."""
+    latest = (
+        select(Job.gpus, Job.gpu_memory_bytes, Job.gpu_models, Job.cpus, Job.memory_bytes)
+        .where(Job.tenant_id == tenant_id)
+        .order_by(Job.id.desc())
+        .limit(WORKLOAD_JOBS)
+    )
+    shapes = Counter(
+        JobShape(
+            gpus=gpus,
+            gpu_memory_bytes=gpu_memory_bytes,
+            gpu_models=_matching(words, models),
+            cpus=cpus,
+            memory_bytes=memory_bytes,
+        )
+        for gpus, gpu_memory_bytes, words, cpus, memory_bytes in session.execute(latest)
+    )
+    return [(shape, float(count)) for shape, count in shapes.items()]
+
+
+def _matching(words: Sequence[str], models: Iterable[str]) -> frozenset[str]:
+    """Return the models that contain one of the words; the words where there is none."""
+    lowered = [word.strip().lower() for word in words]
+    found = {model for model in models if any(word in model.lower() for word in lowered)}
+    return frozenset(found or lowered)
 
 
 def _gpu_views(inventory: Inventory, health: ApplianceHealth | None) -> tuple[GPUView, ...]:
-    """Return the GPUs that are here, and as failed ones those that should be.
+    """Return the GPUs of the inventory, and missing ones as failed.
 
-    A missing GPU comes back after a repair, so it counts among the appliance's, with the memory
-    of the largest that is left.
+    A missing GPU comes back after a repair, so it counts towards the appliance's totals, with the
+    memory of the largest GPU that is left.
     """
-    judged = {gpu.uuid: gpu for gpu in health.gpus} if health else {}
-    listed = {gpu.uuid: gpu.memory_bytes for gpu in inventory.gpus}
-    largest = max(listed.values(), default=0)
+    reported = {gpu.uuid: gpu for gpu in health.gpus} if health else {}
+    listed = {gpu.uuid: (gpu.memory_bytes, gpu.model) for gpu in inventory.gpus}
+    largest = max(listed.values(), default=(0, ""))
     missing = [
         uuid
-        for uuid, gpu in judged.items()
+        for uuid, gpu in reported.items()
         if uuid not in listed and gpu.state is HealthState.FAILED
     ]
-    return tuple(
-        _gpu_view(uuid, memory_bytes, judged.get(uuid))
-        for uuid, memory_bytes in (listed | dict.fromkeys(missing, largest)).items()
-    )
-
-
-def _gpu_view(uuid: str, memory_bytes: int, judged: GPUHealth | None) -> GPUView:
-    if judged is None:
-        return GPUView(uuid, memory_bytes)
-    return GPUView(uuid, memory_bytes, judged.state, _fault(judged.findings, judged.state))
-
-
-def _appliance_fault(health: ApplianceHealth | None) -> str:
-    """Return why an appliance as a whole failed, "" when it did not."""
-    if health is None or health.state is not HealthState.FAILED:
-        return ""
-    return _fault(health.findings, health.state) or "failed"
-
-
-def _fault(findings: list[HealthFinding], state: HealthState) -> str:
-    return next((advice_for(one.reason).name for one in findings if one.state is state), "")
-
-
-def _waiting_jobs(session: Session, tenant_id: str) -> list[Job]:
-    # Ids sort by age, so this is first come, first served.
-    statement = (
-        select(Job)
-        .where(Job.tenant_id == tenant_id, Job.state.in_(WAITING))
-        .order_by(Job.id)
-        .options(lazyload(Job.user))
-        .execution_options(populate_existing=True)
-    )
-    return list(session.scalars(statement))
-
-
-def _held_resources(session: Session, tenant_id: str) -> dict[str, Held]:
-    statement = (
-        select(Attempt.appliance_id, Attempt.gpu_uuids, Job.cpus, Job.memory_bytes)
-        .join(Job, Job.id == Attempt.job_id)
-        .where(Attempt.tenant_id == tenant_id, Attempt.state.in_(HOLDING))
-    )
-    held: dict[str, Held] = {}
-    for appliance_id, gpu_uuids, cpus, memory_bytes in session.execute(statement):
-        before = held.get(appliance_id, NOTHING_HELD)
-        held[appliance_id] = Held(
-            gpu_uuids=before.gpu_uuids | set(gpu_uuids),
-            cpus=before.cpus + cpus,
-            memory_bytes=before.memory_bytes + memory_bytes,
+    views = []
+    for uuid, (memory_bytes, model) in (listed | dict.fromkeys(missing, largest)).items():
+        found = reported.get(uuid)
+        state = found.state if found else HealthState.HEALTHY
+        view = GPUView(
+            uuid, memory_bytes, state, _cause(found), model=model, is_used_outside=_outside(found)
         )
-    return held
+        views.append(view)
+    return tuple(views)
+
+
+def _outside(health: GPUHealth | None) -> bool:
+    """Return whether the agent sees programs on the GPU that belong to no job."""
+    findings = health.findings if health else []
+    return any(finding.reason == HealthReason.EXTERNAL_PROCESS for finding in findings)
+
+
+def _cause(health: ApplianceHealth | GPUHealth | None) -> str:
+    """Return the name of the first finding that explains the state, if any."""
+    findings = health.findings if health else []
+    return next(
+        (advice_for(one.reason).name for one in findings if health and one.state is health.state),
+        "",
+    )
+
+
+def _running_jobs(session: Session, tenant_id: str) -> dict[str, list[RunningJob]]:
+    statement = (
+        select(
+            Attempt.appliance_id,
+            Attempt.gpu_uuids,
+            Job.id,
+            Job.name,
+            Job.user_id,
+            Job.cpus,
+            Job.memory_bytes,
+            Job.stop_requested_at,
+            Job.priority,
+            Job.is_preemptible,
+            Job.time_limit_seconds,
+            Attempt.stop_reason,
+            Attempt.assigned_at,
+            Attempt.started_at,
+        )
+        .join(Job, Job.id == Attempt.job_id)
+        .where(Attempt.tenant_id == tenant_id, Attempt.state.in_(ALLOCATED_STATES))
+        .order_by(Attempt.assigned_at, Attempt.id)
+    )
+    found: dict[str, list[RunningJob]] = {}
+    for row in session.execute(statement):
+        found.setdefault(row.appliance_id, []).append(
+            RunningJob(
+                job_id=row.id,
+                name=row.name,
+                user_id=row.user_id,
+                gpu_uuids=row.gpu_uuids,
+                cpus=row.cpus,
+                memory_bytes=row.memory_bytes,
+                priority=row.priority,
+                is_preemptible=row.is_preemptible,
+                is_stopping=row.stop_requested_at is not None or row.stop_reason is not None,
+                ends_at=_end(row.started_at or row.assigned_at, row.time_limit_seconds),
+            )
+        )
+    return found
+
+
+def _end(start_at: datetime | None, limit_seconds: int) -> datetime | None:
+    if start_at is None or not limit_seconds:
+        return None
+    return start_at + timedelta(seconds=limit_seconds)
 
 
 def _last_used(session: Session, tenant_id: str) -> dict[str, datetime]:

@@ -1,24 +1,26 @@
-"""States of jobs and attempts, and the moves between them.
+"""States of jobs and attempts, and the transitions between them.
 
     job:      submitted -> queued -> starting -> running -> succeeded | failed | stopped | lost
+                           queued <- starting, running: tried again, or preempted
     attempt:  bound -> starting -> running -> succeeded | failed | stopped | lost
 
-A *bound* attempt waits on its appliance for GPUs, cores or memory; it may still move elsewhere.
-`starting` means that the appliance is asked to run it and its resources are taken.
+A *bound* attempt waits for GPUs, cores or memory of its appliance; it may still move to another
+one. A `starting` attempt is in its appliance's desired state and its resources are allocated.
+Writers go through `jobqueue.transitions`.
 """
 
 from enum import StrEnum
 
 
 class JobKind(StrEnum):
-    """What a job is for: `batch` ends with its exit code, `service` runs until stopped."""
+    """`batch` ends with its exit code, `service` runs until stopped."""
 
     BATCH = "batch"
     SERVICE = "service"
 
 
 class JobState(StrEnum):
-    """Where a job is; the last four are final."""
+    """The last four are final."""
 
     SUBMITTED = "submitted"
     QUEUED = "queued"
@@ -32,11 +34,11 @@ class JobState(StrEnum):
     @property
     def is_final(self) -> bool:
         """Whether the job has ended."""
-        return not TRANSITIONS[self]
+        return not JOB_TRANSITIONS[self]
 
 
 class AttemptState(StrEnum):
-    """Where an attempt is; the last four are final."""
+    """The last four are final."""
 
     BOUND = "bound"
     STARTING = "starting"
@@ -58,6 +60,8 @@ class Reason(StrEnum):
     NONE = ""
     WAITING_FOR_APPLIANCE = "waiting_for_appliance"
     WAITING_FOR_RESOURCES = "waiting_for_resources"
+    WAITING_FOR_CAP = "waiting_for_cap"
+    WAITING_FOR_RETRY = "waiting_for_retry"
     EXIT_CODE = "exit_code"
     OUT_OF_MEMORY = "out_of_memory"
     IMAGE_NOT_FOUND = "image_not_found"
@@ -66,30 +70,27 @@ class Reason(StrEnum):
     APPLIANCE_LOST = "appliance_lost"
     APPLIANCE_UNREACHABLE = "appliance_unreachable"
     EXECUTOR_ERROR = "executor_error"
+    SIGNAL = "signal"
+    TIME_LIMIT = "time_limit"
+    PREEMPTED = "preempted"
 
 
 _J = JobState
-TRANSITIONS: dict[JobState, frozenset[JobState]] = {
+_JOB_ENDS = frozenset({_J.SUCCEEDED, _J.FAILED, _J.STOPPED, _J.LOST})
+JOB_TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     _J.SUBMITTED: frozenset({_J.QUEUED, _J.STARTING, _J.STOPPED}),
     _J.QUEUED: frozenset({_J.STARTING, _J.STOPPED}),
-    _J.STARTING: frozenset({_J.RUNNING, _J.SUCCEEDED, _J.FAILED, _J.STOPPED, _J.LOST}),
-    _J.RUNNING: frozenset({_J.SUCCEEDED, _J.FAILED, _J.STOPPED, _J.LOST}),
-    _J.SUCCEEDED: frozenset(),
-    _J.FAILED: frozenset(),
-    _J.STOPPED: frozenset(),
-    _J.LOST: frozenset(),
-}
+    _J.STARTING: _JOB_ENDS | {_J.RUNNING, _J.QUEUED},
+    _J.RUNNING: _JOB_ENDS | {_J.QUEUED},
+} | dict.fromkeys(_JOB_ENDS, frozenset())
 
 _A = AttemptState
+_ATTEMPT_ENDS = frozenset({_A.SUCCEEDED, _A.FAILED, _A.STOPPED, _A.LOST})
 ATTEMPT_TRANSITIONS: dict[AttemptState, frozenset[AttemptState]] = {
     _A.BOUND: frozenset({_A.STARTING, _A.STOPPED}),
-    _A.STARTING: frozenset({_A.RUNNING, _A.SUCCEEDED, _A.FAILED, _A.STOPPED, _A.LOST}),
-    _A.RUNNING: frozenset({_A.SUCCEEDED, _A.FAILED, _A.STOPPED, _A.LOST}),
-    _A.SUCCEEDED: frozenset(),
-    _A.FAILED: frozenset(),
-    _A.STOPPED: frozenset(),
-    _A.LOST: frozenset(),
-}
+    _A.STARTING: _ATTEMPT_ENDS | {_A.RUNNING},
+    _A.RUNNING: _ATTEMPT_ENDS,
+} | dict.fromkeys(_ATTEMPT_ENDS, frozenset())
 
-# States in which an attempt holds its GPUs, cores and memory.
-HOLDING = (AttemptState.STARTING, AttemptState.RUNNING)
+# States in which GPUs, cores and memory are allocated to an attempt.
+ALLOCATED_STATES = (AttemptState.STARTING, AttemptState.RUNNING)

@@ -1,1 +1,1 @@
-"""Read plugins: one folder for each kind of vital sign."""
+"""Read plugins: one package for each kind of metric."""

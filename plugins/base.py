@@ -1,4 +1,4 @@
-"""What a read plugin is: a frozen config, declared metrics, and `gather(now)` that gives points.
+"""The plugin interface: a frozen config, declared metrics, and `gather(now)`, which returns points.
 
 A *metric* is one field of one measurement. Measurements, fields, tags and units are those of
 docs/metrics.md; the unit is the field's suffix.
@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
-from jobqueue.executors.wire import Inventory
 from plugins.simulation.appliance import SimulatedAppliance
+from protocol.inventory import Inventory
 from timeseries.points import FieldValue, Point
 
 # By index of the GPU: its tags `uuid` and `model`.
@@ -23,17 +24,17 @@ ADDRESS_PREFIX = "PCI-"
 
 
 class PluginError(Exception):
-    """A reading failed; the host shows it and tries again, ever less often."""
+    """A reading failed. The plugin host reports it and retries with backoff."""
 
 
 class PluginUnavailableError(PluginError):
-    """What the plugin reads is not on this appliance; the host skips it quietly."""
+    """The appliance has nothing for this plugin to read. The plugin host skips it silently."""
 
 
 class PluginRestartError(PluginError):
-    """The reading can only work in a new process; the child ends once it has told this error.
+    """Only a new process can read this. The worker process exits after reporting the error.
 
-    So it is after an update of a driver, whose old library stays loaded in this process.
+    This happens after a driver update: the old library stays loaded in this process.
     """
 
 
@@ -49,7 +50,7 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One field that a plugin can give."""
+    """One field that a plugin can return."""
 
     name: str
     kind: MetricKind
@@ -58,90 +59,77 @@ class Metric:
 
 
 class Transfer(Protocol):
-    """Moves bytes between this appliance and the access point in use, to time the line."""
+    """Transfers bytes between this appliance and its access point, to measure the speed."""
 
     def download(self, size_bytes: int) -> None:
-        """Fetch so many bytes and forget them.
+        """Download and discard this many bytes.
 
         Raises:
             PluginError: the access point did not send them.
         """
 
     def upload(self, size_bytes: int) -> None:
-        """Send so many bytes, which the access point forgets.
+        """Upload this many bytes, which the access point discards.
 
         Raises:
-            PluginError: the access point did not take them.
+            PluginError: the access point did not accept them.
         """
 
     def close(self) -> None:
-        """Let the connection go; the next transfer opens another."""
-
-
-def _no_holders() -> Mapping[str, str]:
-    return {}
-
-
-def _no_gpus() -> GPUTags:
-    return {}
-
-
-def _keep_private(inventory: Inventory) -> None:
-    del inventory
+        """Close the connection; the next transfer opens another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginContext:
-    """What plugins may share with the agent that reads them.
+    """What the agent provides to plugins.
 
     Attributes:
-        simulation: the simulated appliance, where this one is simulated.
-        proc: the kernel's process files; a test puts a capture in their place.
-        sys: the kernel's device files, likewise.
+        simulation: the simulated appliance, if this one is simulated.
+        proc: where `/proc` is; tests use a capture.
+        sys: where `/sys` is; tests use a capture.
         docker_url: where this host's Docker engine listens.
-        job_of_gpu: gives GPU UUID to the id of the job that holds it.
-        known_gpus: gives the tags of the GPUs that this appliance had; a lost one may be unable to
-            say them.
-        job_of_container: gives container id (64 hex digits) to the id of the job that it runs.
-        transfer: the line to the portal; None where there is none to time.
-        publish_inventory: takes what the inventory plugin found, for the heartbeat.
+        job_of_gpu: returns the job ID of each allocated GPU UUID.
+        known_gpus: returns the last known tags of the GPUs, since a lost GPU may not report them.
+        job_of_container: returns the job ID of each container ID (64 hex digits).
+        transfer: the connection to the portal; None if there is none to measure.
+        publish_inventory: receives the inventory, for the heartbeat.
     """
 
     simulation: SimulatedAppliance | None = None
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
     docker_url: str = "unix:///var/run/docker.sock"
-    job_of_gpu: Callable[[], Mapping[str, str]] = _no_holders
-    known_gpus: Callable[[], GPUTags] = _no_gpus
-    job_of_container: Callable[[], Mapping[str, str]] = _no_holders
+    job_of_gpu: Callable[[], Mapping[str, str]] = dict
+    known_gpus: Callable[[], GPUTags] = dict
+    job_of_container: Callable[[], Mapping[str, str]] = dict
     transfer: Transfer | None = None
-    publish_inventory: Callable[[Inventory], None] = _keep_private
+    publish_inventory: Callable[[Inventory], object] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginTraits:
-    """How the host treats a plugin when the configuration does not say.
+    """Defaults of a plugin, unless the configuration overrides them.
 
     Attributes:
         interval_seconds: how often it is read; None for the agent's interval.
-        time_limit_seconds: a reading that takes longer is given up.
+        time_limit_seconds: a reading that takes longer is abandoned.
         is_simulated: on by default on simulated appliances, off on all others.
-        child: plugins with the same name here are read in one child process, which is killed when
-            a reading passes its limit; "" reads in the agent itself. A class with `needs_child`
-            (see `ChoosesChild`) says whether the child is worth its cost on this host.
-        own_thread: it waits for a network or another program, so it is read in a thread of its own
-            and delays no other plugin.
+        worker: plugins with the same name here are read in one worker process, which is killed
+            when a reading passes its limit; "" reads in the agent itself. A class with
+            `needs_worker` (see `NeedsWorker`) says whether the worker is worth its cost here.
+        own_thread: it waits for a network or another program, so it is read in its own thread and
+            does not delay other plugins.
     """
 
     interval_seconds: float | None = None
     time_limit_seconds: float = 10.0
     is_simulated: bool = False
-    child: str = ""
+    worker: str = ""
     own_thread: bool = False
 
 
 class Plugin(Protocol):
-    """Reads one kind of vital sign.
+    """Reads one kind of metric.
 
     Attributes:
         config_class: a frozen dataclass; its fields are the keys of `[plugins.NAME]`.
@@ -156,7 +144,7 @@ class Plugin(Protocol):
         """Return the readings of this instant.
 
         Raises:
-            PluginUnavailableError: there is nothing to read here.
+            PluginUnavailableError: nothing to read on this appliance.
             PluginError: the reading failed.
         """
 
@@ -164,19 +152,36 @@ class Plugin(Protocol):
         """Release what gathering opened."""
 
 
-@runtime_checkable
-class ChoosesChild(Protocol):
-    """What a plugin class with `traits.child`, or its config, may add: whether it needs the child.
+@dataclass(frozen=True, slots=True)
+class NoSettings:
+    """Config of a plugin without settings."""
 
-    A child costs a process and some memory, so a host without the driver that could hang starts
-    none: there the plugin is read in the agent itself. So does one without settings that want it.
+
+class BasePlugin:
+    """Defaults of a plugin: no settings, standard traits, nothing to close."""
+
+    name: ClassVar[str]
+    config_class: ClassVar[type] = NoSettings
+    traits: ClassVar[PluginTraits] = PluginTraits()
+    metrics: ClassVar[Sequence[Metric]]
+
+    def close(self) -> None:
+        """Release nothing."""
+
+
+@runtime_checkable
+class NeedsWorker(Protocol):
+    """Optional method of a plugin class with `traits.worker`, or of its config.
+
+    A worker process costs memory. Without a driver that could hang, or without settings that need
+    it, the plugin is read in the agent itself.
     """
 
-    def needs_child(self, context: PluginContext) -> bool:
-        """Return whether the child is needed on this host now; of a plugin it is a classmethod.
+    def needs_worker(self, context: PluginContext) -> bool:
+        """Return whether the worker process is needed. A plugin has it as a classmethod.
 
-        It is asked in the agent before each reading while no child runs, so it must cost next to
-        nothing (look for a file, load a library), can't hang, and raises nothing.
+        The agent calls it before each reading while no worker runs: it must be cheap (look for a
+        file, load a library), must not hang, and must not raise.
         """
 
 
@@ -192,32 +197,18 @@ class PluginClass(Protocol):
         """Return the plugin for a checked config."""
 
 
-def gauges(fields: Mapping[str, tuple[str, str]]) -> tuple[Metric, ...]:
-    """Return gauge metrics from `name -> (unit, description)`."""
-    return tuple(
-        Metric(name, MetricKind.GAUGE, unit, description)
-        for name, (unit, description) in fields.items()
-    )
+def _metrics(kind: MetricKind, /, **fields: tuple[str, str]) -> tuple[Metric, ...]:
+    """Return metrics from `name=(unit, description)`."""
+    return tuple(Metric(name, kind, *declared) for name, declared in fields.items())
 
 
-def rates(fields: Mapping[str, tuple[str, str]]) -> tuple[Metric, ...]:
-    """Return per-second metrics from `name -> (unit, description)`."""
-    return tuple(
-        Metric(name, MetricKind.RATE, unit, description)
-        for name, (unit, description) in fields.items()
-    )
+gauges = partial(_metrics, MetricKind.GAUGE)
+rates = partial(_metrics, MetricKind.RATE)
+counters = partial(_metrics, MetricKind.COUNTER)
 
 
-def counters(fields: Mapping[str, tuple[str, str]]) -> tuple[Metric, ...]:
-    """Return metrics that only grow, until a reset, from `name -> (unit, description)`."""
-    return tuple(
-        Metric(name, MetricKind.COUNTER, unit, description)
-        for name, (unit, description) in fields.items()
-    )
-
-
-def flags(fields: Mapping[str, str]) -> tuple[Metric, ...]:
-    """Return metrics that are 0 or 1, from `name -> description`."""
+def flags(**fields: str) -> tuple[Metric, ...]:
+    """Return flag metrics (0 or 1) from `name=description`."""
     return tuple(
         Metric(name, MetricKind.FLAG, "0 or 1", description) for name, description in fields.items()
     )
@@ -229,5 +220,5 @@ def present(fields: Mapping[str, FieldValue | None]) -> dict[str, FieldValue]:
 
 
 def matches_any(value: str, patterns: Iterable[str]) -> bool:
-    """Return whether a shell pattern such as `loop*` fits."""
+    """Return whether any shell pattern, such as `loop*`, matches."""
     return any(fnmatchcase(value, pattern) for pattern in patterns)

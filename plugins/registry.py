@@ -1,4 +1,4 @@
-"""Which plugins there are: Vedette's own, and those that installed packages add."""
+"""Registry of the built-in plugins and those of installed packages."""
 
 import importlib
 from importlib.metadata import entry_points
@@ -10,26 +10,26 @@ ENTRY_POINT_GROUP = "vedette.plugins"
 
 # The same as in pyproject.toml, so that a checkout that is not installed has them too.
 BUILT_IN = {
-    "cpu": "plugins.cpu:CPUPlugin",
-    "memory": "plugins.memory:MemoryPlugin",
-    "swap": "plugins.swap:SwapPlugin",
-    "load": "plugins.load:LoadPlugin",
-    "disk": "plugins.disk:DiskPlugin",
-    "diskio": "plugins.diskio:DiskIOPlugin",
-    "network": "plugins.network:NetworkPlugin",
-    "processes": "plugins.processes:ProcessesPlugin",
-    "uptime": "plugins.uptime:UptimePlugin",
-    "sensors": "plugins.sensors:SensorsPlugin",
-    "nvml": "plugins.nvml:NVMLPlugin",
-    "gpu_processes": "plugins.gpu_processes:GPUProcessesPlugin",
-    "amdgpu": "plugins.amdgpu:AMDGPUPlugin",
-    "containers": "plugins.containers:ContainersPlugin",
-    "speedtest": "plugins.speedtest:SpeedtestPlugin",
-    "inventory": "plugins.inventory:InventoryPlugin",
-    "exec": "plugins.exec:ExecPlugin",
-    "collectd_python": "plugins.collectd_python:CollectdPythonPlugin",
-    "simulated_gpu": "plugins.simulated_gpu:SimulatedGPUPlugin",
-    "simulated_host": "plugins.simulated_host:SimulatedHostPlugin",
+    "cpu": "plugins.cpu.reader:CPUPlugin",
+    "memory": "plugins.memory.reader:MemoryPlugin",
+    "swap": "plugins.swap.reader:SwapPlugin",
+    "load": "plugins.load.reader:LoadPlugin",
+    "disk": "plugins.disk.reader:DiskPlugin",
+    "diskio": "plugins.diskio.reader:DiskIOPlugin",
+    "network": "plugins.network.reader:NetworkPlugin",
+    "processes": "plugins.processes.reader:ProcessesPlugin",
+    "uptime": "plugins.uptime.reader:UptimePlugin",
+    "sensors": "plugins.sensors.reader:SensorsPlugin",
+    "nvml": "plugins.nvml.reader:NVMLPlugin",
+    "gpu_processes": "plugins.gpu_processes.reader:GPUProcessesPlugin",
+    "amdgpu": "plugins.amdgpu.reader:AMDGPUPlugin",
+    "containers": "plugins.containers.reader:ContainersPlugin",
+    "speedtest": "plugins.speedtest.reader:SpeedtestPlugin",
+    "inventory": "plugins.inventory.reader:InventoryPlugin",
+    "exec": "plugins.exec.reader:ExecPlugin",
+    "collectd_python": "plugins.collectd_python.reader:CollectdPythonPlugin",
+    "simulated_gpu": "plugins.simulated_gpu.reader:SimulatedGPUPlugin",
+    "simulated_host": "plugins.simulated_host.reader:SimulatedHostPlugin",
 }
 
 

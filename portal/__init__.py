@@ -1,1 +1,1 @@
-"""The people's door: REST API and web pages on Flask."""
+"""The web portal: REST API and web pages on Flask."""

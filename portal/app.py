@@ -1,82 +1,91 @@
-"""The portal as a Flask app: the lock, the pages, the REST API and the dashboards in one."""
+"""The portal as one Flask app: authentication, pages, REST API and dashboards."""
 
 from datetime import timedelta
+from typing import Any
 
-from flask import Flask
+from flask import Flask, request
+from flask.json.provider import DefaultJSONProvider
 
-from alerting.addresses import AddressPolicy
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
-from core.secretbox import SecretBox
 from core.settings import ServerSettings, secret_key
+from core.strict_json import decode_json
 from dash_app.app import create_dashboards
-from dash_app.minute import MinuteCache
-from portal.answering.errors import install_error_handlers
-from portal.answering.ratelimits import install_address_limit, install_user_limit
-from portal.answering.security import allow_inline_scripts, install_security, session_cookie_name
 from portal.api.registry import install_api
-from portal.context import Portal, current_scope, install
-from portal.door.auth import install_lock
-from portal.door.oidc import install_oidc
-from portal.door.visits import install_visits
+from portal.auth.guard import install_authentication, install_support_sessions
+from portal.auth.oidc import install_oidc
+from portal.context import current_scope, install, portal_of, principal
+from portal.downloads import install_downloads
+from portal.middleware.errors import install_error_handlers
+from portal.middleware.ratelimits import install_rate_limit
+from portal.middleware.refusals import install_refusals
+from portal.middleware.security import allow_inline_scripts, install_security, session_cookie_name
 from portal.pages import (
     alerts,
-    appliance_bulk,
     appliances,
     audit,
-    certificates,
     console,
-    enrolment,
-    health,
+    enrollment,
     home,
-    housekeeping,
     invitations,
     jobs,
     oidc,
-    password,
-    receivers,
-    reference,
-    rules,
     second_factor,
     session,
-    support,
+    silences,
     tenants,
-    usage,
     users,
 )
-from portal.pages import (
-    settings as settings_pages,
-)
+from portal.pages import settings as settings_pages
+from portal.presenters.display import install_display
 from portal.shell import render_shell
-from portal.showing.display import install_display
 from timeseries.store import Store
 
 PAGES = (
-    home, session, password, invitations, second_factor, oidc, health, reference, enrolment,
-    certificates, appliance_bulk, appliances, jobs, alerts, rules,
-    receivers, settings_pages, users, tenants, audit, support, console, housekeeping, usage,
-)  # fmt: skip
+    home,
+    session,
+    oidc,
+    invitations,
+    second_factor,
+    settings_pages,
+    enrollment,
+    appliances,
+    jobs,
+    alerts,
+    users,
+    silences,
+    tenants,
+    audit,
+    console,
+)
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_FORM_FIELD_BYTES = 512 * 1024
 MAX_FORM_PARTS = 1000
 
 
+class StrictJSONProvider(DefaultJSONProvider):
+    """Decodes JSON strictly, in requests of the dashboards as well."""
+
+    def loads(self, s: str | bytes, **_options: Any) -> Any:  # noqa: ANN401 - Flask's
+        """Return the decoded JSON."""
+        return decode_json(s.encode("utf-8", "surrogatepass") if isinstance(s, str) else s)
+
+
 def create_portal(
     settings: ServerSettings, *, sessions: SessionFactory, store: Store, clock: Clock = utc_now
 ) -> Flask:
-    """Return the portal; the caller owns the database and the store and closes them."""
+    """Return the portal; the caller owns the database and the store, and closes them."""
     app = Flask("portal")
+    app.json = StrictJSONProvider(app)
     app.config.update(_flask_config(settings))
-    parts = Portal(
-        settings=settings, sessions=sessions, store=store, clock=clock,
-        secrets=SecretBox.of(settings), minute=MinuteCache(clock),
-        webhook_policy=AddressPolicy(allowed=settings.webhook_networks),
-    )  # fmt: skip
+    parts = portal_of(settings, sessions=sessions, store=store, clock=clock)
     install(app, parts)
-    install_address_limit(app)
-    install_lock(app)
-    install_user_limit(app)
-    install_visits(app)
+    install_rate_limit(app, "address", lambda: request.remote_addr)
+    install_refusals(app)
+    install_downloads(app)
+    install_authentication(app)
+    install_rate_limit(app, "user", _user_id)
+    install_support_sessions(app)
     install_security(app)
     install_error_handlers(app)
     install_display(app)
@@ -96,6 +105,11 @@ def create_portal(
     return app
 
 
+def _user_id() -> str | None:
+    current = principal()
+    return None if current is None else current.user.id
+
+
 def _flask_config(settings: ServerSettings) -> dict[str, object]:
     return {
         "SECRET_KEY": secret_key(settings),
@@ -107,6 +121,6 @@ def _flask_config(settings: ServerSettings) -> dict[str, object]:
         "MAX_CONTENT_LENGTH": MAX_BODY_BYTES,
         "MAX_FORM_MEMORY_SIZE": MAX_FORM_FIELD_BYTES,
         "MAX_FORM_PARTS": MAX_FORM_PARTS,
-        # The token lives as long as the session: a dashboard may stay open for days.
+        # The token is valid as long as the session: a dashboard may stay open for days.
         "WTF_CSRF_TIME_LIMIT": None,
     }

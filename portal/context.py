@@ -1,34 +1,37 @@
-"""What every request may reach: settings, database, store and clock, and who is asking."""
+"""The context of a request: settings, database, store, clock, and the signed-in principal."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
-from flask import Flask, current_app, g
+from flask import Flask, current_app, g, has_request_context, request
 from sqlalchemy.orm import Session
 
-from alerting.addresses import AddressPolicy
+from alerting.webhooks import AddressPolicy
 from core.clock import Clock
 from core.db import SessionFactory, transaction
 from core.errors import UnauthenticatedError
+from core.rate_limits import ConcurrencyLimit
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
-from dash_app.minute import MinuteCache
-from portal.answering.etags import check_before_change
-from portal.door.actors import actor_of
-from tenants.audit import set_actor
+from dash_app.context import MinuteCache
+from tenants.auditing.drafts import Actor
+from tenants.auditing.recording import set_actor
 from tenants.models import User
+from tenants.principals import Principal
 from tenants.scope import Scope
-from tenants.visitors import Visitor
 from timeseries.store import Store
 
 EXTENSION = "vedette"
+# Of one tenant: each takes a thread of the portal and a core of the store.
+MAX_CONCURRENT_QUERIES = 2
+ANONYMOUS = "nobody signed in"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portal:
-    """What the composition root gave to the portal."""
+    """The services that the composition root passes to the portal."""
 
     settings: ServerSettings
     sessions: SessionFactory
@@ -37,57 +40,113 @@ class Portal:
     secrets: SecretBox
     minute: MinuteCache
     webhook_policy: AddressPolicy
+    queries: ConcurrencyLimit
+
+
+def portal_of(
+    settings: ServerSettings, *, sessions: SessionFactory, store: Store, clock: Clock
+) -> Portal:
+    """Return the services for these settings, with the given database and store."""
+    return Portal(
+        settings=settings,
+        sessions=sessions,
+        store=store,
+        clock=clock,
+        secrets=SecretBox.of(settings),
+        minute=MinuteCache(clock),
+        webhook_policy=AddressPolicy(allowed=settings.webhook_networks),
+        queries=ConcurrencyLimit(MAX_CONCURRENT_QUERIES),
+    )
 
 
 def install(app: Flask, portal: Portal) -> None:
-    """Make the parts reachable by `portal()` in every request of the app."""
+    """Make the services available through `portal()` in every request of the app."""
     app.extensions[EXTENSION] = portal
 
 
 def portal() -> Portal:
-    """Return the parts of the running portal."""
+    """Return the services of the running portal."""
     found: Portal = current_app.extensions[EXTENSION]
     return found
 
 
 @contextmanager
 def database() -> Iterator[Session]:
-    """Open a session and a transaction for this request; the audit log knows who asks."""
+    """Open a session and a transaction for this request, with its actor set for the audit log."""
     with transaction(portal().sessions) as session:
-        set_actor(session, actor_of(visitor()), clock=portal().clock)
-        check_before_change(session)
+        set_actor(session, actor_of(principal()), clock=portal().clock)
+        hook: Callable[[Session], None] | None = g.pop("transaction_hook", None)
+        if hook is not None:
+            hook(session)
         yield session
 
 
 def now() -> datetime:
-    """Return the present instant by the portal's clock."""
+    """Return the current time of the portal's clock."""
     return portal().clock()
 
 
 def public_url() -> str:
-    """Return the address that users open, for links in messages."""
+    """Return the base URL of the portal, for links in messages."""
     return portal().settings.resolved_public_url
 
 
-def visitor() -> Visitor | None:
-    """Return who is asking, or None where nobody is signed in."""
-    found: Visitor | None = g.get("visitor")
+def set_principal(found: Principal | None) -> None:
+    """Set who sends this request."""
+    g.principal = found
+
+
+def principal() -> Principal | None:
+    """Return who sends this request, or None without authentication."""
+    found: Principal | None = g.get("principal")
     return found
 
 
-def current_visitor() -> Visitor:
-    """Return who is asking; routes behind the login always have somebody."""
-    found = visitor()
+def current_principal() -> Principal:
+    """Return who sends this request.
+
+    Raises:
+        UnauthenticatedError: nobody is signed in, which only public routes see.
+    """
+    found = principal()
     if found is None:
         raise UnauthenticatedError("Sign in first.")
     return found
 
 
 def current_user() -> User:
-    """Return as whom the visitor acts."""
-    return current_visitor().user
+    """Return the current user; in a support session the user that the operator views as."""
+    return current_principal().user
 
 
 def current_scope() -> Scope:
-    """Return what the one who asks may see and do."""
-    return current_visitor().scope
+    """Return the tenants and permissions of the current user."""
+    return current_principal().scope
+
+
+def actor_of(found: Principal | None) -> Actor:
+    """Return a principal as the audit log's actor; in a support session that is the operator."""
+    if found is None:
+        return _actor(None, via="browser")
+    if found.support_session is not None:
+        return _actor(found.support_session.operator, via=f"support session as {found.user.email}")
+    via = found.via.value
+    if found.credential_name:
+        via = f"{via} {found.credential_name}"
+    return _actor(found.user, via=via)
+
+
+def actor_signing_in(user: User, *, via: str = "browser") -> Actor:
+    """Return a user as the actor of the request that signs them in."""
+    return _actor(user, via=via)
+
+
+def _actor(user: User | None, *, via: str) -> Actor:
+    is_request = has_request_context()
+    return Actor(
+        user_id=None if user is None else user.id,
+        name=ANONYMOUS if user is None else user.email,
+        via=via,
+        address=(request.remote_addr or "") if is_request else "",
+        user_agent=request.user_agent.string if is_request else "",
+    )

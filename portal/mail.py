@@ -1,70 +1,54 @@
-"""Emails to people about their accounts: a sentence or two, and a link."""
+"""Sends account emails: invitations and password resets."""
 
-import logging
-from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from html import escape
 
 from alerting.messages import Message
 from alerting.notify import EmailSender
-from core.errors import UnavailableError
 from core.ids import new_id
-from core.settings import ServerSettings
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
-    """An email with a link.
-
-    Attributes:
-        to: the address.
-        subject: one line.
-        text: what it is about.
-        link: the address to open.
-        link_name: what opening it does.
-        ending: what else there is to know.
-    """
-
-    to: str
-    subject: str
-    text: str
-    link: str
-    link_name: str
-    ending: str
+from core.settings import ServerSettings, secret_key
+from portal.context import current_user, now, portal
+from tenants.models import Invitation
+from tenants.users.emails import Email, InvitationDelivery, deliver_invitation
+from tenants.users.resets import Purpose, make_link
 
 
 def can_send(settings: ServerSettings) -> bool:
-    """Whether there is a mail server."""
+    """Return whether a mail server is configured."""
     return bool(settings.smtp_url)
 
 
-def send_letter(settings: ServerSettings, letter: Letter, *, now: datetime) -> None:
-    """Deliver a letter.
+def send_invitation(invitation: Invitation, secret: str) -> InvitationDelivery:
+    """Send a new link of an invitation by email, or return it without a mail server."""
+    settings = portal().settings
+    link = make_link(
+        Purpose.INVITATION,
+        secret,
+        key=secret_key(settings),
+        public_url=settings.resolved_public_url,
+    )
+    send = partial(send_email, settings, now=now()) if can_send(settings) else None
+    return deliver_invitation(invitation, link, inviter=current_user(), send=send)
+
+
+def send_email(settings: ServerSettings, email: Email, *, now: datetime) -> None:
+    """Send an email.
 
     Raises:
-        DeliveryError: says why the mail server did not take it.
+        DeliveryError: the mail server rejected it or is unavailable.
     """
     sender = EmailSender(settings.smtp_url, settings.mail_from)
-    sender.deliver(letter.to, _message(letter, now=now))
+    sender.deliver(email.to, _message(email, now=now))
 
 
-def send_or_log(settings: ServerSettings, letter: Letter, *, now: datetime) -> None:
-    """Deliver a letter where nobody waits to be told; the log says why it could not be."""
-    try:
-        send_letter(settings, letter, now=now)
-    except UnavailableError as error:
-        log.warning("%r was not delivered: %s", letter.subject, error.message)
-
-
-def _message(letter: Letter, *, now: datetime) -> Message:
-    # What people called a tenant may hold line breaks; a header must not.
-    subject = " ".join(letter.subject.split())
-    text = f"{letter.text}\n\n{letter.link_name}:\n{letter.link}\n\n{letter.ending}\n"
+def _message(email: Email, *, now: datetime) -> Message:
+    # Names of tenants may contain line breaks; a header must not.
+    subject = " ".join(email.subject.split())
+    text = f"{email.text}\n\n{email.link_name}:\n{email.link}\n\n{email.ending}\n"
     html = (
-        f"<p>{escape(letter.text)}</p>"
-        f'<p><a href="{escape(letter.link)}">{escape(letter.link_name)}</a></p>'
-        f"<p>{escape(letter.ending)}</p>"
+        f"<p>{escape(email.text)}</p>"
+        f'<p><a href="{escape(email.link)}">{escape(email.link_name)}</a></p>'
+        f"<p>{escape(email.ending)}</p>"
     )
     return Message(id=new_id(), created_at=now, subject=subject, text=text, html=html, payload={})

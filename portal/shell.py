@@ -1,4 +1,4 @@
-"""The frame around the dashboards: Dash's own parts inside our layout."""
+"""The page around the dashboards: Dash's markup in the portal's layout."""
 
 from collections.abc import Mapping
 
@@ -10,10 +10,10 @@ def render_shell(title: str, parts: Mapping[str, str]) -> str:
     """Return the page of a dashboard.
 
     Args:
-        title: what the browser's tab says.
+        title: title of the browser tab.
         parts: Dash's markup by placeholder: metas, favicon, css, app_entry, config, scripts,
             renderer.
     """
-    # Dash escapes its own parts: they are markup, not text.
+    # Dash escapes its markup.
     safe = {name: Markup(markup) for name, markup in parts.items()}  # noqa: S704
     return render_template("dash_shell.html", title=title, parts=safe)

@@ -1,1 +1,1 @@
-"""Tenants, users, roles and tokens; appliances and their enrolment."""
+"""Tenants, users, roles and tokens; appliances and their enrollment."""

@@ -1,4 +1,4 @@
-"""What a tenant's and a user's fields must look like; each check returns the faults it found."""
+"""Validation of names, slugs, email addresses and roles; each check returns the errors."""
 
 import re
 import unicodedata
@@ -13,16 +13,16 @@ MAX_SLUG_LENGTH = 64
 _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
-def refuse(errors: dict[str, list[str]], summary: str) -> None:
-    """Raise `InvalidInputError` with all faults together, if there are any."""
-    found = {field: faults for field, faults in errors.items() if faults}
+def raise_if_invalid(errors: dict[str, list[str]], summary: str) -> None:
+    """Raise `InvalidInputError` with all errors, if there are any."""
+    found = {field: texts for field, texts in errors.items() if texts}
     if found:
-        details = " ".join(fault for faults in found.values() for fault in faults)
+        details = " ".join(text for texts in found.values() for text in texts)
         raise InvalidInputError(f"{summary}. {details}", errors=found)
 
 
-def normalise_email(email: str) -> tuple[str, list[str]]:
-    """Return an address as it is stored (lower case), with its faults."""
+def normalize_email(email: str) -> tuple[str, list[str]]:
+    """Return an address as it is stored (lower case), with its errors."""
     try:
         checked = validate_email(email.strip(), check_deliverability=False)
     except EmailNotValidError as error:
@@ -30,17 +30,17 @@ def normalise_email(email: str) -> tuple[str, list[str]]:
     return checked.normalized.lower(), []
 
 
-def role_faults(role: Role, tenant_id: str | None) -> list[str]:
+def role_errors(role: Role, tenant_id: str | None) -> list[str]:
     """Check that operators have no tenant and all others have one."""
     if role is Role.OPERATOR and tenant_id is not None:
-        return ["An operator belongs to no tenant. Leave the tenant out or choose another role."]
+        return ["Operators belong to no tenant. Omit the tenant or choose another role."]
     if role is not Role.OPERATOR and tenant_id is None:
-        return [f"A user with the role {role.value!r} belongs to a tenant. Name one."]
+        return [f"A user with the role {role.value!r} needs a tenant. Choose one."]
     return []
 
 
-def name_faults(name: str) -> list[str]:
-    """Check a name that people read."""
+def name_errors(name: str) -> list[str]:
+    """Check a display name."""
     if not name:
         return ["The name is empty. Enter one."]
     if len(name) > MAX_NAME_LENGTH:
@@ -49,17 +49,17 @@ def name_faults(name: str) -> list[str]:
 
 
 def slug_of(name: str) -> str:
-    """Return the short name that a tenant's name suggests: `Acme Labs` gives `acme-labs`."""
+    """Return the slug that a tenant's name suggests: `Acme Labs` becomes `acme-labs`."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]+", "-", plain)[:MAX_SLUG_LENGTH].strip("-")
 
 
-def slug_faults(slug: str) -> list[str]:
-    """Check a tenant's short name."""
+def slug_errors(slug: str) -> list[str]:
+    """Check a tenant's slug."""
     if len(slug) <= MAX_SLUG_LENGTH and _SLUG.fullmatch(slug):
         return []
-    fault = (
-        f"The slug {slug!r} is not 1 to {MAX_SLUG_LENGTH} characters of a-z, 0-9 and single "
-        "hyphens between them. Give one, such as 'acme-labs'."
+    error = (
+        f"The slug {slug!r} is invalid. Use 1 to {MAX_SLUG_LENGTH} characters a-z and 0-9 with "
+        "single hyphens between them, such as 'acme-labs'."
     )
-    return [fault]
+    return [error]

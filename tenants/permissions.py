@@ -1,7 +1,6 @@
-"""The permission table: which role may do what. Code, tests and documentation share it.
+"""The permissions of each role, and of the *scopes* that limit API tokens.
 
-An API token may be limited to *scopes*, each a name for some permissions; what it may do is what
-both its user's role and its scopes allow.
+A limited token has the permissions that both its user's role and its scopes have.
 """
 
 from collections.abc import Iterable
@@ -11,12 +10,12 @@ from tenants.models import Role
 
 
 class Permission(StrEnum):
-    """Something a role may be allowed to do, worded to follow "may not"."""
+    """A permission; its value completes the sentence "Your role may not ..."."""
 
     VIEW = "view the tenant"
     SUBMIT_JOBS = "submit jobs"
-    STOP_ANY_JOB = "stop other people's jobs"
-    EDIT_ALERTS = "change alert rules and receivers"
+    STOP_ANY_JOB = "stop other users' jobs"
+    EDIT_ALERTS = "change alert rules, silences and receivers"
     MANAGE_APPLIANCES = "add or change appliances"
     MANAGE_USERS = "manage users"
     VIEW_AUDIT = "read the audit log"
@@ -55,10 +54,10 @@ def is_allowed(role: Role, permission: Permission) -> bool:
 
 
 def permissions_of(role: Role, scopes: Iterable[str] = ()) -> frozenset[Permission]:
-    """Return what a role may do through a token of these scopes; without any, all of it."""
+    """Return the permissions of a role, limited by a token's scopes if there are any."""
     named = list(scopes)
     if not named:
         return PERMISSIONS[role]
-    # A scope that is known no more allows nothing.
+    # A scope of an earlier version has no permissions.
     allowed = frozenset[Permission]().union(*(TOKEN_SCOPES.get(name, ()) for name in named))
     return PERMISSIONS[role] & allowed

@@ -1,7 +1,4 @@
-"""The tenant scope: every query of the portal goes through one, so nothing crosses tenants.
-
-A scope says who asks and which tenant's rows they may see. The operator's scope sees every tenant.
-"""
+"""The tenant scope: every query of the portal goes through one, so that tenants stay isolated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +6,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Select
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.interfaces import ORMOption
 
 from core.errors import ForbiddenError, NotFoundError
 from tenants.models import Membership, Role, TenantState, User
@@ -19,9 +17,9 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Who asks, as what, and in which tenant; `tenant_id` None is the operator's view of all.
+    """The current user, their role and their tenant; `tenant_id` None is the operator, all tenants.
 
-    `token_scopes` limit what an API token may do; empty is without a limit.
+    `token_scopes` limit an API token; empty is unlimited.
     """
 
     user_id: str
@@ -30,7 +28,7 @@ class Scope:
     token_scopes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a scope that would let a tenant's user see everything."""
+        """Check that only the operator's scope spans all tenants."""
         if self.tenant_id is None and self.role is not Role.OPERATOR:
             raise ValueError("only the operator has a scope without a tenant")
         if self.tenant_id is not None and self.role is Role.OPERATOR:
@@ -40,27 +38,27 @@ class Scope:
     def of(cls, user: User, tenant_id: str | None = None) -> "Scope":
         """Return the scope of a user in a tenant.
 
-        Without a tenant it is the operator's where the user is one, else that of the first
-        membership in force.
+        Without a tenant: the operator's scope for operators, else that of the first active
+        membership.
 
         Raises:
             NotFoundError: the user does not belong to the tenant.
         """
         if tenant_id is None and user.is_operator:
             return cls(user_id=user.id, role=Role.OPERATOR, tenant_id=None)
-        for membership in memberships_in_force(user):
+        for membership in active_memberships(user):
             if tenant_id in {None, membership.tenant_id}:
                 return cls.of_membership(membership)
         raise NotFoundError.of("tenant", tenant_id or "")
 
     @classmethod
     def of_membership(cls, membership: Membership) -> "Scope":
-        """Return the scope of a user in the tenant of a membership."""
+        """Return the scope of a membership."""
         return cls(user_id=membership.user_id, role=membership.role, tenant_id=membership.tenant_id)
 
     @property
     def tenants(self) -> tuple[str, ...] | None:
-        """The tenants to name in a store query; None is every tenant."""
+        """The tenants for a store query; None is all tenants."""
         return None if self.tenant_id is None else (self.tenant_id,)
 
     def limited(self, token_scopes: Sequence[str]) -> "Scope":
@@ -68,17 +66,17 @@ class Scope:
         return Scope(self.user_id, self.role, self.tenant_id, tuple(token_scopes))
 
     def allows(self, permission: Permission) -> bool:
-        """Whether the permission is given."""
+        """Whether the scope has the permission."""
         return permission in permissions_of(self.role, self.token_scopes)
 
     def require(self, permission: Permission) -> None:
-        """Raise `ForbiddenError` unless the permission is given."""
+        """Raise `ForbiddenError` unless the scope has the permission."""
         if self.allows(permission):
             return
         if is_allowed(self.role, permission):
             raise ForbiddenError(
                 f"This API token is limited to {', '.join(self.token_scopes)} and may not "
-                f"{permission.value}. Make a token with more scopes.",
+                f"{permission.value}. Create a token with more scopes.",
                 code="token_scope",
             )
         raise ForbiddenError(
@@ -87,46 +85,54 @@ class Scope:
         )
 
     def require_unlimited(self) -> None:
-        """Raise `ForbiddenError` for an API token of few scopes: it must not widen itself."""
+        """Raise `ForbiddenError` for a limited API token, which must not extend its own rights."""
         if self.token_scopes:
             raise ForbiddenError(
                 f"This API token is limited to {', '.join(self.token_scopes)} and may not change "
-                "how its user signs in. Use a token without scopes, or the browser.",
+                "how its user signs in. Use a token without scopes, or a browser.",
                 code="token_scope",
             )
 
     def require_tenant(self) -> str:
-        """Return the tenant that a new object will belong to; the operator has none."""
+        """Return the tenant that will own a new object; raise `ForbiddenError` for the operator."""
         if self.tenant_id is None:
             raise ForbiddenError(
-                "The operator belongs to no tenant and can't own this. Sign in as a tenant's user."
+                "Operators belong to no tenant and can't own this. Sign in as a tenant's user."
             )
         return self.tenant_id
 
     def select(self, statement: Select[Any], model: Any) -> Select[Any]:  # noqa: ANN401 - any model
-        """Return the statement narrowed to the rows of `model` that this scope may see."""
-        return statement if self.tenant_id is None else statement.where(
-            model.tenant_id == self.tenant_id
-        )  # fmt: skip
+        """Return the statement, filtered to the rows of `model` in this scope."""
+        if self.tenant_id is None:
+            return statement
+        return statement.where(model.tenant_id == self.tenant_id)
 
-    def get(self, session: Session, model: type[M], ident: str, *, kind: str) -> M:
-        """Return one object by id.
+    def get(
+        self,
+        session: Session,
+        model: type[M],
+        ident: str,
+        *,
+        kind: str,
+        options: Sequence[ORMOption] = (),
+    ) -> M:
+        """Return one object by id; `options` say what to load with it.
 
         Raises:
-            NotFoundError: it is missing or another tenant's; both look the same.
+            NotFoundError: it does not exist or belongs to another tenant; both look the same.
         """
-        found = session.get(model, ident)
+        found = session.get(model, ident, options=options)
         if found is None or not self.owns(found):
             raise NotFoundError.of(kind, ident)
         return found
 
     def owns(self, row: Any) -> bool:  # noqa: ANN401 - any model with a tenant
-        """Whether this scope may see a row."""
+        """Whether a row is in this scope."""
         return self.tenant_id is None or row.tenant_id == self.tenant_id
 
 
-def memberships_in_force(user: User) -> list[Membership]:
-    """Return the memberships that let a user in: active, of active tenants, the oldest first."""
+def active_memberships(user: User) -> list[Membership]:
+    """Return a user's active memberships of active tenants, oldest first."""
     return [
         one for one in user.memberships if one.is_active and one.tenant.state is TenantState.ACTIVE
     ]

@@ -21,13 +21,14 @@ from tenants.models import (
     TenantState,
     User,
 )
-from tenants.people.passwords import hash_password
 from tenants.scope import Scope
+from tenants.users.passwords import hash_password
 
 PASSWORD = "correct horse battery"
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 # Secrets at rest, by a key of the tests.
-BOX = SecretBox(["dmVkZXR0ZS10ZXN0cy1rZXktb2YtMzItYnl0ZXMhISE="])
+BOX_KEY = "dmVkZXR0ZS10ZXN0cy1rZXktb2YtMzItYnl0ZXMhISE="
+BOX = SecretBox([BOX_KEY])
 
 
 class FrozenClock:

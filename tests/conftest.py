@@ -2,20 +2,23 @@
 
 import shutil
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
+from typing import cast as cast_type
 
 import hypothesis
 import pytest
 from argon2 import PasswordHasher
-from sqlalchemy import Engine
+from sqlalchemy import Dialect, Engine, event
 from sqlalchemy.orm import Session
+from xdist.scheduler.loadfile import LoadFileScheduling
 
 import alerting.models as _alerting  # noqa: F401 - these four fill Base.metadata
 import core.leases as _leases  # noqa: F401
 import jobqueue.models as _jobqueue  # noqa: F401
 import tenants.models as _tenants  # noqa: F401
 from core.db import Base, SessionFactory, create_database_engine, create_session_factory
-from tenants.people import passwords
+from tenants.users import passwords
 from tests.cast import Cast, FrozenClock, make_cast
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store
@@ -32,7 +35,20 @@ def pytest_configure() -> None:
     hypothesis.settings.load_profile("vedette")
     # With the least work, for hundreds of tests sign in. Servers that tests start do all of it.
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
-    passwords._hashing.hasher = cheap  # noqa: SLF001
+    passwords.hashing.hasher = cheap
+
+
+class OneWorkerPerServer(LoadFileScheduling):  # type: ignore[misc] # pytest-xdist ships no types
+    """Gives the files of a folder whose tests share one server to one worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder = "tests/e2e/"
+        return folder if nodeid.startswith(folder) else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> OneWorkerPerServer:
+    return OneWorkerPerServer(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -45,18 +61,30 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def shared_engine() -> Engine:
+    """One engine for all tests, which keeps its compiled statements: many tests need the same."""
+    engine = create_database_engine("sqlite:///set/by/the/fixture/engine")
+
+    @event.listens_for(engine, "do_connect")
+    def open_file(_dialect: Dialect, _record: object, args: list[str], _options: object) -> None:
+        args[0] = str(engine.get_execution_options()["file"])
+
+    return engine
+
+
 @pytest.fixture
-def engine(empty_database: Path, tmp_path: Path) -> Iterator[Engine]:
+def engine(shared_engine: Engine, empty_database: Path, tmp_path: Path) -> Iterator[Engine]:
     """A fresh SQLite file with every table."""
     path = shutil.copyfile(empty_database, tmp_path / "vedette.db")
-    engine = create_database_engine(f"sqlite:///{path}")
-    yield engine
-    engine.dispose()
+    shared_engine.update_execution_options(file=path)
+    yield shared_engine
+    shared_engine.dispose()
 
 
 @pytest.fixture
 def sessions(engine: Engine) -> SessionFactory:
-    """The session factory that services, doors and loops share."""
+    """The session factory that services, APIs and loops share."""
     return create_session_factory(engine)
 
 
@@ -80,9 +108,21 @@ def cast(sessions: SessionFactory, clock: FrozenClock) -> Cast:
         return make_cast(session, now=clock.now)
 
 
+class _LazyStore:
+    """A store in memory that opens when it is first used: most tests of the portal never do."""
+
+    @cached_property
+    def opened(self) -> DuckDBStore:
+        return DuckDBStore(":memory:")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.opened, name)
+
+
 @pytest.fixture
 def store() -> Iterator[Store]:
     """An empty store in memory."""
-    store = DuckDBStore(":memory:")
-    yield store
-    store.close()
+    store = _LazyStore()
+    yield cast_type("Store", store)
+    if "opened" in vars(store):
+        store.opened.close()

@@ -1,24 +1,18 @@
-"""Influx line protocol: what agents, Telegraf and every Influx client push.
+"""Parsing Influx line protocol, which agents, Telegraf and every Influx client send.
 
-`parse` keeps the good lines and names each bad one. Lines of the common form are read column by
-column (`lineprotocol_columns`), every other one by the exact grammar (`lineprotocol_grammar`); both
-give the same points. `encode` and `encode_batch` are in `lineprotocol_encode`.
+`parse` returns the points of valid lines and an error for each invalid one. Lines of the common
+form are parsed by column (`lineprotocol_columns`), all others by the exact grammar
+(`lineprotocol_grammar`); both give the same points.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.errors import InvalidInputError
-from timeseries.batch import Batch
-from timeseries.lineprotocol_columns import read_columns
-from timeseries.lineprotocol_encode import encode, encode_batch
-from timeseries.lineprotocol_grammar import LineFaultError, parse_line
-from timeseries.lineprotocol_lines import cut_lines
-from timeseries.points import Point
-
-__all__ = [
-    "NS_PER_UNIT", "LineError", "ParseResult", "encode", "encode_batch", "ns_per_unit", "parse",
-]  # fmt: skip
+from timeseries.lineprotocol_columns import PLACEHOLDERS, Lines, has_placeholder, read_columns
+from timeseries.lineprotocol_grammar import MAX_TIME_NS, InvalidLineError, logical_lines, parse_line
+from timeseries.points import Batch, Point
 
 NS_PER_UNIT = {
     "ns": 1,
@@ -31,19 +25,17 @@ NS_PER_UNIT = {
     "h": 3600 * 1_000_000_000,
 }
 
-_SHOWN_CHARACTERS = 300
+_MAX_SHOWN_CHARACTERS = 300
+_ODD = re.compile('["\\\\\r\t\0#\ud800-\udfff]')
+_ODD_ASCII = ('"', "\\", "\r", "\t", "\0", "#")
+_WITHOUT_TIME, _WITH_TIME = 2, 3
+_TIME_DIGITS = len(str(MAX_TIME_NS))
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class LineError:
-    """A line that was refused.
-
-    Attributes:
-        line_number: 1-based number of its first physical line.
-        reason: what is wrong with it.
-        text: how the line begins.
-    """
+    """An invalid line: the 1-based number of its first physical line, the reason, and its start."""
 
     line_number: int
     reason: str
@@ -52,19 +44,14 @@ class LineError:
 
 @dataclass(frozen=True, slots=True)
 class ParseResult:
-    """The good points and the bad lines.
-
-    Attributes:
-        batch: the good points; the position of each is its line's number less one.
-        errors: the bad lines in their order.
-    """
+    """The valid points, whose positions are line numbers from 0, and the invalid lines in order."""
 
     batch: Batch
     errors: list[LineError]
 
     @property
     def points(self) -> list[Point]:
-        """The good points one by one, in the order of their lines."""
+        """The valid points in order of their lines."""
         return self.batch.points()
 
 
@@ -72,41 +59,42 @@ def parse(data: bytes, *, precision: str = "ns", default_time_ns: int) -> ParseR
     """Parse a body of line protocol.
 
     Args:
-        data: UTF-8 text, one point a line.
-        precision: the timestamps' unit: ns, us, ms, s, or v1's n, u, m, h.
-        default_time_ns: the time of lines that carry none, in nanoseconds.
+        data: UTF-8 text, one point per line.
+        precision: the unit of timestamps: ns, us, ms, s, or n, u, m, h as in the v1 API.
+        default_time_ns: the time of lines without one, in nanoseconds; it is truncated to the unit.
 
     Raises:
         InvalidInputError: the precision is unknown.
 
-    Source: InfluxDB's line protocol reference and `models/points.go`.
+    Source: the line protocol reference and `models/points.go` of InfluxDB.
     """
     multiplier = ns_per_unit(precision)
+    default_time_ns -= default_time_ns % multiplier
     text = data.decode(errors="surrogateescape")
-    lines, others = cut_lines(text, multiplier=multiplier, default_time_ns=default_time_ns)
+    lines, others = split_lines(text, multiplier=multiplier, default_time_ns=default_time_ns)
     blocks, left = read_columns(lines)
     if left:
         physical = text.split("\n")
         others = sorted([*others, *((position + 1, physical[position]) for position in left)])
-    placed: list[tuple[int, Point]] = []
+    positioned: list[tuple[int, Point]] = []
     errors: list[LineError] = []
     for number, line in others:
         try:
             _check_utf8(line)
             point = parse_line(line, multiplier=multiplier, default_time_ns=default_time_ns)
-        except LineFaultError as fault:
-            errors.append(LineError(number, _shown(str(fault)), _shown(line.removesuffix("\r"))))
+        except InvalidLineError as error:
+            errors.append(LineError(number, _shown(str(error)), _shown(line.removesuffix("\r"))))
         else:
-            placed.extend([(number - 1, point)] if point else [])
-    if placed:
-        blocks += Batch.of_placed(placed).blocks
+            positioned.extend([(number - 1, point)] if point else [])
+    if positioned:
+        blocks += Batch.from_positioned(positioned).blocks
     if len(blocks) > 1:
         blocks.sort(key=lambda block: block.positions[0])
     return ParseResult(Batch(tuple(blocks)), errors)
 
 
 def ns_per_unit(precision: str) -> int:
-    """Return how many nanoseconds one unit of a precision has.
+    """Return the nanoseconds in one unit of a precision.
 
     Raises:
         InvalidInputError: the precision is unknown.
@@ -116,16 +104,108 @@ def ns_per_unit(precision: str) -> int:
     except KeyError:
         known = ", ".join(NS_PER_UNIT)
         raise InvalidInputError(
-            f"precision {precision!r} is unknown; use one of {known}.",
+            f"Unknown precision {precision!r}. Use one of {known}.",
             errors={"precision": [f"must be one of {known}"]},
         ) from None
 
 
 def _check_utf8(line: str) -> None:
     if _SURROGATE.search(line):
-        raise LineFaultError("it is not valid UTF-8")
+        raise InvalidLineError("it is not valid UTF-8")
 
 
 def _shown(line: str) -> str:
-    cut = line if len(line) <= _SHOWN_CHARACTERS else line[:_SHOWN_CHARACTERS] + "..."
+    cut = line if len(line) <= _MAX_SHOWN_CHARACTERS else line[:_MAX_SHOWN_CHARACTERS] + "..."
     return _SURROGATE.sub("\ufffd", cut)
+
+
+def split_lines(
+    text: str, *, multiplier: int, default_time_ns: int
+) -> tuple[Lines, Sequence[tuple[int, str]]]:
+    """Return the lines of the common form, and the others with their line numbers.
+
+    Bytes that are not UTF-8 are lone surrogates in `text`.
+    """
+    if "\r" in text and '"' not in text and "\r\r" not in text:
+        text = text.replace("\r\n", "\n")
+    plain = _with_placeholders(text) if "\\" in text else text
+    if plain is not None and _is_common_form(plain):
+        lines = _split_uniform(plain, multiplier, default_time_ns)
+        if lines is not None and plain is text:
+            return lines, ()
+        if lines is not None and not has_placeholder("".join(lines.fields)):
+            return lines._replace(has_placeholders=True), ()
+    return _split_each(text, multiplier, default_time_ns)
+
+
+def _with_placeholders(text: str) -> str | None:
+    """Return the text with placeholders for escapes; None if it already has such characters."""
+    if has_placeholder(text):
+        return None
+    for escape, placeholder in PLACEHOLDERS:
+        if "\\" in text:
+            text = text.replace(escape, placeholder)
+    return text
+
+
+def _is_common_form(text: str) -> bool:
+    return not any(character in text for character in _ODD_ASCII) and (
+        text.isascii() or not _ODD.search(text)
+    )
+
+
+def _split_uniform(text: str, multiplier: int, default_time_ns: int) -> Lines | None:
+    """Split lines that all have one space, or all two; None if any differs."""
+    text = text.rstrip("\n")
+    count = text.count("\n") + 1
+    pieces = ("\n" + text.replace("\n", " \n")).split(" ")
+    width = len(pieces) // count
+    # Every head starts with a newline: if the heads have all newlines, the columns are aligned.
+    heads = pieces[::width] if width else []
+    if len(pieces) != width * count or "".join(heads).count("\n") != count:
+        return None
+    if width == _WITHOUT_TIME:
+        return Lines(heads, pieces[1::2], [default_time_ns] * count, range(count))
+    times_ns = _times(pieces[2::3], multiplier) if width == _WITH_TIME else None
+    if times_ns is None:
+        return None
+    return Lines(heads, pieces[1::3], times_ns, range(count))
+
+
+def _split_each(
+    text: str, multiplier: int, default_time_ns: int
+) -> tuple[Lines, list[tuple[int, str]]]:
+    lines = Lines([], [], [], [])
+    others: list[tuple[int, str]] = []
+    cut: list[tuple[str, str, int, int]] = []
+    for number, line in logical_lines(text):
+        pieces = line.split(" ")
+        times_ns = None
+        if len(pieces) == _WITHOUT_TIME and pieces[1]:
+            times_ns = [default_time_ns]
+        elif len(pieces) == _WITH_TIME:
+            times_ns = _times(pieces[2:], multiplier)
+        if times_ns is None or _ODD.search(line):
+            others.append((number, line))
+        else:
+            cut.append(("\n" + pieces[0], pieces[1], times_ns[0], number - 1))
+    if cut:
+        heads, fields, times, positions = zip(*cut, strict=True)
+        lines = Lines(heads, fields, times, positions)
+    return lines, others
+
+
+def _times(texts: Sequence[str], multiplier: int) -> list[int] | None:
+    count, first = len(texts), texts[0]
+    if texts.count(first) == count:
+        texts = (first,)
+    joined = "".join(texts)
+    if not (joined.isdecimal() and joined.isascii()) or len(max(texts, key=len)) > _TIME_DIGITS:
+        return None
+    try:
+        times_ns = [int(text) * multiplier for text in texts]
+    except ValueError:
+        return None
+    if max(times_ns) > MAX_TIME_NS:
+        return None
+    return times_ns if len(times_ns) == count else times_ns * count

@@ -1,42 +1,89 @@
-"""The fast path of line protocol: lines of one shape are read together, column by column.
+"""The fast path of line protocol: lines of one shape are parsed together, by column.
 
-It takes lines of the common form and leaves every other one to the exact grammar. What it takes
-means the same there, which it proves for all lines of a shape at once:
+It parses lines of the common form and leaves all others to the exact grammar. These checks of all
+lines of a shape at once prove that both give the same result:
 
-- A line's *skeleton* is its fields without what numbers are made of: `used=93i,free=.5` gives
-  `used=i,free=`. It holds every comma and equals sign, so lines of one skeleton have as many
-  fields, and what follows an equals sign in it tells the type.
-- Taking away the letters in place of the numbers leaves `=93,=.5`. A digit inside a name would
-  stand between a comma and an equals sign, where a list of numbers can't have it.
-- A *head* is a line's measurement and tags. Heads are cut at commas and equals signs; each begins
-  with a newline, so that the pieces line up in columns only where every head has as many.
+- The *skeleton* of a line is its fields without the characters of numbers: `used=93i,free=.5` gives
+  `used=i,free=`. It has every comma and equals sign, so lines of one skeleton have the same number
+  of fields, and what follows an equals sign gives the type.
+- Removing the letters instead of the numbers gives `=93,=.5`. A digit inside a name would be
+  between a comma and an equals sign, where a list of numbers can't have it.
+- The *head* of a line is its measurement and tags. Heads are split at commas and equals signs; each
+  starts with a newline, so the pieces only align in columns if every head has the same number.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from math import isfinite
 from typing import NamedTuple
 
-from timeseries.batch import Block
-from timeseries.lineprotocol_grammar import BOOLEANS
-from timeseries.lineprotocol_lines import Lines, as_meant
-from timeseries.lineprotocol_values import (
-    MAX_CHARACTERS,
-    NUMERIC,
-    Shape,
-    are_names,
-    cut_values,
-    decode_values,
-    shape_of,
-)
+import msgspec
+
+from timeseries.lineprotocol_grammar import BOOLEANS, MAX_INT64, MAX_KEY_BYTES, MIN_INT64
+from timeseries.points import Block, FieldValue
 
 _TAG_VALUE = re.compile(r"=[^,\n]*")
 _EXPONENT = re.compile(rb"=[eE]\+?")
 _BOOLEAN = re.compile(rb"=(?:%b)(?=,|$)" % "|".join(BOOLEANS).encode())
-_TRIED_TOGETHER = 64
+# Each escape has a placeholder character, so that lines can be split at spaces.
+PLACEHOLDERS = (("\\ ", "\x01"), ("\\,", "\x02"), ("\\=", "\x03"))
+_GROUP_LINES = 64
+NUMERIC = b"0123456789.-"
+_NOT_IN_FLOATS = bytes(set(range(256)) - set(NUMERIC + b"\n,="))
+_NOT_IN_MIXED = bytes(set(_NOT_IN_FLOATS) - set(b"i"))
+_TO_JSON = bytes.maketrans(b"=,\ni", b",   ")
+_KINDS: dict[str, type] = {"": float, "i": int, "t": bool}
+# A character has up to four bytes; half of a key may be the name of its field.
+MAX_CHARACTERS = MAX_KEY_BYTES // 8
+_MAX_CACHED_SKELETONS = 1024
+_FLOATS = msgspec.json.Decoder(list[float])
+_NUMBERS = msgspec.json.Decoder(list[float | int])
+Columns = tuple[Sequence[FieldValue], ...]
+
+
+class Lines(NamedTuple):
+    """Lines split at their two spaces, in columns.
+
+    Attributes:
+        heads: a newline, then measurement and tags.
+        fields: the text between the spaces.
+        times_ns: the timestamps.
+        positions: the line numbers from 0.
+        has_placeholders: whether heads have placeholders for escapes; see `restore_escapes`.
+    """
+
+    heads: Sequence[str]
+    fields: Sequence[str]
+    times_ns: Sequence[int]
+    positions: Sequence[int]
+    has_placeholders: bool = False
+
+    def select(self, rows: Iterable[int]) -> "Lines":
+        """Return some of the lines."""
+        chosen = list(rows)
+        return Lines(
+            [self.heads[row] for row in chosen],
+            [self.fields[row] for row in chosen],
+            [self.times_ns[row] for row in chosen],
+            [self.positions[row] for row in chosen],
+            self.has_placeholders,
+        )
+
+
+class Shape(NamedTuple):
+    """The names (without digits) and types of a skeleton.
+
+    It `is_bare` if these are valid names and all values are numbers.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[type, ...]
+    is_bare: bool
 
 
 class _Series(NamedTuple):
-    """What heads say, as in `Block`."""
+    """The parsed heads, as in `Block`."""
 
     measurement: str
     tags: tuple[str, ...]
@@ -48,12 +95,12 @@ _Read = tuple[Block | None, Sequence[int]]
 
 
 def read_columns(lines: Lines) -> tuple[list[Block], Sequence[int]]:
-    """Return blocks of the lines' points, and the positions of lines left to the exact grammar."""
+    """Return blocks of points, and the positions of lines for the exact grammar."""
     blocks: list[Block] = []
     left: list[int] = []
     for skeleton, group, has_exponents in _by_skeleton(lines):
-        # Shapes are remembered, so none may be long.
-        shape = shape_of(skeleton) if len(skeleton) <= MAX_CHARACTERS else None
+        # Shapes are cached, so their size is limited.
+        shape = parse_skeleton(skeleton) if len(skeleton) <= MAX_CHARACTERS else None
         if shape is None:
             left.extend(group.positions)
             continue
@@ -64,7 +111,7 @@ def read_columns(lines: Lines) -> tuple[list[Block], Sequence[int]]:
 
 
 def _by_skeleton(lines: Lines) -> Iterator[tuple[bytes, Lines, bool]]:
-    """Yield each skeleton with its lines, and whether numbers with an exponent are among them."""
+    """Yield each skeleton with its lines, and whether some numbers have an exponent."""
     if not lines.fields:
         return
     text = "\n".join(lines.fields).encode().translate(None, NUMERIC) + b"\n"
@@ -81,11 +128,11 @@ def _by_skeleton(lines: Lines) -> Iterator[tuple[bytes, Lines, bool]]:
     for row, skeleton in enumerate(skeletons):
         groups.setdefault(plain[skeleton], []).append(row)
     for without, rows in groups.items():
-        yield without, lines.some(rows), without in scientific
+        yield without, lines.select(rows), without in scientific
 
 
 def _read_group(shape: Shape, lines: Lines, *, has_exponents: bool) -> Iterator[_Read]:
-    """Yield a block, or blocks of parts of the lines and the positions of those in none."""
+    """Yield a block, or blocks of parts of the lines with the positions of the rest."""
     block = _block(shape, lines, has_exponents=has_exponents)
     if block is not None:
         yield block, ()
@@ -95,40 +142,40 @@ def _read_group(shape: Shape, lines: Lines, *, has_exponents: bool) -> Iterator[
         for group in groups:
             yield from _read_group(shape, group, has_exponents=has_exponents)
         return
-    whole, left = _without_bad(shape, lines, has_exponents=has_exponents)
+    whole, left = _without_invalid(shape, lines, has_exponents=has_exponents)
     yield None, left
     if whole is not None:
         yield _block(shape, whole, has_exponents=has_exponents), ()
 
 
 def _by_tags(lines: Lines) -> list[Lines]:
-    """Return the lines by their measurement and tags' names."""
+    """Return the lines by measurement and tag names."""
     groups: dict[str, list[int]] = {}
     for row, shape in enumerate(_TAG_VALUE.sub("=", "".join(lines.heads)).split("\n")[1:]):
         groups.setdefault(shape, []).append(row)
-    return [lines.some(rows) for rows in groups.values()]
+    return [lines.select(rows) for rows in groups.values()]
 
 
-def _without_bad(
+def _without_invalid(
     shape: Shape, lines: Lines, *, has_exponents: bool
 ) -> tuple[Lines | None, Sequence[int]]:
-    """Return the lines whose neighbours are good too, if they are, and the others' positions."""
+    """Return the lines in groups without an invalid line, and the positions of the others."""
     good: list[int] = []
     left: list[int] = []
-    for start in range(0, len(lines.heads), _TRIED_TOGETHER):
-        rows = range(start, min(start + _TRIED_TOGETHER, len(lines.heads)))
-        few = lines.some(rows)
+    for start in range(0, len(lines.heads), _GROUP_LINES):
+        rows = range(start, min(start + _GROUP_LINES, len(lines.heads)))
+        few = lines.select(rows)
         if _block(shape, few, has_exponents=has_exponents):
             good.extend(rows)
         else:
             left.extend(few.positions)
     if not good or not left:
         return None, lines.positions
-    return lines.some(good), left
+    return lines.select(good), left
 
 
 def _block(shape: Shape, lines: Lines, *, has_exponents: bool) -> Block | None:
-    series = _read_heads(lines.heads, has_stand_ins=lines.has_stand_ins)
+    series = _read_heads(lines.heads, has_placeholders=lines.has_placeholders)
     if series is None:
         return None
     names, values = shape.names, None
@@ -136,16 +183,16 @@ def _block(shape: Shape, lines: Lines, *, has_exponents: bool) -> Block | None:
         values = decode_values(shape.kinds, lines.fields)
     if values is None:
         names = tuple([pair.partition("=")[0] for pair in lines.fields[0].split(",")])
-        values = cut_values(names, shape.kinds, lines.fields)
+        values = split_values(names, shape.kinds, lines.fields)
     if values is None:
         return None
     return Block(*series, names, shape.kinds, values, lines.times_ns, lines.positions)
 
 
-def _read_heads(heads: Sequence[str], *, has_stand_ins: bool) -> _Series | None:
+def _read_heads(heads: Sequence[str], *, has_placeholders: bool) -> _Series | None:
     measurement, *pairs = heads[0].split(",")
     names = tuple([pair.partition("=")[0] for pair in pairs])
-    if measurement == "\n" or not are_names(names) or max(map(len, heads)) > MAX_CHARACTERS:
+    if measurement == "\n" or not are_valid_names(names) or max(map(len, heads)) > MAX_CHARACTERS:
         return None
     distinct = heads if len(heads) == 1 else list(dict.fromkeys(heads))
     count, width = len(distinct), 1 + 2 * len(names)
@@ -159,12 +206,114 @@ def _read_heads(heads: Sequence[str], *, has_stand_ins: bool) -> _Series | None:
         if pieces[1 + 2 * at :: width].count(name + "=") != count:
             return None
     columns: list[Sequence[str]] = [pieces[2 + 2 * at :: width] for at in range(len(names))]
-    if has_stand_ins:
-        columns = [as_meant(column) for column in columns]
-        measurement, *meant = as_meant([measurement.removeprefix("\n"), *names])
+    if has_placeholders:
+        columns = [restore_escapes(column) for column in columns]
+        measurement, *meant = restore_escapes([measurement.removeprefix("\n"), *names])
         measurement, names = f"\n{measurement}", tuple(meant)
     tag_sets = list(zip(*columns, strict=True)) if columns else [()]
     if count == len(heads):
         return _Series(measurement[1:], names, tag_sets, range(count))
     index = dict(zip(distinct, range(count), strict=True))
     return _Series(measurement[1:], names, tag_sets, [index[head] for head in heads])
+
+
+@lru_cache(maxsize=_MAX_CACHED_SKELETONS)
+def parse_skeleton(skeleton: bytes) -> Shape | None:
+    """Return the shape of a skeleton; None if it has strings or invalid values."""
+    pairs = [pair.split("=") for pair in skeleton.decode().split(",")]
+    if any(len(pair) != len(("name", "type")) or pair[1] not in _KINDS for pair in pairs):
+        return None
+    names = tuple(name for name, _ in pairs)
+    kinds = tuple(_KINDS[kind] for _, kind in pairs)
+    return Shape(names, kinds, are_valid_names(names) and bool not in kinds)
+
+
+def are_valid_names(names: Sequence[str]) -> bool:
+    """Return whether these can be the names of one line: not empty, duplicate or too long."""
+    fit = sum(map(len, names)) <= MAX_CHARACTERS
+    return fit and "" not in names and len(set(names)) == len(names)
+
+
+def decode_values(kinds: tuple[type, ...], fields: Sequence[str]) -> Columns | None:
+    """Parse numbers without exponents by removing everything else and decoding the rest as JSON.
+
+    The text between two values becomes a space: next to a digit of a name that is invalid JSON, and
+    after a comma it means a missing value or one that starts with its `i`.
+    """
+    has_integers = int in kinds
+    text = "\n".join(fields).encode()
+    numbers = text.translate(_TO_JSON, _NOT_IN_MIXED if has_integers else _NOT_IN_FLOATS)
+    if b", " in numbers:
+        return None
+    if b"-" in numbers:
+        # JSON reads -0 as an integer, which has no sign; -0.0 keeps it.
+        numbers = (numbers + b" ").replace(b"-0 ", b"-0.0 ")
+    try:
+        flat = (_NUMBERS if has_integers else _FLOATS).decode(b"[%b]" % numbers.lstrip(b" ,"))
+        if len(flat) != len(kinds) * len(fields):
+            return None
+        columns = [flat[at :: len(kinds)] for at in range(len(kinds))]
+        if not has_integers:
+            return tuple(columns)
+        return tuple(map(_convert, kinds, columns))
+    except (msgspec.DecodeError, OverflowError, ValueError):
+        return None
+
+
+def _convert(kind: type, column: list[float | int]) -> Sequence[float | int]:
+    if kind is float:
+        return list(map(float, column))
+    if float in set(map(type, column)) or not _fits(column):
+        raise ValueError
+    return column
+
+
+def _fits(integers: Sequence[float | int]) -> bool:
+    return min(integers) >= MIN_INT64 and max(integers) <= MAX_INT64
+
+
+def split_values(
+    names: tuple[str, ...], kinds: tuple[type, ...], fields: Sequence[str]
+) -> Columns | None:
+    """Parse values from lines split at their commas and equals signs."""
+    if not are_valid_names(names):
+        return None
+    pieces = ",".join(fields).replace("=", "=,").split(",")
+    width = 2 * len(names)
+    columns: list[Sequence[FieldValue]] = []
+    for at, (name, kind) in enumerate(zip(names, kinds, strict=True)):
+        if pieces[2 * at :: width].count(name + "=") != len(fields):
+            return None
+        column = _read_texts(kind, pieces[2 * at + 1 :: width])
+        if column is None:
+            return None
+        columns.append(column)
+    return tuple(columns)
+
+
+def _read_texts(kind: type, texts: Sequence[str]) -> Sequence[FieldValue] | None:
+    try:
+        if kind is bool:
+            return [BOOLEANS[text] for text in texts]
+        if kind is int:
+            integers = [int(text[:-1]) for text in texts]
+            return integers if _fits(integers) else None
+        floats = list(map(float, texts))
+    except (KeyError, ValueError):
+        return None
+    return floats if isfinite(sum(floats)) else None
+
+
+def restore_escapes(texts: Sequence[str]) -> Sequence[str]:
+    """Return texts without newlines, with escaped characters instead of placeholders."""
+    joined = "\n".join(texts)
+    if not has_placeholder(joined):
+        return texts
+    for escape, placeholder in PLACEHOLDERS:
+        joined = joined.replace(placeholder, escape[1])
+    return joined.split("\n")
+
+
+def has_placeholder(text: str) -> bool:
+    """Return whether a text has a placeholder character."""
+    return any(placeholder in text for _, placeholder in PLACEHOLDERS)

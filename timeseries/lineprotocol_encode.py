@@ -1,4 +1,4 @@
-"""Points as lines of line protocol: one by one for agents, in columns for forwarding."""
+"""Encoding points as line protocol: one by one for agents, by column for forwarding."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +9,6 @@ from typing import cast
 import msgspec
 
 from core.errors import InvalidInputError
-from timeseries.batch import Batch, Block
 from timeseries.lineprotocol_grammar import (
     MAX_INT64,
     MAX_TIME_NS,
@@ -17,53 +16,53 @@ from timeseries.lineprotocol_grammar import (
     MIN_INT64,
     MIN_TIME_NS,
 )
-from timeseries.points import FieldValue, Point
+from timeseries.points import Batch, Block, FieldValue, Point
 
-# A backslash before an equals sign would escape it, and a plain one needs none.
+# Only an equals sign after a backslash needs an escape.
 _SPECIAL_IN_MEASUREMENT = re.compile(r"[, ]|(?<=\\)=")
 _SPECIAL_IN_KEY = re.compile(r"[,= ]")
 _SPECIAL_IN_STRING = re.compile(r'["\\]')
 _ODD_IN_TAGS = re.compile(r"[,= \n\\]")
 _TAG_NAME = "a tag's name"
-_REMEMBERED_NAMES = 4096
+_MAX_CACHED_NAMES = 4096
 
 
 def encode(points: Iterable[Point]) -> bytes:
     """Return points as lines of line protocol with nanosecond timestamps.
 
     Raises:
-        InvalidInputError: a point can't be written as a line: it has no field, an empty name or
-            tag value, a name or tag value with a newline or a backslash at its end, a float that
-            is NaN or infinite, or a number over 64 bits.
+        InvalidInputError: a point has no field, an empty name or tag value, a name or tag value
+            with a newline or a trailing backslash, a NaN or infinite float, or a number over 64
+            bits.
     """
     lines = []
     for point in points:
         try:
             lines.append(_encode_point(point).encode())
-        except ValueError as fault:
+        except ValueError as error:
             raise InvalidInputError(
-                f"A point of {point.measurement!r} can't be written as line protocol: {fault}"
+                f"A point of {point.measurement!r} can't be encoded as line protocol: {error}"
             ) from None
     return b"".join(lines)
 
 
 def encode_batch(batch: Batch, *, extra_tags: Mapping[str, str]) -> bytes:
-    """Return a batch as lines with nanosecond timestamps, block by block and row by row.
+    """Return a batch as lines with nanosecond timestamps, by block and row.
 
     Args:
-        batch: what to write.
-        extra_tags: tags that every line gets, over its own of the same name.
+        batch: the points.
+        extra_tags: tags of every line, replacing its own of the same name.
 
     Raises:
-        InvalidInputError: a point can't be written as a line, as with `encode`.
+        InvalidInputError: as `encode`.
     """
     lines: list[bytes] = []
     for block in batch.blocks:
         try:
             lines.append(_encode_block(block, extra_tags).encode())
-        except ValueError as fault:
+        except ValueError as error:
             raise InvalidInputError(
-                f"Points of {block.measurement!r} can't be written as line protocol: {fault}"
+                f"Points of {block.measurement!r} can't be encoded as line protocol: {error}"
             ) from None
     return b"".join(lines)
 
@@ -77,14 +76,15 @@ def _encode_block(block: Block, extra_tags: Mapping[str, str]) -> str:
     for name, kind, values in zip(block.fields, block.kinds, block.values, strict=True):
         columns.append(_ENCODE_COLUMN[kind](name, values))
         pairs.append(f"{_in_template(_key(name))}=%s")
-    _check_times(block.times_ns)
+    _in_time(min(block.times_ns))
+    _in_time(max(block.times_ns))
     template = f"%s {','.join(pairs)} %s\n"
     rows = zip([heads[at] for at in block.tag_set_of], *columns, block.times_ns, strict=True)
     return "".join(map(template.__mod__, rows))
 
 
 def _encode_heads(block: Block, extra_tags: Mapping[str, str]) -> list[str]:
-    """Return measurement and tags of each tag set, the tags sorted as InfluxDB keeps them."""
+    """Return measurement and tags of each tag set, sorted as InfluxDB stores them."""
     own = dict(zip(block.tags, zip(*block.tag_sets, strict=True), strict=False))
     pairs, columns = [_in_template(_measurement(block.measurement))], []
     for name in sorted({*own, *extra_tags}):
@@ -107,7 +107,7 @@ def _encode_tags(name: str, values: Sequence[str]) -> Sequence[str]:
 
 def _encode_floats(name: str, values: Sequence[FieldValue]) -> Sequence[str]:
     text = msgspec.json.encode(values)[1:-1].decode()
-    # What is not finite is written as null.
+    # JSON has null for floats that are not finite.
     if "n" in text:
         return [_encode_value(name, value) for value in values]
     return text.split(",")
@@ -136,11 +136,6 @@ def _in_template(text: str) -> str:
     return text.replace("%", "%%")
 
 
-def _check_times(times_ns: Sequence[int]) -> None:
-    _in_time(min(times_ns))
-    _in_time(max(times_ns))
-
-
 def _encode_point(point: Point) -> str:
     if not point.fields:
         raise ValueError("it has no fields")
@@ -149,7 +144,7 @@ def _encode_point(point: Point) -> str:
     )
     fields = ",".join(
         [
-            # The type that most values have is looked at first.
+            # The most common type comes first.
             f"{_key(name)}={value!r}"
             if type(value) is float and isfinite(value)
             else f"{_key(name)}={_encode_value(name, value)}"
@@ -159,24 +154,24 @@ def _encode_point(point: Point) -> str:
     return f"{head} {fields} {_in_time(point.time_ns)}\n"
 
 
-# Series and fields repeat with every reading, so their escaped names are remembered.
-@lru_cache(maxsize=_REMEMBERED_NAMES)
+# Series and fields repeat with every reading, so their escaped names are cached.
+@lru_cache(maxsize=_MAX_CACHED_NAMES)
 def _measurement(name: str) -> str:
     if name.startswith(("#", "\r", "\t", "\0")):
-        raise ValueError("the measurement begins like a comment, a line end or a blank")
+        raise ValueError("the measurement starts with a comment sign, a line end or a blank")
     return _escape(name, _SPECIAL_IN_MEASUREMENT, "the measurement")
 
 
-@lru_cache(maxsize=_REMEMBERED_NAMES)
+@lru_cache(maxsize=_MAX_CACHED_NAMES)
 def _tag(name: str, value: str) -> str:
     key = _escape(name, _SPECIAL_IN_KEY, _TAG_NAME)
     return f",{key}={_escape(value, _SPECIAL_IN_KEY, f'tag {name!r}')}"
 
 
-@lru_cache(maxsize=_REMEMBERED_NAMES)
+@lru_cache(maxsize=_MAX_CACHED_NAMES)
 def _key(name: str) -> str:
     if name.startswith(("\t", "\0")):
-        raise ValueError(f"field name {name!r} begins with a blank")
+        raise ValueError(f"field name {name!r} starts with a blank")
     return _escape(name, _SPECIAL_IN_KEY, "a field name")
 
 
@@ -184,7 +179,7 @@ def _escape(text: str, special: re.Pattern[str], what: str) -> str:
     if not text:
         raise ValueError(f"{what} is empty")
     if "\n" in text or text.endswith("\\"):
-        raise ValueError(f"{what} {text!r} holds a newline or ends with a backslash")
+        raise ValueError(f"{what} {text!r} has a newline or a trailing backslash")
     return special.sub(r"\\\g<0>", text)
 
 
@@ -196,16 +191,12 @@ def _encode_value(name: str, value: FieldValue) -> str:
     if isinstance(value, int):
         if MAX_INT64 < value <= MAX_UINT64:
             return f"{value}u"
-        return f"{_in_int64(value, f'field {name!r}')}i"
+        if not MIN_INT64 <= value <= MAX_INT64:
+            raise ValueError(f"field {name!r} {value} is out of the range of 64 bits")
+        return f"{value}i"
     if not isfinite(value):
         raise ValueError(f"field {name!r} is {value}; leave the field out instead")
     return repr(float(value))
-
-
-def _in_int64(number: int, what: str) -> int:
-    if not MIN_INT64 <= number <= MAX_INT64:
-        raise ValueError(f"{what} {number} is out of the range of 64 bits")
-    return number
 
 
 def _in_time(time_ns: int) -> int:

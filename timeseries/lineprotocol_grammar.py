@@ -2,11 +2,10 @@ r"""The exact grammar of one line of Influx line protocol.
 
     measurement[,tag=value ...] field=value[,field=value ...] [timestamp]
 
-A *logical line* is what one point takes: usually a physical line, several where a quoted string
-holds raw newlines. In names and tags a backslash escapes only the comma, space or equals sign
-right after it and is a plain character elsewhere; in strings it escapes `"` and itself. *Blanks*,
-where they may stand, are spaces, tabs and NULs. docs/decisions/0014-line-protocol-corners.md says
-where this differs from InfluxDB, and why.
+A *logical line* is the text of one point: usually one physical line, or several if a quoted string
+has newlines. In names and tags a backslash escapes only the comma, space or equals sign after it,
+and is a plain character elsewhere; in strings it escapes `"` and itself. *Blanks* are spaces, tabs
+and NULs. docs/decisions/0014-line-protocol-corners.md lists the differences from InfluxDB.
 """
 
 import math
@@ -18,7 +17,7 @@ from timeseries.points import FieldValue, Point
 MIN_INT64 = -(2**63)
 MAX_INT64 = 2**63 - 1
 MAX_UINT64 = 2**64 - 1
-# The int64 at either end mean no time to InfluxDB, as the largest does to DuckDB.
+# InfluxDB reserves the int64 at both ends, and DuckDB the largest.
 MIN_TIME_NS = MIN_INT64 + 2
 MAX_TIME_NS = MAX_INT64 - 1
 MAX_KEY_BYTES = 65_535
@@ -27,7 +26,7 @@ BOOLEANS: dict[str, bool] = dict.fromkeys(("t", "T", "true", "True", "TRUE"), Tr
     ("f", "F", "false", "False", "FALSE"), False
 )
 
-# Possessive repeats (`++`) never try again shorter, so no line makes a match quadratic.
+# Possessive quantifiers (`++`) do not backtrack, so no line makes a match quadratic.
 _MEASUREMENT = re.compile(r"(?:[^, \\\n]++|\\[, ]?)++")
 _KEY = re.compile(r"(?:[^,= \\\n]++|\\[,= ]?)++")
 _STRING = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL)
@@ -47,8 +46,8 @@ _ESCAPED_IN_STRING = re.compile(r'\\(["\\])')
 _ENDS_VALUE = frozenset(", ")
 
 
-class LineFaultError(Exception):
-    """A line breaks the grammar; the message says where and how."""
+class InvalidLineError(Exception):
+    """A line does not match the grammar; the message has the reason."""
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -73,12 +72,12 @@ def parse_line(line: str, *, multiplier: int, default_time_ns: int) -> Point | N
     """Parse one logical line; None for a blank line or a comment.
 
     Args:
-        line: without its newline at the end.
+        line: the line without its final newline.
         multiplier: nanoseconds in one unit of the timestamp.
-        default_time_ns: the time of a line that carries none.
+        default_time_ns: the time of a line without one.
 
     Raises:
-        LineFaultError: the line is bad.
+        InvalidLineError: the line is bad.
     """
     line = line.removesuffix("\r").lstrip(_BLANKS)
     if not line or line.startswith("#"):
@@ -100,12 +99,12 @@ def parse_bare_value(text: str) -> FieldValue:
     """Parse an unquoted field value: float, `1i`, `1u` or a boolean.
 
     Raises:
-        LineFaultError: it is none of them, or out of range.
+        InvalidLineError: it is none of them, or out of range.
     """
     if _FLOAT.fullmatch(text):
         number = float(text)
         if math.isinf(number):
-            raise LineFaultError(f"{text} is out of the range of a 64 bit float")
+            raise InvalidLineError(f"{text} is out of the range of a 64 bit float")
         return number
     if _INTEGER.fullmatch(text):
         return _to_int(text[:-1], 1, MIN_INT64, MAX_INT64)
@@ -114,16 +113,16 @@ def parse_bare_value(text: str) -> FieldValue:
     if text in BOOLEANS:
         return BOOLEANS[text]
     if not text:
-        raise LineFaultError("it has no value")
+        raise InvalidLineError("it has no value")
     if _NOT_A_NUMBER.fullmatch(text):
-        raise LineFaultError(f"{text} can't be stored; leave the field out instead")
-    raise LineFaultError(
-        f"{text} is no float, integer (1i), unsigned (1u), boolean or quoted string"
+        raise InvalidLineError(f"{text} can't be stored; leave the field out instead")
+    raise InvalidLineError(
+        f"{text} is not a float, integer (1i), unsigned (1u), boolean or quoted string"
     )
 
 
 def _end_of_quoted_line(text: str, start: int) -> int:
-    """Return where the line at `start` ends, newlines inside closed strings being part of it."""
+    """Return the end of the line at `start`, which includes newlines in closed strings."""
     head = _HEAD.match(text, start)
     position = head.end() if head else start
     while True:
@@ -139,7 +138,7 @@ def _end_of_quoted_line(text: str, start: int) -> int:
 def _parse_measurement(line: str) -> tuple[str, int]:
     match = _MEASUREMENT.match(line)
     if match is None:
-        raise LineFaultError("the measurement is missing")
+        raise InvalidLineError("the measurement is missing")
     return _ESCAPED.sub(r"\1", match[0]), match.end()
 
 
@@ -149,11 +148,11 @@ def _parse_tags(line: str, position: int) -> tuple[dict[str, str], int]:
         name, position = _parse_key(line, position + 1, kind="tag")
         value = _KEY.match(line, position)
         if value is None:
-            raise LineFaultError(f"tag {name!r} has no value")
+            raise InvalidLineError(f"tag {name!r} has no value")
         if line.startswith("=", value.end()):
-            raise LineFaultError(f"the value of tag {name!r} holds an equals sign; write \\=")
+            raise InvalidLineError(f"the value of tag {name!r} has an equals sign; write \\=")
         if name in tags:
-            raise LineFaultError(f"tag {name!r} is given twice")
+            raise InvalidLineError(f"tag {name!r} is given twice")
         tags[name] = _ESCAPED.sub(r"\1", value[0])
         position = value.end()
     return tags, position
@@ -161,7 +160,7 @@ def _parse_tags(line: str, position: int) -> tuple[dict[str, str], int]:
 
 def _parse_fields(line: str, position: int) -> tuple[dict[str, FieldValue], int]:
     if position >= len(line):
-        raise LineFaultError("there are no fields")
+        raise InvalidLineError("there are no fields")
     fields: dict[str, FieldValue] = {}
     while True:
         name, position = _parse_key(line, position, kind="field")
@@ -172,13 +171,13 @@ def _parse_fields(line: str, position: int) -> tuple[dict[str, FieldValue], int]
 
 
 def _parse_key(line: str, position: int, *, kind: str) -> tuple[str, int]:
-    """Parse a key and the equals sign behind it."""
+    """Parse a key and the equals sign after it."""
     match = _KEY.match(line, position)
     if match is None:
-        raise LineFaultError(f"a {kind} has no name (character {position + 1})")
+        raise InvalidLineError(f"a {kind} has no name (character {position + 1})")
     name = _ESCAPED.sub(r"\1", match[0])
     if not line.startswith("=", match.end()):
-        raise LineFaultError(f"{kind} {name!r} has no value: an equals sign is missing")
+        raise InvalidLineError(f"{kind} {name!r} has no value: an equals sign is missing")
     return name, match.end() + 1
 
 
@@ -186,29 +185,29 @@ def _parse_field_value(line: str, position: int, name: str) -> tuple[FieldValue,
     if line.startswith('"', position):
         string = _STRING.match(line, position)
         if string is None:
-            raise LineFaultError(f"field {name!r}: the string is not closed")
+            raise InvalidLineError(f"field {name!r}: the string is not closed")
         if line[string.end() : string.end() + 1] not in _ENDS_VALUE | {""}:
-            raise LineFaultError(f"field {name!r}: something follows the closing quote")
+            raise InvalidLineError(f"field {name!r}: unexpected text after the closing quote")
         return _ESCAPED_IN_STRING.sub(r"\1", string[1]), string.end()
     match = _BARE_VALUE.match(line, position)
     text = match[0] if match else ""
     try:
         return parse_bare_value(text), position + len(text)
-    except LineFaultError as fault:
-        raise LineFaultError(f"field {name!r}: {fault}") from None
+    except InvalidLineError as error:
+        raise InvalidLineError(f"field {name!r}: {error}") from None
 
 
 def _parse_time(text: str, multiplier: int) -> int:
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
-        raise LineFaultError(f"the timestamp {text!r} is not an integer")
+        raise InvalidLineError(f"the timestamp {text!r} is not an integer")
     return _to_int(match[1], multiplier, MIN_TIME_NS, MAX_TIME_NS)
 
 
 def _check_key(head: str, fields: Iterable[str]) -> None:
     longest = max(len(name.encode(errors="replace")) for name in fields)
     if len(head.encode(errors="replace")) + longest > MAX_KEY_BYTES:
-        raise LineFaultError(f"series and field take more than {MAX_KEY_BYTES} bytes")
+        raise InvalidLineError(f"series and field take more than {MAX_KEY_BYTES} bytes")
 
 
 def _skip_blanks(line: str, position: int) -> int:
@@ -218,8 +217,8 @@ def _skip_blanks(line: str, position: int) -> int:
 
 
 def _to_int(digits: str, multiplier: int, low: int, high: int) -> int:
-    # Python refuses to read thousands of digits; nothing over 64 bits needs that many.
+    # Python refuses to parse thousands of digits; 64 bits need far fewer.
     number = int(digits) * multiplier if len(digits) <= _MAX_DIGITS else high + 1
     if not low <= number <= high:
-        raise LineFaultError(f"{digits[:_MAX_DIGITS]} is out of the range of 64 bits")
+        raise InvalidLineError(f"{digits[:_MAX_DIGITS]} is out of the range of 64 bits")
     return number

@@ -1,16 +1,18 @@
-"""From a URL to a store: the one place that knows every backend.
+"""Opening a store by its URL, the only module that knows every backend.
 
-A backend's module is imported when a URL asks for it: a server with InfluxDB never loads DuckDB,
-and a tool that reads one never needs the other's client.
+A backend is imported when a URL needs it: a server with InfluxDB never loads DuckDB.
 """
 
 import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from core.errors import ConfigurationError
+from timeseries.declared import is_declared
 from timeseries.store import Store, StoreUnavailableError
-from timeseries.store_url import EMBEDDED_SCHEME, MEMORY_PATH, SOURCE, StoreURL, parse_store_url
 
-# Scheme -> (module, class); all but the embedded one are opened by `from_url(url)`.
+# Scheme -> (module, class); all but the embedded one have `from_url(url)`.
 _BACKENDS = {
     "duckdb": ("timeseries.duckdb.store", "DuckDBStore"),
     "influxdb": ("timeseries.influxdb.store", "InfluxDBStore"),
@@ -18,45 +20,183 @@ _BACKENDS = {
     "victoriametrics": ("timeseries.victoriametrics.store", "VictoriaMetricsStore"),
     "victoriametricss": ("timeseries.victoriametrics.store", "VictoriaMetricsStore"),
 }
+FORMS = {
+    "duckdb": "duckdb:///relative/path, duckdb:////absolute/path, duckdb:// (in memory)",
+    "influxdb": "influxdb://user:password@host:8086/database, "
+    "influxdb://host:8086/?org=ORG&bucket=BUCKET&token=TOKEN",
+    "influxdbs": "influxdbs://... (TLS)",
+    "victoriametrics": "victoriametrics://host:8428, "
+    "victoriametrics://vminsert:8480?select=vmselect:8481&storage=vmstorage:8482",
+    "victoriametricss": "victoriametricss://... (TLS)",
+}
+EMBEDDED_SCHEME = "duckdb"
+MEMORY_PATH = ":memory:"
+SOURCE = "TIMESERIES_URL"
+_DEFAULT_PORTS = {"influxdb": 8086, "victoriametrics": 8428}  # and with TLS
+_SECRET_PARAMETERS = frozenset({"token", "password", "p"})
+_HIDDEN = "***"
 
 
-def open_store(url: str, *, must_exist: bool = False, source: str = SOURCE) -> Store:
-    """Open the store that a URL names.
+@dataclass(frozen=True, slots=True)
+class StoreURL:
+    """A valid URL of a store.
+
+    Attributes:
+        text: the original URL with its secrets; never log it.
+        scheme: the backend, and whether it uses TLS.
+        file: the file of the embedded store; None for a server or a store in memory.
+    """
+
+    text: str
+    scheme: str
+    file: Path | None
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the store is only in memory."""
+        return self.scheme == EMBEDDED_SCHEME and self.file is None
+
+    @property
+    def size_bytes(self) -> int | None:
+        """How much disk the embedded store uses; None for a server or a store in memory."""
+        if self.file is None:
+            return None
+        files = [self.file, self.file.with_name(f"{self.file.name}.wal")]
+        files += files_folder(self.file).rglob("*.parquet")
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    @property
+    def redacted(self) -> str:
+        """The URL for messages and logs, without password and token."""
+        if self.scheme == EMBEDDED_SCHEME:
+            return self.text
+        parts = urlsplit(self.text)
+        user = f"{unquote(parts.username)}@" if parts.username else ""
+        if parts.password:
+            user = f"{parts.username}:{_HIDDEN}@"
+        pairs = [
+            (name, _HIDDEN if name in _SECRET_PARAMETERS else value)
+            for name, value in parse_qsl(parts.query)
+        ]
+        query = f"?{urlencode(pairs, safe='*/')}" if pairs else ""
+        return f"{self.scheme}://{user}{_host(parts)}{parts.path}{query}"
+
+    @property
+    def canonical(self) -> str:
+        """The URL in one spelling without credentials: equal for two URLs of the same store."""
+        if self.scheme == EMBEDDED_SCHEME:
+            return f"{self.scheme}://{self.file.resolve() if self.file else ''}"
+        parts = urlsplit(self.text)
+        pairs = sorted(pair for pair in parse_qsl(parts.query) if pair[0] not in _SECRET_PARAMETERS)
+        query = f"?{urlencode(pairs)}" if pairs else ""
+        port = parts.port or _DEFAULT_PORTS[self.scheme.removesuffix("s")]
+        host = (parts.hostname or "").lower()
+        return f"{self.scheme}://{host}:{port}{parts.path.rstrip('/')}{query}"
+
+
+def files_folder(file: Path) -> Path:
+    """Return the folder of an embedded store's Parquet files: `samples` beside `samples.duckdb`."""
+    return file.with_suffix("") if file.suffix else file.with_name(f"{file.name}.files")
+
+
+def open_store(
+    url: str,
+    *,
+    must_exist: bool = False,
+    source: str = SOURCE,
+    memory_mib: int = 0,
+    threads: int = 0,
+) -> Store:
+    """Open the store of a URL.
 
     Args:
-        url: `duckdb:///relative/path`, `duckdb:////absolute/path` (as in SQLAlchemy's URLs),
-            `duckdb://` for a store in memory, `influxdb://[user:password@]host:port/database`,
-            `influxdb://host:port/?org=&bucket=&token=`, `victoriametrics://host:port`; the last
-            two with an `s` after the name for TLS.
-        must_exist: refuse a DuckDB file that is not there instead of making it.
-        source: the setting or option that the URL comes from, for the message of a fault.
+        url: one of `FORMS`.
+        must_exist: refuse a missing DuckDB file instead of creating it.
+        source: the setting or option that has the URL, for error messages.
+        memory_mib: what the embedded store may use of the machine's memory; 0 is its share.
+        threads: how many threads the embedded store may use; 0 is its share.
 
     Raises:
-        ConfigurationError: the URL names no store that is known, or has a fault; the message
-            holds neither password nor token.
-        StoreUnavailableError: the store can't be opened, or does not exist and must.
+        ConfigurationError: the URL is invalid; the message has no secrets.
+        StoreUnavailableError: the store can't be opened, or must exist and does not.
     """
     parsed = parse_store_url(url, source=source)
     if must_exist and parsed.file is not None and not parsed.file.is_file():
         raise StoreUnavailableError(
-            f"There is no time series file {parsed.file}. Check the path in {source}."
+            f"The time series file {parsed.file} does not exist. Check the path in {source}."
         )
     module, name = _BACKENDS[parsed.scheme]
     try:
         backend = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
-        raise _missing(parsed, error, source) from error
+        message = (
+            f"{parsed.scheme}:// needs {error.name}, which is not installed. "
+            "Run: pip install 'vedette[server]'"
+        )
+        raise ConfigurationError([message], source=source) from error
     store: Store
     if parsed.scheme == EMBEDDED_SCHEME:
-        store = backend(parsed.file or MEMORY_PATH)
+        limits = importlib.import_module("timeseries.duckdb.database").Limits(memory_mib, threads)
+        # A sender can invent any number of fields: aggregating them would take the machine.
+        store = backend(parsed.file or MEMORY_PATH, limits=limits, is_rolled_up=is_declared)
     else:
         store = backend.from_url(url)
     return store
 
 
-def _missing(parsed: StoreURL, error: ModuleNotFoundError, source: str) -> ConfigurationError:
-    fault = (
-        f"{parsed.scheme}:// needs {error.name}, which is not installed; "
-        "install the server's packages with: pip install 'vedette[server]'"
-    )
-    return ConfigurationError([fault], source=source)
+def parse_store_url(text: str, *, source: str = SOURCE) -> StoreURL:
+    """Parse the URL of a store.
+
+    Args:
+        text: the URL.
+        source: the setting or option that has the URL, for error messages.
+
+    Raises:
+        ConfigurationError: the backend is unknown, or the host is missing; the message has no
+            secrets.
+    """
+    scheme, separator, rest = text.partition("://")
+    scheme = scheme.lower()
+    if not separator or scheme not in FORMS:
+        # Only the scheme is shown: the rest may have a password.
+        given = f"starts with {scheme}://" if separator else "has no scheme"
+        known = ", ".join(FORMS.values())
+        raise ConfigurationError(
+            [f"the time series URL {given}; use one of {known}"], source=source
+        )
+    if scheme == EMBEDDED_SCHEME:
+        return StoreURL(text, scheme, _file(rest, source))
+    _check_server(text, scheme, source)
+    return StoreURL(text, scheme, None)
+
+
+def _file(rest: str, source: str) -> Path | None:
+    host, _, path = rest.partition("/")
+    if host:
+        raise ConfigurationError(
+            [f"duckdb://{rest} has a host; write duckdb:///{rest} for a file"], source=source
+        )
+    return None if path in {"", MEMORY_PATH} else Path(path)
+
+
+def _check_server(text: str, scheme: str, source: str) -> None:
+    example = FORMS[scheme].replace("...", "host")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        error = (
+            f"the {scheme}:// URL is invalid: its port must be a number from 1 to 65535, "
+            f"and a password with / ? # @ or : must be percent-encoded; write {example}"
+        )
+        raise ConfigurationError([error], source=source) from None
+    if not parts.hostname or port == 0:
+        raise ConfigurationError(
+            [f"the {scheme}:// URL has no host; write {example}"], source=source
+        )
+
+
+def _host(parts: SplitResult) -> str:
+    name = (parts.hostname or "").lower()
+    shown = f"[{name}]" if ":" in name else name
+    return f"{shown}:{parts.port}" if parts.port else shown

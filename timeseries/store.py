@@ -1,22 +1,25 @@
-"""The store interface: what portal, rules and reports ask of any time series database.
+"""The store interface: what portal, rules and reports use of a time series database.
 
-Tags `tenant` and `appliance` are stamped by the gateway, never taken from a sender. Every query
-names the tenants it may see: `None` is the operator's view of all of them.
+The gateway stamps the tags `tenant` and `appliance`; a sender can't set them. Every query has the
+tenants that it may read: `None` is the operator's view of all of them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
+from core.clock import NS_PER_SECOND
 from core.errors import UnavailableError
-from timeseries.batch import Batch
-from timeseries.points import FieldValue, Point
+from timeseries.points import Batch, FieldValue, Point
 
 TENANT_TAG = "tenant"
 APPLIANCE_TAG = "appliance"
 IDENTITY_TAGS = (TENANT_TAG, APPLIANCE_TAG)
+HOUR_NS = 3600 * NS_PER_SECOND
+DAY_NS = 24 * HOUR_NS
+_SMALL_DAY_POINTS = 100_000
 
 
 class StoreUnavailableError(UnavailableError):
@@ -26,7 +29,7 @@ class StoreUnavailableError(UnavailableError):
 
 
 class Aggregate(StrEnum):
-    """How the values of one series in one window become one number."""
+    """The function that reduces the values of one series in one window."""
 
     AVG = "avg"
     MIN = "min"
@@ -44,10 +47,10 @@ class RangeQuery:
     """Aggregates of some fields over `[start_ns, end_ns)`, by window and by group.
 
     Attributes:
-        step_ns: window width, windows aligned to the epoch; None gives one value for the range.
-        tenants: the tenants whose samples may be seen; None is every tenant.
-        filters: tag to the values it may have.
-        group_by: tags that split the answer into series; a sample without the tag has "".
+        step_ns: window width, aligned to the epoch; None for one value over the range.
+        tenants: the tenants whose samples are visible; None for all.
+        filters: tag to allowed values.
+        group_by: tags that split the result into series; a sample without the tag has "".
     """
 
     measurement: str
@@ -63,7 +66,7 @@ class RangeQuery:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of a chart: values of `field` at window starts, oldest first, gaps left out."""
+    """One line of a chart: values of `field` at window starts, oldest first, without gaps."""
 
     field: str
     tags: Mapping[str, str]
@@ -75,8 +78,8 @@ class Series:
 class LatestQuery:
     """The newest value of some fields in each group, of the samples in `[since_ns, until_ns)`.
 
-    A sender whose clock is ahead writes samples of the future, which would hide those of now:
-    whoever shows the present gives `until_ns`. None is no bound.
+    A sender whose clock is ahead writes samples in the future, which would hide current ones: set
+    `until_ns` to show the present. None is no limit.
     """
 
     measurement: str
@@ -90,7 +93,7 @@ class LatestQuery:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """The newest values of one group; a field never written in the query's span is left out."""
+    """The newest values of one group, without fields that have none in the query's span."""
 
     tags: Mapping[str, str]
     time_ns: int
@@ -110,10 +113,10 @@ class ScanQuery:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where the points of a scan lie, `[start_ns, end_ns)`, and how many they are.
+    """The time range of a scan's points, `[start_ns, end_ns)`, and their number.
 
-    `is_exact` is False where the store can't count points, only the values of each field: `points`
-    is then a lower bound, short of points that lack what others of their series have.
+    `is_exact` is False if the store can only count the values of each field: `points` is then a
+    lower bound, because points of a series may have different fields.
     """
 
     start_ns: int
@@ -123,35 +126,40 @@ class Extent:
 
 
 class Resolution(StrEnum):
-    """How fine samples are kept: as they came, or rolled up by minute and by hour."""
+    """The resolution of stored data: raw samples, or roll-ups by five minutes and by hour."""
 
     RAW = "raw"
-    MINUTE = "1m"
+    FIVE_MINUTES = "5m"
     HOUR = "1h"
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedPoint:
-    """A point that the store refused and why; the others of its batch were kept.
+    """A point, by position in its batch, that the store rejected; the others were written.
 
-    `position` is the point's position in the batch.
+    `is_left_out` marks what this kind of store can't store at all, such as text: the sender can't
+    do anything about it, so that it is counted instead of being an error.
     """
 
     position: int
     reason: str
+    is_left_out: bool = False
 
 
 class Store(Protocol):
-    """A time series database. Unknown measurements, fields and tags give empty answers.
+    """A time series database. Unknown measurements, fields and tags give empty results.
 
-    Every call may raise `StoreUnavailableError`; implementations are safe to share by threads.
+    Every call may raise `StoreUnavailableError`; implementations are thread-safe.
     """
 
     def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> "Future[list[RejectedPoint]]":
-        """Queue a batch for writing, `identity` (tenant, appliance) stamped over its own tags.
+        """Queue a batch for writing; `identity` (tenant, appliance) replaces its own tags.
 
-        The future resolves when the good points are durable: acknowledge a sender only then.
-        A point whose field clashes with the stored type is named in the result.
+        The future resolves when the valid points are durable: acknowledge a sender only then. Its
+        result has the rejected points, such as those with a conflicting field type.
+
+        Raises:
+            OverloadedError: too many points are waiting already.
         """
 
     def query_range(self, query: RangeQuery) -> list[Series]:
@@ -161,18 +169,18 @@ class Store(Protocol):
         """Return one row per group, ordered by group."""
 
     def scan(self, query: ScanQuery) -> Iterator[Batch]:
-        """Yield the raw points of a span in batches, oldest first, identity tags among their tags.
+        """Yield the raw points of a span in batches, oldest first, including identity tags.
 
-        Positions count anew in each batch. For export and for moving to another store.
+        Positions restart in each batch. For export and migration.
         """
 
     def extent(self, query: ScanQuery) -> Extent | None:
-        """Return the extent of what a scan would yield; None where that is nothing."""
+        """Return the extent of a scan; None without points."""
 
     def measurements(self, *, tenants: tuple[str, ...] | None) -> list[str]:
         """Return the names of the measurements with samples of these tenants, sorted.
 
-        This list and the next three know what roll-ups hold, long after the samples have expired.
+        This and the next three methods include roll-ups, long after the samples have expired.
         """
 
     def fields(self, measurement: str, *, tenants: tuple[str, ...] | None) -> dict[str, str]:
@@ -192,29 +200,48 @@ class Store(Protocol):
     def delete_tenant(self, tenant: str) -> None:
         """Delete every sample of a tenant that was submitted before this call.
 
-        Writes of others are taken meanwhile. A deletion that was cut short is completed by another.
+        Other tenants can write meanwhile. Call it again to complete an interrupted deletion.
         """
 
     def delete_before(self, before_ns: int, *, resolution: Resolution = Resolution.RAW) -> None:
         """Delete every sample of a resolution that is older than `before_ns`: retention."""
 
-    def roll_up(self, *, now_ns: int) -> int:
-        """Bring the roll-ups up to date with what was written, late samples included.
+    def maintain(self, *, now_ns: int) -> int:
+        """Move settled samples to where they take less space; return how many.
 
-        Each keeps count, sum, min, max and a sketch of quantiles by series and window, so that
-        `query_range` answers long ranges from them. Called every minute; a store that keeps none
-        does nothing.
-
-        Returns:
-            How many windows were written.
+        The embedded store rolls them up then: count, sum, min, max, last and a quantile sketch by
+        series and window, from which `query_range` answers long ranges. Called every few minutes;
+        does nothing in stores that do so by themselves.
         """
 
     def close(self) -> None:
-        """Write what is queued and release the database."""
+        """Write queued points and close the database."""
 
 
 def write(
     store: Store, points: Iterable[Point], *, identity: Mapping[str, str]
 ) -> list[RejectedPoint]:
-    """Write points and wait until they are durable; return those refused."""
+    """Write points and wait until they are durable; return the rejected ones."""
     return store.submit(Batch.of(points), identity=identity).result()
+
+
+def check_store(store: Store) -> None:
+    """Check that a store answers.
+
+    Raises:
+        StoreUnavailableError: it does not, or its database does not exist.
+    """
+    # The cheapest query. InfluxDB answers `measurements` for a missing database, but not this one.
+    store.fields("", tenants=None)
+
+
+def chunks(query: ScanQuery, extent: Extent) -> Iterator[ScanQuery]:
+    """Yield a scan split into the hours of an extent, or into days if these are small."""
+    end_ns = min(query.end_ns, -(-extent.end_ns // HOUR_NS) * HOUR_NS)
+    start_ns = max(query.start_ns, extent.start_ns // HOUR_NS * HOUR_NS)
+    days = max(1, (end_ns - start_ns) // DAY_NS)
+    width_ns = DAY_NS if extent.points <= days * _SMALL_DAY_POINTS else HOUR_NS
+    while start_ns < end_ns:
+        next_ns = min(start_ns - start_ns % width_ns + width_ns, end_ns)
+        yield replace(query, start_ns=start_ns, end_ns=next_ns)
+        start_ns = next_ns

@@ -1,9 +1,9 @@
-"""A bounded queue between the many who write and the one writer thread.
+"""The bounded queue between the threads that submit points and the one writer thread.
 
-What piled up while the writer was busy is handed over together, so that many small requests share
-one commit; the queue counts points, and refuses more than it may hold. While several senders write
-at once the taker waits a moment for the rest of them, since a commit costs about as much for one
-submission as for fifty; a lone sender never waits.
+Submissions that arrive while the writer is busy are handed over as one group, so that many small
+requests share a commit. The queue counts points and refuses more than its limit. While several
+senders write concurrently the writer lingers a moment for the rest of them, because a commit costs
+about as much for one submission as for fifty; a single sender never waits.
 """
 
 import threading
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from core.errors import OverloadedError
-from timeseries.batch import Batch
+from core.errors import OverloadedError, VedetteError
+from timeseries.points import Batch
 from timeseries.store import RejectedPoint, StoreUnavailableError
 
 
@@ -27,20 +27,29 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Chore:
-    """Something other than a write that the writer does alone and in turn, such as a deletion."""
+class Task:
+    """Work other than a write, such as a deletion, that the writer runs alone and in order."""
 
     run: Callable[[], None]
     future: Future[None] = field(default_factory=Future)
 
+    def execute(self) -> None:
+        """Run and resolve the future; never raises."""
+        try:
+            self.run()
+        except Exception as error:  # noqa: BLE001 - handed to the caller; the thread must go on
+            self.future.set_exception(as_store_error(error))
+        else:
+            self.future.set_result(None)
+
 
 @dataclass(frozen=True, slots=True)
 class Linger:
-    """How long to wait for more: until nothing came for a while, or until the end of patience.
+    """How long to wait for more submissions.
 
     Attributes:
-        gap_seconds: a group is complete when nothing arrived for so long.
-        max_seconds: or when it was gathered for about so long.
+        gap_seconds: a group is complete when nothing has arrived for this long.
+        max_seconds: or when it has been collected for about this long.
     """
 
     gap_seconds: float
@@ -48,12 +57,12 @@ class Linger:
 
 
 class WriteQueue:
-    """Hands groups of submissions, or a single chore, to one taker in the order of arrival.
+    """Hands groups of submissions, or single tasks, to one consumer in order of arrival.
 
     Args:
-        max_points: how many points may wait; a larger body is taken only by an empty queue.
-        max_group_points: about how many points one group has at most.
-        linger: how long a group is gathered while several senders write at once.
+        max_points: how many points may wait; only an empty queue accepts a larger body.
+        max_group_points: about how many points a group has at most.
+        linger: how long a group is collected while several senders write concurrently.
     """
 
     def __init__(
@@ -61,7 +70,7 @@ class WriteQueue:
     ) -> None:
         self._max_points = max_points
         self._max_group_points = max_group_points
-        self._items: deque[Submission | Chore] = deque()
+        self._items: deque[Submission | Task] = deque()
         self._waiting_points = 0
         self._is_closed = False
         self._linger = linger
@@ -69,34 +78,46 @@ class WriteQueue:
         self._is_gathering = False
         self._changed = threading.Condition()
 
-    def put(self, item: Submission | Chore) -> None:
-        """Append a submission or chore.
+    def submit(self, batch: Batch, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
+        """Queue points for the next write.
 
         Raises:
-            OverloadedError: too many points wait already.
+            OverloadedError: too many points are waiting already.
             StoreUnavailableError: the queue is closed.
         """
+        submission = Submission(batch, dict(identity))
+        self.put(submission)
+        return submission.future
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run something on the writer's thread, after everything queued so far, and wait for it."""
+        task = Task(work)
+        self.put(task)
+        task.future.result()
+
+    def put(self, item: Submission | Task) -> None:
+        """Append a submission or task; raises as `submit` does."""
         weight = len(item.batch) if isinstance(item, Submission) else 0
         with self._changed:
             if self._is_closed:
                 raise StoreUnavailableError("The time series store is closed.")
             if weight and self._waiting_points and self._waiting_points + weight > self._max_points:
                 raise OverloadedError(
-                    f"{self._waiting_points} points wait to be written, {self._max_points} may; "
-                    "send the same points again later.",
+                    f"The write queue is full: {self._waiting_points} points are waiting, the "
+                    f"limit is {self._max_points}. Send the same points again later.",
                     retry_after_seconds=2,
                 )
             self._waiting_points += weight
             self._items.append(item)
-            # To wake the taker for each of many is dear; while it gathers it looks by itself.
+            # Waking the consumer for each of many items is expensive; while gathering it polls.
             if not self._is_gathering or self._is_complete():
                 self._changed.notify()
 
-    def take(self, *, seconds: float | None = None) -> list[Submission] | Chore | None:
+    def take(self, *, seconds: float | None = None) -> list[Submission] | Task | None:
         """Wait for work and return it; None when the queue is closed and empty.
 
         Args:
-            seconds: return an empty group when there was no work for about so long.
+            seconds: return an empty group after about this long without work.
         """
         with self._changed:
             while not self._items and not self._is_closed:
@@ -106,21 +127,21 @@ class WriteQueue:
                 return None
             self._gather()
             first = self._items.popleft()
-            if isinstance(first, Chore):
+            if isinstance(first, Task):
                 return first
             group = self._group_of(first)
             self._is_busy = len(group) > 1
             return group
 
     def close(self) -> None:
-        """Refuse what comes from now on; what waits is still handed out."""
+        """Refuse new items; those already waiting are still handed out."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def _gather(self) -> None:
         """Wait for more submissions if the last group had several."""
-        if self._linger is None or not self._is_busy or isinstance(self._items[0], Chore):
+        if self._linger is None or not self._is_busy or isinstance(self._items[0], Task):
             return
         self._is_gathering = True
         for _ in range(round(self._linger.max_seconds / self._linger.gap_seconds)):
@@ -136,17 +157,24 @@ class WriteQueue:
         return (
             self._is_closed
             or self._waiting_points >= self._max_group_points
-            or isinstance(self._items[-1], Chore)
+            or isinstance(self._items[-1], Task)
         )
 
     def _group_of(self, first: Submission) -> list[Submission]:
         group, points = [first], len(first.batch)
         while self._items and points < self._max_group_points:
             following = self._items[0]
-            if isinstance(following, Chore):
+            if isinstance(following, Task):
                 break
             self._items.popleft()
             group.append(following)
             points += len(following.batch)
         self._waiting_points -= points
         return group
+
+
+def as_store_error(error: Exception) -> Exception:
+    """Return the error as one that the store interface allows."""
+    if isinstance(error, VedetteError):
+        return error
+    return StoreUnavailableError(f"The time series store can't write: {error}")

@@ -1,1 +1,1 @@
-"""The buffer on disk between plugins and sender: frames, segments, live samples and backlog."""
+"""The buffer on disk between plugins and sender."""

@@ -1,37 +1,34 @@
-"""The buffer on disk between plugins and sender: nothing that was flushed is lost to a crash.
+"""The buffer on disk between plugins and sender: a crash loses nothing that was flushed.
 
-Frames are appended to segment files. Those younger than `LIVE_AGE` are *live* and are read first,
-so that the portal sees the present at once after an outage; older ones are *backlog*, which is read
-oldest first and at a limited rate, so that it does not drown the present. The *cursor* says what
-the portal has acknowledged.
+Frames are appended to segment files. Those younger than `LIVE_AGE` are *live* and are sent first,
+so that the portal shows current values right after an outage; older ones are the *backlog*, which
+is sent oldest first and at a limited rate. The *cursor* stores what the portal has acknowledged.
 
-The buffer is bounded by size and age: the oldest segment is dropped, and its points are counted by
-cause. While the disk takes no writes, frames are kept in memory, bounded too. What can't be read
-back is set aside and counted, and the rest survives.
+Size and age are limited: the oldest segment is dropped, and its points are counted by reason. While
+the disk is not writable, frames are kept in memory, within a limit. Damaged data is set aside and
+counted; the rest survives.
 """
 
 import logging
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from threading import Condition, Lock
 
 import msgspec
 
-from collector.buffering.backlog import Monotonic, Pace
-from collector.buffering.contents import (
-    BATCH_BYTES,
-    LIVE_AGE,
-    MEMORY_BOUND_BYTES,
-    Batch,
-    Bounds,
-    Contents,
-)
-from collector.buffering.cursor import read_cursor, write_cursor
+from collector.buffering.cursor import Cursor, read_cursor, write_cursor
 from collector.buffering.frames import Frame, encode_frame
+from collector.buffering.store import (
+    BATCH_BYTES,
+    MAX_MEMORY_BYTES,
+    Batch,
+    BufferStore,
+)
 from core.clock import Clock
 
-__all__ = ["BACKLOG_POINTS_PER_SECOND", "BATCH_POINTS", "MEMORY_BOUND_BYTES", "Batch", "DiskBuffer"]
+__all__ = ["BACKLOG_POINTS_PER_SECOND", "BATCH_POINTS", "MAX_MEMORY_BYTES", "Batch", "DiskBuffer"]
 
 log = logging.getLogger(__name__)
 
@@ -39,15 +36,37 @@ BATCH_POINTS = 5000
 BACKLOG_POINTS_PER_SECOND = 2000.0
 
 
+class RateLimit:
+    """Limits points per second: each batch delays the next one by its size."""
+
+    def __init__(self, points_per_second: float, monotonic: Callable[[], float]) -> None:
+        self._points_per_second = points_per_second
+        self._monotonic = monotonic
+        self._free_at = 0.0
+
+    @property
+    def batch_points(self) -> int:
+        """The largest batch: the points of one second."""
+        return max(1, int(self._points_per_second))
+
+    def consume(self, points: int) -> None:
+        """Count points that were sent."""
+        self._free_at = self._monotonic() + points / self._points_per_second
+
+    def wait_seconds(self) -> float:
+        """Return how long the next batch must wait; 0 if it can be sent now."""
+        return max(0.0, self._free_at - self._monotonic())
+
+
 class DiskBuffer:
-    """A bounded queue of frames on disk. Safe to share by threads; one of them reads.
+    """A queue of frames on disk with limits. Thread-safe; one thread reads.
 
     Args:
-        folder: where the segments lie; made when it is missing.
-        max_bytes: bound of all segments together.
-        max_age_seconds: bound of a sample's age.
-        clock: the time, against which samples age.
-        backlog_points_per_second: how fast old samples are given out.
+        folder: for the segments; created if it is missing.
+        max_bytes: size limit of all segments.
+        max_age_seconds: age limit of samples.
+        clock: the time.
+        backlog_points_per_second: how fast the backlog is sent.
         monotonic: measures that rate.
     """
 
@@ -59,154 +78,134 @@ class DiskBuffer:
         max_age_seconds: float,
         clock: Clock,
         backlog_points_per_second: float = BACKLOG_POINTS_PER_SECOND,
-        monotonic: Monotonic = time.monotonic,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
         self._monotonic = monotonic
         self._changed = Condition()
-        self._saving = Lock()
+        self._save_lock = Lock()
         self._is_stopping = False
         self._is_unsaved = False
-        self._given_out_at: float | None = None
-        self._pace = Pace(backlog_points_per_second, monotonic)
+        self._is_sending_live = False
+        self._rate_limit = RateLimit(backlog_points_per_second, monotonic)
         self._cursor = read_cursor(folder)
-        bounds = Bounds(max_bytes, timedelta(seconds=max_age_seconds))
-        self._contents = Contents(folder, bounds, clock=clock, cursor=self._cursor)
-        self._contents.open()
+        self._store = BufferStore(
+            folder,
+            max_bytes=max_bytes,
+            max_age=timedelta(seconds=max_age_seconds),
+            clock=clock,
+            cursor=self._cursor,
+        )
+        self._store.open()
         self._save(only_if_unsaved=True)
 
     def append(self, frame: Frame) -> None:
-        """Keep a frame: on disk when this returns, or in memory while the disk takes no writes."""
+        """Add a frame: it is on disk on return, or in memory while the disk is not writable."""
         content = encode_frame(frame)
         with self._changed:
-            self._contents.add(frame, content)
-            self._age()
+            self._store.add(frame, content)
+            self._move_old_to_backlog()
             self._changed.notify()
         self._save(only_if_unsaved=True)
 
     def wait_for_frames(self, timeout_seconds: float) -> bool:
-        """Wait until there is something to send; False when there is not.
+        """Wait until there is something to send; return False after the timeout.
 
         Returns at once after `stop_waiting`.
         """
-        give_up_at = self._monotonic() + timeout_seconds
+        deadline = self._monotonic() + timeout_seconds
         with self._changed:
             while not (self._is_ready() or self._is_stopping):
-                left_seconds = give_up_at - self._monotonic()
+                left_seconds = deadline - self._monotonic()
                 if left_seconds <= 0:
                     break
-                if self._contents.backlog:
-                    left_seconds = min(left_seconds, self._pace.wait_seconds())
+                if self._store.backlog:
+                    left_seconds = min(left_seconds, self._rate_limit.wait_seconds())
                 self._changed.wait(left_seconds)
             return self._is_ready()
 
     def stop_waiting(self) -> None:
-        """Wake who waits for frames, now and from now on: the agent is about to end."""
+        """Wake the waiting thread, because the agent is stopping."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
 
     def read(self, *, max_points: int = BATCH_POINTS, max_bytes: int = BATCH_BYTES) -> Batch | None:
-        """Return live frames, else the oldest of the backlog if its rate allows; at least one.
+        """Return live frames, else the oldest of the backlog if the rate allows; at least one.
 
-        None when there is nothing to send now.
+        Returns None if there is nothing to send now.
         """
         with self._changed:
-            self._given_out_at = None
-            self._contents.drop_excess()
-            self._age()
-            batch = self._contents.read_live(max_points, max_bytes)
-            if batch is None and not self._pace.wait_seconds():
-                most_points = min(max_points, self._pace.batch_points)
-                batch = self._contents.read_backlog(most_points, max_bytes)
-            if batch is not None and batch.is_live:
-                self._given_out_at = self._monotonic()
+            self._is_sending_live = False
+            self._store.drop_excess()
+            self._move_old_to_backlog()
+            batch = self._store.read_live(max_points, max_bytes)
+            if batch is None and not self._rate_limit.wait_seconds():
+                max_points = min(max_points, self._rate_limit.batch_points)
+                batch = self._store.read_backlog(max_points, max_bytes)
+            self._is_sending_live = batch is not None and batch.is_live
         self._save(only_if_unsaved=True)
         return batch
 
     def acknowledge(self, batch: Batch) -> None:
-        """Let go of a batch that has arrived."""
+        """Remove a batch that was delivered."""
         with self._changed:
-            self._given_out_at = None
-            self._contents.let_go(batch)
+            self._is_sending_live = False
+            self._store.acknowledge(batch)
             if not batch.is_live:
-                self._pace.took(batch.points)
+                self._rate_limit.consume(batch.points)
         self._save()
 
     def close(self) -> None:
-        """Close the files. What waits is on disk already; what it did not take gets a last try."""
+        """Close the files, after a last attempt to write what is only in memory."""
         self.stop_waiting()
         with self._changed:
-            self._contents.close()
+            self._store.close()
         self._save(only_if_unsaved=True)
 
     @property
     def points(self) -> int:
-        """How many points wait."""
+        """Number of buffered points."""
         with self._changed:
-            return self._contents.live.points + self._contents.backlog.points
+            return self._store.live.points + self._store.backlog.points
 
     @property
     def backlog_points(self) -> int:
-        """How many of them are old and wait for their turn."""
+        """Number of points in the backlog."""
         with self._changed:
-            return self._contents.backlog.points
+            return self._store.backlog.points
 
     @property
     def size_bytes(self) -> int:
-        """How much room the buffer takes."""
+        """Size of the buffer."""
         with self._changed:
-            return self._contents.size_bytes
+            return self._store.size_bytes
 
     @property
-    def dropped_points(self) -> int:
-        """How many points were dropped to stay within the bounds, ever."""
-        return self._cursor.dropped_points
-
-    @property
-    def dropped_by_age_points(self) -> int:
-        """How many of them were too old."""
-        return self._cursor.dropped_by_age_points
-
-    @property
-    def dropped_by_size_points(self) -> int:
-        """How many of them had no room."""
-        return self._cursor.dropped_by_size_points
-
-    @property
-    def damaged_bytes(self) -> int:
-        """How many bytes could not be read back, ever."""
-        return self._cursor.damaged_bytes
-
-    @property
-    def damaged_points(self) -> int:
-        """How many points could not be read back, ever, as far as that is known."""
-        return self._cursor.damaged_points
+    def losses(self) -> Cursor:
+        """Counts of points that were dropped or damaged, ever."""
+        return self._cursor
 
     def _is_ready(self) -> bool:
-        if self._contents.live:
+        if self._store.live:
             return True
-        return bool(self._contents.backlog) and not self._pace.wait_seconds()
+        return bool(self._store.backlog) and not self._rate_limit.wait_seconds()
 
-    def _age(self) -> None:
-        """Let what is no longer fresh grow old, unless it is being sent right now."""
-        is_given_out = (
-            self._given_out_at is not None
-            and self._monotonic() - self._given_out_at < LIVE_AGE.total_seconds()
-        )
-        if not is_given_out:
-            self._contents.age()
+    def _move_old_to_backlog(self) -> None:
+        """Move old frames to the backlog, unless live frames are being sent right now."""
+        if not self._is_sending_live:
+            self._store.move_old_to_backlog()
 
     def _save(self, *, only_if_unsaved: bool = False) -> None:
-        """Write the cursor, not holding up who appends meanwhile."""
-        if only_if_unsaved and not (self._is_unsaved or self._contents.is_unsaved):
+        """Write the cursor, without blocking `append` meanwhile."""
+        if only_if_unsaved and not (self._is_unsaved or self._store.is_unsaved):
             return
-        with self._saving:
+        with self._save_lock:
             with self._changed:
                 self._is_unsaved = False
-                content = msgspec.json.encode(self._contents.settle())
+                content = msgspec.json.encode(self._store.save_to_cursor())
             try:
                 write_cursor(self._folder, content)
-            except OSError as error:  # after a crash some samples are sent twice: harmless
-                log.debug("the cursor can't be written: %s", error)
+            except OSError as error:  # harmless: after a crash some samples are sent twice
+                log.debug("can't write the cursor: %s", error)
                 self._is_unsaved = True

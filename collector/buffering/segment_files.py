@@ -1,12 +1,13 @@
-"""The segments of one buffer: which there are, and the one that is written to."""
+"""The segment files of one buffer."""
 
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from collector.buffering.cursor import Cursor
+from collector.buffering.frames import Extent
 from collector.buffering.segments import (
-    OpenedSegment,
+    Range,
     Segment,
     SegmentWriter,
     open_segment,
@@ -14,18 +15,17 @@ from collector.buffering.segments import (
     segment_path,
     segment_paths,
 )
-from collector.buffering.spans import Range
 
 log = logging.getLogger(__name__)
 
 
 class SegmentFiles:
-    """The segments in the order of their age. Not safe to share by threads.
+    """The segments in the order of their age. Not thread-safe.
 
     Args:
-        folder: where they lie.
-        segment_bytes: at what size a new one is begun.
-        cursor: gives their numbers.
+        folder: their folder.
+        segment_bytes: the size after which a new one is started.
+        cursor: has the next number.
     """
 
     def __init__(self, folder: Path, *, segment_bytes: int, cursor: Cursor) -> None:
@@ -43,60 +43,59 @@ class SegmentFiles:
 
     @property
     def size_bytes(self) -> int:
-        """How much room they take."""
+        """Their size."""
         return sum(segment.size_bytes for segment in self._segments.values())
 
     @property
     def oldest(self) -> Segment:
-        """The one with the oldest samples."""
+        """The segment with the oldest samples."""
         return next(iter(self._segments.values()))
 
-    def room_in(self, segment: Segment) -> int:
-        """Return how many bytes a segment may still grow by."""
+    def free_bytes(self, segment: Segment) -> int:
+        """Return how many bytes can be added to a segment."""
         return self._segment_bytes - segment.size_bytes
 
     def acknowledged(self) -> dict[int, list[Range]]:
-        """Return what need not be read any more, for the cursor."""
+        """Return the acknowledged ranges, for the cursor."""
         return {
             number: segment.acknowledged
             for number, segment in self._segments.items()
             if segment.acknowledged
         }
 
-    def find(self, on_unreadable: Callable[[Path], None]) -> Iterator[OpenedSegment]:
-        """Open and yield what an earlier run left; segments with nothing to read are deleted."""
+    def open_all(
+        self, on_unreadable: Callable[[Path], None]
+    ) -> Iterator[tuple[Segment, list[Extent]]]:
+        """Yield the segments of an earlier run as `open_segment`; delete those acknowledged."""
         for path in segment_paths(self._folder):
             number = int(path.stem)
             self._cursor.next_segment = max(self._cursor.next_segment, number + 1)
-            if number < self._cursor.first_segment:
-                remove(path)
-                continue
             try:
-                opened = open_segment(path, self._cursor.acknowledged.get(number, []))
+                segment, extents = open_segment(path, self._cursor.acknowledged.get(number, []))
             except OSError as error:
-                log.warning("%s can't be read and is left alone: %s", path, error)
+                log.warning("can't read %s, skipping it: %s", path, error)
                 on_unreadable(path)
                 continue
-            if opened.segment.is_spent:
+            if segment.is_acknowledged:
                 remove(path)
             else:
-                self._segments[number] = opened.segment
-            yield opened
+                self._segments[number] = segment
+            yield segment, extents
 
     def writable(self) -> SegmentWriter:
-        """Return the writer of the segment in use, or of a new one when that is full.
+        """Return the writer of the current segment, or of a new one if that is full.
 
         Raises:
-            OSError: there is no file to write to.
+            OSError: no file can be opened.
         """
         if self._writer is not None:
             segment = self._writer.segment
-            if segment in self and self._takes_more(segment):
+            if segment in self and self._has_space(segment):
                 return self._writer
             self.close_writer()
-            self.delete_if_spent(segment)
+            self.delete_if_acknowledged(segment)
         last = next(reversed(self._segments.values()), None)
-        if last is not None and self._takes_more(last):
+        if last is not None and self._has_space(last):
             self._writer = SegmentWriter(last)
             return self._writer
         number = self._cursor.next_segment
@@ -107,29 +106,29 @@ class SegmentFiles:
         self._segments[number] = segment
         return self._writer
 
-    def delete_if_spent(self, segment: Segment) -> None:
-        """Delete a segment that is acknowledged whole and will not grow."""
+    def delete_if_acknowledged(self, segment: Segment) -> None:
+        """Delete a segment that is completely acknowledged and will not grow."""
         is_in_use = self._writer is not None and self._writer.segment is segment
-        if segment.is_spent and not (is_in_use and self._takes_more(segment)):
+        if segment.is_acknowledged and not (is_in_use and self._has_space(segment)):
             self.delete(segment)
 
     def delete(self, segment: Segment) -> None:
-        """Forget a segment and delete its file."""
+        """Remove a segment and delete its file."""
         if segment in self:
             self.forget(segment)
             remove(segment.path)
 
     def forget(self, segment: Segment) -> None:
-        """Forget a segment and leave its file alone."""
+        """Remove a segment but keep its file."""
         if self._writer is not None and self._writer.segment is segment:
             self.close_writer()
         self._segments.pop(segment.number, None)
 
     def close_writer(self) -> None:
-        """Close the file that is written to; the next write opens one again."""
+        """Close the current file; the next write opens one."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
-    def _takes_more(self, segment: Segment) -> bool:
+    def _has_space(self, segment: Segment) -> bool:
         return not segment.is_sealed and segment.size_bytes < self._segment_bytes

@@ -1,6 +1,7 @@
-"""One segment file of the buffer: appended to, read from, and what is damaged set aside.
+"""Segment files of the buffer: append, read, and set damaged ranges aside.
 
-Files are reached through the functions of `os` alone, so that a test can stop the process at each.
+Ranges of acknowledged bytes are half open, sorted, and never touch one another. Files are accessed
+through functions of `os` only, so that a test can kill the process at each call.
 """
 
 import contextlib
@@ -11,28 +12,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collector.buffering.frames import Found, Frame, decode_frame, scan
-from collector.buffering.spans import Range, clipped, covers, merged
+from collector.buffering.frames import Extent, Frame, decode_frame, scan
 
 log = logging.getLogger(__name__)
 
 SUFFIX = ".seg"
 READ_BYTES = 1024 * 1024
-MOST_SET_ASIDE = 8
-GONE = frozenset({errno.EIO, errno.ENOENT})
+MAX_SET_ASIDE = 8
+UNREADABLE = frozenset({errno.EIO, errno.ENOENT})
+
+Range = tuple[int, int]
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """What is known of a segment.
+    """The state of a segment.
 
     Attributes:
         path: its file.
-        number: its place in the order of age.
-        size_bytes: up to where it holds frames.
+        number: its number, in the order of age.
+        size_bytes: the end of its last frame.
         newest_ns: the time of its newest sample.
-        acknowledged: ranges that need not be read any more.
-        is_sealed: whether nothing is to be appended to it.
+        acknowledged: ranges that need not be sent any more.
+        is_sealed: whether nothing may be appended.
     """
 
     path: Path
@@ -43,22 +45,13 @@ class Segment:
     is_sealed: bool = False
 
     @property
-    def is_spent(self) -> bool:
+    def is_acknowledged(self) -> bool:
         """Whether every byte is acknowledged."""
         return not self.size_bytes or self.acknowledged == [(0, self.size_bytes)]
 
     def acknowledge(self, start: int, end: int) -> None:
-        """Note that a range need not be read any more."""
-        self.acknowledged = merged(self.acknowledged, start, end)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedSegment:
-    """A segment found at the start: its frames that wait, and the damage in it."""
-
-    segment: Segment
-    waiting: list[Found]
-    damage: list[Found]
+        """Record that a range need not be sent any more."""
+        self.acknowledged = add_range(self.acknowledged, start, end)
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -67,41 +60,43 @@ def segment_path(folder: Path, number: int) -> Path:
 
 
 def segment_paths(folder: Path) -> list[Path]:
-    """Return the segments that are there, oldest first."""
+    """Return the existing segments, oldest first."""
     return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdecimal())
 
 
-def open_segment(path: Path, acknowledged: list[Range]) -> OpenedSegment:
-    """Return what a segment holds; what is damaged is set aside, and cut off where it is the end.
+def open_segment(path: Path, acknowledged: list[Range]) -> tuple[Segment, list[Extent]]:
+    """Read a segment; set damage aside, and truncate it at the end of the file.
+
+    Returns:
+        The segment; the frames to send, and the damage that was set aside now.
 
     Raises:
         OSError: it can't be read.
     """
     content = path.read_bytes()
     segment = Segment(path, int(path.stem), len(content), acknowledged=acknowledged)
-    waiting: list[Found] = []
-    damage: list[Found] = []
-    for found in scan(content):
-        if covers(segment.acknowledged, found.start, found.end):
-            segment.newest_ns = max(segment.newest_ns, found.time_ns)
-        elif found.is_damaged:
-            damage += [found] if set_aside(segment, found) else []
-            segment.acknowledge(found.start, found.end)
-            if found.end == len(content):
-                _cut(segment, found.start)
+    extents: list[Extent] = []
+    for extent in scan(content):
+        segment.newest_ns = max(segment.newest_ns, extent.time_ns)
+        if any(start <= extent.start and extent.end <= end for start, end in segment.acknowledged):
+            continue
+        if extent.is_damaged:
+            extents += [extent] if set_aside(segment, extent) else []
+            segment.acknowledge(extent.start, extent.end)
+            if extent.end == len(content):
+                _truncate(segment, extent.start)
         else:
-            segment.newest_ns = max(segment.newest_ns, found.time_ns)
-            waiting.append(found)
+            extents.append(extent)
     if any(last > segment.size_bytes for _, last in segment.acknowledged):
-        segment.acknowledged = clipped(segment.acknowledged, segment.size_bytes)
-        segment.is_sealed = True  # a new frame there would pass for an acknowledged one
-    return OpenedSegment(segment, waiting, damage)
+        segment.acknowledged = clip_ranges(segment.acknowledged, segment.size_bytes)
+        segment.is_sealed = True  # a new frame there would count as acknowledged
+    return segment, extents
 
 
-def read_span(
+def read_range(
     segment: Segment, start: int, end: int, *, max_points: int, max_bytes: int
-) -> tuple[list[tuple[Found, Frame]], Found | None]:
-    """Return frames from `start` on, at least one; or the damage that is there instead.
+) -> tuple[list[tuple[Extent, Frame]], Extent | None]:
+    """Return frames from `start` on, at least one; or the damage at `start`.
 
     Raises:
         OSError: the file can't be read.
@@ -113,18 +108,18 @@ def read_span(
         frames = _frames_in(content, start, max_points=max_points, max_bytes=max_bytes)
     if frames:
         return frames, None
-    damage = next(scan(content), Found(0, end - start, 0, is_damaged=True))
+    damage = next(scan(content), Extent(0, end - start, 0, is_damaged=True))
     stop = end if damage.end == len(content) else start + damage.end
-    return [], Found(start, stop, damage.points, is_damaged=True)
+    return [], Extent(start, stop, damage.points, is_damaged=True)
 
 
-def set_aside(segment: Segment, damage: Found) -> bool:
-    """Copy damaged bytes into a file of their own; False where that was done before."""
+def set_aside(segment: Segment, damage: Extent) -> bool:
+    """Copy damaged bytes to a separate file; return False if that was done before."""
     aside = segment.path.with_suffix(f".damaged-{damage.start}")
     if aside.exists():
         return False
     log.warning(
-        "%s: %d damaged bytes at %d set aside in %s",
+        "%s: %d damaged bytes at offset %d, copied to %s",
         *(segment.path.name, damage.end - damage.start, damage.start, aside.name),
     )
     try:
@@ -134,24 +129,27 @@ def set_aside(segment: Segment, damage: Found) -> bool:
             os.write(descriptor, content)
         finally:
             os.close(descriptor)
-        _thin_out(segment.path.parent)
+        copies = sorted(aside.parent.glob("*.damaged-*"), key=lambda path: path.stat().st_mtime_ns)
+        for path in copies[:-MAX_SET_ASIDE]:
+            with contextlib.suppress(OSError):
+                os.unlink(path)  # noqa: PTH108 - see above
     except OSError as error:
-        log.warning("%s can't be kept: %s", aside, error)
+        log.warning("can't write %s: %s", aside, error)
     return True
 
 
 def remove(path: Path) -> None:
-    """Delete a file; one that can't be deleted is named and left."""
+    """Delete a file; log a warning if that fails."""
     try:
         os.unlink(path)  # noqa: PTH108 - see above
     except FileNotFoundError:
         pass
     except OSError as error:
-        log.warning("%s can't be removed: %s", path, error)
+        log.warning("can't delete %s: %s", path, error)
 
 
 class SegmentWriter:
-    """Appends whole frames to one segment and keeps its file open.
+    """Appends whole frames to one segment, whose file stays open.
 
     Raises:
         OSError: the file can't be opened.
@@ -168,20 +166,23 @@ class SegmentWriter:
                 raise
 
     def append(self, contents: Sequence[bytes]) -> None:
-        """Write encoded frames; they outlive a power cut when this returns.
+        """Write encoded frames; on return they survive a power failure.
 
         Raises:
-            OSError: they could not be written; the segment is as it was before, or sealed.
+            OSError: they can't be written; the segment is unchanged, or sealed.
         """
         rest = memoryview(b"".join(contents))
         size = len(rest)
         try:
-            while rest:  # a disk that fills up takes a part first, then refuses
+            while rest:  # a full disk accepts a part first
                 rest = rest[os.write(self._descriptor, rest) :]
             os.fsync(self._descriptor)
         except OSError:
-            # What the file holds behind its last frame is unknown now.
-            self._cut_off()
+            # The content after the last frame is undefined now.
+            try:
+                os.ftruncate(self._descriptor, self.segment.size_bytes)
+            except OSError:
+                self.segment.is_sealed = True
             raise
         self.segment.size_bytes += size
 
@@ -189,25 +190,37 @@ class SegmentWriter:
         """Close the file."""
         os.close(self._descriptor)
 
-    def _cut_off(self) -> None:
-        try:
-            os.ftruncate(self._descriptor, self.segment.size_bytes)
-        except OSError:
-            self.segment.is_sealed = True
+
+def add_range(ranges: list[Range], start: int, end: int) -> list[Range]:
+    """Return the ranges with `start` to `end` added."""
+    if start >= end:
+        return ranges
+    if ranges and ranges[-1][0] <= start <= ranges[-1][1]:  # the usual case
+        return [*ranges[:-1], (ranges[-1][0], max(end, ranges[-1][1]))]
+    separate = [one for one in ranges if one[1] < start or one[0] > end]
+    touching = [one for one in ranges if not (one[1] < start or one[0] > end)]
+    first = min([start, *(one[0] for one in touching)])
+    last = max([end, *(one[1] for one in touching)])
+    return sorted([*separate, (first, last)])
+
+
+def clip_ranges(ranges: list[Range], size: int) -> list[Range]:
+    """Return the parts of the ranges below `size`."""
+    return [(first, min(last, size)) for first, last in ranges if first < size]
 
 
 def _frames_in(
     content: bytes, start: int, *, max_points: int, max_bytes: int
-) -> list[tuple[Found, Frame]]:
-    frames: list[tuple[Found, Frame]] = []
+) -> list[tuple[Extent, Frame]]:
+    frames: list[tuple[Extent, Frame]] = []
     offset = points = size = 0
     while (decoded := decode_frame(content, offset)) is not None:
         frame, after = decoded
         points, size = points + frame.points, size + len(frame.payload)
         if frames and (points > max_points or size > max_bytes):
             break
-        found = Found(start + offset, start + after, frame.points, frame.time_ns)
-        frames.append((found, frame))
+        extent = Extent(start + offset, start + after, frame.points, frame.time_ns)
+        frames.append((extent, frame))
         offset = after
     return frames
 
@@ -220,11 +233,11 @@ def _read(path: Path, start: int, end: int) -> bytes:
         os.close(descriptor)
 
 
-def _cut(segment: Segment, size: int) -> None:
+def _truncate(segment: Segment, size: int) -> None:
     try:
         os.truncate(segment.path, size)
         segment.size_bytes = size
-        segment.acknowledged = clipped(segment.acknowledged, size)
+        segment.acknowledged = clip_ranges(segment.acknowledged, size)
     except OSError:
         segment.is_sealed = True
 
@@ -235,11 +248,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _thin_out(folder: Path) -> None:
-    """Keep only the newest of what was set aside."""
-    aside = sorted(folder.glob("*.damaged-*"), key=lambda path: path.stat().st_mtime_ns)
-    for path in aside[:-MOST_SET_ASIDE]:
-        with contextlib.suppress(OSError):
-            os.unlink(path)  # noqa: PTH108 - see above

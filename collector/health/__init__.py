@@ -1,1 +1,1 @@
-"""Judges the health of this appliance and its GPUs from what the plugins read."""
+"""Evaluates the health of this appliance and its GPUs from readings."""

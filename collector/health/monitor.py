@@ -1,7 +1,7 @@
-"""Health of this appliance: fed with every point that the plugins give, asked by the heartbeat.
+"""The health monitor: observes all readings, and evaluates the health for the heartbeats.
 
-It takes what it needs from measurements `gpu`, `gpu_process`, `gpu_xid` and `disk`, whoever reads
-them, and remembers over restarts which GPUs there were and which XIDs they had.
+It uses the measurements `gpu`, `gpu_process`, `gpu_xid` and `disk` of any plugin. Known GPUs and
+their XIDs survive a restart.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,39 +9,32 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Lock
 
-from collector.health.judge import SEVERITY, judge
-from collector.health.known_gpus import KnownGPU, KnownGPUs
-from collector.health.memory import HealthMemory
-from collector.health.signs import GPUSigns, Signs
-from collector.health.trackers import GPUTrackers, index_of
-from collector.reading.readers import PluginPlan
+from collector.health.evaluation import SEVERITY, evaluate_health
+from collector.health.gpus import GPUTrackers, KnownGPU, KnownGPUs, gpu_index
+from collector.health.history import HealthHistory
+from collector.health.signals import GPUSignals, Signals
+from collector.reading.plugin_reader import PluginPlan
 from core.clock import to_ns
-from jobqueue.executors.health import ApplianceHealth
-from jobqueue.executors.wire import GPUInfo, Inventory
 from plugins.base import GPUTags
+from protocol.health import ApplianceHealth
+from protocol.inventory import GPUInfo, Inventory
 from timeseries.points import Point
 
 SILENT_INTERVALS = 3
-LEAST_SILENT_SECONDS = 60.0
-DISK_FRESH_SECONDS = 900.0
-NS_PER_SECOND = 1e9
-# The plugins that give measurement `gpu`.
+MIN_SILENT_SECONDS = 60.0
+MAX_DISK_AGE_SECONDS = 900.0
+# The plugins with measurement `gpu`.
 GPU_PLUGINS = ("nvml", "amdgpu", "simulated_gpu")
 
 
-def _no_holders() -> Mapping[str, str]:
-    return {}
-
-
 class HealthMonitor:
-    """Keeps what health is judged by. Safe to share by threads.
+    """Collects signals and evaluates them. Thread-safe.
 
     Args:
-        data_dir: where `known_gpus.json` and `health.json` are kept.
-        gpu_interval_seconds: how often GPUs are read; None where no plugin reads any, so that
-            their silence means nothing.
-        job_of_gpu: gives GPU UUID to the id of the job that holds it, for the tag `job`.
-        proc: the kernel's process files, which name the boot.
+        data_dir: folder of `known_gpus.json` and `health.json`.
+        gpu_interval_seconds: how often GPUs are read; None if no plugin reads any.
+        job_of_gpu: returns GPU UUID to job id, for the tag `job`.
+        proc: the kernel's process files, which have the boot id.
     """
 
     def __init__(
@@ -49,162 +42,156 @@ class HealthMonitor:
         data_dir: Path,
         *,
         gpu_interval_seconds: float | None = None,
-        job_of_gpu: Callable[[], Mapping[str, str]] = _no_holders,
+        job_of_gpu: Callable[[], Mapping[str, str]] = dict,
         proc: Path = Path("/proc"),
     ) -> None:
         self._lock = Lock()
         self._job_of_gpu = job_of_gpu
         self._silent_after: float | None = None
         if gpu_interval_seconds is not None:
-            self._silent_after = max(LEAST_SILENT_SECONDS, SILENT_INTERVALS * gpu_interval_seconds)
+            self._silent_after = max(MIN_SILENT_SECONDS, SILENT_INTERVALS * gpu_interval_seconds)
         self._known = KnownGPUs(data_dir)
-        self._memory = HealthMemory(data_dir, proc=proc)
+        self._history = HealthHistory(data_dir, proc=proc)
         self._inventory: Inventory | None = None
         self._trackers = GPUTrackers(self._known)
         self._disks: dict[str, tuple[float, float]] = {}
-        self._heard_at: float | None = None
+        self._gpu_read_at: float | None = None
         self._points_due_at: datetime | None = None
-        self._takers = {
-            "gpu": self._take_gpu,
-            "gpu_process": self._take_process,
-            "gpu_xid": self._take_xid,
-            "disk": self._take_disk,
-        }
+        self._reported: dict[str, frozenset[str]] = {}
 
     def observe(self, points: Iterable[Point], now: datetime) -> None:
-        """Take what the plugins gave; points of other measurements are passed over."""
-        takers = self._takers
+        """Add readings; other measurements are ignored."""
         with self._lock:
             for point in points:
-                take = takers.get(point.measurement)
-                if take is not None:
-                    take(point, now)
+                match point.measurement:
+                    case "gpu":
+                        if self._trackers.add_reading(point):
+                            self._gpu_read_at = now.timestamp()
+                    case "gpu_process":
+                        self._trackers.add_process(point)
+                    case "gpu_xid":
+                        self._add_xid(point)
+                    case "disk":
+                        self._add_disk(point, now)
 
     def set_inventory(self, inventory: Inventory) -> None:
-        """Take what the appliance has now: a known GPU that is not in it is missing."""
+        """Set the current inventory: known GPUs that it does not contain are missing."""
         with self._lock:
             self._inventory = inventory
-            self._known.see(self._present(gpu) for gpu in inventory.gpus)
+            self._known.update(self._present(gpu) for gpu in inventory.gpus)
 
     def known_gpus(self) -> GPUTags:
-        """Return the tags of the GPUs that were here and do not answer now, by index."""
+        """Return the tags of known GPUs that are not in the inventory, by index."""
         with self._lock:
             listed = self._inventory.gpus if self._inventory else ()
-            answering = {gpu.uuid for gpu in listed}
+            present = {gpu.uuid for gpu in listed}
             return {
                 str(gpu.index): {"uuid": gpu.uuid, "model": gpu.model}
                 for gpu in self._known.gpus.values()
-                if gpu.uuid not in answering
+                if gpu.uuid not in present
             }
 
     def report(self, now: datetime) -> ApplianceHealth:
-        """Return the judgement of this instant, and put on disk what changed."""
+        """Return the current health, and write changes to disk."""
         with self._lock:
             if self._inventory is not None:
-                if self._known.is_acceptance_asked():
-                    self._accept()
-                self._known.see(self._present(gpu) for gpu in self._inventory.gpus)
+                if self._known.take_acceptance():
+                    self._known.forget_missing()
+                    self._history.clear()
+                    self._trackers.forget_unknown()
+                self._known.update(self._present(gpu) for gpu in self._inventory.gpus)
             self._known.save()
-            self._memory.save()
-            return judge(self._signs(now), now)
+            self._history.save()
+            return self._evaluate(now)
 
     def points(self, now: datetime) -> list[Point]:
         """Return measurement `gpu_health`: one point for each GPU and one for the appliance."""
         with self._lock:
-            health = judge(self._signs(now), now)
-        holders, time_ns = self._job_of_gpu(), to_ns(now)
-        points = [Point("gpu_health", {}, _fields(health), time_ns)]
+            health = self._evaluate(now)
+        job_of_gpu, time_ns = self._job_of_gpu(), to_ns(now)
+        findings = len(health.findings) + sum(len(gpu.findings) for gpu in health.gpus)
+        fields = {"state": SEVERITY[health.state], "findings": findings}
+        points = [Point("gpu_health", {}, fields, time_ns)]
         for gpu in health.gpus:
             tags = {"gpu": str(gpu.index), "uuid": gpu.uuid}
-            if gpu.uuid in holders:
-                tags["job"] = holders[gpu.uuid]
+            if gpu.uuid in job_of_gpu:
+                tags["job"] = job_of_gpu[gpu.uuid]
             fields = {"state": SEVERITY[gpu.state], "findings": len(gpu.findings)}
             points.append(Point("gpu_health", tags, fields, time_ns))
         return points
 
     def points_when_due(self, now: datetime, *, interval_seconds: float) -> list[Point]:
-        """Return the points when it is time for them again, else none."""
+        """Return the points if they are due, else none."""
         due_at, interval = self._points_due_at, timedelta(seconds=interval_seconds)
         if due_at is not None and now < due_at <= now + interval:
             return []
         self._points_due_at = now + interval
         return self.points(now)
 
-    def _accept(self) -> None:
-        self._known.forget_missing()
-        self._memory.clear()
-        self._trackers.keep_known()
-
     def _present(self, gpu: GPUInfo) -> KnownGPU:
-        tracker = self._trackers.of(gpu.uuid)
+        tracker = self._trackers.get(gpu.uuid)
         links = tracker.reading.get("nvlinks_active", 0.0) if tracker else 0.0
         return KnownGPU(uuid=gpu.uuid, index=gpu.index, model=gpu.model, has_nvlinks=links > 0)
 
-    def _take_gpu(self, point: Point, now: datetime) -> None:
-        if self._trackers.take_reading(point):
-            self._heard_at = now.timestamp()
-
-    def _take_process(self, point: Point, now: datetime) -> None:
-        del now
-        self._trackers.take_process(point)
-
-    def _take_xid(self, point: Point, now: datetime) -> None:
-        del now
+    def _add_xid(self, point: Point) -> None:
         code, uuid = point.tags.get("xid", ""), point.tags.get("uuid", "")
         if code.isdecimal() and uuid:
-            self._memory.note(uuid, index_of(point), int(code), at_ns=point.time_ns)
+            self._history.record_xid(uuid, gpu_index(point), int(code), at_ns=point.time_ns)
 
-    def _take_disk(self, point: Point, now: datetime) -> None:
+    def _add_disk(self, point: Point, now: datetime) -> None:
         used = point.fields.get("used_percent")
         if used is not None and not isinstance(used, str):
             self._disks[point.tags.get("mount", "")] = (now.timestamp(), float(used))
 
-    def _signs(self, now: datetime) -> Signs:
+    def _evaluate(self, now: datetime) -> ApplianceHealth:
+        health = evaluate_health(self._signals(now), now)
+        self._reported = {
+            gpu.uuid: frozenset(one.reason for one in gpu.findings) for gpu in health.gpus
+        }
+        return health
+
+    def _signals(self, now: datetime) -> Signals:
         at = now.timestamp()
         listed = {gpu.uuid: gpu for gpu in self._inventory.gpus} if self._inventory else {}
         uuids = dict.fromkeys([*listed, *self._trackers.uuids, *self._known.gpus])
-        signs = [self._gpu_signs(uuid, listed.get(uuid), at) for uuid in uuids]
-        return Signs(
-            gpus=tuple(sorted(signs, key=lambda gpu: (gpu.index, gpu.uuid))),
+        gpus = [self._gpu_signals(uuid, listed.get(uuid), at) for uuid in uuids]
+        return Signals(
+            gpus=tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid))),
             disk_used_percent={
                 mount: percent
-                for mount, (seen_at, percent) in self._disks.items()
-                if at - seen_at <= DISK_FRESH_SECONDS
+                for mount, (read_at, percent) in self._disks.items()
+                if at - read_at <= MAX_DISK_AGE_SECONDS
             },
-            silent_seconds=self._silence(at) if listed else None,
+            silent_seconds=self._silent_seconds(at) if listed else None,
         )
 
-    def _gpu_signs(self, uuid: str, info: GPUInfo | None, at: float) -> GPUSigns:
+    def _gpu_signals(self, uuid: str, info: GPUInfo | None, at: float) -> GPUSignals:
         known = self._known.gpus.get(uuid)
-        tracker = self._trackers.of(uuid)
-        has = info or tracker or known
-        assert has is not None  # noqa: S101 - the uuid is of one of the three
-        signs = GPUSigns(
-            index=has.index,
+        tracker = self._trackers.get(uuid)
+        source = info or tracker or known
+        assert source is not None  # noqa: S101 - the uuid is from one of the three
+        signals = GPUSignals(
+            index=source.index,
             uuid=uuid,
-            model=has.model,
+            model=source.model,
             info=info,
             is_missing=self._inventory is not None and info is None and known is not None,
             had_nvlinks=known is not None and known.has_nvlinks,
-            xids=tuple(record for record in self._memory.records if record.uuid == uuid),
+            xids=tuple(record for record in self._history.records if record.uuid == uuid),
+            reported=self._reported.get(uuid, frozenset()),
         )
-        return signs if tracker is None else tracker.fill(signs, at)
+        return signals if tracker is None else tracker.add_to(signals, at)
 
-    def _silence(self, at: float) -> float | None:
-        """Return for how long no GPU was read, counted from the first question on."""
+    def _silent_seconds(self, at: float) -> float | None:
+        """Return how long no GPU was read, counted from the first evaluation."""
         if self._silent_after is None:
             return None
-        if self._heard_at is None or self._heard_at > at:
-            self._heard_at = at
-        silent = at - self._heard_at
-        return silent if silent >= self._silent_after else None
+        if self._gpu_read_at is None or self._gpu_read_at > at:
+            self._gpu_read_at = at
+        silent_seconds = at - self._gpu_read_at
+        return silent_seconds if silent_seconds >= self._silent_after else None
 
 
 def gpu_interval_seconds(plans: Iterable[PluginPlan]) -> float | None:
-    """Return how often the plans have GPUs read; None where none of them does."""
+    """Return how often GPUs are read; None if no plan reads any."""
     return max((plan.interval_seconds for plan in plans if plan.name in GPU_PLUGINS), default=None)
-
-
-def _fields(health: ApplianceHealth) -> dict[str, int]:
-    findings = len(health.findings) + sum(len(gpu.findings) for gpu in health.gpus)
-    return {"state": SEVERITY[health.state], "findings": findings}

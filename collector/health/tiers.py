@@ -1,42 +1,42 @@
-"""The tier of a GPU: what it is worth to a job, by its memory, its bandwidth and its speed.
+"""The tier of a GPU: its class by memory size, memory bandwidth and compute performance.
 
-The figures are computed from what the driver says; where it does not say, a published figure of
-the model stands in. docs/health.md lists the limits.
+The specs are computed from the driver's values, or taken from the model's published ones where the
+driver has none. docs/health.md lists the limits.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from collector.health.signs import GPUSigns
-from jobqueue.executors.health import Tier
-from jobqueue.executors.wire import GPUInfo
+from collector.health.signals import GPUSignals
+from protocol.health import Tier
+from protocol.inventory import GPUInfo
 
 GIB = 1024**3
 TERA = 1e12
 SUSTAINED_RATIO = 0.7
-_FIGURES_FOR_BEST = 2
+_MIN_SPECS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """What a GPU is measured by; None is unknown. `flops` are of single precision, a second."""
+class Specs:
+    """The specs of a GPU; None is unknown. `flops` is single precision, per second."""
 
     memory_bytes: float | None
     bandwidth: float | None
     flops: float | None
 
 
-# The least that a GPU of each tier has, best first; the last one takes all others.
-LIMITS: tuple[tuple[Tier, Figures], ...] = (
-    (Tier.FLAGSHIP, Figures(75 * GIB, 3.0 * TERA, 50 * TERA)),
-    (Tier.PERFORMANCE, Figures(39 * GIB, 0.6 * TERA, 15 * TERA)),
-    (Tier.STANDARD, Figures(14 * GIB, 0.25 * TERA, 10 * TERA)),
+# The minimum of each tier, best first; all other GPUs are `entry`.
+LIMITS: tuple[tuple[Tier, Specs], ...] = (
+    (Tier.FLAGSHIP, Specs(75 * GIB, 3.0 * TERA, 50 * TERA)),
+    (Tier.PERFORMANCE, Specs(39 * GIB, 0.6 * TERA, 15 * TERA)),
+    (Tier.STANDARD, Specs(14 * GIB, 0.25 * TERA, 10 * TERA)),
 )
 _ORDER = (*[tier for tier, _ in LIMITS], Tier.ENTRY)
 
-# Part of the model's name to published bytes and floating point operations a second. AMD's drivers
-# count cores and clocks otherwise than NVIDIA's, so AMD's models go by this table alone.
+# Part of the model's name, published bytes and floating point operations per second. AMD's drivers
+# count cores and clocks differently from NVIDIA's, so AMD's models use this table only.
 _PUBLISHED: tuple[tuple[str, float, float], ...] = (
     ("MI355X", 8.0 * TERA, 157.3 * TERA),
     ("MI325X", 6.0 * TERA, 163.4 * TERA),
@@ -57,44 +57,44 @@ _PUBLISHED: tuple[tuple[str, float, float], ...] = (
 )
 
 
-def tier_of(gpu: GPUSigns) -> Tier | None:
-    """Return the tier as the GPU performs here; None where nothing is known of it.
+def tier_of(gpu: GPUSignals) -> Tier | None:
+    """Return the tier of a GPU as it performs on this host; None if no specs are known.
 
-    It is one lower than the model's where the clock under load stays far below its maximum or the
-    PCIe link is narrower than it can be.
+    It is one below the model's if the clock under load stays far below its maximum, or if the PCIe
+    link has fewer lanes than possible.
     """
     if gpu.info is None:
         return None
-    best = tier_by_figures(figures_of(gpu.info))
+    best = tier_by_specs(specs_of(gpu.info))
     if best is None or not (_is_slow(gpu) or is_narrow(gpu)):
         return best
     return _ORDER[min(_ORDER.index(best) + 1, len(_ORDER) - 1)]
 
 
-def tier_by_figures(figures: Figures) -> Tier | None:
-    """Return the first tier whose limits are met; an unknown figure is not held against a GPU.
+def tier_by_specs(specs: Specs) -> Tier | None:
+    """Return the first tier whose limits are met; unknown specs are ignored.
 
-    With one figure alone a GPU is `standard` at best.
+    With only one known spec a GPU is `standard` at best.
     """
-    known = [figures.memory_bytes, figures.bandwidth, figures.flops]
-    count = sum(figure is not None for figure in known)
+    known = [specs.memory_bytes, specs.bandwidth, specs.flops]
+    count = sum(spec is not None for spec in known)
     if count == 0:
         return None
     for tier, least in LIMITS:
-        is_sure = count >= _FIGURES_FOR_BEST or tier is Tier.STANDARD
+        is_sure = count >= _MIN_SPECS or tier is Tier.STANDARD
         limits = (least.memory_bytes, least.bandwidth, least.flops)
         if is_sure and all(
-            figure is None or limit is None or figure >= limit
-            for figure, limit in zip(known, limits, strict=True)
+            spec is None or limit is None or spec >= limit
+            for spec, limit in zip(known, limits, strict=True)
         ):
             return tier
     return Tier.ENTRY
 
 
-def figures_of(info: GPUInfo) -> Figures:
-    """Return the figures of a GPU from its driver's words, else from the published table.
+def specs_of(info: GPUInfo) -> Specs:
+    """Return the specs of a GPU from its driver, else the published ones.
 
-    Memory moves twice a clock over the whole bus; a core adds and multiplies at each clock.
+    Memory transfers twice per clock over the whole bus; a core multiplies and adds in each clock.
     """
     bandwidth: float | None = 2.0 * info.memory_clock_max_hertz * info.memory_bus_bits / 8
     flops: float | None = 2.0 * info.core_count * info.sm_clock_max_hertz
@@ -104,7 +104,7 @@ def figures_of(info: GPUInfo) -> Figures:
         bandwidth = published[1] if published else None
     if is_amd or not flops:
         flops = published[2] if published else None
-    return Figures(info.memory_bytes or None, bandwidth, flops)
+    return Specs(info.memory_bytes or None, bandwidth, flops)
 
 
 def class_of(tiers: Iterable[Tier | None]) -> str:
@@ -115,13 +115,13 @@ def class_of(tiers: Iterable[Tier | None]) -> str:
     return ", ".join(f"{counts[tier]} x {tier.value}" for tier in _ORDER if counts[tier])
 
 
-def is_narrow(gpu: GPUSigns) -> bool:
-    """Return whether the PCIe link has fewer lanes than it can have here."""
+def is_narrow(gpu: GPUSignals) -> bool:
+    """Return whether the PCIe link has fewer lanes than possible."""
     width, best = gpu.reading.get("pcie_width"), gpu.reading.get("pcie_width_max")
     return bool(width and best and width < best)
 
 
-def _is_slow(gpu: GPUSigns) -> bool:
+def _is_slow(gpu: GPUSignals) -> bool:
     best = gpu.reading.get("sm_clock_max_hertz") or (gpu.info and gpu.info.sm_clock_max_hertz)
     clock = gpu.load_clock_hertz
     return bool(clock and best and clock < SUSTAINED_RATIO * best)

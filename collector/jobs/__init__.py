@@ -1,1 +1,1 @@
-"""Runs the attempts that the portal wants on this appliance's executor."""
+"""Runs the attempts of the desired state on this appliance's executor."""

@@ -1,4 +1,8 @@
-"""The attempt runner: makes the executor match what the portal wants and reports what it sees."""
+"""The attempt runner: makes the executor match the desired state, and reports what it observes.
+
+`attempts.json` stores the desired state and how attempts ended. Without it, an attempt that ended
+while the portal was unreachable could be started a second time.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -6,131 +10,151 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Lock
 
-from collector.jobs.ledger import load_ledger, save_ledger
-from collector.jobs.log_shipper import LogShipper
+import msgspec
+
+from collector.data_dir import load_json, save_json
+from collector.errors import PortalRefusedError
 from collector.jobs.reconcile import Action, Forget, Mark, Remove, Start, Stop, reconcile
-from collector.sending.link import PortalLink
-from core.clock import to_ns
-from jobqueue.executors.base import (
+from collector.sending.portal_connection import PortalConnection
+from core.clock import Clock, to_ns, utc_now
+from jobqueue.executors.base import Executor, ExecutorError, ExecutorUnavailableError
+from protocol.attempts import (
     AttemptObservation,
-    Executor,
-    ExecutorError,
-    ExecutorUnavailableError,
+    AttemptSpec,
+    DesiredState,
+    ObservedReport,
     ObservedState,
 )
-from jobqueue.executors.wire import DesiredState, ObservedReport
 from timeseries.points import Point
 
 log = logging.getLogger(__name__)
 
-REPORT_EVERY = timedelta(seconds=10)
+REPORT_INTERVAL = timedelta(seconds=10)
+CHUNK_BYTES = 256 * 1024
+CHUNKS_PER_STEP = 8
+# The portal will never accept this log; other errors may be temporary.
+LOG_REJECTED = frozenset({400, 404, 410, 413, 422})
+
+
+class AttemptState(msgspec.Struct):
+    """What survives a restart: the last desired state, and the last observation by attempt."""
+
+    desired: DesiredState | None = None
+    remembered: dict[str, AttemptObservation] = {}
 
 
 class AttemptRunner:
     """Runs attempts on one executor.
 
-    `step`, `report` and `ship_logs` belong to one thread; `take_desired`, `gpu_holders`,
+    `step`, `report` and `ship_logs` belong to one thread; `set_desired`, `job_of_gpu`,
     `job_of_container` and `usage_points` may be called from others.
     """
 
     def __init__(
-        self, executor: Executor, *, ledger_path: Path, stop_grace_seconds: float = 10.0
+        self,
+        executor: Executor,
+        *,
+        state_path: Path,
+        stop_grace_seconds: float = 10.0,
+        clock: Clock = utc_now,
     ) -> None:
         self._executor = executor
-        self._ledger_path = ledger_path
+        self._clock = clock
+        self._state_path = state_path
         self._stop_grace_seconds = stop_grace_seconds
         self._lock = Lock()
-        self._ledger = load_ledger(ledger_path)
-        self._job_of_attempt = _jobs_wanted(self._ledger.desired)
+        self._state = load_json(state_path, AttemptState) or AttemptState()
+        self._job_of_attempt = _jobs(self._state.desired)
         self._shipper = LogShipper(executor)
         self._observed: dict[str, AttemptObservation] = {}
+        self._applied: dict[str, AttemptSpec] = {}
         self._reported: list[AttemptObservation] | None = None
         self._reported_at: datetime | None = None
-        self._is_engine_away = True
+        self._is_available = False
         self._has_observed = False
 
     @property
     def generation(self) -> int:
-        """The generation of the desired state that was heard last; -1 for none."""
+        """The generation of the last desired state; -1 before the first."""
         with self._lock:
-            return self._ledger.desired.generation if self._ledger.desired else -1
+            return self._state.desired.generation if self._state.desired else -1
 
     @property
-    def is_engine_away(self) -> bool:
-        """Whether the executor did not answer when it was last asked, or was not asked yet."""
-        return self._is_engine_away
+    def is_available(self) -> bool:
+        """Whether the executor responded to the last request."""
+        return self._is_available
 
-    def take_desired(self, desired: DesiredState) -> None:
-        """Take the portal's word; the next step acts on it."""
+    def set_desired(self, desired: DesiredState) -> None:
+        """Set the desired state for the next step."""
         with self._lock:
-            if desired != self._ledger.desired:
-                self._ledger.desired = desired
-                # An attempt that is being stopped is listed without its job, and still runs.
-                jobs = {**self._job_of_attempt, **_jobs_wanted(desired)}
-                listed = {*self._observed, *desired.stopping, *_jobs_wanted(desired)}
+            if desired != self._state.desired:
+                self._state.desired = desired
+                # A stopping attempt is listed without its job, but it still runs.
+                jobs = {**self._job_of_attempt, **_jobs(desired)}
+                listed = {*self._observed, *desired.stopping, *_jobs(desired)}
                 self._job_of_attempt = {key: jobs[key] for key in jobs.keys() & listed}
-                save_ledger(self._ledger_path, self._ledger)
+                save_json(self._state_path, self._state)
 
     def step(self) -> None:
-        """Look at the executor once and do what is needed."""
+        """Observe the executor and reconcile it with the desired state."""
         try:
             self._observed = {seen.attempt_id: seen for seen in self._executor.observe()}
         except ExecutorUnavailableError as error:
-            if self._has_observed and not self._is_engine_away:
-                log.warning("executor %s is away: %s", self._executor.name, error)
-            self._is_engine_away = True
+            if self._is_available:
+                log.warning("executor %s is not available: %s", self._executor.name, error)
+            self._is_available = False
             return
         except ExecutorError as error:
             log.warning("executor %s: %s", self._executor.name, error)
             return
-        if self._is_engine_away:
-            log.info("executor %s answers", self._executor.name)
-        self._is_engine_away, self._has_observed = False, True
+        if not self._is_available:
+            log.info("executor %s is available", self._executor.name)
+        self._is_available = self._has_observed = True
         with self._lock:
             self._remember(self._observed)
-            desired = self._ledger.desired
-            remembered = dict(self._ledger.remembered)
+            desired = self._state.desired
+            remembered = dict(self._state.remembered)
         if desired is not None:
             actions = reconcile(
                 desired,
                 self._observed,
                 remembered=remembered,
                 delivered_logs=self._shipper.delivered,
+                now_ns=to_ns(self._clock()),
             )
             for action in actions:
-                self._act(action)
+                self._execute(action)
+            self._update_services(desired)
 
-    def report(self, link: PortalLink, now: datetime) -> None:
-        """Tell the portal what is seen: on every change, and every ten seconds.
+    def report(self, portal: PortalConnection, now: datetime) -> None:
+        """Report the attempts after every change, and every ten seconds.
 
         Raises:
-            PortalUnreachableError: told again at the next call.
+            PortalUnreachableError: the next call reports again.
         """
         if not self._has_observed:
             return  # an empty report would say that nothing runs
         attempts = self._known()
-        is_due = self._reported_at is None or now - self._reported_at >= REPORT_EVERY
+        is_due = self._reported_at is None or now - self._reported_at >= REPORT_INTERVAL
         if attempts == self._reported and not is_due:
             return
-        link.report(ObservedReport(attempts=attempts))
+        portal.report(ObservedReport(attempts=attempts))
         self._reported, self._reported_at = attempts, now
 
-    def ship_logs(self, link: PortalLink) -> None:
-        """Send what attempts have written since the last call.
+    def ship_logs(self, portal: PortalConnection) -> None:
+        """Send new output of attempts.
 
         Raises:
-            PortalUnreachableError: sent again from there at the next call.
+            PortalUnreachableError: the next call continues from there.
         """
         for observation in list(self._observed.values()):
             try:
-                self._shipper.ship(link, observation)
+                self._shipper.ship(portal, observation)
             except ExecutorError as error:
-                log.warning("the log of %s can't be read: %s", observation.attempt_id, error)
+                log.warning("can't read the log of %s: %s", observation.attempt_id, error)
 
-    def gpu_holders(self) -> Mapping[str, str]:
-        """Return GPU UUID to the job that holds it by a running attempt."""
-        with self._lock:
-            specs = self._ledger.desired.attempts if self._ledger.desired else []
+    def job_of_gpu(self) -> Mapping[str, str]:
+        """Return GPU UUID to job id, for running attempts."""
         running = {
             seen.attempt_id
             for seen in list(self._observed.values())
@@ -138,13 +162,13 @@ class AttemptRunner:
         }
         return {
             uuid: spec.job_id
-            for spec in specs
+            for spec in self._desired_attempts()
             if spec.attempt_id in running
             for uuid in spec.gpu_uuids
         }
 
     def job_of_container(self) -> Mapping[str, str]:
-        """Return container id to the job that it runs, for attempts that have not ended."""
+        """Return container id to job id, for attempts that have not ended."""
         with self._lock:
             job_of_attempt = self._job_of_attempt
         observed = self._observed
@@ -158,73 +182,139 @@ class AttemptRunner:
 
     def usage_points(self, now: datetime) -> list[Point]:
         """Return one point for each running attempt."""
-        with self._lock:
-            specs = self._ledger.desired.attempts if self._ledger.desired else []
         points = []
-        for spec in specs:
+        for spec in self._desired_attempts():
             try:
                 usage = self._executor.usage(spec.attempt_id)
             except ExecutorError:
-                continue  # the next step says so, once
+                continue  # the next step logs it once
             if usage is not None:
                 tags = {"job": spec.job_id, "attempt": spec.attempt_id}
                 fields = {"cpu_percent": usage.cpu_percent, "memory_bytes": usage.memory_bytes}
                 points.append(Point("attempt", tags, fields, to_ns(now)))
         return points
 
+    def _desired_attempts(self) -> list[AttemptSpec]:
+        with self._lock:
+            return self._state.desired.attempts if self._state.desired else []
+
     def _known(self) -> list[AttemptObservation]:
-        """Return what is seen, and how those ended that the executor knows no more."""
+        """Return the observed attempts, and how those ended that are gone from the executor."""
         with self._lock:
             ended = {
                 attempt_id: known
-                for attempt_id, known in self._ledger.remembered.items()
+                for attempt_id, known in self._state.remembered.items()
                 if known.state.is_final
             }
         merged = {**self._observed, **ended}
         return [merged[attempt_id] for attempt_id in sorted(merged)]
 
     def _remember(self, observed: Mapping[str, AttemptObservation]) -> None:
-        """Keep the last state of each attempt; an end is never taken back."""
+        """Store the last state of each attempt; a final state never changes."""
         is_changed = False
         for attempt_id, seen in observed.items():
-            known = self._ledger.remembered.get(attempt_id)
+            known = self._state.remembered.get(attempt_id)
             if known == seen or (known is not None and known.state.is_final):
                 continue
-            self._ledger.remembered[attempt_id] = seen
+            self._state.remembered[attempt_id] = seen
             is_changed = True
         if is_changed:
-            save_ledger(self._ledger_path, self._ledger)
+            save_json(self._state_path, self._state)
 
-    def _act(self, action: Action) -> None:
+    def _execute(self, action: Action) -> None:
         try:
             match action:
                 case Start(spec):
-                    log.info("starting attempt %s (%s)", spec.attempt_id, spec.name)
+                    log.info("attempt %s (%s) should run", spec.attempt_id, spec.name)
                     self._executor.start(spec)
-                case Stop(attempt_id):
-                    self._executor.stop(attempt_id, grace_seconds=self._stop_grace_seconds)
+                    self._applied[spec.attempt_id] = spec
+                case Stop(attempt_id, reason):
+                    grace_seconds = self._stop_grace_seconds
+                    self._executor.stop(attempt_id, grace_seconds=grace_seconds, reason=reason)
                 case Remove(attempt_id):
                     self._executor.remove(attempt_id)
                     self._observed.pop(attempt_id, None)
                     self._forget(attempt_id)
                 case Mark(observation):
-                    self._mark(observation)
+                    with self._lock:
+                        self._state.remembered[observation.attempt_id] = observation
+                        save_json(self._state_path, self._state)
                 case Forget(attempt_id):
                     self._forget(attempt_id)
         except ExecutorError as error:
             log.warning("%s: %s", type(action).__name__.lower(), error)
 
-    def _mark(self, observation: AttemptObservation) -> None:
-        with self._lock:
-            self._ledger.remembered[observation.attempt_id] = observation
-            save_ledger(self._ledger_path, self._ledger)
+    def _update_services(self, desired: DesiredState) -> None:
+        """Start running services again whose specification is new, or unknown since a restart.
+
+        Executors that can scale and update a service do so; the others ignore it.
+        """
+        services = {spec.attempt_id: spec for spec in desired.attempts if spec.is_service}
+        self._applied = {key: spec for key, spec in self._applied.items() if key in services}
+        for attempt_id in services.keys() & self._observed.keys() - set(desired.stopping):
+            is_new = self._applied.get(attempt_id) != services[attempt_id]
+            if is_new and not self._observed[attempt_id].state.is_final:
+                self._execute(Start(services[attempt_id]))
 
     def _forget(self, attempt_id: str) -> None:
         self._shipper.forget(attempt_id)
         with self._lock:
-            if self._ledger.remembered.pop(attempt_id, None) is not None:
-                save_ledger(self._ledger_path, self._ledger)
+            if self._state.remembered.pop(attempt_id, None) is not None:
+                save_json(self._state_path, self._state)
 
 
-def _jobs_wanted(desired: DesiredState | None) -> dict[str, str]:
+class LogShipper:
+    """Sends attempts' output to the portal, from the offset that the portal asks for.
+
+    For one thread.
+
+    Attributes:
+        delivered: attempts whose whole log the portal has, or does not accept.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._offsets: dict[str, int] = {}
+        self.delivered: set[str] = set()
+
+    def ship(self, portal: PortalConnection, observation: AttemptObservation) -> None:
+        """Send new output of an attempt.
+
+        Raises:
+            PortalUnreachableError: the portal does not respond; nothing is lost.
+            PortalRefusedError: the portal refuses this agent.
+            ExecutorError: the output can't be read now.
+        """
+        attempt_id = observation.attempt_id
+        for _ in range(CHUNKS_PER_STEP):
+            if attempt_id in self.delivered:
+                return
+            offset = self._offsets.get(attempt_id, 0)
+            chunk = self._executor.read_log(attempt_id, offset=offset, limit=CHUNK_BYTES)
+            if not chunk:
+                if observation.state.is_final:
+                    self.delivered.add(attempt_id)
+                return
+            self._send(portal, attempt_id, offset, chunk)
+
+    def forget(self, attempt_id: str) -> None:
+        """Forget an attempt that was removed."""
+        self._offsets.pop(attempt_id, None)
+        self.delivered.discard(attempt_id)
+
+    def _send(self, portal: PortalConnection, attempt_id: str, offset: int, chunk: bytes) -> None:
+        try:
+            ack = portal.ship_log(attempt_id, offset=offset, chunk=chunk)
+        except PortalRefusedError as error:
+            if error.http_status not in LOG_REJECTED:
+                raise
+            log.warning("the portal rejects the log of %s: %s", attempt_id, error.message)
+            self.delivered.add(attempt_id)
+            return
+        self._offsets[attempt_id] = ack.next_offset
+        if ack.is_full:
+            self.delivered.add(attempt_id)
+
+
+def _jobs(desired: DesiredState | None) -> dict[str, str]:
     return {spec.attempt_id: spec.job_id for spec in desired.attempts} if desired else {}

@@ -1,39 +1,87 @@
-"""Which executor runs this appliance's attempts."""
+"""The executor of this appliance."""
 
+import socket
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 from collector.config import AgentConfig
 from core.clock import Clock
-from jobqueue.executors.base import AttemptSpec, Executor
+from jobqueue.executors.base import Executor
+from jobqueue.executors.settings import MesosSettings
 from jobqueue.executors.simulated import SimulatedExecutor
-from plugins.simulation.appliance import SimulatedAppliance, Workload
+from plugins.simulation.appliance import SimulatedAppliance
+from plugins.simulation.config import Workload
+from protocol.attempts import AttemptSpec
 
 
 def build_executor(
-    config: AgentConfig, *, simulation: SimulatedAppliance | None, clock: Clock
+    config: AgentConfig, *, owner: str, simulation: SimulatedAppliance | None, clock: Clock
 ) -> Executor | None:
-    """Return the executor that the configuration asks for; None runs no jobs.
+    """Return the configured executor; None runs no jobs.
 
-    `auto` is Docker: its engine may appear later, and until then no job is placed here.
+    `auto` is Docker: its engine may start later; until then no job is placed on this appliance.
+    `owner` is this appliance's id, by which it knows its own jobs in a cluster.
     """
     if config.executor == "none":
         return None
     if simulation is not None:
         return simulated_executor(simulation, clock=clock, data_dir=config.data_dir)
-    # The engine's client is not loaded where it is not used.
+    if config.executor == "marathon":
+        return _marathon_executor(config, owner=owner, clock=clock)
+    return _docker_executor(config, clock=clock)
+
+
+def _marathon_executor(config: AgentConfig, *, owner: str, clock: Clock) -> Executor:
+    """Return the executor over the configured servers; Docker runs what none of them does."""
+    # Imported only if they are used, to save memory.
+    from jobqueue.executors.chronos import ChronosExecutor  # noqa: PLC0415
+    from jobqueue.executors.marathon import MarathonExecutor  # noqa: PLC0415
+    from jobqueue.executors.mesos import Site  # noqa: PLC0415
+    from jobqueue.executors.mesos_agent import MesosAgent  # noqa: PLC0415
+    from jobqueue.executors.metronome import MetronomeExecutor  # noqa: PLC0415
+    from jobqueue.executors.routed import RoutedExecutor  # noqa: PLC0415
+
+    mesos = config.mesos or MesosSettings()
+    site = Site(
+        owner=owner,
+        hostname=mesos.hostname or socket.getfqdn(),
+        state_dir=config.data_dir / "attempts",
+        mesos=MesosAgent(mesos) if mesos.url else None,
+        pids_limit=config.container_pids_limit,
+        stop_grace_seconds=config.stop_grace_seconds,
+        clock=clock,
+    )
+    services: Executor | None = None
+    batch: Executor | None = None
+    if config.marathon is not None:
+        services = MarathonExecutor(config.marathon, site)
+    if config.metronome is not None:
+        batch = MetronomeExecutor(config.metronome, site)
+    elif config.chronos is not None:
+        batch = ChronosExecutor(config.chronos, site)
+    if services is None or batch is None:
+        docker = _docker_executor(config, clock=clock)
+        services, batch = services or docker, batch or docker
+    return RoutedExecutor("marathon", services=services, batch=batch)
+
+
+def _docker_executor(config: AgentConfig, *, clock: Clock) -> Executor:
     from jobqueue.executors.docker import DockerExecutor  # noqa: PLC0415
 
     return DockerExecutor(
-        spool_dir=config.data_dir / "attempts", url=config.docker_url, clock=clock
+        spool_dir=config.data_dir / "attempts",
+        url=config.docker_url,
+        clock=clock,
+        pids_limit=config.container_pids_limit,
+        docker_config=config.docker_config_file,
     )
 
 
 def simulated_executor(
     model: SimulatedAppliance, *, clock: Clock, data_dir: Path
 ) -> SimulatedExecutor:
-    """Return an executor whose attempts load the simulated appliance."""
+    """Return an executor whose attempts put load on the simulated appliance."""
     return SimulatedExecutor(
         clock,
         on_work=_adder(model),

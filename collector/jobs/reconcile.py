@@ -1,55 +1,63 @@
-"""What to do so that this appliance runs what the portal wants: a pure function.
+"""Reconciliation of the executor with the desired state: a pure function.
 
-wanted by portal | known here            | action
------------------+-----------------------+--------------------------------------------
-run              | nothing               | start
-run              | runs or ended         | none (an ended attempt never starts again)
-run              | ran, and has vanished | mark it failed: it must not run twice
-stop             | runs                  | stop
-stop             | nothing               | mark it stopped: it never ran here
-not listed       | runs                  | stop
-not listed       | ended, log delivered  | remove
-not listed       | a mark only           | forget
+desired      | observed               | action
+-------------+------------------------+--------------------------------------------
+running      | nothing                | start; with an unknown container policy: fail
+running      | running or ended       | none (an ended attempt never starts again)
+running      | above its time limit   | stop, with reason `time_limit`
+running      | ran, and is gone       | mark it failed: it must not run twice
+stopping     | running                | stop
+stopping     | nothing                | mark it stopped: it never ran on this host
+not listed   | running                | stop
+not listed   | ended, log delivered   | remove
+not listed   | gone from the executor | forget
 """
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from jobqueue.executors.base import AttemptObservation, AttemptSpec, ObservedState
-from jobqueue.executors.wire import DesiredState
+from jobqueue.executors.confinement import unknown_policy
+from protocol.attempts import (
+    AttemptObservation,
+    AttemptSpec,
+    DesiredState,
+    ObservedState,
+    StopReason,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Have the executor run it."""
+    """Start it on the executor."""
 
     spec: AttemptSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Have the executor end it."""
+    """Stop it on the executor."""
 
     attempt_id: str
+    reason: StopReason = StopReason.USER
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Have the executor forget it."""
+    """Remove it from the executor."""
 
     attempt_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Remember how it ended, which the executor does not know."""
+    """Store how it ended, which the executor can't report."""
 
     observation: AttemptObservation
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Drop our own memory of it."""
+    """Delete its stored state."""
 
     attempt_id: str
 
@@ -63,24 +71,30 @@ def reconcile(
     *,
     remembered: Mapping[str, AttemptObservation],
     delivered_logs: Set[str],
+    now_ns: int,
 ) -> list[Action]:
-    """Return what to do now.
+    """Return the actions for this step.
 
     Args:
-        desired: the portal's last word.
-        observed: what the executor sees now.
-        remembered: the last thing known of each attempt, kept over restarts.
-        delivered_logs: attempts that ended here and whose whole log the portal has.
+        desired: the last one from the portal.
+        observed: what the executor reports, by attempt.
+        remembered: the last stored observation of each attempt.
+        delivered_logs: ended attempts whose whole log the portal has.
+        now_ns: the time, for time limits.
     """
     actions: list[Action] = []
     stopping = set(desired.stopping)
-    wanted = {spec.attempt_id: spec for spec in desired.attempts if spec.attempt_id not in stopping}
-    for attempt_id, spec in wanted.items():
+    running = {
+        spec.attempt_id: spec for spec in desired.attempts if spec.attempt_id not in stopping
+    }
+    for attempt_id, spec in running.items():
         if attempt_id not in observed:
             actions += _start_or_mark(spec, remembered.get(attempt_id))
+        elif _is_over_time(spec, observed[attempt_id], now_ns):
+            actions.append(Stop(attempt_id, StopReason.TIME_LIMIT))
     for attempt_id in sorted(stopping):
         actions += _stop(attempt_id, observed.get(attempt_id), remembered.get(attempt_id))
-    unlisted = (observed.keys() | remembered.keys()) - wanted.keys() - stopping
+    unlisted = (observed.keys() | remembered.keys()) - running.keys() - stopping
     for attempt_id in sorted(unlisted):
         seen = observed.get(attempt_id)
         if seen is None:
@@ -93,6 +107,9 @@ def reconcile(
 
 
 def _start_or_mark(spec: AttemptSpec, known: AttemptObservation | None) -> list[Action]:
+    rejected = unknown_policy(spec)
+    if rejected is not None:
+        return [] if known == rejected else [Mark(rejected)]
     if known is None or known.state is ObservedState.STARTING:
         return [Start(spec)]
     if known.state.is_final:
@@ -103,11 +120,17 @@ def _start_or_mark(spec: AttemptSpec, known: AttemptObservation | None) -> list[
                 attempt_id=spec.attempt_id,
                 state=ObservedState.FAILED,
                 reason="executor_error",
-                message="The attempt ran and is gone from its executor: somebody removed it.",
+                message="The attempt was removed from its executor while it was running.",
                 started_at_ns=known.started_at_ns,
             )
         )
     ]
+
+
+def _is_over_time(spec: AttemptSpec, seen: AttemptObservation, now_ns: int) -> bool:
+    if not spec.time_limit_seconds or seen.state.is_final or seen.started_at_ns is None:
+        return False
+    return now_ns - seen.started_at_ns >= spec.time_limit_seconds * 1e9
 
 
 def _stop(
@@ -123,7 +146,7 @@ def _stop(
                 attempt_id=attempt_id,
                 state=ObservedState.STOPPED,
                 reason="never_started",
-                message="The attempt was stopped before it was started here.",
+                message="The attempt was stopped before it started.",
             )
         )
     ]

@@ -1,1 +1,1 @@
-"""Reads the plugins: when, in which thread or child process, and what happens when one fails."""
+"""Reads the plugins: when, in which thread or worker process, and what happens when one fails."""

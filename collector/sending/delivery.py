@@ -1,4 +1,4 @@
-"""Puts together what brings samples away: access points, TLS, target and sender."""
+"""Builds the connections of the agent: buffer, access points, TLS, write target and sender."""
 
 import os
 import socket
@@ -6,20 +6,18 @@ from dataclasses import dataclass
 from random import Random
 
 from collector.buffering.buffer import DiskBuffer
-from collector.certificates.own_certificate import CERTIFICATE_NAME, OwnCertificate
-from collector.certificates.portal_authority import trusted_files
+from collector.certificates import (
+    CERTIFICATE_NAME,
+    AgentCertificate,
+    portal_authority_files,
+)
 from collector.config import AgentConfig
-from collector.configuring.tls_files import TLSFiles
-from collector.identity import Identity
-from collector.sending.addresses import PortalAddresses
-from collector.sending.influxdb_target import InfluxDBTarget
-from collector.sending.link import PortalLink
-from collector.sending.probes import AccessPointProber
-from collector.sending.sender import Sender
-from collector.sending.targets import APITarget, WriteTarget
-from collector.sending.tls import TLSContexts
-from collector.sending.transfer import PortalTransfer
-from collector.sending.undeliverable import UndeliverableLines
+from collector.data_dir import Identity
+from collector.sending.access_points import AccessPointProber, AccessPoints
+from collector.sending.portal_connection import PortalConnection
+from collector.sending.sender import Sender, UndeliverableLines
+from collector.sending.write_targets import InfluxDBTarget, WriteTarget, portal_target
+from collector.tls import TLSContexts, TLSFiles
 from core.clock import Clock
 
 UNDELIVERABLE_NAME = "undeliverable.log"
@@ -28,25 +26,25 @@ BUFFER_NAME = "buffer"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What brings samples away.
+    """The parts that deliver samples.
 
     Attributes:
-        addresses: the access points, which link and sender share.
-        tls: trust and client certificate, which they share too.
-        certificate: what the portal gave to show.
+        access_points: shared by sender and connections.
+        tls: authorities and client certificate, shared by them too.
         sender: drains the buffer.
-        prober: asks the access points; None where there is only one.
+        prober: measures the access points; None if there is only one.
+        certificate: the certificate that the portal issued.
     """
 
-    addresses: PortalAddresses
+    access_points: AccessPoints
     tls: TLSContexts
     sender: Sender
     prober: AccessPointProber | None
-    certificate: OwnCertificate
+    certificate: AgentCertificate
 
 
 def build_buffer(config: AgentConfig, *, clock: Clock) -> DiskBuffer:
-    """Return the buffer that the configuration asks for."""
+    """Return the buffer with the configured limits."""
     return DiskBuffer(
         config.data_dir / BUFFER_NAME,
         max_bytes=config.buffer_max_bytes,
@@ -64,70 +62,57 @@ def build_delivery(
     clock: Clock,
     random: Random | None = None,
 ) -> Delivery:
-    """Return the sender to the portal, or to the InfluxDB that stands in its place.
+    """Return the delivery to the portal, or to the InfluxDB in its place.
 
     Args:
-        config: says where to.
-        identity: proves to a portal who this is; not needed for an InfluxDB.
-        buffer: what is to be sent.
+        config: the destination.
+        identity: authenticates the agent at a portal; not needed for an InfluxDB.
+        buffer: what to send.
         clock: the time.
-        random: jitter of the waits.
+        random: jitter of retries.
     """
     tls = build_tls(config)
-    is_shown = config.client_certificate_file is None
-    certificate = OwnCertificate(config.data_dir, is_shown=is_shown)
+    certificate = AgentCertificate(
+        config.data_dir, is_active=config.client_certificate_file is None
+    )
     urls = config.portal_urls if config.influxdb is None else [config.influxdb.url]
-    addresses = PortalAddresses(urls)
+    access_points = AccessPoints(urls)
     sender = Sender(
         buffer,
-        addresses,
+        access_points,
         _build_target(config, identity, tls=tls, certificate=certificate),
         clock=clock,
         undeliverable=UndeliverableLines(config.data_dir / UNDELIVERABLE_NAME),
         random=random,
     )
     prober = None
-    if len(addresses) > 1:
+    if len(access_points) > 1:
         timeout_seconds = config.request_timeout_seconds
-        prober = AccessPointProber(addresses, tls=tls, timeout_seconds=timeout_seconds)
-    return Delivery(addresses, tls, sender, prober, certificate)
+        prober = AccessPointProber(access_points, tls=tls, timeout_seconds=timeout_seconds)
+    return Delivery(access_points, tls, sender, prober, certificate)
 
 
 def build_tls(config: AgentConfig) -> TLSContexts:
-    """Return whom the configuration trusts and what certificate it shows."""
+    """Return the configured authorities and client certificate."""
     given = (config.ca_file, config.client_certificate_file, config.client_key_file)
     if config.influxdb is not None:
         return TLSContexts(TLSFiles(*given))
-    own_file = config.data_dir / CERTIFICATE_NAME
-    return TLSContexts(TLSFiles(*given, own_file, also_trusted=trusted_files(config.data_dir)))
+    issued_file = config.data_dir / CERTIFICATE_NAME
+    trusted = portal_authority_files(config.data_dir)
+    return TLSContexts(TLSFiles(*given, issued_file, also_trusted=trusted))
 
 
-def build_link(
+def connect_to_portal(
     config: AgentConfig, identity: Identity, delivery: Delivery, *, clock: Clock
-) -> PortalLink:
+) -> PortalConnection:
     """Return a connection to the portal, for one thread."""
-    return PortalLink(
-        delivery.addresses,
+    return PortalConnection(
+        delivery.access_points,
         agent_token=identity.agent_token,
         timeout_seconds=config.request_timeout_seconds,
         tls=delivery.tls,
         certificate=delivery.certificate,
         clock=clock,
-    )
-
-
-def build_transfer(
-    config: AgentConfig, identity: Identity | None, delivery: Delivery
-) -> PortalTransfer | None:
-    """Return what times the line to the portal; None where there is no portal."""
-    if identity is None:
-        return None
-    return PortalTransfer(
-        delivery.addresses,
-        agent_token=identity.agent_token,
-        timeout_seconds=config.request_timeout_seconds,
-        tls=delivery.tls,
-        certificate=delivery.certificate,
     )
 
 
@@ -136,7 +121,7 @@ def _build_target(
     identity: Identity | None,
     *,
     tls: TLSContexts,
-    certificate: OwnCertificate,
+    certificate: AgentCertificate,
 ) -> WriteTarget:
     if config.influxdb is not None:
         return InfluxDBTarget(
@@ -146,10 +131,10 @@ def _build_target(
             timeout_seconds=config.request_timeout_seconds,
             environ=os.environ,
         )
-    return APITarget(
-        token=identity.agent_token if identity is not None else "",
+    return portal_target(
+        identity.agent_token if identity is not None else "",
+        is_token_needed=lambda url: not certificate.replaces_secret_for(url),
         tls=tls,
         timeout_seconds=config.request_timeout_seconds,
         environ=os.environ,
-        is_token_needed=lambda url: not certificate.is_enough_for(url),
     )

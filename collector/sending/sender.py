@@ -1,57 +1,62 @@
-"""The sender: takes batches from the buffer and pushes them through the write endpoint.
+"""The sender: sends batches from the buffer to the write target.
 
-What the server's answer does to the batch:
+The response decides what happens to a batch:
 
-    2xx                     it is durable there: let go
-    400, 422                the good lines were kept: put the others aside, let go
-    413                     send it in halves, down to single lines
-    401, 403                keep it, and say so, for somebody must act; ask the next address too
-    429, 503, no answer     keep it, try again later, at the next address when there is one
+    2xx                       acknowledge it: the samples are durable
+    400, 422                  the good lines were stored: log the others and acknowledge the batch
+    413                       send it in halves, down to single lines
+    401, 403                  keep it and log a warning; try the next address
+    429, 503, no response     keep it and retry later, at the next address if there is one
 
-A server that refuses without saying which lines is asked with ever smaller parts until they are
-found, or until that has taken too many requests; halves of what is too large do not count. The
-client of InfluxDB is used call by call, its own batching and retries off: they lose samples.
+If a server rejects a batch without naming lines, the sender bisects it, up to a number of requests.
 """
 
 import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from random import Random
 
-from collector.backoff import Backoff
 from collector.buffering.buffer import BATCH_POINTS, Batch, DiskBuffer
-from collector.sending.addresses import PortalAddresses
-from collector.sending.answers import is_web_page, named_lines, retry_after_seconds, sentence_of
-from collector.sending.targets import NO_ANSWER, Answer, WriteTarget
-from collector.sending.undeliverable import UndeliverableLines
+from collector.periodic_task import Backoff
+from collector.sending.access_points import AccessPoints
+from collector.sending.http import (
+    error_message,
+    is_web_page,
+    rejected_lines,
+    retry_after_seconds,
+)
+from collector.sending.write_targets import NO_RESPONSE, WriteResponse, WriteTarget
 from core.clock import Clock
 from timeseries.lineprotocol_grammar import logical_lines
 
 log = logging.getLogger(__name__)
 
-COMPLAIN_EVERY_SECONDS = 60.0
-MOST_SEARCHES = 32
+WARNING_INTERVAL_SECONDS = 60.0
+MAX_BISECTIONS = 32
 SUCCESS = range(200, 300)
+MAX_UNDELIVERABLE_BYTES = 1024 * 1024
 
 
 class Outcome(StrEnum):
-    """What became of a batch."""
+    """What happened to a batch."""
 
     NOTHING = "nothing"
     SENT = "sent"
-    SENT_IN_PART = "sent_in_part"
+    PARTLY_SENT = "partly_sent"
     REFUSED = "refused"
     FAILED = "failed"
 
 
-ARRIVED = frozenset({Outcome.SENT, Outcome.SENT_IN_PART})
+DELIVERED = frozenset({Outcome.SENT, Outcome.PARTLY_SENT})
 
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """What happened, and how long to wait before the next try."""
+    """What happened, and how long to wait before the next batch."""
 
     outcome: Outcome
     wait_seconds: float = 0.0
@@ -59,29 +64,49 @@ class SendResult:
 
 @dataclass(slots=True)
 class SenderCounters:
-    """What the sender has done since it started."""
+    """Counters since the start."""
 
     sent_points: int = 0
     failures: int = 0
     undeliverable_lines: int = 0
 
 
+class UndeliverableLines:
+    """A log of lines that the server rejects. At `max_bytes / 2` it is rotated to `NAME.1`."""
+
+    def __init__(self, path: Path, *, max_bytes: int = MAX_UNDELIVERABLE_BYTES) -> None:
+        self._path = path
+        self._half_bytes = max_bytes // 2
+
+    def add(self, lines: Sequence[bytes], *, reason: str, rejected_at: datetime) -> None:
+        """Append lines, after a comment with the time and the reason."""
+        heading = f"# {rejected_at.isoformat(timespec='seconds')} {reason}".replace("\n", " ")
+        content = b"\n".join([heading.encode(), *lines, b""])[-self._half_bytes :]
+        try:
+            if self._path.exists() and self._path.stat().st_size + len(content) > self._half_bytes:
+                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+            with self._path.open("ab") as file:
+                file.write(content)
+        except OSError as error:
+            log.warning("can't write %s, rejected lines are lost: %s", self._path, error)
+
+
 class Sender:
     """Drains the buffer to the server. For one thread.
 
     Args:
-        buffer: what is to be sent.
-        addresses: the access points.
-        target: how to write to one.
+        buffer: what to send.
+        access_points: the addresses.
+        target: writes to one of them.
         clock: the time.
-        undeliverable: keeps lines that are refused for ever.
-        random: jitter of the waits.
+        undeliverable: logs rejected lines.
+        random: jitter of retries.
     """
 
     def __init__(
         self,
         buffer: DiskBuffer,
-        addresses: PortalAddresses,
+        access_points: AccessPoints,
         target: WriteTarget,
         *,
         clock: Clock,
@@ -89,27 +114,27 @@ class Sender:
         random: Random | None = None,
     ) -> None:
         self._buffer = buffer
-        self._addresses = addresses
+        self._access_points = access_points
         self._target = target
         self._clock = clock
         self._undeliverable = undeliverable
         self._backoff = Backoff(random=random)
-        self._complained_at: float | None = None
-        self._searches_left = MOST_SEARCHES
+        self._warned_at: float | None = None
+        self._bisections_left = MAX_BISECTIONS
         self.counters = SenderCounters()
 
     def send_next(self) -> SendResult:
-        """Send the next batch; the buffer lets go of it only when it has arrived.
+        """Send the next batch; the buffer keeps it until it is delivered.
 
-        Call `DiskBuffer.wait_for_frames` before, which wakes when there is something to send.
+        Call `DiskBuffer.wait_for_frames` first, which blocks until there is something to send.
         """
         batch = self._buffer.read(max_points=BATCH_POINTS)
         if batch is None:
             return SendResult(Outcome.NOTHING)
-        self._searches_left = MOST_SEARCHES
-        result = self._deliver([frame.payload for frame in batch.frames])
-        if result.outcome in ARRIVED:
-            self._arrived(batch)
+        self._bisections_left = MAX_BISECTIONS
+        result = self._send([frame.payload for frame in batch.frames])
+        if result.outcome in DELIVERED:
+            self._acknowledge(batch)
         else:
             self.counters.failures += 1
         return result
@@ -118,101 +143,98 @@ class Sender:
         """Close the connections."""
         self._target.close()
 
-    def _arrived(self, batch: Batch) -> None:
+    def _acknowledge(self, batch: Batch) -> None:
         self._buffer.acknowledge(batch)
         self._backoff.reset()
-        self._complained_at = None
+        self._warned_at = None
         self.counters.sent_points += batch.points
 
-    def _deliver(self, payloads: Sequence[bytes]) -> SendResult:
-        """Push payloads in one request, or in halves where that is too much at once."""
-        url = self._addresses.current
-        lines = b"\n".join(payloads)
+    def _send(self, payloads: Sequence[bytes]) -> SendResult:
+        """Send payloads in one request, or in halves if that is too large."""
+        url = self._access_points.current
         began = time.perf_counter()
-        answer = self._target.write(url, lines)
-        if answer.status in SUCCESS:
-            self._addresses.mark_answered(url, time.perf_counter() - began)
+        response = self._target.write(url, b"\n".join(payloads))
+        if response.status in SUCCESS:
+            self._access_points.record_success(url, time.perf_counter() - began)
             return SendResult(Outcome.SENT)
-        if answer.status in {400, 422} and not is_web_page(answer.body):
-            return self._refused_lines(url, answer, payloads)
-        if answer.status == 413:  # noqa: PLR2004 - see the table above
-            return self._in_halves(payloads, reason="too large for the server")
-        return self._kept(url, answer)
+        if response.status in {400, 422} and not is_web_page(response.body):
+            return self._handle_rejection(url, response, payloads)
+        if response.status == 413:  # noqa: PLR2004 - see the table above
+            return self._send_halves(payloads, reason="too large for the server")
+        return self._retry_later(url, response)
 
-    def _refused_lines(self, url: str, answer: Answer, payloads: Sequence[bytes]) -> SendResult:
-        """Put lines aside that the server will never take."""
-        reason = sentence_of(answer.body, otherwise=answer.reason)
-        named = named_lines(answer.body)
-        if not named:
-            return self._search(payloads, reason=f"{url}: {reason}")
-        log.error("%s kept the good lines only: %s", url, reason)
-        self._addresses.mark_answered(url)
+    def _handle_rejection(
+        self, url: str, response: WriteResponse, payloads: Sequence[bytes]
+    ) -> SendResult:
+        reason = error_message(response.body, default=response.reason)
+        rejected = rejected_lines(response.body)
+        if not rejected:
+            self._bisections_left -= 1
+            if self._bisections_left < 0:
+                return self._give_up(_lines(payloads), reason=f"{url}: {reason}")
+            return self._send_halves(payloads, reason=f"{url}: {reason}")
+        log.error("%s rejected some lines: %s", url, reason)
+        self._access_points.record_success(url)
         numbered = dict(_numbered_lines(b"\n".join(payloads)))
-        for number, why in named.items():
-            self._put_aside([numbered.get(number, b"")], reason=why)
-        return SendResult(Outcome.SENT_IN_PART)
+        for number, why in rejected.items():
+            self._log_undeliverable([numbered.get(number, b"")], reason=why)
+        return SendResult(Outcome.PARTLY_SENT)
 
-    def _search(self, payloads: Sequence[bytes], *, reason: str) -> SendResult:
-        """Look for the bad lines in ever smaller parts, as long as there are requests left."""
-        self._searches_left -= 1
-        if self._searches_left < 0:
-            return self._give_up(_lines_of(payloads), reason=reason)
-        return self._in_halves(payloads, reason=reason)
-
-    def _in_halves(self, payloads: Sequence[bytes], *, reason: str) -> SendResult:
-        pieces = list(payloads) if len(payloads) > 1 else _lines_of(payloads)
+    def _send_halves(self, payloads: Sequence[bytes], *, reason: str) -> SendResult:
+        pieces = list(payloads) if len(payloads) > 1 else _lines(payloads)
         if len(pieces) == 1:
             return self._give_up(pieces, reason=reason)
         middle = len(pieces) // 2
-        first = self._deliver(_rejoined(pieces[:middle], payloads))
-        if first.outcome not in ARRIVED:
+        first = self._send(_joined(pieces[:middle], payloads))
+        if first.outcome not in DELIVERED:
             return first
-        second = self._deliver(_rejoined(pieces[middle:], payloads))
+        second = self._send(_joined(pieces[middle:], payloads))
         return first if second.outcome is Outcome.SENT else second
 
     def _give_up(self, lines: Sequence[bytes], *, reason: str) -> SendResult:
         log.error("%d lines can't be delivered: %s", len(lines), reason)
-        self._put_aside(lines, reason=reason)
-        return SendResult(Outcome.SENT_IN_PART)
+        self._log_undeliverable(lines, reason=reason)
+        return SendResult(Outcome.PARTLY_SENT)
 
-    def _put_aside(self, lines: Sequence[bytes], *, reason: str) -> None:
+    def _log_undeliverable(self, lines: Sequence[bytes], *, reason: str) -> None:
         self.counters.undeliverable_lines += sum(1 + line.count(b"\n") for line in lines)
-        self._undeliverable.add(lines, reason=reason, refused_at=self._clock())
+        self._undeliverable.add(lines, reason=reason, rejected_at=self._clock())
 
-    def _kept(self, url: str, answer: Answer) -> SendResult:
-        """Say why a batch has to wait, and for how long."""
-        sentence = sentence_of(answer.body, otherwise=answer.reason)
-        if answer.status in {401, 403}:
-            said = f"{url} refuses this agent ({answer.status}): {sentence.rstrip('.')}."
-            self._complain(f"{said} Samples are kept. See what vedette agent check says.")
-            self._addresses.mark_failed(url)
-            is_refused = not self._addresses.has_healthy
+    def _retry_later(self, url: str, response: WriteResponse) -> SendResult:
+        """Log why a batch has to wait, and return how long."""
+        reason = error_message(response.body, default=response.reason)
+        self._access_points.record_failure(url)
+        if response.status in {401, 403}:
+            self._warn(
+                f"{url} refuses this agent ({response.status}): {reason.rstrip('.')}. Samples stay "
+                "in the buffer. Run vedette agent check."
+            )
+            is_refused = not self._access_points.has_healthy
             return SendResult(Outcome.REFUSED, self._backoff.next_seconds(is_refused=is_refused))
-        self._addresses.mark_failed(url)
-        if answer.status == NO_ANSWER:
-            self._complain(f"{url} does not answer: {answer.reason}. Samples are kept.")
-        elif is_web_page(answer.body) and answer.status not in {429, 502, 503, 504}:
-            self._complain(
-                f"{url}: a server in front of it answered {answer.status}: {sentence}. Samples are "
-                "kept. Check the address, client_certificate_file and client_key_file."
+        if response.status == NO_RESPONSE:
+            self._warn(f"{url} does not answer: {response.reason}. Samples stay in the buffer.")
+        elif is_web_page(response.body) and response.status not in {429, 502, 503, 504}:
+            self._warn(
+                f"{url}: a server in front of it answered {response.status}: {reason}. Samples "
+                "stay in the buffer. Check the address, client_certificate_file and "
+                "client_key_file."
             )
         else:
-            self._complain(f"{url} answered {answer.status}: {sentence}. Samples are kept.")
-        return SendResult(Outcome.FAILED, self._wait_seconds(answer))
+            self._warn(f"{url} answered {response.status}: {reason}. Samples stay in the buffer.")
+        return SendResult(Outcome.FAILED, self._wait_seconds(response))
 
-    def _wait_seconds(self, answer: Answer) -> float:
-        """Return how long to wait: as asked for, or shortly when another address can be tried."""
-        asked = retry_after_seconds(answer.retry_after, now=self._clock())
-        if answer.status == 503 and self._addresses.has_healthy:  # noqa: PLR2004 - see above
-            asked = None
-        return self._backoff.next_seconds(at_least=asked)
+    def _wait_seconds(self, response: WriteResponse) -> float:
+        at_least = retry_after_seconds(response.retry_after, now=self._clock())
+        if response.status == 503 and self._access_points.has_healthy:  # noqa: PLR2004 - see above
+            at_least = None  # another address can be tried soon
+        return self._backoff.next_seconds(at_least=at_least)
 
-    def _complain(self, message: str) -> None:
-        """Log at once, then no more than once a minute until something was sent."""
+    def _warn(self, message: str) -> None:
+        """Log at once, then at most once a minute until something is delivered."""
         now = self._clock().timestamp()
-        last = self._complained_at
-        if last is None or not 0 <= now - last < COMPLAIN_EVERY_SECONDS:  # the clock may be set
-            self._complained_at = now
+        last = self._warned_at
+        if last is None or not 0 <= now - last < WARNING_INTERVAL_SECONDS:  # the clock may be set
+            self._warned_at = now
             log.warning(message)
 
 
@@ -221,10 +243,10 @@ def _numbered_lines(lines: bytes) -> list[tuple[int, bytes]]:
     return [(number, line.encode(errors="surrogateescape")) for number, line in logical_lines(text)]
 
 
-def _lines_of(payloads: Sequence[bytes]) -> list[bytes]:
+def _lines(payloads: Sequence[bytes]) -> list[bytes]:
     return [line for _, line in _numbered_lines(b"\n".join(payloads))]
 
 
-def _rejoined(pieces: Sequence[bytes], payloads: Sequence[bytes]) -> list[bytes]:
-    """Return frames as they are, and the lines of a single frame joined again."""
+def _joined(pieces: Sequence[bytes], payloads: Sequence[bytes]) -> list[bytes]:
+    """Return frames unchanged, and the lines of a single frame as one payload."""
     return list(pieces) if len(payloads) > 1 else [b"\n".join(pieces)]

@@ -1,79 +1,60 @@
-"""Bytes to and from the access point in use, for the speed test to time."""
+"""Transfers to and from the access point in use, for the speed test."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
 import urllib3
 
-from collector.certificates.own_certificate import OwnCertificate
-from collector.sending.addresses import PortalAddresses
-from collector.sending.answers import root_cause, sentence_of
-from collector.sending.connections import Connections, HTTPFailure
-from collector.sending.tls import TLSContexts
+from collector.sending.http import HTTP_ERRORS, error_message, root_cause
+from collector.sending.portal_connection import PortalConnection
 from plugins.base import PluginError, PluginUnavailableError
 
 PATH = "/agent/v1/transfer"
 CHUNK_BYTES = 64 * 1024
-# Farther apart than any common compression looks back, so that no proxy shortens the way.
+# Longer than the window of common compression, so that no proxy can compress a transfer.
 NOISE_BYTES = 16 * CHUNK_BYTES
 OK, NOT_FOUND = 200, 404
 
 
 class PortalTransfer:
-    """Moves bytes over one kept connection. Not to be shared by threads.
+    """Transfers bytes over one keep-alive connection. For one thread.
 
     Args:
-        addresses: the portal's access points; a test never moves the agent to another one.
-        agent_token: this appliance's secret.
-        timeout_seconds: how long the line may stand still.
-        tls: whom to trust and what to show.
-        certificate: what the portal gave to show; it may make the secret needless.
+        portal: a connection; a failed test does not switch the agent to another access point.
     """
 
-    def __init__(
-        self,
-        addresses: PortalAddresses,
-        *,
-        agent_token: str,
-        timeout_seconds: float = 10.0,
-        tls: TLSContexts | None = None,
-        certificate: OwnCertificate | None = None,
-    ) -> None:
-        self._certificate = certificate
-        self._addresses = addresses
-        self._timeout = urllib3.Timeout(connect=timeout_seconds, read=timeout_seconds)
-        self._proof = {"Authorization": f"Bearer {agent_token}"}
-        self._connections = Connections(tls)
+    def __init__(self, portal: PortalConnection) -> None:
+        self._portal = portal
 
     def download(self, size_bytes: int) -> None:
-        """Fetch so many bytes and forget them.
+        """Download this many bytes and discard them.
 
         Raises:
-            PluginError: the access point did not send them.
+            PluginError: the transfer failed.
         """
-        received_bytes = self._ask("GET", f"{PATH}?size_bytes={size_bytes}")
+        received_bytes = self._request("GET", f"{PATH}?size_bytes={size_bytes}")
         if received_bytes != size_bytes:
             raise PluginError(
-                f"{self._addresses.current} sent {received_bytes} of {size_bytes} bytes"
+                f"{self._portal.access_points.current} sent {received_bytes} of {size_bytes} bytes"
             )
 
     def upload(self, size_bytes: int) -> None:
-        """Send so many bytes, which the access point forgets.
+        """Upload this many bytes, which the portal discards.
 
         Raises:
-            PluginError: the access point did not take them.
+            PluginError: the transfer failed.
         """
         headers = {
             "Content-Length": str(size_bytes),
             "Content-Type": "application/octet-stream",
         }
-        self._ask("POST", PATH, body=_noise(size_bytes), headers=headers)
+        self._request("POST", PATH, body=_noise(size_bytes), headers=headers)
 
     def close(self) -> None:
-        """Let the connection go; the next transfer opens another."""
-        self._connections.close()
+        """Close the connection; the next transfer opens a new one."""
+        self._portal.close()
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: str,
@@ -81,49 +62,47 @@ class PortalTransfer:
         body: Iterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> int:
-        """Return the length of the answer, of which no more than a piece is kept."""
-        url = f"{self._addresses.current}{path}"
+        """Return the length of the response, which is streamed."""
+        portal = self._portal
+        address = portal.access_points.current
+        url, seconds = f"{address}{path}", portal.timeout_seconds
         try:
-            response = self._connections.pool_for(url).request(
+            response = portal.http.pool_for(url).request(
                 method,
                 url,
                 body=body,
-                headers={**self._headers_for(url), **(headers or {})},
-                timeout=self._timeout,
+                headers={
+                    "Accept-Encoding": "identity",
+                    **portal.auth_headers(url),
+                    **(headers or {}),
+                },
+                timeout=urllib3.Timeout(connect=seconds, read=seconds),
                 retries=False,
                 redirect=False,
                 preload_content=False,
             )
             if response.status != OK:
-                raise _refusal(response, url.partition("?")[0])
-            received_bytes = sum(len(piece) for piece in response.stream(CHUNK_BYTES))
+                raise _plugin_error(response, url.partition("?")[0])
+            received_bytes = sum(len(chunk) for chunk in response.stream(CHUNK_BYTES))
             response.release_conn()
-        except HTTPFailure as error:
+        except HTTP_ERRORS as error:
             self.close()
-            raise PluginError(
-                f"{self._addresses.current} does not answer: {root_cause(error)}"
-            ) from error
+            raise PluginError(f"{address} does not answer: {root_cause(error)}") from error
         return received_bytes
-
-    def _headers_for(self, url: str) -> Mapping[str, str]:
-        plain = {"Accept-Encoding": "identity"}
-        if self._certificate is not None and self._certificate.is_enough_for(url):
-            return plain
-        return plain | self._proof
 
 
 def _noise(size_bytes: int) -> Iterator[bytes]:
-    """Yield so many bytes that can't be compressed."""
+    """Yield this many incompressible bytes."""
     noise, sent_bytes = os.urandom(min(size_bytes, NOISE_BYTES)), 0
     while sent_bytes < size_bytes:
         offset = sent_bytes % NOISE_BYTES
-        piece = noise[offset : offset + min(CHUNK_BYTES, size_bytes - sent_bytes)]
-        sent_bytes += len(piece)
-        yield piece
+        chunk = noise[offset : offset + min(CHUNK_BYTES, size_bytes - sent_bytes)]
+        sent_bytes += len(chunk)
+        yield chunk
 
 
-def _refusal(response: urllib3.BaseHTTPResponse, address: str) -> PluginError:
-    sentence = sentence_of(response.data, otherwise=response.reason or "")
+def _plugin_error(response: urllib3.BaseHTTPResponse, address: str) -> PluginError:
+    reason = error_message(response.data, default=response.reason or "")
     if response.status == NOT_FOUND:
-        return PluginUnavailableError(f"{address} offers no speed test: {sentence}")
-    return PluginError(f"{address} answered {response.status}: {sentence}")
+        return PluginUnavailableError(f"{address} offers no speed test: {reason}")
+    return PluginError(f"{address} answered {response.status}: {reason}")

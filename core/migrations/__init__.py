@@ -1,6 +1,6 @@
-"""Database migrations (Alembic): the schema's history, and the calls that move a database along it.
+"""Database migrations with Alembic.
 
-The caller imports the packages that declare tables first; this package only knows `core.db.Base`.
+Import every package that declares tables first: this package knows only `core.db.Base`.
 """
 
 from collections.abc import Iterator
@@ -11,45 +11,35 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 
 from core.db import Base
+from core.revisions import current_revision
 
 HERE = Path(__file__).parent
 
 
 def upgrade_database(engine: Engine, revision: str = "head") -> None:
-    """Bring the database to `revision`; does nothing when it is already there."""
+    """Upgrade the database to `revision`; does nothing if it is already there."""
+    current_revision(engine)
     with _without_foreign_keys(engine) as connection:
         command.upgrade(_config(connection), revision)
 
 
 def downgrade_database(engine: Engine, revision: str) -> None:
-    """Take the database back to `revision`; `base` removes every table."""
+    """Downgrade the database to `revision`; `base` drops every table."""
     with _without_foreign_keys(engine) as connection:
         command.downgrade(_config(connection), revision)
 
 
 def create_revision(engine: Engine, message: str) -> None:
-    """Write a new migration script with what the models have and the database lacks."""
+    """Write a migration script with the differences between the models and the database."""
     with engine.begin() as connection:
         command.revision(_config(connection), message=message, autogenerate=True)
 
 
-def current_revision(engine: Engine) -> str | None:
-    """Return the revision that the database is at; None for an empty one."""
-    with engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
-
-
-def head_revision() -> str | None:
-    """Return the newest revision that this code knows."""
-    return ScriptDirectory(str(HERE)).get_current_head()
-
-
 def schema_differences(engine: Engine) -> list[str]:
-    """Return what the models and the database disagree on; empty when they agree."""
+    """Return the differences between the models and the database's schema."""
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         return [str(difference) for difference in compare_metadata(context, Base.metadata)]
@@ -57,10 +47,10 @@ def schema_differences(engine: Engine) -> list[str]:
 
 @contextmanager
 def _without_foreign_keys(engine: Engine) -> Iterator[Connection]:
-    """Open a transaction in which SQLite looks at no foreign keys.
+    """Open a transaction with SQLite's foreign keys off.
 
-    To change a column there a table is copied and dropped, which would take along all rows that
-    refer to it.
+    To change a column, Alembic copies the table and drops the old one; with foreign keys on, that
+    would delete all rows that refer to it.
     """
     is_sqlite = engine.dialect.name == "sqlite"
     with engine.connect() as connection:

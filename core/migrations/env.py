@@ -1,4 +1,4 @@
-"""Alembic's environment: runs the scripts on the connection that the caller passes."""
+"""Alembic environment: runs the scripts on the caller's connection."""
 
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from core.db import Base, UTCDateTime
 
 
 def render_item(kind: str, item: Any, autogen: AutogenContext) -> str | Literal[False]:  # noqa: ANN401
-    """Write our column types by what they are on disk, so that scripts outlive the models."""
+    """Render our column types as stored, so that scripts do not depend on the models."""
     if kind == "type" and isinstance(item, UTCDateTime):
         autogen.imports.add("from core.db import UTCDateTime")
         return "UTCDateTime()"

@@ -1,54 +1,40 @@
 "use strict";
 
-// Dragging over a chart shows that stretch of time in every chart of the page, and names it in the
-// address; a double click goes back to the range that moves on. Charts that have a time of their
-// own (.is-apart), and pages without a time range, keep the zoom to themselves.
+// Dragging over a chart selects a time window for all charts of the page, stored in the address; a
+// double click leaves it. Charts with their own time axis (.has-own-time) only zoom.
 (() => {
-  const followed = new WeakSet();
+  const connected = new WeakSet();
 
-  function search(change) {
+  function setWindow(from, to) {
     const params = new URLSearchParams(window.location.search);
     const before = params.toString();
-    change(params);
+    for (const [name, value] of Object.entries({ from, to })) {
+      value === undefined ? params.delete(name) : params.set(name, value);
+    }
     if (params.toString() !== before) {
       window.dash_clientside.set_props("url", { search: `?${params}` });
     }
   }
 
-  // Plotly tells instants in UTC, as `2026-11-21 20:20:13.5`, or in milliseconds.
+  // Plotly gives UTC, as `2026-11-21 20:20:13.5`, or milliseconds.
   function milliseconds(instant) {
     return Math.round(typeof instant === "number" ? instant : Date.parse(`${String(instant).replace(" ", "T")}Z`));
   }
 
-  function take(change) {
+  function select(change) {
     const range = change["xaxis.range"] || [change["xaxis.range[0]"], change["xaxis.range[1]"]];
     const [from, to] = range.map(milliseconds);
-    if (Number.isNaN(from) || Number.isNaN(to)) return;
-    search((params) => {
-      params.set("from", Math.max(0, from));
-      params.set("to", to);
-    });
+    if (!Number.isNaN(from) && !Number.isNaN(to)) setWindow(Math.max(0, from), to);
   }
 
-  function leave() {
-    search((params) => {
-      params.delete("from");
-      params.delete("to");
-    });
-  }
-
-  function hasRange() {
-    return document.getElementById("range-box")?.classList.contains("d-none") === false;
-  }
-
-  function follow() {
-    for (const chart of document.querySelectorAll(".vdd-panel:not(.is-apart) .js-plotly-plot")) {
-      if (followed.has(chart) || !chart.on) continue;
-      followed.add(chart);
-      chart.on("plotly_relayout", (change) => hasRange() && take(change));
-      chart.on("plotly_doubleclick", () => hasRange() && leave());
+  function connect() {
+    for (const chart of document.querySelectorAll(".vdd-panel:not(.has-own-time) .js-plotly-plot")) {
+      if (connected.has(chart) || !chart.on) continue;
+      connected.add(chart);
+      chart.on("plotly_relayout", select);
+      chart.on("plotly_doubleclick", () => setWindow());
     }
   }
 
-  new MutationObserver(follow).observe(document.documentElement, { subtree: true, childList: true });
+  new MutationObserver(connect).observe(document.documentElement, { subtree: true, childList: true });
 })();

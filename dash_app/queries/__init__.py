@@ -1,1 +1,1 @@
-"""What each tier asks: store, session, scope and span in, frozen dataclasses out."""
+"""The data of each tier: from store, session, scope and span to frozen dataclasses."""

@@ -1,4 +1,4 @@
-"""The GPU tier's figures: one device, its course over a span, and the jobs that held it."""
+"""The GPU tier's data: one device and the attempts that ran on it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,37 +8,39 @@ from sqlalchemy.orm import Session
 
 from core.clock import from_ns, to_ns
 from core.errors import NotFoundError
-from dash_app.charts import Chart, Event, Line, Mark, Stroke, line_of
-from dash_app.queries.appliance import GPURow, find_appliance, gpu_rows
-from dash_app.queries.health import XIDEvent, chart_events, xid_events
-from dash_app.queries.levels import Levels, levels_of
-from dash_app.queries.telemetry import Answer, Telemetry
+from dash_app.charts import Band, Chart, Line, line_of
+from dash_app.queries.annotations import (
+    Thresholds,
+    XIDEvent,
+    chart_events,
+    thresholds_of,
+    xid_events,
+)
+from dash_app.queries.appliance import GPURow, gpu_rows
+from dash_app.queries.telemetry import Extremes, Result, Telemetry
 from dash_app.timerange import Span
 from jobqueue.models import Attempt
-from jobqueue.service import gpu_holders
+from jobqueue.service import gpu_allocations
+from tenants.fleet.appliances import get_appliance, read_health
 from tenants.models import Appliance
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Series, Store
 
-# Panel key to its fields: the first one is drawn solid, the second, its limit, dotted.
+# Panel to fields and labels.
 PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "utilization": (
-        ("utilization_percent", "GPU"),
-        ("memory_utilization_percent", "memory bus"),
-    ),
+    "utilization": (("utilization_percent", "GPU"), ("memory_utilization_percent", "memory bus")),
     "memory": (("memory_used_bytes", "used"), ("memory_total_bytes", "total")),
     "temperature": (("temperature_celsius", "temperature"),),
     "power": (("power_watts", "power"), ("power_limit_watts", "limit")),
     "clock": (("sm_clock_hertz", "SM"), ("memory_clock_hertz", "memory")),
     "throttled": (("throttled", "throttled"),),
 }
-_LIMITS = frozenset({"memory_total_bytes", "power_limit_watts"})
 _FIELDS = tuple(name for fields in PANELS.values() for name, _ in fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """A job's hold on the GPU; `end_ns` is the span's end while it lasts."""
+class Run:
+    """An attempt on the GPU; `end_ns` is the span's end while it is running."""
 
     attempt: Attempt
     start_ns: int
@@ -47,12 +49,12 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPUDetail:
-    """Everything of one refresh of the GPU tier; `charts` by panel key."""
+    """The data of one refresh; `charts` by panel."""
 
     appliance: Appliance
     gpu: GPURow
     siblings: tuple[str, ...]
-    holdings: tuple[Holding, ...]
+    runs: tuple[Run, ...]
     xids: tuple[XIDEvent, ...]
     charts: Mapping[str, Chart]
     problem: str
@@ -64,43 +66,41 @@ def gpu_detail(
     """Return one GPU.
 
     Raises:
-        NotFoundError: no such appliance in the scope, or no such GPU there.
+        NotFoundError: the scope has no such appliance, or the appliance no such GPU.
     """
-    appliance = find_appliance(session, scope, appliance_id)
+    appliance = get_appliance(session, scope, appliance_id)
     telemetry = Telemetry(
         store, scope, span, filters={APPLIANCE_TAG: (appliance.id,), "gpu": (index,)}
     )
-    readings = telemetry.latest(
+    latest = telemetry.latest(
         "gpu", (*_FIELDS, "memory_used_percent", "fan_percent"), group_by=("gpu", "uuid", "model")
     )
-    answer = telemetry.over_time("gpu", _FIELDS)
-    rows = gpu_rows(appliance, readings, gpu_holders(session, scope))
+    result = telemetry.over_time("gpu", _FIELDS)
+    extremes = telemetry.extremes("gpu", _FIELDS)
+    jobs = gpu_allocations(session, scope)
+    rows = gpu_rows(appliance, read_health(appliance), latest, jobs)
     gpu = next((row for row in rows if row.index == index), None)
     if gpu is None:
-        if not answer.series:
+        if not result.series:
             raise NotFoundError.of("GPU", index)
         gpu = GPURow(index=index, uuid="", model="", values={}, job=None)
-    holdings = _holdings(session, scope, appliance.id, uuid=gpu.uuid, span=span)
+    runs = _runs(session, scope, appliance.id, uuid=gpu.uuid, span=span)
     xids = xid_events(telemetry)
+    thresholds = thresholds_of(session, scope, appliance, gpu=index)
     return GPUDetail(
         appliance=appliance,
         gpu=gpu,
         siblings=tuple(row.index for row in rows),
-        holdings=holdings,
+        runs=runs,
         xids=xids,
-        charts=_charts(
-            answer,
-            holdings,
-            chart_events(xids),
-            levels=levels_of(session, scope, appliance, gpu=index),
-        ),
+        charts=_charts(result, extremes, runs, xids, thresholds=thresholds),
         problem=telemetry.problem,
     )
 
 
-def _holdings(
+def _runs(
     session: Session, scope: Scope, appliance_id: str, *, uuid: str, span: Span
-) -> tuple[Holding, ...]:
+) -> tuple[Run, ...]:
     statement = (
         select(Attempt)
         .where(
@@ -112,7 +112,7 @@ def _holdings(
     )
     attempts = session.scalars(scope.select(statement, Attempt)).unique()
     return tuple(
-        Holding(
+        Run(
             attempt=attempt,
             start_ns=max(to_ns(attempt.started_at), span.start_ns),
             end_ns=min(to_ns(attempt.finished_at), span.end_ns)
@@ -125,30 +125,41 @@ def _holdings(
 
 
 def _charts(
-    answer: Answer, holdings: Sequence[Holding], events: tuple[Event, ...], *, levels: Levels
+    result: Result,
+    extremes: Extremes,
+    runs: Sequence[Run],
+    xids: Sequence[XIDEvent],
+    *,
+    thresholds: Thresholds,
 ) -> dict[str, Chart]:
-    marks = tuple(Mark(held.start_ns, held.end_ns, held.attempt.job.name) for held in holdings)
+    bands = tuple(Band(run.start_ns, run.end_ns, run.attempt.job.name) for run in runs)
     charts = {}
     for key, fields in PANELS.items():
-        lines = tuple(
-            _line(series, label, color=color)
-            for color, (name, label) in enumerate(fields)
-            for series in answer.of(name)
+        chart = Chart(
+            field="throttled_percent" if key == "throttled" else fields[0][0],
+            lines=tuple(
+                _line(series, label, extremes, color=color)
+                for color, (name, label) in enumerate(fields)
+                for series in result.of(name)
+            ),
+            bands=bands if key == "utilization" else (),
+            events=chart_events(xids),
+            problem=result.problem,
         )
-        field = "throttled_percent" if key == "throttled" else fields[0][0]
-        chart = Chart(field=field, lines=lines, events=events, problem=answer.problem)
-        if key == "utilization":
-            chart = chart.marked(marks)
-        # A rule on `throttled` watches a flag of 0 or 1, the panel shows its share of the time.
-        watched = () if key == "throttled" else tuple(name for name, _ in fields)
-        charts[key] = levels.across(chart, "gpu", *watched)
+        # A rule on `throttled` is about a flag of 0 or 1, the panel shows its share of the time.
+        rule_fields = () if key == "throttled" else tuple(name for name, _ in fields)
+        charts[key] = thresholds.on(chart, "gpu", *rule_fields)
     return charts
 
 
-def _line(series: Series, label: str, *, color: int) -> Line:
-    stroke = Stroke.DOTTED if series.field in _LIMITS else Stroke.SOLID
-    line = line_of(series, name=label, color=color, stroke=stroke)
+def _line(series: Series, label: str, extremes: Extremes, *, color: int) -> Line:
+    line = line_of(series, name=label, color=color)
     if series.field != "throttled":
-        return line
-    # The mean of a flag over a window is the share of the window for which it was up.
+        found = extremes.get(series.field, {})
+        behind = [
+            found.get(at, (value, value))
+            for at, value in zip(series.times_ns, series.values, strict=True)
+        ]
+        return line if line.is_dotted else replace(line, extremes=behind if found else ())
+    # The mean of a flag over a step is the share of the step for which it was set.
     return replace(line, values=[100.0 * value for value in series.values])

@@ -1,12 +1,12 @@
-"""The platform's figures, across tenants: what there is, who uses how much, how it grows.
+"""The platform's totals by tenant: appliances, GPUs, jobs, utilization, ingest, storage.
 
-*GPU-hours* are hours for which jobs held GPUs. *Utilisation* is what the GPUs' own readings say.
+*GPU-hours* count allocated GPUs; *utilization* is the mean of what the GPUs report.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import case, func, or_, select
@@ -16,24 +16,23 @@ from core.clock import to_ns
 from core.errors import UnavailableError
 from jobqueue.models import Attempt, Job
 from jobqueue.states import JobState
-from tenants.customers.quotas import UNLIMITED, WARN_RATIO, Limits, all_limits
-from tenants.customers.series import series_counts
-from tenants.customers.usage import count_points, latest_usage
-from tenants.fleet.life import LifeState, in_service, life_is
+from tenants.fleet.states import EffectiveStatus, has_effective_status, in_service
+from tenants.lifecycle.usage import count_points, latest_usage, sample_counts
 from tenants.models import Appliance, Membership, Tenant, TenantState
 from tenants.permissions import Permission
+from tenants.quotas import UNLIMITED, WARN_RATIO, Limits, all_limits
 from tenants.scope import Scope
-from timeseries.store import TENANT_TAG, RangeQuery, Store
+from timeseries.store import TENANT_TAG, RangeQuery, Series, Store
 
 GPU_HOURS_OVER = timedelta(days=30)
 UTILIZATION_OVER = timedelta(days=1)
 INGEST_OVER = timedelta(minutes=15)
-_SECONDS_PER_HOUR = 3600
+_HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantFigures:
-    """One tenant; what was not measured is None."""
+    """One tenant; values that were not measured are None."""
 
     id: str
     name: str
@@ -49,53 +48,59 @@ class TenantFigures:
     points_per_second: float | None = None
     storage_bytes: int | None = None
     series: int | None = None
+    measurements: int | None = None
+    fields: int | None = None
 
     @property
     def tightest_ratio(self) -> float:
-        """How full the fullest of its quotas is; 0 where it has none."""
+        """The largest usage of a quota as a share of it; 0 without quotas."""
         pairs = (
             (self.appliances, self.limits.max_appliances),
             (self.gpus, self.limits.max_gpus),
             (self.active_jobs, self.limits.max_active_jobs),
             (self.storage_bytes or 0, self.limits.max_storage_bytes),
             (self.series or 0, self.limits.max_series),
+            (self.measurements or 0, self.limits.max_measurements),
+            (self.fields or 0, self.limits.max_fields),
         )
-        return max((ratio_of(used, most) for used, most in pairs if most is not None), default=0.0)
+        return max(
+            (ratio_of(used, limit) for used, limit in pairs if limit is not None), default=0.0
+        )
 
     @property
     def is_near_a_quota(self) -> bool:
-        """Whether one of its quotas is nearly reached."""
+        """Whether usage of a quota is above the warning level."""
         return self.tightest_ratio >= WARN_RATIO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformFigures:
-    """Everything of the console; `problem` says why readings are missing."""
+    """Totals of the platform; `problem` says why values from the store are missing."""
 
     at: datetime
-    by_life: Mapping[LifeState, int]
+    by_status: Mapping[EffectiveStatus, int]
     by_class: Mapping[str, int]
     tenants: Sequence[TenantFigures]
     problem: str = ""
 
     @property
     def appliances(self) -> int:
-        """How many appliances are in service."""
-        return sum(count for life, count in self.by_life.items() if life.is_in_service)
+        """Number of appliances in service."""
+        return sum(count for status, count in self.by_status.items() if status.is_in_service)
 
     @property
     def gpus(self) -> int:
-        """How many GPUs they have."""
+        """Number of their GPUs."""
         return sum(one.gpus for one in self.tenants)
 
     @property
     def gpu_hours(self) -> float:
-        """Hours for which jobs held GPUs in the last 30 days."""
+        """GPU-hours of the last 30 days."""
         return sum(one.gpu_hours for one in self.tenants)
 
     @property
     def utilization_percent(self) -> float | None:
-        """Mean utilisation of the last day, each tenant weighed by its GPUs."""
+        """Mean utilization of the last day, weighted by the tenants' GPUs."""
         known = [
             (one.utilization_percent, one.gpus)
             for one in self.tenants
@@ -106,26 +111,26 @@ class PlatformFigures:
 
     @property
     def points_per_second(self) -> float | None:
-        """How many points come in."""
+        """Ingest rate."""
         known = [one.points_per_second for one in self.tenants if one.points_per_second is not None]
         return sum(known) if known else None
 
     @property
     def storage_bytes(self) -> int | None:
-        """What all samples take; None before the first measurement."""
+        """Storage of all samples; None before the first measurement."""
         known = [one.storage_bytes for one in self.tenants if one.storage_bytes is not None]
         return sum(known) if known else None
 
     @property
     def active_jobs(self) -> int:
-        """How many jobs have not ended."""
+        """Number of jobs that have not ended."""
         return sum(one.active_jobs for one in self.tenants)
 
 
 def platform_figures(
     session: Session, store: Store, scope: Scope, *, now: datetime
 ) -> PlatformFigures:
-    """Return what there is now; the store's readings are left out where it does not answer."""
+    """Return the totals, without values from the store when it is unavailable."""
     scope.require(Permission.OPERATE)
     rows = _tenants(session, now=now)
     problem = ""
@@ -135,24 +140,52 @@ def platform_figures(
         problem = error.message
     return PlatformFigures(
         at=now,
-        by_life=_by_life(session),
+        by_status=_by_status(session),
         by_class=_by_class(session),
         tenants=tuple(sorted(rows, key=lambda one: (-one.gpu_hours, -one.gpus, one.name))),
         problem=problem,
     )
 
 
-def gpu_hours_by_tenant(session: Session, *, since: datetime, now: datetime) -> dict[str, float]:
-    """Return the hours for which jobs of each tenant held GPUs since an instant."""
-    hours: dict[str, float] = defaultdict(float)
-    for tenant, start_at, end_at, gpus in gpu_holdings(session, since=since, now=now):
-        hours[tenant] += hours_between(start_at, end_at) * gpus
+def gpu_hours_by_day(
+    session: Session, *, since: datetime, now: datetime
+) -> dict[str, dict[int, float]]:
+    """Return the hours of allocated GPUs by tenant and by day, as the nanosecond of its start."""
+    statement = select(
+        Attempt.tenant_id, Attempt.started_at, Attempt.finished_at, Attempt.gpu_uuids
+    ).where(
+        Attempt.started_at < now, or_(Attempt.finished_at.is_(None), Attempt.finished_at > since)
+    )
+    hours: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for tenant, started_at, finished_at, uuids in session.execute(statement):
+        at, end_at = max(started_at or since, since), min(finished_at or now, now)
+        while at < end_at:
+            midnight = datetime(at.year, at.month, at.day, tzinfo=UTC)
+            until = min(end_at, midnight + timedelta(days=1))
+            hours[tenant][to_ns(midnight)] += (until - at) / _HOUR * len(uuids)
+            at = until
     return hours
 
 
-def ratio_of(used: float, most: float) -> float:
-    """Return which share of a limit is used; of a limit of nothing all is."""
-    return used / most if most else 1.0
+def utilization_by_tenant(
+    store: Store, *, start_ns: int, end_ns: int, step_ns: int | None = None
+) -> dict[str, Series]:
+    """Return the mean GPU utilization by tenant, per step or over the whole time."""
+    query = RangeQuery(
+        measurement="gpu",
+        fields=("utilization_percent",),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        step_ns=step_ns,
+        tenants=None,
+        group_by=(TENANT_TAG,),
+    )
+    return {one.tags.get(TENANT_TAG, ""): one for one in store.query_range(query)}
+
+
+def ratio_of(used: float, limit: float) -> float:
+    """Return usage as a share of a limit; a limit of 0 is fully used."""
+    return used / limit if limit else 1.0
 
 
 def _tenants(session: Session, *, now: datetime) -> list[TenantFigures]:
@@ -170,9 +203,9 @@ def _tenants(session: Session, *, now: datetime) -> list[TenantFigures]:
         session,
         select(Job.tenant_id, func.count()).where(Job.state.in_(active)).group_by(Job.tenant_id),
     )
-    hours = gpu_hours_by_tenant(session, since=now - GPU_HOURS_OVER, now=now)
+    hours = gpu_hours_by_day(session, since=now - GPU_HOURS_OVER, now=now)
     limits, usage = all_limits(session), latest_usage(session)
-    series = series_counts(session, now=now)
+    counts = sample_counts(session, now=now)
     return [
         TenantFigures(
             id=tenant.id,
@@ -184,9 +217,9 @@ def _tenants(session: Session, *, now: datetime) -> list[TenantFigures]:
             appliances=fleet.get(tenant.id, (0, 0))[0],
             gpus=int(fleet.get(tenant.id, (0, 0))[1] or 0),
             active_jobs=jobs.get(tenant.id, (0,))[0],
-            gpu_hours=hours.get(tenant.id, 0.0),
+            gpu_hours=sum(hours[tenant.id].values()),
             storage_bytes=usage[tenant.id].storage_bytes if tenant.id in usage else None,
-            series=series.get(tenant.id),
+            **(counts[tenant.id]._asdict() if tenant.id in counts else {}),
         )
         for tenant in session.scalars(select(Tenant))
     ]
@@ -196,34 +229,25 @@ def _with_readings(
     store: Store, rows: Sequence[TenantFigures], *, now: datetime
 ) -> list[TenantFigures]:
     end_ns = to_ns(now)
-    query = RangeQuery(
-        measurement="gpu",
-        fields=("utilization_percent",),
-        start_ns=to_ns(now - UTILIZATION_OVER),
-        end_ns=end_ns,
-        tenants=None,
-        group_by=(TENANT_TAG,),
-    )
-    use = {one.tags.get(TENANT_TAG): one.values[-1] for one in store.query_range(query)}
+    use = utilization_by_tenant(store, start_ns=to_ns(now - UTILIZATION_OVER), end_ns=end_ns)
     points = count_points(store, start_ns=to_ns(now - INGEST_OVER), end_ns=end_ns)
     seconds = INGEST_OVER.total_seconds()
     return [
         replace(
             row,
-            utilization_percent=use.get(row.id),
+            utilization_percent=use[row.id].values[-1] if row.id in use else None,
             points_per_second=points[row.id] / seconds,
         )
         for row in rows
     ]
 
 
-def _by_life(session: Session) -> dict[LifeState, int]:
-    counts = session.execute(
-        select(*(func.sum(case((life_is(life), 1), else_=0)) for life in LifeState)).select_from(
-            Appliance
-        )
-    ).one()
-    return {life: int(count or 0) for life, count in zip(LifeState, counts, strict=True)}
+def _by_status(session: Session) -> dict[EffectiveStatus, int]:
+    columns = [
+        func.sum(case((has_effective_status(status), 1), else_=0)) for status in EffectiveStatus
+    ]
+    counts = session.execute(select(*columns).select_from(Appliance)).one()
+    return {status: int(count or 0) for status, count in zip(EffectiveStatus, counts, strict=True)}
 
 
 def _by_class(session: Session) -> dict[str, int]:
@@ -238,23 +262,3 @@ def _by_class(session: Session) -> dict[str, int]:
 
 def _counted(session: Session, statement: Any) -> dict[str, Sequence[Any]]:  # noqa: ANN401 - any columns
     return {row[0]: row[1:] for row in session.execute(statement)}
-
-
-def gpu_holdings(
-    session: Session, *, since: datetime, now: datetime
-) -> Iterator[tuple[str, datetime, datetime, int]]:
-    """Yield who held how many GPUs, from when to when, within the time that is asked for."""
-    statement = select(
-        Attempt.tenant_id, Attempt.started_at, Attempt.finished_at, Attempt.gpu_uuids
-    ).where(
-        Attempt.started_at < now,
-        or_(Attempt.finished_at.is_(None), Attempt.finished_at > since),
-    )
-    for tenant, started_at, finished_at, uuids in session.execute(statement):
-        if uuids and started_at is not None:
-            yield tenant, max(started_at, since), min(finished_at or now, now), len(uuids)
-
-
-def hours_between(start_at: datetime, end_at: datetime) -> float:
-    """Return how many hours lie between two instants."""
-    return max(0.0, (end_at - start_at).total_seconds()) / _SECONDS_PER_HOUR

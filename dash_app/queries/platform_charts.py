@@ -1,8 +1,8 @@
-"""The platform over time, by tenant: the largest ones as lines, the others as their sum."""
+"""The platform over time: a line for each of the largest tenants, and one for all others."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import select
@@ -11,83 +11,56 @@ from sqlalchemy.orm import Session
 from core.clock import NS_PER_SECOND, to_ns
 from core.errors import UnavailableError
 from dash_app.charts import Chart, Line
-from dash_app.queries.platform import gpu_holdings, hours_between
+from dash_app.queries.platform import gpu_hours_by_day, utilization_by_tenant
 from dash_app.timerange import Span
-from tenants.customers.usage import growth, values_of
+from tenants.lifecycle.usage import growth, values_of
 from tenants.models import Tenant, TenantUsage
 from tenants.permissions import Permission
 from tenants.scope import Scope
-from timeseries.store import TENANT_TAG, RangeQuery, Store
+from timeseries.store import Store
 
 GROWTH_OVER = timedelta(days=90)
 TOP_TENANTS = 8
-_OTHERS = "others"
+DAILY = ("hours", "storage")
+_DAY_NS = 24 * 3600 * NS_PER_SECOND
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlatformCharts:
-    """The platform over time, by tenant; those of days over their own span."""
-
-    utilization: Chart
-    ingest: Chart
-    gpu_hours: Chart
-    storage: Chart
-    days: Span
-
-
-@dataclass(frozen=True, slots=True)
-class _Legend:
-    """What the tenants are called, and the colour that each has in every chart."""
-
-    names: Mapping[str, str]
-    colors: Mapping[str, int]
-
-    @classmethod
-    def of(cls, names: Mapping[str, str], *found: Mapping[str, Mapping[int, float]]) -> "_Legend":
-        drawn = sorted({tenant for values in found for tenant in _largest(values)})
-        return cls(names, {tenant: color for color, tenant in enumerate(drawn)})
+# The name of each tenant, and its color in every chart.
+_Legend = Mapping[str, tuple[str, int]]
 
 
 def platform_charts(
     session: Session, store: Store, scope: Scope, *, span: Span, now: datetime
-) -> PlatformCharts:
-    """Return the charts of the platform."""
+) -> dict[str, Chart]:
+    """Return the charts by panel; those of `DAILY` cover 90 days, whatever the span."""
     scope.require(Permission.OPERATE)
-    names: dict[str, str] = {
-        row[0]: row[1] for row in session.execute(select(Tenant.id, Tenant.name))
-    }
+    names = {tenant.id: tenant.name for tenant in session.scalars(select(Tenant))}
     since = now - GROWTH_OVER
-    hours = _hours_by_day(session, since=since, now=now)
+    hours = gpu_hours_by_day(session, since=since, now=now)
     storage = _storage_by_day(growth(session, since=since.date()))
     problem = ""
     try:
-        use, rates = _use(store, span=span), _rates(store, span=span)
+        use, rates = _use(store, span), _rates(store, span)
     except UnavailableError as error:
         use, rates, problem = {}, {}, error.message
-    legend = _Legend.of(names, use, rates, hours, storage)
-    return PlatformCharts(
-        utilization=Chart(
+    drawn = {tenant for found in (use, rates, hours, storage) for tenant in _largest(found)}
+    named = sorted((names.get(tenant, "removed tenant"), tenant) for tenant in drawn)
+    legend = {tenant: (name, color) for color, (name, tenant) in enumerate(named)}
+    return {
+        "utilization": Chart(
             field="utilization_percent", lines=_lines(_largest(use), legend), problem=problem
         ),
-        ingest=replace(_stacked("points_per_second", rates, legend), problem=problem),
-        gpu_hours=_stacked("gpu_hours", hours, legend),
-        storage=_stacked("storage_bytes", storage, legend),
-        days=_days(since, now),
-    )
+        "ingest": replace(_stacked("points_per_second", rates, legend), problem=problem),
+        "hours": replace(_stacked("gpu_hours", hours, legend), bar_ns=_DAY_NS),
+        "storage": replace(_stacked("storage_bytes", storage, legend), bar_ns=_DAY_NS),
+    }
 
 
-def _hours_by_day(
-    session: Session, *, since: datetime, now: datetime
-) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for tenant, start_at, end_at, gpus in gpu_holdings(session, since=since, now=now):
-        at = start_at
-        while at < end_at:
-            midnight = datetime(at.year, at.month, at.day, tzinfo=UTC)
-            until = min(end_at, midnight + timedelta(days=1))
-            found[tenant][to_ns(midnight)] += hours_between(at, until) * gpus
-            at = until
-    return found
+def daily_span(charts: Mapping[str, Chart], *, now: datetime) -> Span:
+    """Return the span of the charts by day: from the first with data, at least two weeks."""
+    starts = [at for key in DAILY for line in charts[key].lines for at in line.times_ns]
+    until = to_ns(now) // _DAY_NS * _DAY_NS + _DAY_NS
+    since = min([*starts, until - 14 * _DAY_NS])
+    return Span(since, until, _DAY_NS)
 
 
 def _storage_by_day(rows: Sequence[TenantUsage]) -> dict[str, dict[int, float]]:
@@ -98,26 +71,20 @@ def _storage_by_day(rows: Sequence[TenantUsage]) -> dict[str, dict[int, float]]:
     return found
 
 
-def _use(store: Store, *, span: Span) -> dict[str, dict[int, float]]:
-    query = RangeQuery(
-        measurement="gpu",
-        fields=("utilization_percent",),
-        start_ns=span.start_ns,
-        end_ns=span.end_ns,
-        step_ns=span.step_ns,
-        tenants=None,
-        group_by=(TENANT_TAG,),
+def _use(store: Store, span: Span) -> dict[str, dict[int, float]]:
+    found = utilization_by_tenant(
+        store, start_ns=span.start_ns, end_ns=span.end_ns, step_ns=span.step_ns
     )
     return {
-        one.tags.get(TENANT_TAG, ""): dict(zip(one.times_ns, one.values, strict=True))
-        for one in store.query_range(query)
+        tenant: dict(zip(series.times_ns, series.values, strict=True))
+        for tenant, series in found.items()
     }
 
 
-def _rates(store: Store, *, span: Span) -> dict[str, dict[int, float]]:
+def _rates(store: Store, span: Span) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     step_seconds = span.step_ns / NS_PER_SECOND
-    # The window that has just begun holds less than the others, and would look like a fall.
+    # The current step is incomplete and would look like a drop.
     last_ns = span.end_ns - span.end_ns % span.step_ns
     for measurement in store.measurements(tenants=None):
         for tenant, series in values_of(
@@ -129,7 +96,7 @@ def _rates(store: Store, *, span: Span) -> dict[str, dict[int, float]]:
 
 
 def _stacked(field: str, found: Mapping[str, Mapping[int, float]], legend: _Legend) -> Chart:
-    """Stack the largest tenants and the sum of the others, all at the same instants."""
+    """Stack the largest tenants and the sum of the others, on a common time axis."""
     top = _largest(found)
     rest: dict[int, float] = defaultdict(float)
     for tenant, values in found.items():
@@ -137,14 +104,10 @@ def _stacked(field: str, found: Mapping[str, Mapping[int, float]], legend: _Lege
             for time_ns, value in values.items():
                 rest[time_ns] += value
     times = sorted({time_ns for values in found.values() for time_ns in values})
-    lines = [*_lines(top, legend, times=times)]
+    lines = [*_lines(top, legend, times)]
     if rest:
-        lines.append(
-            Line(
-                name=_OTHERS, times_ns=times, values=[rest[at] for at in times],
-                color=len(legend.colors),
-            )
-        )  # fmt: skip
+        sums = [rest[at] for at in times]
+        lines.append(Line(name="others", times_ns=times, values=sums, color=len(legend)))
     return Chart(field=field, lines=tuple(lines), is_stacked=True)
 
 
@@ -154,21 +117,14 @@ def _largest(found: Mapping[str, Mapping[int, float]]) -> dict[str, Mapping[int,
 
 
 def _lines(
-    found: Mapping[str, Mapping[int, float]],
-    legend: _Legend,
-    *,
-    times: Sequence[int] | None = None,
+    found: Mapping[str, Mapping[int, float]], legend: _Legend, times: Sequence[int] | None = None
 ) -> tuple[Line, ...]:
     return tuple(
         Line(
-            name=legend.names.get(tenant, "removed tenant"),
+            name=legend[tenant][0],
             times_ns=list(values if times is None else times),
             values=[values.get(at, 0.0) for at in (values if times is None else times)],
-            color=legend.colors[tenant],
+            color=legend[tenant][1],
         )
-        for tenant, values in found.items()
+        for tenant, values in sorted(found.items(), key=lambda item: legend[item[0]][1])
     )
-
-
-def _days(since: datetime, now: datetime) -> Span:
-    return Span(to_ns(since), to_ns(now), int(timedelta(days=1).total_seconds()) * NS_PER_SECOND)

@@ -1,12 +1,13 @@
-"""One refresh's conversation with the store: narrowed to a scope, patient with its absence.
+"""The store queries of one refresh, within a scope, a span and fixed filters.
 
-Each measurement is asked once per refresh, whatever the number of appliances. When the store does
-not answer, the first fault is kept and the other questions are answered with it at once, so that a
-dashboard shows its readable panels instead of waiting once per panel.
+Each measurement is queried once per refresh, whatever the number of appliances. After the first
+error the other queries fail at once with the same message, so that a page with many panels does not
+wait once per panel.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from core.clock import NS_PER_SECOND
 from core.errors import UnavailableError
@@ -15,14 +16,19 @@ from tenants.scope import Scope
 from timeseries.points import FieldValue
 from timeseries.store import Aggregate, Latest, LatestQuery, RangeQuery, Series, Store
 
-# A reading older than this is history, not a present figure.
+# An older reading is not shown as the present value.
 FRESH_SECONDS = 180
+# Shorter steps have one sample or two.
+MIN_HIDING_STEP_NS = 30 * NS_PER_SECOND
 
-Filters = Mapping[str, tuple[str, ...]]
+T = TypeVar("T")
+Values = Mapping[str, FieldValue]
+Extremes = dict[str, dict[int, tuple[float, float]]]
+"""Field to the start of each step to the least and the greatest value in it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Result:
     """Series of one measurement, or why there are none."""
 
     series: tuple[Series, ...] = ()
@@ -35,57 +41,23 @@ class Answer:
 
 @dataclass(slots=True)
 class Telemetry:
-    """Asks the store within a scope, a span and fixed filters; remembers the first fault."""
+    """Queries the store; `problem` is the first error."""
 
     store: Store
     scope: Scope
     span: Span
-    filters: Filters = field(default_factory=dict)
+    filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     problem: str = ""
 
     def over_time(
-        self, measurement: str, fields: tuple[str, ...], *, group_by: tuple[str, ...] = ()
-    ) -> Answer:
-        """Return the averages of `fields` in the span's windows, by group."""
-        return self._asked(measurement, fields, group_by, aggregate=Aggregate.AVG)
-
-    def events(
-        self, measurement: str, field: str, *, group_by: tuple[str, ...]
-    ) -> tuple[Series, ...]:
-        """Return how many events fell into each of the span's windows that has any, by group."""
-        return self._asked(measurement, (field,), group_by, aggregate=Aggregate.SUM).series
-
-    def latest(
-        self, measurement: str, fields: tuple[str, ...], *, group_by: tuple[str, ...] = ()
-    ) -> tuple[Latest, ...]:
-        """Return the newest fresh values of `fields` by group; none when the store is away."""
-        if self.problem:
-            return ()
-        query = LatestQuery(
-            measurement=measurement,
-            fields=fields,
-            since_ns=self.span.end_ns - FRESH_SECONDS * NS_PER_SECOND,
-            until_ns=self.span.end_ns + 1,
-            tenants=self.scope.tenants,
-            filters=self.filters,
-            group_by=group_by,
-        )
-        try:
-            return tuple(self.store.latest(query))
-        except UnavailableError as error:
-            self.problem = error.message
-            return ()
-
-    def _asked(
         self,
         measurement: str,
         fields: tuple[str, ...],
-        group_by: tuple[str, ...],
         *,
-        aggregate: Aggregate,
-    ) -> Answer:
-        if self.problem:
-            return Answer(problem=self.problem)
+        group_by: tuple[str, ...] = (),
+        aggregate: Aggregate = Aggregate.AVG,
+    ) -> Result:
+        """Return the aggregates of `fields` per step, by group."""
         query = RangeQuery(
             measurement=measurement,
             fields=fields,
@@ -97,22 +69,72 @@ class Telemetry:
             filters=self.filters,
             group_by=group_by,
         )
-        try:
-            return Answer(tuple(self.store.query_range(query)))
-        except UnavailableError as error:
-            self.problem = error.message
-            return Answer(problem=self.problem)
+        series = self._read(lambda: self.store.query_range(query))
+        return Result(series, self.problem)
+
+    def extremes(self, measurement: str, fields: tuple[str, ...]) -> Extremes:
+        """Return the least and greatest value of fields in each step, if steps hide samples."""
+        if self.span.step_ns < MIN_HIDING_STEP_NS:
+            return {}
+        least, most = (
+            self.over_time(measurement, fields, aggregate=aggregate)
+            for aggregate in (Aggregate.MIN, Aggregate.MAX)
+        )
+        highs = {one.field: dict(zip(one.times_ns, one.values, strict=True)) for one in most.series}
+        return {
+            low.field: {
+                at: (value, highs[low.field].get(at, value))
+                for at, value in zip(low.times_ns, low.values, strict=True)
+            }
+            for low in least.series
+            if low.field in highs
+        }
+
+    def latest(
+        self, measurement: str, fields: tuple[str, ...], *, group_by: tuple[str, ...] = ()
+    ) -> tuple[Latest, ...]:
+        """Return the latest fresh values of `fields` by group; none without the store."""
+        query = LatestQuery(
+            measurement=measurement,
+            fields=fields,
+            since_ns=self.span.end_ns - FRESH_SECONDS * NS_PER_SECOND,
+            until_ns=self.span.end_ns + 1,
+            tenants=self.scope.tenants,
+            filters=self.filters,
+            group_by=group_by,
+        )
+        return self._read(lambda: self.store.latest(query))
+
+    def _read(self, read: Callable[[], Iterable[T]]) -> tuple[T, ...]:
+        if not self.problem:
+            try:
+                return tuple(read())
+            except UnavailableError as error:
+                self.problem = error.message
+        return ()
 
 
-def number(values: Mapping[str, FieldValue], name: str) -> float | None:
-    """Return a field as a number, or None when it was not read."""
+def number(values: Values, name: str) -> float | None:
+    """Return a field as a number, or None without a value."""
     value = values.get(name)
     return None if value is None or isinstance(value, str) else float(value)
 
 
-def mean(values: list[float]) -> float | None:
-    """Return the mean, or None of nothing."""
-    return sum(values) / len(values) if values else None
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the known values, or None without any."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def single(rows: Sequence[Latest]) -> Values:
+    """Return the values of the only row, or none."""
+    return rows[0].values if rows else {}
+
+
+def fullest_disk(disks: Sequence[Latest]) -> tuple[float | None, str]:
+    """Return the used percentage and the mount point of the fullest file system."""
+    disk = max(disks, key=lambda row: number(row.values, "used_percent") or 0.0, default=None)
+    return (number(disk.values, "used_percent"), disk.tags.get("mount", "")) if disk else (None, "")
 
 
 def by_index(text: str) -> tuple[int, str]:

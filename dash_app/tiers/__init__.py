@@ -1,1 +1,1 @@
-"""One module per tier: its skeleton, and the callback that fills it."""
+"""One module per tier: the layout of its page, and the data of a refresh."""

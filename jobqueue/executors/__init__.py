@@ -1,1 +1,1 @@
-"""What runs attempts on an appliance: Docker, Marathon, simulated."""
+"""Executors run attempts on an appliance: Docker, schedulers of Mesos, and a simulated one."""

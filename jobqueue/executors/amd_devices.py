@@ -1,7 +1,7 @@
-"""Which AMD GPU is which: their UUIDs, and the device files through which a container uses one.
+"""UUIDs of AMD GPUs, and the device files that give a container access to one.
 
-An AMD GPU has no UUID of its own that every card and driver gives. Here it is `AMD-` and the
-card's unique id, or its address on the bus where the card has none.
+Not every AMD card and driver has a UUID. The UUID here is `AMD-` and the card's unique id, or its
+PCI address if it has none.
 
 Source: AMD's ROCm documentation, "Running ROCm Docker containers".
 """
@@ -15,7 +15,7 @@ COMPUTE_NODE = "/dev/kfd"
 
 
 def is_amd_gpu(device: Path) -> bool:
-    """Return whether a device's folder in /sys is that of an AMD GPU."""
+    """Return whether a device folder in /sys is an AMD GPU's."""
     return read_text(device / "vendor") == VENDOR
 
 
@@ -25,9 +25,9 @@ def amd_uuid(device: Path) -> str:
 
 
 def device_nodes(uuids: Iterable[str], *, sys: Path = Path("/sys")) -> list[str]:
-    """Return the device files that give these AMD GPUs to a container; none for no GPU.
+    """Return the device files of these AMD GPUs for a container.
 
-    A GPU that is gone is named as a file that does not exist, so that the engine refuses it.
+    A missing GPU gets a file that does not exist, so that the engine rejects the container.
     """
     wanted = list(uuids)
     if not wanted:
@@ -37,7 +37,7 @@ def device_nodes(uuids: Iterable[str], *, sys: Path = Path("/sys")) -> list[str]
 
 
 def read_text(path: Path) -> str:
-    """Return what a small file of the kernel says; "" where it is missing or can't be read."""
+    """Return the text of a small kernel file; "" if it can't be read."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:

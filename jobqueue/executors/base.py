@@ -1,89 +1,37 @@
-"""The executor interface and the words that agent and portal exchange about attempts.
+"""The interface of executors: they run attempts on this appliance.
 
-An *attempt* is one try at running a job on one appliance. The portal publishes the attempts that
-should run (desired state, with a generation number); the agent makes its executor match and
-reports what it observes. Everything is fenced by the attempt's id, so nothing runs twice.
+The types of attempts are those of `protocol.attempts`.
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Protocol
 
 import msgspec
 
+from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StopReason
+
 ATTEMPT_LABEL = "io.vedette.attempt"
 JOB_LABEL = "io.vedette.job"
-
-
-class ObservedState(StrEnum):
-    """What an executor sees of an attempt; the last three are final."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the attempt has ended."""
-        return self in {ObservedState.SUCCEEDED, ObservedState.FAILED, ObservedState.STOPPED}
-
-
-class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What an executor needs to run one attempt.
-
-    Attributes:
-        command: argument vector; empty runs the image's own command.
-        gpu_uuids: the physical GPUs or MIG instances given to it; none for a CPU job.
-        is_service: restarted when it exits; a batch attempt ends with its exit code.
-    """
-
-    attempt_id: str
-    job_id: str
-    name: str
-    image: str
-    command: list[str] = []
-    env: dict[str, str] = {}
-    gpu_uuids: list[str] = []
-    cpus: float = 1.0
-    memory_bytes: int = 256 * 1024 * 1024
-    is_service: bool = False
-
-
-class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
-    """What an executor sees of one attempt.
-
-    Attributes:
-        exit_code: of the container's main process, once it has ended.
-        reason: a stable word when something went wrong, such as `image_not_found`,
-            `out_of_memory`, `engine_unavailable`, `exit_code`, `stopped_by_user`.
-        message: a sentence for the job's page.
-        started_at_ns, finished_at_ns: by the appliance's clock; None when not yet.
-    """
-
-    attempt_id: str
-    state: ObservedState
-    exit_code: int | None = None
-    reason: str = ""
-    message: str = ""
-    started_at_ns: int | None = None
-    finished_at_ns: int | None = None
+# How an attempt that the agent stopped ends, and the message about it.
+STOPPED: Mapping[StopReason, tuple[ObservedState, str]] = {
+    StopReason.USER: (ObservedState.STOPPED, "Stopped by a user."),
+    StopReason.TIME_LIMIT: (ObservedState.FAILED, "Stopped at its time limit."),
+}
 
 
 class AttemptUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running attempt uses now: CPU percent of one core, and resident memory."""
+    """The current usage of a running attempt: CPU percent of one core, and resident memory."""
 
     cpu_percent: float
     memory_bytes: int
 
 
 class ExecutorError(Exception):
-    """An executor could not do what it was asked; tried again at the next reconciliation."""
+    """A call of an executor failed; retried at the next reconciliation."""
 
 
 class ExecutorUnavailableError(ExecutorError):
-    """The engine does not answer at present."""
+    """The engine is unavailable."""
 
 
 class Executor(Protocol):
@@ -95,32 +43,37 @@ class Executor(Protocol):
     name: str
 
     def start(self, spec: AttemptSpec) -> None:
-        """Begin to run an attempt and return soon; a second call for the same id does nothing.
+        """Start an attempt without waiting; a second call for the same id does nothing.
 
-        A fault of the attempt itself (image missing, bad command) is not raised: it shows in
-        `observe` as FAILED with its reason.
+        A failure of the attempt itself (missing image, bad command) is not raised: `observe`
+        returns it as FAILED with its reason.
         """
 
-    def stop(self, attempt_id: str, *, grace_seconds: float) -> None:
-        """Ask an attempt to end, kill it after the grace; return soon. Unknown ids are ignored."""
+    def stop(
+        self, attempt_id: str, *, grace_seconds: float, reason: StopReason = StopReason.USER
+    ) -> None:
+        """Stop an attempt, kill it after the grace; does not wait. Unknown ids are ignored.
+
+        The first reason stays; `observe` returns it.
+        """
 
     def observe(self) -> list[AttemptObservation]:
-        """Return every attempt that this executor still knows, ended ones included."""
+        """Return every attempt that was not removed, ended ones included."""
 
     def container_ids(self) -> Mapping[str, str]:
-        """Return container id (64 hex digits) to attempt id, as `observe` saw them last.
+        """Return the attempt's id by container id (64 hex digits), as of the last `observe`.
 
-        Asks no engine and may be called from any thread; empty where attempts are no containers.
+        Does not call the engine; thread-safe. Empty if attempts are not containers.
         """
 
     def read_log(self, attempt_id: str, *, offset: int, limit: int) -> bytes:
         """Return up to `limit` bytes of its output (stdout and stderr together) from `offset`."""
 
     def usage(self, attempt_id: str) -> AttemptUsage | None:
-        """Return what it uses now, or None when it does not run."""
+        """Return its current usage, or None if it does not run."""
 
     def remove(self, attempt_id: str) -> None:
-        """Forget an ended attempt and free what it left behind; unknown ids are ignored."""
+        """Delete an ended attempt with its container and log; unknown ids are ignored."""
 
     def close(self) -> None:
-        """Let go of connections and threads; attempts go on running where they outlive us."""
+        """Close connections and threads; containers continue."""

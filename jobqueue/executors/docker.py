@@ -1,8 +1,8 @@
 """Attempts as containers of a Docker engine.
 
-Containers carry the attempt's id as a label and go on running when the agent restarts; it finds
-them again by that label. A *launch* is the time before a container exists: its image is pulled in
-a thread of its own, and what goes wrong there is kept as the attempt's end.
+Containers have the attempt's id as a label and continue when the agent restarts; it finds them by
+that label. A *launch* is the phase before a container exists: a thread pulls its image, and a
+failure there is the attempt's outcome.
 """
 
 import contextlib
@@ -10,59 +10,59 @@ import logging
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
 import docker
+import msgspec
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from core.clock import Clock, to_ns, utc_now
+from jobqueue.executors import docker_mapping as mapping
 from jobqueue.executors.base import (
     ATTEMPT_LABEL,
-    AttemptObservation,
-    AttemptSpec,
+    STOPPED,
     AttemptUsage,
     ExecutorError,
     ExecutorUnavailableError,
-    ObservedState,
 )
-from jobqueue.executors.docker_logs import SPOOL_LIMIT_BYTES, LogSpool
-from jobqueue.executors.docker_mapping import (
-    container_name,
-    container_options,
-    engine_time_ns,
-    observe_container,
-    pull_fault,
-    start_fault,
-    usage_between,
-)
+from jobqueue.executors.confinement import PIDS_LIMIT, has_seccomp
+from jobqueue.executors.docker_logs import LogSpool
+from jobqueue.executors.docker_pull import PullError, pull
+from jobqueue.executors.pull_failures import pull_failure
+from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES
+from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StopReason
 
 log = logging.getLogger(__name__)
 
 DEFAULT_URL = "unix:///var/run/docker.sock"
 CALL_TIMEOUT_SECONDS = 30
-# How long an ended container's output may stand still before its end is reported.
-OUTPUT_PATIENCE_SECONDS = 5.0
-STOPPED_EARLY = "The attempt was stopped before its container was started."
+# An ended container is reported when no more output arrives for this time.
+OUTPUT_TIMEOUT_SECONDS = 5.0
+NO_SECCOMP = (
+    "The Docker engine runs containers without a seccomp filter. Remove `seccomp-profile` from its "
+    "configuration, or use a kernel with seccomp."
+)
+NO_SCHEDULES = "Docker keeps no schedules. Configure [metronome] or [chronos] on this appliance."
+STOPPED_EARLY = "Stopped before its container started."
 
 
 @dataclass(slots=True)
 class _Launch:
     spec: AttemptSpec
     outcome: AttemptObservation
-    is_cancelled: bool = field(default=False)
+    is_cancelled: bool = False
+    stop_reason: StopReason = StopReason.USER
 
 
 class DockerExecutor:
     """Runs attempts on a Docker engine, GPUs given by UUID.
 
-    Args:
-        url: the engine, such as `unix:///var/run/docker.sock`.
-        spool_dir: where the containers' output is kept for the portal.
-        clock: says when an attempt that never had a container has ended.
+    `spool_dir` is the folder of the containers' output; `docker_config` the `config.json` with the
+    credentials of registries, by default that of this user.
     """
 
     name = "docker"
@@ -74,9 +74,13 @@ class DockerExecutor:
         url: str = DEFAULT_URL,
         clock: Clock = utc_now,
         log_limit_bytes: int = SPOOL_LIMIT_BYTES,
+        pids_limit: int = PIDS_LIMIT,
+        docker_config: Path | None = None,
     ) -> None:
         self._clock = clock
+        self._pids_limit = pids_limit
         self._url = url
+        self._docker_config = docker_config
         self._spool = LogSpool(spool_dir, limit_bytes=log_limit_bytes)
         self._lock = Lock()
         self._connected: Any = None
@@ -97,29 +101,35 @@ class DockerExecutor:
         launch = _Launch(
             spec, AttemptObservation(attempt_id=spec.attempt_id, state=ObservedState.STARTING)
         )
+        if spec.schedule:
+            self._end_launch(launch, ObservedState.FAILED, "start_failed", NO_SCHEDULES)
         with self._lock:
             self._launches[spec.attempt_id] = launch
+        if launch.outcome.state.is_final:
+            return
         Thread(target=self._launch, args=(launch,), name="docker-launch", daemon=True).start()
 
-    def stop(self, attempt_id: str, *, grace_seconds: float) -> None:
+    def stop(
+        self, attempt_id: str, *, grace_seconds: float, reason: StopReason = StopReason.USER
+    ) -> None:
         """Cancel the launch, or have the engine stop the container in the background."""
         with self._lock:
             launch = self._launches.get(attempt_id)
             if launch is not None and not launch.outcome.state.is_final:
-                launch.is_cancelled = True
+                launch.is_cancelled, launch.stop_reason = True, reason
         container = self._container(attempt_id)
         running = self._stop_threads.get(attempt_id)
-        if container is None or (running is not None and running.is_alive()):
+        if running is not None and running.is_alive():
             return
-        if container.status in {"exited", "dead"}:
+        if container is None or container.status in {"exited", "dead"}:
             return
-        self._spool.mark_stopped(attempt_id)
+        self._spool.mark_stopped(attempt_id, reason)
         thread = Thread(target=_stop_container, args=(container, grace_seconds), daemon=True)
         self._stop_threads[attempt_id] = thread
         thread.start()
 
     def observe(self) -> list[AttemptObservation]:
-        """Return the attempts that have containers, and those whose launch goes on or failed."""
+        """Return the attempts with containers, and those in launch or with a failed launch."""
         observed = {}
         containers = self._containers()
         self._container_ids = {seen.id: seen.labels[ATTEMPT_LABEL] for seen in containers}
@@ -132,7 +142,7 @@ class DockerExecutor:
         return list(observed.values())
 
     def container_ids(self) -> Mapping[str, str]:
-        """Return the containers that were listed last."""
+        """Return the containers of the last `observe`."""
         return self._container_ids
 
     def read_log(self, attempt_id: str, *, offset: int, limit: int) -> bytes:
@@ -145,22 +155,22 @@ class DockerExecutor:
         if container is None or container.status != "running":
             self._last_stats.pop(attempt_id, None)
             return None
-        started_at_ns = engine_time_ns(container.attrs["State"]["StartedAt"]) or 0
-        stats = self._ask(
+        started_at_ns = mapping.engine_time_ns(container.attrs["State"]["StartedAt"]) or 0
+        stats = self._call(
             lambda: container.client.api.stats(container.id, stream=False, one_shot=True)
         )
         before = self._last_stats.get(attempt_id)
         self._last_stats[attempt_id] = stats
-        return usage_between(stats, before, started_at_ns=started_at_ns)
+        return mapping.usage_between(stats, before, started_at_ns=started_at_ns)
 
     def remove(self, attempt_id: str) -> None:
-        """Delete the container, its spool and what is known of its launch."""
+        """Delete the container, its spool and its launch."""
         container = self._container(attempt_id)
         if container is not None:
             try:
-                self._ask(lambda: container.remove(force=True, v=True))
+                self._call(lambda: container.remove(force=True, v=True))
             except _MissingError:
-                log.debug("the container of %s was gone already", attempt_id)
+                log.debug("the container of %s was already deleted", attempt_id)
         self._spool.remove(attempt_id)
         with self._lock:
             self._launches.pop(attempt_id, None)
@@ -169,7 +179,7 @@ class DockerExecutor:
         self._last_stats.pop(attempt_id, None)
 
     def close(self) -> None:
-        """Stop following output and leave the engine; containers go on."""
+        """Stop following output and disconnect; containers continue."""
         self._spool.close()
         with self._lock:
             client, self._connected = self._connected, None
@@ -178,10 +188,19 @@ class DockerExecutor:
 
     def _observe(self, container: Any) -> AttemptObservation:  # noqa: ANN401 - untyped SDK object
         attempt_id = container.labels[ATTEMPT_LABEL]
-        is_stop_asked = self._spool.is_marked_stopped(attempt_id)
-        observation = observe_container(attempt_id, container.attrs, is_stop_asked=is_stop_asked)
+        with self._lock:
+            launch = self._launches.get(attempt_id)
+        if launch is not None:
+            # The engine calls a container exited that could not start; the launch knows why.
+            return _launch_observation(launch)
+        stop_reason = self._spool.stop_reason(attempt_id)
+        observation = mapping.observe_container(
+            attempt_id, container.attrs, stop_reason=stop_reason
+        )
         if observation.state is ObservedState.STARTING:
-            return self._observe_created(attempt_id, container, observation)
+            # An earlier run of the agent created it but did not start it.
+            self._call(container.start)
+            return observation
         self._spool.follow(attempt_id, container)
         if observation.state.is_final and not self._has_all_output(attempt_id):
             return AttemptObservation(
@@ -191,22 +210,8 @@ class DockerExecutor:
             )
         return observation
 
-    def _observe_created(
-        self,
-        attempt_id: str,
-        container: Any,  # noqa: ANN401 - untyped SDK object
-        observation: AttemptObservation,
-    ) -> AttemptObservation:
-        """Start a container that an earlier agent created and did not come to start."""
-        with self._lock:
-            launch = self._launches.get(attempt_id)
-        if launch is not None:
-            return _launch_observation(launch)
-        self._ask(container.start)
-        return observation
-
     def _has_all_output(self, attempt_id: str) -> bool:
-        """Return whether no more of an ended attempt's output is to come, or none came for long."""
+        """Return whether an ended attempt's output is complete, or has stopped arriving."""
         if self._spool.is_complete(attempt_id):
             return True
         size, now = self._spool.size_bytes(attempt_id), time.monotonic()
@@ -214,43 +219,53 @@ class DockerExecutor:
         if size != last_size:
             self._output_seen[attempt_id] = (size, now)
             return False
-        return now - since > OUTPUT_PATIENCE_SECONDS
+        return now - since > OUTPUT_TIMEOUT_SECONDS
 
     def _launch(self, launch: _Launch) -> None:
-        """Bring the container up; a fault becomes the attempt's end."""
+        """Start the container; a failure becomes the attempt's outcome."""
         try:
-            self._pull_if_missing(launch.spec.image)
+            self._pull_if_missing(launch)
             if launch.is_cancelled:
-                self._end_launch(launch, ObservedState.STOPPED, "stopped_by_user", STOPPED_EARLY)
+                self._end_launch(launch, *_stopped_early(launch))
                 return
-            self._create_and_start(launch)
-        except ImageNotFound as error:
-            fault = pull_fault(launch.spec.image, _explain(error))
-            self._end_launch(launch, ObservedState.FAILED, *fault)
+            engine = self._client().info()
+            if not has_seccomp(engine):
+                self._end_launch(launch, ObservedState.FAILED, "start_failed", NO_SECCOMP)
+                return
+            self._create_and_start(launch, engine)
+        except PullError as error:
+            failure = pull_failure(launch.spec.image, str(error))
+            self._end_launch(launch, ObservedState.FAILED, *failure)
         except (APIError, requests.RequestException, ExecutorError) as error:
-            # The engine broke off; without its launch the attempt is unknown and started afresh.
+            # The engine failed; without its launch the attempt is unknown and is started again.
             log.warning("attempt %s not launched: %s", launch.spec.attempt_id, _explain(error))
             with self._lock:
                 self._launches.pop(launch.spec.attempt_id, None)
 
-    def _pull_if_missing(self, image: str) -> None:
-        client = self._client()
+    def _pull_if_missing(self, launch: _Launch) -> None:
+        client, image = self._client(), launch.spec.image
+
+        def on_progress(text: str) -> bool:
+            with self._lock:
+                launch.outcome = msgspec.structs.replace(launch.outcome, message=text)
+            return not launch.is_cancelled
+
         try:
             client.images.get(image)
         except ImageNotFound:
             log.info("pulling %s", image)
-            try:
-                _pull(client, image)
-            except APIError as error:
-                raise ImageNotFound(str(error), explanation=_explain(error)) from error
+            pull(client.api, image, on_progress=on_progress)
 
-    def _create_and_start(self, launch: _Launch) -> None:
+    def _create_and_start(self, launch: _Launch, engine: Mapping[str, Any]) -> None:
         spec = launch.spec
         try:
-            container = self._client().containers.create(**container_options(spec))
+            options = mapping.container_options(spec, pids_limit=self._pids_limit, engine=engine)
+            container = self._client().containers.create(**options)
         except APIError as error:
             if error.status_code != requests.codes.conflict:
-                self._end_launch(launch, ObservedState.FAILED, *start_fault(_explain(error)))
+                self._end_launch(
+                    launch, ObservedState.FAILED, *mapping.start_failure(_explain(error))
+                )
                 return
             log.info("the container of attempt %s exists already", spec.attempt_id)
         else:
@@ -261,13 +276,13 @@ class DockerExecutor:
             self._launches.pop(spec.attempt_id, None)
 
     def _start_container(self, launch: _Launch, container: Any) -> bool:  # noqa: ANN401
-        """Return whether it runs; one that does not is deleted before its end is told."""
-        outcome = (ObservedState.STOPPED, "stopped_by_user", STOPPED_EARLY)
+        """Return whether it started; if not, delete it and set the outcome."""
+        outcome = _stopped_early(launch)
         if not launch.is_cancelled:
             try:
                 container.start()
             except APIError as error:
-                outcome = (ObservedState.FAILED, *start_fault(_explain(error)))
+                outcome = (ObservedState.FAILED, *mapping.start_failure(_explain(error)))
             else:
                 return True
         with contextlib.suppress(APIError):
@@ -288,37 +303,41 @@ class DockerExecutor:
 
     def _container(self, attempt_id: str) -> Any:  # noqa: ANN401 - untyped SDK object
         try:
-            return self._ask(lambda: self._client().containers.get(container_name(attempt_id)))
+            return self._call(
+                lambda: self._client().containers.get(mapping.container_name(attempt_id))
+            )
         except _MissingError:
             return None
 
     def _containers(self) -> list[Any]:
-        filters = {"label": ATTEMPT_LABEL}
-        found = self._ask(
-            lambda: self._client().containers.list(all=True, filters=filters, ignore_removed=True)
-        )
-        return list(found)
+        options = {"all": True, "filters": {"label": ATTEMPT_LABEL}, "ignore_removed": True}
+        return list(self._call(lambda: self._client().containers.list(**options)))
 
-    def _ask(self, call: Any) -> Any:  # noqa: ANN401 - the SDK has no types
+    def _call(self, call: Any) -> Any:  # noqa: ANN401 - the SDK has no types
         try:
             return call()
         except NotFound as error:
             raise _MissingError(_explain(error)) from error
         except APIError as error:
-            raise ExecutorError(f"The Docker engine refused: {_explain(error)}") from error
+            message = f"The Docker engine returned an error: {_explain(error)}"
+            raise ExecutorError(message) from error
         except (DockerException, requests.RequestException) as error:
-            raise ExecutorUnavailableError(f"{self._url} does not answer: {error}") from error
+            message = f"The Docker engine at {self._url} does not answer: {error}"
+            raise ExecutorUnavailableError(message) from error
 
     def _client(self) -> Any:  # noqa: ANN401 - the SDK has no types
         with self._lock:
             if self._connected is None:
-                if not _listens(self._url):
-                    raise ExecutorUnavailableError(f"No Docker engine listens at {self._url}")
                 try:
+                    if self._url.startswith("unix://"):  # the SDK leaks a socket if none listens
+                        with socket.socket(socket.AF_UNIX) as probe:
+                            probe.connect(self._url.removeprefix("unix://"))
                     self._connected = docker.DockerClient(
                         base_url=self._url, timeout=CALL_TIMEOUT_SECONDS
                     )
-                except DockerException as error:
+                    if self._docker_config is not None:
+                        self._connected.api.reload_config(str(self._docker_config))
+                except (OSError, DockerException) as error:
                     raise ExecutorUnavailableError(
                         f"The Docker engine at {self._url} does not answer: {error}"
                     ) from error
@@ -329,37 +348,24 @@ class _MissingError(ExecutorError):
     """The engine has no such container."""
 
 
-def _listens(url: str) -> bool:
-    """Return whether somebody takes connections; the SDK leaks a socket where nobody does."""
-    if not url.startswith("unix://"):
-        return True
-    with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(url.removeprefix("unix://")) == 0
-
-
 def _launch_observation(launch: _Launch) -> AttemptObservation:
     if launch.is_cancelled and not launch.outcome.state.is_final:
+        state, reason, message = _stopped_early(launch)
         return AttemptObservation(
-            attempt_id=launch.spec.attempt_id,
-            state=ObservedState.STOPPED,
-            reason="stopped_by_user",
-            message=STOPPED_EARLY,
+            attempt_id=launch.spec.attempt_id, state=state, reason=reason, message=message
         )
     return launch.outcome
 
 
-def _pull(client: Any, image: str) -> None:  # noqa: ANN401 - the SDK has no types
-    """Pull one image; the tag `latest` when none is named, never all tags."""
-    last_part = image.rsplit("/", 1)[-1]
-    is_exact = ":" in last_part or "@" in last_part
-    client.images.pull(image if is_exact else f"{image}:latest")
+def _stopped_early(launch: _Launch) -> tuple[ObservedState, str, str]:
+    return STOPPED[launch.stop_reason][0], launch.stop_reason.value, STOPPED_EARLY
 
 
 def _stop_container(container: Any, grace_seconds: float) -> None:  # noqa: ANN401 - untyped SDK
     try:
         container.stop(timeout=max(0, round(grace_seconds)))
     except (DockerException, requests.RequestException) as error:
-        log.warning("container %s could not be stopped, will try again: %s", container.name, error)
+        log.warning("can't stop container %s, retrying: %s", container.name, error)
 
 
 def _explain(error: Exception) -> str:

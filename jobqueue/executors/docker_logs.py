@@ -1,13 +1,12 @@
-"""Containers' output, followed into one bounded file for each attempt.
+"""Containers' output, copied into one bounded file for each attempt, its *spool*.
 
-The engine can't be asked for output from a byte offset, the portal asks for nothing else. A
-follower copies a container's output into its *spool*. After a restart of the agent, or of the
-container, the engine tells its output from the beginning; what the spool has already is skipped.
+The portal reads output by byte offset, which the engine does not support. After a restart of the
+agent or the container, the engine returns the output from the beginning; the follower skips what
+the spool already has.
 """
 
 import contextlib
 import logging
-import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,15 +18,14 @@ import urllib3
 from docker.errors import DockerException
 
 from jobqueue.executors.base import ExecutorError
+from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES, TRUNCATION_NOTICE, safe_path
+from protocol.attempts import StopReason
 
 log = logging.getLogger(__name__)
 
-SPOOL_LIMIT_BYTES = 16 * 1024 * 1024
 FOLLOW_AGAIN_SECONDS = 1.0
-CUT_NOTICE = b"\n[The output is longer than the appliance keeps; the rest is left out.]\n"
 CONNECT_SECONDS = 10
 _FRAME_HEADER = struct.Struct(">4xL")
-_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class LogSpool:
@@ -41,7 +39,7 @@ class LogSpool:
         self._is_closed = False
 
     def follow(self, attempt_id: str, container: Any) -> None:  # noqa: ANN401 - untyped SDK object
-        """Copy the container's output from now on; following twice is once."""
+        """Start copying the container's output, unless it is being copied."""
         with self._lock:
             if self._is_closed or attempt_id in self._followers:
                 return
@@ -50,12 +48,12 @@ class LogSpool:
             self._followers[attempt_id] = follower
 
     def is_complete(self, attempt_id: str) -> bool:
-        """Return whether all the output of an ended container has been copied."""
+        """Return whether all output of an ended container has been copied."""
         follower = self._followers.get(attempt_id)
         return follower is not None and follower.is_done
 
     def size_bytes(self, attempt_id: str) -> int:
-        """Return how much output has been copied."""
+        """Return the size of the copied output."""
         path = self.path(attempt_id)
         return path.stat().st_size if path.exists() else 0
 
@@ -68,21 +66,24 @@ class LogSpool:
         except FileNotFoundError:
             return b""
 
-    def mark_stopped(self, attempt_id: str) -> None:
-        """Note that we asked the container to end, so that its exit code is no failure.
-
-        Raises:
-            ExecutorError: the note can't be written.
-        """
+    def mark_stopped(self, attempt_id: str, reason: StopReason) -> None:
+        """Record why the agent stops the container; the first reason stays."""
+        if self.stop_reason(attempt_id) is not None:
+            return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self.path(attempt_id, ".stop").touch()
+            self.path(attempt_id, ".stop").write_text(reason.value, encoding="ascii")
         except OSError as error:
             raise ExecutorError(f"{self._folder} can't be written: {error}") from error
 
-    def is_marked_stopped(self, attempt_id: str) -> bool:
-        """Return whether we asked the container to end, be it before a restart of the agent."""
-        return self.path(attempt_id, ".stop").exists()
+    def stop_reason(self, attempt_id: str) -> StopReason | None:
+        """Return why this agent stopped the container, in this run or an earlier one."""
+        try:
+            return StopReason(self.path(attempt_id, ".stop").read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            return StopReason.USER  # a mark that was being written at a power failure
 
     def remove(self, attempt_id: str) -> None:
         """Stop following and delete the spool."""
@@ -102,45 +103,36 @@ class LogSpool:
             follower.stop()
 
     def path(self, attempt_id: str, suffix: str = ".log") -> Path:
-        """Return the file of an attempt.
-
-        Raises:
-            ExecutorError: the id is not fit for a file name.
-        """
-        if not _SAFE_NAME.fullmatch(attempt_id):
-            raise ExecutorError(f"{attempt_id!r} is not an attempt id")
-        return self._folder / f"{attempt_id}{suffix}"
+        """Return the file of an attempt; raise `ExecutorError` for an invalid id."""
+        return safe_path(self._folder, attempt_id, suffix)
 
 
-class _Follower:
-    """Copies one container's output until the container has ended for good."""
+class _Follower(Thread):
+    """Copies one container's output until the container has ended."""
 
     def __init__(self, container: Any, path: Path, *, limit_bytes: int) -> None:  # noqa: ANN401
+        super().__init__(name=f"follow-{path.stem}", daemon=True)
         self._container = container
         self._path = path
         self._limit_bytes = limit_bytes
         self._response: requests.Response | None = None
         self._stopping = Event()
         self._lock = Lock()
-        self._thread = Thread(target=self._run, name=f"follow-{path.stem}", daemon=True)
         self.is_done = False
 
-    def start(self) -> None:
-        """Begin to copy."""
-        self._thread.start()
-
     def stop(self) -> None:
-        """End the copying and wait for the thread."""
+        """Stop copying and wait for the thread."""
         with self._lock:
             self._stopping.set()
             response = self._response
         if response is not None:
-            # Raised when the stream came to its end by itself in this very moment.
+            # Raised if the stream ended at the same moment.
             with contextlib.suppress(OSError, RuntimeError, ValueError):
                 response.raw.shutdown()
-        self._thread.join(timeout=5)
+        self.join(timeout=5)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Copy until all output is copied."""
         try:
             while not self._stopping.is_set() and not self._copy():
                 self._stopping.wait(FOLLOW_AGAIN_SECONDS)
@@ -150,7 +142,7 @@ class _Follower:
             self.is_done = True
 
     def _copy(self) -> bool:
-        """Copy what is new; return whether there is no more to come."""
+        """Copy new output; return whether it is complete."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with self._open_output() as response:
@@ -161,15 +153,16 @@ class _Follower:
                 is_full = self._append(_output(response))
             self._container.reload()
         except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            log.debug("the output of %s broke off: %s", self._path.stem, error)
-            return _is_gone(error)
+            log.debug("the output stream of %s failed: %s", self._path.stem, error)
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            return status in {404, 409}  # the container was deleted
         finally:
             with self._lock:
                 self._response = None
         return is_full or self._container.status in {"exited", "dead", "removing"}
 
     def _open_output(self) -> requests.Response:
-        """Ask for the output as it comes.
+        """Stream the output.
 
         Not through the SDK's `logs`: its stream can't be closed from another thread without
         leaving the socket open.
@@ -187,7 +180,7 @@ class _Follower:
         return response
 
     def _append(self, output: Iterator[bytes]) -> bool:
-        """Append what the spool does not have yet; return whether the spool is full."""
+        """Append new output; return whether the spool is full."""
         with self._path.open("ab", buffering=0) as spool:
             size = skip = spool.tell()
             if size >= self._limit_bytes:
@@ -195,25 +188,20 @@ class _Follower:
             for chunk in output:
                 fresh = chunk[skip:]
                 skip = max(0, skip - len(chunk))
-                kept = fresh[: self._limit_bytes - size]
-                spool.write(kept)
-                size += len(kept)
-                if len(kept) < len(fresh):
-                    spool.write(CUT_NOTICE)
+                part = fresh[: self._limit_bytes - size]
+                spool.write(part)
+                size += len(part)
+                if len(part) < len(fresh):
+                    spool.write(TRUNCATION_NOTICE)
                     return True
         return False
 
 
 def _output(response: requests.Response) -> Iterator[bytes]:
-    """Yield stdout and stderr in the order written, out of the engine's frames.
+    """Yield stdout and stderr in order, from the engine's frames.
 
     Source: "Stream format" of the Docker Engine API, POST /containers/{id}/attach.
     """
     while len(header := response.raw.read(_FRAME_HEADER.size)) == _FRAME_HEADER.size:
         (length,) = _FRAME_HEADER.unpack(header)
         yield response.raw.read(length)
-
-
-def _is_gone(error: Exception) -> bool:
-    response = getattr(error, "response", None)
-    return response is not None and response.status_code in {404, 409}

@@ -1,46 +1,59 @@
-"""Between attempts and Docker's own words: what to ask the engine for, and what its answers mean.
+"""Map attempts to Docker's API and back: pure functions over the engine's JSON."""
 
-Pure functions over the engine's JSON.
-"""
-
+import signal
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from docker.types import DeviceRequest, LogConfig
+from docker.types import DeviceRequest, LogConfig, Mount
 
 from core.clock import to_ns
 from jobqueue.executors.amd_devices import UUID_PREFIX, device_nodes
-from jobqueue.executors.base import (
-    ATTEMPT_LABEL,
-    JOB_LABEL,
+from jobqueue.executors.base import ATTEMPT_LABEL, JOB_LABEL, STOPPED, AttemptUsage
+from jobqueue.executors.confinement import PIDS_LIMIT, confinement_options
+from protocol.attempts import (
     AttemptObservation,
     AttemptSpec,
-    AttemptUsage,
+    HealthCheckKind,
     ObservedState,
+    StopReason,
 )
 
 NANO = 1_000_000_000
-# More than the spool keeps of an attempt, so that the whole spool can be read again.
+# More than the spool's limit, so that the spool can be filled again.
 ENGINE_LOG_SIZE = "64m"
+CDI_KIND = "nvidia.com/gpu"
+LOOPBACK = "127.0.0.1"
+PORT_LABEL = "io.vedette.port"
+# A process that a signal ended has this plus the signal's number as exit code.
+SIGNAL_BASE = 128
+NO_INFO: Mapping[str, Any] = {}
 
 
 def container_name(attempt_id: str) -> str:
-    """Return the container's name; the engine refuses a second one, so nothing runs twice."""
+    """Return the container's name; the engine rejects duplicates, so nothing runs twice."""
     return f"vedette-{attempt_id}"
 
 
-def container_options(spec: AttemptSpec) -> dict[str, Any]:
+def container_options(
+    spec: AttemptSpec, *, pids_limit: int = PIDS_LIMIT, engine: Mapping[str, Any] = NO_INFO
+) -> dict[str, Any]:
     """Return the keyword arguments that create the container of an attempt.
 
-    `NVIDIA_VISIBLE_DEVICES=void` keeps a CPU job away from the GPUs where NVIDIA's runtime is the
-    default one. AMD's GPUs are device files. Shared memory is half of the job's memory: the
-    engine's 64 MiB starve data loaders.
+    `NVIDIA_VISIBLE_DEVICES=void` hides the GPUs from a CPU job where NVIDIA's runtime is the
+    default. AMD GPUs are device files. Shared memory is half of the job's memory unless the job
+    says otherwise, because the engine's default of 64 MiB is too little for data loaders.
+
+    Args:
+        spec: the attempt.
+        pids_limit: most processes in the container.
+        engine: `docker info`, which tells how it passes GPUs.
     """
     amd_uuids = [uuid for uuid in spec.gpu_uuids if uuid.startswith(UUID_PREFIX)]
     nvidia_uuids = [uuid for uuid in spec.gpu_uuids if uuid not in amd_uuids]
     environment = {
         **spec.env,
+        **spec.secrets,
         "VEDETTE_ATTEMPT_ID": spec.attempt_id,
         "VEDETTE_JOB_ID": spec.job_id,
         "NVIDIA_VISIBLE_DEVICES": ",".join(nvidia_uuids) or "void",
@@ -54,49 +67,100 @@ def container_options(spec: AttemptSpec) -> dict[str, Any]:
         "nano_cpus": int(spec.cpus * NANO),
         "mem_limit": spec.memory_bytes,
         "memswap_limit": spec.memory_bytes,
-        "shm_size": spec.memory_bytes // 2,
+        "shm_size": spec.shared_memory_bytes or spec.memory_bytes // 2,
         "log_config": LogConfig(type="json-file", config={"max-size": ENGINE_LOG_SIZE}),
+        **confinement_options(spec.container_policy, pids_limit=pids_limit),
     }
     if nvidia_uuids:
-        options["device_requests"] = [
-            DeviceRequest(device_ids=nvidia_uuids, capabilities=[["gpu"]])
-        ]
+        options["device_requests"] = [gpu_request(nvidia_uuids, engine)]
     if amd_uuids:
         options["devices"] = device_nodes(amd_uuids)
     if spec.is_service:
         options["restart_policy"] = {"Name": "unless-stopped"}
+    if spec.working_dir:
+        options["working_dir"] = spec.working_dir
+    if spec.mounts:
+        options["mounts"] = [
+            Mount(one.target, one.source, type="bind", read_only=one.is_read_only)
+            for one in spec.mounts
+        ]
+    if spec.ports:
+        loopback = (LOOPBACK, None)
+        options["ports"] = {f"{port.container_port}/tcp": loopback for port in spec.ports}
+        names = {str(port.container_port): port.name for port in spec.ports if port.name}
+        options["labels"] |= {f"{PORT_LABEL}.{port}": name for port, name in names.items()}
+    check = spec.health_check
+    if check is not None and check.kind is HealthCheckKind.COMMAND:
+        options["healthcheck"] = {
+            "test": ["CMD-SHELL", check.command],
+            "interval": int(check.interval_seconds * NANO),
+            "timeout": int(check.timeout_seconds * NANO),
+            "start_period": int(check.grace_seconds * NANO),
+            "retries": check.max_failures,
+        }
     return options
 
 
+def gpu_request(uuids: list[str], engine: Mapping[str, Any]) -> DeviceRequest:
+    """Return the request for these GPUs: by CDI if the engine lists them, else by NVIDIA's runtime.
+
+    Source: Docker's documentation, "Container Device Interface"; `DiscoveredDevices` of
+    `docker info` since engine 28.2.
+    """
+    listed = {
+        one.get("ID", "")
+        for one in engine.get("DiscoveredDevices") or ()
+        if one.get("Source") == "cdi"
+    }
+    devices = [f"{CDI_KIND}={uuid}" for uuid in uuids]
+    if listed.issuperset(devices):
+        return DeviceRequest(driver="cdi", device_ids=devices)
+    return DeviceRequest(device_ids=uuids, capabilities=[["gpu"]])
+
+
 def observe_container(
-    attempt_id: str, inspected: Mapping[str, Any], *, is_stop_asked: bool
+    attempt_id: str, inspected: Mapping[str, Any], *, stop_reason: StopReason | None
 ) -> AttemptObservation:
-    """Return what the engine's description of a container says of its attempt."""
+    """Return the observation of an attempt from the inspected container."""
     state = inspected["State"]
     started_at_ns = engine_time_ns(state.get("StartedAt", ""))
     match state["Status"]:
         case "created":
             return AttemptObservation(attempt_id=attempt_id, state=ObservedState.STARTING)
         case "exited" | "dead" | "removing":
-            return _ended(attempt_id, inspected, is_stop_asked=is_stop_asked)
+            return _ended(attempt_id, inspected, stop_reason=stop_reason)
         case "restarting":
             message = f"Restarting after exit code {state['ExitCode']}."
         case _:
-            message = ""
+            is_unhealthy = state.get("Health", {}).get("Status") == "unhealthy"
+            message = "The health check fails." if is_unhealthy else ""
     return AttemptObservation(
         attempt_id=attempt_id,
         state=ObservedState.RUNNING,
         message=message,
         started_at_ns=started_at_ns,
+        endpoints=_endpoints(inspected),
     )
+
+
+def _endpoints(inspected: Mapping[str, Any]) -> dict[str, str]:
+    published = inspected.get("NetworkSettings", {}).get("Ports") or {}
+    labels = inspected.get("Config", {}).get("Labels") or {}
+    found = {}
+    for port, bindings in published.items():
+        number = port.partition("/")[0]
+        if bindings:
+            name = labels.get(f"{PORT_LABEL}.{number}", number)
+            found[name] = f"{bindings[0]['HostIp']}:{bindings[0]['HostPort']}"
+    return found
 
 
 def usage_between(
     stats: Mapping[str, Any], before: Mapping[str, Any] | None, *, started_at_ns: int
 ) -> AttemptUsage | None:
-    """Return the use between two of the engine's readings; since its start when there is one only.
+    """Return the usage between two stats of the engine, or since the start with one only.
 
-    Memory is counted as `docker stats` does: page cache that can be dropped is left out.
+    Memory is counted as `docker stats` does, without inactive page cache.
     """
     memory = stats.get("memory_stats", {})
     read_at_ns = engine_time_ns(stats.get("read", ""))
@@ -128,46 +192,49 @@ def engine_time_ns(text: str) -> int | None:
     return to_ns(second_at) + int(fraction.ljust(9, "0")[:9] or 0)
 
 
-def pull_fault(image: str, message: str) -> tuple[str, str]:
-    """Return reason and sentence for a pull of `image` refused with `message`."""
+def start_failure(message: str) -> tuple[str, str]:
+    """Return reason and message of a container that could not be started."""
     lowered = message.lower()
-    missing = ("not found", "manifest unknown", "does not exist", "access denied", "no such image")
-    if any(sign in lowered for sign in missing):
-        return "image_not_found", f"There is no image {image!r}: {message}. Check its name and tag."
-    return "start_failed", f"The image {image!r} could not be pulled: {message}."
-
-
-def start_fault(message: str) -> tuple[str, str]:
-    """Return reason and sentence for a container that could not be started."""
-    lowered = message.lower()
-    if "device driver" in lowered:
+    if "device driver" in lowered or "cdi device" in lowered:
         advice = "Install the NVIDIA container toolkit on the appliance."
-        return "start_failed", f"The engine can't give GPUs to containers: {message}. {advice}"
+        return "start_failed", f"Docker can't pass GPUs to containers: {message}. {advice}"
+    if "bind source path" in lowered:
+        return "start_failed", f"A data path is missing on the appliance: {message}."
     if "executable file not found" in lowered or "no such file" in lowered:
-        return "start_failed", f"The command is not in the image: {message}."
-    return "start_failed", f"The container could not be started: {message}."
+        return "start_failed", f"Command not found in the image: {message}. Check the command."
+    return "start_failed", f"Can't start the container: {message}."
+
+
+def signal_of(exit_code: int) -> str | None:
+    """Return the signal that ended a process, by the convention of shells and Docker, or None."""
+    try:
+        return signal.Signals(exit_code - SIGNAL_BASE).name
+    except ValueError:
+        return None
 
 
 def _ended(
-    attempt_id: str, inspected: Mapping[str, Any], *, is_stop_asked: bool
+    attempt_id: str, inspected: Mapping[str, Any], *, stop_reason: StopReason | None
 ) -> AttemptObservation:
     state = inspected["State"]
     exit_code = int(state["ExitCode"])
     is_service = inspected["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
     outcome, reason, message = ObservedState.SUCCEEDED, "", ""
-    if is_stop_asked:
-        outcome, reason = ObservedState.STOPPED, "stopped_by_user"
-        message = "The attempt was stopped."
+    if stop_reason is not None:
+        (outcome, message), reason = STOPPED[stop_reason], stop_reason.value
     elif is_service:
         outcome, reason = ObservedState.STOPPED, "stopped_outside"
-        message = "The service's container was stopped on the appliance itself."
+        message = "The container was stopped on the appliance, not through the portal."
     elif state.get("OOMKilled"):
         limit = inspected["HostConfig"].get("Memory", 0)
         outcome, reason = ObservedState.FAILED, "out_of_memory"
-        message = f"The attempt needed more than its {limit // 2**20} MiB of memory and was killed."
+        message = f"Out of memory: killed above {limit // 2**20} MiB. Request more memory."
+    elif (signal_name := signal_of(exit_code)) is not None:
+        outcome, reason = ObservedState.FAILED, "signal"
+        message = f"Killed by {signal_name}, not by the agent. See the log."
     elif exit_code:
         outcome, reason = ObservedState.FAILED, "exit_code"
-        message = f"The command ended with exit code {exit_code}."
+        message = f"The command exited with code {exit_code}. See the log."
     return AttemptObservation(
         attempt_id=attempt_id,
         state=outcome,

@@ -1,58 +1,51 @@
-"""Attempts that only pretend to run: they load a simulated appliance and write a training's log.
+"""Simulated attempts: they load a simulated appliance and write the log of a training.
 
-The environment of an attempt says how it goes: `SIM_SECONDS` is how long a batch attempt takes,
-`SIM_EXIT_CODE` how it ends. An image whose name contains `missing` is not found. Services run
-until stopped. What it knows can be kept in a file, so attempts outlive a restart of the agent as
-containers do.
+The environment of a batch attempt sets its duration (`SIM_SECONDS`) and its exit code
+(`SIM_EXIT_CODE`). An image whose name contains `missing` is not found. Services run until stopped.
+With a state file, attempts survive a restart of the agent as containers do.
 """
 
 import logging
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from threading import Lock
+from zlib import crc32
 
 import msgspec
 
 from core.clock import Clock, from_ns, to_ns
-from jobqueue.executors.base import (
-    AttemptObservation,
-    AttemptSpec,
-    AttemptUsage,
-    ExecutorError,
-    ObservedState,
-)
-from jobqueue.executors.simulated_log import SimulatedLog, fraction
+from jobqueue.executors.base import STOPPED, AttemptUsage, ExecutorError
+from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StopReason
 
 log = logging.getLogger(__name__)
 
 START_SECONDS = 2.0
 DEFAULT_SECONDS = 240.0
+STEPS_PER_EPOCH = 20
+BATCH_LINE_SECONDS = 1.0
+SERVICE_LINE_SECONDS = 5.0
+LIMIT_BYTES = 1024 * 1024
 
 OnWork = Callable[[AttemptSpec, datetime], None]
 OnEnd = Callable[[str], None]
 
 
 class SimulatedAttempt(msgspec.Struct, kw_only=True):
-    """What is kept of one attempt; all the rest follows from the time that has passed."""
+    """The stored state of one attempt; the rest follows from the elapsed time."""
 
     spec: AttemptSpec
     accepted_at_ns: int
     stopped_at_ns: int | None = None
-
-
-class _State(msgspec.Struct):
-    attempts: list[SimulatedAttempt] = []
+    stop_reason: StopReason = StopReason.USER
 
 
 class SimulatedExecutor:
     """Runs attempts on a simulated appliance.
 
-    Args:
-        clock: the time; tests move it by hand.
-        on_work: told when an attempt puts its load on the hardware, with the instant.
-        on_end: told the id of an attempt whose load is gone.
-        state_path: where to keep the attempts over a restart; None forgets them.
+    `on_work` is called with each attempt that starts to load the hardware, and the time; `on_end`
+    with the id of an attempt that stops.
     """
 
     name = "simulated"
@@ -80,19 +73,21 @@ class SimulatedExecutor:
             )
             self._save()
 
-    def stop(self, attempt_id: str, *, grace_seconds: float) -> None:
-        """End an attempt at once: nothing here needs the grace."""
+    def stop(
+        self, attempt_id: str, *, grace_seconds: float, reason: StopReason = StopReason.USER
+    ) -> None:
+        """Stop an attempt at once, without the grace period."""
         del grace_seconds
         now = self._clock()
         with self._lock:
             attempt = self._attempts.get(attempt_id)
             if attempt and not _observe(attempt, now).state.is_final:
-                attempt.stopped_at_ns = to_ns(now)
+                attempt.stopped_at_ns, attempt.stop_reason = to_ns(now), reason
                 self._save()
         self.observe()
 
     def observe(self) -> list[AttemptObservation]:
-        """Return every attempt, and put its load on the hardware or take it off."""
+        """Return every attempt, and update the load of the hardware."""
         now = self._clock()
         with self._lock:
             observed = [_observe(attempt, now) for attempt in self._attempts.values()]
@@ -105,7 +100,7 @@ class SimulatedExecutor:
         return {}
 
     def read_log(self, attempt_id: str, *, offset: int, limit: int) -> bytes:
-        """Return what has been written so far; the same time always gives the same text."""
+        """Return the log until now; the same time always gives the same text."""
         now = self._clock()
         with self._lock:
             attempt = self._attempts.get(attempt_id)
@@ -122,7 +117,7 @@ class SimulatedExecutor:
             return log_text.read(offset, limit)
 
     def usage(self, attempt_id: str) -> AttemptUsage | None:
-        """Return a use that follows what was asked for."""
+        """Return a usage in proportion to the request."""
         now = self._clock()
         with self._lock:
             attempt = self._attempts.get(attempt_id)
@@ -145,7 +140,7 @@ class SimulatedExecutor:
             self._unload(attempt_id)
 
     def close(self) -> None:
-        """Keep nothing open."""
+        """Do nothing: there are no resources to release."""
 
     def _load(self, observation: AttemptObservation) -> None:
         attempt_id = observation.attempt_id
@@ -167,7 +162,7 @@ class SimulatedExecutor:
         partial = self._state_path.with_suffix(".partial")
         try:
             self._state_path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(msgspec.json.encode(_State(list(self._attempts.values()))))
+            partial.write_bytes(msgspec.json.encode(list(self._attempts.values())))
             partial.replace(self._state_path)
         except OSError as error:
             raise ExecutorError(f"{self._state_path} can't be written: {error}") from error
@@ -177,52 +172,46 @@ def _read_state(path: Path | None) -> list[SimulatedAttempt]:
     if path is None or not path.exists():
         return []
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_State).attempts
+        return msgspec.json.decode(path.read_bytes(), type=list[SimulatedAttempt])
     except (OSError, msgspec.MsgspecError) as error:
-        log.warning("%s can't be read, so its attempts are forgotten: %s", path, error)
+        log.warning("can't read %s, dropping its attempts: %s", path, error)
         return []
 
 
 def _observe(attempt: SimulatedAttempt, now: datetime) -> AttemptObservation:
-    spec = attempt.spec
-    started_at_ns = _started_at_ns(attempt)
-    ended_at_ns = _ended_at_ns(attempt)
-    if attempt.stopped_at_ns is not None:
-        has_run = attempt.stopped_at_ns >= started_at_ns
-        return AttemptObservation(
-            attempt_id=spec.attempt_id,
-            state=ObservedState.STOPPED,
+    spec, now_ns, started_at_ns = attempt.spec, to_ns(now), _started_at_ns(attempt)
+    observed = partial(AttemptObservation, attempt_id=spec.attempt_id)
+    stopped_at_ns = attempt.stopped_at_ns
+    if stopped_at_ns is not None:
+        has_run = stopped_at_ns >= started_at_ns
+        state, message = STOPPED[attempt.stop_reason]
+        return observed(
+            state=state,
             exit_code=143 if has_run else None,
-            reason="stopped_by_user",
-            message="The attempt was stopped.",
+            reason=attempt.stop_reason.value,
+            message=message,
             started_at_ns=started_at_ns if has_run else None,
-            finished_at_ns=attempt.stopped_at_ns,
+            finished_at_ns=stopped_at_ns,
         )
-    if to_ns(now) < started_at_ns:
-        return AttemptObservation(attempt_id=spec.attempt_id, state=ObservedState.STARTING)
+    if now_ns < started_at_ns:
+        return observed(state=ObservedState.STARTING)
     if "missing" in spec.image:
-        return AttemptObservation(
-            attempt_id=spec.attempt_id,
+        return observed(
             state=ObservedState.FAILED,
             reason="image_not_found",
-            message=f"There is no image {spec.image!r}. Check its name and tag.",
+            message=f"Image {spec.image!r} not found. Check its name and tag.",
             finished_at_ns=started_at_ns,
         )
-    if ended_at_ns is not None and to_ns(now) >= ended_at_ns:
-        return _ended(spec, started_at_ns, ended_at_ns)
-    return AttemptObservation(
-        attempt_id=spec.attempt_id, state=ObservedState.RUNNING, started_at_ns=started_at_ns
-    )
-
-
-def _ended(spec: AttemptSpec, started_at_ns: int, ended_at_ns: int) -> AttemptObservation:
+    seconds = max(0.0, _number(spec, "SIM_SECONDS", DEFAULT_SECONDS))
+    ended_at_ns = started_at_ns + int(seconds * 1e9)
+    if spec.is_service or now_ns < ended_at_ns:
+        return observed(state=ObservedState.RUNNING, started_at_ns=started_at_ns)
     exit_code = int(_number(spec, "SIM_EXIT_CODE", 0))
-    return AttemptObservation(
-        attempt_id=spec.attempt_id,
+    return observed(
         state=ObservedState.FAILED if exit_code else ObservedState.SUCCEEDED,
         exit_code=exit_code,
         reason="exit_code" if exit_code else "",
-        message=f"The command ended with exit code {exit_code}." if exit_code else "",
+        message=f"The command exited with code {exit_code}. See the log." if exit_code else "",
         started_at_ns=started_at_ns,
         finished_at_ns=ended_at_ns,
     )
@@ -232,16 +221,65 @@ def _started_at_ns(attempt: SimulatedAttempt) -> int:
     return attempt.accepted_at_ns + int(START_SECONDS * 1e9)
 
 
-def _ended_at_ns(attempt: SimulatedAttempt) -> int | None:
-    """Return when it ends of itself: a service never does."""
-    if attempt.spec.is_service:
-        return None
-    seconds = max(0.0, _number(attempt.spec, "SIM_SECONDS", DEFAULT_SECONDS))
-    return _started_at_ns(attempt) + int(seconds * 1e9)
-
-
 def _number(spec: AttemptSpec, variable: str, default: float) -> float:
     try:
         return float(spec.env.get(variable, default))
     except ValueError:
         return default
+
+
+class SimulatedLog:
+    """Lines of a training or of a service, written as time passes, up to a limit."""
+
+    def __init__(self, spec: AttemptSpec, *, started_at: datetime) -> None:
+        self._spec = spec
+        self._started_at = started_at
+        self._interval_seconds = SERVICE_LINE_SECONDS if spec.is_service else BATCH_LINE_SECONDS
+        self._text = bytearray()
+        self._next_line = 0
+        self._is_finished = False
+
+    def write_until(self, until_at: datetime) -> None:
+        """Write the lines until a time."""
+        while not self._is_finished and len(self._text) < LIMIT_BYTES:
+            offset = timedelta(seconds=self._next_line * self._interval_seconds)
+            if self._started_at + offset > until_at:
+                return
+            line = self._line(self._next_line)
+            self._text += f"{self._started_at + offset:%H:%M:%S} {line}\n".encode()
+            self._next_line += 1
+
+    def finish(self, observation: AttemptObservation) -> None:
+        """Write the last line, once."""
+        if self._is_finished or observation.started_at_ns is None:
+            return
+        self._is_finished = True
+        match observation.state:
+            case ObservedState.SUCCEEDED:
+                self._text += b"training finished\n"
+            case ObservedState.STOPPED:
+                self._text += b"received SIGTERM, shutting down\n"
+            case _:
+                self._text += f"exiting with code {observation.exit_code}\n".encode()
+
+    def read(self, offset: int, limit: int) -> bytes:
+        """Return up to `limit` bytes from `offset`."""
+        return bytes(self._text[offset : offset + limit])
+
+    def _line(self, number: int) -> str:
+        noise = fraction(f"{self._spec.attempt_id}:{number}")
+        if number == 0:
+            gpus = ", ".join(self._spec.gpu_uuids) or "none"
+            return f"{self._spec.name}: image {self._spec.image}, GPUs: {gpus}"
+        if self._spec.is_service:
+            return f"POST /v1/completions 200 {40 + 200 * noise:.0f} ms"
+        epoch, step = divmod(number, STEPS_PER_EPOCH)
+        loss = 0.4 + 2.2 / (1 + 0.04 * number) + 0.05 * noise
+        if step == 0:
+            return f"epoch {epoch} done, validation loss {loss + 0.08:.4f}"
+        return f"epoch {epoch} step {step * 50} loss {loss:.4f} {1450 + 120 * noise:.0f} samples/s"
+
+
+def fraction(name: str) -> float:
+    """Return a number in [0, 1] that looks random and depends on `name` alone."""
+    return crc32(name.encode()) / 0xFFFFFFFF

@@ -1,5 +1,1 @@
 """AMD GPUs."""
-
-from plugins.amdgpu.reader import AMDGPUPlugin
-
-__all__ = ["AMDGPUPlugin"]

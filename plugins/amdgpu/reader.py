@@ -1,27 +1,22 @@
-"""AMD GPUs, from the files of the kernel's amdgpu driver: measurement `gpu`, as NVIDIA's.
+"""AMD GPUs through the amdgpu driver's files: measurement `gpu`, as for NVIDIA.
 
-What a card does not have leaves its field out, never 0. A card that sleeps is not woken: it shows
-its memory only.
+Unsupported fields are absent, never 0. A suspended card is not woken: only its memory is read.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar
 
 from core.clock import to_ns
 from jobqueue.executors.amd_devices import read_text
 from plugins.amdgpu.sysfs import Card, find_cards, integer, pcie_generation
 from plugins.base import (
-    Metric,
+    BasePlugin,
     PluginContext,
-    PluginTraits,
     PluginUnavailableError,
-    counters,
-    flags,
-    gauges,
     present,
 )
+from plugins.nvml.metrics import GPU_METRICS
 from timeseries.points import FieldValue, Point
 
 MICRO = 1e-6
@@ -31,68 +26,54 @@ Fields = dict[str, FieldValue | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AMDGPUConfig:
-    """Which GPUs to read.
+    """GPUs to read.
 
     Attributes:
-        skip_uuids: GPUs to leave out, by UUID.
+        skip_uuids: GPUs to skip, by UUID.
     """
 
     skip_uuids: tuple[str, ...] = ()
 
 
-class AMDGPUPlugin:
+_SUPPORTED = frozenset(
+    [
+        "utilization_percent",
+        "memory_utilization_percent",
+        "memory_total_bytes",
+        "memory_used_bytes",
+        "memory_free_bytes",
+        "memory_used_percent",
+        "temperature_celsius",
+        "memory_temperature_celsius",
+        "slowdown_celsius",
+        "shutdown_celsius",
+        "fan_percent",
+        "power_watts",
+        "power_limit_watts",
+        "power_limit_default_watts",
+        "power_limit_max_watts",
+        "sm_clock_hertz",
+        "memory_clock_hertz",
+        "pcie_generation",
+        "pcie_generation_max",
+        "pcie_width",
+        "pcie_width_max",
+        "pcie_replays",
+        "retired_pages_double_bit",
+        "ecc_corrected_volatile",
+        "ecc_uncorrected_volatile",
+        "ecc_enabled",
+        "retired_pages_pending",
+    ]
+)
+
+
+class AMDGPUPlugin(BasePlugin):
     """One point for each AMD GPU."""
 
-    name: ClassVar[str] = "amdgpu"
-    config_class: ClassVar[type] = AMDGPUConfig
-    traits: ClassVar[PluginTraits] = PluginTraits()
-    metrics: ClassVar[tuple[Metric, ...]] = (
-        *gauges(
-            {
-                "utilization_percent": ("percent", "time with work on the graphics engine"),
-                "memory_utilization_percent": ("percent", "time in which memory was in use"),
-                "memory_total_bytes": ("bytes", "memory of the device"),
-                "memory_used_bytes": ("bytes", "memory in use"),
-                "memory_free_bytes": ("bytes", "memory not in use"),
-                "memory_used_percent": ("percent", "memory_used_bytes of memory_total_bytes"),
-                "temperature_celsius": (
-                    "degrees Celsius",
-                    "edge of the die, else its hottest spot",
-                ),
-                "memory_temperature_celsius": ("degrees Celsius", "memory"),
-                "slowdown_celsius": ("degrees Celsius", "where its clocks are held down"),
-                "shutdown_celsius": ("degrees Celsius", "where it switches itself off"),
-                "fan_percent": ("percent", "fan speed; servers' cards have no fan"),
-                "power_watts": ("watts", "power drawn, averaged where the card averages"),
-                "power_limit_watts": ("watts", "limit that the driver enforces"),
-                "power_limit_default_watts": ("watts", "limit at power-on"),
-                "power_limit_max_watts": ("watts", "highest limit that can be set"),
-                "sm_clock_hertz": ("hertz", "clock of the compute units"),
-                "memory_clock_hertz": ("hertz", "clock of the memory"),
-                "pcie_generation": ("generation", "generation of PCIe that the link runs at"),
-                "pcie_generation_max": ("generation", "highest generation of the link"),
-                "pcie_width": ("lanes", "lanes that the link runs with"),
-                "pcie_width_max": ("lanes", "most lanes of the link"),
-            }
-        ),
-        *counters(
-            {
-                "pcie_replays": ("replays", "packets sent again over PCIe"),
-                "retired_pages_double_bit": ("pages", "memory pages taken out of use"),
-                "ecc_corrected_volatile": (
-                    "errors",
-                    "errors corrected since the driver was loaded",
-                ),
-                "ecc_uncorrected_volatile": ("errors", "errors not corrected since then"),
-            }
-        ),
-        *flags(
-            {
-                "ecc_enabled": "the driver counts memory errors of this card",
-                "retired_pages_pending": "memory pages are taken out of use at the next reset",
-            }
-        ),
-    )
+    name = "amdgpu"
+    config_class = AMDGPUConfig
+    metrics = tuple(metric for metric in GPU_METRICS if metric.name in _SUPPORTED)
 
     def __init__(self, config: AMDGPUConfig, context: PluginContext) -> None:
         self._config = config
@@ -108,9 +89,6 @@ class AMDGPUPlugin:
             for card in cards
             if card.uuid not in self._config.skip_uuids and (fields := present(_read(card)))
         ]
-
-    def close(self) -> None:
-        """Release nothing: no file is kept open."""
 
 
 def _tags(card: Card) -> dict[str, str]:
@@ -186,7 +164,7 @@ def _pcie(card: Card) -> Fields:
 
 
 def _errors(card: Card) -> Fields:
-    """Return errors summed over the card's parts; nothing where the driver counts none."""
+    """Return errors summed over the blocks of the card; empty if the driver counts none."""
     ras = card.device / "ras"
     texts = [read_text(path) for path in sorted(ras.glob("*_err_count"))]
     counts = [_counts(text) for text in texts if text]

@@ -1,7 +1,7 @@
-"""AMD GPUs as the kernel's amdgpu driver shows them under /sys: no library and no tool is needed.
+"""AMD GPUs in sysfs, by the amdgpu driver; needs no library or tool.
 
-A *card* is a device under /sys/class/drm with AMD's vendor number. Reading some files wakes a card
-that sleeps, and some ask its firmware; `pcie_bw` takes a second and is left alone.
+A *card* is a device under /sys/class/drm with AMD's vendor number. Reading some files wakes a
+suspended card or queries its firmware; `pcie_bw` takes a second and is not read.
 
 Source: the kernel's Documentation/gpu/amdgpu (driver-misc, thermal, ras).
 """
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobqueue.executors.amd_devices import amd_uuid, is_amd_gpu, read_text
+from plugins.procfs import entries
 
-# Transfers a second of one lane, in units of 10^9, for each generation of PCIe.
+# GT/s of one lane to PCIe generation.
 PCIE_GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
 _CARD = re.compile(r"card\d+")
 
@@ -24,8 +25,8 @@ class Card:
 
     Attributes:
         index: among all GPUs of this host; AMD's come after NVIDIA's.
-        device: its folder in /sys.
-        hwmon: the folder of its sensors; None where there is none.
+        device: its directory in /sys.
+        hwmon: the folder of its sensors; None if absent.
     """
 
     index: int
@@ -41,14 +42,14 @@ class Card:
 
     @property
     def is_asleep(self) -> bool:
-        """Return whether the driver has switched it off until it is needed."""
+        """Return whether the driver has suspended it."""
         return read_text(self.device / "power" / "runtime_status") == "suspended"
 
 
 def find_cards(*, proc: Path, sys: Path) -> list[Card]:
-    """Return the AMD GPUs in the order of their bus addresses, which no restart changes."""
+    """Return the AMD GPUs by bus address, an order that reboots don't change."""
     devices = sorted(_devices(sys), key=lambda device: device.name)
-    first = _nvidia_count(proc)
+    first = len(entries(proc / "driver" / "nvidia" / "gpus"))  # NVIDIA GPUs
     return [
         Card(
             index=first + offset,
@@ -62,7 +63,7 @@ def find_cards(*, proc: Path, sys: Path) -> list[Card]:
 
 
 def integer(path: Path) -> int | None:
-    """Return the number in a file; None where the card does not have it or does not say."""
+    """Return the number in a file; None if missing or unreadable."""
     text = read_text(path)
     try:
         return int(text)
@@ -76,24 +77,11 @@ def pcie_generation(text: str) -> int | None:
 
 
 def _devices(sys: Path) -> Iterator[Path]:
-    drm = sys / "class" / "drm"
-    try:
-        names = [node.name for node in drm.iterdir()]
-    except OSError:
-        return
-    for name in names:
-        if _CARD.fullmatch(name):
-            device = (drm / name / "device").resolve()
+    for node in entries(sys / "class" / "drm"):
+        if _CARD.fullmatch(node.name):
+            device = (node / "device").resolve()
             if is_amd_gpu(device):
                 yield device
-
-
-def _nvidia_count(proc: Path) -> int:
-    """Return how many GPUs NVIDIA's driver has, which take the first indices."""
-    try:
-        return sum(1 for _ in (proc / "driver" / "nvidia" / "gpus").iterdir())
-    except OSError:
-        return 0
 
 
 def _model(device: Path) -> str:

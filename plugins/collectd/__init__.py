@@ -1,4 +1,1 @@
-"""What collectd's programs and modules speak: its types, its plain-text commands, its readings.
-
-Shared by the plugins `exec` and `collectd_python`.
-"""
+"""The types, plain-text commands and values of collectd, shared by exec and collectd_python."""

@@ -3,7 +3,7 @@
     PUTVAL "host/plugin-instance/type-instance" interval=10 1700000000:1:2 N:3:4
     PUTNOTIF severity=warning time=1700000000 plugin=ups message="on battery"
 
-Source: collectd-exec(5), collectd-unixsock(5); where they are silent, collectd 5.12's behaviour.
+Source: collectd-exec(5), collectd-unixsock(5); where they are silent, collectd 5.12's behavior.
 """
 
 import math
@@ -38,7 +38,7 @@ Word = tuple[str, int]  # the text, and its column counted from 1
 
 
 class CommandError(ValueError):
-    """A line is no good; `column` says from where, counted from 1."""
+    """A line is invalid; `column` counts from 1."""
 
     def __init__(self, message: str, *, column: int) -> None:
         super().__init__(f"column {column}: {message}")
@@ -46,10 +46,10 @@ class CommandError(ValueError):
 
 
 def parse_command(line: str, types: Types) -> list[ValueList] | Notification | None:
-    """Return what one line says; None for an empty line and a comment.
+    """Parse one line; None for an empty line or a comment.
 
     Raises:
-        CommandError: says what is wrong and where.
+        CommandError: what is wrong and where.
     """
     words = _split(line)
     if not words or words[0][0].startswith("#"):
@@ -60,12 +60,12 @@ def parse_command(line: str, types: Types) -> list[ValueList] | Notification | N
     if command.upper() == "PUTNOTIF":
         return _parse_notification(words)
     raise CommandError(
-        f"{_shown(command)} is no command; expected PUTVAL or PUTNOTIF", column=column
+        f"{_shown(command)} is not a command; expected PUTVAL or PUTNOTIF", column=column
     )
 
 
 def _split(line: str) -> list[Word]:
-    """Return the words of a line; quotes keep spaces together, and `\\` in them keeps quotes."""
+    """Split a line into words; quotes group words, and `\\` escapes a quote."""
     if '"' not in line:
         return [(match[0], match.start() + 1) for match in re.finditer(r"\S+", line)]
     words: list[Word] = []
@@ -81,7 +81,7 @@ def _split(line: str) -> list[Word]:
 
 
 def _word(line: str, start: int) -> tuple[str, int]:
-    """Return the word that begins here and where it ends; a closing quote always ends it."""
+    """Return the word that starts here and its end; a closing quote always ends it."""
     letters: list[str] = []
     at, opened_at = start, None
     while at < len(line):
@@ -99,7 +99,7 @@ def _word(line: str, start: int) -> tuple[str, int]:
             letters.append(letter)
         at += 1
     if opened_at is not None:
-        raise CommandError("a quote is opened and never closed", column=opened_at + 1)
+        raise CommandError("unterminated quote", column=opened_at + 1)
     return "".join(letters), at
 
 
@@ -110,7 +110,7 @@ def _parse_values(words: list[Word], types: Types) -> list[ValueList]:
     data_set = types.get(identity.type)
     if data_set is None:
         raise CommandError(
-            f"type {_shown(identity.type)} is in no types.db; name the file in types_db",
+            f"type {_shown(identity.type)} is not in any types.db; add its file to types_db",
             column=words[1][1],
         )
     interval_seconds: float | None = None
@@ -130,7 +130,7 @@ def _parse_values(words: list[Word], types: Types) -> list[ValueList]:
         elif option[1].lower() == "interval":
             interval_seconds = _positive(option[2]) or interval_seconds
     if not lists:
-        raise CommandError("there are no values behind the identifier", column=words[1][1])
+        raise CommandError("no values after the identifier", column=words[1][1])
     return lists
 
 
@@ -138,14 +138,14 @@ def _identity(text: str, column: int) -> Identity:
     parts = text.split("/", _IDENTITY_PARTS - 1)
     if len(parts) != _IDENTITY_PARTS or not all(parts):
         raise CommandError(
-            f"{_shown(text)} is no identifier; expected host/plugin-instance/type-instance",
+            f"{_shown(text)} is not an identifier; expected host/plugin-instance/type-instance",
             column=column,
         )
     host, of_plugin, of_type = parts
     plugin, _, plugin_instance = of_plugin.partition("-")
     kind, _, type_instance = of_type.partition("-")
     if not plugin or not kind:
-        raise CommandError(f"{_shown(text)} names no plugin or no type", column=column)
+        raise CommandError(f"{_shown(text)} has no plugin or no type", column=column)
     return Identity(
         host=clean_name(host),
         plugin=clean_name(plugin),
@@ -190,7 +190,7 @@ def _gauge(text: str, kind: SourceKind) -> float | None:
 
 
 def _integer(text: str, kind: SourceKind) -> int:
-    """Return a whole number; like collectd it takes hexadecimal and cuts a fraction off."""
+    """Parse an integer; like collectd, accept hexadecimal and truncate fractions."""
     match = _INTEGER.fullmatch(text)
     if match is None:
         raise ValueError("expected a whole number or U")
@@ -235,7 +235,9 @@ def _parse_notification(words: list[Word]) -> Notification:
     for index, (text, column) in enumerate(words[1:], start=1):
         option = _OPTION.fullmatch(text)
         if option is None:
-            raise CommandError(f"{_shown(text)} is no option; expected NAME=VALUE", column=column)
+            raise CommandError(
+                f"{_shown(text)} is not an option; expected NAME=VALUE", column=column
+            )
         name = option[1].lower()
         if name == "message":  # takes the rest of the line
             rest = " ".join(word for word, _ in words[index + 1 :])
@@ -246,11 +248,12 @@ def _parse_notification(words: list[Word]) -> Notification:
         if name not in options:
             raise CommandError(f"PUTNOTIF needs the option {name}=", column=words[0][1])
     about = ("host", "plugin", "plugin_instance", "type", "type_instance")
+    names = {name: clean_name(options[name][0]) for name in about if name in options}
     return Notification(
+        identity=Identity(**names),
         severity=_severity(*options["severity"]),
         message=cut(options["message"][0], LONGEST_MESSAGE_BYTES),
         time_ns=_time_ns(*options["time"]),
-        **{name: clean_name(options[name][0]) for name in about if name in options},
     )
 
 

@@ -1,10 +1,12 @@
 """From value lists to points; see README.md for the names.
 
-Counters become rates here, by collectd's rules, because a point holds what people watch.
+Counters become rates, by collectd's rules.
 """
 
+import logging
 import math
 import re
+import time
 from dataclasses import dataclass
 
 from core.clock import NS_PER_SECOND
@@ -12,6 +14,56 @@ from plugins.base import Metric, MetricKind, PluginError
 from plugins.collectd.types_db import DataSet, DataSource, SourceKind, Types
 from plugins.collectd.values import Identity, Notification, Number, ValueList
 from timeseries.points import FieldValue, Point
+
+log = logging.getLogger(__name__)
+
+SECONDS_BETWEEN = 60.0
+
+
+class ErrorLog:
+    """Counts bad readings; logs the first one and the count, at most once a minute.
+
+    Args:
+        subject: prefix of the log line.
+        unit: unit of dropped items, such as `bytes`.
+    """
+
+    def __init__(self, subject: str, *, unit: str) -> None:
+        self._subject = subject
+        self._unit = unit
+        self._faults = 0
+        self._first = ""
+        self._dropped = 0
+        self._logged_at_seconds: float | None = None  # monotonic
+
+    def note(self, reason: str) -> None:
+        """Count a bad reading."""
+        self._faults += 1
+        self._first = self._first or reason
+
+    def drop(self, count: int) -> None:
+        """Count dropped items."""
+        self._dropped += count
+
+    def flush(self) -> None:
+        """Log the counts if a minute has passed."""
+        if not self._faults and not self._dropped:
+            return
+        seconds, last = time.monotonic(), self._logged_at_seconds
+        if last is not None and seconds - last < SECONDS_BETWEEN:
+            return
+        if self._faults:
+            log.warning("%s: %d bad readings; first %s", self._subject, self._faults, self._first)
+        if self._dropped:
+            log.warning(
+                "%s: dropped %d %s, above the limit",
+                self._subject,
+                self._dropped,
+                self._unit,
+            )
+        self._faults, self._first, self._dropped = 0, "", 0
+        self._logged_at_seconds = seconds
+
 
 MEASUREMENT_PREFIX = "collectd_"
 NOTIFICATION_MEASUREMENT = "notification"
@@ -28,7 +80,7 @@ _WRAP_32, _WRAP_64 = 2**32, 2**64
 
 @dataclass(slots=True)
 class _Series:
-    """What one identity became, and its last numbers."""
+    """The series of one identity, and its last values."""
 
     measurement: str
     tags: dict[str, str]
@@ -39,11 +91,11 @@ class _Series:
 
 
 class PointMapper:
-    """Turns value lists into points and remembers each series for its rates.
+    """Maps value lists to points, and computes rates.
 
     Args:
         types: see `load_types`.
-        host: this host's name; readings of another host carry it as a tag.
+        host: name of this host; readings of other hosts have it as a tag.
     """
 
     def __init__(self, types: Types, *, host: str) -> None:
@@ -53,16 +105,16 @@ class PointMapper:
         self._measurements: set[str] = set()
 
     def point(self, values: ValueList, *, now_ns: int, interval_seconds: float) -> Point | None:
-        """Return the reading, or None when it has none yet: the first of a counter, all unknown.
+        """Return the point; None without a value, such as for the first reading of a counter.
 
         Args:
-            interval_seconds: how often the reading comes, when it does not say itself.
+            interval_seconds: default interval of the reading.
 
         Raises:
-            PluginError: the type is unknown, or there are too many plugins' names.
+            PluginError: the type is unknown, or there are too many plugin names.
         """
         series = self._series.pop(values.identity, None) or self._open(values.identity)
-        self._series[values.identity] = series  # the newest last, so that the oldest goes first
+        self._series[values.identity] = series  # newest last; the oldest is evicted first
         if len(self._series) > MAX_SERIES:
             del self._series[next(iter(self._series))]
         time_ns = now_ns if values.time_ns is None else values.time_ns
@@ -71,49 +123,47 @@ class PointMapper:
         return Point(series.measurement, series.tags, fields, time_ns) if fields else None
 
     def notification(self, notification: Notification, *, now_ns: int) -> Point:
-        """Return a notification as an event; its message is for the log."""
+        """Return a notification as an event, without its message."""
         tags = {"severity": notification.severity.name.lower()}
-        if notification.plugin:
-            tags["plugin"] = _tag(notification.plugin)
-        tags |= self._tags(
-            notification.host,
-            instance=notification.plugin_instance,
-            type=notification.type,
-            type_instance=notification.type_instance,
-        )
+        if notification.identity.plugin:
+            tags["plugin"] = _tag(notification.identity.plugin)
+        tags |= self._tags(notification.identity)
         time_ns = now_ns if notification.time_ns is None else notification.time_ns
         return Point(NOTIFICATION_MEASUREMENT, tags, {"events": 1}, time_ns)
 
     def _open(self, identity: Identity) -> _Series:
         data_set = self._types.get(identity.type)
         if data_set is None:
-            raise PluginError(f"{identity}: type {identity.type!r} is in no types.db")
+            raise PluginError(f"{identity}: type {identity.type!r} is not in any types.db")
         measurement = MEASUREMENT_PREFIX + _name(identity.plugin)
         if measurement not in self._measurements and len(self._measurements) >= MAX_PLUGINS:
             raise PluginError(
-                f"{identity}: there are readings of {MAX_PLUGINS} plugins already; put what varies "
-                "into the instance"
+                f"{identity}: there are more than {MAX_PLUGINS} plugin names; use the instance for "
+                "what varies"
             )
         self._measurements.add(measurement)
-        tags = self._tags(
-            identity.host,
-            instance=identity.plugin_instance,
-            type=identity.type,
-            type_instance=identity.type_instance,
+        fields = tuple(
+            _name(one.name) + ("" if one.kind is SourceKind.GAUGE else "_per_second")
+            for one in data_set
         )
-        return _Series(measurement, tags, data_set, tuple(_field(source) for source in data_set))
+        return _Series(measurement, self._tags(identity), data_set, fields)
 
-    def _tags(self, host: str, **names: str) -> dict[str, str]:
-        short = host.partition(".")[0].lower()
+    def _tags(self, identity: Identity) -> dict[str, str]:
+        names = {
+            "instance": identity.plugin_instance,
+            "type": identity.type,
+            "type_instance": identity.type_instance,
+        }
+        short = identity.host.partition(".")[0].lower()
         if short not in {"", "localhost", self._host}:
-            names["host"] = host
+            names["host"] = identity.host
         return {name: _tag(value) for name, value in names.items() if value}
 
 
 def _fields(
     series: _Series, values: tuple[Number | None, ...], *, time_ns: int, interval_seconds: float
 ) -> dict[str, FieldValue]:
-    """Return the readings; a rate that can't be known or can't be true is absent.
+    """Return the fields, without rates that are unknown or out of bounds.
 
     Source: uc_insert() and uc_update() in collectd's utils_cache.c.
     """
@@ -147,7 +197,7 @@ def _rate(
 ) -> float | None:
     if value is None or (elapsed_seconds is not None and elapsed_seconds <= 0):
         return None
-    if source.kind is SourceKind.ABSOLUTE:  # it counts since it was read last
+    if source.kind is SourceKind.ABSOLUTE:  # counts since the last read
         rate = value / (elapsed_seconds or interval_seconds)
     elif previous is None or elapsed_seconds is None:
         return None
@@ -161,15 +211,10 @@ def _rate(
 
 
 def _counted(previous: int, value: int) -> int:
-    """Return how far a counter went, which begins again behind 32 or 64 bits."""
+    """Return the increase of a counter that wraps at 32 or 64 bits."""
     if value >= previous:
         return value - previous
     return value - previous + (_WRAP_32 if previous < _WRAP_32 else _WRAP_64)
-
-
-def _field(source: DataSource) -> str:
-    name = _name(source.name)
-    return name if source.kind is SourceKind.GAUGE else f"{name}_per_second"
 
 
 def _name(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Readings as collectd carries them: value lists, notifications and the names in both."""
+"""collectd's data model: value lists, notifications and identities."""
 
 import logging
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Number = float | int
 
 
 class Severity(IntEnum):
-    """How grave a notification is; the numbers are collectd's."""
+    """Severity of a notification, with collectd's numbers."""
 
     FAILURE = 1
     WARNING = 2
@@ -27,12 +27,12 @@ LEVELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Which series a reading belongs to; names that do not apply are empty."""
+    """Identity of a series; unused names are empty."""
 
     host: str = ""
-    plugin: str
+    plugin: str = ""
     plugin_instance: str = ""
-    type: str
+    type: str = ""
     type_instance: str = ""
 
     def __str__(self) -> str:
@@ -44,12 +44,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueList:
-    """The numbers of one instant, one for each data source of the type.
+    """Values at one instant, one for each data source of the type.
 
     Attributes:
-        values: None where the program says that a number is unknown.
+        values: None for unknown numbers.
         time_ns: nanoseconds since the epoch; None means now.
-        interval_seconds: how often the program gives this reading; None when it does not say.
+        interval_seconds: interval of the reading, if known.
     """
 
     identity: Identity
@@ -60,20 +60,16 @@ class ValueList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """A message about the host or about one series; unlike a value list it may name no type."""
+    """A message about the host or one series, whose plugin and type may be empty."""
 
+    identity: Identity
     severity: Severity
     message: str
     time_ns: int | None = None
-    host: str = ""
-    plugin: str = ""
-    plugin_instance: str = ""
-    type: str = ""
-    type_instance: str = ""
 
 
 def clean_name(name: str) -> str:
-    """Return a name as collectd passes it on: no slashes, bounded.
+    """Return a name without slashes and truncated, as collectd does.
 
     Source: escape_slashes() of collectd 5.12: `/` alone is `root`, a leading slash goes away and
     the others become `_`.
@@ -84,7 +80,7 @@ def clean_name(name: str) -> str:
 
 
 def cut(text: str, longest_bytes: int) -> str:
-    """Return text cut to so many bytes of UTF-8, at a character's end."""
+    """Return text truncated to this many bytes of UTF-8, at a character boundary."""
     if len(text) * 4 <= longest_bytes:
         return text
     return text.encode(errors="replace")[:longest_bytes].decode(errors="ignore")

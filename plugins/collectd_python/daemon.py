@@ -1,6 +1,6 @@
-"""What stands in collectd's place behind the module `collectd`: callbacks, and what they send.
+"""The implementation behind the module `collectd`: callbacks, and the queue of dispatched data.
 
-Modules call it from their own threads too; the plugin takes what was sent at its next reading.
+Modules may call it from their own threads; the plugin drains the queue at its next reading.
 """
 
 import contextlib
@@ -40,12 +40,12 @@ LEVELS = {
     LOG_DEBUG: logging.DEBUG,
 }
 NAME_PREFIX = "python."
-NO_DATA = object()  # "no data was given", which None does not say
+NO_DATA = object()  # no data, distinct from None
 
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """A function that a module registered; `data` is passed on only where it was given."""
+    """A registered function; `data` is passed only if it was given."""
 
     name: str
     function: Callable[..., Any]
@@ -59,7 +59,7 @@ class Callback:
 
 @dataclass(slots=True)
 class Callbacks:
-    """All that is registered; those called once are lists, with the newest first as in collectd."""
+    """All registered callbacks; those called once are lists, newest first as in collectd."""
 
     config: list[Callback] = field(default_factory=list)
     init: list[Callback] = field(default_factory=list)
@@ -71,15 +71,15 @@ class Callbacks:
     notification: dict[str, Callback] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
-        """Return whether nothing would ever be called."""
+        """Return whether no callback would ever be called."""
         return not any((self.init, self.read, self.write, self.notification, self.log))
 
 
 class Daemon:
-    """Holds the callbacks, calls them, and queues what modules dispatch.
+    """Calls callbacks, and queues what modules dispatch.
 
     Args:
-        interval_seconds: of readings that say none.
+        interval_seconds: default interval.
         log_traces: whether an exception of a module is logged with its traceback.
     """
 
@@ -105,7 +105,7 @@ class Daemon:
         self.notification_class = bound(Notification, self)
 
     def take_values(self, values: DispatchedValues) -> None:
-        """Queue values, with the time and interval that they lack."""
+        """Queue values; fill in a missing time and interval."""
         self._put(self._completed(values))
 
     def write_values(self, values: DispatchedValues, destination: str | None) -> None:
@@ -123,7 +123,7 @@ class Daemon:
         self.call(writer, "write", self._values_for(self._completed(values)))
 
     def take_notification(self, notification: DispatchedNotification) -> None:
-        """Queue a notification and tell it to the callbacks at once."""
+        """Queue a notification and call the notification callbacks."""
         if not notification.time:
             notification = replace(notification, time=self._now())
         self._put(notification)
@@ -133,7 +133,7 @@ class Daemon:
             self.call(callback, "notification", sent)
 
     def drain(self) -> Iterator[Dispatched]:
-        """Yield what is queued now, each after the write callbacks had it."""
+        """Yield the queued items, after calling the write callbacks with each."""
         for _ in range(len(self._queue)):
             item = self._queue.popleft()
             if isinstance(item, DispatchedValues):
@@ -142,15 +142,15 @@ class Daemon:
             yield item
 
     def flush(self, plugin: str | None, timeout: int, identifier: str | None) -> None:
-        """Call the flush callbacks: that of this name, or all."""
+        """Call the flush callback of this name, or all."""
         for callback in list(self.callbacks.flush.values()):
             if plugin in {None, callback.name}:
                 self.call(callback, "flush", timeout, identifier)
 
     def call(self, callback: Callback, kind: str, *args: object) -> bool:
-        """Call a callback and return whether it went well; what it raises goes to the log."""
+        """Call a callback and return whether it succeeded; log what it raises."""
         try:
-            with self.speaking_for(callback.name.removeprefix(NAME_PREFIX)):
+            with self.attributed_to(callback.name.removeprefix(NAME_PREFIX)):
                 callback(*args)
         except BaseException as error:  # noqa: BLE001 - one module must not stop the others
             self.log_exception(callback.name, f"{kind} callback", error)
@@ -158,9 +158,9 @@ class Daemon:
         return True
 
     def log_exception(self, name: str, context: str, error: BaseException) -> None:
-        """Log what a module raised, named, the way collectd does."""
+        """Log an exception of a module as collectd does."""
         kind = type(error).__name__
-        with self.speaking_for(name.removeprefix(NAME_PREFIX)):
+        with self.attributed_to(name.removeprefix(NAME_PREFIX)):
             if isinstance(error, CollectdError):
                 self.log(LOG_WARNING, f"{kind} in {context}: {error}")
                 return
@@ -170,12 +170,12 @@ class Daemon:
             self.log(LOG_ERROR, text)
 
     def log(self, severity: int, message: str) -> None:
-        """Log for the module that is being called, and tell the log callbacks."""
+        """Log for the current module, and call the log callbacks."""
         name = getattr(self._current, "name", "")
         level = LEVELS.get(severity, logging.INFO)
         log.log(level, "collectd_python: %s%s", f"{name}: " if name else "", message)
         if getattr(self._current, "is_logging", False):
-            return  # a log callback that logs would never end
+            return  # prevents endless recursion of a log callback that logs
         self._current.is_logging = True
         try:
             for callback in list(self.callbacks.log.values()):
@@ -185,8 +185,8 @@ class Daemon:
             self._current.is_logging = False
 
     @contextmanager
-    def speaking_for(self, name: str, interval_seconds: float | None = None) -> Iterator[None]:
-        """Let what this thread logs and dispatches belong to a module."""
+    def attributed_to(self, name: str, interval_seconds: float | None = None) -> Iterator[None]:
+        """Attribute what this thread logs and dispatches to a module."""
         before: Mapping[str, object] = dict(vars(self._current))
         self._current.name = name
         if interval_seconds is not None:

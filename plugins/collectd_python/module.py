@@ -5,15 +5,16 @@ Source: collectd-python(5); names, arguments and errors are those of collectd 5.
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from plugins.collectd.types_db import SourceKind
 from plugins.collectd.values import Severity
 from plugins.collectd_python import daemon as of_daemon
-from plugins.collectd_python.attributes import text_of
 from plugins.collectd_python.daemon import NAME_PREFIX, NO_DATA, Callback, Daemon
+from plugins.collectd_python.dispatched import text_of
 from plugins.collectd_python.objects import CollectdError, Config, Signed, Unsigned
 
 MODULE_NAME = "collectd"
@@ -22,7 +23,7 @@ Function = Callable[..., Any]
 
 
 def build_module(daemon: Daemon) -> ModuleType:
-    """Return a module `collectd` that speaks to this daemon."""
+    """Return a module `collectd` for this daemon."""
     module = ModuleType(MODULE_NAME, "The python interface to collectd")
     vars(module).update(
         Config=Config,
@@ -42,7 +43,7 @@ def build_module(daemon: Daemon) -> ModuleType:
 
 @contextlib.contextmanager
 def installed(module: ModuleType) -> Iterator[None]:
-    """Let `import collectd` find this module, for the length of the block."""
+    """Make `import collectd` find this module within the block."""
     before = sys.modules.get(MODULE_NAME)
     sys.modules[MODULE_NAME] = module
     try:
@@ -180,3 +181,66 @@ def _other_functions(daemon: Daemon) -> dict[str, Function]:
         )
 
     return {"get_dataset": get_dataset, "flush": flush}
+
+
+@contextlib.contextmanager
+def importable(names: Collection[str], *, folders: Collection[Path]) -> Iterator[None]:
+    """Search directories for modules first, and unload the imported modules after the block.
+
+    Args:
+        names: modules to unload with their submodules, wherever they were found.
+    """
+    path_before, modules_before = list(sys.path), set(sys.modules)
+    sys.path[:0] = [str(folder) for folder in folders]
+    try:
+        yield
+    finally:
+        sys.path[:] = path_before
+        for name in sys.modules.keys() - modules_before:
+            file = Path(getattr(sys.modules[name], "__file__", None) or "/")
+            is_own = any(file.is_relative_to(folder) for folder in folders)
+            if name.partition(".")[0] in names or is_own:
+                del sys.modules[name]
+
+
+BLOCK_WORDS = "_values"
+
+
+def module_node(name: str, table: Mapping[str, object]) -> Config:
+    """Return the block `<Module NAME>` of a module's TOML table.
+
+    A key with a value is a line. A key with a list is a line for each item; an item that is a list
+    is a line with several values. A table is a block, a list of tables several blocks. The values
+    of a block are in its key `_values`.
+    """
+    return _block("Module", {**table, BLOCK_WORDS: [name]}, None)
+
+
+def _block(key: str, table: Mapping[str, object], parent: Config | None) -> Config:
+    node = Config(key, parent, _words(table.get(BLOCK_WORDS, ())))
+    children: list[Config] = []
+    for child_key, value in table.items():
+        if child_key != BLOCK_WORDS:
+            children += _nodes(child_key, value, node)
+    node.children = tuple(children)
+    return node
+
+
+def _nodes(key: str, value: object, parent: Config) -> Iterator[Config]:
+    for item in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(item, Mapping):
+            yield _block(key, item, parent)
+        else:
+            yield Config(key, parent, _words(item))
+
+
+def _words(value: object) -> tuple[object, ...]:
+    items = value if isinstance(value, list | tuple) else (value,)
+    return tuple(_word(item) for item in items)
+
+
+def _word(value: object) -> object:
+    """Return a value as one of the three types of collectd's configuration."""
+    if isinstance(value, bool | str):
+        return value
+    return float(value) if isinstance(value, int | float) else str(value)

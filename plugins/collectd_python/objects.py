@@ -1,22 +1,25 @@
-"""The classes of the module `collectd`: what its modules are given and what they send.
+"""The classes of the module `collectd`.
 
-Source: collectd-python(5); where it is silent, the behaviour of collectd 5.12 (python.so).
+Source: collectd-python(5); where it is silent, the behavior of collectd 5.12 (python.so).
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
 from plugins.collectd.types_db import DataSet, SourceKind
 from plugins.collectd.values import LONGEST_MESSAGE_BYTES, Identity, Number, clean_name
-from plugins.collectd_python.attributes import (
-    FloatAttribute,
-    IntegerAttribute,
+from plugins.collectd_python.dispatched import (
+    CheckedAttribute,
+    DispatchedNotification,
+    DispatchedValues,
+    Receiver,
     TextAttribute,
     TypeAttribute,
+    float_of,
     text_of,
 )
-from plugins.collectd_python.dispatched import DispatchedNotification, DispatchedValues, Receiver
 
 MAX_INT64, MAX_UINT64 = 2**63 - 1, 2**64 - 1
 DEFAULT_PLUGIN = "python"
@@ -25,25 +28,25 @@ P = TypeVar("P", bound="PluginData")
 
 
 class CollectdError(Exception):
-    """What modules raise for an error that needs no traceback in the log."""
+    """An error of a module that is logged without a traceback."""
 
 
 class Signed(int):
-    """A whole number that collectd is to store as signed."""
+    """An integer to store as signed."""
 
 
 class Unsigned(int):
-    """A whole number that collectd is to store as unsigned."""
+    """An integer to store as unsigned."""
 
 
 class Config:
     """One line or block of a module's configuration.
 
     Attributes:
-        parent: the block around it; None for the module's own.
-        key: its first word.
-        values: the words behind: text, floats and booleans.
-        children: what is in the block.
+        parent: enclosing block; None for the module's root.
+        key: first word.
+        values: other words: text, floats and booleans.
+        children: nodes in the block.
     """
 
     __slots__ = ("children", "key", "parent", "values")
@@ -66,23 +69,25 @@ class Config:
 
 
 class PluginData:
-    """The names that `Values` and `Notification` share.
+    """Common attributes of `Values` and `Notification`.
 
     Attributes:
-        parameters: the arguments of the constructor and of `dispatch`, in their order.
+        parameters: positional arguments of the constructor and of `dispatch`.
+        shown: attributes of the subclass in its representation.
     """
 
     __slots__ = ("_host", "_plugin", "_plugin_instance", "_time", "_type", "_type_instance")
 
     receiver: ClassVar[Receiver]
     parameters: ClassVar[tuple[str, ...]] = ()
+    shown: ClassVar[tuple[str, ...]] = ()
 
     host = TextAttribute()
     plugin = TextAttribute()
     plugin_instance = TextAttribute()
     type = TypeAttribute()
     type_instance = TextAttribute()
-    time = FloatAttribute()
+    time = CheckedAttribute(float_of)
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         self._clear()
@@ -90,7 +95,7 @@ class PluginData:
 
     def __repr__(self) -> str:
         parts = [f"type={self.type!r}"]
-        for name in ("type_instance", "plugin", "plugin_instance", "host", "time", *self._own()):
+        for name in ("type_instance", "plugin", "plugin_instance", "host", "time", *self.shown):
             value = getattr(self, name)
             parts += [f"{name}={value!r}"] if value else []
         return f"collectd.{type(self).__name__}({','.join(parts)})"
@@ -100,25 +105,30 @@ class PluginData:
         self._type = self._type_instance = ""
         self._time = 0.0
 
-    def _own(self) -> tuple[str, ...]:
-        return ()
-
 
 class Values(PluginData):
-    """Numbers of one type to dispatch, or those that a write callback is given."""
+    """Values of one type to dispatch, or passed to a write callback."""
 
     __slots__ = ("_interval", "meta", "values")
 
     parameters: ClassVar[tuple[str, ...]] = (
-        "type", "values", "plugin_instance", "type_instance", "plugin", "host", "time", "interval",
+        "type",
+        "values",
+        "plugin_instance",
+        "type_instance",
+        "plugin",
+        "host",
+        "time",
+        "interval",
         "meta",
-    )  # fmt: skip
-    interval = FloatAttribute()
+    )
+    shown = ("interval", "values", "meta")
+    interval = CheckedAttribute(float_of)
     values: Any
     meta: Any
 
     def dispatch(self, *args: object, **kwargs: object) -> None:
-        """Send the values; arguments go before the attributes and leave them as they are."""
+        """Send the values; arguments override the attributes without changing them."""
         self.receiver.take_values(_sent_values(_altered(self, args, kwargs)))
 
     def write(self, destination: object = None, *args: object, **kwargs: object) -> None:
@@ -132,25 +142,30 @@ class Values(PluginData):
         self.values = []
         self.meta = {}
 
-    def _own(self) -> tuple[str, ...]:
-        return ("interval", "values", "meta")
-
 
 class Notification(PluginData):
-    """A message to dispatch, or one that a notification callback is given."""
+    """A message to dispatch, or passed to a notification callback."""
 
     __slots__ = ("_message", "_severity", "meta")
 
     parameters: ClassVar[tuple[str, ...]] = (
-        "type", "message", "plugin_instance", "type_instance", "plugin", "host", "time", "severity",
+        "type",
+        "message",
+        "plugin_instance",
+        "type_instance",
+        "plugin",
+        "host",
+        "time",
+        "severity",
         "meta",
-    )  # fmt: skip
+    )
+    shown = ("severity", "message", "meta")
     message = TextAttribute(LONGEST_MESSAGE_BYTES)
-    severity = IntegerAttribute()
+    severity = CheckedAttribute(cast("Callable[[object], int]", operator.index))
     meta: Any
 
     def dispatch(self, *args: object, **kwargs: object) -> None:
-        """Send the notification; arguments go before the attributes."""
+        """Send the notification; arguments override the attributes."""
         sent = _altered(self, args, kwargs)
         self.receiver.take_notification(
             DispatchedNotification(
@@ -168,12 +183,9 @@ class Notification(PluginData):
         self._severity = 0
         self.meta = {}
 
-    def _own(self) -> tuple[str, ...]:
-        return ("severity", "message", "meta")
-
 
 def bound(kind: type[P], receiver: Receiver) -> type[P]:
-    """Return the class whose objects dispatch to this receiver."""
+    """Return a subclass whose objects dispatch to this receiver."""
     body = {"__slots__": (), "__module__": "collectd", "receiver": receiver}
     return cast("type[P]", type(kind.__name__, (kind,), body))
 
@@ -189,7 +201,7 @@ def _assign(target: PluginData, args: tuple[object, ...], kwargs: Mapping[str, o
 
 
 def _altered(data: P, args: tuple[object, ...], kwargs: Mapping[str, object]) -> P:
-    """Return a copy with what a call of `dispatch` says otherwise."""
+    """Return a copy with the arguments of `dispatch` applied."""
     sent = copy.copy(data)
     _assign(sent, args, kwargs)
     if not sent.type:

@@ -1,7 +1,6 @@
-"""Readings of modules that were written for collectd's python plugin, unchanged.
+"""Runs unchanged modules for collectd's python plugin.
 
-The plugin is read in a child process of its own, so modules may do there what they did in
-collectd: keep global state, start threads, hang.
+The plugin runs in its own worker process, so modules may keep global state, start threads and hang.
 """
 
 import importlib
@@ -11,21 +10,24 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 from core.clock import NS_PER_SECOND, Clock, to_ns, utc_now
-from plugins.base import Metric, PluginContext, PluginError, PluginTraits, PluginUnavailableError
-from plugins.collectd.complaints import Complaints
-from plugins.collectd.mapping import NOTIFICATION_METRICS, PointMapper
+from plugins.base import (
+    BasePlugin,
+    PluginContext,
+    PluginError,
+    PluginTraits,
+    PluginUnavailableError,
+)
+from plugins.collectd.mapping import NOTIFICATION_METRICS, ErrorLog, PointMapper
 from plugins.collectd.types_db import load_types
 from plugins.collectd.values import Notification, Severity, ValueList
-from plugins.collectd_python.config_nodes import module_node
 from plugins.collectd_python.daemon import LOG_WARNING, NAME_PREFIX, Daemon
 from plugins.collectd_python.dispatched import DispatchedNotification, DispatchedValues
-from plugins.collectd_python.imports import importable
-from plugins.collectd_python.module import build_module, installed
+from plugins.collectd_python.module import build_module, importable, installed, module_node
 from plugins.collectd_python.reads import Reads
 from timeseries.points import Point
 
@@ -34,15 +36,15 @@ READ_WAIT_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectdPythonConfig:
-    """Which modules are loaded, and with what configuration.
+    """Modules to load, with their configuration.
 
     Attributes:
-        module_paths: folders where modules are looked for before Python's own.
-        imports: modules to import; those named in `modules` when empty.
-        modules: the name of each block `<Module NAME>` to what stands in it.
-        types_db: files of types beside the common ones and those of an installed collectd.
-        read_interval_seconds: how often a module is read that gives no interval.
-        log_traces: whether the log shows the traceback of what a module raises.
+        module_paths: directories to search for modules before Python's own.
+        imports: modules to import; defaults to those in `modules`.
+        modules: configuration of each `<Module NAME>` block.
+        types_db: additional types.db files.
+        read_interval_seconds: default interval of read callbacks.
+        log_traces: log tracebacks of module exceptions.
     """
 
     module_paths: tuple[Path, ...] = ()
@@ -52,19 +54,19 @@ class CollectdPythonConfig:
     read_interval_seconds: Annotated[float, Meta(gt=0)] = 10.0
     log_traces: bool = True
 
-    def needs_child(self, context: PluginContext) -> bool:
-        """Return whether there is anything to load; without it no child process is started."""
+    def needs_worker(self, context: PluginContext) -> bool:
+        """Return whether modules are configured; without any, no worker process starts."""
         del context
         return bool(self.imports or self.modules)
 
 
-class CollectdPythonPlugin:
+class CollectdPythonPlugin(BasePlugin):
     """One point for each dispatched `Values`; see README.md."""
 
-    name: ClassVar[str] = "collectd_python"
-    config_class: ClassVar[type] = CollectdPythonConfig
-    traits: ClassVar[PluginTraits] = PluginTraits(child="collectd_python")
-    metrics: ClassVar[tuple[Metric, ...]] = NOTIFICATION_METRICS
+    name = "collectd_python"
+    config_class = CollectdPythonConfig
+    traits = PluginTraits(worker="collectd_python")
+    metrics = NOTIFICATION_METRICS
 
     def __init__(
         self, config: CollectdPythonConfig, context: PluginContext, *, clock: Clock = utc_now
@@ -72,18 +74,19 @@ class CollectdPythonPlugin:
         del context
         self._config = config
         self._clock = clock
-        self._complaints = Complaints("collectd_python", unit="values")
+        self._errors = ErrorLog("collectd_python", unit="values")
         self._undo = ExitStack()
         self._daemon: Daemon | None = None
         self._reads: Reads | None = None
         self._mapper: PointMapper | None = None
 
     def gather(self, now: datetime) -> Iterable[Point]:
-        """Call the read callbacks that are due, and return what was dispatched since the last time.
+        """Call the read callbacks that are due, and return what was dispatched since the last
+        reading.
 
         Raises:
             PluginUnavailableError: no modules are configured.
-            PluginError: a file of types can't be read, or none of the modules could be loaded.
+            PluginError: a types.db file can't be read, or no module could be loaded.
         """
         names = self._config.imports or tuple(self._config.modules)
         if not names:
@@ -91,12 +94,12 @@ class CollectdPythonPlugin:
         if self._daemon is None or self._reads is None or self._mapper is None:
             self._daemon, self._reads, self._mapper = self._start(names)
         if self._daemon.callbacks.is_empty():
-            raise PluginError(f"none of {', '.join(names)} registered anything; see the log")
+            raise PluginError(f"no callbacks registered by {', '.join(names)}; see the log")
         self._reads.run_due(now, wait_seconds=READ_WAIT_SECONDS)
         return self._points(self._daemon, self._mapper, now)
 
     def close(self) -> None:
-        """Call the shutdown callbacks and forget the modules."""
+        """Call the shutdown callbacks and unload the modules."""
         if self._daemon is not None:
             self._daemon.flush(None, 0, None)
             for callback in list(self._daemon.callbacks.shutdown):
@@ -104,7 +107,7 @@ class CollectdPythonPlugin:
         self._undo.close()
 
     def _start(self, names: Collection[str]) -> tuple[Daemon, Reads, PointMapper]:
-        """Do what collectd does when it starts: import, configure, initialise."""
+        """Import, configure and initialize modules, as collectd does at startup."""
         types, hostname = load_types(self._config.types_db), socket.gethostname()
         daemon = Daemon(
             types,
@@ -135,18 +138,18 @@ class CollectdPythonPlugin:
                     _value_list(item), now_ns=to_ns(now), interval_seconds=item.interval
                 )
             except PluginError as error:
-                self._complaints.note(str(error))
+                self._errors.note(str(error))
             else:
                 points += [point] if point is not None else []
-        self._complaints.drop(daemon.dropped)
+        self._errors.drop(daemon.dropped)
         daemon.dropped = 0
-        self._complaints.flush()
+        self._errors.flush()
         return points
 
 
 def _import(name: str, daemon: Daemon) -> None:
     try:
-        with daemon.speaking_for(name):
+        with daemon.attributed_to(name):
             importlib.import_module(name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - one must not stop the others
         daemon.log_exception(name, "importing module", error)
@@ -158,8 +161,8 @@ def _configure(name: str, table: dict[str, Any], daemon: Daemon) -> None:
     if callback is not None:
         daemon.call(callback, "config", module_node(name, table))
     elif table:
-        with daemon.speaking_for(name):
-            daemon.log(LOG_WARNING, "it has a configuration, but registered no config callback")
+        with daemon.attributed_to(name):
+            daemon.log(LOG_WARNING, "has a configuration, but registered no config callback")
 
 
 def _value_list(item: DispatchedValues) -> ValueList:
@@ -172,17 +175,13 @@ def _value_list(item: DispatchedValues) -> ValueList:
 
 
 def _notification_points(item: DispatchedNotification, mapper: PointMapper) -> list[Point]:
-    names, time_ns = item.identity, round(item.time * NS_PER_SECOND)
     if item.severity not in list(Severity):
         return []
+    time_ns = round(item.time * NS_PER_SECOND)
     notification = Notification(
+        identity=item.identity,
         severity=Severity(item.severity),
         message=item.message,
         time_ns=time_ns,
-        host=names.host,
-        plugin=names.plugin,
-        plugin_instance=names.plugin_instance,
-        type=names.type,
-        type_instance=names.type_instance,
     )
     return [mapper.notification(notification, now_ns=time_ns)]

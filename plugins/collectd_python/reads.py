@@ -1,4 +1,4 @@
-"""Read callbacks: each in a thread of its own, so that one that hangs holds up no other."""
+"""Runs each read callback in its own thread, so that one that hangs does not block others."""
 
 import logging
 import threading
@@ -16,7 +16,7 @@ MOST_SLACK_SECONDS = 0.5
 
 @dataclass(slots=True)
 class _Read:
-    """When a callback is called; `wait_seconds` grows while it fails."""
+    """Schedule of a callback; `wait_seconds` grows while it fails."""
 
     callback: Callback
     interval_seconds: float
@@ -34,7 +34,7 @@ class Reads:
         self._reads: dict[str, _Read] = {}
 
     def run_due(self, now: datetime, *, wait_seconds: float) -> None:
-        """Call what is due and wait so long for it; what is not done then goes on meanwhile."""
+        """Call what is due and wait this long; unfinished callbacks continue."""
         self._follow_registrations(now)
         started = [read for read in self._reads.values() if self._start(read, now)]
         deadline = time.monotonic() + wait_seconds
@@ -53,14 +53,14 @@ class Reads:
                 self._reads[name] = _Read(callback, seconds, seconds, now)
 
     def _start(self, read: _Read, now: datetime) -> bool:
-        """Start a callback if its time is there and the last call is over."""
+        """Start a callback if it is due and the last call has returned."""
         slack_seconds = min(MOST_SLACK_SECONDS, read.interval_seconds / 10)
         if now < read.planned_at - timedelta(seconds=slack_seconds):
             return False
         if read.thread is not None and read.thread.is_alive():
             if not read.is_late:
                 name = read.callback.name.removeprefix(NAME_PREFIX)
-                log.warning("collectd_python: %s: its read callback hangs: it is left to", name)
+                log.warning("collectd_python: %s: its read callback hangs", name)
             read.is_late = True
             return False
         read.is_late = False
@@ -75,7 +75,7 @@ class Reads:
 
     def _call(self, read: _Read, began_at: datetime) -> None:
         name = read.callback.name.removeprefix(NAME_PREFIX)
-        with self._daemon.speaking_for(name, read.interval_seconds):
+        with self._daemon.attributed_to(name, read.interval_seconds):
             if self._daemon.call(read.callback, "read"):
                 read.wait_seconds = read.interval_seconds
                 return

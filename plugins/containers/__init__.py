@@ -1,5 +1,1 @@
 """Docker containers."""
-
-from plugins.containers.reader import ContainersPlugin
-
-__all__ = ["ContainersPlugin"]

@@ -1,7 +1,7 @@
-"""A container's figures, from the kernel's control groups (both versions) and its network.
+"""Resource use of a container, from cgroups (v1 and v2) and its network.
 
-A process names its groups in `/proc/PID/cgroup`: `0::/PATH` under version 2, a line for each
-controller under version 1. Where both are mounted, version 1 has the controllers.
+`/proc/PID/cgroup` has the cgroups of a process: `0::/PATH` in v2, a line for each controller in v1.
+If both are mounted, v1 has the controllers.
 
 Source: the kernel's Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst.
 """
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CONTROLLERS = ("cpuacct", "memory", "pids", "blkio")
-# Version 1 says "no limit" by the largest number of pages that fits.
+# cgroup v1 reports "no limit" as a huge number.
 UNLIMITED_BYTES = 2**60
 _READ_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a container uses; None where the kernel does not say or sets no bound."""
+    """Resource use of a container; None if unknown or unlimited."""
 
     cpu_seconds: float | None = None
     memory_bytes: int | None = None
@@ -31,12 +31,12 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class UnifiedGroup:
-    """A container's group under version 2."""
+    """The cgroup of a container in v2."""
 
     folder: Path
 
     def read(self) -> Use:
-        """Return its figures now."""
+        """Return the current use."""
         used = _integer(self.folder / "memory.current")
         io = _text(self.folder / "io.stat").split()
         usage_usec = _value(self.folder / "cpu.stat", "usage_usec")
@@ -52,12 +52,12 @@ class UnifiedGroup:
 
 @dataclass(frozen=True, slots=True)
 class SplitGroup:
-    """A container's groups under version 1, a folder for each controller."""
+    """The cgroups of a container in v1, a directory for each controller."""
 
     folders: Mapping[str, Path]
 
     def read(self) -> Use:
-        """Return its figures now."""
+        """Return the current use."""
         memory = self.folders["memory"]
         used = _integer(memory / "memory.usage_in_bytes")
         nanoseconds = _integer(self.folders["cpuacct"] / "cpuacct.usage")
@@ -76,9 +76,9 @@ Group = UnifiedGroup | SplitGroup
 
 
 def find_group(pid: int, container_id: str, *, proc: Path, sys: Path) -> Group | None:
-    """Return the groups of a container's process; None when the process is not the container's.
+    """Return the cgroups of a container by its process; None if the process belongs to another one.
 
-    A process that the container moved into a group of its own is found under the container's.
+    The container may have moved the process into a nested cgroup.
     """
     root = sys / "fs" / "cgroup"
     paths: dict[str, str] = {}

@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 
 class HostConfig(msgspec.Struct, frozen=True, rename="pascal"):
-    """The part of a container's configuration that concerns its host."""
+    """Host configuration of a container."""
 
     network_mode: str = ""
 
 
 class ListedContainer(msgspec.Struct, frozen=True, rename="pascal"):
-    """A container as the engine lists it; names begin with a slash."""
+    """A container in the engine's list; names start with a slash."""
 
     id: str
     image: str
@@ -38,33 +38,33 @@ class ListedContainer(msgspec.Struct, frozen=True, rename="pascal"):
 
     @property
     def name(self) -> str:
-        """Return its own name rather than one that a link gave it."""
+        """Return its own name rather than a link alias."""
         names = [name.removeprefix("/") for name in self.names or ()]
         return next((name for name in names if "/" not in name), self.id[:12])
 
 
 class ContainerState(msgspec.Struct, frozen=True, rename="pascal"):
-    """What the engine knows of a container's process; `pid` is 0 while there is none."""
+    """State of a container; `pid` is 0 if it has no process."""
 
     pid: int = 0
 
 
 class InspectedContainer(msgspec.Struct, frozen=True, rename="pascal"):
-    """A container as the engine describes it."""
+    """Details of a container."""
 
     state: ContainerState
     restart_count: int = 0
 
 
 class Engine:
-    """Asks one engine over one connection, which is opened again when it breaks."""
+    """Client of a Docker engine, with one persistent connection."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._connection: _UnixConnection | None = None
 
     def containers(self) -> list[ListedContainer]:
-        """Return every container, those that do not run included.
+        """Return all containers, including stopped ones.
 
         Raises:
             PluginUnavailableError: no engine listens, or this user may not speak to it.
@@ -74,7 +74,7 @@ class Engine:
         return listed or []
 
     def inspect(self, container_id: str) -> InspectedContainer | None:
-        """Return one container; None when it is gone.
+        """Return a container; None if it is gone.
 
         Raises:
             PluginError: as `containers`.
@@ -82,7 +82,7 @@ class Engine:
         return self._get(f"/containers/{container_id}/json", InspectedContainer)
 
     def close(self) -> None:
-        """Close the connection; the next question opens another."""
+        """Close the connection; the next call opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -96,10 +96,10 @@ class Engine:
         try:
             return msgspec.json.decode(response.body, type=kind)
         except msgspec.MsgspecError as error:
-            raise PluginError(f"{self._url} does not speak as a Docker engine: {error}") from error
+            raise PluginError(f"{self._url} is not a Docker engine: {error}") from error
 
     def _ask(self, path: str) -> "_Answer":
-        """Ask once; a kept connection that the engine closed meanwhile is worth a second try."""
+        """Send a request; retry once if the engine closed the persistent connection."""
         is_kept = self._connection is not None
         try:
             return self._exchange(path)
@@ -140,7 +140,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self._socket_path = socket_path
 
     def connect(self) -> None:
-        """Connect to the socket in place of a host."""
+        """Connect to the Unix socket."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._socket_path)

@@ -1,17 +1,16 @@
-"""Docker containers of this host: what each uses, and how many there are in each state.
+"""Docker containers: resource use of each, and the number in each state.
 
-The engine is asked which containers there are; the figures come from the kernel.
+The engine lists the containers; cgroups have the resource use.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import ClassVar
 
 from core.clock import to_ns
 from jobqueue.executors.base import JOB_LABEL
 from plugins.base import (
-    Metric,
+    BasePlugin,
     PluginContext,
     PluginError,
     PluginTraits,
@@ -24,10 +23,10 @@ from plugins.base import (
 )
 from plugins.containers.cgroups import Group, find_group, network_bytes
 from plugins.containers.engine import Engine, ListedContainer
-from plugins.rates import CounterRates
+from plugins.procfs import CounterRates
 from timeseries.points import FieldValue, Point
 
-# Less than the usual interval, so that a reading that comes a little early still lists.
+# Shorter than the default interval, so that a reading that is slightly early still lists.
 LIST_EVERY = timedelta(seconds=8)
 STATES = ("running", "paused", "exited", "created", "restarting", "dead")
 WITH_FIGURES = frozenset({"running", "paused", "restarting"})
@@ -35,7 +34,7 @@ WITH_FIGURES = frozenset({"running", "paused", "restarting"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainersConfig:
-    """Which containers to leave out of `container`; `containers` counts them all.
+    """Containers to skip in `container`; `containers` counts all.
 
     Attributes:
         skip_names: shell patterns of containers' names.
@@ -48,7 +47,7 @@ class ContainersConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """A container with where its figures are; no `group` while it has no process."""
+    """A container with its cgroups, if it has a process."""
 
     listed: ListedContainer
     restarts: int
@@ -57,42 +56,38 @@ class _Watched:
 
     @property
     def has_own_network(self) -> bool:
-        """Return whether its interfaces are not those of the host or of another container."""
+        """Return whether it has its own network namespace."""
         mode = self.listed.host_config.network_mode
         return mode != "host" and not mode.startswith("container:")
 
 
-class ContainersPlugin:
-    """One point for each container that runs, and one that counts all."""
+class ContainersPlugin(BasePlugin):
+    """One point for each running container, and one with the counts of all."""
 
-    name: ClassVar[str] = "containers"
-    config_class: ClassVar[type] = ContainersConfig
-    traits: ClassVar[PluginTraits] = PluginTraits(own_thread=True)
-    metrics: ClassVar[tuple[Metric, ...]] = (
+    name = "containers"
+    config_class = ContainersConfig
+    traits = PluginTraits(own_thread=True)
+    metrics = (
         *gauges(
-            {
-                "cpu_percent": ("percent", "time on the CPUs; 100 for each core in use"),
-                "memory_bytes": ("bytes", "memory in use, without page cache that can be dropped"),
-                "memory_limit_bytes": ("bytes", "bound of its memory; absent where there is none"),
-                "processes": (
-                    "processes",
-                    "processes and their threads, as docker stats counts PIDS",
-                ),
-            }
+            cpu_percent=("percent", "CPU usage; 100 per core"),
+            memory_bytes=("bytes", "memory in use, without reclaimable page cache"),
+            memory_limit_bytes=("bytes", "memory limit; absent if unlimited"),
+            processes=(
+                "processes",
+                "processes and their threads, as docker stats counts PIDS",
+            ),
         ),
         *rates(
-            {
-                "read_bytes_per_second": ("bytes per second", "read from disks"),
-                "written_bytes_per_second": ("bytes per second", "written to disks"),
-                "received_bytes_per_second": (
-                    "bytes per second",
-                    "received; absent on the host's network",
-                ),
-                "sent_bytes_per_second": ("bytes per second", "sent; absent on the host's network"),
-            }
+            read_bytes_per_second=("bytes per second", "read from disks"),
+            written_bytes_per_second=("bytes per second", "written to disks"),
+            received_bytes_per_second=(
+                "bytes per second",
+                "received; absent on the host's network",
+            ),
+            sent_bytes_per_second=("bytes per second", "sent; absent on the host's network"),
         ),
-        *counters({"restarts": ("restarts", "how often the engine started it again")}),
-        *gauges({state: ("containers", f"containers that are {state}") for state in STATES}),
+        *counters(restarts=("restarts", "restarts by the restart policy")),
+        *gauges(**{state: ("containers", f"containers that are {state}") for state in STATES}),
     )
 
     def __init__(self, config: ContainersConfig, context: PluginContext) -> None:
@@ -105,7 +100,7 @@ class ContainersPlugin:
         self._watched: dict[str, _Watched] = {}
 
     def gather(self, now: datetime) -> Iterable[Point]:
-        """Return the readings; the engine is asked every few seconds only."""
+        """Return the readings; the container list is cached for a few seconds."""
         if self._listed_at is None or abs(now - self._listed_at) >= LIST_EVERY:
             self._list()
             self._listed_at = now
@@ -129,7 +124,7 @@ class ContainersPlugin:
         except PluginUnavailableError as error:
             if self._listed_at is None:
                 raise
-            # It was here: an engine that restarts is back long before a missing one is looked for.
+            # The engine was available: it is probably restarting, so retry soon.
             raise PluginError(str(error)) from error
         watched = (self._watch(listed) for listed in self._listed if self._is_wanted(listed))
         self._watched = {one.listed.id: one for one in watched if one is not None}
@@ -143,7 +138,7 @@ class ContainersPlugin:
         )
 
     def _watch(self, listed: ListedContainer) -> _Watched | None:
-        """Return the container with its groups; the engine is asked when its process is another."""
+        """Return the container with its cgroups; inspect it if its process changed."""
         known = self._watched.get(listed.id)
         if known is not None and listed.state != "restarting":
             group = self._group(known.pid, listed)

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
-from typing import ClassVar
 
 from core.clock import to_ns
-from plugins.base import Metric, PluginContext, PluginTraits, gauges
-from plugins.procfs import ProcFile
+from plugins.base import PluginContext, gauges
+from plugins.procfs import ProcPlugin
 from timeseries.points import FieldValue, Point
 
 HOST_LINE = b"cpu"
@@ -20,41 +19,39 @@ class CPUConfig:
     """What to read.
 
     Attributes:
-        per_core: also give each core's shares.
+        per_core: add a point for each core.
     """
 
     per_core: bool = True
 
 
-class CPUPlugin:
-    """Shares of CPU time since the last reading; the first reading gives none."""
+class CPUPlugin(ProcPlugin):
+    """Shares of CPU time since the last reading; none at the first."""
 
-    name: ClassVar[str] = "cpu"
-    config_class: ClassVar[type] = CPUConfig
-    traits: ClassVar[PluginTraits] = PluginTraits()
-    metrics: ClassVar[tuple[Metric, ...]] = gauges(
-        {
-            "usage_percent": ("percent", "CPU time spent on anything but idling and waiting"),
-            "user_percent": ("percent", "CPU time in user code of ordinary priority"),
-            "nice_percent": ("percent", "CPU time in user code of lowered priority"),
-            "system_percent": ("percent", "CPU time in the kernel, interrupts excluded"),
-            "iowait_percent": ("percent", "CPU time idle while a disk request was open"),
-            "irq_percent": ("percent", "CPU time in hardware interrupts"),
-            "softirq_percent": ("percent", "CPU time in soft interrupts, such as network traffic"),
-            "steal_percent": ("percent", "CPU time that the hypervisor gave to others"),
-            "guest_percent": ("percent", "CPU time in virtual machines of this host"),
-            "idle_percent": ("percent", "CPU time idle"),
-        }
+    name = "cpu"
+    paths = ("stat",)
+    config_class = CPUConfig
+    metrics = gauges(
+        usage_percent=("percent", "CPU time that is neither idle nor iowait"),
+        user_percent=("percent", "CPU time in user space at normal priority"),
+        nice_percent=("percent", "CPU time in user space at low priority (nice)"),
+        system_percent=("percent", "CPU time in the kernel, excluding interrupts"),
+        iowait_percent=("percent", "CPU time idle with disk I/O pending"),
+        irq_percent=("percent", "CPU time in hardware interrupts"),
+        softirq_percent=("percent", "CPU time in soft interrupts, such as network traffic"),
+        steal_percent=("percent", "CPU time that the hypervisor gave to other guests"),
+        guest_percent=("percent", "CPU time spent running virtual machines"),
+        idle_percent=("percent", "CPU time idle"),
     )
 
     def __init__(self, config: CPUConfig, context: PluginContext) -> None:
+        super().__init__(config, context)
         self._per_core = config.per_core
-        self._stat = ProcFile(context.proc / "stat")
         self._last: dict[bytes, list[int]] = {}
         self._tags: dict[bytes, dict[str, str]] = {}
 
     def gather(self, now: datetime) -> Iterable[Point]:
-        """Return a point for the host and, if wanted, one for each core that is on line."""
+        """Return a point for the host and, with `per_core`, one for each online core."""
         time_ns, points = to_ns(now), []
         current: dict[bytes, list[int]] = {}
         for line in self._lines():
@@ -68,12 +65,8 @@ class CPUPlugin:
         self._last = current
         return points
 
-    def close(self) -> None:
-        """Close `/proc/stat`."""
-        self._stat.close()
-
     def _lines(self) -> list[bytes]:
-        lines = self._stat.read().split(b"\n")
+        lines = self.read("stat").split(b"\n")
         if not self._per_core:
             return lines[:1]
         return list(takewhile(lambda line: line.startswith(HOST_LINE), lines))
@@ -87,11 +80,11 @@ class CPUPlugin:
 
 
 def shares(before: Sequence[int], after: Sequence[int]) -> dict[str, FieldValue] | None:
-    """Return shares of the time between two lines of counters, None when no time passed.
+    """Return the shares of time between two lines of counters; None if no time passed.
 
-    Guest time is part of user time in the kernel's count, and guest_nice of nice: both are taken
-    out, so that the shares sum to 100. A counter that went back counts as unchanged: the kernel
-    corrects iowait and idle downwards now and then.
+    The kernel counts guest time in user time, and guest_nice in nice: both are subtracted, so that
+    the shares add up to 100. A counter that went back counts as unchanged: the kernel sometimes
+    corrects iowait and idle downwards.
 
     Args:
         before: ticks by kind, in the order of `/proc/stat`.
@@ -107,7 +100,7 @@ def shares(before: Sequence[int], after: Sequence[int]) -> dict[str, FieldValue]
     total = busy + idle + iowait
     if not total:
         return None
-    scale = 10_000 / total  # two decimals: a tick is a hundredth of a second
+    scale = 10_000 / total  # two decimals: a tick is 10 ms
     return {
         "usage_percent": int(busy * scale + 0.5) / 100,
         "user_percent": int(user * scale + 0.5) / 100,

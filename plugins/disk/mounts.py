@@ -1,29 +1,30 @@
-"""The table of mounted file systems (`/proc/self/mountinfo`), and which of them count.
+"""Mounted file systems (`/proc/self/mountinfo`), and reading remote ones without blocking.
 
-A file system is *local* when a disk of this host holds it, *remote* when another machine or a
-program answers for it; all others live in memory and have no space to run out of.
+A file system is *local* if it is on a disk of this host, *remote* if another host or a program
+serves it. All others are in memory and are not read.
 
 Source: proc_pid_mountinfo(5).
 """
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-
-from plugins.base import matches_any
+from queue import SimpleQueue
+from threading import Event, Thread
 
 REMOTE_TYPES = frozenset(
     b"9p afs beegfs ceph cifs fhgfs fuse gpfs lustre ncpfs nfs nfs4 orangefs panfs pvfs2 smb3 smbfs"
     b" virtiofs wekafs".split()
 )
-ROOTLESS_LOCAL_TYPES = frozenset({b"zfs"})  # its devices are data sets, not paths
+ROOTLESS_LOCAL_TYPES = frozenset({b"zfs"})  # devices are data sets, not paths
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 _WHOLE = b"/"
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A file system where it is mounted; `path` is what to ask, the texts are for people."""
+    """A mounted file system; `path` is for system calls, the texts are for display."""
 
     path: bytes
     mount: str
@@ -32,41 +33,21 @@ class Mount:
     is_remote: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MountFilter:
-    """Shell patterns of what is left out."""
+def wanted_mounts(mountinfo: bytes, is_wanted: Callable[[Mount], bool]) -> list[Mount]:
+    """Return the file systems to read, each once, sorted by mount point.
 
-    skip_devices: tuple[str, ...]
-    skip_file_systems: tuple[str, ...]
-    skip_mounts: tuple[str, ...]
-    has_remote: bool
-
-    def takes(self, mount: Mount) -> bool:
-        """Return whether a file system is to be read."""
-        return not (
-            (mount.is_remote and not self.has_remote)
-            or matches_any(mount.device, self.skip_devices)
-            or matches_any(mount.file_system, self.skip_file_systems)
-            or matches_any(mount.mount, self.skip_mounts)
-        )
-
-
-def wanted_mounts(mountinfo: bytes, wanted: MountFilter) -> list[Mount]:
-    """Return the file systems to read, sorted by mount point, each once.
-
-    Of a file system that is mounted more than once the mount of its whole tree counts rather than
-    that of a folder in it, then the shortest mount point.
+    If a file system has several mounts, prefer a mount of its root, then the shortest mount point.
     """
     best: dict[bytes, tuple[tuple[bool, int, bytes], Mount]] = {}
     for number, is_part, mount in _visible(mountinfo.splitlines()):
         rank = (is_part, len(mount.path), mount.path)
-        if wanted.takes(mount) and (number not in best or rank < best[number][0]):
+        if is_wanted(mount) and (number not in best or rank < best[number][0]):
             best[number] = (rank, mount)
     return sorted((mount for _, mount in best.values()), key=lambda mount: mount.path)
 
 
 def _visible(lines: Iterable[bytes]) -> Iterable[tuple[bytes, bool, Mount]]:
-    """Return device number, whether it is a part only, and mount; a later one hides an earlier."""
+    """Return device number, whether only a subtree is mounted, and mount, without hidden ones."""
     found = {}
     for line in lines:
         left, _, right = line.partition(b" - ")
@@ -81,7 +62,7 @@ def _visible(lines: Iterable[bytes]) -> Iterable[tuple[bytes, bool, Mount]]:
 
 
 def _is_tag(text: str) -> bool:
-    """Return whether line protocol can hold it as a tag's value."""
+    """Return whether it is a valid tag value in line protocol."""
     return bool(text) and "\n" not in text and not text.endswith("\\")
 
 
@@ -91,3 +72,75 @@ def _unescaped(text: bytes) -> bytes:
 
 def _text(escaped: bytes) -> str:
     return _unescaped(escaped).decode(errors="replace")
+
+
+StatVFS = Callable[[bytes], os.statvfs_result]
+
+
+class RemoteReader:
+    """Reads remote mounts in one thread, plus one for each stuck mount."""
+
+    def __init__(self, *, wait_seconds: float, statvfs: StatVFS = os.statvfs) -> None:
+        self._wait_seconds = wait_seconds
+        self._statvfs = statvfs
+        self._worker: _Worker | None = None
+        self._stuck: dict[bytes, _Worker] = {}
+
+    @property
+    def stuck(self) -> list[bytes]:
+        """Mount points whose server does not answer."""
+        return sorted(path for path, worker in self._stuck.items() if worker.thread.is_alive())
+
+    def read(self, paths: Sequence[bytes]) -> dict[bytes, os.statvfs_result]:
+        """Return the results that arrive in time, by mount point."""
+        stuck = self.stuck
+        self._stuck = {path: self._stuck[path] for path in stuck}
+        asked = [path for path in paths if path not in self._stuck]
+        if not asked:
+            return {}
+        if self._worker is None:
+            self._worker = _Worker(self._statvfs)
+        task = _Task(asked)
+        self._worker.tasks.put(task)
+        if not task.is_done.wait(self._wait_seconds):
+            task.is_abandoned = True
+            self._stuck[task.current] = self._worker
+            self.close()
+        return dict(task.found)
+
+    def close(self) -> None:
+        """Stop the thread; threads of stuck mounts end when their server answers."""
+        if self._worker:
+            self._worker.tasks.put(None)
+            self._worker = None
+
+
+class _Task:
+    """Mounts to read, and the results so far."""
+
+    def __init__(self, paths: Sequence[bytes]) -> None:
+        self.paths = paths
+        self.current = paths[0]
+        self.found: dict[bytes, os.statvfs_result] = {}
+        self.is_done = Event()
+        self.is_abandoned = False
+
+
+class _Worker:
+    def __init__(self, statvfs: StatVFS) -> None:
+        self.tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        self._statvfs = statvfs
+        self.thread = Thread(target=self._run, name="remote-mounts", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while (task := self.tasks.get()) is not None:
+            for path in task.paths:
+                if task.is_abandoned:
+                    break
+                task.current = path
+                try:
+                    task.found[path] = self._statvfs(path)
+                except OSError:  # unmounted meanwhile, or no permission
+                    continue
+            task.is_done.set()

@@ -1,5 +1,1 @@
-"""Readings that other programs write, as lines of collectd's `PUTVAL`."""
-
-from plugins.exec.reader import ExecPlugin
-
-__all__ = ["ExecPlugin"]
+"""Runs programs that write readings as `PUTVAL` lines, like collectd's exec plugin."""

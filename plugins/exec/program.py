@@ -15,11 +15,10 @@ from typing import Annotated
 
 import msgspec
 
-from plugins.exec.lines import PipeLines
-
 log = logging.getLogger(__name__)
 
 LONGEST_RETRY_SECONDS = 600.0
+READ_BYTES = 65536
 END_GRACE_SECONDS = 2.0
 END_POLL_SECONDS = 0.02
 ERROR_BYTES_PER_GATHER = 4096
@@ -32,12 +31,11 @@ class ProgramConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """One table `[[plugins.exec.programs]]`.
 
     Attributes:
-        command: the program and its arguments; no shell reads them.
-        name: what the log calls it; the program's file name when empty.
-        interval_seconds: the program learns it as COLLECTD_INTERVAL, and is started again no more
-            often.
-        environment: variables added to those of the agent.
-        time_limit_seconds: a run that takes longer is ended; None lets it run for ever.
+        command: the program and its arguments, without a shell.
+        name: name in the log; defaults to the file name.
+        interval_seconds: passed as COLLECTD_INTERVAL; also the minimum time between starts.
+        environment: additional environment variables.
+        time_limit_seconds: a longer run is terminated; None for no limit.
     """
 
     command: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
@@ -49,7 +47,7 @@ class ProgramConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much is taken from a program: bytes of a line, and bytes in one reading."""
+    """Limits of a program's output: bytes of a line, and bytes per reading."""
 
     line_bytes: int
     output_bytes: int
@@ -57,11 +55,11 @@ class Bounds:
 
 @dataclass(slots=True)
 class Output:
-    """What one reading of a program gave.
+    """Output of a program in one reading.
 
     Attributes:
-        has_ended: whether the run that wrote it is over.
-        started_at: when that run began.
+        has_ended: whether the program has exited.
+        started_at: when the program started.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -71,17 +69,95 @@ class Output:
     started_at: datetime | None = None
 
 
+class PipeLines:
+    """Reads complete lines from a pipe.
+
+    Args:
+        descriptor: the read end, non-blocking.
+        longest_bytes: longer lines are dropped.
+
+    Attributes:
+        dropped_bytes: bytes dropped since it was reset: long lines, and output above the limit.
+    """
+
+    def __init__(self, descriptor: int, *, longest_bytes: int) -> None:
+        self._descriptor = descriptor
+        self._longest_bytes = longest_bytes
+        self._rest = b""
+        self._is_skipping = False
+        self.dropped_bytes = 0
+
+    def take(self, max_bytes: int) -> list[str]:
+        """Return complete lines of at most this many bytes, and drop the rest of the pipe.
+
+        Invalid UTF-8 is replaced.
+        """
+        taken, is_more = self._read(max_bytes)
+        parts = (self._rest + taken).split(b"\n")
+        self._rest = parts.pop()
+        if is_more:
+            self._drop_rest_of_pipe(max_bytes)
+        lines = [line for part in parts if (line := self._line(part)) is not None]
+        if len(self._rest) > self._longest_bytes:
+            self.dropped_bytes += len(self._rest)
+            self._rest = b""
+            self._is_skipping = True
+        return lines
+
+    def take_last(self, max_bytes: int) -> list[str]:
+        """Return the last lines of a program, including an unterminated one."""
+        lines = self.take(max_bytes)
+        last = self._line(self._rest) if self._rest else None
+        self._rest = b""
+        return [*lines, last] if last is not None else lines
+
+    def _read(self, max_bytes: int) -> tuple[bytes, bool]:
+        """Read up to a limit; also return whether there may be more."""
+        chunks: list[bytes] = []
+        size = 0
+        while size < max_bytes:
+            try:
+                chunk = os.read(self._descriptor, min(READ_BYTES, max_bytes - size))
+            except BlockingIOError:
+                break
+            if not chunk:
+                break
+            chunks.append(chunk)
+            size += len(chunk)
+        else:
+            return b"".join(chunks), True
+        return b"".join(chunks), False
+
+    def _drop_rest_of_pipe(self, max_bytes: int) -> None:
+        """Drop output above the limit, so that the next reading is current."""
+        dropped, _ = self._read(max_bytes)
+        if not dropped:
+            return
+        end = dropped.rfind(b"\n") + 1 or len(dropped)
+        self.dropped_bytes += len(self._rest) + end
+        self._rest = dropped[end:]
+        self._is_skipping = not dropped[:end].endswith(b"\n")
+
+    def _line(self, part: bytes) -> str | None:
+        is_tail = self._is_skipping
+        self._is_skipping = False
+        if is_tail or len(part) > self._longest_bytes:
+            self.dropped_bytes += len(part)
+            return None
+        return part.decode(errors="replace")
+
+
 @dataclass(slots=True)
 class _Run:
     process: subprocess.Popen[bytes]
     started_at: datetime
     output: PipeLines
     errors: PipeLines
-    ended_at: datetime | None = None  # when it was asked to end
+    ended_at: datetime | None = None  # when SIGTERM was sent
 
 
 class Program:
-    """Keeps one program running and hands over what it writes. For one thread."""
+    """Runs one program and returns its output. Not thread-safe."""
 
     def __init__(self, config: ProgramConfig, *, hostname: str, bounds: Bounds) -> None:
         self.name = config.name or PurePath(config.command[0]).name
@@ -94,7 +170,7 @@ class Program:
         self._failures = 0
 
     def step(self, now: datetime) -> Output:
-        """Return what was written since the last step; start or end the program as is its time."""
+        """Return the output since the last step; start or stop the program when due."""
         output = Output()
         if self._run is not None:
             output = self._read(self._run, now)
@@ -103,12 +179,12 @@ class Program:
         return output
 
     def ask_to_end(self) -> None:
-        """Send SIGTERM to the program and what it started."""
+        """Send SIGTERM to the program and its children."""
         if self._run is not None:
             _signal(self._run.process, signal.SIGTERM)
 
     def end(self, grace_seconds: float) -> None:
-        """Wait so long, then kill the program and what it started, and release its pipes."""
+        """Wait this long, then kill the program and its children, and close its pipes."""
         run, self._run = self._run, None
         if run is None:
             return
@@ -136,7 +212,7 @@ class Program:
         assert process.stderr is not None  # noqa: S101
         for pipe in (process.stdout, process.stderr):
             os.set_blocking(pipe.fileno(), False)
-        with contextlib.suppress(OSError):  # a program need not wait for the next reading then
+        with contextlib.suppress(OSError):  # so that the program rarely blocks between readings
             fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, self._bounds.output_bytes)
         longest = self._bounds.line_bytes
         self._run = _Run(
@@ -147,7 +223,7 @@ class Program:
         )
 
     def _read(self, run: _Run, now: datetime) -> Output:
-        has_ended = _has_ended(run.process)  # asked first: nothing is written after it
+        has_ended = _has_ended(run.process)  # check first: nothing is written after the exit
         take = PipeLines.take_last if has_ended else PipeLines.take
         output = Output(
             lines=take(run.output, self._bounds.output_bytes),
@@ -171,7 +247,10 @@ class Program:
         if run.process.returncode == 0 or ran_seconds >= LONGEST_RETRY_SECONDS:
             self._failures = 0
         if run.process.returncode != 0:
-            self._fail(now, _ending(run.process.returncode))
+            code = run.process.returncode
+            self._fail(
+                now, f"was killed by signal {-code}" if code < 0 else f"exited with status {code}"
+            )
 
     def _fail(self, now: datetime, reason: str) -> None:
         self._failures += 1
@@ -186,7 +265,7 @@ class Program:
             if (now - run.ended_at).total_seconds() >= END_GRACE_SECONDS:
                 _signal(run.process, signal.SIGKILL)
         elif limit_seconds and (now - run.started_at).total_seconds() >= limit_seconds:
-            log.warning("exec: %s has run for over %.0f s: it is ended", self.name, limit_seconds)
+            log.warning("exec: %s ran for over %.0f s: terminating it", self.name, limit_seconds)
             run.ended_at = now
             _signal(run.process, signal.SIGTERM)
 
@@ -197,7 +276,7 @@ def _environ(config: ProgramConfig, hostname: str) -> Mapping[str, str]:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether it is over, and leave it unreaped: its group's id stays its own so long."""
+    """Return whether it has exited, without reaping it: its process group ID stays reserved."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -207,15 +286,9 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a program and of what it started, and release its pipes."""
+    """Kill the rest of a program's process group, and close its pipes."""
     _signal(process, signal.SIGKILL)
     process.wait()
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
-
-
-def _ending(returncode: int) -> str:
-    if returncode < 0:
-        return f"was ended by signal {-returncode}"
-    return f"ended with status {returncode}"

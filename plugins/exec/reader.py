@@ -1,6 +1,6 @@
-"""Readings that other programs write, as lines of collectd's `PUTVAL`.
+"""Runs programs that write readings as `PUTVAL` lines, like collectd's exec plugin.
 
-Programs write into pipes; a gathering takes what is in them and never waits.
+Programs write to pipes; a reading drains them without waiting.
 """
 
 import logging
@@ -11,15 +11,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from msgspec import Meta
 
 from core.clock import to_ns
-from plugins.base import Metric, PluginContext, PluginError, PluginTraits, PluginUnavailableError
+from plugins.base import (
+    BasePlugin,
+    PluginContext,
+    PluginError,
+    PluginUnavailableError,
+)
 from plugins.collectd.commands import CommandError, parse_command
-from plugins.collectd.complaints import Complaints
-from plugins.collectd.mapping import NOTIFICATION_METRICS, PointMapper
+from plugins.collectd.mapping import NOTIFICATION_METRICS, ErrorLog, PointMapper
 from plugins.collectd.types_db import Types, load_types
 from plugins.collectd.values import LEVELS, Identity, Notification, ValueList
 from plugins.exec.program import END_GRACE_SECONDS, Bounds, Output, Program, ProgramConfig
@@ -32,13 +36,13 @@ LOGGED_LINES_PER_GATHER = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecConfig:
-    """Which programs run, and how much is taken from them.
+    """Programs to run, and limits of their output.
 
     Attributes:
         programs: see `ProgramConfig`.
-        types_db: files of types beside the common ones and those of an installed collectd.
-        max_line_bytes: a longer line is dropped.
-        max_output_bytes: what a program writes beyond it between two readings is dropped.
+        types_db: additional types.db files.
+        max_line_bytes: longer lines are dropped.
+        max_output_bytes: limit per program and reading; the rest is dropped.
     """
 
     programs: tuple[ProgramConfig, ...] = ()
@@ -50,18 +54,17 @@ class ExecConfig:
 @dataclass(slots=True)
 class _Watched:
     program: Program
-    complaints: Complaints
+    errors: ErrorLog
     line_number: int = 0
     read_at: datetime | None = None
 
 
-class ExecPlugin:
+class ExecPlugin(BasePlugin):
     """One point for each `PUTVAL` value list; see README.md."""
 
-    name: ClassVar[str] = "exec"
-    config_class: ClassVar[type] = ExecConfig
-    traits: ClassVar[PluginTraits] = PluginTraits()
-    metrics: ClassVar[tuple[Metric, ...]] = NOTIFICATION_METRICS
+    name = "exec"
+    config_class = ExecConfig
+    metrics = NOTIFICATION_METRICS
 
     def __init__(self, config: ExecConfig, context: PluginContext) -> None:
         del context
@@ -69,14 +72,15 @@ class ExecPlugin:
         hostname = socket.gethostname()
         self._hostname = hostname
         bounds = Bounds(line_bytes=config.max_line_bytes, output_bytes=config.max_output_bytes)
+        programs = [Program(one, hostname=hostname, bounds=bounds) for one in config.programs]
         self._watched = [
-            _watch(Program(one, hostname=hostname, bounds=bounds)) for one in config.programs
+            _Watched(one, ErrorLog(f"exec: {one.name}", unit="bytes")) for one in programs
         ]
         self._types: Types = {}
         self._mapper: PointMapper | None = None
 
     def gather(self, now: datetime) -> Iterable[Point]:
-        """Return what the programs wrote since the last reading; start those whose time it is."""
+        """Return the output since the last reading; start programs that are due."""
         if not self._watched:
             raise PluginUnavailableError("no programs are configured")
         if self._mapper is None:
@@ -90,7 +94,7 @@ class ExecPlugin:
         return points
 
     def close(self) -> None:
-        """End the programs: SIGTERM to all, and SIGKILL where that does not help."""
+        """Stop the programs with SIGTERM, then SIGKILL."""
         for watched in self._watched:
             watched.program.ask_to_end()
         deadline = time.monotonic() + END_GRACE_SECONDS
@@ -100,7 +104,7 @@ class ExecPlugin:
     def _points(
         self, watched: _Watched, output: Output, mapper: PointMapper, now: datetime
     ) -> list[Point]:
-        now_ns, complaints = to_ns(now), watched.complaints
+        now_ns, errors = to_ns(now), watched.errors
         lists, notifications = self._parse(watched, output.lines)
         points = [mapper.notification(one, now_ns=now_ns) for one in notifications]
         for values in _dated(lists, output, since_at=watched.read_at or now, now=now):
@@ -109,11 +113,11 @@ class ExecPlugin:
                     values, now_ns=now_ns, interval_seconds=watched.program.interval_seconds
                 )
             except PluginError as error:
-                complaints.note(str(error))
+                errors.note(str(error))
             else:
                 points += [point] if point is not None else []
-        complaints.drop(output.dropped_bytes)
-        complaints.flush()
+        errors.drop(output.dropped_bytes)
+        errors.flush()
         _log_lines(watched.program.name, notifications, output.error_lines)
         return points
 
@@ -127,7 +131,7 @@ class ExecPlugin:
             try:
                 said = parse_command(line, self._types)
             except CommandError as error:
-                watched.complaints.note(f"line {watched.line_number}, {error}")
+                watched.errors.note(f"line {watched.line_number}, {error}")
                 continue
             if isinstance(said, Notification):
                 notifications.append(said)
@@ -136,17 +140,13 @@ class ExecPlugin:
         return lists, notifications
 
 
-def _watch(program: Program) -> _Watched:
-    return _Watched(program, Complaints(f"exec: {program.name}", unit="bytes"))
-
-
 def _dated(
     lists: list[ValueList], output: Output, *, since_at: datetime, now: datetime
 ) -> Iterable[ValueList]:
-    """Give each `N` its time.
+    """Resolve `N` times.
 
-    Several of one series are spread over the time since the last reading: one that runs on wrote
-    its last one now, and a run that is over mostly wrote when it began.
+    Several values of one series are spread over the time since the last reading, the last one now;
+    for a program that has exited, the time is its start.
     """
     counts = Counter(values.identity for values in lists if values.time_ns is None)
     begin_ns, end_ns = to_ns(max(since_at, output.started_at or since_at)), to_ns(now)
@@ -164,9 +164,10 @@ def _dated(
 
 
 def _log_lines(name: str, notifications: list[Notification], error_lines: list[str]) -> None:
-    """Log what a program has to say to people, bounded."""
+    """Log a program's standard error, up to a limit."""
     for said in notifications[:LOGGED_LINES_PER_GATHER]:
-        about = "/".join(filter(None, (said.plugin, said.plugin_instance, said.type)))
+        names = said.identity
+        about = "/".join(filter(None, (names.plugin, names.plugin_instance, names.type)))
         where = f" ({about})" if about else ""
         log.log(LEVELS[said.severity], "exec: %s notifies%s: %s", name, where, said.message)
     for line in error_lines[:LOGGED_LINES_PER_GATHER]:
@@ -174,4 +175,4 @@ def _log_lines(name: str, notifications: list[Notification], error_lines: list[s
     lines = (notifications, error_lines)
     more = sum(max(0, len(one) - LOGGED_LINES_PER_GATHER) for one in lines)
     if more:
-        log.warning("exec: %s: %d lines more are not shown", name, more)
+        log.warning("exec: %s: %d more lines not shown", name, more)

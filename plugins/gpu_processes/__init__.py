@@ -1,5 +1,1 @@
-"""Who uses the GPUs."""
-
-from plugins.gpu_processes.reader import GPUProcessesPlugin
-
-__all__ = ["GPUProcessesPlugin"]
+"""GPU use by owner."""

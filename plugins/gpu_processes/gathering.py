@@ -1,4 +1,4 @@
-"""The processes on each GPU or MIG slice, summed up by owner."""
+"""GPU processes of each GPU or MIG slice, by owner."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -8,13 +8,12 @@ from datetime import datetime, timedelta
 from core.clock import to_ns
 from plugins.base import PluginContext
 from plugins.gpu_processes.owners import Owner, Owners
-from plugins.nvml.calls import Calls
+from plugins.nvml.calls import Calls, read_reopening
 from plugins.nvml.library import Device, GPULostError, NVMLLibrary, pynvml
-from plugins.nvml.reopening import read_reopening
 from plugins.nvml.slices import find_slices, is_mig_enabled
 from timeseries.points import FieldValue, Point
 
-LEARN_AGAIN = timedelta(hours=1)
+CACHE_LIFETIME = timedelta(hours=1)
 MICROS_PER_SECOND = 1_000_000
 NS_PER_MICRO = 1000
 WHOLE_PERCENT = 100
@@ -31,7 +30,7 @@ OLDER_LISTS = (
 
 @dataclass(slots=True)
 class _Use:
-    """What the processes of one owner use of one GPU; None is not known."""
+    """GPU use of one owner; None if unknown."""
 
     processes: int = 0
     memory_bytes: int | None = None
@@ -55,7 +54,7 @@ class _Use:
 
 @dataclass(slots=True)
 class _Target:
-    """A GPU or slice that processes may use."""
+    """A GPU or slice with its processes."""
 
     tags: dict[str, str]
     calls: Calls
@@ -64,7 +63,7 @@ class _Target:
 
 
 class Gathering:
-    """Keeps NVML open between readings."""
+    """Reads NVML, which stays open between readings."""
 
     def __init__(self, context: PluginContext, *, skip_uuids: Collection[str]) -> None:
         self._library = NVMLLibrary()
@@ -75,32 +74,26 @@ class Gathering:
         self._samples: dict[str, _Samples] = {}
 
     def points(self, now: datetime) -> list[Point]:
-        """Return a point for each GPU or slice and owner.
-
-        Raises:
-            PluginUnavailableError: there is no driver or no GPU.
-            PluginRestartError: only a new process can load the driver's new library.
-            PluginError: the driver does not answer.
-        """
+        """Return a point for each GPU or slice and owner."""
         targets = read_reopening(lambda: self._read(now), close=self.close)
         pids = {pid for target in targets for pid in target.memory_of}
         owners = self._owners.of(pids)
         return [point for target in targets for point in _points(target, owners, now)]
 
     def close(self) -> None:
-        """Let NVML go."""
+        """Close NVML."""
         self._calls, self._learned_at = {}, None
         self._library.close()
 
     def _read(self, now: datetime) -> list[_Target]:
-        if self._learned_at is None or now - self._learned_at >= LEARN_AGAIN:
+        if self._learned_at is None or now - self._learned_at >= CACHE_LIFETIME:
             self._calls, self._learned_at = {}, now
         targets = []
         for device in self._library.devices():
             try:
                 targets += [self._fill(one, now) for one in self._targets(device)]
             except GPULostError:
-                continue  # the nvml plugin says so
+                continue  # the nvml plugin reports it
         return targets
 
     def _targets(self, device: Device) -> Iterator[_Target]:
@@ -143,10 +136,10 @@ class Gathering:
 
 
 class _Samples:
-    """The driver's samples of processes' use of one GPU: each is given once.
+    """Process utilization samples of one GPU; the driver returns each once.
 
     Args:
-        since_us: the driver's time of the last sample that is not wanted, in microseconds.
+        since_us: skip samples up to this driver time, in microseconds.
     """
 
     def __init__(self, since_us: int) -> None:
@@ -158,16 +151,16 @@ class _Samples:
             samples = list(pynvml.nvmlDeviceGetProcessUtilization(handle, self._since_us))
         except pynvml.NVMLError as error:
             if error.value in {pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND}:
-                return []  # nothing ran since then
+                return []  # no new samples
             raise
-        # The driver pads its answer with entries that were never filled.
+        # The driver pads the result with empty entries.
         new = [one for one in samples if one.timeStamp > self._since_us]
         self._since_us = max((one.timeStamp for one in new), default=self._since_us)
         return [(one.pid, one.smUtil) for one in new if one.smUtil <= WHOLE_PERCENT]
 
 
 def _memory_by_pid(processes: Iterable[pynvml.c_nvmlProcessInfo_t]) -> dict[int, int | None]:
-    """Return GPU memory by process; one that computes and draws is listed twice, and is one."""
+    """Return GPU memory by process; one with compute and graphics contexts is listed twice."""
     memory_of: dict[int, int | None] = {}
     for process in processes:
         before, used = memory_of.get(process.pid), process.usedGpuMemory

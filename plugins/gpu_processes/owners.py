@@ -1,4 +1,4 @@
-"""Whose a process is: from its control group to its container, from there to its job."""
+"""Finds the owner of a process: its control group names the container, which runs a job."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ SHORT_ID_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who a process belongs to; what does not apply is empty."""
+    """Owner of a process; fields that don't apply are empty."""
 
     kind: str
     job: str = ""
@@ -33,7 +33,7 @@ HOST = Owner("host")
 
 
 def container_ids(cgroup: str) -> list[str]:
-    """Return the ids of the containers that a process is in, outermost first.
+    """Return the IDs of the containers of a process, outermost first.
 
     Args:
         cgroup: `/proc/PID/cgroup`, of version 1 or 2.
@@ -42,11 +42,11 @@ def container_ids(cgroup: str) -> list[str]:
 
 
 class Owners:
-    """Finds the owner of each process, and tells the log of those that belong to no job.
+    """Finds the owner of each process, and logs those without a job.
 
     Args:
-        proc: the kernel's process files.
-        job_of_container: gives container id to the id of the job that it runs.
+        proc: where `/proc` is.
+        job_of_container: returns the job ID of each container ID.
     """
 
     def __init__(self, proc: Path, job_of_container: Callable[[], Mapping[str, str]]) -> None:
@@ -56,10 +56,10 @@ class Owners:
         self._unreadable: set[int] = set()
 
     def of(self, pids: Collection[int]) -> dict[int, Owner]:
-        """Return the owner of each process that is still there.
+        """Return the owner of each running process.
 
-        One whose files can't be read has ended since. When the driver names it again the next
-        time, it is there after all and hidden from this process: then it is the host's.
+        A process without readable files has usually exited. If the driver lists it again, it is
+        hidden from this user and counted as the host's.
         """
         jobs = self._job_of_container()
         owners: dict[int, Owner] = {}
@@ -73,15 +73,15 @@ class Owners:
                 if pid in self._unreadable:
                     owners[pid] = HOST
         self._unreadable = unreadable
-        self._tell(owners)
+        self._log_external(owners)
         return owners
 
-    def _tell(self, owners: Mapping[int, Owner]) -> None:
+    def _log_external(self, owners: Mapping[int, Owner]) -> None:
         external = {pid for pid, owner in owners.items() if owner.kind != "job"}
         for pid in sorted(external - self._external):
             name = (self._read(pid, "comm") or "?").strip()
             where = f"container {owners[pid].container}" if owners[pid].container else "the host"
-            log.info("process %d (%s) of %s uses a GPU and belongs to no job", pid, name, where)
+            log.info("process %d (%s) of %s uses a GPU without a job", pid, name, where)
         self._external = external
 
     def _read(self, pid: int, name: str) -> str | None:

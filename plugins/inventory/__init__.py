@@ -1,5 +1,1 @@
-"""What this appliance has."""
-
-from plugins.inventory.reader import InventoryPlugin
-
-__all__ = ["InventoryPlugin"]
+"""Hardware inventory."""

@@ -1,4 +1,4 @@
-"""What a host is made of, from the files of its kernel: maker, CPUs, memory, disks, network cards.
+"""Host inventory from sysfs and procfs: vendor, CPUs, memory, disks, network cards.
 
 Source: the kernel's Documentation/ABI (sysfs-class-net, sysfs-block, sysfs-devices-system-cpu,
 sysfs-class-infiniband).
@@ -7,53 +7,44 @@ sysfs-class-infiniband).
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from jobqueue.executors.wire import DiskInfo, NICInfo
 from plugins.base import PluginError, matches_any
-from plugins.procfs import ProcFile, kibibytes
+from plugins.procfs import ProcFile, entries, kibibytes
+from protocol.inventory import DiskInfo, Inventory, NICInfo
 
 SECTOR_BYTES = 512
 MEGABIT = 1_000_000
 GIGABIT = 1_000_000_000
-# No disks: optical and floppy drives, boot partitions of flash cards, network block devices.
+# Not disks: optical and floppy drives, boot partitions of flash cards, network block devices.
 NOT_DISKS = ("sr*", "fd*", "mmcblk*boot*", "nbd*", "zd*")
-# What makers leave in a field that nobody filled.
+# Placeholders in DMI fields.
 PLACEHOLDERS = frozenset(
     {
-        "default string", "none", "not applicable", "not available", "not specified", "o.e.m.",
-        "system manufacturer", "system product name", "system serial number",
-        "to be filled by o.e.m.", "0", "0123456789", "123456789",
+        "default string",
+        "none",
+        "not applicable",
+        "not available",
+        "not specified",
+        "o.e.m.",
+        "system manufacturer",
+        "system product name",
+        "system serial number",
+        "to be filled by o.e.m.",
+        "0",
+        "0123456789",
+        "123456789",
     }
-)  # fmt: skip
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostFacts:
-    """What stays as it is until the host is started again; what is not said is empty or 0."""
-
-    hostname: str
-    os: str
-    kernel: str
-    boot_id: str
-    vendor: str
-    product: str
-    serial: str
-    cpu_model: str
-    cpu_count: int
-    cpu_core_count: int
-    cpu_socket_count: int
-    memory_bytes: int
-
-
-def read_facts(*, proc: Path, sys: Path) -> HostFacts:
-    """Return the facts of this host; the serial number is root's to read on most hosts."""
+def read_facts(*, proc: Path, sys: Path) -> Inventory:
+    """Return what doesn't change until a reboot; on most hosts only root can read the serial."""
     kernel = proc / "sys" / "kernel"
     threads = list(_topologies(sys))
     # A core's number is unique within its socket only.
     cores = {(socket, core) for socket, core in threads if core}
-    return HostFacts(
+    return Inventory(
         hostname=read_text(kernel / "hostname") or platform.node(),
         os=_os_name(),
         kernel=read_text(kernel / "osrelease"),
@@ -70,7 +61,7 @@ def read_facts(*, proc: Path, sys: Path) -> HostFacts:
 
 
 def read_disks(sys: Path) -> list[DiskInfo]:
-    """Return the disks that are devices of their own: no partition, loop, RAM disk or mapping."""
+    """Return physical disks: no partitions, loop devices, RAM disks or mappings."""
     return [
         DiskInfo(
             name=block.name,
@@ -78,7 +69,7 @@ def read_disks(sys: Path) -> list[DiskInfo]:
             model=read_text(block / "device" / "model"),
             is_rotational=read_text(block / "queue" / "rotational") == "1",
         )
-        for block in _entries(sys / "block")
+        for block in entries(sys / "block")
         if (block / "device").exists()
         and not matches_any(block.name, NOT_DISKS)
         and read_text(block / "hidden") != "1"  # one of the paths to an NVMe disk
@@ -87,7 +78,7 @@ def read_disks(sys: Path) -> list[DiskInfo]:
 
 
 def read_nics(sys: Path) -> list[NICInfo]:
-    """Return the network cards, those that speak InfiniBand alone included."""
+    """Return the network cards, including InfiniBand-only ones."""
     nics = [
         NICInfo(
             name=interface.name,
@@ -95,7 +86,7 @@ def read_nics(sys: Path) -> list[NICInfo]:
             driver=_driver(interface),
             speed_bits_per_second=max(0, _integer(interface / "speed")) * MEGABIT,
         )
-        for interface in _entries(sys / "class" / "net")
+        for interface in entries(sys / "class" / "net")
         if _is_card(interface)
     ]
     return nics + [
@@ -105,13 +96,13 @@ def read_nics(sys: Path) -> list[NICInfo]:
             driver=_driver(card),
             speed_bits_per_second=_infiniband_speed(card),
         )
-        for card in _entries(sys / "class" / "infiniband")
-        if _is_card(card) and not _entries(card / "device" / "net")
+        for card in entries(sys / "class" / "infiniband")
+        if _is_card(card) and not entries(card / "device" / "net")
     ]
 
 
 def read_text(path: Path) -> str:
-    """Return what a small file says; "" where it is missing or this user may not read it."""
+    """Return the content of a small file; "" if missing or unreadable."""
     try:
         return path.read_bytes().decode("utf-8", "replace").strip(" \t\n\0")
     except OSError:
@@ -119,7 +110,7 @@ def read_text(path: Path) -> str:
 
 
 def _topologies(sys: Path) -> Iterator[tuple[str, str]]:
-    """Yield the socket and the core of each hardware thread that is switched on."""
+    """Yield socket and core of each online hardware thread."""
     for cpu in (sys / "devices" / "system" / "cpu").glob("cpu[0-9]*"):
         topology = cpu / "topology"
         if topology.is_dir():
@@ -162,7 +153,7 @@ def _memory_bytes(proc: Path) -> int:
 
 
 def _is_card(interface: Path) -> bool:
-    """Return whether there is hardware behind it, and not a part that a card lends to a guest."""
+    """Return whether it is physical, not a virtual function."""
     device = interface / "device"
     return device.exists() and not (device / "physfn").exists()
 
@@ -173,19 +164,12 @@ def _driver(interface: Path) -> str:
 
 
 def _infiniband_speed(card: Path) -> int:
-    """Return the speed of its active ports together; a port says `400 Gb/sec (4X NDR)`."""
+    """Return the total speed of the active ports, each such as `400 Gb/sec (4X NDR)`."""
     total = 0.0
-    for port in _entries(card / "ports"):
+    for port in entries(card / "ports"):
         if "ACTIVE" in read_text(port / "state"):
             total += float(read_text(port / "rate").partition(" ")[0] or 0)
     return int(total * GIGABIT)
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
 
 
 def _integer(path: Path) -> int:

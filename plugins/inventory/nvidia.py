@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs for the inventory: what each is, and how they reach one another.
+"""NVIDIA GPUs and their interconnect, for the inventory.
 
 Only this module of the plugin loads NVML's bindings.
 """
@@ -8,8 +8,8 @@ from itertools import combinations
 
 import msgspec
 
-from jobqueue.executors.wire import GPUInfo, GPUPath, NVLinkInfo
 from plugins.nvml.library import Device, NVMLLibrary, pynvml
+from protocol.inventory import GPUInfo, GPUPath, NVLinkInfo
 
 MEGA = 1_000_000
 MILLI = 1000
@@ -39,7 +39,7 @@ ANCESTORS = {
 
 @dataclass(frozen=True, slots=True)
 class NVIDIAParts:
-    """What NVIDIA's driver has to say."""
+    """Inventory from the NVIDIA driver."""
 
     driver_version: str
     cuda_version: str
@@ -48,7 +48,7 @@ class NVIDIAParts:
 
 
 class NVIDIAReader:
-    """Reads the GPUs; what can't change while a GPU is up is asked once."""
+    """Reads the GPUs; facts that can't change are read once."""
 
     def __init__(self) -> None:
         self._library = NVMLLibrary()
@@ -57,12 +57,7 @@ class NVIDIAReader:
         self._ancestors: dict[tuple[str, str], str] = {}
 
     def read(self) -> NVIDIAParts:
-        """Return the GPUs that answer.
-
-        Raises:
-            PluginUnavailableError: there is no driver or no GPU here.
-            PluginError: the driver is here and does not answer.
-        """
+        """Return the responding GPUs."""
         devices = self._library.devices()
         uuid_at = {address: one.uuid for one in devices if (address := self._pci_address(one))}
         gpus = [self._gpu(device, uuid_at) for device in devices]
@@ -76,7 +71,7 @@ class NVIDIAReader:
         )
 
     def close(self) -> None:
-        """Let NVML go, and forget what it said: the driver may be another one next time."""
+        """Close NVML, and clear the cache: the driver may change."""
         self._library.close()
         self._known.clear()
         self._far_ends.clear()
@@ -125,7 +120,7 @@ class NVIDIAReader:
         return (megahertz or 0) * MEGA
 
     def _pci_address(self, device: Device) -> str:
-        """Return where it sits on the bus in the kernel's form, such as `0000:1b:00.0`."""
+        """Return the PCI address in the kernel's form, such as `0000:1b:00.0`."""
         known = self._known.get(device.uuid)
         if known is not None:
             return known.pci_address
@@ -145,7 +140,7 @@ class NVIDIAReader:
         return links
 
     def _far_end(self, device: Device, link: int, uuid_at: dict[str, str]) -> str:
-        """Return the UUID of the GPU at the other end, `switch`, or "" where it is not told."""
+        """Return the UUID of the remote GPU, `switch`, or "" if unknown."""
         key = (device.uuid, link)
         if key not in self._far_ends:
             ask, handle = self._library.ask, device.handle
@@ -176,7 +171,7 @@ class NVIDIAReader:
 
 
 def nvlinks_between(first: GPUInfo, second: GPUInfo) -> int:
-    """Return how many NVLinks two GPUs have to one another; a switch joins all that reach it."""
+    """Return the number of NVLinks between two GPUs, directly or through a switch."""
     direct = sum(link.is_active and link.remote == second.uuid for link in first.nvlinks)
     if direct:
         return direct

@@ -1,53 +1,55 @@
-"""What this appliance has: published for the heartbeat, and counted as samples."""
+"""Hardware inventory: published for the heartbeat, and counted as samples."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from core.clock import to_ns
-from plugins.base import Metric, PluginContext, PluginTraits, gauges
-from plugins.inventory.source import InventorySource
-from plugins.nvml.presence import driver_is_present
+from jobqueue.executors.amd_devices import read_text
+from plugins.amdgpu.sysfs import Card, find_cards, integer, pcie_generation
+from plugins.base import (
+    BasePlugin,
+    NoSettings,
+    PluginContext,
+    PluginTraits,
+    PluginUnavailableError,
+    gauges,
+)
+from plugins.inventory.host import read_disks, read_facts, read_nics
+from plugins.nvml.reader import driver_is_present
+from protocol.inventory import GPUInfo, Inventory
 from timeseries.points import Point
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InventoryConfig:
-    """The inventory has no settings of its own."""
+class InventoryPlugin(BasePlugin):
+    """One point with counts; the inventory itself is sent with the heartbeat."""
 
-
-class InventoryPlugin:
-    """One point that counts what is here; the inventory itself goes with the heartbeat."""
-
-    name: ClassVar[str] = "inventory"
-    config_class: ClassVar[type] = InventoryConfig
-    traits: ClassVar[PluginTraits] = PluginTraits(
-        interval_seconds=60.0, time_limit_seconds=30.0, child="nvml"
-    )
-    metrics: ClassVar[tuple[Metric, ...]] = gauges(
-        {
-            "cpu_count": ("threads", "hardware threads of the CPUs"),
-            "memory_bytes": ("bytes", "memory of the host"),
-            "gpu_count": ("GPUs", "GPUs that answer"),
-            "disk_count": ("disks", "disks"),
-            "nic_count": ("network cards", "network cards"),
-        }
+    name = "inventory"
+    traits = PluginTraits(interval_seconds=60.0, time_limit_seconds=30.0, worker="nvml")
+    metrics = gauges(
+        cpu_count=("threads", "hardware threads of the CPUs"),
+        memory_bytes=("bytes", "memory of the host"),
+        gpu_count=("GPUs", "responding GPUs"),
+        disk_count=("disks", "disks"),
+        nic_count=("network cards", "network cards"),
     )
 
-    def __init__(self, config: InventoryConfig, context: PluginContext) -> None:
+    def __init__(self, config: NoSettings, context: PluginContext) -> None:
         del config
         self._context = context
         self._source = InventorySource(proc=context.proc, sys=context.sys)
 
     @classmethod
-    def needs_child(cls, context: PluginContext) -> bool:
-        """Return whether there is a driver whose calls may hang."""
+    def needs_worker(cls, context: PluginContext) -> bool:
+        """Return whether there is a driver that could hang."""
         del context
         return driver_is_present()
 
     def gather(self, now: datetime) -> Iterable[Point]:
-        """Publish what is here now and return the counts."""
+        """Publish the inventory and return the counts."""
         found = self._source.read()
         self._context.publish_inventory(found)
         fields = {
@@ -60,5 +62,88 @@ class InventoryPlugin:
         return [Point("inventory", {}, fields, to_ns(now))]
 
     def close(self) -> None:
-        """Let the driver go."""
+        """Close the driver."""
         self._source.close()
+
+
+if TYPE_CHECKING:
+    from plugins.inventory.nvidia import NVIDIAParts, NVIDIAReader
+
+MICRO = 1e-6
+
+
+class InventorySource:
+    """Reads the inventory of this host.
+
+    Args:
+        proc, sys: the kernel's files.
+        with_nvidia: read NVIDIA GPUs, which loads NVML into this process.
+    """
+
+    def __init__(
+        self, *, proc: Path = Path("/proc"), sys: Path = Path("/sys"), with_nvidia: bool = True
+    ) -> None:
+        self._proc = proc
+        self._sys = sys
+        self._with_nvidia = with_nvidia
+        self._facts: Inventory | None = None
+        self._nvidia: NVIDIAReader | None = None
+
+    def read(self, *, executors: Sequence[str] = ()) -> Inventory:
+        """Return the current inventory.
+
+        Raises:
+            PluginError: the NVIDIA driver does not answer.
+        """
+        if self._facts is None:
+            self._facts = read_facts(proc=self._proc, sys=self._sys)
+        nvidia = self._read_nvidia()
+        cards = find_cards(proc=self._proc, sys=self._sys)
+        return msgspec.structs.replace(
+            self._facts,
+            driver_version=nvidia.driver_version if nvidia else "",
+            cuda_version=nvidia.cuda_version if nvidia else "",
+            gpus=[*(nvidia.gpus if nvidia else []), *map(_amd_gpu, cards)],
+            gpu_paths=nvidia.paths if nvidia else [],
+            disks=read_disks(self._sys),
+            nics=read_nics(self._sys),
+            executors=list(executors),
+        )
+
+    def close(self) -> None:
+        """Close NVML."""
+        if self._nvidia is not None:
+            self._nvidia.close()
+
+    def _read_nvidia(self) -> "NVIDIAParts | None":
+        if not self._with_nvidia or (self._nvidia is None and not driver_is_present()):
+            return None
+        if self._nvidia is None:
+            # NVML's bindings are heavy; hosts without a GPU don't need them.
+            from plugins.inventory.nvidia import NVIDIAReader  # noqa: PLC0415
+
+            self._nvidia = NVIDIAReader()
+        try:
+            return self._nvidia.read()
+        except PluginUnavailableError:
+            return None
+
+
+def _amd_gpu(card: Card) -> GPUInfo:
+    hwmon = card.hwmon
+    limit = integer(hwmon / "power1_cap_max") if hwmon is not None else None
+    device = card.device
+    return GPUInfo(
+        index=card.index,
+        uuid=card.uuid,
+        model=card.model,
+        memory_bytes=integer(device / "mem_info_vram_total") or 0,
+        power_limit_max_watts=round((limit or 0) * MICRO, 1),
+        pci_address=card.pci_address,
+        pcie_generation=pcie_generation(read_text(device / "current_link_speed")) or 0,
+        pcie_generation_max=pcie_generation(read_text(device / "max_link_speed")) or 0,
+        pcie_width=integer(device / "current_link_width") or 0,
+        pcie_width_max=integer(device / "max_link_width") or 0,
+        serial=read_text(device / "serial_number"),
+        vbios_version=read_text(device / "vbios_version"),
+    )

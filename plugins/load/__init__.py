@@ -1,5 +1,1 @@
 """Load averages of the host."""
-
-from plugins.load.reader import LoadPlugin
-
-__all__ = ["LoadPlugin"]

@@ -1,5 +1,1 @@
 """Traffic of network interfaces."""
-
-from plugins.network.reader import NetworkPlugin
-
-__all__ = ["NetworkPlugin"]

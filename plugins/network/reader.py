@@ -3,11 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar
 
-from plugins.base import Metric, PluginContext, PluginTraits, rates
-from plugins.procfs import NameFilter, ProcFile
-from plugins.rates import CounterRates
+from plugins.base import PluginContext, rates
+from plugins.procfs import NameFilter, ProcPlugin
 from timeseries.points import Point
 
 HEADER_LINES = 2
@@ -15,49 +13,41 @@ HEADER_LINES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkConfig:
-    """What to leave out.
+    """What to skip.
 
     Attributes:
-        skip_interfaces: shell patterns; containers' virtual pairs come and go by the hundred.
+        skip_interfaces: shell patterns; the defaults exclude container interfaces.
     """
 
     skip_interfaces: tuple[str, ...] = ("lo", "veth*", "cali*", "br-*", "docker0", "virbr*")
 
 
-class NetworkPlugin:
-    """Rates of each interface since the last reading; the first reading gives none."""
+class NetworkPlugin(ProcPlugin):
+    """Rates of each interface since the last reading; none at the first."""
 
-    name: ClassVar[str] = "network"
-    config_class: ClassVar[type] = NetworkConfig
-    traits: ClassVar[PluginTraits] = PluginTraits()
-    metrics: ClassVar[tuple[Metric, ...]] = rates(
-        {
-            "received_bytes_per_second": ("bytes per second", "bytes received"),
-            "sent_bytes_per_second": ("bytes per second", "bytes sent"),
-            "received_packets_per_second": ("per second", "packets received"),
-            "sent_packets_per_second": ("per second", "packets sent"),
-            "errors_per_second": ("per second", "packets damaged, both ways"),
-            "drops_per_second": ("per second", "packets dropped, both ways"),
-        }
+    name = "network"
+    paths = ("net/dev",)  # of the network namespace of the reader, which is the host's
+    config_class = NetworkConfig
+    metrics = rates(
+        received_bytes_per_second=("bytes per second", "bytes received"),
+        sent_bytes_per_second=("bytes per second", "bytes sent"),
+        received_packets_per_second=("per second", "packets received"),
+        sent_packets_per_second=("per second", "packets sent"),
+        errors_per_second=("per second", "receive and transmit errors"),
+        drops_per_second=("per second", "dropped packets, both directions"),
     )
 
     def __init__(self, config: NetworkConfig, context: PluginContext) -> None:
-        # A link to the reader's own network namespace, which is the host's.
-        self._dev = ProcFile(context.proc / "net" / "dev")
+        super().__init__(config, context)
         self._filter = NameFilter(config.skip_interfaces)
-        self._rates = CounterRates()
 
     def gather(self, now: datetime) -> Iterable[Point]:
         """Return a point for each interface that has been read before."""
         return self._rates.points("network", "interface", self._counters(), now=now)
 
-    def close(self) -> None:
-        """Close `/proc/net/dev`."""
-        self._dev.close()
-
     def _counters(self) -> dict[str, dict[str, float]]:
         found = {}
-        for line in self._dev.read().split(b"\n")[HEADER_LINES:-1]:
+        for line in self.read("net/dev").split(b"\n")[HEADER_LINES:-1]:
             name, _, columns = line.rpartition(b":")
             if interface := self._filter.tag(name.lstrip()):
                 found[interface] = _interface_counters(columns.split())

@@ -1,15 +1,15 @@
-"""Asking one device, and remembering what it does not support.
+"""Calls to one device, with a cache of unsupported ones.
 
-A card refuses the same calls every time, and each refusal costs as much as an answer. What is
-remembered is forgotten with the object, which is made anew when NVML or the MIG mode changes and
-every hour.
+An unsupported call costs as much as any other. The cache lives as long as the object, which is
+replaced when NVML or the MIG mode changes and every hour.
 """
 
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
-from plugins.nvml.library import is_refusal, pynvml, raise_if_fatal
+from plugins.base import PluginRestartError
+from plugins.nvml.library import LibraryStaleError, is_refusal, pynvml, raise_if_fatal
 
 FieldKey = tuple[int, int]
 """A field's id and its scope: the link, where the field has one for each link, else 0."""
@@ -28,18 +28,18 @@ _SIGN_OF_TYPE = {
 
 
 class Calls:
-    """Calls to one device that give None for what it does not support or fails to say now."""
+    """Calls to one device that return None if unsupported or failed."""
 
     def __init__(self, handle: Any) -> None:  # noqa: ANN401 - NVML's own handle
         self.handle = handle
         self._refused: set[tuple[object, ...]] = set()
 
     def ask(self, call: Callable[..., Any], *args: int) -> Any:  # noqa: ANN401 - as NVML's
-        """Return what `call(handle, *args)` answers, or None.
+        """Return `call(handle, *args)`, or None.
 
         Raises:
             GPULostError: the GPU is gone.
-            LibraryStaleError: NVML must be opened again.
+            LibraryStaleError: NVML must be reopened.
         """
         key = (call, *args)
         if key in self._refused:
@@ -68,7 +68,7 @@ class FieldBatch:
 
         Raises:
             GPULostError: the GPU is gone.
-            LibraryStaleError: NVML must be opened again.
+            LibraryStaleError: NVML must be reopened.
         """
         if not self._count or self._calls.ask(self._call) is None:
             return {}
@@ -104,8 +104,29 @@ class FieldBatch:
 
 
 def _number(kind: int, value: int) -> int:
-    """Return the value of NVML's union, whose unused bytes hold anything."""
+    """Return the value of NVML's union, whose unused bytes are undefined."""
     if kind in _SIGN_OF_TYPE:
         sign = _SIGN_OF_TYPE[kind]
         return (value & (sign - 1)) - (value & sign)
     return value & _MASK_OF_TYPE.get(kind, 0xFFFF_FFFF_FFFF_FFFF)
+
+
+T = TypeVar("T")
+
+
+def read_reopening(read: Callable[[], T], *, close: Callable[[], None]) -> T:
+    """Return what `read` gives, at a second try with NVML opened again if need be.
+
+    Raises:
+        PluginRestartError: the driver was updated; only a new process can load it.
+    """
+    try:
+        return read()
+    except LibraryStaleError:
+        close()
+    try:
+        return read()
+    except LibraryStaleError as error:
+        close()
+        # Other plugins of this process hold NVML open, or its library is too old for good.
+        raise PluginRestartError(f"NVML can't be reopened in this process: {error}") from error

@@ -1,8 +1,12 @@
-"""What does not change while a GPU is up: limits, highest clocks, what the board can do."""
+"""GPU facts that don't change at run time: limits, maximum clocks, capabilities."""
 
+from pathlib import Path
+
+from plugins.base import ADDRESS_PREFIX
 from plugins.nvml.calls import Calls, FieldBatch
 from plugins.nvml.library import pynvml
 from plugins.nvml.readings import MEGA, MILLI, die_celsius, scaled
+from plugins.procfs import entries
 from timeseries.points import FieldValue
 
 THRESHOLDS = {
@@ -22,12 +26,7 @@ THRESHOLDS = {
 
 
 def read_facts(calls: Calls) -> dict[str, FieldValue | None]:
-    """Return the fields of `gpu` that are read once an hour, None where not supported.
-
-    Raises:
-        GPULostError: the GPU is gone.
-        LibraryStaleError: NVML must be opened again.
-    """
+    """Return the fields of `gpu` that are read once an hour, None where not supported."""
     ask = calls.ask
     sm_megahertz = ask(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM)
     memory_megahertz = ask(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM)
@@ -48,7 +47,7 @@ def read_facts(calls: Calls) -> dict[str, FieldValue | None]:
 
 
 def link_count(calls: Calls) -> int:
-    """Return how many NVLinks the GPU has; their numbers start at 0."""
+    """Return the number of NVLinks, which are numbered from 0."""
     key = (pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT, 0)
     counted = FieldBatch(calls, [key]).read().get(key)
     if counted is not None:
@@ -59,10 +58,10 @@ def link_count(calls: Calls) -> int:
 
 
 def _limits(calls: Calls) -> dict[str, FieldValue | None]:
-    """Return temperatures at which something happens.
+    """Return the temperature thresholds.
 
-    Newer cards give them as distances from the highest temperature of operation, of which they
-    tell how far away it is.
+    Newer cards report thresholds, and their current margin, relative to the maximum operating
+    temperature.
     """
     absolute = {
         name: calls.ask(pynvml.nvmlDeviceGetTemperatureThreshold, threshold)
@@ -79,3 +78,38 @@ def _limits(calls: Calls) -> dict[str, FieldValue | None]:
         derived = None if distance is None else float(celsius + margin - distance)
         limits[name] = float(absolute[name]) if absolute[name] else derived
     return limits
+
+
+FOLDER = Path("driver/nvidia/gpus")
+
+
+def name_of_gpu(proc: Path, index: int, *, count: int) -> dict[str, str]:
+    """Return the tags `uuid` and `model` of a GPU, by NVML index, from the kernel module.
+
+    NVML numbers GPUs by PCI address. Without a unique match, nothing is returned. A GPU that was
+    not initialized since boot has its PCI address as UUID.
+
+    Args:
+        proc: where `/proc` is.
+        count: number of GPUs in NVML.
+    """
+    found = [(path.name, _read(path / "information")) for path in entries(proc / FOLDER)]
+    counted = [one for one in found if one[1].get("GPU Excluded") != "Yes"]
+    if len(counted) != count:
+        return {}
+    address, facts = counted[index]
+    uuid = facts.get("GPU UUID", "")
+    tags = {"uuid": uuid if uuid and "?" not in uuid else f"{ADDRESS_PREFIX}{address}"}
+    if model := facts.get("Model", ""):
+        tags["model"] = model
+    return tags
+
+
+def _read(path: Path) -> dict[str, str]:
+    """Return the `Name: value` lines of a file; empty if unreadable."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in lines)
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,6 +1,6 @@
-"""The GPUs of this host over time: what each supports is learned, then each is read.
+"""Reads all GPUs of this host, with cached capabilities of each.
 
-What was learned is forgotten when the GPU was lost, when its MIG mode changed, and every hour.
+The cache is cleared when a GPU is lost, when its MIG mode changes, and every hour.
 """
 
 from datetime import datetime, timedelta
@@ -8,32 +8,64 @@ from pathlib import Path
 
 from core.clock import to_ns
 from plugins.base import present
-from plugins.nvml.calls import Calls, FieldBatch
-from plugins.nvml.config import NVMLConfig
-from plugins.nvml.facts import link_count, read_facts
-from plugins.nvml.kernel_names import name_of_gpu
+from plugins.nvml.calls import Calls, FieldBatch, read_reopening
+from plugins.nvml.facts import link_count, name_of_gpu, read_facts
 from plugins.nvml.library import Device, GPULostError, NVMLLibrary
 from plugins.nvml.links import (
     PCIE_RECEIVED,
     PCIE_SENT,
-    Growth,
     link_keys,
     link_totals,
     read_links,
     read_pcie,
 )
+from plugins.nvml.reader import NVMLConfig
 from plugins.nvml.readings import BATCH_KEYS, Fields, read_gpu
 from plugins.nvml.slices import find_slices, is_mig_enabled, slice_fields
+from plugins.nvml.xids import XidWatcher
+from plugins.procfs import CounterRates
 from timeseries.points import Point
 
-LEARN_AGAIN = timedelta(hours=1)
+
+class Gathering:
+    """Reads NVML, which stays open between readings."""
+
+    def __init__(self, config: NVMLConfig, *, proc: Path) -> None:
+        self._library = NVMLLibrary()
+        self._xids = XidWatcher()
+        self._gpus = GPUs(self._library, config, proc=proc)
+        self._gave_events = False
+
+    def points(self, now: datetime) -> list[Point]:
+        """Return new events if there are any, else the readings of all GPUs.
+
+        After an event the driver may hang, and the calling process is killed. So events are
+        returned before the GPUs are read, and the next call reads the GPUs in any case.
+        """
+        events = [] if self._gave_events else self._xids.take()
+        self._gave_events = bool(events)
+        return events or self._read(now)
+
+    def close(self) -> None:
+        """Close the library and stop the event thread."""
+        self._xids.close()
+        self._gpus.forget()
+        self._library.close()
+
+    def _read(self, now: datetime) -> list[Point]:
+        points = read_reopening(lambda: self._gpus.read(now), close=self.close)
+        self._xids.watch(self._gpus.devices())
+        return points
+
+
+CACHE_LIFETIME = timedelta(hours=1)
 
 
 class GPUs:
     """Reads all GPUs.
 
     Args:
-        proc: the kernel's process files, which name a GPU that NVML can't name any more.
+        proc: where `/proc` is, which names lost GPUs.
     """
 
     def __init__(self, library: NVMLLibrary, config: NVMLConfig, *, proc: Path) -> None:
@@ -44,10 +76,10 @@ class GPUs:
         self._gpus: dict[int, GPU] = {}
 
     def read(self, now: datetime) -> list[Point]:
-        """Return the points of every GPU; a lost one has a single point that says so.
+        """Return the points of all GPUs; a lost one has a single point with `lost`.
 
         Raises:
-            LibraryStaleError: NVML must be opened again; call `forget` then.
+            LibraryStaleError: NVML must be reopened; call `forget`.
             PluginError: NVML does not answer.
         """
         points: list[Point] = []
@@ -63,20 +95,20 @@ class GPUs:
         return points
 
     def devices(self) -> list[Device]:
-        """Return the GPUs that answered last time and are not left out."""
+        """Return the GPUs that answered last time and are not skipped."""
         found = [gpu.device for gpu in self._gpus.values()]
         return [one for one in found if one is not None and one.uuid not in self._skip_uuids]
 
     def forget(self) -> None:
-        """Forget handles and what was learned, but not which GPUs there were."""
+        """Clear handles and capabilities, but not the GPU identities."""
         for gpu in self._gpus.values():
             gpu.forget()
 
 
 class GPU:
-    """One GPU, by its index; `tags` are those that it had when it answered last.
+    """One GPU, by index; `tags` are its last known ones.
 
-    One that was lost before it ever answered is named as far as the kernel module can.
+    A GPU that was lost before its first reading is identified by the kernel module.
     """
 
     def __init__(self, index: int, config: NVMLConfig, *, proc: Path) -> None:
@@ -85,28 +117,28 @@ class GPU:
         self._index = index
         self._config = config
         self._proc = proc
-        self._learned: _Learned | None = None
-        self._growth = Growth()
+        self._learned: _Capabilities | None = None
+        self._rates = CounterRates()
 
     def read(self, library: NVMLLibrary, now: datetime) -> list[Point]:
-        """Return the GPU's points, none where this process may not see it."""
+        """Return the points of the GPU; none without permission."""
         try:
             learned = self._learn(library, now)
             return [] if learned is None else self._points(learned, now)
         except GPULostError:
             self.forget()
-            self._growth = Growth()
+            self._rates = CounterRates()
             if "uuid" not in self.tags:
                 self.tags |= name_of_gpu(self._proc, self._index, count=library.count())
             return [Point("gpu", self.tags, {"lost": 1}, to_ns(now))]
 
     def forget(self) -> None:
-        """Forget the handle and what was learned with it."""
+        """Clear the handle and the capabilities."""
         self.device, self._learned = None, None
 
-    def _learn(self, library: NVMLLibrary, now: datetime) -> "_Learned | None":
+    def _learn(self, library: NVMLLibrary, now: datetime) -> "_Capabilities | None":
         learned = self._learned
-        if learned is not None and now - learned.learned_at < LEARN_AGAIN:
+        if learned is not None and now - learned.learned_at < CACHE_LIFETIME:
             is_mig = is_mig_enabled(learned.calls)
             if is_mig == learned.is_mig:
                 return learned
@@ -115,15 +147,15 @@ class GPU:
             self.forget()
             return None
         if device.uuid != self.tags.get("uuid"):
-            self._growth = Growth()
+            self._rates = CounterRates()
         self.device = device
         self.tags = {"gpu": str(self._index), "uuid": device.uuid, "model": device.model}
-        self._learned = _Learned(device, now, with_pcie=self._config.pcie_throughput)
+        self._learned = _Capabilities(device, now, with_pcie=self._config.pcie_throughput)
         return self._learned
 
-    def _points(self, learned: "_Learned", now: datetime) -> list[Point]:
+    def _points(self, learned: "_Capabilities", now: datetime) -> list[Point]:
         batch, time_ns = learned.batch.read(), to_ns(now)
-        links = read_links(learned.calls, batch, self._growth, links=learned.links, now=now)
+        links = read_links(learned.calls, batch, self._rates, links=learned.links, now=now)
         fields: Fields = {
             "lost": 0,
             "mig_enabled": None if learned.is_mig is None else int(learned.is_mig),
@@ -132,7 +164,7 @@ class GPU:
             **link_totals(links),
         }
         if self._config.pcie_throughput:
-            fields |= read_pcie(learned.calls, batch, self._growth, now=now)
+            fields |= read_pcie(learned.calls, batch, self._rates, now=now)
         points = [Point("gpu", self.tags, present(fields), time_ns)]
         for one in find_slices(learned.calls) if learned.is_mig else ():
             tags = {**self.tags, "uuid": one.uuid, "slice": str(one.index), "model": one.model}
@@ -145,8 +177,8 @@ class GPU:
         return [point for point in points if point.fields]
 
 
-class _Learned:
-    """What one GPU supports and what of it does not change."""
+class _Capabilities:
+    """Cached capabilities and facts of one GPU."""
 
     def __init__(self, device: Device, now: datetime, *, with_pcie: bool) -> None:
         self.learned_at = now

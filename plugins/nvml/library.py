@@ -1,8 +1,8 @@
-"""NVML opened, its devices listed, and opened again when the driver was changed under us.
+"""Opens NVML, lists its devices, and reopens it when the driver changes.
 
-Errors of NVML fall into four kinds. A call is *refused* when this device will never answer it; a
-GPU is *lost* when it fell off the bus; the library is *stale* when it must be opened again; any
-other error concerns this one time.
+NVML errors are of four kinds: a call is *refused* if the device does not support it, a GPU is
+*lost* if it fell off the bus, the library is *stale* if it must be reopened, and all others are
+transient.
 """
 
 import warnings
@@ -59,11 +59,11 @@ REFUSED = frozenset(
 
 
 class GPULostError(PluginError):
-    """This GPU fell off the bus, or works again only after a reset; the others go on."""
+    """The GPU fell off the bus or needs a reset; other GPUs are not affected."""
 
 
 class LibraryStaleError(PluginError):
-    """NVML must be opened again, as after an update of the driver."""
+    """NVML must be reopened, as after a driver update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,16 @@ class Device:
 
 
 def is_refusal(error: pynvml.NVMLError) -> bool:
-    """Return whether the device will answer the same to the same call for as long as it is up."""
+    """Return whether the device will never support this call."""
     return error.value in REFUSED
 
 
 def raise_if_fatal(error: pynvml.NVMLError) -> None:
-    """Return when the error concerns one call alone.
+    """Return if the error concerns only this call.
 
     Raises:
         GPULostError: the GPU is gone.
-        LibraryStaleError: the library must be opened again.
+        LibraryStaleError: NVML must be reopened.
     """
     if error.value in LOST:
         raise GPULostError(f"the GPU is lost: {error}") from error
@@ -96,7 +96,7 @@ def raise_if_fatal(error: pynvml.NVMLError) -> None:
 
 
 def memory_info(handle: Any) -> Any:  # noqa: ANN401 - NVML's own handle and structure
-    """Return total, used and free bytes; version 2 keeps the driver's reserve out of `used`.
+    """Return total, used and free bytes; version 2 excludes the driver's reserve from `used`.
 
     Raises:
         pynvml.NVMLError: not supported by this GPU, or the GPU is lost.
@@ -117,11 +117,11 @@ class NVMLLibrary:
         self._is_open = False
 
     def devices(self) -> list[Device]:
-        """Return the GPUs that answer, in index order.
+        """Return the responding GPUs, in index order.
 
         Raises:
-            PluginUnavailableError: there is no driver or no GPU here.
-            PluginError: the driver is here and does not answer; the next call opens it again.
+            PluginUnavailableError: no driver or no GPU.
+            PluginError: the driver does not answer; the next call reopens it.
         """
         try:
             found = [self._device_or_none(index) for index in range(self.count())]
@@ -131,11 +131,11 @@ class NVMLLibrary:
         return [device for device in found if device is not None]
 
     def count(self) -> int:
-        """Return how many GPUs the driver counts, lost ones included.
+        """Return the number of GPUs, including lost ones.
 
         Raises:
-            PluginUnavailableError: there is no driver or no GPU here.
-            PluginError: the driver does not say.
+            PluginUnavailableError: no driver or no GPU.
+            PluginError: the driver does not answer.
         """
         self._open()
         try:
@@ -145,15 +145,15 @@ class NVMLLibrary:
             self.close()
             raise PluginError(f"NVML does not list the GPUs: {error}") from error
         if count == 0:
-            raise PluginUnavailableError("the NVIDIA driver sees no GPU")
+            raise PluginUnavailableError("the NVIDIA driver has no GPU")
         return count
 
     def device(self, index: int) -> Device | None:
-        """Return a GPU; None when this process may not see it.
+        """Return a GPU; None without permission.
 
         Raises:
             GPULostError: it does not answer.
-            LibraryStaleError: NVML must be opened again.
+            LibraryStaleError: NVML must be reopened.
         """
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -168,14 +168,14 @@ class NVMLLibrary:
             raise_if_fatal(error)
             if is_refusal(error):
                 return None
-            # A GPU that fell off before NVML was opened gives an unknown error here.
+            # A GPU that fell off the bus before NVML was opened returns an unknown error.
             raise GPULostError(f"GPU {index} does not answer: {error}") from error
 
     def ask(self, call: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401 - as NVML's
-        """Return what an NVML call answers, None when it is not supported or fails this time.
+        """Return the result of an NVML call, None if unsupported or failed.
 
         Raises:
-            LibraryStaleError: NVML must be opened again; the next `devices` does.
+            LibraryStaleError: NVML must be reopened; the next `devices` does.
         """
         try:
             return call(*args)
@@ -186,24 +186,24 @@ class NVMLLibrary:
             return None
 
     def driver_version(self) -> str:
-        """Return the driver's version, such as 550.127.05, or "" when it does not say."""
+        """Return the driver version, such as 550.127.05, or ""."""
         self._open()
         return str(self.ask(pynvml.nvmlSystemGetDriverVersion) or "")
 
     def cuda_version(self) -> str:
-        """Return the newest CUDA that the driver runs, such as 12.4, or ""."""
+        """Return the CUDA version of the driver, such as 12.4, or ""."""
         self._open()
         version = self.ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)
         return f"{version // 1000}.{version % 1000 // 10}" if version else ""
 
     def close(self) -> None:
-        """Let the library go; it is opened again when asked the next time."""
+        """Close the library; the next call reopens it."""
         if self._is_open:
             self._is_open = False
             try:
                 pynvml.nvmlShutdown()
             except pynvml.NVMLError:
-                return  # gone already, as after a driver update
+                return  # already closed, as after a driver update
 
     def _open(self) -> None:
         if self._is_open:
@@ -212,11 +212,11 @@ class NVMLLibrary:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             if error.value in NO_DRIVER:
-                raise PluginUnavailableError(f"no NVIDIA driver here: {error}") from error
+                raise PluginUnavailableError(f"no NVIDIA driver: {error}") from error
             if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
                 raise PluginRestartError(
-                    "the NVIDIA driver and its loaded library differ in version; when a new "
-                    "process says so too, load the new kernel module or restart the host"
+                    "the NVIDIA driver and its loaded library differ in version. If a new "
+                    "process reports this too, load the new kernel module or reboot the host"
                 ) from error
             raise PluginError(f"NVML can't be opened: {error}") from error
         self._is_open = True

@@ -6,15 +6,16 @@ from datetime import datetime
 from plugins.nvml.calls import Calls, FieldKey
 from plugins.nvml.library import pynvml
 from plugins.nvml.readings import Fields
+from plugins.procfs import CounterRates
 
 KIBIBYTE = 1024
 KILO = 1000
-# A counter that was never above this may be 32 bits wide, and overflow between two readings.
+# A smaller counter may be 32 bits wide, and overflow between two readings.
 PROVEN_WIDE = 1 << 32
 
 PCIE_SENT = (pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 0)
 PCIE_RECEIVED = (pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 0)
-# Field of NVML and its unit in bytes; cards from Blackwell on have only the second.
+# NVML field and its unit in bytes; Blackwell and newer have only the second.
 LINK_SENT = (
     (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, KIBIBYTE),
     (pynvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, 1),
@@ -23,7 +24,7 @@ LINK_RECEIVED = (
     (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, KIBIBYTE),
     (pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, 1),
 )
-# Field of each link and the counter of drivers that lack it.
+# Field of each link, and the counter for older drivers.
 LINK_ERRORS = {
     "crc_errors": (pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC, pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT),
     "replay_errors": (
@@ -37,40 +38,17 @@ LINK_ERRORS = {
 }
 
 
-class Growth:
-    """Bytes per second from counters of bytes, each remembered by its key."""
-
-    def __init__(self) -> None:
-        self._last: dict[object, tuple[datetime, int]] = {}
-
-    def per_second(self, key: object, count: int | None, *, now: datetime) -> int | None:
-        """Return the growth since the last reading, in whole bytes a second.
-
-        None on the first reading, when time or counter went back, and without a counter.
-        """
-        before = self._last.get(key)
-        if count is None:
-            self._last.pop(key, None)
-            return None
-        self._last[key] = (now, count)
-        if before is None:
-            return None
-        elapsed_seconds = (now - before[0]).total_seconds()
-        grown = count - before[1]
-        return round(grown / elapsed_seconds) if elapsed_seconds > 0 and grown >= 0 else None
-
-
 def link_keys(links: range) -> list[FieldKey]:
-    """Return the field values to ask for the NVLinks."""
+    """Return the field values to read for the NVLinks."""
     fields = [field for field, _ in (*LINK_SENT, *LINK_RECEIVED)]
     fields += [field for field, _ in LINK_ERRORS.values()]
     return [(field, link) for field in fields for link in links]
 
 
 def read_pcie(
-    calls: Calls, batch: Mapping[FieldKey, int], growth: Growth, *, now: datetime
+    calls: Calls, batch: Mapping[FieldKey, int], rates: CounterRates, *, now: datetime
 ) -> Fields:
-    """Return what went over PCIe: from counters where there are some, else measured for 20 ms."""
+    """Return PCIe throughput: from counters if available, else measured for 20 ms."""
     directions = {
         "pcie_received_bytes_per_second": (PCIE_RECEIVED, pynvml.NVML_PCIE_UTIL_RX_BYTES),
         "pcie_sent_bytes_per_second": (PCIE_SENT, pynvml.NVML_PCIE_UTIL_TX_BYTES),
@@ -79,7 +57,7 @@ def read_pcie(
     for name, (key, direction) in directions.items():
         count = batch.get(key)
         if count is not None and count >= PROVEN_WIDE:
-            fields[name] = growth.per_second(name, count, now=now)
+            fields[name] = rates.per_second(name, count, now=now)
         else:
             kilobytes = calls.ask(pynvml.nvmlDeviceGetPcieThroughput, direction)
             fields[name] = None if kilobytes is None else int(kilobytes) * KILO
@@ -87,22 +65,17 @@ def read_pcie(
 
 
 def read_links(
-    calls: Calls, batch: Mapping[FieldKey, int], growth: Growth, *, links: range, now: datetime
+    calls: Calls, batch: Mapping[FieldKey, int], rates: CounterRates, *, links: range, now: datetime
 ) -> list[Fields]:
-    """Return the fields of `gpu_link` for each NVLink.
-
-    Raises:
-        GPULostError: the GPU is gone.
-        LibraryStaleError: NVML must be opened again.
-    """
+    """Return the fields of `gpu_link` for each NVLink."""
     found: list[Fields] = []
     for link in links:
         sent = _bytes(batch, LINK_SENT, link)
         received = _bytes(batch, LINK_RECEIVED, link)
         fields: Fields = {
             "active": calls.ask(pynvml.nvmlDeviceGetNvLinkState, link),
-            "received_bytes_per_second": growth.per_second(("rx", link), received, now=now),
-            "sent_bytes_per_second": growth.per_second(("tx", link), sent, now=now),
+            "received_bytes_per_second": rates.per_second(f"rx{link}", received, now=now),
+            "sent_bytes_per_second": rates.per_second(f"tx{link}", sent, now=now),
         }
         for name, (field, counter) in LINK_ERRORS.items():
             count = batch.get((field, link))
@@ -114,7 +87,7 @@ def read_links(
 
 
 def link_totals(links: list[Fields]) -> Fields:
-    """Return the fields of `gpu` that sum up its links; none where there are no links."""
+    """Return the totals of all links for `gpu`; none without links."""
     if not links:
         return {}
     errors = [_total(links, name) for name in LINK_ERRORS]

@@ -1,6 +1,6 @@
-"""What is read of a GPU each time, beside its links: one function for each group of fields.
+"""GPU fields read each time, except links: one function for each group.
 
-A value of None is not supported, or failed this time, and its field is left out.
+None means unsupported or failed this time; the field is omitted.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ BY_HARDWARE = (
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A counter that is read with the batch of field values, or by its own call without them."""
+    """A counter that is read with the field batch, or by its own call."""
 
     name: str
     field: int
@@ -42,42 +42,52 @@ def retired_page_count(handle: Any, cause: int) -> int:  # noqa: ANN401 - NVML's
 
 COUNTERS = (
     Counter(
-        "ecc_corrected_volatile", pynvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL,
+        "ecc_corrected_volatile",
+        pynvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL,
         pynvml.nvmlDeviceGetTotalEccErrors,
         (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_VOLATILE_ECC),
     ),
     Counter(
-        "ecc_uncorrected_volatile", pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL,
+        "ecc_uncorrected_volatile",
+        pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL,
         pynvml.nvmlDeviceGetTotalEccErrors,
         (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC),
     ),
     Counter(
-        "ecc_corrected_aggregate", pynvml.NVML_FI_DEV_ECC_SBE_AGG_TOTAL,
+        "ecc_corrected_aggregate",
+        pynvml.NVML_FI_DEV_ECC_SBE_AGG_TOTAL,
         pynvml.nvmlDeviceGetTotalEccErrors,
         (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_AGGREGATE_ECC),
     ),
     Counter(
-        "ecc_uncorrected_aggregate", pynvml.NVML_FI_DEV_ECC_DBE_AGG_TOTAL,
+        "ecc_uncorrected_aggregate",
+        pynvml.NVML_FI_DEV_ECC_DBE_AGG_TOTAL,
         pynvml.nvmlDeviceGetTotalEccErrors,
         (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_AGGREGATE_ECC),
     ),
     Counter(
-        "retired_pages_single_bit", pynvml.NVML_FI_DEV_RETIRED_SBE, retired_page_count,
+        "retired_pages_single_bit",
+        pynvml.NVML_FI_DEV_RETIRED_SBE,
+        retired_page_count,
         (pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,),
     ),
     Counter(
-        "retired_pages_double_bit", pynvml.NVML_FI_DEV_RETIRED_DBE, retired_page_count,
+        "retired_pages_double_bit",
+        pynvml.NVML_FI_DEV_RETIRED_DBE,
+        retired_page_count,
         (pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR,),
     ),
     Counter(
-        "retired_pages_pending", pynvml.NVML_FI_DEV_RETIRED_PENDING,
+        "retired_pages_pending",
+        pynvml.NVML_FI_DEV_RETIRED_PENDING,
         pynvml.nvmlDeviceGetRetiredPagesPendingStatus,
     ),
     Counter(
-        "pcie_replays", pynvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER,
+        "pcie_replays",
+        pynvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER,
         pynvml.nvmlDeviceGetPcieReplayCounter,
     ),
-)  # fmt: skip
+)
 ENERGY = pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION
 MEMORY_TEMPERATURE = pynvml.NVML_FI_DEV_MEMORY_TEMP
 BATCH_KEYS: tuple[FieldKey, ...] = (
@@ -88,12 +98,7 @@ BATCH_KEYS: tuple[FieldKey, ...] = (
 
 
 def read_gpu(calls: Calls, batch: Mapping[FieldKey, int]) -> Fields:
-    """Return the fields of all groups.
-
-    Raises:
-        GPULostError: the GPU is gone.
-        LibraryStaleError: NVML must be opened again.
-    """
+    """Return the fields of all groups."""
     ask = calls.ask
     return {
         **_use(ask),
@@ -153,7 +158,7 @@ def _heat(ask: Ask, batch: Mapping[FieldKey, int]) -> Fields:
     memory_celsius = batch.get((MEMORY_TEMPERATURE, 0))
     return {
         "temperature_celsius": scaled(die_celsius(ask), 1),
-        # Cards without a sensor in their memory say 0 here.
+        # Cards without a memory sensor report 0.
         "memory_temperature_celsius": float(memory_celsius) if memory_celsius else None,
         "fan_percent": scaled(ask(pynvml.nvmlDeviceGetFanSpeed), 1),
     }

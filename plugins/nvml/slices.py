@@ -1,4 +1,4 @@
-"""MIG: the slices that a GPU is cut into, each with memory and multiprocessors of its own."""
+"""MIG instances, each with its own memory and multiprocessors."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +7,7 @@ from plugins.nvml.calls import Calls
 from plugins.nvml.library import memory_info, pynvml
 from plugins.nvml.readings import Fields, memory_fields
 
-# These a GPU has and a slice has not.
+# Fields of a GPU that a slice lacks.
 _WHOLE_GPU_ONLY = ("memory_reserved_bytes",)
 
 
@@ -23,23 +23,13 @@ class Slice:
 
 
 def is_mig_enabled(calls: Calls) -> bool | None:
-    """Return whether the GPU is cut into slices, None when it can't be.
-
-    Raises:
-        GPULostError: the GPU is gone.
-        LibraryStaleError: NVML must be opened again.
-    """
+    """Return whether MIG is enabled; None if unsupported."""
     modes = calls.ask(pynvml.nvmlDeviceGetMigMode)
     return None if modes is None else modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
 
 
 def find_slices(calls: Calls) -> list[Slice]:
-    """Return the slices of a GPU in MIG mode, which may come, go and change at any time.
-
-    Raises:
-        GPULostError: the GPU is gone.
-        LibraryStaleError: NVML must be opened again.
-    """
+    """Return the slices of a GPU in MIG mode, which may change at any time."""
     found = []
     for index in range(calls.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount) or 0):
         handle = calls.ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, index)

@@ -1,7 +1,7 @@
 """XIDs: errors that the driver reports as events, each delivered once.
 
-A thread waits for them, because an event is told only to who waits, and its time is when it was
-seen. It holds nothing but events: one that nobody takes is dropped at a bound and counted.
+A thread waits for events, because the driver reports them only to waiting callers; their time is
+the time of receipt. Uncollected events are dropped at a limit and counted.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ QUEUE_LIMIT = 1000
 
 @dataclass(frozen=True, slots=True)
 class XidEvent:
-    """One event; without a device where the driver does not say."""
+    """One event; the device may be unknown."""
 
     code: int
     device: Device | None
@@ -46,9 +46,9 @@ class XidWatcher:
         self._last_ns: dict[tuple[int, str], int] = {}
 
     def watch(self, devices: Iterable[Device]) -> None:
-        """Watch these GPUs from now on, and go on with those that are watched and were lost.
+        """Watch these GPUs, and continue to watch lost ones.
 
-        A GPU's last event may wait to be collected when the GPU itself is found to be lost.
+        The last event of a lost GPU may still be waiting.
         """
         by_address = {_address(device.handle): device for device in devices}
         if by_address.keys() <= self._devices.keys():
@@ -63,7 +63,7 @@ class XidWatcher:
             self._thread.start()
 
     def take(self) -> list[Point]:
-        """Return the events since the last time, oldest first, no two of a series at one time."""
+        """Return the events since the last call, oldest first, with unique times per series."""
         points = []
         while self._events:
             points.append(self._point(self._events.popleft()))
@@ -73,7 +73,7 @@ class XidWatcher:
         return points
 
     def close(self) -> None:
-        """End the thread; events that it has seen can still be taken."""
+        """Stop the thread; received events can still be taken."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=8 * WAIT_MILLISECONDS / 1000)
@@ -86,7 +86,7 @@ class XidWatcher:
                 events = self._register()
             except pynvml.NVMLError as error:
                 if is_refusal(error) or error.value in STALE:
-                    log.info("the driver gives no XIDs here: %s", error)
+                    log.info("the driver does not report XIDs: %s", error)
                     return
                 failures += 1
                 continue
@@ -111,9 +111,9 @@ class XidWatcher:
         return events
 
     def _collect(self, events: Any, stop: threading.Event, failures: int) -> int:  # noqa: ANN401
-        """Take events until waiting fails; return how often it failed with nothing between.
+        """Receive events until waiting fails; return the number of consecutive failures.
 
-        A lost GPU spoils the whole set, so a new one is made of those that are left.
+        A lost GPU breaks the event set, so a new one is created for the others.
         """
         while not stop.is_set():
             try:
@@ -122,18 +122,15 @@ class XidWatcher:
                 failures = 0
             except pynvml.NVMLError as error:
                 if not failures:
-                    log.info("waiting for XIDs anew: %s", error)
+                    log.info("restarting to wait for XIDs: %s", error)
                 return failures + 1
             else:
                 failures = 0
-                self._keep(data)
+                if data.eventType == pynvml.nvmlEventTypeXidCriticalError:
+                    self._dropped += len(self._events) == QUEUE_LIMIT
+                    device = self._devices.get(_address(data.device))
+                    self._events.append(XidEvent(int(data.eventData), device, self._clock()))
         return failures
-
-    def _keep(self, data: Any) -> None:  # noqa: ANN401 - NVML's own structure
-        if data.eventType == pynvml.nvmlEventTypeXidCriticalError:
-            self._dropped += len(self._events) == QUEUE_LIMIT
-            device = self._devices.get(_address(data.device))
-            self._events.append(XidEvent(int(data.eventData), device, self._clock()))
 
     def _point(self, event: XidEvent) -> Point:
         tags = {"xid": str(event.code)}
@@ -153,4 +150,4 @@ def _free(events: Any) -> None:  # noqa: ANN401 - NVML's own set
     try:
         pynvml.nvmlEventSetFree(events)
     except pynvml.NVMLError:
-        return  # gone with the library
+        return  # freed with the library

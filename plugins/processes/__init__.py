@@ -1,5 +1,1 @@
 """Processes by state."""
-
-from plugins.processes.reader import ProcessesPlugin
-
-__all__ = ["ProcessesPlugin"]

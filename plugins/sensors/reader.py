@@ -1,31 +1,133 @@
 """Temperatures, fans, voltages, currents and power of the host (`/sys/class/hwmon`)."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import ClassVar
 
 from core.clock import to_ns
 from plugins.base import (
-    Metric,
+    BasePlugin,
     PluginContext,
     PluginError,
-    PluginTraits,
     PluginUnavailableError,
     gauges,
     matches_any,
 )
 from plugins.procfs import ProcFile
-from plugins.sensors.chips import Sensor, find_sensors, number
 from timeseries.points import FieldValue, Point
 
-SENSORS_KEPT = timedelta(seconds=60)
+_INPUT = re.compile(r"((temp|fan|in|curr|power)\d+)_(?:input|average)")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """Field of one kind of file, and its scale."""
+
+    field: str
+    per_unit: int
+
+
+QUANTITIES = {
+    "temp": Quantity("temperature_celsius", 1000),
+    "fan": Quantity("fan_rpm", 1),
+    "in": Quantity("voltage_volts", 1000),
+    "curr": Quantity("current_amperes", 1000),
+    "power": Quantity("power_watts", 1_000_000),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One file to read, and its quantity."""
+
+    path: Path
+    quantity: Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Sensor:
+    """One sensor of a chip; `constants` are limits."""
+
+    chip: str
+    sensor: str
+    inputs: Sequence[Input]
+    constants: Mapping[str, FieldValue]
+
+
+def find_sensors(hwmon: Path) -> list[Sensor]:
+    """Return the sensors of all chips, by device path of the chip."""
+    # Old drivers have the files in the device directory.
+    folders = [
+        folder if (folder / "name").exists() else folder / "device"
+        for folder in hwmon.glob("hwmon*")
+    ]
+    named = sorted((str(folder.resolve()), _text(folder / "name"), folder) for folder in folders)
+    numbers: Counter[str] = Counter()
+    of_name = Counter(name for _, name, _ in named)
+    sensors: list[Sensor] = []
+    for _, name, folder in named:
+        if name:
+            chip = f"{name}-{numbers[name]}" if of_name[name] > 1 else name
+            numbers[name] += 1
+            sensors += _sensors(chip, folder)
+    return sensors
+
+
+def number(text: bytes, per_unit: int) -> float | None:
+    """Return the reading of a file in the unit of its field; None if not a number."""
+    try:
+        return int(text) / per_unit
+    except ValueError:
+        return None
+
+
+def _sensors(chip: str, folder: Path) -> Iterable[Sensor]:
+    inputs: dict[str, dict[str, Input]] = defaultdict(dict)
+    limits: dict[str, dict[str, FieldValue]] = defaultdict(dict)
+    for stem, kind, path in _inputs(folder):
+        if _text(folder / f"{stem}_fault") == "1":
+            continue
+        quantity = QUANTITIES[kind]
+        label = _text(folder / f"{stem}_label") or stem
+        name = f"{label} {stem}" if quantity.field in inputs.get(label, {}) else label
+        inputs[name][quantity.field] = Input(path, quantity)
+        if kind == "temp" and (critical := _critical(folder / f"{stem}_crit")):
+            limits[name]["critical_celsius"] = critical
+    for name, of_field in inputs.items():
+        yield Sensor(chip, name, tuple(of_field.values()), limits.get(name, {}))
+
+
+def _inputs(folder: Path) -> list[tuple[str, str, Path]]:
+    """Return stem, kind and path of each sensor file, preferring `_input` to `_average`."""
+    found = {}
+    for path in sorted(folder.glob("*_average")) + sorted(folder.glob("*_input")):
+        if match := _INPUT.fullmatch(path.name):
+            found[match[1]] = (match[1], match[2], path)
+    return sorted(found.values(), key=lambda entry: (entry[1], int(entry[0][len(entry[1]) :])))
+
+
+def _critical(path: Path) -> float | None:
+    celsius = number(_text(path).encode(), QUANTITIES["temp"].per_unit)
+    return celsius if celsius is not None and celsius > 0 else None  # 0 means unset
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return " ".join(text.split()).rstrip("\\")
+
+
+RESCAN_INTERVAL = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorsConfig:
-    """What to leave out.
+    """What to skip.
 
     Attributes:
         skip_chips: shell patterns of chips, such as `iwlwifi*`.
@@ -36,24 +138,21 @@ class SensorsConfig:
     skip_sensors: tuple[str, ...] = ()
 
 
-class SensorsPlugin:
-    """One point for each sensor; one that does not answer is left out of that reading."""
+class SensorsPlugin(BasePlugin):
+    """One point for each sensor that answers."""
 
-    name: ClassVar[str] = "sensors"
-    config_class: ClassVar[type] = SensorsConfig
-    traits: ClassVar[PluginTraits] = PluginTraits()
-    metrics: ClassVar[tuple[Metric, ...]] = gauges(
-        {
-            "temperature_celsius": ("degrees Celsius", "temperature"),
-            "critical_celsius": (
-                "degrees Celsius",
-                "temperature at which the hardware protects itself",
-            ),
-            "fan_rpm": ("rpm", "turns of a fan in a minute"),
-            "voltage_volts": ("volts", "voltage"),
-            "current_amperes": ("amperes", "current"),
-            "power_watts": ("watts", "power"),
-        }
+    name = "sensors"
+    config_class = SensorsConfig
+    metrics = gauges(
+        temperature_celsius=("degrees Celsius", "temperature"),
+        critical_celsius=(
+            "degrees Celsius",
+            "critical temperature",
+        ),
+        fan_rpm=("rpm", "fan speed"),
+        voltage_volts=("volts", "voltage"),
+        current_amperes=("amperes", "current"),
+        power_watts=("watts", "power"),
     )
 
     def __init__(self, config: SensorsConfig, context: PluginContext) -> None:
@@ -64,9 +163,9 @@ class SensorsPlugin:
         self._files: dict[Path, ProcFile] = {}
 
     def gather(self, now: datetime) -> Iterable[Point]:
-        """Return a point for each sensor; new and lost ones are noticed every minute."""
+        """Return a point for each sensor; rescan for sensors every minute."""
         kept = self._found_at
-        if kept is None or not timedelta(0) <= now - kept < SENSORS_KEPT:
+        if kept is None or not timedelta(0) <= now - kept < RESCAN_INTERVAL:
             self._find()
             self._found_at = now
         if not self._sensors:
@@ -79,7 +178,7 @@ class SensorsPlugin:
         return points
 
     def close(self) -> None:
-        """Close the sensors' files."""
+        """Close the sensor files."""
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -102,7 +201,7 @@ class SensorsPlugin:
         for one in sensor.inputs:
             try:
                 value = number(self._files[one.path].read(), one.quantity.per_unit)
-            except PluginError:  # the chip has no reading now, or is gone
+            except PluginError:  # no reading now, or removed
                 continue
             if value is not None:
                 fields[one.quantity.field] = value

@@ -1,5 +1,1 @@
-"""The simulated appliance's GPUs."""
-
-from plugins.simulated_gpu.reader import SimulatedGPUPlugin
-
-__all__ = ["SimulatedGPUPlugin"]
+"""GPUs of the simulated appliance."""

@@ -1,5 +1,1 @@
-"""The simulated appliance's host."""
-
-from plugins.simulated_host.reader import SimulatedHostPlugin
-
-__all__ = ["SimulatedHostPlugin"]
+"""Host of the simulated appliance."""

@@ -1,1 +1,1 @@
-"""A simulated appliance: what the simulated plugins read and the simulated executor drives."""
+"""The simulated appliance, which simulated plugins read and the simulated executor drives."""

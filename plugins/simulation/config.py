@@ -1,7 +1,12 @@
-"""What a simulated appliance is made of, and how it misbehaves."""
+"""Configuration and workloads of a simulated appliance, and reproducible noise."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import sha256
+from uuid import UUID
+from zlib import crc32
 
 GIB = 1024**3
 
@@ -11,16 +16,16 @@ class SimulationConfig:
     """An eight-GPU server by default.
 
     Attributes:
-        seed: the same seed gives the same devices and the same readings at the same instants.
-        sm_clock_hertz: the clock of the multiprocessors under load.
-        nvlinks: how many NVLinks each GPU has.
-        hot_gpu: index of the GPU that overheats under load and throttles; None for none.
-        lost_gpu: index of the GPU that is off the bus from the first start on; None for none.
-        xid_gpu: index of the GPU whose driver reports a memory error now and then.
-        nvlink_down_gpu: index of the GPU with an NVLink that is down.
-        stray_gpu: index of the GPU that a program outside of all jobs uses.
-        outage_every_seconds: how often the agent stops talking; 0 for never.
-        outage_seconds: for how long; its samples arrive afterwards.
+        seed: the same seed results in the same devices and readings.
+        sm_clock_hertz: SM clock under load.
+        nvlinks: NVLinks of each GPU.
+        hot_gpu: index of a GPU that overheats under load and throttles.
+        lost_gpu: index of a GPU that fell off the bus at the first start.
+        xid_gpu: index of a GPU with occasional XID memory errors.
+        nvlink_down_gpu: index of a GPU with an inactive NVLink.
+        external_gpu: index of a GPU that a process without a job uses.
+        outage_every_seconds: interval of agent outages; 0 for none.
+        outage_seconds: duration of an outage; its samples arrive afterwards.
     """
 
     seed: str
@@ -38,17 +43,67 @@ class SimulationConfig:
     lost_gpu: int | None = None
     xid_gpu: int | None = None
     nvlink_down_gpu: int | None = None
-    stray_gpu: int | None = None
+    external_gpu: int | None = None
     outage_every_seconds: float = 0.0
     outage_seconds: float = 0.0
 
     @property
     def gpu_uuids(self) -> list[str]:
-        """UUIDs in NVML's form, fixed by the seed."""
-        return [_uuid(f"{self.seed}/gpu{index}") for index in range(self.gpu_count)]
+        """UUIDs in NVML's format, derived from the seed."""
+        names = (f"{self.seed}/gpu{index}" for index in range(self.gpu_count))
+        return [f"GPU-{UUID(sha256(name.encode()).hexdigest()[:32])}" for name in names]
 
 
-def _uuid(text: str) -> str:
-    digits = sha256(text.encode()).hexdigest()
-    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:32])
-    return f"GPU-{'-'.join(parts)}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A workload.
+
+    Attributes:
+        intensity: the GPU load that it causes (0 to 1).
+        until_at: when it ends by itself; None for one of a job, which ends it. Without a job, its
+            GPUs work but are not allocated, and a job takes them over.
+    """
+
+    workload_id: str
+    gpu_uuids: Sequence[str] = ()
+    cpus: float = 1.0
+    memory_bytes: int = 0
+    is_service: bool = False
+    intensity: float = 1.0
+    started_at: datetime
+    until_at: datetime | None = None
+
+    def is_running(self, now: datetime) -> bool:
+        """Whether it has started and not ended by itself."""
+        return self.started_at <= now and (self.until_at is None or now < self.until_at)
+
+    def age_seconds(self, now: datetime) -> float:
+        """Return the time since its start."""
+        return max(0.0, (now - self.started_at).total_seconds())
+
+
+_LARGEST = 0xFFFFFFFF
+
+
+def fraction(name: str) -> float:
+    """Return a pseudo-random number in [0, 1] derived from `name`."""
+    return crc32(name.encode()) / _LARGEST
+
+
+def wander(name: str, seconds: float, *, period_seconds: float) -> float:
+    """Return a value in [-1, 1] that drifts smoothly, with a new target every period."""
+    position = seconds / period_seconds
+    step = math.floor(position)
+    before = fraction(f"{name}:{step}")
+    after = fraction(f"{name}:{step + 1}")
+    blend = (1 - math.cos(math.pi * (position - step))) / 2
+    return 2 * (before + (after - before) * blend) - 1
+
+
+def approach(value: float, target: float, *, elapsed_seconds: float, lag_seconds: float) -> float:
+    """Return `value` after it approached `target`, as heat and memory do.
+
+    The closed form of a first-order lag: exact for any step, so coarse history and live readings
+    agree.
+    """
+    return target + (value - target) * math.exp(-elapsed_seconds / lag_seconds)

@@ -1,9 +1,10 @@
-"""One simulated GPU: memory fills, utilisation and power rise, temperature lags, heat throttles."""
+"""One simulated GPU: memory fills, utilization and power rise, temperature lags, heat throttles."""
 
 import math
 from dataclasses import dataclass
+from datetime import datetime
 
-from plugins.simulation.noise import approach, fraction, wander
+from plugins.simulation.config import Workload, approach, fraction, wander
 
 IDLE_WATTS = 70.0
 IDLE_CLOCK_HERTZ = 345_000_000
@@ -24,25 +25,8 @@ EPOCH_PAUSE_SECONDS = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class GPULoad:
-    """What a piece of work asks of one GPU.
-
-    Attributes:
-        name: tells its noise apart from that of other work.
-        age_seconds: since it started.
-        is_service: inference with changing traffic, rather than training at full tilt.
-        intensity: 0 to 1, how much of the GPU training keeps busy.
-    """
-
-    name: str
-    age_seconds: float
-    is_service: bool = False
-    intensity: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class GPUReading:
-    """What NVML would say of the GPU at one instant."""
+    """Readings of one GPU at one instant."""
 
     utilization_percent: float
     memory_utilization_percent: float
@@ -78,11 +62,12 @@ class SimulatedGPU:
         self._is_throttled = False
 
     def advance(
-        self, load: GPULoad | None, *, seconds: float, elapsed_seconds: float
+        self, workload: Workload | None, now: datetime, *, elapsed_seconds: float
     ) -> GPUReading:
-        """Return the reading at `seconds` since the epoch, `elapsed_seconds` after the last."""
-        utilization = _utilization(load, seconds)
-        self._fill_memory(load, elapsed_seconds)
+        """Return the reading at `now`, `elapsed_seconds` after the last."""
+        seconds = now.timestamp()
+        utilization = self._utilization(workload, now)
+        self._fill_memory(workload, elapsed_seconds)
         watts = self._power(utilization, seconds)
         self._joules += watts * elapsed_seconds
         self._heat(watts, seconds, elapsed_seconds)
@@ -95,13 +80,14 @@ class SimulatedGPU:
             sm_clock_hertz=self._clock(utilization),
             energy_joules=round(self._joules, 1),
             is_throttled=self._is_throttled,
-            is_held=load is not None,
+            is_held=workload is not None and workload.until_at is None,
         )
 
-    def _fill_memory(self, load: GPULoad | None, elapsed_seconds: float) -> None:
-        share = 0.55 + 0.4 * fraction(f"memory:{load.name}") if load else 0.0
+    def _fill_memory(self, workload: Workload | None, elapsed_seconds: float) -> None:
+        name = f"memory:{workload.workload_id}/{self._name}" if workload else ""
+        share = 0.55 + 0.4 * fraction(name) if workload else 0.0
         target = RESERVED_BYTES + share * (self._memory_bytes - RESERVED_BYTES)
-        lag_seconds = MEMORY_LAG_SECONDS if load else 1.0
+        lag_seconds = MEMORY_LAG_SECONDS if workload else 1.0
         self._memory_used = approach(
             self._memory_used, target, elapsed_seconds=elapsed_seconds, lag_seconds=lag_seconds
         )
@@ -130,18 +116,19 @@ class SimulatedGPU:
             return int(THROTTLED_CLOCK_SHARE * self._boost_clock_hertz)
         return self._boost_clock_hertz if utilization > 0 else IDLE_CLOCK_HERTZ
 
-
-def _utilization(load: GPULoad | None, seconds: float) -> float:
-    if load is None:
-        return 0.0
-    if load.age_seconds < WARM_UP_SECONDS:  # data and weights are loaded
-        return 4 + 8 * fraction(f"warm:{load.name}:{int(seconds)}")
-    if load.is_service:
-        traffic = wander(f"traffic:{load.name}", seconds, period_seconds=240)
-        burst = wander(f"burst:{load.name}", seconds, period_seconds=7)
-        return min(100.0, max(2.0, 42 + 28 * traffic + 12 * burst))
-    offset = EPOCH_SECONDS * fraction(f"epoch:{load.name}")
-    if (load.age_seconds + offset) % EPOCH_SECONDS < EPOCH_PAUSE_SECONDS:  # validation
-        return 22 + 15 * fraction(f"pause:{load.name}:{int(seconds)}")
-    batches = 95 + 4 * wander(f"batch:{load.name}", seconds, period_seconds=3)
-    return max(2.0, min(100.0, batches * load.intensity))
+    def _utilization(self, workload: Workload | None, now: datetime) -> float:
+        if workload is None:
+            return 0.0
+        name, seconds = f"{workload.workload_id}/{self._name}", now.timestamp()
+        age_seconds = workload.age_seconds(now)
+        if age_seconds < WARM_UP_SECONDS:  # loading data and weights
+            return 4 + 8 * fraction(f"warm:{name}:{int(seconds)}")
+        if workload.is_service:  # inference with varying traffic
+            traffic = wander(f"traffic:{name}", seconds, period_seconds=240)
+            burst = wander(f"burst:{name}", seconds, period_seconds=7)
+            return min(100.0, max(2.0, 42 + 28 * traffic + 12 * burst))
+        offset = EPOCH_SECONDS * fraction(f"epoch:{name}")
+        if (age_seconds + offset) % EPOCH_SECONDS < EPOCH_PAUSE_SECONDS:  # validation
+            return 22 + 15 * fraction(f"pause:{name}:{int(seconds)}")
+        batches = 95 + 4 * wander(f"batch:{name}", seconds, period_seconds=3)
+        return max(2.0, min(100.0, batches * workload.intensity))

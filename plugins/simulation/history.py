@@ -1,48 +1,56 @@
-"""A plausible past: what an appliance of this kind would have sent while jobs came and went.
+"""Simulated history: what an appliance would have sent in the past.
 
-Work is planned for each GPU from the seed: trainings of one to five hours, more by day than by
-night, one GPU kept by a service. The plan is then played through a fresh simulated appliance, in
-which the GPU that is lost when the agent starts still works.
+Workloads are planned for each GPU from the seed: trainings of one to five hours, more by day than
+by night, and one service. A new simulated appliance, whose GPUs all work, then runs the plan. The
+present goes on with it for a while, so that no chart shows where the history ends.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from plugins.simulation.appliance import SimulatedAppliance, Workload
-from plugins.simulation.config import GIB, SimulationConfig
-from plugins.simulation.gpu_readings import gpu_points, xid_points
-from plugins.simulation.host_readings import host_points
-from plugins.simulation.noise import fraction
+from plugins.simulated_gpu.reader import gpu_points, xid_points
+from plugins.simulated_host.reader import host_points
+from plugins.simulation.appliance import SimulatedAppliance
+from plugins.simulation.config import GIB, SimulationConfig, Workload, fraction
 from timeseries.points import Point
 
 DAY_HOURS = range(7, 20)
+# The part that dashboards show first has more samples.
+RECENT = timedelta(hours=1)
+RECENT_STEP = timedelta(seconds=15)
+SETTLING = timedelta(minutes=5)
+# When workloads end after the history.
+SHORTEST_REST, LONGEST_REST = timedelta(seconds=30), timedelta(seconds=180)
 
 
 def history(
     config: SimulationConfig, *, start_at: datetime, end_at: datetime, step: timedelta
 ) -> Iterator[Point]:
-    """Yield the points of `[start_at, end_at)`, oldest first, one instant every `step`."""
+    """Yield the points of `[start_at, end_at)`, oldest first, one instant every `step` or less."""
     model = SimulatedAppliance(replace(config, lost_gpu=None), started_at=start_at)
-    coming = sorted(_plan(config, start_at, end_at), key=lambda work: work[0].started_at)
-    running: list[tuple[Workload, datetime]] = []
-    now = start_at
+    for workload in _plan(config, start_at, end_at):
+        model.add(workload)
+    before, now = start_at - step, start_at
     while now < end_at:
-        for workload, until_at in [item for item in running if item[1] <= now]:
-            model.remove(workload.workload_id)
-            running.remove((workload, until_at))
-        while coming and coming[0][0].started_at <= now:
-            running.append(coming.pop(0))
-            model.add(running[-1][0])
         yield from host_points(model, now)
         yield from gpu_points(model, now, is_brief=True)
-        yield from xid_points(model.config, now, before=now - step)
-        now += step
+        yield from xid_points(model.config, now, before=before)
+        before = now
+        now += step if end_at - now > RECENT else min(step, RECENT_STEP)
 
 
-def _plan(
-    config: SimulationConfig, start_at: datetime, end_at: datetime
-) -> Iterator[tuple[Workload, datetime]]:
+def continue_history(model: SimulatedAppliance, *, start_at: datetime, end_at: datetime) -> None:
+    """Let a new appliance go on for a while as its history of this span ends."""
+    for workload in _plan(model.config, start_at, end_at):
+        if workload.until_at is not None and workload.until_at >= end_at:
+            rest = fraction(f"rest:{workload.workload_id}") * (LONGEST_REST - SHORTEST_REST)
+            model.add(replace(workload, until_at=end_at + SHORTEST_REST + rest))
+    # Memory and temperature need some time to settle.
+    model.read(end_at - SETTLING)
+
+
+def _plan(config: SimulationConfig, start_at: datetime, end_at: datetime) -> Iterator[Workload]:
     for index, uuid in enumerate(config.gpu_uuids):
         is_service = index == config.gpu_count - 1
         at, turn = start_at - timedelta(hours=3), 0
@@ -51,21 +59,18 @@ def _plan(
             busy = timedelta(hours=1 + 4 * fraction(f"busy:{name}"))
             if is_service:
                 busy = end_at - at
-            yield _workload(name, uuid, started_at=at, is_service=is_service), at + busy
+            yield Workload(
+                workload_id=name,
+                gpu_uuids=(uuid,),
+                cpus=3 + 6 * fraction(f"cpus:{name}"),
+                memory_bytes=int((16 + 32 * fraction(f"memory:{name}")) * GIB),
+                is_service=is_service,
+                intensity=0.7 + 0.3 * fraction(f"intensity:{name}"),
+                started_at=at,
+                until_at=at + busy,
+            )
             at += busy + _pause(name, at + busy)
             turn += 1
-
-
-def _workload(name: str, uuid: str, *, started_at: datetime, is_service: bool) -> Workload:
-    return Workload(
-        workload_id=name,
-        gpu_uuids=(uuid,),
-        cpus=3 + 6 * fraction(f"cpus:{name}"),
-        memory_bytes=int((16 + 32 * fraction(f"memory:{name}")) * GIB),
-        is_service=is_service,
-        intensity=0.7 + 0.3 * fraction(f"intensity:{name}"),
-        started_at=started_at,
-    )
 
 
 def _pause(name: str, at: datetime) -> timedelta:

@@ -1,10 +1,10 @@
-"""The simulated host around the GPUs: CPU, memory, load, network and disks follow the work."""
+"""The simulated host: CPU, memory, load, network and disks follow the workloads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from plugins.simulation.config import GIB, SimulationConfig
-from plugins.simulation.noise import approach, fraction, wander
+from plugins.simulation.config import GIB, SimulationConfig, Workload, approach, fraction, wander
 
 BASE_MEMORY_BYTES = 18 * GIB
 BASE_CPU_PERCENT = 1.6
@@ -21,19 +21,8 @@ BOOTED_BETWEEN_SECONDS = (1_748_736_000.0, 1_767_225_600.0)  # June to December 
 
 
 @dataclass(frozen=True, slots=True)
-class HostLoad:
-    """What a piece of work asks of the host."""
-
-    name: str
-    cpus: float
-    memory_bytes: int
-    gpu_count: int
-    age_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class HostReading:
-    """The host's vital signs at one instant."""
+    """Readings of the host at one instant."""
 
     cpu_percent: float
     iowait_percent: float
@@ -60,15 +49,17 @@ class SimulatedHost:
         self._loads = [BASE_CPU_PERCENT / 100 * config.cpu_count] * 3
 
     def advance(
-        self, work: Sequence[HostLoad], *, seconds: float, elapsed_seconds: float
+        self, work: Sequence[Workload], now: datetime, *, elapsed_seconds: float
     ) -> HostReading:
-        """Return the reading at `seconds` since the epoch, `elapsed_seconds` after the last."""
+        """Return the reading at `now`, `elapsed_seconds` after the last."""
+        seconds = now.timestamp()
         cpu_percent = self._cpu(work, seconds)
         self._fill_memory(work, elapsed_seconds)
         self._queue(cpu_percent, elapsed_seconds)
-        gpus = sum(load.gpu_count for load in work)
+        gpus = sum(len(one.gpu_uuids) for one in work)
+        written = _written(work, now)
         loading = sum(
-            load.gpu_count for load in work if load.age_seconds < CHECKPOINT_WRITE_SECONDS
+            len(one.gpu_uuids) for one in work if one.age_seconds(now) < CHECKPOINT_WRITE_SECONDS
         )
         received = self._traffic("rx", seconds, base=60e3, work=45e6 * gpus + 400e6 * loading)
         return HostReading(
@@ -80,24 +71,24 @@ class SimulatedHost:
             received_bytes_per_second=received,
             sent_bytes_per_second=self._traffic("tx", seconds, base=45e3, work=6e6 * gpus),
             read_bytes_per_second=self._traffic("rd", seconds, base=40e3, work=received * 0.8),
-            written_bytes_per_second=self._traffic("wr", seconds, base=300e3, work=_written(work)),
+            written_bytes_per_second=self._traffic("wr", seconds, base=300e3, work=written),
             disk_used_bytes=_disks(seconds),
             busy_cores=cpu_percent / 100 * self._config.cpu_count,
-            process_count=BASE_PROCESSES + sum(3 + load.gpu_count for load in work),
-            thread_count=BASE_THREADS + sum(8 + THREADS_PER_GPU * load.gpu_count for load in work),
+            process_count=BASE_PROCESSES + 3 * len(work) + gpus,
+            thread_count=BASE_THREADS + 8 * len(work) + THREADS_PER_GPU * gpus,
             uptime_seconds=self._uptime(seconds),
         )
 
-    def _cpu(self, work: Sequence[HostLoad], seconds: float) -> float:
+    def _cpu(self, work: Sequence[Workload], seconds: float) -> float:
         busy = sum(
-            load.cpus * (0.7 + 0.2 * wander(f"cpu:{load.name}", seconds, period_seconds=20))
-            for load in work
+            one.cpus * (0.7 + 0.2 * wander(f"cpu:{one.workload_id}", seconds, period_seconds=20))
+            for one in work
         )
         ripple = 0.6 * wander(f"cpu:{self._config.seed}", seconds, period_seconds=30)
         return min(100.0, BASE_CPU_PERCENT + ripple + 100 * busy / self._config.cpu_count)
 
-    def _fill_memory(self, work: Sequence[HostLoad], elapsed_seconds: float) -> None:
-        asked = BASE_MEMORY_BYTES + sum(0.8 * load.memory_bytes for load in work)
+    def _fill_memory(self, work: Sequence[Workload], elapsed_seconds: float) -> None:
+        asked = BASE_MEMORY_BYTES + sum(0.8 * one.memory_bytes for one in work)
         self._memory = approach(
             self._memory,
             min(asked, 0.97 * self._config.memory_bytes),
@@ -122,17 +113,17 @@ class SimulatedHost:
         return round((base + work) * swing, 1)
 
 
-def _written(work: Sequence[HostLoad]) -> float:
-    """Return bytes per second of checkpoints: a burst every few minutes of each training."""
+def _written(work: Sequence[Workload], now: datetime) -> float:
+    """Return bytes per second written by checkpoints: a burst every few minutes of training."""
     return sum(
         900e6
-        for load in work
-        if load.gpu_count and load.age_seconds % CHECKPOINT_SECONDS > CHECKPOINT_SECONDS - 15
+        for one in work
+        if one.gpu_uuids and one.age_seconds(now) % CHECKPOINT_SECONDS > CHECKPOINT_SECONDS - 15
     )
 
 
 def _disks(seconds: float) -> dict[str, int]:
-    """Return used bytes by mount: slow growth through the week, cleaned up at its end."""
+    """Return used bytes by mount: slow growth through the week, then a clean-up."""
     week_share = (seconds % 604_800) / 604_800
     return {
         mount: int(size * (DISK_USED_SHARE[mount] + 0.08 * week_share))

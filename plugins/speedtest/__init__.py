@@ -1,5 +1,1 @@
-"""Speed of the line to the access point."""
-
-from plugins.speedtest.reader import SpeedtestPlugin
-
-__all__ = ["SpeedtestPlugin"]
+"""Speed of the connection to the access point."""

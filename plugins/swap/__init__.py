@@ -1,5 +1,1 @@
 """Swap space and paging."""
-
-from plugins.swap.reader import SwapPlugin
-
-__all__ = ["SwapPlugin"]

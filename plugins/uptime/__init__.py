@@ -1,5 +1,1 @@
-"""Time since the host was booted."""
-
-from plugins.uptime.reader import UptimePlugin
-
-__all__ = ["UptimePlugin"]
+"""Time since boot."""

@@ -1,33 +1,38 @@
-"""`/alerts`: what the rules found, and how it went on."""
+"""`/alerts`: firing and resolved alerts, and their state transitions."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from marshmallow import Schema, fields
+from sqlalchemy.orm import Session
 
 from alerting.models import Alert
 from alerting.service import ALERT_SORTS, alert_transitions, get_alert, list_alerts
+from alerting.silences import silences_by_alert
 from alerting.states import AlertState, Severity
-from core.units import unit_of
-from portal.api.blueprint import resource
-from portal.api.schemas import PageQuery, envelope, instant, page_of
-from portal.api.sorting import sort_field
-from portal.context import current_scope, database
+from core.quantities import unit_of
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import PageQuery, envelope, instant, page_of, sort_field, values_of
+from portal.context import current_scope, database, now
 
-alerts = resource("Alerts", "/alerts", "What the rules found.")
+alerts = APIBlueprint("Alerts", "/alerts", "Alerts that rules raised.")
 
 
 class AlertSchema(Schema):
-    """One series group of a rule that broke its threshold."""
+    """An alert: one series group of a rule that crossed its threshold."""
 
     id = fields.String()
     rule_id = fields.String()
-    rule_name = fields.String(attribute="rule.name")
+    rule_name = fields.String()
     tenant_id = fields.String()
     tags = fields.Dict(keys=fields.String(), values=fields.String())
     state = fields.Enum(AlertState, by_value=True)
     severity = fields.Enum(Severity, by_value=True)
     value = fields.Float(allow_none=True)
-    unit = fields.Function(lambda alert: unit_of(alert.rule.field).symbol)
+    unit = fields.String()
+    silence_ids = fields.List(
+        fields.String(), metadata={"description": "Active silences that match the alert."}
+    )
     active_since_at = instant()
     fired_at = instant()
     resolved_at = instant()
@@ -36,7 +41,7 @@ class AlertSchema(Schema):
 
 
 class AlertQuery(PageQuery):
-    """Which alerts."""
+    """Filters of the list."""
 
     state = fields.Enum(AlertState, by_value=True, load_default=None)
     rule_id = fields.String(load_default=None)
@@ -44,7 +49,7 @@ class AlertQuery(PageQuery):
 
 
 class TransitionSchema(Schema):
-    """A line of an alert's history."""
+    """A state transition of an alert."""
 
     id = fields.String()
     at = instant()
@@ -56,24 +61,39 @@ class TransitionSchema(Schema):
 
 @alerts.operation("GET", query=AlertQuery, answer=page_of(AlertSchema))
 def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List alerts, optionally of one state or rule."""
+    """List alerts."""
     state = query.pop("state")
     states = None if state is None else (state,)
     with database() as session:
-        return envelope(list_alerts(session, current_scope(), states=states, **query))
+        page = list_alerts(session, current_scope(), states=states, **query)
+        return envelope(page, _shown(session, page.items))
 
 
 @alerts.operation("GET", "/<alert_id>", answer=AlertSchema)
-def show(alert_id: str) -> Alert:
+def show(alert_id: str) -> dict[str, Any]:
     """Return an alert."""
     with database() as session:
-        return get_alert(session, current_scope(), alert_id)
+        return _shown(session, [get_alert(session, current_scope(), alert_id)])[0]
 
 
 @alerts.operation(
     "GET", "/<alert_id>/transitions", query=PageQuery, answer=page_of(TransitionSchema)
 )
 def transitions(query: dict[str, Any], alert_id: str) -> dict[str, Any]:
-    """Return an alert's history, newest first."""
+    """List the state transitions of an alert, newest first."""
     with database() as session:
         return envelope(alert_transitions(session, current_scope(), alert_id, **query))
+
+
+def _shown(session: Session, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
+    silences = silences_by_alert(session, current_scope(), alerts, now=now())
+    return [
+        values_of(
+            AlertSchema,
+            alert,
+            rule_name=alert.rule.name,
+            unit=unit_of(alert.rule.field).symbol,
+            silence_ids=[silence.id for silence in silences[alert.id]],
+        )
+        for alert in alerts
+    ]

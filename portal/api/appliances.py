@@ -1,107 +1,58 @@
-"""`/appliances`: enrolled hosts, what happened to them, and what may be done with them."""
+"""`/appliances`: enrolled hosts, their events, and the actions on them."""
 
+from functools import partial
 from typing import Any
 
 from marshmallow import Schema, fields, validate
-from sqlalchemy import inspect
 
-from core.paging import Page
-from jobqueue.retirement import retire as retire_idle
-from portal.api.blueprint import resource
-from portal.api.health_schemas import ApplianceHealthSchema
-from portal.api.inventory_schemas import InventorySchema
-from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
-from portal.api.sorting import sort_field
+from core.paging import MAX_PAGE_SIZE, Page
+from jobqueue.appliance_lifecycle import BulkAction, BulkRequest, change_all
+from jobqueue.appliance_lifecycle import retire_idle_appliance as retire_idle
+from portal.api.appliance_schemas import ApplianceSchema, BriefApplianceSchema
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, sort_field
 from portal.context import current_scope, database, now
-from tenants.fleet.appliance_list import SORTS, UNKNOWN
-from tenants.fleet.appliances import (
-    ApplianceChanges,
-    ApplianceFilter,
-    change_appliance,
+from protocol.health import HealthState
+from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance
+from tenants.fleet.appliance_service import (
     drain_appliance,
-    get_appliance,
-    list_appliances,
     reinstate_appliance,
     revoke_appliance,
     undrain_appliance,
 )
+from tenants.fleet.appliances import SORTS, UNKNOWN, ApplianceFilter, get_appliance, list_appliances
 from tenants.fleet.events import EVENT_SORTS, EventKind, list_events
-from tenants.fleet.life import SKEW_LIMIT_SECONDS, LifeState, life_of
-from tenants.models import Appliance, ApplianceEvent, ApplianceState, HealthState
+from tenants.fleet.states import EffectiveStatus
+from tenants.models import Appliance, ApplianceEvent, ApplianceState
 from tenants.permissions import Permission
 
-appliances = resource(
+appliances = APIBlueprint(
     "Appliances", "/appliances", "Enrolled hosts.", changes=Permission.MANAGE_APPLIANCES
 )
 
-_LARGE = frozenset({"inventory", "health"})
-# What its heartbeats change: the ETag leaves it out.
-_VOLATILE = frozenset(
-    {"life", "state", "health_state", "clock_skew_seconds", "last_seen_at", "agent_version"}
-    | _LARGE
+# Without the fields that change with every heartbeat.
+_ETAG = ApplianceSchema(
+    exclude=(
+        "inventory",
+        "health",
+        "status",
+        "state",
+        "health_state",
+        "clock_skew_seconds",
+        "last_seen_at",
+        "agent_version",
+    )
 )
 
 
-class ApplianceSchema(Schema):
-    """An enrolled host with what it has."""
-
-    id = fields.String()
-    tenant_id = fields.String()
-    name = fields.String()
-    site = fields.String()
-    region = fields.String()
-    labels = fields.Dict(keys=fields.String(), values=fields.String())
-    life = fields.Enum(
-        LifeState,
-        by_value=True,
-        metadata={"description": "What it is, in the one word that decides what it can do."},
-    )
-    state = fields.Enum(
-        ApplianceState, by_value=True, metadata={"description": "What its silence makes of it."}
-    )
-    health_state = fields.Enum(
-        HealthState,
-        by_value=True,
-        allow_none=True,
-        metadata={"description": "Null where the agent tells none."},
-    )
-    health = fields.Nested(ApplianceHealthSchema, allow_none=True)
-    inventory = fields.Nested(InventorySchema)
-    gpu_count = fields.Integer()
-    gpu_model = fields.String(metadata={"description": "Several models have commas between."})
-    appliance_class = fields.String()
-    agent_version = fields.String()
-    clock_skew_seconds = fields.Float(
-        allow_none=True,
-        metadata={
-            "description": "Positive where the agent's clock is ahead of the portal's. More than "
-            f"{SKEW_LIMIT_SECONDS:g} s either way should be looked at."
-        },
-    )
-    enrolled_at = instant()
-    last_seen_at = instant()
-    drained_at = instant()
-    retired_at = instant()
-    revoked_at = instant()
-    fenced_at = instant()
-
-    def get_attribute(self, obj: Any, attr: str, default: Any) -> Any:  # noqa: ANN401 - marshmallow's
-        """Return an attribute; a brief list leaves out what was not read."""
-        if attr == "life":
-            return life_of(obj)
-        if attr in _LARGE and attr in inspect(obj).unloaded:
-            return default
-        return super().get_attribute(obj, attr, default)
-
-
 class ApplianceQuery(PageQuery):
-    """Which appliances."""
+    """Filters of the list."""
 
-    life = fields.Enum(
-        LifeState,
+    status = fields.Enum(
+        EffectiveStatus,
         by_value=True,
         load_default=None,
-        metadata={"description": "Without it, those in service: not retired and not revoked."},
+        metadata={"description": "By default all in service: neither retired nor revoked."},
     )
     state = fields.Enum(ApplianceState, by_value=True, load_default=None)
     health = fields.String(
@@ -114,16 +65,13 @@ class ApplianceQuery(PageQuery):
     label = fields.String(load_default="", metadata={"description": "`rack` or `rack=b12`."})
     gpu_model = fields.String(load_default="")
     search = fields.String(
-        load_default="", metadata={"description": "In name, site, region or GPU model."}
+        load_default="", metadata={"description": "Text in name, site, region or GPU model."}
     )
     sort = sort_field(SORTS, default="name")
-    is_brief = fields.Boolean(
-        load_default=False, metadata={"description": "Without `inventory` and `health`."}
-    )
 
 
 class ApplianceChangeSchema(StrictSchema):
-    """What shall be another; what is left out stays as it is."""
+    """The fields to change; omitted fields are unchanged."""
 
     name = fields.String()
     site = fields.String()
@@ -131,19 +79,19 @@ class ApplianceChangeSchema(StrictSchema):
     labels = fields.Dict(
         keys=fields.String(),
         values=fields.String(),
-        metadata={"description": "In place of all that it has."},
+        metadata={"description": "Replaces all existing labels."},
     )
 
 
 class EventQuery(PageQuery):
-    """Which events."""
+    """Filters of the event list."""
 
     kind = fields.Enum(EventKind, by_value=True, load_default=None)
     sort = sort_field(EVENT_SORTS, default="-at")
 
 
 class ApplianceEventSchema(Schema):
-    """Something that happened to an appliance."""
+    """An event of an appliance."""
 
     id = fields.String()
     appliance_id = fields.String()
@@ -153,10 +101,40 @@ class ApplianceEventSchema(Schema):
     details = fields.Dict(keys=fields.String())
 
 
-@appliances.operation("GET", query=ApplianceQuery, answer=page_of(ApplianceSchema))
+class BulkRequestSchema(StrictSchema):
+    """An action on several appliances."""
+
+    appliance_ids = fields.List(
+        fields.String(validate=validate.Length(max=36)),
+        required=True,
+        validate=validate.Length(min=1, max=MAX_PAGE_SIZE),
+    )
+    action = fields.Enum(BulkAction, by_value=True, required=True)
+    labels = fields.Dict(
+        keys=fields.String(),
+        values=fields.String(allow_none=True),
+        load_default=dict,
+        metadata={"description": "For `label`: labels to set by key; null removes the label."},
+    )
+    site = fields.String(
+        load_default=None, allow_none=True, metadata={"description": "For `move`."}
+    )
+    region = fields.String(
+        load_default=None, allow_none=True, metadata={"description": "For `move`."}
+    )
+
+
+class BulkResultSchema(Schema):
+    """The changed appliances, in the order of the request."""
+
+    action = fields.Enum(BulkAction, by_value=True)
+    items = fields.List(fields.Nested(BriefApplianceSchema))
+
+
+@appliances.operation("GET", query=ApplianceQuery, answer=page_of(BriefApplianceSchema))
 def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List appliances."""
-    paging = {name: query.pop(name) for name in ("page", "page_size", "sort", "is_brief")}
+    """List appliances, without inventory and health."""
+    paging = {name: query.pop(name) for name in ("page", "page_size", "sort")}
     health = query.pop("health")
     if health is not None and health != UNKNOWN:
         health = HealthState(health)
@@ -165,63 +143,82 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
         return envelope(list_appliances(session, current_scope(), wanted, **paging))
 
 
-@appliances.operation("GET", "/<appliance_id>", answer=ApplianceSchema, volatile=_VOLATILE)
-def show(appliance_id: str) -> Appliance:
-    """Return an appliance."""
+@appliances.operation("POST", "/bulk", body=BulkRequestSchema, answer=BulkResultSchema)
+def bulk(body: dict[str, Any]) -> dict[str, Any]:
+    """Drain, undrain, label, move, retire or reinstate several appliances.
+
+    All of them are changed or none. `errors` has the reason by the id of each appliance that
+    can't be changed.
+    """
+    request = BulkRequest(**body)
     with database() as session:
-        return get_appliance(session, current_scope(), appliance_id)
+        changed = change_all(session, current_scope(), request, now=now())
+        return {"action": request.action, "items": changed}
+
+
+@appliances.operation("GET", "/<appliance_id>", answer=ApplianceSchema)
+def show(appliance_id: str) -> Appliance:
+    """Return an appliance with its inventory and health; other responses leave them out."""
+    with database() as session:
+        found = get_appliance(session, current_scope(), appliance_id)
+    appliances.set_etag(found, _ETAG)
+    return found
 
 
 @appliances.operation(
-    "PATCH", "/<appliance_id>", body=ApplianceChangeSchema, answer=ApplianceSchema, row=Appliance
+    "PATCH", "/<appliance_id>", body=ApplianceChangeSchema, answer=BriefApplianceSchema
 )
 def change(appliance_id: str, body: dict[str, Any]) -> Appliance:
-    """Give an appliance another name, site or region, or other labels."""
+    """Change the name, site, region or labels of an appliance."""
     changes = ApplianceChanges(**body)
     with database() as session:
-        return change_appliance(session, current_scope(), appliance_id, changes, now=now())
+        read = partial(get_appliance, session, current_scope(), appliance_id)
+        appliances.check_if_match(session, Appliance, appliance_id, read, _ETAG)
+        changed = change_appliance(session, current_scope(), appliance_id, changes, now=now())
+    appliances.set_etag(changed, _ETAG)
+    return changed
 
 
 @appliances.operation(
     "GET", "/<appliance_id>/events", query=EventQuery, answer=page_of(ApplianceEventSchema)
 )
 def events(appliance_id: str, query: dict[str, Any]) -> dict[str, Any]:
-    """List what happened to an appliance, the newest first."""
+    """List the events of an appliance, newest first."""
     with database() as session:
         found: Page[ApplianceEvent] = list_events(session, current_scope(), appliance_id, **query)
         return envelope(found)
 
 
-@appliances.operation("POST", "/<appliance_id>/drain", answer=ApplianceSchema)
+@appliances.operation("POST", "/<appliance_id>/drain", answer=BriefApplianceSchema)
 def drain(appliance_id: str) -> Appliance:
-    """Give the appliance no more jobs; those that run go on."""
+    """Stop scheduling jobs on the appliance; running jobs continue."""
     with database() as session:
         return drain_appliance(session, current_scope(), appliance_id, now=now())
 
 
-@appliances.operation("POST", "/<appliance_id>/undrain", answer=ApplianceSchema)
+@appliances.operation("POST", "/<appliance_id>/undrain", answer=BriefApplianceSchema)
 def undrain(appliance_id: str) -> Appliance:
-    """Give the appliance jobs again."""
+    """Schedule jobs on the appliance again."""
     with database() as session:
         return undrain_appliance(session, current_scope(), appliance_id, now=now())
 
 
-@appliances.operation("POST", "/<appliance_id>/retire", answer=ApplianceSchema)
+@appliances.operation("POST", "/<appliance_id>/retire", answer=BriefApplianceSchema)
 def retire(appliance_id: str) -> Appliance:
-    """Take the appliance out of service, its history kept; 409 while jobs run on it."""
+    """Take the appliance out of service and retain its history; 409 while jobs run on it."""
     with database() as session:
         return retire_idle(session, current_scope(), appliance_id, now=now())
 
 
-@appliances.operation("POST", "/<appliance_id>/reinstate", answer=ApplianceSchema)
+@appliances.operation("POST", "/<appliance_id>/reinstate", answer=BriefApplianceSchema)
 def reinstate(appliance_id: str) -> Appliance:
-    """Take a retired appliance back into service."""
+    """Return a retired appliance to service."""
     with database() as session:
         return reinstate_appliance(session, current_scope(), appliance_id, now=now())
 
 
-@appliances.operation("POST", "/<appliance_id>/revoke", answer=ApplianceSchema)
+@appliances.operation("POST", "/<appliance_id>/revoke", answer=BriefApplianceSchema)
 def revoke(appliance_id: str) -> Appliance:
-    """Take the appliance's identity away for good; its agent is refused from now on."""
+    """Permanently revoke the appliance's identity; the portal rejects its agent from now on."""
     with database() as session:
         return revoke_appliance(session, current_scope(), appliance_id, now=now())

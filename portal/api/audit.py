@@ -1,21 +1,19 @@
 """`/audit`: who did what, when and from where."""
 
-from datetime import UTC
 from typing import Any
 
 from flask import Response
 from marshmallow import Schema, fields, post_load, validate
 
 from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
-from portal.api.blueprint import resource
-from portal.api.schemas import StrictSchema, instant
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import FILE, StrictSchema, instant, time_filter
 from portal.context import current_scope, database
-from portal.showing.audit_files import audit_file
-from tenants.auditing.export import AuditFormat
-from tenants.auditing.log import REACH, AuditQuery, list_entries
+from portal.presenters.audit import audit_file
+from tenants.auditing.log import SCAN_LIMIT, AuditFormat, AuditQuery, list_entries
 from tenants.permissions import Permission
 
-audit = resource(
+audit = APIBlueprint(
     "Audit", "/audit", "Who did what, when and from where.", reads=Permission.VIEW_AUDIT
 )
 
@@ -23,31 +21,31 @@ MAX_TEXT_LENGTH = 254
 
 
 class AuditEntrySchema(Schema):
-    """An entry; it is never changed."""
+    """An audit log entry; entries are immutable."""
 
     id = fields.String()
     chain = fields.String(metadata={"description": "A tenant's id, or `platform`."})
-    number = fields.Integer(metadata={"description": "Its place in the chain, from 1."})
+    number = fields.Integer(metadata={"description": "Sequence number in the chain, from 1."})
     at = instant()
     actor_id = fields.String(allow_none=True)
     actor_name = fields.String()
-    via = fields.String(metadata={"description": "The way in, such as `browser`."})
-    action = fields.String(metadata={"description": "`<kind>.<verb>`, as `tenant.renamed`."})
+    via = fields.String(metadata={"description": "Authentication method, such as `browser`."})
+    action = fields.String(metadata={"description": "`<kind>.<verb>`, such as `tenant.renamed`."})
     target_kind = fields.String()
     target_id = fields.String(allow_none=True)
     target_name = fields.String()
     before = fields.Dict(allow_none=True)
     after = fields.Dict(allow_none=True)
     reason = fields.String()
-    address = fields.String(metadata={"description": "The network address that asked."})
+    address = fields.String(metadata={"description": "Client IP address."})
     user_agent = fields.String()
-    previous_hash = fields.String(metadata={"description": "The hash of the entry before it."})
-    hash = fields.String(metadata={"description": "SHA-256 over all of the above."})
+    previous_hash = fields.String(metadata={"description": "Hash of the previous entry."})
+    hash = fields.String(metadata={"description": "SHA-256 of all fields above."})
 
 
 _NEXT = (
-    "Send it as `before` for older entries. A page may be short, or empty, and have it: where no "
-    f"index helps, {REACH:,} entries are looked at for one page."
+    "Cursor for older entries: send it as `before`. A page with a cursor may be short or empty, "
+    f"because a search without an index scans {SCAN_LIMIT:,} entries per page."
 )
 
 
@@ -55,13 +53,10 @@ class AuditPageSchema(Schema):
     """Entries, newest first."""
 
     items = fields.List(fields.Nested(AuditEntrySchema))
-    next = fields.String(
-        allow_none=True,
-        metadata={"description": _NEXT},
-    )
+    next = fields.String(allow_none=True, metadata={"description": _NEXT})
     total = fields.Integer(
         allow_none=True,
-        metadata={"description": "How many the whole chain has; null where that is not counted."},
+        metadata={"description": "Number of entries in the chain; null if not counted."},
     )
 
 
@@ -73,26 +68,17 @@ def _text(description: str) -> fields.String:
     )
 
 
-def _time(description: str) -> fields.AwareDateTime:
-    return fields.AwareDateTime(
-        format="iso",
-        default_timezone=UTC,
-        load_default=None,
-        metadata={"description": description},
-    )
-
-
 class AuditFilterSchema(StrictSchema):
-    """Which entries."""
+    """Filters of the log."""
 
     chain = _text("For the operator: a tenant's id, `platform` (the default) or `all`.")
-    since = _time("The first instant.")
-    until = _time("The instant to stop before.")
-    actor = _text("Who did it: an email address, or a name such as `scheduler`.")
-    action = _text("Such as `membership.role_changed`, or all of a kind: `membership`.")
-    target = _text("What it was done to: its id, or its whole name.")
-    text = _text("Somewhere in the names, the action or the reason.")
-    before = _text("The `next` of the page before.")
+    since = time_filter("Start time, inclusive.")
+    until = time_filter("End time, exclusive.")
+    actor = _text("An email address, or a name such as `scheduler`.")
+    action = _text("An action such as `membership.role_changed`, or a kind: `membership`.")
+    target = _text("Id or full name of the target.")
+    text = _text("Text in names, action or reason.")
+    before = _text("The `next` of the previous page.")
 
     @post_load
     def _query(self, values: dict[str, Any], **_options: object) -> dict[str, Any]:
@@ -102,7 +88,7 @@ class AuditFilterSchema(StrictSchema):
 
 
 class AuditListSchema(AuditFilterSchema):
-    """Which entries, and how many at once."""
+    """Filters and page size."""
 
     page_size = fields.Integer(
         load_default=DEFAULT_PAGE_SIZE, validate=validate.Range(min=1, max=MAX_PAGE_SIZE)
@@ -110,12 +96,9 @@ class AuditListSchema(AuditFilterSchema):
 
 
 class AuditExportSchema(AuditFilterSchema):
-    """Which entries, and in which form."""
+    """Filters and file format."""
 
     format = fields.Enum(AuditFormat, by_value=True, load_default=AuditFormat.CSV)
-
-
-_FILE = {"schema": {"type": "string", "format": "binary"}}
 
 
 @audit.operation("GET", query=AuditListSchema, answer=AuditPageSchema)
@@ -130,11 +113,11 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
 @audit.doc(  # type: ignore[untyped-decorator] # flask-smorest
     responses={
         "200": {
-            "description": "All entries that were asked for, newest first.",
-            "content": {"text/csv": _FILE, "application/x-ndjson": _FILE},
+            "description": "The matching entries, newest first.",
+            "content": {"text/csv": FILE, "application/x-ndjson": FILE},
         }
     }
 )
 def export(query: dict[str, Any]) -> Response:
-    """Return the audit log as a file: CSV or JSON lines. The export becomes an entry itself."""
+    """Export the audit log as CSV or JSON lines; the export is itself logged."""
     return audit_file(query["query"], query["format"])

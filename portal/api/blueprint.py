@@ -1,65 +1,124 @@
-"""A blueprint whose one decorator, `operation`, says all about a route: method, body and answer.
+"""A blueprint whose decorator `operation` declares a route: method, permission, body and response.
 
-Around every route it puts what all of them do: permissions and token scopes are checked before
-anything else, creations heed `Idempotency-Key`, single objects have ETags, and changes of them
-heed `If-Match`.
+Each operation checks permissions and token scopes before anything else. Operations that create
+an object honor `Idempotency-Key`, a GET of one object has an `ETag`, and PUT, PATCH and DELETE
+honor `If-Match`.
 """
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from enum import StrEnum
 from functools import wraps
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from flask import request
+from flask import Request, Response, request
 from flask_smorest import Api, Blueprint
+from flask_smorest.utils import get_appcontext
 from marshmallow import Schema
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+from webargs.core import missing
+from webargs.flaskparser import FlaskParser
 from werkzeug.exceptions import UnsupportedMediaType
 
-from portal.answering.etags import answering_etag, heeding_if_match
-from portal.answering.idempotency import idempotent
-from portal.api.examples import example_of
-from portal.api.needs import Need, Own, described, require
-from portal.api.route import Route
+from core.strict_json import decode_json
+from portal.api.examples import EXAMPLES
 from portal.api.schemas import ErrorSchema
-from tenants.permissions import Permission
+from portal.context import current_scope
+from portal.middleware.idempotency import KEY_HEADER, KEY_LIFETIME, MAX_KEY_LENGTH, idempotent
+from tenants.permissions import TOKEN_SCOPES, Permission
 
 F = TypeVar("F", bound=Callable[..., Any])
 View = Callable[..., Any]
-# Where a view keeps what is to be told of its headers.
-_PARAMETERS = "header_parameters"
+PREFIX = "/api/v1"
+
+_TEXT = {"type": "string"}
+_IDEMPOTENCY_KEY: dict[str, Any] = {
+    "in": "header",
+    "name": KEY_HEADER,
+    "description": "A key of your choice. A repeated request with the same key creates nothing "
+    f"and returns the first response, for {KEY_LIFETIME.total_seconds() / 3600:.0f} hours.",
+    "schema": {**_TEXT, "minLength": 1, "maxLength": MAX_KEY_LENGTH, "pattern": "^[!-~]+$"},
+}
+
+
+class Own(StrEnum):
+    """The requirement of operations on the user's own account, which need no permission."""
+
+    ANY = "Open to every user and API token."
+    UNLIMITED = "Open to every user, but not to API tokens that are limited to scopes."
+
+
+Need = Permission | Own
 
 
 class VedetteAPI(Api):  # type: ignore[misc] # flask-smorest ships no types
-    """The API whose errors are answered by `portal.answering.errors`, as those of the pages are."""
+    """The API; `portal.middleware.errors` handles errors of pages and API alike."""
 
     ERROR_SCHEMA = ErrorSchema
 
     def _register_error_handlers(self) -> None:
-        """Leave errors to the app's handlers: one shape for pages and API."""
+        """Leave errors to the app's handlers."""
+
+    def _register_etag_headers(self) -> None:
+        components = self.spec.components
+        for name, description in (
+            ("If-Match", "The `ETag` that you read. Returns 412 if the object has changed since."),
+            ("If-None-Match", "The `ETag` that you have. Returns 304 if it is still current."),
+        ):
+            header = {"name": name, "description": description, "schema": _TEXT}
+            components.parameter(name.upper().replace("-", "_"), "header", header, lazy=True)
+        components.header("ETAG", {"description": "Version of the object.", "schema": _TEXT})
+
+
+class _Parser(FlaskParser):
+    """Parses requests strictly: unknown query parameters are errors, a body must be JSON."""
+
+    DEFAULT_UNKNOWN_BY_LOCATION = {  # noqa: RUF012 - webargs reads it from the class
+        **FlaskParser.DEFAULT_UNKNOWN_BY_LOCATION,
+        "query": None,
+    }
+
+    def load_json(self, req: Request, schema: Schema) -> Any:  # noqa: ANN401 - webargs's
+        """Return the JSON body; webargs would read a body of another type as empty."""
+        if req.content_length and not req.is_json:
+            raise UnsupportedMediaType
+        return super().load_json(req, schema)
+
+    def _raw_load_json(self, req: Request) -> Any:  # noqa: ANN401 - webargs's
+        """Decode the body strictly; webargs would accept what no database can store."""
+        body = req.get_data(cache=True)
+        return decode_json(body) if req.is_json and body else missing
 
 
 class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no types
-    """Routes of one resource."""
+    """Operations on one kind of resource.
+
+    Args:
+        name: title in the API description.
+        path: URL path below `/api/v1`.
+        description: what the resource is.
+        reads: permission that GET requires.
+        changes: permission that the other methods require.
+    """
+
+    ARGUMENTS_PARSER = _Parser()
 
     def __init__(
         self,
         name: str,
         path: str,
-        *,
         description: str,
+        *,
         reads: Need = Permission.VIEW,
         changes: Need = Own.UNLIMITED,
     ) -> None:
-        super().__init__(name, __name__, url_prefix=path, description=description)
+        super().__init__(name, __name__, url_prefix=f"{PREFIX}{path}", description=description)
         self._reads = reads
         self._changes = changes
         self.needs: dict[str, Need] = {}
         self.bodies: list[type[Schema]] = []
-        self._shows: dict[str, View] = {}
-        self._volatile: dict[str, Collection[str]] = {}
-        self._queries: dict[str, Collection[str]] = {}
-        self._prepare_doc_cbks.append(_headers_doc)
 
     def operation(
         self,
@@ -71,150 +130,138 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
         query: type[Schema] | Schema | None = None,
         status: HTTPStatus = HTTPStatus.OK,
         needs: Need | None = None,
-        row: Any = None,  # noqa: ANN401 - any model
-        volatile: Collection[str] = (),
-        is_single: bool | None = None,
+        has_etag: bool | None = None,
     ) -> Callable[[F], F]:
         """Register a function as the operation at `path`; its docstring describes it in OpenAPI.
 
         Args:
             method: the HTTP method.
-            path: below the blueprint's prefix; path parameters become keyword arguments.
-            answer: schema of the answer; None answers without a body.
+            path: URL path below the resource's; path parameters become keyword arguments.
+            answer: schema of the response body; None responds without a body.
             body: schema of the JSON body, passed as keyword `body`.
             query: schema of the query string, passed as keyword `query`.
-            status: status of the answer.
-            needs: what it asks of who calls, where that is not what the resource asks.
-            row: for a PATCH, PUT or DELETE of what a GET at the same path answers with: its
-                model. `If-Match` is heeded then.
-            volatile: for a GET of one object: fields that its ETag leaves out.
-            is_single: whether a GET answers with one object and its ETag; left out, where the
-                path ends with a parameter.
+            status: the success status.
+            needs: the required permission, where it is not the resource's.
+            has_etag: whether the operation has an `ETag` or honors `If-Match`; by default those
+                on one object do: GET, PUT, PATCH and DELETE of a path that ends with a parameter.
         """
         need = needs or (self._reads if method == "GET" else self._changes)
-        route = Route(
-            method, path, need, row=row, volatile=volatile,
-            is_creation=method == "POST" and status is HTTPStatus.CREATED,
-            has_body=body is not None, has_query=query is not None,
-            is_single=method == "GET" and (path.endswith(">") if is_single is None else is_single),
-        )  # fmt: skip
+        is_creation = method == "POST" and status is HTTPStatus.CREATED
+        errors = _error_statuses(method, path, has_body=body is not None, has_query=bool(query))
+        is_on_object = path.endswith(">") and method != "POST"
 
         def decorate(function: F) -> F:
             view: View = self.response(status, answer)(function)
-            if route.is_single:
-                self._keep_shown(view, route, query)
-            if route.row is not None:
-                view = heeding_if_match(view, show=self._shown(path), model=route.row)
+            if is_on_object if has_etag is None else has_etag:
+                view = self.etag(view)
             if query is not None:
-                view = self.arguments(query, location="query", arg_name="query", unknown=None)(view)
+                view = self.arguments(query, location="query", arg_name="query")(view)
             if body is not None:
-                view = _taking_json(self._parsing_body(body)(view))
-            view = self._heeding_headers(view, route, has_answer=answer is not None)
-            view = self._described(_needing(view, need), function, route)
+                self.bodies.append(body)
+                example = EXAMPLES.get(body.__name__)
+                view = self.arguments(body, arg_name="body", example=example)(view)
+            if is_creation:
+                view = self.doc(parameters=[_IDEMPOTENCY_KEY])(idempotent(view))
+            for error in errors:
+                view = self.alt_response(error, HTTPStatus(error).name)(view)
+            view = self._described(_requiring(view, need), function, need)
             self.route(path, methods=[method])(view)
             self.needs[f"{self.name}.{function.__name__}"] = need
             return function
 
         return decorate
 
-    def _keep_shown(self, view: View, route: Route, query: type[Schema] | Schema | None) -> None:
-        """Keep how an object is shown, for the changes of it that come after."""
-        self._volatile[route.path] = route.volatile
-        self._shows[route.path] = answering_etag(view, volatile=route.volatile)
-        schema = query() if isinstance(query, type) else query
-        self._queries[route.path] = () if schema is None else tuple(schema.fields)
+    def check_if_match(
+        self,
+        session: Session,
+        model: Any,  # noqa: ANN401 - any model
+        ident: str,
+        read: Callable[[], object],
+        schema: type[Schema] | Schema,
+    ) -> None:
+        """Refuse a change with 412 unless the object has the ETag that `If-Match` names.
 
-    def _shown(self, path: str) -> View:
-        """Return a view of the object that a change with these arguments is about."""
+        Args:
+            session: the transaction of the change.
+            model: the table whose row stands for the object.
+            ident: the id of the row.
+            read: returns the object.
+            schema: the schema that the ETag is made with.
+        """
+        if request.if_match:
+            # An UPDATE locks the row until the end of the transaction, on SQLite too.
+            session.execute(
+                update(model)
+                .where(model.id == ident)
+                .values(id=ident)
+                .execution_options(synchronize_session=False)
+            )
+            self.check_etag(read(), schema)
 
-        def show(
-            query: dict[str, Any] | None = None, body: dict[str, Any] | None = None, **ids: str
-        ) -> Any:  # noqa: ANN401 - a view's own
-            said, names = {**(body or {}), **(query or {})}, self._queries[path]
-            asked = {"query": {name: said.get(name) for name in names}} if names else {}
-            return self._shows[path](**ids, **asked)
-
-        return show
-
-    def _heeding_headers(self, view: View, route: Route, *, has_answer: bool) -> View:
-        if route.is_single:
-            return answering_etag(view, volatile=route.volatile)
-        if route.row is not None:
-            return answering_etag(view, volatile=self._volatile[route.path]) if has_answer else view
-        return idempotent(view) if route.is_creation else view
-
-    def _parsing_body(self, body: type[Schema]) -> Callable[[View], View]:
-        self.bodies.append(body)
-        parsing: Callable[[View], View] = self.arguments(
-            body, location="json", arg_name="body", example=example_of(body)
-        )
-        return parsing
-
-    def _described(self, view: View, function: View, route: Route) -> View:
+    def _described(self, view: View, function: View, need: Need) -> View:
         text = inspect.getdoc(function) or ""
-        rest = text.partition("\n")[2].strip()
+        summary, _, rest = text.partition("\n")
         resource_name = "".join(word[:1].upper() + word[1:] for word in self.name.split())
-        view = self.doc(
+        described: View = self.doc(
             operationId=f"{resource_name[:1].lower()}{resource_name[1:]}.{function.__name__}",
-            summary=text.partition("\n")[0],
-            description=f"{rest}\n\n{described(route.need)}".strip(),
+            summary=summary,
+            description=f"{rest.strip()}\n\n{_description_of(need)}".strip(),
         )(view)
-        for status in route.error_statuses():
-            view = self.alt_response(status, HTTPStatus(status).name)(view)
-        if route.may_be_unchanged:
-            status = HTTPStatus.NOT_MODIFIED
-            view = self.alt_response(status, description="It is as you have it.")(view)
-        documented: Any = view
-        documented._apidoc[_PARAMETERS] = route.header_parameters()  # noqa: SLF001 - flask-smorest's
-        return view
+        return described
+
+    def _check_precondition(self) -> None:
+        """Accept changes without `If-Match`, which flask-smorest would answer with 428."""
+
+    def _verify_check_etag(self) -> None:
+        if request.if_match:
+            super()._verify_check_etag()
+
+    def _check_not_modified(self, etag: str) -> None:
+        """Leave 304 to `_set_etag_in_response`."""
+
+    def _set_etag_in_response(self, response: Response) -> None:
+        # A view that sets its ETag leaves volatile fields out: they may have changed although the
+        # ETag has not, so that such an object is always sent in full.
+        is_partial = "etag" in get_appcontext().get("etag", {})
+        super()._set_etag_in_response(response)
+        if not is_partial:
+            response.make_conditional(request)
+
+    def _prepare_etag_doc(
+        self, doc: dict[str, Any], info: dict[str, Any], **options: object
+    ) -> dict[str, Any]:
+        found: dict[str, Any] = super()._prepare_etag_doc(doc, info, **options)
+        found.get("responses", {}).pop(428, None)
+        return found
 
 
-def resource(
-    name: str,
-    path: str,
-    description: str,
-    *,
-    reads: Need = Permission.VIEW,
-    changes: Need = Own.UNLIMITED,
-) -> APIBlueprint:
-    """Return the blueprint of a resource under `/api/v1`.
-
-    Args:
-        name: what it is called in the description.
-        path: where it is.
-        description: what it is.
-        reads: what its GETs ask of who calls.
-        changes: what all else asks; left out, it is refused to tokens limited to scopes.
-    """
-    return APIBlueprint(
-        name, f"/api/v1{path}", description=description, reads=reads, changes=changes
-    )
-
-
-def _needing(view: View, need: Need) -> View:
+def _requiring(view: View, need: Need) -> View:
     @wraps(view)
     def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a view's own
-        require(need)
+        if isinstance(need, Permission):
+            current_scope().require(need)
+        elif need is Own.UNLIMITED:
+            current_scope().require_unlimited()
         return view(*args, **kwargs)
 
     return guarded
 
 
-def _taking_json(view: View) -> View:
-    """Refuse a body of another type, which would be taken for an empty one."""
-
-    @wraps(view)
-    def read(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a view's own
-        if request.content_length and not request.is_json:
-            raise UnsupportedMediaType
-        return view(*args, **kwargs)
-
-    return read
+def _description_of(need: Need) -> str:
+    if isinstance(need, Own):
+        return need.value
+    scopes = [f"`{name}`" for name, allowed in TOKEN_SCOPES.items() if need in allowed]
+    return f"Requires permission to {need.value} (token scopes: {', '.join(scopes)})."
 
 
-def _headers_doc(doc: dict[str, Any], info: dict[str, Any], **_options: object) -> dict[str, Any]:
-    """Add the headers that an operation heeds to its description."""
-    found = info.get(_PARAMETERS) or []
-    if found:
-        doc = {**doc, "parameters": [*doc.get("parameters", []), *found]}
-    return doc
+def _error_statuses(method: str, path: str, *, has_body: bool, has_query: bool) -> list[int]:
+    is_change = method != "GET"
+    conditions = {
+        400: has_body,
+        404: "<" in path,
+        409: is_change,
+        413: has_body,
+        415: has_body,
+        422: is_change or has_query,
+    }
+    return sorted({401, 403, 429, *(status for status, holds in conditions.items() if holds)})

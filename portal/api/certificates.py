@@ -1,30 +1,38 @@
-"""`/certificates`: agents' client certificates; and the fence around an identity used twice."""
+"""`/certificates`: the client certificates of agents, and what lets a refused agent reconnect."""
 
 from datetime import timedelta
 from typing import Any
 
 from marshmallow import Schema, fields, validate
 
-from portal.api.appliances import ApplianceSchema, appliances
-from portal.api.blueprint import resource
-from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
-from portal.api.sorting import sort_field
+from portal.api.appliance_schemas import BriefApplianceSchema
+from portal.api.appliances import appliances
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import (
+    PageQuery,
+    StrictSchema,
+    envelope,
+    instant,
+    page_of,
+    page_query,
+    sort_field,
+)
 from portal.context import current_scope, database, now
-from tenants.entry.certificate_list import (
+from tenants.fleet.agents import lift_fence
+from tenants.models import Appliance, ApplianceCertificate
+from tenants.permissions import Permission
+from tenants.pki.admission import readmit_appliance, revoke_certificate
+from tenants.pki.certificates import (
     CERTIFICATE_SORTS,
     expiring_certificates,
     list_certificates,
     state_of,
 )
-from tenants.entry.fencing import lift_fence
-from tenants.entry.revocation import let_in_again, revoke_certificate
-from tenants.models import Appliance, ApplianceCertificate
-from tenants.permissions import Permission
 
-certificates = resource(
+certificates = APIBlueprint(
     "Certificates",
     "/certificates",
-    "Agents' client certificates.",
+    "Client certificates of agents.",
     changes=Permission.MANAGE_APPLIANCES,
 )
 
@@ -42,7 +50,7 @@ class CertificateSchema(Schema):
     fingerprint = fields.String(metadata={"description": "SHA-256, in hex."})
     state = fields.Function(
         lambda one: state_of(one, now=now()).value,
-        metadata={"type": "string", "description": "`in force`, `overdue`, `revoked`, ..."},
+        metadata={"type": "string", "description": "Such as `active`, `overdue` or `revoked`."},
     )
     not_before = instant()
     not_after = instant()
@@ -57,27 +65,21 @@ CertificatePageSchema = page_of(CertificateSchema)
 
 
 class ExpiringQuery(PageQuery):
-    """How soon."""
+    """Expiry window and order."""
 
     within_hours = fields.Float(load_default=24.0, validate=validate.Range(min=0, max=MAX_HOURS))
     sort = sort_field(CERTIFICATE_SORTS, default="not_after")
 
 
-class CertificateQuery(PageQuery):
-    """In which order."""
-
-    sort = sort_field(CERTIFICATE_SORTS, default="-issued_at")
-
-
 class RevocationSchema(StrictSchema):
-    """Why a certificate is revoked."""
+    """Reason of a revocation."""
 
     reason = fields.String(load_default="", validate=validate.Length(max=MAX_REASON_LENGTH))
 
 
 @certificates.operation("GET", query=ExpiringQuery, answer=CertificatePageSchema)
 def list_expiring(query: dict[str, Any]) -> dict[str, Any]:
-    """List the certificates in force that run out soon or have: their agents did not renew."""
+    """List current certificates that expire soon or have expired without renewal."""
     within = timedelta(hours=query.pop("within_hours"))
     with database() as session:
         page = expiring_certificates(session, current_scope(), within=within, now=now(), **query)
@@ -88,7 +90,7 @@ def list_expiring(query: dict[str, Any]) -> dict[str, Any]:
     "POST", "/<certificate_id>/revoke", body=RevocationSchema, answer=CertificateSchema
 )
 def revoke(certificate_id: str, body: dict[str, Any]) -> ApplianceCertificate:
-    """Refuse a certificate from now on; the agent of one in force must be enrolled again."""
+    """Revoke a certificate; the agent must enroll again if it was the current one."""
     with database() as session:
         return revoke_certificate(
             session, current_scope(), certificate_id, reason=body["reason"], now=now()
@@ -96,23 +98,26 @@ def revoke(certificate_id: str, body: dict[str, Any]) -> ApplianceCertificate:
 
 
 @appliances.operation(
-    "GET", "/<appliance_id>/certificates", query=CertificateQuery, answer=CertificatePageSchema
+    "GET",
+    "/<appliance_id>/certificates",
+    query=page_query(CERTIFICATE_SORTS, default="-issued_at"),
+    answer=CertificatePageSchema,
 )
 def list_of_appliance(appliance_id: str, query: dict[str, Any]) -> dict[str, Any]:
-    """List an appliance's certificates, the newest first."""
+    """List the certificates of an appliance, newest first."""
     with database() as session:
         return envelope(list_certificates(session, current_scope(), appliance_id, **query))
 
 
-@appliances.operation("POST", "/<appliance_id>/let-in-again", answer=ApplianceSchema)
-def readmit(appliance_id: str) -> Appliance:
-    """Let an agent whose certificate ran out get a new one by its secret, once."""
+@appliances.operation("POST", "/<appliance_id>/allow-renewal", answer=BriefApplianceSchema)
+def allow_renewal(appliance_id: str) -> Appliance:
+    """Let an agent with an expired certificate renew it once, with its secret."""
     with database() as session:
-        return let_in_again(session, current_scope(), appliance_id, now=now())
+        return readmit_appliance(session, current_scope(), appliance_id, now=now())
 
 
-@appliances.operation("POST", "/<appliance_id>/lift-fence", answer=ApplianceSchema)
+@appliances.operation("POST", "/<appliance_id>/unfence", answer=BriefApplianceSchema)
 def unfence(appliance_id: str) -> Appliance:
-    """Let in an appliance again that was fenced because two agents used its identity."""
+    """Unfence an appliance whose identity two agents used at once."""
     with database() as session:
         return lift_fence(session, current_scope(), appliance_id, now=now())

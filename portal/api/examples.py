@@ -1,4 +1,4 @@
-"""An example of every body that the API takes, by the name of its schema."""
+"""Example request bodies for the API description, by name of the schema."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "labels": {"rack": "b12", "tier": None},
     },
     "CodeSchema": {"code": "123456"},
-    "EnrolAgainSchema": {"lifetime_hours": 24},
-    "EnrolmentRequestSchema": {
+    "ReenrollSchema": {"lifetime_hours": 24},
+    "EnrollmentRequestSchema": {
         "name": "rack b12",
         "site": "Oslo",
         "labels": {"rack": "b12"},
@@ -30,17 +30,37 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "kind": "batch",
         "gpus": 2,
         "memory_bytes": 16 * _GIB,
+        "mounts": [{"source": "/data/images", "target": "/data"}],
+        "time_limit_seconds": 7200,
+        "max_retries": 2,
     },
     "PasswordSchema": {
         "current": "correct horse battery",
         "new": "a longer one that nobody guesses",
     },
+    "PolicyChoiceSchema": {"allowed": ["restricted", "standard"], "default": "restricted"},
     "ProofSchema": {"proof": "correct horse battery"},
+    "QueueSettingsSchema": {
+        "placement_policy": "best_fit",
+        "max_gpus_per_user": 16,
+        "allows_preemption": True,
+        "data_roots": [{"path": "/data/shared"}, {"path": "/scratch", "is_read_only": False}],
+    },
     "QuotaSchema": {"max_appliances": 100, "max_gpus": 800},
     "ReceiverRequestSchema": {"name": "On call", "kind": "email", "target": "oncall@example.com"},
     "RemovalRequestSchema": {"tenant_id": _ID, "name": "Acme"},
     "RevocationSchema": {"reason": "The host was sold."},
     "RoleRequestSchema": {"role": "viewer"},
+    "RuleFileSchema": {
+        "rules": [
+            {
+                "name": "GPU too hot",
+                "expression": "avg(gpu.temperature_celsius) over 5m by appliance, gpu > 85",
+                "receivers": ["On call"],
+            }
+        ],
+        "is_dry_run": True,
+    },
     "RuleRequestSchema": {
         "name": "GPU too hot",
         "measurement": "gpu",
@@ -50,6 +70,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "group_by": ["appliance", "gpu"],
         "warning_threshold": 85,
         "critical_threshold": 95,
+    },
+    "SecretNamesSchema": {"names": ["HF_TOKEN"]},
+    "SilenceRequestSchema": {
+        "matchers": ["rule=GPU too hot", "appliance=~dgx-.*"],
+        "ends_at": "2026-12-31T12:00:00Z",
+        "comment": "Fans are being replaced.",
     },
     "TenantRequestSchema": {"name": "Acme", "slug": "acme"},
     "TokenRequestSchema": {
@@ -65,8 +91,3 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "password": "correct horse battery",
     },
 }
-
-
-def example_of(schema: type) -> dict[str, Any] | None:
-    """Return the example of a body."""
-    return EXAMPLES.get(schema.__name__)

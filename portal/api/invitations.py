@@ -1,17 +1,26 @@
-"""`/invitations`: links that make people members of a tenant, or operators."""
+"""`/invitations`: links that add users to a tenant, or operators."""
 
 from http import HTTPStatus
 from typing import Any
 
 from marshmallow import Schema, fields
 
-from portal.api.blueprint import resource
-from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
-from portal.api.sorting import sort_field
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import (
+    PageQuery,
+    StrictSchema,
+    envelope,
+    instant,
+    page_of,
+    sort_field,
+    values_of,
+)
 from portal.context import current_scope, database, now
-from portal.inviting import Outcome, send_invitation
+from portal.mail import send_invitation
 from tenants.models import Invitation, Role
-from tenants.people.invitations import (
+from tenants.permissions import Permission
+from tenants.users.emails import InvitationDelivery
+from tenants.users.invitations import (
     INVITATION_SORTS,
     get_invitation,
     invite,
@@ -19,19 +28,18 @@ from tenants.people.invitations import (
     renew_invitation,
     revoke_invitation,
 )
-from tenants.permissions import Permission
 
-invitations = resource(
+invitations = APIBlueprint(
     "Invitations",
     "/invitations",
-    "People who were invited.",
+    "Open invitations to a tenant.",
     reads=Permission.MANAGE_USERS,
     changes=Permission.MANAGE_USERS,
 )
 
 
 class InvitationSchema(Schema):
-    """Somebody who was invited. It says nothing about whether they have an account."""
+    """An invitation; it does not reveal whether the address has an account."""
 
     id = fields.String()
     tenant_id = fields.String(allow_none=True)
@@ -45,17 +53,17 @@ class InvitationSchema(Schema):
 
 
 class SentInvitationSchema(InvitationSchema):
-    """An invitation at the moment its link is made."""
+    """An invitation with its new link."""
 
-    is_sent = fields.Boolean(metadata={"description": "Whether the link went out by email."})
+    is_sent = fields.Boolean(metadata={"description": "Whether the link was sent by email."})
     link = fields.String(
         allow_none=True,
-        metadata={"description": "To pass on, shown only now; null where it was sent."},
+        metadata={"description": "The link to pass on, shown only once; null if it was sent."},
     )
 
 
 class InvitationRequestSchema(StrictSchema):
-    """Whom to invite; the operator names a tenant, or invites an operator without one."""
+    """A new invitation; operators set `tenant_id`, or omit it to invite an operator."""
 
     tenant_id = fields.String(load_default=None, allow_none=True)
     email = fields.String(required=True)
@@ -63,7 +71,7 @@ class InvitationRequestSchema(StrictSchema):
 
 
 class InvitationQuery(PageQuery):
-    """Which invitations."""
+    """Filters of the list."""
 
     tenant_id = fields.String(load_default=None)
     sort = sort_field(INVITATION_SORTS, default="-created_at")
@@ -71,20 +79,17 @@ class InvitationQuery(PageQuery):
 
 @invitations.operation("GET", query=InvitationQuery, answer=page_of(InvitationSchema))
 def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List the open invitations of your tenant, the newest first; the operator sees all."""
+    """List the open invitations of your tenant, newest first; operators see all."""
     with database() as session:
         page = list_invitations(session, current_scope(), **query)
     return envelope(page, [_shaped(one) for one in page.items])
 
 
 @invitations.operation(
-    "POST",
-    body=InvitationRequestSchema,
-    answer=SentInvitationSchema,
-    status=HTTPStatus.CREATED,
+    "POST", body=InvitationRequestSchema, answer=SentInvitationSchema, status=HTTPStatus.CREATED
 )
 def add(body: dict[str, Any]) -> dict[str, Any]:
-    """Invite somebody by email; without a mail server you get the link to pass on."""
+    """Invite a user by email; without a mail server the response has the link to pass on."""
     scope = current_scope()
     tenant_id = body["tenant_id"] or scope.tenant_id
     with database() as session:
@@ -96,43 +101,37 @@ def add(body: dict[str, Any]) -> dict[str, Any]:
 
 @invitations.operation("GET", "/<invitation_id>", answer=InvitationSchema)
 def show(invitation_id: str) -> dict[str, Any]:
-    """Return an invitation, also one that was accepted or revoked."""
+    """Return an invitation, including accepted and revoked ones."""
     with database() as session:
         return _shaped(get_invitation(session, current_scope(), invitation_id))
 
 
 @invitations.operation("POST", "/<invitation_id>/resend", answer=SentInvitationSchema)
 def resend(invitation_id: str) -> dict[str, Any]:
-    """Make a new link and send it; the old one works no more."""
+    """Send a new link; the previous one stops working."""
     with database() as session:
         made = renew_invitation(session, current_scope(), invitation_id, now=now())
     return _sent(send_invitation(*made))
 
 
-@invitations.operation("DELETE", "/<invitation_id>", status=HTTPStatus.NO_CONTENT, row=Invitation)
+@invitations.operation("DELETE", "/<invitation_id>", status=HTTPStatus.NO_CONTENT)
 def revoke(invitation_id: str) -> None:
-    """Take an open invitation back."""
+    """Revoke an open invitation."""
     with database() as session:
+        invitations.check_if_match(
+            session,
+            Invitation,
+            invitation_id,
+            lambda: _shaped(get_invitation(session, current_scope(), invitation_id)),
+            InvitationSchema,
+        )
         revoke_invitation(session, current_scope(), invitation_id, now=now())
 
 
 def _shaped(invitation: Invitation) -> dict[str, Any]:
     tenant = invitation.tenant
-    return {
-        "id": invitation.id,
-        "tenant_id": invitation.tenant_id,
-        "tenant_name": None if tenant is None else tenant.name,
-        "email": invitation.email,
-        "role": invitation.role,
-        "created_at": invitation.created_at,
-        "expires_at": invitation.expires_at,
-        "accepted_at": invitation.accepted_at,
-        "revoked_at": invitation.revoked_at,
-    }
+    return values_of(InvitationSchema, invitation, tenant_name=tenant and tenant.name)
 
 
-def _sent(outcome: Outcome) -> dict[str, Any]:
-    return _shaped(outcome.invitation) | {
-        "is_sent": outcome.link is None,
-        "link": outcome.link,
-    }
+def _sent(outcome: InvitationDelivery) -> dict[str, Any]:
+    return _shaped(outcome.invitation) | {"is_sent": outcome.link is None, "link": outcome.link}

@@ -6,34 +6,54 @@ from typing import Any
 from flask import Response
 from marshmallow import Schema, fields, validate
 
+from jobqueue.job_secrets import make_secret
 from jobqueue.models import Job
-from jobqueue.service import (
-    JOB_SORTS,
-    JobRequest,
-    get_job,
-    job_events,
-    list_jobs,
-    stop_job,
-    submit_job,
-)
+from jobqueue.pending import explain_job, try_job
+from jobqueue.placement.explanation import Explanation
+from jobqueue.placement.plan import Action
+from jobqueue.requests import JobRequest
+from jobqueue.retries import FailureClass
+from jobqueue.service import JOB_SORTS, get_job, job_events, list_jobs, stop_job, submit_job
 from jobqueue.states import AttemptState, JobKind, JobState, Reason
-from portal.api.blueprint import resource
-from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, whole_list
-from portal.api.sorting import sort_field
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import (
+    PageQuery,
+    StrictSchema,
+    envelope,
+    instant,
+    page_of,
+    sort_field,
+    whole_list,
+)
 from portal.context import current_scope, database, now, portal
-from portal.showing.logtext import LogText, raw_log, text_page
-from portal.showing.usage import JobUsage, job_usage
+from portal.presenters.jobs import job_usage, raw_log, text_page
+from protocol.attempts import ContainerPolicy, Mount, Port
 from tenants.permissions import Permission
 
-jobs = resource("Jobs", "/jobs", "Container jobs.", changes=Permission.SUBMIT_JOBS)
+jobs = APIBlueprint("Jobs", "/jobs", "Container jobs.", changes=Permission.SUBMIT_JOBS)
 
 GIB = 1024**3
 MAX_LOG_OFFSET = 2**53
 MAX_ATTEMPT_NUMBER = 1_000_000
 
 
+class MountSchema(StrictSchema):
+    """A host path in the container; the tenant's data roots must allow it."""
+
+    source = fields.String(required=True)
+    target = fields.String(required=True)
+    is_read_only = fields.Boolean(load_default=True)
+
+
+class PortSchema(StrictSchema):
+    """A port on which the container listens; name the one of a web page `web`."""
+
+    container_port = fields.Integer(strict=True, required=True)
+    name = fields.String(load_default="")
+
+
 class AttemptSchema(Schema):
-    """One try at a job on one appliance, with why it was placed there."""
+    """One attempt to run a job on an appliance, with its placement."""
 
     id = fields.String()
     number = fields.Integer()
@@ -53,7 +73,7 @@ class AttemptSchema(Schema):
 
 
 class JobSchema(Schema):
-    """A job, with its newest attempt."""
+    """A job with its latest attempt."""
 
     id = fields.String()
     tenant_id = fields.String()
@@ -67,6 +87,19 @@ class JobSchema(Schema):
     gpu_memory_bytes = fields.Integer()
     cpus = fields.Float()
     memory_bytes = fields.Integer()
+    labels = fields.Dict(keys=fields.String(), values=fields.String())
+    gpu_models = fields.List(fields.String())
+    required_labels = fields.Dict(keys=fields.String(), values=fields.String())
+    working_dir = fields.String()
+    shared_memory_bytes = fields.Integer()
+    mounts = fields.List(fields.Nested(MountSchema))
+    ports = fields.List(fields.Nested(PortSchema))
+    priority = fields.Integer()
+    is_preemptible = fields.Boolean()
+    max_retries = fields.Integer()
+    retry_on = fields.List(fields.String())
+    time_limit_seconds = fields.Integer()
+    container_policy = fields.Enum(ContainerPolicy, by_value=True)
     requested_appliance_id = fields.String(attribute="appliance_id", allow_none=True)
     state = fields.Enum(JobState, by_value=True)
     reason = fields.Enum(Reason, by_value=True)
@@ -87,34 +120,153 @@ class JobDetailSchema(JobSchema):
     """A job with its environment and all its attempts."""
 
     env = fields.Dict(keys=fields.String(), values=fields.String())
+    secret_names = fields.List(
+        fields.String(), metadata={"description": "Variables whose values are never returned."}
+    )
     attempts = fields.List(fields.Nested(AttemptSchema))
 
 
 class JobRequestSchema(StrictSchema):
-    """What to run, and what it needs."""
+    """A new job: what to run and its resource requests."""
 
     name = fields.String(required=True)
     image = fields.String(required=True)
     command = fields.List(fields.String(), load_default=list)
     env = fields.Dict(keys=fields.String(), values=fields.String(), load_default=dict)
+    secrets = fields.Dict(
+        keys=fields.String(),
+        values=fields.String(),
+        load_default=dict,
+        metadata={
+            "description": "Environment variables that are stored encrypted and never returned."
+        },
+    )
+    secrets_from = fields.String(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "A job of yours, whose secrets are copied."},
+    )
     kind = fields.Enum(JobKind, by_value=True, load_default=JobKind.BATCH)
     gpus = fields.Integer(strict=True, load_default=0)
     gpu_memory_bytes = fields.Integer(strict=True, load_default=0)
     cpus = fields.Float(load_default=1.0)
     memory_bytes = fields.Integer(strict=True, load_default=GIB)
+    labels = fields.Dict(
+        keys=fields.String(),
+        values=fields.String(),
+        load_default=dict,
+        metadata={"description": "For finding the job again."},
+    )
+    gpu_models = fields.List(
+        fields.String(),
+        load_default=list,
+        metadata={"description": "Words of which one must be in the GPUs' model, such as H100."},
+    )
+    required_labels = fields.Dict(
+        keys=fields.String(),
+        values=fields.String(),
+        load_default=dict,
+        metadata={"description": "Labels that the appliance must have."},
+    )
+    working_dir = fields.String(load_default="")
+    shared_memory_bytes = fields.Integer(
+        strict=True, load_default=0, metadata={"description": "0 is half of the memory."}
+    )
+    mounts = fields.List(fields.Nested(MountSchema), load_default=list)
+    ports = fields.List(fields.Nested(PortSchema), load_default=list)
+    priority = fields.Integer(
+        strict=True,
+        load_default=0,
+        metadata={
+            "description": "-100 to 100. A point counts as ten minutes of waiting; values above 0 "
+            "are for admins."
+        },
+    )
+    is_preemptible = fields.Boolean(
+        load_default=False,
+        metadata={"description": "May stop for another job, and is queued again then."},
+    )
+    max_retries = fields.Integer(strict=True, load_default=0)
+    retry_on = fields.List(
+        fields.String(),
+        load_default=lambda: [one.value for one in FailureClass],
+        metadata={"description": "Failures to retry: exit, out_of_memory, start, appliance."},
+    )
+    time_limit_seconds = fields.Integer(
+        strict=True, load_default=0, metadata={"description": "Of each attempt; 0 is none."}
+    )
+    container_policy = fields.String(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "One that the tenant allows; null is its default."},
+    )
     appliance_id = fields.String(load_default=None, allow_none=True)
 
 
+class ExampleSchema(Schema):
+    """An appliance that was rejected, and the fact that speaks against it."""
+
+    appliance_id = fields.String()
+    appliance = fields.String()
+    fact = fields.String()
+
+
+class RejectionSchema(Schema):
+    """How many appliances were rejected for one reason, with a few of them."""
+
+    code = fields.String()
+    count = fields.Integer()
+    examples = fields.List(fields.Nested(ExampleSchema))
+
+
+class ExplanationSchema(Schema):
+    """Why a job waits, or where a new one would go; the most relevant reason comes first."""
+
+    is_pending = fields.Boolean(
+        metadata={"description": "False if it has been placed, or would be at once."}
+    )
+    reason = fields.String()
+    appliance_id = fields.String(
+        allow_none=True, metadata={"description": "Where it starts, or for which it waits."}
+    )
+    position = fields.Integer(allow_none=True)
+    queue_length = fields.Integer(allow_none=True)
+    needs = fields.String(metadata={"description": "What would have to free up."})
+    expected_start_at = fields.AwareDateTime(
+        allow_none=True, metadata={"description": "By time limits; null if that can't be told."}
+    )
+    rejections = fields.List(fields.Nested(RejectionSchema))
+
+
+class SecretNamesSchema(StrictSchema):
+    """Names of variables that become secret."""
+
+    names = fields.List(fields.String(), required=True, validate=validate.Length(min=1))
+
+
 class JobQuery(PageQuery):
-    """Which jobs."""
+    """Filters of the list."""
 
     state = fields.Enum(JobState, by_value=True, load_default=None)
     search = fields.String(load_default="")
+    user = fields.String(
+        load_default="", metadata={"description": "An email address, an ID, or `me`."}
+    )
+    appliance_id = fields.String(load_default="")
+    label = fields.String(
+        load_default="", metadata={"description": "`project` or `project=vision`."}
+    )
+    since = fields.AwareDateTime(
+        load_default=None, metadata={"description": "Submitted at this time or later."}
+    )
+    until = fields.AwareDateTime(
+        load_default=None, metadata={"description": "Submitted before this time."}
+    )
     sort = sort_field(JOB_SORTS, default="-submitted_at")
 
 
 class EventSchema(Schema):
-    """A line of a job's history."""
+    """An event of a job."""
 
     id = fields.String()
     at = instant()
@@ -124,7 +276,7 @@ class EventSchema(Schema):
 
 
 class LogQuery(StrictSchema):
-    """Which part of the log, and in which form."""
+    """Range and format of the log."""
 
     offset = fields.Integer(load_default=0, validate=validate.Range(min=0, max=MAX_LOG_OFFSET))
     attempt_number = fields.Integer(
@@ -134,9 +286,9 @@ class LogQuery(StrictSchema):
 
 
 class LogSchema(Schema):
-    """A piece of the log; ask again from `next_offset` until `is_complete`."""
+    """A chunk of the log; continue from `next_offset` until `is_complete`."""
 
-    attempt_number = fields.Integer(metadata={"description": "0 before the first attempt."})
+    attempt_number = fields.Integer(metadata={"description": "0 before the first attempt starts."})
     offset = fields.Integer()
     next_offset = fields.Integer()
     text = fields.String()
@@ -147,14 +299,14 @@ class UsageSeriesSchema(Schema):
     """Values of one field over time."""
 
     field = fields.String()
-    gpu = fields.String(metadata={"description": "Index of the GPU; empty for the job itself."})
+    gpu = fields.String(metadata={"description": "GPU index; empty for the job as a whole."})
     unit = fields.String()
     times_ms = fields.List(fields.Integer())
     values = fields.List(fields.Float())
 
 
 class UsageSchema(Schema):
-    """What a job uses: CPU and memory of its container, and its GPUs."""
+    """Resource usage of a job: CPU and memory of its container, and its GPUs."""
 
     step_seconds = fields.Float()
     series = fields.List(fields.Nested(UsageSeriesSchema))
@@ -169,9 +321,47 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
 
 @jobs.operation("POST", body=JobRequestSchema, answer=JobDetailSchema, status=HTTPStatus.CREATED)
 def submit(body: dict[str, Any]) -> Job:
-    """Submit a job; it is placed on the first appliance with room for it."""
+    """Submit a job; it runs on the first appliance with enough free resources."""
     with database() as session:
-        return submit_job(session, current_scope(), JobRequest(**body), now=now())
+        return submit_job(session, current_scope(), _request(body), box=portal().secrets, now=now())
+
+
+@jobs.operation("POST", "/dry-run", body=JobRequestSchema, answer=ExplanationSchema)
+def dry_run(body: dict[str, Any]) -> dict[str, Any]:
+    """Return where a new job would go and when, and why not elsewhere; nothing is submitted."""
+    with database() as session:
+        return _explained(try_job(session, current_scope(), _request(body), now=now()), "")
+
+
+@jobs.operation("GET", "/<job_id>/pending", answer=ExplanationSchema)
+def pending(job_id: str) -> dict[str, Any]:
+    """Return why a job waits, what would have to free up, and when it is expected to start."""
+    with database() as session:
+        message = get_job(session, current_scope(), job_id).message
+        return _explained(explain_job(session, current_scope(), job_id, now=now()), message)
+
+
+def _explained(found: Explanation | None, message: str) -> dict[str, Any]:
+    if found is None:
+        nothing = dict.fromkeys(("appliance_id", "position", "queue_length", "expected_start_at"))
+        return {"is_pending": False, "reason": message, "needs": "", "rejections": [], **nothing}
+    decision = found.decision
+    return {
+        "is_pending": decision.action is not Action.ASSIGN,
+        "reason": decision.reason,
+        "appliance_id": decision.appliance_id,
+        "position": found.position,
+        "queue_length": found.queue_length,
+        "needs": found.needs,
+        "expected_start_at": found.expected_start_at,
+        "rejections": decision.rejections,
+    }
+
+
+def _request(body: dict[str, Any]) -> JobRequest:
+    mounts = [Mount(**mount) for mount in body.pop("mounts")]
+    ports = [Port(**port) for port in body.pop("ports")]
+    return JobRequest(**body, mounts=mounts, ports=ports)
 
 
 @jobs.operation("GET", "/<job_id>", answer=JobDetailSchema)
@@ -183,14 +373,24 @@ def show(job_id: str) -> Job:
 
 @jobs.operation("POST", "/<job_id>/stop", answer=JobDetailSchema)
 def stop(job_id: str) -> Job:
-    """Ask a job to stop; asking twice is fine."""
+    """Request that a job stops; idempotent."""
     with database() as session:
         return stop_job(session, current_scope(), job_id, now=now())
 
 
+@jobs.operation("POST", "/<job_id>/make-secret", body=SecretNamesSchema, answer=JobDetailSchema)
+def hide_variables(job_id: str, body: dict[str, Any]) -> Job:
+    """Turn plain environment variables of a job into secrets.
+
+    Their values are not returned any more. Backups of the database may still have them.
+    """
+    with database() as session:
+        return make_secret(session, current_scope(), job_id, body["names"], box=portal().secrets)
+
+
 @jobs.operation("GET", "/<job_id>/events", answer=page_of(EventSchema))
 def events(job_id: str) -> dict[str, Any]:
-    """Return a job's history, oldest first."""
+    """List the events of a job, oldest first."""
     with database() as session:
         return whole_list(job_events(session, current_scope(), job_id))
 
@@ -199,8 +399,8 @@ def events(job_id: str) -> dict[str, Any]:
 @jobs.alt_response(  # type: ignore[untyped-decorator] # flask-smorest
     HTTPStatus.OK, schema={"type": "string"}, content_type="text/plain", success=True
 )
-def log(job_id: str, query: dict[str, Any]) -> LogText | Response:
-    """Return a piece of a job's output as JSON, or all of it as text with `format=raw`."""
+def log(job_id: str, query: dict[str, Any]) -> dict[str, Any] | Response:
+    """Return a chunk of the job log as JSON, or all of it as text with `format=raw`."""
     number = query["attempt_number"]
     with database() as session:
         if query["format"] == "raw":
@@ -214,8 +414,8 @@ def log(job_id: str, query: dict[str, Any]) -> LogText | Response:
 
 
 @jobs.operation("GET", "/<job_id>/usage", answer=UsageSchema)
-def usage(job_id: str) -> JobUsage:
-    """Return what a job uses: the last minutes while it runs, the whole run afterwards."""
+def usage(job_id: str) -> dict[str, Any]:
+    """Return the resource usage of a job: the last minutes while it runs, then the whole run."""
     with database() as session:
         job = get_job(session, current_scope(), job_id)
     return job_usage(portal().store, job, tenants=current_scope().tenants, now=now())

@@ -1,26 +1,38 @@
-"""`/metrics`: the catalogue of what is measured, for pickers and programs."""
+"""`/metrics` and `/samples`: the catalog of metrics, and their samples as files.
 
+An export is streamed, so that its limits on time range and rows are checked before it starts.
+`vedette store export` has no such limits.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from marshmallow import Schema, fields
+from flask import Response
+from marshmallow import Schema, fields, validate
 
-from core.errors import NotFoundError
-from core.units import unit_of
-from portal.api.blueprint import resource
-from portal.api.schemas import page_of, whole_list
-from portal.context import current_scope, portal
+from core.clock import to_ns
+from core.errors import InvalidInputError, NotFoundError
+from core.quantities import unit_of
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import FILE, StrictSchema, page_of, time_filter, whole_list
+from portal.context import current_scope, now, portal
+from portal.downloads import stream_file
+from tenants.permissions import Permission
+from timeseries.migration.export import ExportFormat, export
+from timeseries.store import ScanQuery, Store
 
-metrics = resource("Metrics", "/metrics", "What is measured.")
+metrics = APIBlueprint("Metrics", "/metrics", "The metric catalog.")
 
 
 class MeasurementSchema(Schema):
-    """Something that is measured."""
+    """A measurement."""
 
     name = fields.String()
 
 
 class FieldSchema(Schema):
-    """A field with the unit that its name declares."""
+    """A field with its unit."""
 
     name = fields.String()
     type = fields.String()
@@ -28,23 +40,23 @@ class FieldSchema(Schema):
 
 
 class MeasurementDetailSchema(MeasurementSchema):
-    """Something that is measured, with its fields and tags."""
+    """A measurement with its fields and tags."""
 
-    # marshmallow keeps `fields` for itself
+    # `fields` is reserved by marshmallow.
     field_list = fields.List(fields.Nested(FieldSchema), data_key="fields", attribute="fields")
     tags = fields.List(fields.String())
 
 
 @metrics.operation("GET", answer=page_of(MeasurementSchema))
 def list_measurements() -> dict[str, Any]:
-    """List measurements that have samples of your tenant."""
+    """List the measurements that your tenant has samples of."""
     names = portal().store.measurements(tenants=current_scope().tenants)
     return whole_list([{"name": name} for name in names])
 
 
 @metrics.operation("GET", "/<measurement>", answer=MeasurementDetailSchema)
 def show_measurement(measurement: str) -> dict[str, Any]:
-    """Return the fields with their units, and the tags, of your tenant's samples."""
+    """Return the fields, units and tags of a measurement in your tenant."""
     store, tenants = portal().store, current_scope().tenants
     found = [
         {"name": name, "type": kind, "unit": unit_of(name).symbol}
@@ -52,8 +64,98 @@ def show_measurement(measurement: str) -> dict[str, Any]:
     ]
     if not found:
         raise NotFoundError.of("measurement", measurement)
-    return {
-        "name": measurement,
-        "fields": found,
-        "tags": store.tags(measurement, tenants=tenants),
-    }
+    return {"name": measurement, "fields": found, "tags": store.tags(measurement, tenants=tenants)}
+
+
+MAX_SPAN = timedelta(days=31)
+MAX_ROWS = 5_000_000
+_DEFAULT_SPAN = timedelta(hours=1)
+_MAX_NAME_LENGTH = 80
+_UNSAFE_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+
+samples = APIBlueprint("Samples", "/samples", "Exports of samples.")
+
+
+class ExportQuery(StrictSchema):
+    """Samples to export, and the file format."""
+
+    measurement = fields.String(required=True, validate=validate.Length(min=1))
+    format = fields.Enum(
+        ExportFormat,
+        by_value=True,
+        load_default=ExportFormat.CSV,
+        metadata={"description": "CSV has a header and RFC 3339 times; Parquet is typed."},
+    )
+    since = time_filter("Start time, inclusive; by default an hour before `until`.")
+    until = time_filter("End time, exclusive; by default now.")
+
+
+_ANSWER = {
+    "description": (
+        "One row per point with time, tags and fields. "
+        f"At most {MAX_SPAN.days} days and {MAX_ROWS:,} rows per request."
+    ),
+    "content": {"text/csv": FILE, "application/vnd.apache.parquet": FILE},
+}
+
+
+@samples.operation("GET", "/export", query=ExportQuery)
+@samples.doc(responses={"200": _ANSWER})  # type: ignore[untyped-decorator] # flask-smorest
+def export_samples(query: dict[str, Any]) -> Response:
+    """Export the samples of a measurement as a CSV or Parquet file."""
+    scope = current_scope()
+    scope.require(Permission.VIEW)
+    store, measurement = portal().store, query["measurement"]
+    since, until = _span(query["since"], query["until"])
+    if not store.fields(measurement, tenants=scope.tenants):
+        raise NotFoundError.of("measurement", measurement)
+    scan = ScanQuery(
+        measurement=measurement, start_ns=to_ns(since), end_ns=to_ns(until), tenants=scope.tenants
+    )
+    _check_rows(store, scan)
+    wanted: ExportFormat = query["format"]
+    return stream_file(
+        (piece.data for piece in export(store, scan, wanted)),
+        media_type=wanted.media_type,
+        file_name=file_name(measurement, since, until, wanted),
+    )
+
+
+def file_name(measurement: str, since: datetime, until: datetime, file_format: ExportFormat) -> str:
+    """Return a portable file name from the measurement and the time range."""
+    what = _UNSAFE_IN_NAMES.sub("_", measurement)[:_MAX_NAME_LENGTH].strip("._-") or "samples"
+    return f"{what}_{since:%Y%m%dT%H%M%SZ}_{until:%Y%m%dT%H%M%SZ}.{file_format}"
+
+
+def _span(since: datetime | None, until: datetime | None) -> tuple[datetime, datetime]:
+    try:
+        until = (until or now()).astimezone(UTC)
+        since = (since or until - _DEFAULT_SPAN).astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidInputError(
+            "The time range is outside the years 1 to 9999.",
+            errors={"since": ["must be within the years 1 to 9999"]},
+        ) from error
+    if since >= until:
+        raise InvalidInputError(
+            f"'since' ({since.isoformat()}) must be before 'until' ({until.isoformat()}).",
+            errors={"since": ["must be before until"]},
+        )
+    if until - since > MAX_SPAN:
+        raise InvalidInputError(
+            f"The time range of {(until - since).days} days exceeds {MAX_SPAN.days} days. "
+            "Export shorter ranges one after the other.",
+            errors={"until": [f"must be at most {MAX_SPAN.days} days after since"]},
+        )
+    return since, until
+
+
+def _check_rows(store: Store, scan: ScanQuery) -> None:
+    extent = store.extent(scan)
+    if extent is not None and extent.points > MAX_ROWS:
+        points = f"{extent.points:,} points" if extent.is_exact else f">= {extent.points:,} points"
+        raise InvalidInputError(
+            f"The time range has {points}, and one request exports up to {MAX_ROWS:,}. "
+            "Export shorter ranges, or run `vedette store export` on the store's host.",
+            errors={"until": ["the time range has too many points"]},
+        )

@@ -1,4 +1,4 @@
-"""`/platform`: the whole platform in figures, for operators; what it grew by."""
+"""`/platform` and `/fleet-outage`: platform-wide figures, growth, and the mass-outage guard."""
 
 from typing import Any
 
@@ -6,26 +6,26 @@ from marshmallow import Schema, fields
 
 from dash_app.queries.platform import PlatformFigures
 from dash_app.queries.platform_charts import GROWTH_OVER
-from portal.api.blueprint import resource
-from portal.api.schemas import PageQuery, envelope, instant, page_of
-from portal.api.sorting import sort_field
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import PageQuery, envelope, instant, page_of, sort_field
 from portal.context import current_scope, database, now
-from portal.showing.platform import figures
-from tenants.customers.usage import GROWTH_SORTS, list_growth
-from tenants.models import TenantState
+from portal.presenters.platform import figures
+from tenants.fleet.liveness import current_outage, release_mass_outage_guard
+from tenants.lifecycle.usage import GROWTH_SORTS, list_growth
+from tenants.models import FleetOutage, TenantState
 from tenants.permissions import Permission
 
-platform = resource(
+platform = APIBlueprint(
     "Platform",
     "/platform",
-    "The whole platform, for operators.",
+    "Figures of the whole platform (operators only).",
     reads=Permission.OPERATE,
     changes=Permission.OPERATE,
 )
 
 
 class TenantFiguresSchema(Schema):
-    """What one tenant uses."""
+    """Usage of one tenant."""
 
     id = fields.String()
     name = fields.String()
@@ -44,32 +44,36 @@ class TenantFiguresSchema(Schema):
     )
     storage_bytes = fields.Integer(allow_none=True)
     series = fields.Integer(
-        allow_none=True, metadata={"description": "Active ones, as the server counts them."}
+        allow_none=True, metadata={"description": "Active series as the server counts them."}
     )
     is_near_a_quota = fields.Boolean()
 
 
 class PlatformSchema(Schema):
-    """What there is, at most a minute ago."""
+    """Figures of the platform, at most a minute old."""
 
     at = instant()
-    appliances = fields.Integer(metadata={"description": "Those in service."})
+    appliances = fields.Integer(metadata={"description": "Appliances in service."})
     gpus = fields.Integer()
     gpu_hours = fields.Float()
     active_jobs = fields.Integer()
     utilization_percent = fields.Float(allow_none=True)
     points_per_second = fields.Float(allow_none=True)
     storage_bytes = fields.Integer(
-        allow_none=True, metadata={"description": "Null before the first measurement."}
+        allow_none=True, metadata={"description": "Null until first measured."}
     )
-    appliances_by_state = fields.Dict(keys=fields.String(), values=fields.Integer())
-    appliances_by_class = fields.Dict(keys=fields.String(), values=fields.Integer())
+    appliances_by_state = fields.Dict(
+        keys=fields.String(), values=fields.Integer(), attribute="by_status"
+    )
+    appliances_by_class = fields.Dict(
+        keys=fields.String(), values=fields.Integer(), attribute="by_class"
+    )
     tenants = fields.List(fields.Nested(TenantFiguresSchema))
-    problem = fields.String(metadata={"description": "Why readings are missing, or empty."})
+    problem = fields.String(metadata={"description": "Why values are missing; empty otherwise."})
 
 
 class GrowthSchema(Schema):
-    """What a tenant used on a day."""
+    """Usage of a tenant on one day."""
 
     tenant_id = fields.String()
     day = fields.Date()
@@ -81,33 +85,63 @@ class GrowthSchema(Schema):
 
 
 class GrowthQuery(PageQuery):
-    """Of whom, and in which order."""
+    """Filters of the list."""
 
     tenant_id = fields.String(load_default=None)
     sort = sort_field(GROWTH_SORTS, default="day")
 
 
-@platform.operation("GET", "/figures", answer=PlatformSchema)
-def show_figures() -> dict[str, Any]:
-    """Return what there is, and what each tenant uses (operator)."""
-    return _shaped(figures())
+@platform.operation("GET", "/summary", answer=PlatformSchema)
+def show_summary() -> PlatformFigures:
+    """Return the figures of the platform and of each tenant (operator)."""
+    return figures()
 
 
 @platform.operation("GET", "/growth", query=GrowthQuery, answer=page_of(GrowthSchema))
 def show_growth(query: dict[str, Any]) -> dict[str, Any]:
-    """List what each tenant used on each of the last 90 days, the oldest first (operator)."""
+    """List the daily usage of each tenant over the last 90 days, oldest first (operator)."""
     with database() as session:
         since = (now() - GROWTH_OVER).date()
         return envelope(list_growth(session, current_scope(), since=since, **query))
 
 
-def _shaped(found: PlatformFigures) -> dict[str, Any]:
-    names = (
-        "at", "appliances", "gpus", "gpu_hours", "active_jobs", "utilization_percent",
-        "points_per_second", "storage_bytes", "tenants", "problem",
-    )  # fmt: skip
+outage = APIBlueprint(
+    "Fleet outage", "/fleet-outage", "Mass-outage guard.", changes=Permission.OPERATE
+)
+
+
+class OutageSchema(Schema):
+    """State of the mass-outage guard; only operators see the counts."""
+
+    is_active = fields.Boolean(
+        metadata={"description": "While active, no appliance is marked lost."}
+    )
+    began_at = instant()
+    unreachable_count = fields.Integer(allow_none=True)
+    fleet_count = fields.Integer(allow_none=True)
+
+
+@outage.operation("GET", answer=OutageSchema)
+def show_guard() -> dict[str, Any]:
+    """Return whether the mass-outage guard is active."""
+    scope = current_scope()
+    with database() as session:
+        return _shaped_outage(current_outage(session), with_counts=scope.allows(Permission.OPERATE))
+
+
+@outage.operation("POST", "/release-guard", answer=OutageSchema)
+def release_guard() -> dict[str, Any]:
+    """Release the mass-outage guard: silent appliances are marked lost (operator)."""
+    with database() as session:
+        release_mass_outage_guard(session, current_scope(), now=now())
+        return _shaped_outage(None, with_counts=True)
+
+
+def _shaped_outage(found: FleetOutage | None, *, with_counts: bool) -> dict[str, Any]:
+    shown = found if with_counts else None
     return {
-        **{name: getattr(found, name) for name in names},
-        "appliances_by_state": {life.value: count for life, count in found.by_life.items()},
-        "appliances_by_class": found.by_class,
+        "is_active": found is not None,
+        "began_at": found and found.began_at,
+        "unreachable_count": shown and shown.unreachable_count,
+        "fleet_count": shown and shown.fleet_count,
     }

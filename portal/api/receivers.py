@@ -1,5 +1,6 @@
-"""`/receivers` and `/notifications`: where messages go, and whether they arrived."""
+"""`/receivers` and `/notifications`: where notifications go, and whether they were delivered."""
 
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -9,6 +10,7 @@ from alerting.models import Receiver
 from alerting.receivers import (
     NOTIFICATION_SORTS,
     RECEIVER_SORTS,
+    check_target,
     create_receiver,
     delete_receiver,
     get_receiver,
@@ -16,17 +18,15 @@ from alerting.receivers import (
     receivers_page,
 )
 from alerting.states import NotificationState, ReceiverKind
-from alerting.targets import check_target
-from portal.api.blueprint import resource
-from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
-from portal.api.sorting import sort_field
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query, values_of
 from portal.context import current_scope, database, now, portal
 from tenants.permissions import Permission
 
-receivers = resource(
-    "Receivers", "/receivers", "Where messages go.", changes=Permission.EDIT_ALERTS
+receivers = APIBlueprint(
+    "Receivers", "/receivers", "Notification targets.", changes=Permission.EDIT_ALERTS
 )
-notifications = resource("Notifications", "/notifications", "Messages, sent and waiting.")
+notifications = APIBlueprint("Notifications", "/notifications", "Sent and pending notifications.")
 
 
 ADMINS = "the tenant's admins"
@@ -43,9 +43,9 @@ class ReceiverSchema(Schema):
 
 
 class NewReceiverSchema(ReceiverSchema):
-    """A receiver at the moment it is made."""
+    """A new receiver with its secret."""
 
-    secret = fields.String(metadata={"description": "A webhook's signing key, shown only now."})
+    secret = fields.String(metadata={"description": "Signing key of a webhook, shown only once."})
 
 
 class ReceiverRequestSchema(StrictSchema):
@@ -57,11 +57,11 @@ class ReceiverRequestSchema(StrictSchema):
 
 
 class NotificationSchema(Schema):
-    """A message of the outbox."""
+    """A notification in the outbox."""
 
     id = fields.String()
     receiver_id = fields.String(
-        allow_none=True, metadata={"description": "Null where it goes to the tenant's admins."}
+        allow_none=True, metadata={"description": "Null if it goes to the tenant's admins."}
     )
     receiver_name = fields.Function(
         lambda message: message.receiver.name if message.receiver else ADMINS,
@@ -76,19 +76,9 @@ class NotificationSchema(Schema):
     sent_at = instant()
 
 
-class ReceiverQuery(PageQuery):
-    """In which order."""
-
-    sort = sort_field(RECEIVER_SORTS, default="name")
-
-
-class NotificationQuery(PageQuery):
-    """In which order."""
-
-    sort = sort_field(NOTIFICATION_SORTS, default="-created_at")
-
-
-@receivers.operation("GET", query=ReceiverQuery, answer=page_of(ReceiverSchema))
+@receivers.operation(
+    "GET", query=page_query(RECEIVER_SORTS, default="name"), answer=page_of(ReceiverSchema)
+)
 def list_all(query: dict[str, Any]) -> dict[str, Any]:
     """List receivers."""
     with database() as session:
@@ -99,14 +89,13 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
     "POST", body=ReceiverRequestSchema, answer=NewReceiverSchema, status=HTTPStatus.CREATED
 )
 def create(body: dict[str, Any]) -> dict[str, Any]:
-    """Add a receiver; a webhook's signing key is in this answer only."""
+    """Create a receiver; only this response has the signing key of a webhook."""
     check_target(current_scope(), body["kind"], body["target"], policy=portal().webhook_policy)
     with database() as session:
         made, secret = create_receiver(
             session, current_scope(), box=portal().secrets, now=now(), **body
         )
-    shown = ReceiverSchema().dump(made)
-    return {**shown, "kind": made.kind, "created_at": made.created_at, "secret": secret}
+    return values_of(ReceiverSchema, made) | {"secret": secret}
 
 
 @receivers.operation("GET", "/<receiver_id>", answer=ReceiverSchema)
@@ -116,15 +105,21 @@ def show(receiver_id: str) -> Receiver:
         return get_receiver(session, current_scope(), receiver_id)
 
 
-@receivers.operation("DELETE", "/<receiver_id>", status=HTTPStatus.NO_CONTENT, row=Receiver)
+@receivers.operation("DELETE", "/<receiver_id>", status=HTTPStatus.NO_CONTENT)
 def delete(receiver_id: str) -> None:
     """Delete a receiver."""
     with database() as session:
+        read = partial(get_receiver, session, current_scope(), receiver_id)
+        receivers.check_if_match(session, Receiver, receiver_id, read, ReceiverSchema)
         delete_receiver(session, current_scope(), receiver_id)
 
 
-@notifications.operation("GET", query=NotificationQuery, answer=page_of(NotificationSchema))
+@notifications.operation(
+    "GET",
+    query=page_query(NOTIFICATION_SORTS, default="-created_at"),
+    answer=page_of(NotificationSchema),
+)
 def list_sent(query: dict[str, Any]) -> dict[str, Any]:
-    """List messages, newest first."""
+    """List notifications, newest first."""
     with database() as session:
         return envelope(list_notifications(session, current_scope(), **query))

@@ -1,36 +1,58 @@
-"""Puts all resources under `/api/v1` and describes them by OpenAPI."""
+"""Registers all resources of the API with the app and its OpenAPI document."""
 
 from flask import Flask
 
+from portal.api.account import me, sessions, tokens
 from portal.api.alerts import alerts
-from portal.api.appliance_bulk import appliance_bulk
 from portal.api.appliances import appliances
 from portal.api.audit import audit
 from portal.api.blueprint import VedetteAPI
 from portal.api.certificates import certificates
-from portal.api.enrolment import enrolment_tokens
-from portal.api.housekeeping import housekeeping
+from portal.api.container_policies import container_policies
+from portal.api.enrollment import enrollment_tokens
 from portal.api.invitations import invitations
 from portal.api.jobs import jobs
-from portal.api.metrics import metrics
-from portal.api.outage import outage
-from portal.api.platform import platform
+from portal.api.maintenance import maintenance
+from portal.api.metrics import metrics, samples
+from portal.api.platform import outage, platform
+from portal.api.query import query
+from portal.api.queue_settings import queue_settings
 from portal.api.receivers import notifications, receivers
 from portal.api.removals import removals
 from portal.api.rules import rules
-from portal.api.samples import samples
 from portal.api.second_factor import second_factor
-from portal.api.sessions import sessions
+from portal.api.silences import silences
 from portal.api.tenants import tenants
-from portal.api.tokens import me, tokens
 from portal.api.users import users
 
 RESOURCES = (
-    me, second_factor, tokens, sessions, tenants, users, invitations, appliances, appliance_bulk,
-    enrolment_tokens,    certificates, jobs, rules, alerts, receivers,
-    notifications, metrics, samples, outage, audit, platform,
-    removals, housekeeping,
-)  # fmt: skip
+    me,
+    second_factor,
+    tokens,
+    sessions,
+    tenants,
+    users,
+    invitations,
+    appliances,
+    enrollment_tokens,
+    certificates,
+    jobs,
+    container_policies,
+    queue_settings,
+    rules,
+    alerts,
+    silences,
+    receivers,
+    notifications,
+    metrics,
+    query,
+    samples,
+    outage,
+    audit,
+    platform,
+    removals,
+    maintenance,
+)
 
 
 def install_api(app: Flask) -> VedetteAPI:
@@ -52,7 +74,7 @@ def install_api(app: Flask) -> VedetteAPI:
 
 
 _DESCRIPTION = (
-    "Send an API token as `Authorization: Bearer vdt_...`; `POST /api/v1/tokens` trades an email "
-    "address and a password (HTTP Basic) for one, with the code of a second factor in the header "
-    "`X-Vedette-OTP`. Lists are paged; errors all have one shape."
+    "Send an API token as `Authorization: Bearer vdt_...`. To get one, call `POST /api/v1/tokens` "
+    "with email address and password (HTTP Basic); send the code of a second factor in the header "
+    "`X-Vedette-OTP`. Lists are paged. All errors have the same format."
 )

@@ -1,4 +1,4 @@
-"""`/platform/removals`: tenants that are being removed, and the exports that are left of them."""
+"""`/platform/removals`: removals of tenants, and their exports."""
 
 from http import HTTPStatus
 from typing import Any
@@ -6,11 +6,10 @@ from typing import Any
 from flask import Response, send_file
 from marshmallow import Schema, fields, validate
 
-from portal.api.blueprint import resource
-from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
-from portal.api.sorting import sort_field
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import FILE, StrictSchema, envelope, instant, page_of, page_query
 from portal.context import current_scope, current_user, database, now, portal
-from tenants.customers.removal import (
+from tenants.lifecycle.removal import (
     REMOVAL_SORTS,
     discard_export,
     export_file,
@@ -21,10 +20,10 @@ from tenants.customers.removal import (
 from tenants.models import RemovalState, TenantRemoval
 from tenants.permissions import Permission
 
-removals = resource(
+removals = APIBlueprint(
     "Removals",
     "/platform/removals",
-    "Tenants that are being removed, for operators.",
+    "Removals of tenants (operators only).",
     reads=Permission.OPERATE,
     changes=Permission.OPERATE,
 )
@@ -51,24 +50,17 @@ class RemovalSchema(Schema):
 
 
 class RemovalRequestSchema(StrictSchema):
-    """Which tenant, by its id and, so that it is the right one, its name."""
+    """The tenant to remove; its name confirms the choice."""
 
     tenant_id = fields.String(required=True, validate=validate.Length(max=36))
     name = fields.String(required=True)
 
 
-class RemovalQuery(PageQuery):
-    """In which order."""
-
-    sort = sort_field(REMOVAL_SORTS, default="-requested_at")
-
-
-_FILE = {"schema": {"type": "string", "format": "binary"}}
-
-
-@removals.operation("GET", query=RemovalQuery, answer=page_of(RemovalSchema))
+@removals.operation(
+    "GET", query=page_query(REMOVAL_SORTS, default="-requested_at"), answer=page_of(RemovalSchema)
+)
 def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List tenants that are being removed, and that were (operator)."""
+    """List running and finished removals (operator)."""
     with database() as session:
         return envelope(list_removals(session, current_scope(), **query))
 
@@ -77,27 +69,31 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
     "POST", body=RemovalRequestSchema, answer=RemovalSchema, status=HTTPStatus.ACCEPTED
 )
 def add(body: dict[str, Any]) -> TenantRemoval:
-    """Export a closed tenant, then delete everything it has, samples included (operator)."""
+    """Export a closed tenant, then delete all its data including samples (operator)."""
     with database() as session:
         return request_removal(
-            session, current_scope(), body["tenant_id"], name=body["name"],
-            by=current_user().email, now=now(),
-        )  # fmt: skip
+            session,
+            current_scope(),
+            body["tenant_id"],
+            name=body["name"],
+            by=current_user().email,
+            now=now(),
+        )
 
 
 @removals.operation("GET", "/<removal_id>", answer=RemovalSchema)
 def show(removal_id: str) -> TenantRemoval:
-    """Return how far the removal of a tenant is (operator)."""
+    """Return a removal with its progress (operator)."""
     with database() as session:
         return get_removal(session, current_scope(), removal_id)
 
 
 @removals.operation("GET", "/<removal_id>/export")
 @removals.doc(  # type: ignore[untyped-decorator] # flask-smorest
-    responses={"200": {"description": "The export.", "content": {"application/zip": _FILE}}}
+    responses={"200": {"description": "The export.", "content": {"application/zip": FILE}}}
 )
 def export(removal_id: str) -> Response:
-    """Return the export of a tenant as a ZIP file (operator)."""
+    """Download the export of a tenant as a ZIP file (operator)."""
     folder = portal().settings.exports_dir
     with database() as session:
         path = export_file(session, current_scope(), removal_id, folder=folder, now=now())
@@ -108,7 +104,7 @@ def export(removal_id: str) -> Response:
 
 @removals.operation("POST", "/<removal_id>/discard", answer=RemovalSchema)
 def discard(removal_id: str) -> TenantRemoval:
-    """Delete the export of a removed tenant for good (operator)."""
+    """Permanently delete the export of a removed tenant (operator)."""
     folder = portal().settings.exports_dir
     with database() as session:
         return discard_export(session, current_scope(), removal_id, folder=folder, now=now())

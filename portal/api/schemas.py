@@ -1,17 +1,18 @@
-"""Schemas that all resources share: errors, paging, and the envelope of a list."""
+"""Schemas shared by all resources: errors, paging, sorting, and the envelope of a list."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC
 from functools import cache
 from typing import Any
 
-from marshmallow import RAISE, Schema, fields, validate
+from marshmallow import RAISE, Schema, ValidationError, fields, validate
 
-from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_NUMBER, MAX_PAGE_SIZE, Page
+from core.errors import InvalidInputError
+from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_NUMBER, MAX_PAGE_SIZE, Page, sort_terms
 
 
 class StrictSchema(Schema):
-    """A body or query: an unknown field is a fault, so that a typo never passes as a default."""
+    """A body or query string that rejects unknown fields, so that typos are reported."""
 
     class Meta:
         """marshmallow's options."""
@@ -20,21 +21,25 @@ class StrictSchema(Schema):
 
 
 class ErrorSchema(Schema):
-    """Every error has this shape."""
+    """The body of every error."""
 
-    code = fields.String(metadata={"description": "A stable word for programs."})
+    code = fields.String(metadata={"description": "Stable identifier of the error."})
     status = fields.Integer(metadata={"description": "The HTTP status."})
-    message = fields.String(metadata={"description": "A sentence that says what to do."})
+    message = fields.String(metadata={"description": "What is wrong and what to do."})
     errors = fields.Dict(
         keys=fields.String(),
         values=fields.List(fields.String()),
-        metadata={"description": "Field to what is wrong with it."},
+        metadata={"description": "Validation errors by field."},
     )
-    reason = fields.String(metadata={"description": "The phrase of the HTTP status."})
+    reason = fields.String(metadata={"description": "Reason phrase of the HTTP status."})
+
+
+# A file in the description of a response.
+FILE = {"schema": {"type": "string", "format": "binary"}}
 
 
 class PageQuery(StrictSchema):
-    """Which page of a list."""
+    """Page of a list."""
 
     page = fields.Integer(load_default=1, validate=validate.Range(min=1, max=MAX_PAGE_NUMBER))
     page_size = fields.Integer(
@@ -47,9 +52,16 @@ def instant(**options: Any) -> fields.AwareDateTime:  # noqa: ANN401 - marshmall
     return fields.AwareDateTime(format="iso", default_timezone=UTC, allow_none=True, **options)
 
 
+def time_filter(description: str) -> fields.AwareDateTime:
+    """Return a query parameter for an instant."""
+    return fields.AwareDateTime(
+        format="iso", default_timezone=UTC, load_default=None, metadata={"description": description}
+    )
+
+
 @cache
 def page_of(schema: type[Schema]) -> type[Schema]:
-    """Return the envelope of one page of these: the same one each time, for one description."""
+    """Return the schema of a page of these items, one class per item schema."""
     name = schema.__name__.removesuffix("Schema")
     return Schema.from_dict(
         {
@@ -62,8 +74,13 @@ def page_of(schema: type[Schema]) -> type[Schema]:
     )
 
 
+def values_of(schema: type[Schema], item: object, **more: object) -> dict[str, Any]:
+    """Return the attributes of an object that a schema shows, with other values for some."""
+    return {name: getattr(item, name) for name in schema().fields if name not in more} | more
+
+
 def envelope(page: Page[Any], items: Sequence[object] | None = None) -> dict[str, Any]:
-    """Return a page as its envelope; `items` replaces its rows where they were shaped already."""
+    """Return a page as its envelope; `items` replaces its rows."""
     return {
         "items": list(page.items if items is None else items),
         "total": page.total,
@@ -73,5 +90,38 @@ def envelope(page: Page[Any], items: Sequence[object] | None = None) -> dict[str
 
 
 def whole_list(items: Sequence[object]) -> dict[str, Any]:
-    """Return a short list as an envelope of one page."""
+    """Return a complete list as the envelope of one page."""
     return {"items": list(items), "total": len(items), "page": 1, "page_size": max(1, len(items))}
+
+
+def sort_field(columns: Mapping[str, Any], *, default: str) -> fields.String:
+    """Return the query parameter `sort` of a list.
+
+    Args:
+        columns: the columns by the names that requests use.
+        default: the sort order without the parameter; empty for the service's own.
+    """
+
+    def check(value: str) -> None:
+        if value:
+            try:
+                sort_terms(value, columns)
+            except InvalidInputError as error:
+                raise ValidationError(error.errors["sort"]) from error
+
+    names = "|".join(columns)
+    return fields.String(
+        load_default=default,
+        validate=check,
+        metadata={
+            "description": "Comma-separated field names; a leading hyphen sorts in descending "
+            f"order. Fields: {', '.join(f'`{name}`' for name in columns)}.",
+            "pattern": f"^(-?({names})(,-?({names}))*)?$",
+            "example": f"-{next(iter(columns))}",
+        },
+    )
+
+
+def page_query(columns: Mapping[str, Any], *, default: str) -> type[Schema]:
+    """Return the query parameters of a paged list that is sorted by these columns."""
+    return PageQuery.from_dict({"sort": sort_field(columns, default=default)})

@@ -1,37 +1,38 @@
-"""`/tenants`: the operator's customers; a tenant's user sees the own one."""
+"""`/tenants`: customers, their quotas and usage; users see their own tenant."""
 
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from marshmallow import Schema, fields
+from marshmallow import Schema, fields, validate
 from sqlalchemy.orm import Session
 
-from portal.api.blueprint import resource
-from portal.api.quota_schemas import QuotaSchema, TenantUseSchema, shaped_use
-from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of
-from portal.api.sorting import sort_field
-from portal.context import current_scope, database, now
-from portal.showing.platform import tenant_use
-from tenants.accounts import (
-    TENANT_SORTS,
-    TenantCounts,
-    create_tenant,
-    get_tenant,
-    list_tenants,
-    set_tenant_state,
-    tenant_counts,
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import (
+    PageQuery,
+    StrictSchema,
+    envelope,
+    instant,
+    page_of,
+    sort_field,
+    values_of,
 )
-from tenants.customers.quotas import Limits, read_limits, set_limits
+from portal.context import current_scope, database, now
+from portal.presenters.platform import tenant_use
+from tenants.lifecycle.removal import set_tenant_state
+from tenants.lifecycle.usage import TenantCounts, tenant_counts
 from tenants.models import Tenant, TenantState
 from tenants.permissions import Permission
+from tenants.quotas import MAX_BYTES, MAX_COUNT, Limits, read_limits, set_limits
+from tenants.tenants import TENANT_SORTS, create_tenant, get_tenant, list_tenants
 
-tenants = resource(
-    "Tenants", "/tenants", "Customers of this portal.", changes=Permission.MANAGE_TENANTS
+tenants = APIBlueprint(
+    "Tenants", "/tenants", "Customers and their quotas.", changes=Permission.MANAGE_TENANTS
 )
 
 
 class TenantSchema(Schema):
-    """A customer."""
+    """A tenant."""
 
     id = fields.String()
     slug = fields.String()
@@ -45,25 +46,63 @@ class TenantSchema(Schema):
 
 
 class TenantRequestSchema(StrictSchema):
-    """A new tenant; the slug is derived from the name when left out."""
+    """A new tenant; by default the slug is derived from the name."""
 
     name = fields.String(required=True)
     slug = fields.String(load_default=None, allow_none=True)
 
 
 class TenantsQuery(PageQuery):
-    """Which tenants."""
+    """Filters of the list."""
 
     state = fields.Enum(TenantState, by_value=True, load_default=None)
-    search = fields.String(
-        load_default="", metadata={"description": "Text in the name or the slug."}
-    )
+    search = fields.String(load_default="", metadata={"description": "Text in name or slug."})
     sort = sort_field(TENANT_SORTS, default="name")
+
+
+def _limit(most: int) -> fields.Integer:
+    return fields.Integer(
+        strict=True,
+        load_default=None,
+        allow_none=True,
+        validate=validate.Range(0, most),
+        metadata={"description": "Null means no limit."},
+    )
+
+
+class QuotaSchema(StrictSchema):
+    """Quotas of a tenant; omitted ones have no limit."""
+
+    max_appliances = _limit(MAX_COUNT)
+    max_gpus = _limit(MAX_COUNT)
+    max_active_jobs = _limit(MAX_COUNT)
+    max_series = _limit(MAX_COUNT)
+    max_measurements = _limit(MAX_COUNT)
+    max_fields = _limit(MAX_COUNT)
+    max_storage_bytes = _limit(MAX_BYTES)
+
+
+class UseSchema(Schema):
+    """Usage of one quota."""
+
+    name = fields.String()
+    used = fields.Integer(allow_none=True, metadata={"description": "Null if unknown."})
+    most = fields.Integer(allow_none=True, metadata={"description": "Null means no limit."})
+    is_near = fields.Boolean(metadata={"description": "At 80 % of the limit or more."})
+    is_reached = fields.Boolean()
+
+
+class TenantUseSchema(Schema):
+    """Usage of a tenant against its quotas."""
+
+    quotas = fields.Nested(QuotaSchema)
+    uses = fields.List(fields.Nested(UseSchema))
+    storage_measured_at = instant()
 
 
 @tenants.operation("GET", query=TenantsQuery, answer=page_of(TenantSchema))
 def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List the tenants that you may see."""
+    """List the tenants that you have access to."""
     with database() as session:
         page = list_tenants(session, current_scope(), **query)
         counts = tenant_counts(session, [tenant.id for tenant in page.items])
@@ -72,7 +111,7 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
 
 @tenants.operation("POST", body=TenantRequestSchema, answer=TenantSchema, status=HTTPStatus.CREATED)
 def add(body: dict[str, Any]) -> dict[str, Any]:
-    """Add a tenant (operator)."""
+    """Create a tenant (operator)."""
     current_scope().require(Permission.MANAGE_TENANTS)
     with database() as session:
         tenant = create_tenant(session, name=body["name"], slug=body["slug"] or None, now=now())
@@ -89,44 +128,49 @@ def show(tenant_id: str) -> dict[str, Any]:
 
 @tenants.operation("POST", "/<tenant_id>/suspend", answer=TenantSchema)
 def suspend(tenant_id: str) -> dict[str, Any]:
-    """Keep a tenant's users and appliances out (operator)."""
+    """Suspend a tenant: its users and appliances are rejected (operator)."""
     with database() as session:
         return _set_state(session, tenant_id, TenantState.SUSPENDED)
 
 
 @tenants.operation("POST", "/<tenant_id>/activate", answer=TenantSchema)
 def activate(tenant_id: str) -> dict[str, Any]:
-    """Let a tenant's users and appliances in again (operator)."""
+    """Activate a suspended tenant (operator)."""
     with database() as session:
         return _set_state(session, tenant_id, TenantState.ACTIVE)
 
 
 @tenants.operation("POST", "/<tenant_id>/close", answer=TenantSchema)
 def close(tenant_id: str) -> dict[str, Any]:
-    """Close a tenant for good (operator): what is left to do then is to remove it."""
+    """Permanently close a tenant (operator); a closed tenant can be removed."""
     with database() as session:
         return _set_state(session, tenant_id, TenantState.CLOSED)
 
 
 @tenants.operation("GET", "/<tenant_id>/usage", answer=TenantUseSchema)
 def show_usage(tenant_id: str) -> dict[str, Any]:
-    """Return what a tenant has against its quotas."""
+    """Return the usage of a tenant against its quotas."""
     with database() as session:
         get_tenant(session, current_scope(), tenant_id)
-        return shaped_use(tenant_use(session, tenant_id))
+        use = tenant_use(session, tenant_id)
+    return {"quotas": use.limits, "uses": use.uses, "storage_measured_at": use.measured_at}
 
 
-@tenants.operation("GET", "/<tenant_id>/quotas", answer=QuotaSchema, is_single=True)
+@tenants.operation("GET", "/<tenant_id>/quotas", answer=QuotaSchema, has_etag=True)
 def show_quotas(tenant_id: str) -> Limits:
     """Return a tenant's quotas."""
     with database() as session:
         return read_limits(session, current_scope(), tenant_id)
 
 
-@tenants.operation("PUT", "/<tenant_id>/quotas", body=QuotaSchema, answer=QuotaSchema, row=Tenant)
+@tenants.operation(
+    "PUT", "/<tenant_id>/quotas", body=QuotaSchema, answer=QuotaSchema, has_etag=True
+)
 def set_quotas(body: dict[str, Any], tenant_id: str) -> Limits:
-    """Give a tenant quotas in place of those before (operator)."""
+    """Replace the quotas of a tenant (operator)."""
     with database() as session:
+        read = partial(read_limits, session, current_scope(), tenant_id)
+        tenants.check_if_match(session, Tenant, tenant_id, read, QuotaSchema)
         return set_limits(session, current_scope(), tenant_id, Limits(**body))
 
 
@@ -137,14 +181,6 @@ def _set_state(session: Session, tenant_id: str, state: TenantState) -> dict[str
 
 def _shaped(tenant: Tenant, counts: dict[str, TenantCounts]) -> dict[str, Any]:
     found = counts.get(tenant.id, TenantCounts())
-    return {
-        "id": tenant.id,
-        "slug": tenant.slug,
-        "name": tenant.name,
-        "state": tenant.state,
-        "created_at": tenant.created_at,
-        "closed_at": tenant.closed_at,
-        "users": found.users,
-        "appliances": found.appliances,
-        "jobs": found.jobs,
-    }
+    return values_of(
+        TenantSchema, tenant, users=found.users, appliances=found.appliances, jobs=found.jobs
+    )

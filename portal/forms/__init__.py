@@ -1,1 +1,1 @@
-"""Forms of the pages: what people type, checked and turned into requests of the services."""
+"""HTML forms: they validate user input and convert it to service requests."""

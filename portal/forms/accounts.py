@@ -1,49 +1,71 @@
-"""Forms about people: sign-in, passwords, invitations, roles, API tokens and tenants."""
+"""Forms for sign-in, passwords, two-factor authentication, invitations, roles and API tokens."""
 
 from datetime import timedelta
 from typing import Any
 
-from wtforms import EmailField, PasswordField, SelectField, SelectMultipleField, StringField
+from wtforms import (
+    EmailField,
+    PasswordField,
+    SelectField,
+    SelectMultipleField,
+    StringField,
+    TextAreaField,
+)
 from wtforms.fields import SelectChoice
-from wtforms.validators import DataRequired, EqualTo
+from wtforms.validators import DataRequired, EqualTo, InputRequired, Length
 
-from portal.forms.base import Form
+from portal.forms.form import Form
 from tenants.models import Role
-from tenants.people.passwords import MIN_PASSWORD_LENGTH
-from tenants.people.tokens import TokenLimits, scopes_for
+from tenants.users.passwords import MIN_PASSWORD_LENGTH
+from tenants.users.support import MAX_REASON_LENGTH, MIN_REASON_LENGTH
+from tenants.users.tokens import TokenLimits, scopes_for
 
 PASSWORD_HELP = f"At least {MIN_PASSWORD_LENGTH} characters."
 ROLE_CHOICES = [
     SelectChoice(Role.MEMBER.value, "Member: jobs and alert rules"),
-    SelectChoice(Role.VIEWER.value, "Viewer: looks only"),
+    SelectChoice(Role.VIEWER.value, "Viewer: read-only"),
     SelectChoice(Role.ADMIN.value, "Admin: manages the tenant"),
 ]
-# Days that an API token lasts; empty is for ever.
-LIFETIMES = {"30": "In 30 days", "90": "In 90 days", "365": "In a year", "": "Never"}
 OPERATOR_CHOICES = [SelectChoice(Role.OPERATOR.value, "Operator: manages the platform")]
-
+LIFETIME_CHOICES = [
+    SelectChoice("30", "30 days"),
+    SelectChoice("90", "90 days"),
+    SelectChoice("365", "1 year"),
+    SelectChoice("", "Never"),
+]
+MAX_CODE_LENGTH = 40
 
 _OLD = {"autocomplete": "current-password"}
 _NEW = {"autocomplete": "new-password"}
+_USERNAME = {"autocomplete": "username"}
 
 
-class LoginForm(Form):
+def _repeated(name: str, label: str) -> PasswordField:
+    required = DataRequired("Enter the password again.")
+    validators = [required, EqualTo(name, "The passwords don't match.")]
+    return PasswordField(label, validators, render_kw=_NEW)
+
+
+class ForgottenForm(Form):
+    """Requests a password reset link."""
+
+    email = EmailField(
+        "Email address", [DataRequired("Enter your email address.")], render_kw=_USERNAME
+    )
+
+
+class LoginForm(ForgottenForm):
     """Email address and password."""
 
-    email = EmailField("Email address", [DataRequired("Enter your email address.")])
-    password = PasswordField("Password", [DataRequired("Enter your password.")])
+    password = PasswordField("Password", [DataRequired("Enter your password.")], render_kw=_OLD)
 
 
 class TokenForm(Form):
-    """A new API token: what it is for, what it may do and how long."""
+    """A new API token."""
 
-    name = StringField("Name", [DataRequired("Say what the token is for.")])
-    lifetime = SelectField(
-        "Expires",
-        choices=[SelectChoice(days, label) for days, label in LIFETIMES.items()],
-        default="30",
-    )
-    scopes = SelectMultipleField("May do")
+    name = StringField("Name", [DataRequired("Enter a name.")])
+    lifetime = SelectField("Expires", choices=LIFETIME_CHOICES, default="30")
+    scopes = SelectMultipleField("Scopes")
 
     def __init__(self, role: Role, **options: Any) -> None:  # noqa: ANN401 - Flask-WTF's
         super().__init__(**options)
@@ -51,7 +73,7 @@ class TokenForm(Form):
 
     @property
     def limits(self) -> TokenLimits:
-        """How much the token may do, and how long."""
+        """The token's scopes and lifetime."""
         days = self.lifetime.data
         return TokenLimits(
             tuple(self.scopes.data or ()), timedelta(days=int(days)) if days else None
@@ -59,87 +81,88 @@ class TokenForm(Form):
 
 
 class InvitationForm(Form):
-    """Whom to invite, and as what."""
+    """An invitation to a tenant."""
 
     email = EmailField("Email address", [DataRequired("Enter an email address.")])
     role = SelectField("Role", choices=ROLE_CHOICES)
 
 
 class OperatorInvitationForm(InvitationForm):
-    """Whom to invite to the operators."""
+    """An invitation to the operators."""
 
     role = SelectField("Role", choices=OPERATOR_CHOICES)
 
 
 class RoleForm(Form):
-    """What somebody is from now on."""
+    """A user's role."""
 
     role = SelectField("Role", choices=ROLE_CHOICES)
 
 
-class NewPersonForm(Form):
-    """Somebody who was invited and has no account yet."""
+class NewAccountForm(Form):
+    """Accepts an invitation with a new account."""
 
     name = StringField(
         "Your name", [DataRequired("Enter your name.")], render_kw={"autocomplete": "name"}
     )
     password = PasswordField("Password", [DataRequired("Enter a password.")], render_kw=_NEW)
-    repeated = PasswordField(
-        "Password again",
-        [
-            DataRequired("Enter the password again."),
-            EqualTo("password", "The two passwords differ."),
-        ],
-        render_kw=_NEW,
-    )
+    repeated = _repeated("password", "Confirm password")
 
 
-class KnownPersonForm(Form):
-    """Somebody who was invited and has an account."""
+class ExistingAccountForm(Form):
+    """Accepts an invitation with an existing account."""
 
     known_password = PasswordField(
         "Your password", [DataRequired("Enter your password.")], render_kw=_OLD
     )
 
 
-class ForgottenForm(Form):
-    """Whose password was forgotten."""
-
-    email = EmailField(
-        "Email address",
-        [DataRequired("Enter your email address.")],
-        render_kw={"autocomplete": "username"},
-    )
-
-
 class NewPasswordForm(Form):
-    """The next password, twice."""
+    """A new password, twice."""
 
     new = PasswordField("New password", [DataRequired("Enter a new password.")], render_kw=_NEW)
-    repeated = PasswordField(
-        "New password again",
-        [
-            DataRequired("Enter the new password again."),
-            EqualTo("new", "The two new passwords differ."),
-        ],
-        render_kw=_NEW,
-    )
+    repeated = _repeated("new", "Confirm new password")
 
 
 class PasswordForm(NewPasswordForm):
-    """The current password and the next one, twice."""
+    """The current password and a new one."""
 
     current = PasswordField(
         "Current password", [DataRequired("Enter your current password.")], render_kw=_OLD
     )
 
 
-class TenantForm(Form):
-    """A new tenant."""
+class CodeForm(Form):
+    """A code from the authenticator app, or a recovery code."""
 
-    name = StringField("Name", [DataRequired("Enter the customer's name.")])
-    slug = StringField("Short name")
+    code = StringField(
+        "Code",
+        [DataRequired("Enter the code."), Length(max=MAX_CODE_LENGTH, message="Invalid code.")],
+        render_kw={"autocomplete": "one-time-code", "autocapitalize": "off", "spellcheck": "false"},
+    )
 
 
-class ActionForm(Form):
-    """A button: nothing but the CSRF token."""
+class ProofForm(Form):
+    """The password again, to change two-factor authentication."""
+
+    proof = PasswordField("Password", [DataRequired("Enter your password.")])
+
+
+class CodeProofForm(Form):
+    """A code instead of the password, for users who have no password here."""
+
+    proof = StringField(
+        "Code",
+        [
+            DataRequired("Enter a code from your authenticator app."),
+            Length(max=MAX_CODE_LENGTH, message="Invalid code."),
+        ],
+    )
+
+
+class SupportForm(Form):
+    """The reason for a support session."""
+
+    reason = TextAreaField(
+        "Reason", [InputRequired("Enter a reason."), Length(MIN_REASON_LENGTH, MAX_REASON_LENGTH)]
+    )

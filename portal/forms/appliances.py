@@ -1,4 +1,4 @@
-"""The forms of appliances: how they join, what they are called, what is done to several."""
+"""Forms for appliances: enrollment tokens, names and labels, and bulk actions."""
 
 from datetime import timedelta
 from typing import Any
@@ -7,9 +7,8 @@ from wtforms import IntegerField, SelectField, SelectMultipleField, StringField
 from wtforms.fields import SelectChoice
 from wtforms.validators import InputRequired, NumberRange, ValidationError
 
-from portal.bulk import BulkAction, BulkRequest
-from portal.forms.base import Form
-from portal.forms.fields import PairsField
+from jobqueue.appliance_lifecycle import BulkAction, BulkRequest
+from portal.forms.form import Form, PairsField
 
 LIFETIME_CHOICES = [
     SelectChoice("1", "1 hour"),
@@ -21,8 +20,8 @@ MAX_USES = 1000
 BULK_ACTIONS = ("drain", "undrain", "label", "unlabel", "move", "retire", "reinstate")
 
 
-class EnrolmentForm(Form):
-    """Which appliances may join, and until when."""
+class EnrollmentForm(Form):
+    """A new enrollment token."""
 
     name = StringField("Name", default="")
     site = StringField("Site", default="")
@@ -30,19 +29,19 @@ class EnrolmentForm(Form):
     labels = PairsField("Labels", default=dict)
     uses = IntegerField(
         "Appliances",
-        [InputRequired("Enter how many may join."), NumberRange(1, MAX_USES)],
+        [InputRequired("Enter the number of appliances."), NumberRange(1, MAX_USES)],
         default=1,
     )
     lifetime = SelectField("Valid for", choices=LIFETIME_CHOICES, default="24")
 
     @property
     def chosen_lifetime(self) -> timedelta:
-        """How long the token is good for."""
+        """How long the token is valid."""
         return timedelta(hours=int(self.lifetime.data))
 
 
 class ApplianceForm(Form):
-    """What people call an appliance, and where it stands."""
+    """An appliance's name, location and labels."""
 
     name = StringField("Name", [InputRequired("Enter a name.")])
     site = StringField("Site", default="")
@@ -51,17 +50,17 @@ class ApplianceForm(Form):
 
 
 class BulkForm(Form):
-    """What to do to the ticked appliances."""
+    """An action on the selected appliances."""
 
     appliance_id = SelectMultipleField(
-        "Appliances", [InputRequired("Tick at least one appliance.")], validate_choice=False
+        "Appliances", [InputRequired("Select at least one appliance.")], validate_choice=False
     )
     action = SelectField("Action", choices=list(BULK_ACTIONS))
     label = StringField("Label")
     site = StringField("Site", default="")
 
     def request(self) -> BulkRequest:
-        """Return what is to be done."""
+        """Return the bulk request."""
         key, _, value = (self.label.data or "").partition("=")
         name, ids = self.action.data, self.appliance_id.data
         if name == "label":
@@ -73,17 +72,17 @@ class BulkForm(Form):
         return _bulk(ids, BulkAction(name))
 
     def validate_site(self, field: StringField) -> None:
-        """Ask for the site where appliances are moved."""
+        """Require a site to move to."""
         if self.action.data == "move" and not (field.data or "").strip():
-            raise ValidationError("Name the site to move to, such as Oslo.")
+            raise ValidationError("Enter a site, for example Oslo.")
 
     def validate_label(self, field: StringField) -> None:
-        """Ask for a label where one is put on or taken off."""
+        """Require a label to add or remove."""
         key, equals, _ = (field.data or "").partition("=")
         if self.action.data == "label" and not (key.strip() and equals):
-            raise ValidationError("Write the label as KEY=VALUE, such as rack=b12.")
+            raise ValidationError("Enter a label as KEY=VALUE, for example rack=b12.")
         if self.action.data == "unlabel" and not key.strip():
-            raise ValidationError("Name the label to take off, such as rack.")
+            raise ValidationError("Enter the key of a label, for example rack.")
 
 
 def _bulk(appliance_ids: list[str], action: BulkAction, **values: Any) -> BulkRequest:  # noqa: ANN401 - its fields

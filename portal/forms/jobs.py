@@ -1,65 +1,269 @@
 """The form that submits a job."""
 
 from collections.abc import Iterable
+from typing import Any
 
-from wtforms import DecimalField, IntegerField, SelectField, StringField
+import msgspec
+from wtforms import (
+    BooleanField,
+    DecimalField,
+    Field,
+    HiddenField,
+    IntegerField,
+    SelectField,
+    StringField,
+)
 from wtforms.fields import SelectChoice
-from wtforms.validators import DataRequired, InputRequired, NumberRange
+from wtforms.validators import DataRequired, InputRequired, NumberRange, Optional
 
-from jobqueue.service import JobRequest
+from jobqueue.container_policies import PolicyChoice
+from jobqueue.models import Job
+from jobqueue.placement.views import ApplianceView
+from jobqueue.queue_settings import MAX_COUNT, DataRoot, QueueSettings
+from jobqueue.requests import JobRequest
+from jobqueue.retries import FailureClass
 from jobqueue.states import JobKind
-from portal.forms.base import Form
-from portal.forms.fields import CommandField, PairsField, SizeField
-from tenants.models import Appliance
+from portal.forms.form import (
+    CheckboxListField,
+    CommandField,
+    DurationField,
+    Form,
+    LinesField,
+    PairsField,
+    SecretPairsField,
+    SizeField,
+    TagsField,
+)
+from protocol.attempts import ContainerPolicy, Mount, Port
+from protocol.notation import format_mount, format_port, parse_mount, parse_port
+from tenants.models import ApplianceState
+from tenants.scope import Scope
 
 GIB = 1024**3
-ANY_APPLIANCE = ""
-RENAMED = {"gpu_memory_bytes": "gpu_memory", "memory_bytes": "memory", "appliance_id": "appliance"}
+# Appliances that the form lists; others are typed.
+MAX_OFFERED = 2000
+RENAMED = {
+    "gpu_memory_bytes": "gpu_memory",
+    "memory_bytes": "memory",
+    "appliance_id": "appliance",
+    "secrets_from": "secrets",
+    "shared_memory_bytes": "shared_memory",
+    "time_limit_seconds": "time_limit",
+}
 KIND_CHOICES = [
-    SelectChoice(JobKind.BATCH.value, "Batch: ends with its exit code"),
+    SelectChoice(JobKind.BATCH.value, "Batch: runs once"),
     SelectChoice(JobKind.SERVICE.value, "Service: runs until stopped"),
+]
+POLICY_CHOICES = [SelectChoice(policy.value, policy.value) for policy in ContainerPolicy]
+
+
+# The folded part of the form.
+OPTIONS = (
+    "gpu_models",
+    "shared_memory",
+    "working_dir",
+    "mounts",
+    "ports",
+    "labels",
+    "required_labels",
+    "priority",
+    "is_preemptible",
+    "max_retries",
+    "retry_on",
+    "time_limit",
+)
+POLICY_LABELS = [
+    ("first_free_else_lru", "First free appliance"),
+    ("best_fit", "Best fit: fill appliances up"),
+    ("spread", "Spread: emptiest appliance"),
+    ("least_fragmentation", "Least fragmentation of free GPUs"),
 ]
 
 
-class JobForm(Form):
-    """What to run, and what it needs."""
+def _parse_root(text: str) -> DataRoot:
+    path, _, mode = text.strip().partition(":")
+    if mode not in {"", "ro", "rw"}:
+        raise ValueError(f"{text!r} is not a data root; enter a path, with :rw if it is writable.")
+    return DataRoot(path=path, is_read_only=mode != "rw")
 
-    name = StringField("Name", [DataRequired("Give the job a name.")])
-    image = StringField("Container image", [DataRequired("Name a container image.")])
+
+def _format_root(root: DataRoot) -> str:
+    return root.path if root.is_read_only else f"{root.path}:rw"
+
+
+class JobForm(Form):
+    """A new job: its container and resources."""
+
+    name = StringField("Name", [DataRequired("Enter a name.")])
+    image = StringField("Container image", [DataRequired("Enter a container image.")])
     command = CommandField("Command", default=list)
     env = PairsField("Environment", default=dict)
-    kind = SelectField("Kind", choices=KIND_CHOICES)
+    secrets = SecretPairsField("Secrets", default=dict)
+    secrets_from = HiddenField()
+    kind = SelectField("Type", choices=KIND_CHOICES)
     gpus = IntegerField(
-        "GPUs", [InputRequired("Enter a number; 0 for none."), NumberRange(0)], default=0
+        "GPUs", [InputRequired("Enter a number, or 0 for none."), NumberRange(0)], default=0
     )
-    gpu_memory = SizeField("Memory of each GPU", default=0)
+    gpu_memory = SizeField("Memory per GPU", default=0)
     cpus = DecimalField(
         "CPU cores", [InputRequired("Enter a number."), NumberRange(0)], default=1, places=None
     )
     memory = SizeField("Memory", default=GIB)
-    appliance = SelectField("Appliance", choices=[])
+    gpu_models = TagsField("GPU models", default=list)
+    shared_memory = SizeField("Shared memory", default=0)
+    working_dir = StringField("Working directory", default="")
+    mounts = LinesField("Data paths", parse=parse_mount, format=format_mount)
+    ports = LinesField("Ports", parse=parse_port, format=format_port)
+    labels = PairsField("Labels", default=dict)
+    required_labels = PairsField("Required labels of the appliance", default=dict)
+    priority = IntegerField("Priority", [Optional()], default=0)
+    is_preemptible = BooleanField("Preemptible", default=False)
+    max_retries = IntegerField("Retries", [Optional()], default=0)
+    retry_on = CheckboxListField("Retry on", default=[one.value for one in FailureClass])
+    time_limit = DurationField("Time limit", default=0)
+    container_policy = SelectField("Container policy", choices=[])
+    appliance = StringField("Appliance", default="")
 
-    def offer(self, appliances: Iterable[Appliance]) -> None:
-        """Let the user choose among these appliances, or any."""
-        named = [SelectChoice(appliance.id, _described(appliance)) for appliance in appliances]
-        self.appliance.choices = [SelectChoice(ANY_APPLIANCE, "Any: the first free one"), *named]
+    def offer(self, appliances: Iterable[ApplianceView], policies: PolicyChoice) -> None:
+        """Set the appliances and container policies to choose from."""
+        self.container_policy.choices = [
+            SelectChoice(policy.value, policy.value) for policy in policies.allowed
+        ]
+        if not self.is_submitted() and self.container_policy.data not in policies.allowed:
+            self.container_policy.data = policies.default.value
+        self.retry_on.choices = [(one.value, one.value) for one in FailureClass]
+        views = sorted(appliances, key=lambda view: view.name)
+        self.appliances = [(view.name, _described(view)) for view in views[:MAX_OFFERED]]
+        self._ids = {view.name: view.id for view in views}
+        names = {view.id: view.name for view in views}
+        if not self.is_submitted():
+            self.appliance.data = names.get(self.appliance.data, self.appliance.data)
+
+    @property
+    def has_options(self) -> bool:
+        """Whether fields of the folded part differ from their defaults or have errors."""
+        fields = [getattr(self, name) for name in OPTIONS]
+        return any(field.errors or field.data != _default(field) for field in fields)
+
+    def ask_for_secrets_again(self) -> None:
+        """Add an error to the secrets of a form with errors: they are not shown again with it."""
+        if self.errors or self.form_errors:
+            again = ["Enter the secrets again."] if self.secrets.data else []
+            self.secrets.errors = [*self.secrets.errors, *again]
 
     def request(self) -> JobRequest:
-        """Return what the user asks for."""
+        """Return the job request; an unknown appliance is rejected with it."""
+        wanted = self.appliance.data.strip()
         return JobRequest(
             name=self.name.data.strip(),
             image=self.image.data.strip(),
             command=self.command.data,
             env=self.env.data,
+            secrets=self.secrets.data,
+            secrets_from=self.secrets_from.data or None,
             kind=JobKind(self.kind.data),
             gpus=self.gpus.data,
             gpu_memory_bytes=self.gpu_memory.data,
             cpus=float(self.cpus.data),
             memory_bytes=self.memory.data,
-            appliance_id=self.appliance.data or None,
+            labels=self.labels.data,
+            gpu_models=self.gpu_models.data,
+            required_labels=self.required_labels.data,
+            working_dir=self.working_dir.data.strip(),
+            shared_memory_bytes=self.shared_memory.data,
+            mounts=self.mounts.data,
+            ports=self.ports.data,
+            priority=self.priority.data or 0,
+            is_preemptible=self.is_preemptible.data,
+            max_retries=self.max_retries.data or 0,
+            retry_on=self.retry_on.data or [],
+            time_limit_seconds=int(self.time_limit.data),
+            container_policy=self.container_policy.data,
+            appliance_id=self._ids.get(wanted, wanted) or None,
         )
 
 
-def _described(appliance: Appliance) -> str:
-    gpus = len(appliance.inventory.get("gpus", []))
-    return f"{appliance.name} ({gpus} GPU{'' if gpus == 1 else 's'}, {appliance.state.value})"
+def values_of(job: Job, scope: Scope) -> dict[str, Any]:
+    """Return the values of the form that copies a job; its secrets only for their user."""
+    may_copy = job.user_id == scope.user_id and job.secret_names
+    return {
+        "name": job.name,
+        "image": job.image,
+        "command": job.command,
+        "env": job.env,
+        "secrets_from": job.id if may_copy else "",
+        "kind": job.kind.value,
+        "gpus": job.gpus,
+        "gpu_memory": job.gpu_memory_bytes,
+        "cpus": job.cpus,
+        "memory": job.memory_bytes,
+        "labels": job.labels,
+        "gpu_models": job.gpu_models,
+        "required_labels": job.required_labels,
+        "working_dir": job.working_dir,
+        "shared_memory": job.shared_memory_bytes,
+        "mounts": msgspec.convert(job.mounts, list[Mount]),
+        "ports": msgspec.convert(job.ports, list[Port]),
+        "priority": job.priority,
+        "is_preemptible": job.is_preemptible,
+        "max_retries": job.max_retries,
+        "retry_on": job.retry_on,
+        "time_limit": job.time_limit_seconds,
+        "container_policy": job.container_policy.value,
+        "appliance": job.appliance_id or "",
+    }
+
+
+class PoliciesForm(Form):
+    """The container policies that jobs may use."""
+
+    allowed = CheckboxListField("Jobs may use")
+    default = SelectField(
+        "Default", choices=[SelectChoice(policy.value, policy.value) for policy in ContainerPolicy]
+    )
+
+    def choice(self) -> PolicyChoice:
+        """Return the policies."""
+        return PolicyChoice(
+            allowed=[ContainerPolicy(name) for name in self.allowed.data],
+            default=ContainerPolicy(self.default.data),
+        )
+
+
+def _default(field: Field) -> object:
+    return field.default() if callable(field.default) else field.default
+
+
+class QueueSettingsForm(Form):
+    """How jobs are placed, and what they may use."""
+
+    placement_policy = SelectField(
+        "Placement policy", choices=[SelectChoice(name, label) for name, label in POLICY_LABELS]
+    )
+    max_gpus_per_user = IntegerField("GPUs per user", [Optional(), NumberRange(0, MAX_COUNT)])
+    max_gpus = IntegerField("GPUs of all users", [Optional(), NumberRange(0, MAX_COUNT)])
+    allows_preemption = BooleanField("Allow preemption")
+    data_roots = LinesField("Data roots", parse=_parse_root, format=_format_root)
+
+    def settings(self) -> QueueSettings:
+        """Return the settings."""
+        return QueueSettings(
+            placement_policy=self.placement_policy.data,
+            max_gpus_per_user=self.max_gpus_per_user.data,
+            max_gpus=self.max_gpus.data,
+            allows_preemption=self.allows_preemption.data,
+            data_roots=self.data_roots.data,
+        )
+
+
+def _described(view: ApplianceView) -> str:
+    """Return what a user needs to know before they choose it, such as `3 of 8 GPUs free`."""
+    taken = {uuid for running in view.running for uuid in running.gpu_uuids}
+    usable = [gpu for gpu in view.gpus if not gpu.is_failed and not view.failure]
+    free = sum(gpu.uuid not in taken and not gpu.is_used_outside for gpu in usable)
+    facts = [f"{free} of {len(usable)} usable GPUs free"] if view.gpus else ["no GPUs"]
+    failed = len(view.gpus) - len(usable)
+    facts += [f"{failed} failed"] if failed else []
+    facts += ["drained"] if view.is_drained else []
+    facts += [] if view.state is ApplianceState.ONLINE else [view.state.value]
+    return ", ".join(facts)

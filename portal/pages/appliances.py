@@ -1,100 +1,158 @@
-"""`/appliances`: the enrolled hosts, and one of them."""
+"""`/appliances`: the appliance list, bulk actions, and the page of one appliance."""
 
-from collections.abc import Callable
+import logging
 from typing import Any
 
 from flask import Blueprint, flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from core.errors import ConflictError, InvalidInputError
+from core.errors import ConflictError, InvalidInputError, NotFoundError
 from core.paging import MAX_PAGE_SIZE
+from jobqueue.appliance_lifecycle import change_all, retire_idle_appliance
 from jobqueue.models import Job
-from jobqueue.retirement import retire as retire_idle
-from jobqueue.service import gpu_holders, list_jobs
-from jobqueue.snapshot import read_health
+from jobqueue.service import gpu_allocations, list_jobs
 from jobqueue.states import JobState
 from portal.context import current_scope, database, now
-from portal.forms.appliances import ApplianceForm
-from portal.pages.paging import PAGE_SIZE, chosen, page_number
-from portal.showing.appliances import (
-    address_of,
+from portal.forms.appliances import ApplianceForm, BulkForm
+from portal.pages.common import changing, plural
+from portal.presenters.appliances import (
+    active_filters,
     chosen_filter,
     chosen_sort,
     event_tone,
-    live_address,
-    narrowings,
+    finding_rows,
+    live_url,
+    url_with_filters,
 )
-from portal.showing.health import finding_rows, gpu_states, gpu_tiers
-from portal.showing.inventory import hardware_of, line_speed
-from tenants.entry.certificate_list import newest_certificate, state_of
-from tenants.fleet.appliances import (
-    ApplianceChanges,
-    change_appliance,
+from portal.presenters.inventory import hardware_of, line_speed
+from portal.query_string import PAGE_SIZE, chosen, page_number
+from protocol.health import HealthState
+from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance
+from tenants.fleet.appliance_service import (
     drain_appliance,
-    filter_choices,
-    get_appliance,
-    list_appliances,
     reinstate_appliance,
     revoke_appliance,
     undrain_appliance,
 )
+from tenants.fleet.appliances import (
+    filter_choices,
+    get_appliance,
+    list_appliances,
+    read_health,
+    read_inventory,
+)
 from tenants.fleet.events import EventKind, list_events
-from tenants.fleet.life import SKEW_LIMIT_SECONDS, LifeState, is_skewed, life_of
-from tenants.models import Appliance, HealthState
+from tenants.fleet.liveness import current_outage, release_mass_outage_guard
+from tenants.fleet.states import SKEW_LIMIT_SECONDS, EffectiveStatus, effective_status_of, is_skewed
+from tenants.models import Appliance, FleetOutage
 from tenants.permissions import Permission
+from tenants.pki.certificates import newest_certificate, state_of
 from tenants.scope import Scope
+
+log = logging.getLogger(__name__)
 
 pages = Blueprint("appliances", __name__)
 
 ACTIVE = (JobState.RUNNING, JobState.STARTING, JobState.QUEUED)
 EVENTS_SHOWN = 8
+BULK_MESSAGES = {
+    "drain": "{} drained. Running jobs continue.",
+    "undrain": "{} undrained",
+    "label": "Label added to {}",
+    "unlabel": "Label removed from {}",
+    "move": "{} moved",
+    "retire": "{} retired. Agents are rejected and history is kept.",
+    "reinstate": "{} reinstated. Running agents reconnect automatically.",
+}
 
-pages.add_app_template_filter(life_of, "life")
+pages.add_app_template_filter(effective_status_of, "effective_status")
 pages.add_app_template_filter(event_tone, "event_tone")
 pages.add_app_template_test(is_skewed, "skewed")
 
 
 @pages.get("/appliances")
 def index() -> ResponseReturnValue:
-    """List the appliances."""
+    """List appliances."""
     wanted, sort = chosen_filter(), chosen_sort()
     scope = current_scope()
     with database() as session:
         page = list_appliances(
-            session, scope, wanted, sort=sort, page=page_number(), page_size=PAGE_SIZE,
-            is_brief=True,
-        )  # fmt: skip
+            session,
+            scope,
+            wanted,
+            sort=sort,
+            page=page_number(),
+            page_size=PAGE_SIZE,
+        )
         choices = filter_choices(session, scope)
     return render_template(
         "appliances/index.html",
         page=page,
         sort=sort,
         choices=choices,
-        lives=LifeState,
+        statuses=EffectiveStatus,
         healths=[state.value for state in HealthState],
-        narrowings=narrowings(),
-        bulk_address=address_of("appliance_bulk.bulk"),
-        live_address=live_address(wanted, sort=sort, page=page),
+        active_filters=active_filters(),
+        bulk_url=url_with_filters("appliances.bulk"),
+        live_url=live_url(wanted, sort=sort, page=page),
     )
+
+
+@pages.post("/appliances/bulk")
+def bulk() -> ResponseReturnValue:
+    """Run an action on all selected appliances."""
+    current_scope().require(Permission.MANAGE_APPLIANCES)
+    form = BulkForm()
+    if form.validate_on_submit():
+        try:
+            with database() as session:
+                changed = change_all(session, current_scope(), form.request(), now=now())
+        except (ConflictError, InvalidInputError, NotFoundError) as error:
+            flash(error.message, "danger")
+        else:
+            message = BULK_MESSAGES[form.action.data]
+            flash(message.format(plural(len(changed), "appliance")), "success")
+    for errors in form.errors.values():
+        flash(" ".join(errors), "danger")
+    return redirect(url_with_filters("appliances.index"))
+
+
+@pages.post("/appliances/release-guard")
+@changing(back="appliances.index")
+def release_guard(session: Session) -> str:
+    """Release the mass-outage guard, so that silent appliances are marked lost."""
+    release_mass_outage_guard(session, current_scope(), now=now())
+    return "Mass-outage guard released"
+
+
+@pages.app_template_global("fleet_outage")
+def fleet_outage() -> FleetOutage | None:
+    """Return the current mass outage; None without one, or if the database is unavailable."""
+    try:
+        with database() as session:
+            return current_outage(session)
+    except SQLAlchemyError as error:
+        log.warning("Could not read the fleet outage state: %s", error)
+        return None
 
 
 @pages.get("/appliances/<appliance_id>")
 def show(appliance_id: str) -> ResponseReturnValue:
-    """Show an appliance: what it has, what happened to it, and which job holds which GPU."""
+    """Show an appliance."""
     scope = current_scope()
     with database() as session:
         appliance = get_appliance(session, scope, appliance_id)
-        parts = _parts(session, scope, appliance)
+        details = _details(session, scope, appliance)
     health = read_health(appliance)
     return render_template(
         "appliances/show.html",
         appliance=appliance,
-        **parts,
+        **details,
         health=health,
         findings=finding_rows(health),
-        gpu_states=gpu_states(health),
-        gpu_tiers=gpu_tiers(health),
+        gpu_health={gpu.uuid: gpu for gpu in health.gpus} if health else {},
         hardware=hardware_of(appliance),
         line_speed=line_speed,
         skew_limit_seconds=SKEW_LIMIT_SECONDS,
@@ -103,14 +161,18 @@ def show(appliance_id: str) -> ResponseReturnValue:
 
 @pages.get("/appliances/<appliance_id>/events")
 def events(appliance_id: str) -> ResponseReturnValue:
-    """List what happened to an appliance."""
+    """List an appliance's events."""
     scope = current_scope()
     with database() as session:
         appliance = get_appliance(session, scope, appliance_id)
         page = list_events(
-            session, scope, appliance_id, kind=chosen(EventKind, "kind"), page=page_number(),
+            session,
+            scope,
+            appliance_id,
+            kind=chosen(EventKind, "kind"),
+            page=page_number(),
             page_size=PAGE_SIZE,
-        )  # fmt: skip
+        )
     return render_template(
         "appliances/events.html", appliance=appliance, page=page, kinds=EventKind
     )
@@ -119,78 +181,72 @@ def events(appliance_id: str) -> ResponseReturnValue:
 @pages.get("/appliances/<appliance_id>/edit")
 @pages.post("/appliances/<appliance_id>/edit")
 def edit(appliance_id: str) -> ResponseReturnValue:
-    """Change an appliance's name, site, region and labels."""
+    """Change an appliance's name, location and labels."""
     scope = current_scope()
     with database() as session:
         appliance = get_appliance(session, scope, appliance_id)
     scope.require(Permission.MANAGE_APPLIANCES)
     form = ApplianceForm(obj=appliance)
-    if not form.validate_on_submit():
-        return _edit_page(form, appliance, status=422 if form.errors else 200)
-    try:
-        with database() as session:
-            change_appliance(session, scope, appliance_id, _changes(form), now=now())
-    except (InvalidInputError, ConflictError) as error:
-        form.show_errors(error)
-        return _edit_page(form, appliance, status=error.status)
-    flash("The changes are kept.", "success")
-    return redirect(url_for(".show", appliance_id=appliance_id))
+    if form.validate_on_submit():
+        changes = ApplianceChanges(
+            name=form.name.data.strip(),
+            site=form.site.data.strip(),
+            region=form.region.data.strip(),
+            labels=form.labels.data,
+        )
+        with form.showing_errors():
+            with database() as session:
+                change_appliance(session, scope, appliance_id, changes, now=now())
+            flash("Changes saved", "success")
+            return redirect(url_for(".show", appliance_id=appliance_id))
+    return render_template("appliances/edit.html", form=form, appliance=appliance), form.status
 
 
 @pages.post("/appliances/<appliance_id>/drain")
-def drain(appliance_id: str) -> ResponseReturnValue:
-    """Give the appliance no more jobs."""
-    with database() as session:
-        appliance = drain_appliance(session, current_scope(), appliance_id, now=now())
-    flash(f"{appliance.name} takes no new jobs. Those that run go on.", "success")
-    return redirect(url_for(".show", appliance_id=appliance_id))
+@changing(back="appliances.show")
+def drain(session: Session, appliance_id: str) -> str:
+    """Stop placing jobs on an appliance."""
+    found = drain_appliance(session, current_scope(), appliance_id, now=now())
+    return f"{found.name} drained. Running jobs continue."
 
 
 @pages.post("/appliances/<appliance_id>/undrain")
-def undrain(appliance_id: str) -> ResponseReturnValue:
-    """Give the appliance jobs again."""
-    with database() as session:
-        appliance = undrain_appliance(session, current_scope(), appliance_id, now=now())
-    flash(f"{appliance.name} takes jobs again.", "success")
-    return redirect(url_for(".show", appliance_id=appliance_id))
+@changing(back="appliances.show")
+def undrain(session: Session, appliance_id: str) -> str:
+    """Place jobs on an appliance again."""
+    found = undrain_appliance(session, current_scope(), appliance_id, now=now())
+    return f"{found.name} undrained"
 
 
 @pages.post("/appliances/<appliance_id>/retire")
-def retire(appliance_id: str) -> ResponseReturnValue:
-    """Take the appliance out of service."""
-
-    def work(session: Session) -> str:
-        found = retire_idle(session, current_scope(), appliance_id, now=now())
-        return f"{found.name} is retired: its agent is not let in, and its history is kept."
-
-    return _done_or_refused(work, appliance_id)
+@changing(back="appliances.show")
+def retire(session: Session, appliance_id: str) -> str:
+    """Retire an appliance."""
+    found = retire_idle_appliance(session, current_scope(), appliance_id, now=now())
+    return f"{found.name} retired. Its agent is rejected and its history is kept."
 
 
 @pages.post("/appliances/<appliance_id>/reinstate")
-def reinstate(appliance_id: str) -> ResponseReturnValue:
-    """Take a retired appliance back into service."""
-
-    def work(session: Session) -> str:
-        found = reinstate_appliance(session, current_scope(), appliance_id, now=now())
-        return f"{found.name} is back in service. Its agent comes back by itself if it runs."
-
-    return _done_or_refused(work, appliance_id)
+@changing(back="appliances.show")
+def reinstate(session: Session, appliance_id: str) -> str:
+    """Reinstate a retired appliance."""
+    found = reinstate_appliance(session, current_scope(), appliance_id, now=now())
+    return f"{found.name} reinstated. Its agent reconnects automatically if it is running."
 
 
 @pages.post("/appliances/<appliance_id>/revoke")
-def revoke(appliance_id: str) -> ResponseReturnValue:
-    """Take the appliance's identity away."""
-    with database() as session:
-        appliance = revoke_appliance(session, current_scope(), appliance_id, now=now())
-    flash(f"{appliance.name} is revoked: its agent is refused from now on.", "success")
-    return redirect(url_for(".index"))
+@changing(back="appliances.index")
+def revoke(session: Session, appliance_id: str) -> str:
+    """Revoke an appliance's identity."""
+    found = revoke_appliance(session, current_scope(), appliance_id, now=now())
+    return f"{found.name} revoked. Its agent is rejected."
 
 
-def _parts(session: Session, scope: Scope, appliance: Appliance) -> dict[str, Any]:
-    holders = gpu_holders(session, scope)
+def _details(session: Session, scope: Scope, appliance: Appliance) -> dict[str, Any]:
+    holders = gpu_allocations(session, scope)
     certificate = newest_certificate(session, scope, appliance.id)
     return {
-        "gpus": [(gpu, holders.get(gpu["uuid"])) for gpu in appliance.inventory.get("gpus", [])],
+        "gpus": [(gpu, holders.get(gpu.uuid)) for gpu in read_inventory(appliance).gpus],
         "jobs": _jobs_on(session, scope, appliance.id),
         "events": list_events(session, scope, appliance.id, page_size=EVENTS_SHOWN),
         "certificate": certificate,
@@ -199,33 +255,12 @@ def _parts(session: Session, scope: Scope, appliance: Appliance) -> dict[str, An
 
 
 def _jobs_on(session: Session, scope: Scope, appliance_id: str) -> list[Job]:
-    """Return the jobs that run or wait on an appliance, the running ones first."""
+    """Return the active jobs of an appliance, running jobs first."""
     return [
         job
         for state in ACTIVE
-        for job in list_jobs(session, scope, state=state, page_size=MAX_PAGE_SIZE).items
+        for job in list_jobs(
+            session, scope, state=state, appliance_id=appliance_id, page_size=MAX_PAGE_SIZE
+        ).items
         if job.attempt is not None and job.attempt.appliance_id == appliance_id
     ]
-
-
-def _changes(form: ApplianceForm) -> ApplianceChanges:
-    return ApplianceChanges(
-        name=form.name.data.strip(),
-        site=form.site.data.strip(),
-        region=form.region.data.strip(),
-        labels=form.labels.data,
-    )
-
-
-def _edit_page(form: ApplianceForm, appliance: Appliance, *, status: int) -> tuple[str, int]:
-    return render_template("appliances/edit.html", form=form, appliance=appliance), status
-
-
-def _done_or_refused(work: Callable[[Session], str], appliance_id: str) -> ResponseReturnValue:
-    """Do it and say so; or say on the appliance's page why it can't be done now."""
-    try:
-        with database() as session:
-            flash(work(session), "success")
-    except ConflictError as error:
-        flash(error.message, "danger")
-    return redirect(url_for(".show", appliance_id=appliance_id))

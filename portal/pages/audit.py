@@ -1,4 +1,4 @@
-"""`/audit`: who did what, when and from where; its filters stay in the address."""
+"""`/audit`: the audit log."""
 
 from datetime import UTC, datetime
 
@@ -8,36 +8,62 @@ from sqlalchemy import select
 
 from core.errors import InvalidInputError
 from portal.context import current_scope, database
-from portal.pages.paging import PAGE_SIZE, chosen
-from portal.showing.audit_files import audit_file, chain_names
-from portal.showing.audit_text import differences
-from tenants.auditing.export import AuditFormat
-from tenants.auditing.log import EVERY_CHAIN, REACH, AuditQuery, chain_for, list_entries
+from portal.presenters.audit import audit_file, chain_names, differences
+from portal.query_string import PAGE_SIZE, chosen
+from tenants.auditing.log import (
+    EVERY_CHAIN,
+    SCAN_LIMIT,
+    AuditFormat,
+    AuditQuery,
+    chain_for,
+    list_entries,
+)
 from tenants.models import PLATFORM_CHAIN, Tenant
 
 pages = Blueprint("audit", __name__)
 
-# So many tenants are offered by name; others are found by their page.
+# Tenants in the log selector; the logs of others are linked from their pages.
 _MAX_CHOICES = 500
 _MAX_TEXT_LENGTH = 254
-KINDS = (
-    "session", "user", "membership", "invitation", "identity", "token", "enrolment_token",
-    "appliance", "certificate", "job", "rule", "receiver", "tenant", "quota", "support_visit",
-    "audit",
-)  # fmt: skip
+KINDS = {
+    "session": "Sessions",
+    "user": "Users",
+    "membership": "Memberships",
+    "invitation": "Invitations",
+    "identity": "External identities",
+    "token": "API tokens",
+    "enrollment_token": "Enrollment tokens",
+    "appliance": "Appliances",
+    "certificate": "Certificates",
+    "authority": "Certificate authority",
+    "job": "Jobs",
+    "container_policies": "Container policies",
+    "queue_settings": "Queue settings",
+    "rule": "Rules",
+    "receiver": "Receivers",
+    "silence": "Silences",
+    "tenant": "Tenants",
+    "quota": "Quotas",
+    "support_session": "Support sessions",
+    "audit": "Audit log",
+}
 
 
 @pages.get("/audit")
 def index() -> ResponseReturnValue:
-    """List the log, newest first."""
+    """List entries, newest first."""
     scope = current_scope()
     query = _query()
     with database() as session:
         page = list_entries(session, scope, query, page_size=PAGE_SIZE)
         names = chain_names(session, [entry.chain for entry in page.items])
-        choices = [] if scope.tenant_id else session.execute(
-            select(Tenant.id, Tenant.name).order_by(Tenant.name).limit(_MAX_CHOICES)
-        ).all()  # fmt: skip
+        choices = (
+            []
+            if scope.tenant_id
+            else session.execute(
+                select(Tenant.id, Tenant.name).order_by(Tenant.name).limit(_MAX_CHOICES)
+            ).all()
+        )
     return render_template(
         "audit/index.html",
         page=page,
@@ -49,13 +75,13 @@ def index() -> ResponseReturnValue:
         differences=differences,
         PLATFORM=PLATFORM_CHAIN,
         EVERY=EVERY_CHAIN,
-        reach=f"{REACH:,}",
+        reach=f"{SCAN_LIMIT:,}",
     )
 
 
 @pages.get("/audit/export")
 def export() -> ResponseReturnValue:
-    """Return what the filters find as a file."""
+    """Download the matching entries."""
     return audit_file(_query(), chosen(AuditFormat, "format") or AuditFormat.CSV)
 
 
@@ -73,5 +99,5 @@ def _instant(name: str) -> datetime | None:
         found = datetime.fromisoformat(text)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        fault = f"{text!r} is no time. Write it like 2026-03-02T12:00; it is taken as UTC."
-        raise InvalidInputError(fault, errors={name: [fault]}) from error
+        message = f"{text!r} is not a valid time. Use ISO 8601 in UTC, such as 2026-03-02T12:00."
+        raise InvalidInputError(message, errors={name: [message]}) from error

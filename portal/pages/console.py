@@ -1,40 +1,43 @@
-"""`/console`: the platform at a glance, across tenants, and the tenants that are being removed."""
+"""`/console`: platform usage, removed tenants and maintenance, for operators."""
 
-from flask import Blueprint, flash, redirect, render_template, send_file, url_for
+from flask import Blueprint, render_template, send_file
 from flask.typing import ResponseReturnValue
+from sqlalchemy.orm import Session
 
-from core.errors import ConflictError
-from dash_app.routes import platform_path
+from alerting import undelivered
+from dash_app.routes import PLATFORM_PATH
+from jobqueue.retention import delete_ended
 from portal.context import current_scope, database, now, portal
-from portal.pages.paging import PAGE_SIZE, page_number
-from portal.showing.platform import figures
-from tenants.customers.removal import discard_export, export_file, list_removals
+from portal.pages.common import changing, plural
+from portal.presenters.platform import JOBS_KEPT_DAYS, ended_before, figures, maintenance_summary
+from portal.query_string import PAGE_SIZE, page_number
+from tenants.lifecycle.removal import discard_export, export_file, list_removals
 
-pages = Blueprint("console", __name__)
+pages = Blueprint("console", __name__, url_prefix="/console")
 
 TOP = 10
 
 
-@pages.get("/console")
+@pages.get("")
 def index() -> ResponseReturnValue:
-    """Show what there is, and who uses most of it."""
+    """Show platform usage and the tenants that use most."""
     found = figures()
     return render_template(
-        "console/index.html", found=found, top=found.tenants[:TOP], charts=platform_path()
+        "console/index.html", found=found, top=found.tenants[:TOP], charts=PLATFORM_PATH
     )
 
 
-@pages.get("/console/removals")
+@pages.get("/removals")
 def removals() -> ResponseReturnValue:
-    """List the tenants that are being removed, and that were."""
+    """List removed tenants and removals in progress."""
     with database() as session:
         page = list_removals(session, current_scope(), page=page_number(), page_size=PAGE_SIZE)
     return render_template("console/removals.html", page=page)
 
 
-@pages.get("/console/removals/<removal_id>/export")
+@pages.get("/removals/<removal_id>/export")
 def export(removal_id: str) -> ResponseReturnValue:
-    """Hand out the export of a tenant."""
+    """Download the export of a removed tenant."""
     with database() as session:
         path = export_file(
             session, current_scope(), removal_id, folder=portal().settings.exports_dir, now=now()
@@ -44,15 +47,60 @@ def export(removal_id: str) -> ResponseReturnValue:
     )
 
 
-@pages.post("/console/removals/<removal_id>/discard")
-def discard(removal_id: str) -> ResponseReturnValue:
+@pages.post("/removals/<removal_id>/discard")
+@changing(back="console.removals")
+def discard(session: Session, removal_id: str) -> str:
     """Delete the export of a removed tenant."""
     folder = portal().settings.exports_dir
-    try:
-        with database() as session:
-            removal = discard_export(session, current_scope(), removal_id, folder=folder, now=now())
-    except ConflictError as error:
-        flash(error.message, "warning")
-    else:
-        flash(f"The export of {removal.tenant_name} is deleted.", "success")
-    return redirect(url_for(".removals"))
+    removal = discard_export(session, current_scope(), removal_id, folder=folder, now=now())
+    return f"Export of {removal.tenant_name} deleted"
+
+
+@pages.get("/maintenance")
+def maintenance() -> ResponseReturnValue:
+    """Show undelivered notifications, stuck jobs, expiring certificates and storage."""
+    with database() as session:
+        found = maintenance_summary(
+            session, current_scope(), portal().settings, page=page_number(), now=now()
+        )
+    return render_template("console/maintenance.html", found=found, jobs_kept_days=JOBS_KEPT_DAYS)
+
+
+@pages.post("/maintenance/jobs/clean")
+@changing(back="console.maintenance")
+def clean_jobs(session: Session) -> str:
+    """Delete old jobs."""
+    count = delete_ended(session, current_scope(), before=ended_before(now()), now=now())
+    return f"{plural(count, 'job')} deleted"
+
+
+@pages.post("/maintenance/notifications/<notification_id>/retry")
+@changing(back="console.maintenance")
+def retry_notification(session: Session, notification_id: str) -> str:
+    """Retry a notification."""
+    undelivered.retry(session, current_scope(), notification_id, now=now())
+    return "Notification queued for retry"
+
+
+@pages.post("/maintenance/notifications/<notification_id>/discard")
+@changing(back="console.maintenance")
+def discard_notification(session: Session, notification_id: str) -> str:
+    """Discard a notification."""
+    undelivered.discard(session, current_scope(), notification_id, now=now())
+    return "Notification discarded"
+
+
+@pages.post("/maintenance/notifications/retry-all")
+@changing(back="console.maintenance")
+def retry_notifications(session: Session) -> str:
+    """Retry all failed notifications."""
+    count = undelivered.retry_all(session, current_scope(), now=now())
+    return f"{plural(count, 'notification')} queued for retry"
+
+
+@pages.post("/maintenance/notifications/discard-all")
+@changing(back="console.maintenance")
+def discard_notifications(session: Session) -> str:
+    """Discard all failed notifications."""
+    count = undelivered.discard_all(session, current_scope(), now=now())
+    return f"{plural(count, 'notification')} discarded"

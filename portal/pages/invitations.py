@@ -1,9 +1,10 @@
-"""`/invitations` for those who invite, `/invitation/<token>` for those who are invited."""
+"""`/invitations` lists and manages invitations; `/invitation/<token>` accepts one."""
 
 from dataclasses import replace
 
 from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
+from sqlalchemy.orm import Session
 
 from core.errors import (
     ConflictError,
@@ -11,127 +12,137 @@ from core.errors import (
     InvalidInputError,
     NotFoundError,
     UnauthenticatedError,
-    VedetteError,
 )
 from core.settings import secret_key
-from portal.context import current_scope, database, now, portal, visitor
-from portal.door.actors import actor_of, signing_in
-from portal.door.auth import safe_next
-from portal.door.entering import check_password, enter
-from portal.forms.accounts import InvitationForm, KnownPersonForm, NewPersonForm
-from portal.inviting import Outcome, place_of, send_invitation
-from portal.pages.paging import PAGE_SIZE, page_number
-from tenants.audit import Actor, set_actor
+from portal.auth.guard import safe_next
+from portal.auth.sign_in import check_password, continue_sign_in
+from portal.context import (
+    actor_of,
+    actor_signing_in,
+    current_scope,
+    database,
+    now,
+    portal,
+    principal,
+)
+from portal.forms.accounts import PASSWORD_HELP, ExistingAccountForm, InvitationForm, NewAccountForm
+from portal.mail import send_invitation
+from portal.pages.common import changing
+from portal.query_string import PAGE_SIZE, page_number
+from tenants.auditing.recording import set_actor
 from tenants.models import Invitation, Role
-from tenants.people.acceptance import accept_as, accept_as_new, find_invitation
-from tenants.people.invitations import invite, list_invitations, renew_invitation, revoke_invitation
-from tenants.people.links import Purpose, read_link
-from tenants.people.sessions import switch_tenant
-from tenants.people.throttling import TooManyTriesError
-from tenants.visitors import Via, Visitor
+from tenants.principals import Principal, Via
+from tenants.users.emails import InvitationDelivery, invitation_target
+from tenants.users.invitations import (
+    accept_as,
+    accept_as_new,
+    find_invitation,
+    invite,
+    list_invitations,
+    renew_invitation,
+    revoke_invitation,
+)
+from tenants.users.resets import Purpose, read_link
+from tenants.users.sessions import switch_tenant
+from tenants.users.throttling import TooManyAttemptsError
 
 pages = Blueprint("invitations", __name__)
 
 
+def _back() -> str:
+    return safe_next(request.form.get("next") or url_for("users.index"))
+
+
 @pages.get("/invitations")
 def index() -> ResponseReturnValue:
-    """List the open invitations."""
+    """List pending invitations."""
     with database() as db:
         page = list_invitations(db, current_scope(), page=page_number(), page_size=PAGE_SIZE)
-    return render_template("invitations/index.html", invitations=page)
+    return render_template("users/invitations.html", invitations=page)
 
 
 @pages.post("/invitations/<invitation_id>/resend")
 def resend(invitation_id: str) -> ResponseReturnValue:
-    """Make a new link for an invitation and send it."""
-    back = _back()
+    """Send an invitation again with a new link."""
     try:
         with database() as db:
             made = renew_invitation(db, current_scope(), invitation_id, now=now())
     except ConflictError as error:
         flash(error.message, "warning")
-        return redirect(back)
-    return show_outcome(send_invitation(*made), back=back)
+        return redirect(_back())
+    return show_outcome(send_invitation(*made), back=_back())
 
 
 @pages.post("/invitations/<invitation_id>/revoke")
-def revoke(invitation_id: str) -> ResponseReturnValue:
-    """Take an invitation back."""
-    try:
-        with database() as db:
-            revoked = revoke_invitation(db, current_scope(), invitation_id, now=now())
-        flash(f"The invitation of {revoked.email} is revoked.", "success")
-    except ConflictError as error:
-        flash(error.message, "warning")
-    return redirect(_back())
+@changing(back=_back)
+def revoke(session: Session, invitation_id: str) -> str:
+    """Revoke an invitation."""
+    revoked = revoke_invitation(session, current_scope(), invitation_id, now=now())
+    return f"Invitation for {revoked.email} revoked"
 
 
 @pages.get("/invitation/<token>")
 @pages.post("/invitation/<token>")
 def accept(token: str) -> ResponseReturnValue:
-    """Show an invitation to who holds its link; accept it as somebody new."""
-    form = NewPersonForm()
+    """Show an invitation; accept it with a new account."""
+    form = NewAccountForm()
     try:
-        secret, invitation = _opened(token)
-        if not form.validate_on_submit():
-            return _show(token, invitation, form=form, status=422 if form.errors else 200)
-        with database() as db:
-            set_actor(db, _invited(invitation), clock=portal().clock)
-            user = accept_as_new(
-                db, secret, name=form.name.data, password=form.password.data, now=now()
-            )
+        secret, invitation = _find(token)
+        if form.validate_on_submit():
+            actor = replace(actor_of(None), name=invitation.email, via="invitation")
+            with database() as db:
+                set_actor(db, actor, clock=portal().clock)
+                user = accept_as_new(
+                    db, secret, name=form.name.data, password=form.password.data, now=now()
+                )
+            return _welcome(invitation, continue_sign_in(user))
     except NotFoundError as error:
-        return _gone(error)
-    except ConflictError:
+        return render_template("auth/gone.html", message=error.message), error.status
+    except ConflictError as error:
         form.form_errors.append(
-            "No account could be made for this address. If you have one, give its password below."
+            "An account can't be created for this address. If you already have one, sign in below."
         )
-        return _show(token, invitation, form=form, status=409)
+        form.status = error.status
     except InvalidInputError as error:
-        form.show_errors(error)
-        return _show(token, invitation, form=form, status=error.status)
-    flash(f"Welcome to {place_of(invitation)}.", "success")
-    return redirect(enter(user))
+        form.show_error(error)
+    return _render(token, invitation, form, ExistingAccountForm(formdata=None)), form.status
 
 
 @pages.post("/invitation/<token>/join")
 def join(token: str) -> ResponseReturnValue:
-    """Accept an invitation as somebody with an account: signed in, or by their password."""
-    form = KnownPersonForm()
-    here = visitor()
+    """Accept an invitation with an existing account: the signed-in user's, or by password."""
+    form = ExistingAccountForm()
+    current = principal()
     try:
-        secret, invitation = _opened(token)
-        if here is not None:
-            _refuse_visits(here)
+        secret, invitation = _find(token)
+        if current is not None:
+            _check_no_support_session(current)
             with database() as db:
-                accept_as(db, secret, here.user.id, now=now())
-                if here.via is Via.SESSION and here.credential_id is not None:
-                    switch_tenant(db, here.credential_id, invitation.tenant_id, now=now())
-            flash(f"Welcome to {place_of(invitation)}.", "success")
-            return redirect("/")
-        if not form.validate_on_submit():
-            return _show(token, invitation, known=form, status=422)
-        user = check_password(email=invitation.email, password=form.known_password.data)
-        with database() as db:
-            set_actor(db, signing_in(user, via="invitation"), clock=portal().clock)
-            user = accept_as(db, secret, user.id, now=now())
+                accept_as(db, secret, current.user.id, now=now())
+                if current.via is Via.SESSION and current.credential_id is not None:
+                    switch_tenant(db, current.credential_id, invitation.tenant_id, now=now())
+            return _welcome(invitation, "/")
+        if form.validate_on_submit():
+            user = check_password(email=invitation.email, password=form.known_password.data)
+            with database() as db:
+                set_actor(db, actor_signing_in(user, via="invitation"), clock=portal().clock)
+                user = accept_as(db, secret, user.id, now=now())
+            return _welcome(invitation, continue_sign_in(user))
     except NotFoundError as error:
-        return _gone(error)
-    except (UnauthenticatedError, TooManyTriesError, ConflictError, ForbiddenError) as error:
-        form.form_errors.append(error.message)
-        return _show(token, invitation, known=form, status=error.status)
-    flash(f"Welcome to {place_of(invitation)}.", "success")
-    return redirect(enter(user))
+        return render_template("auth/gone.html", message=error.message), error.status
+    except (UnauthenticatedError, TooManyAttemptsError, ConflictError, ForbiddenError) as error:
+        form.show_error(error)
+    return _render(token, invitation, NewAccountForm(formdata=None), form), form.status
 
 
 def invite_by_form(
     form: InvitationForm, *, tenant_id: str | None, back: str
 ) -> ResponseReturnValue:
-    """Invite whom a form names.
+    """Invite a user, then redirect to `back`.
 
     Raises:
-        InvalidInputError: a field is wrong.
-        ConflictError: the person is a member or invited already.
+        InvalidInputError: a field is invalid.
+        ConflictError: the user is already a member or invited.
     """
     with database() as db:
         made = invite(
@@ -145,51 +156,39 @@ def invite_by_form(
     return show_outcome(send_invitation(*made), back=back)
 
 
-def show_outcome(outcome: Outcome, *, back: str) -> ResponseReturnValue:
-    """Say that an invitation was sent, or show its link, this once."""
+def show_outcome(outcome: InvitationDelivery, *, back: str) -> ResponseReturnValue:
+    """Confirm that an invitation was sent, or show its link once."""
     if outcome.link is None:
-        flash(f"The invitation is sent to {outcome.invitation.email}.", "success")
+        flash(f"Invitation sent to {outcome.invitation.email}", "success")
         return redirect(back)
-    return render_template("invitations/link.html", outcome=outcome, back=back)
+    return render_template("users/link.html", outcome=outcome, back=back)
 
 
-def _opened(token: str) -> tuple[str, Invitation]:
+def _find(token: str) -> tuple[str, Invitation]:
     secret = read_link(Purpose.INVITATION, token, key=secret_key(portal().settings))
     with database() as db:
         return secret, find_invitation(db, secret, now=now())
 
 
-def _show(
-    token: str,
-    invitation: Invitation,
-    *,
-    form: NewPersonForm | None = None,
-    known: KnownPersonForm | None = None,
-    status: int,
-) -> ResponseReturnValue:
-    page = render_template(
-        "invitations/accept.html",
+def _check_no_support_session(current: Principal) -> None:
+    if current.support_session is not None:
+        raise ForbiddenError("You can't accept invitations in a support session.")
+
+
+def _welcome(invitation: Invitation, target: str) -> ResponseReturnValue:
+    flash(f"Welcome to {invitation_target(invitation)}", "success")
+    return redirect(target)
+
+
+def _render(
+    token: str, invitation: Invitation, form: NewAccountForm, known: ExistingAccountForm
+) -> str:
+    return render_template(
+        "auth/accept.html",
         token=token,
         invitation=invitation,
-        place=place_of(invitation),
-        form=form or NewPersonForm(formdata=None),
-        known=known or KnownPersonForm(formdata=None),
+        organization=invitation_target(invitation),
+        form=form,
+        known=known,
+        password_help=PASSWORD_HELP,
     )
-    return page, status
-
-
-def _gone(error: VedetteError) -> ResponseReturnValue:
-    return render_template("invitations/gone.html", message=error.message), error.status
-
-
-def _invited(invitation: Invitation) -> Actor:
-    return replace(actor_of(None), name=invitation.email, via="invitation")
-
-
-def _refuse_visits(here: Visitor) -> None:
-    if here.visit is not None:
-        raise ForbiddenError("You act as somebody else. Only they can accept their invitation.")
-
-
-def _back() -> str:
-    return safe_next(request.form.get("next") or url_for("users.index"))

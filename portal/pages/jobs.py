@@ -1,97 +1,214 @@
-"""`/jobs`: the queue, the form that feeds it, and the page that follows one job."""
+"""`/jobs`: the job list, the form for new jobs and the job page."""
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlencode
+
+from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
-from core.errors import ConflictError, InvalidInputError
-from core.paging import MAX_PAGE_SIZE
-from jobqueue.service import get_job, job_counts, job_events, list_jobs, stop_job, submit_job
+from jobqueue.container_policies import DESCRIPTIONS, read_policies, set_policies
+from jobqueue.job_secrets import make_secret
+from jobqueue.pending import explain_job, try_job
+from jobqueue.queue_settings import read_settings, set_settings
+from jobqueue.retries import DESCRIPTIONS as FAILURES
+from jobqueue.service import (
+    JOB_SORTS,
+    get_job,
+    job_counts,
+    job_events,
+    list_jobs,
+    stop_job,
+    submit_job,
+)
+from jobqueue.snapshot import tenant_views
 from jobqueue.states import JobState
-from portal.context import current_scope, database, now
-from portal.forms.jobs import RENAMED, JobForm
-from portal.pages.paging import PAGE_SIZE, chosen, page_number, search_text
-from portal.showing.health import troubles
-from portal.showing.placement import gpu_names, stepper
-from tenants.fleet.appliances import appliance_names, list_appliances
+from portal.context import current_scope, database, now, portal
+from portal.forms.jobs import RENAMED, JobForm, PoliciesForm, QueueSettingsForm, values_of
+from portal.pages.common import changing
+from portal.presenters.appliances import gpu_findings
+from portal.presenters.jobs import gpu_names, stepper
+from portal.query_string import PAGE_SIZE, chosen, page_number, search_text
+from protocol.attempts import ContainerPolicy
+from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
-from tenants.scope import Scope
+from tenants.tenants import tenant_names
 
 pages = Blueprint("jobs", __name__)
+# What the address of the list filters by.
+FILTERS = ("state", "search", "user", "appliance_id", "label", "since", "until")
 
 
 @pages.get("/jobs")
 def index() -> ResponseReturnValue:
-    """List the jobs, newest first."""
+    """List jobs, newest first."""
     scope = current_scope()
     with database() as session:
         page = list_jobs(
             session,
             scope,
-            state=chosen(JobState),
-            search=search_text(),
+            sort=_sort(),
             page=page_number(),
             page_size=PAGE_SIZE,
+            state=chosen(JobState),
+            search=search_text(),
+            user=request.args.get("user", "").strip(),
+            appliance_id=request.args.get("appliance_id", ""),
+            label=request.args.get("label", "").strip(),
+            since=_day("since"),
+            until=_day("until", days=1),
         )
         counts = job_counts(session, scope)
-    return render_template("jobs/index.html", page=page, counts=counts, states=JobState)
+        names = appliance_names(session, scope.tenants)
+        tenants = tenant_names(session, (job.tenant_id for job in page.items))
+    filters = {name: request.args[name] for name in FILTERS if request.args.get(name)}
+    return render_template(
+        "jobs/index.html",
+        page=page,
+        counts=counts,
+        states=JobState,
+        tenants=tenants,
+        filters=filters,
+        sort=_sort(),
+        appliance_name=names.get(filters.get("appliance_id", "")),
+        live_query=_live_query(),
+    )
+
+
+def _sort() -> str:
+    """Return the sort of the address; the newest first if there is none or it is unknown."""
+    sort = request.args.get("sort", "")
+    return sort if sort.removeprefix("-") in JOB_SORTS else "-submitted_at"
+
+
+def _day(name: str, *, days: int = 0) -> datetime | None:
+    """Return the beginning of a day in the address, in UTC; None if it is not a date."""
+    try:
+        day = datetime.fromisoformat(request.args.get(name, ""))
+        return day.replace(tzinfo=UTC) + timedelta(days=days)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _live_query() -> str:
+    """Return the same list's query for the API."""
+    query: dict[str, object] = {"page": page_number(), "page_size": PAGE_SIZE, "sort": _sort()}
+    query |= {name: request.args[name] for name in FILTERS[:5] if request.args.get(name)}
+    for name, days in (("since", 0), ("until", 1)):
+        at = _day(name, days=days)
+        query |= {name: at.isoformat()} if at else {}
+    if chosen(JobState) is None:
+        query.pop("state", None)
+    return urlencode(query)
 
 
 @pages.get("/jobs/new")
 @pages.post("/jobs/new")
 def add() -> ResponseReturnValue:
-    """Show the form, or submit the job that it describes."""
+    """Submit a job."""
     scope = current_scope()
     scope.require(Permission.SUBMIT_JOBS)
     scope.require_tenant()
-    form = JobForm()
     with database() as session:
-        _offer_appliances(form, session, scope)
-    if not form.validate_on_submit():
-        return render_template("jobs/new.html", form=form), 422 if form.errors else 200
-    try:
-        with database() as session:
-            job = submit_job(session, scope, form.request(), now=now())
-    except InvalidInputError as error:
-        form.show_errors(error, renamed=RENAMED)
-        return render_template("jobs/new.html", form=form), error.status
-    flash(f"Job {job.name} is submitted.", "success")
-    return redirect(url_for(".show", job_id=job.id))
+        source = get_job(session, scope, request.args["copy"]) if "copy" in request.args else None
+        form = JobForm(data=values_of(source, scope) if source else None)
+        views = tenant_views(session, scope.require_tenant())
+        form.offer(views, read_policies(session, scope, scope.require_tenant()))
+    preview = None
+    if form.validate_on_submit() and "check" in request.form:
+        with form.showing_errors(renamed=RENAMED), database() as session:
+            preview = try_job(session, scope, form.request(), now=now())
+    elif form.validate_on_submit():
+        with form.showing_errors(renamed=RENAMED):
+            with database() as session:
+                job = submit_job(session, scope, form.request(), box=portal().secrets, now=now())
+            flash(f"Job {job.name} submitted", "success")
+            return redirect(url_for(".show", job_id=job.id))
+    form.ask_for_secrets_again()
+    return render_template(
+        "jobs/new.html", form=form, source=source, failures=FAILURES, preview=preview
+    ), form.status
+
+
+@pages.get("/jobs/policies")
+@pages.post("/jobs/policies")
+def policies() -> ResponseReturnValue:
+    """Choose the container policies that jobs may use."""
+    scope = current_scope()
+    scope.require(Permission.MANAGE_APPLIANCES)
+    tenant_id = scope.require_tenant()
+    with database() as session:
+        choice = read_policies(session, scope, tenant_id)
+    form = PoliciesForm(data={"allowed": choice.allowed, "default": choice.default})
+    form.allowed.choices = [(policy.value, policy.value) for policy in ContainerPolicy]
+    if form.validate_on_submit():
+        with form.showing_errors():
+            with database() as session:
+                set_policies(session, scope, tenant_id, form.choice())
+            flash("Container policies saved", "success")
+            return redirect(url_for(".policies"))
+    return render_template("jobs/policies.html", form=form, descriptions=DESCRIPTIONS), form.status
+
+
+@pages.get("/jobs/settings")
+@pages.post("/jobs/settings")
+def settings() -> ResponseReturnValue:
+    """Choose how jobs are placed and what they may use."""
+    scope = current_scope()
+    scope.require(Permission.MANAGE_APPLIANCES)
+    tenant_id = scope.require_tenant()
+    with database() as session:
+        form = QueueSettingsForm(data=asdict(read_settings(session, scope, tenant_id)))
+        if not form.is_submitted():
+            form.data_roots.data = list(read_settings(session, scope, tenant_id).data_roots)
+    if form.validate_on_submit():
+        with form.showing_errors():
+            with database() as session:
+                set_settings(session, scope, tenant_id, form.settings())
+            flash("Queue settings saved", "success")
+            return redirect(url_for(".settings"))
+    return render_template("jobs/settings.html", form=form), form.status
 
 
 @pages.get("/jobs/<job_id>")
 def show(job_id: str) -> ResponseReturnValue:
-    """Show a job: state, placement, log, use and history."""
+    """Show a job: state, placement, log, usage and history."""
     scope = current_scope()
     with database() as session:
         job = get_job(session, scope, job_id)
         events = job_events(session, scope, job_id)
         names = appliance_names(session, scope.tenants)
+        # These read the inventory and the health of the appliance.
+        gpus = gpu_names(job.attempt)
+        pending = explain_job(session, scope, job_id, now=now())
+        troubles = [] if job.state.is_final else gpu_findings(job.attempt)
     needed = Permission.SUBMIT_JOBS if job.user_id == scope.user_id else Permission.STOP_ANY_JOB
     return render_template(
         "jobs/show.html",
         job=job,
         events=events,
         steps=stepper(job, events),
-        gpus=gpu_names(job.attempt),
-        troubles=[] if job.state.is_final else troubles(job.attempt),
+        gpus=gpus,
+        troubles=troubles,
+        pending=pending,
         requested=names.get(job.appliance_id or ""),
         may_stop=scope.allows(needed) and not job.state.is_final,
+        may_hide=scope.allows(needed),
     )
 
 
 @pages.post("/jobs/<job_id>/stop")
-def stop(job_id: str) -> ResponseReturnValue:
-    """Ask a job to stop."""
-    try:
-        with database() as session:
-            job = stop_job(session, current_scope(), job_id, now=now())
-    except ConflictError as error:
-        flash(error.message, "warning")
-    else:
-        flash(f"Job {job.name} is asked to stop.", "success")
-    return redirect(url_for(".show", job_id=job_id))
+@changing(back="jobs.show")
+def stop(session: Session, job_id: str) -> str:
+    """Stop a job."""
+    return f"Stopping job {stop_job(session, current_scope(), job_id, now=now()).name}"
 
 
-def _offer_appliances(form: JobForm, session: Session, scope: Scope) -> None:
-    form.offer(list_appliances(session, scope, page_size=MAX_PAGE_SIZE).items)
+@pages.post("/jobs/<job_id>/make-secret")
+@changing(back="jobs.show")
+def hide_variable(session: Session, job_id: str) -> str:
+    """Turn a plain environment variable into a secret."""
+    name = request.form.get("name", "")
+    make_secret(session, current_scope(), job_id, [name], box=portal().secrets)
+    return f"{name} is now secret"

@@ -1,101 +1,88 @@
-"""`/settings`: one's own profile, password, browsers and API tokens."""
+"""`/settings`: the user's profile, password, sessions and API tokens."""
 
 from flask import Blueprint, flash, redirect, render_template, url_for
 from flask import session as flask_session
 from flask.typing import ResponseReturnValue
+from sqlalchemy.orm import Session
 
-from core.errors import InvalidInputError
-from portal.context import current_scope, current_user, current_visitor, database, now, portal
-from portal.door.devices import device_name
-from portal.door.entering import session_secret
-from portal.door.tries import counted_try
+from portal.auth.devices import device_name
+from portal.auth.sign_in import change_own_password
+from portal.context import current_principal, current_scope, current_user, database, now, portal
 from portal.forms.accounts import PASSWORD_HELP, PasswordForm, TokenForm
-from portal.pages.paging import PAGE_SIZE, page_number
-from tenants.accounts import change_password
-from tenants.people.sessions import end_all_sessions, end_one_session, list_sessions
-from tenants.people.signin import record_of_person
-from tenants.people.throttling import TooManyTriesError
-from tenants.people.tokens import create_api_token, is_in_force, list_api_tokens, revoke_api_token
+from portal.pages.common import changing
+from portal.query_string import PAGE_SIZE, page_number
+from tenants.users.sessions import end_all_sessions, end_one_session, list_sessions
+from tenants.users.signin import record_for_user
+from tenants.users.tokens import (
+    create_api_token,
+    is_token_active,
+    list_api_tokens,
+    revoke_api_token,
+)
 
 pages = Blueprint("settings", __name__)
 
 
 @pages.get("/settings")
 def index() -> ResponseReturnValue:
-    """Show profile, password form and API tokens."""
+    """Show the settings."""
     return _render()
 
 
 @pages.post("/settings/password")
 def change() -> ResponseReturnValue:
-    """Change the password and sign out every other browser."""
+    """Change the password and end all other sessions."""
     current_scope().require_unlimited()
     form = PasswordForm()
-    if not form.validate_on_submit():
-        return _render(password_form=form), 422
-    user = current_user()
-    try:
-        with counted_try(f"current password of {user.id}") as session:
-            change_password(
-                session,
-                user,
-                current=form.current.data,
-                new=form.new.data,
-                keep_session=session_secret(),
-            )
-    except (InvalidInputError, TooManyTriesError) as error:
-        form.show_errors(error)
-        return _render(password_form=form), error.status
-    flash("Your password is changed. Other browsers were signed out.", "success")
-    return redirect(url_for(".index"))
+    if form.validate_on_submit():
+        with form.showing_errors():
+            change_own_password(current=form.current.data, new=form.new.data)
+            flash("Password changed. Your other sessions were signed out.", "success")
+            return redirect(url_for(".index"))
+    return _render(password_form=form), form.status
 
 
 @pages.post("/settings/tokens")
 def add_token() -> ResponseReturnValue:
-    """Make an API token and show its secret once."""
+    """Create an API token and show its secret once."""
     form = TokenForm(current_scope().role)
-    if not form.validate_on_submit():
-        return _render(token_form=form), 422
-    try:
-        with database() as session:
-            _, secret = create_api_token(
-                session, current_scope(), name=form.name.data, limits=form.limits, now=now()
-            )
-    except InvalidInputError as error:
-        form.show_errors(error, renamed={"lifetime_days": "lifetime"})
-        return _render(token_form=form), error.status
-    return _render(secret=secret)
+    if form.validate_on_submit():
+        with form.showing_errors(renamed={"lifetime_days": "lifetime"}):
+            with database() as session:
+                _, secret = create_api_token(
+                    session, current_scope(), name=form.name.data, limits=form.limits, now=now()
+                )
+            return _render(secret=secret)
+    return _render(token_form=form), form.status
 
 
 @pages.post("/settings/tokens/<token_id>/revoke")
-def revoke_token(token_id: str) -> ResponseReturnValue:
+@changing(back="settings.index")
+def revoke_token(session: Session, token_id: str) -> str:
     """Revoke an API token."""
-    with database() as session:
-        token = revoke_api_token(session, current_scope(), token_id, now=now())
-    flash(f"Token {token.name} is revoked.", "success")
-    return redirect(url_for(".index"))
+    token = revoke_api_token(session, current_scope(), token_id, now=now())
+    return f"Token {token.name} revoked"
 
 
 @pages.post("/settings/sessions/<session_id>/end")
-def end_browser(session_id: str) -> ResponseReturnValue:
-    """Sign one browser out."""
-    with database() as session:
-        end_one_session(session, current_scope(), session_id)
-        record_of_person(session, current_user(), action="session.ended", now=now())
-    flash("That browser is signed out.", "success")
-    return redirect(url_for(".index"))
+@changing(back="settings.index")
+def end_browser(session: Session, session_id: str) -> str:
+    """End one session."""
+    end_one_session(session, current_scope(), session_id)
+    record_for_user(session, current_user(), action="session.ended", now=now())
+    return "Session signed out"
 
 
 @pages.post("/settings/sessions/end-all")
 def end_browsers() -> ResponseReturnValue:
-    """Sign every browser out, this one too."""
+    """End all sessions, including this one."""
     current_scope().require_unlimited()
     user = current_user()
     with database() as session:
         end_all_sessions(session, user.id)
-        record_of_person(session, user, action="session.all_ended", now=now())
+        record_for_user(session, user, action="session.all_ended", now=now())
     flask_session.clear()
-    flash("You are signed out everywhere.", "success")
+    flash("Signed out of all sessions", "success")
     return redirect(url_for("session.login"))
 
 
@@ -113,13 +100,13 @@ def _render(
             session, current_user().id, now=now(), page=page_number(), page_size=PAGE_SIZE
         )
     return render_template(
-        "settings.html",
+        "account/settings.html",
         password_form=password_form or PasswordForm(formdata=None),
         token_form=token_form or TokenForm(current_scope().role, formdata=None),
         tokens=tokens,
-        is_in_force=lambda token: is_in_force(token, now=now()),
+        is_token_active=lambda token: is_token_active(token, now=now()),
         browsers=browsers,
-        this_browser=current_visitor().credential_id,
+        this_browser=current_principal().credential_id,
         device_name=device_name,
         new_secret=secret,
         password_help=PASSWORD_HELP,

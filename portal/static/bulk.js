@@ -1,27 +1,27 @@
-// Ticks in a list: all at once, counted, and kept while the live part of the page is renewed.
+// Bulk selection in a list; it survives live updates of the page.
 (() => {
   "use strict";
   const bar = document.getElementById("bulk");
   if (!bar) return;
   const count = bar.querySelector("[data-bulk-count]");
-  const ticked = new Set();
+  const selected = new Set();
   const boxes = () => Array.from(document.querySelectorAll("[data-bulk]"));
 
   function show() {
-    const here = boxes();
-    const on = here.filter((box) => box.checked).length;
+    const shown = boxes();
+    const on = shown.filter((box) => box.checked).length;
     const all = document.querySelector("[data-bulk-all]");
     if (all) {
-      all.checked = on > 0 && on === here.length;
-      all.indeterminate = on > 0 && on < here.length;
+      all.checked = on > 0 && on === shown.length;
+      all.indeterminate = on > 0 && on < shown.length;
     }
-    count.textContent = `${on} ticked`;
+    count.textContent = `${on} selected`;
     bar.hidden = !on;
   }
 
   function remember(box) {
-    if (box.checked) ticked.add(box.value);
-    else ticked.delete(box.value);
+    if (box.checked) selected.add(box.value);
+    else selected.delete(box.value);
   }
 
   document.addEventListener("change", (event) => {
@@ -38,11 +38,11 @@
   const live = document.querySelector('[data-live="appliances"]');
   if (live) {
     new MutationObserver(() => {
-      for (const box of boxes()) box.checked = ticked.has(box.value);
+      for (const box of boxes()) box.checked = selected.has(box.value);
       show();
     }).observe(live, { childList: true });
   }
-  // A browser that comes back to the page ticks its boxes again by itself.
+  // Browsers restore checkboxes when the user navigates back.
   window.addEventListener("pageshow", () => {
     boxes().forEach(remember);
     show();

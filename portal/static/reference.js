@@ -1,4 +1,4 @@
-// Draws the API reference; "Try it out" acts as the signed-in user.
+// Renders the API reference; "Try it out" acts as the signed-in user.
 (() => {
   "use strict";
   const target = document.getElementById("reference");

@@ -1,4 +1,4 @@
-// Light or dark, set before the first paint: the user's choice, else the system's.
+// Applies the theme before the first paint: the user's choice, or the system's.
 (() => {
   "use strict";
   const KEY = "vedette-theme";

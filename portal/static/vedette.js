@@ -1,4 +1,4 @@
-// What all pages share: theme button, confirmation, copy buttons, relative times, live parts.
+// Shared by all pages: theme toggle, confirmations, copy buttons, relative times, live updates.
 (() => {
   "use strict";
   const $$ = (selector, root = document) => Array.from(root.querySelectorAll(selector));
@@ -12,8 +12,8 @@
     });
   }
 
-  // Runs `step` now and every so many seconds, never twice at once, not while the tab is hidden.
-  // `step` returns true when it is done for good.
+  // Runs `step` now and every `seconds`, never concurrently and not while the tab is hidden,
+  // until it returns true. Backs off after errors.
   function repeat(seconds, step) {
     let failures = 0;
     async function turn() {
@@ -42,7 +42,7 @@
     return parts.slice(0, 2).join(" ") || "0s";
   }
 
-  function tellTimes() {
+  function updateTimes() {
     const now = Date.now();
     for (const node of $$("time[data-relative]")) {
       const seconds = (now - Date.parse(node.dateTime)) / 1000;
@@ -54,8 +54,8 @@
     }
   }
 
-  // A part with data-live-url asks the API; when the answer changed, every [data-live] part of
-  // this page is replaced by its newer self from the server.
+  // Elements with data-live-url poll the API. When the response changes, all [data-live] elements
+  // are replaced with their current version from the server.
   async function refreshParts() {
     const answer = await fetch(location.href, { credentials: "same-origin" });
     if (!answer.ok || answer.redirected) return;
@@ -72,7 +72,7 @@
       });
       if (href) $$("a", part).find((link) => link.getAttribute("href") === href)?.focus();
     }
-    tellTimes();
+    updateTimes();
   }
 
   function follow(part) {
@@ -105,23 +105,26 @@
     });
   }
 
-  function askFirst(form) {
+  function confirmFirst(form) {
     const dialog = document.getElementById("confirm");
     dialog.querySelector("[data-confirm-text]").textContent = form.dataset.confirm;
     const yes = dialog.querySelector("[data-confirm-yes]");
-    yes.textContent = form.dataset.confirmLabel || "Yes";
-    // Red is for what takes something away, as on the button that asked.
-    const isGrave = form.querySelector(".btn-danger, .btn-outline-danger") !== null;
-    yes.classList.toggle("btn-danger", isGrave);
-    yes.classList.toggle("btn-primary", !isGrave);
+    yes.textContent = form.dataset.confirmLabel || "Confirm";
+    // Use the color of the button that opened the dialog.
+    const isDangerous = form.querySelector(".btn-danger, .btn-outline-danger") !== null;
+    yes.classList.toggle("btn-danger", isDangerous);
+    yes.classList.toggle("btn-primary", !isDangerous);
     const modal = bootstrap.Modal.getOrCreateInstance(dialog);
     yes.onclick = () => {
       modal.hide();
-      form.dataset.confirmed = "yes";
-      form.requestSubmit();
+      // A live update may have replaced the form while the dialog was open.
+      const current = form.isConnected ? form : $$("form[data-confirm]").find((one) => one.action === form.action);
+      if (!current) return;
+      current.dataset.confirmed = "yes";
+      current.requestSubmit();
     };
-    const asked = document.activeElement;
-    dialog.addEventListener("hidden.bs.modal", () => asked.focus(), { once: true });
+    const opener = document.activeElement;
+    dialog.addEventListener("hidden.bs.modal", () => opener.focus(), { once: true });
     modal.show();
   }
 
@@ -129,12 +132,12 @@
     const form = event.target;
     if (form.dataset.confirm && form.dataset.confirmed !== "yes") {
       event.preventDefault();
-      askFirst(form);
+      confirmFirst(form);
       return;
     }
     const button = event.submitter;
     if (form.method === "post" && button) {
-      // After the form's data was collected: a second click sends nothing more.
+      // Prevents a second submit, after the form data was collected.
       setTimeout(() => {
         button.disabled = true;
         button.setAttribute("aria-busy", "true");
@@ -161,7 +164,7 @@
         label.textContent = "Copied";
       } catch {
         target.closest(".input-group")?.querySelector("input")?.select();
-        label.textContent = "Press Ctrl-C";
+        label.textContent = "Press Ctrl+C";
       }
       setTimeout(() => { label.textContent = "Copy"; }, 2000);
     }
@@ -178,7 +181,7 @@
   window.vedette = { api, repeat, span };
   $$("[data-live-url]").forEach(follow);
   $$("[data-badge]").forEach(countBadge);
-  setInterval(tellTimes, 1000);
+  setInterval(updateTimes, 1000);
   document.querySelector(".vd-error")?.closest(".vd-field")?.querySelector("input, select, textarea")?.focus();
   document.getElementById("preview")?.scrollIntoView({ block: "nearest" });
 })();

@@ -1,1 +1,1 @@
-"""The audit log's inner workings; `tenants.audit` is what other packages use."""
+"""The audit log."""

@@ -1,7 +1,4 @@
-"""Who acts on a session, and the entries that wait on it for the end of its transaction.
-
-Both live in `session.info`, so that services need not pass them on.
-"""
+"""The actor of a session, and the entries that wait for its commit; both are in `session.info`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,12 +20,8 @@ Values = Mapping[str, Any]
 class Actor:
     """Who does something, and from where.
 
-    Attributes:
-        name: for people: an email address, `agent node-7`, `scheduler`.
-        via: the way in, such as `browser` or `API token nightly`.
-        user_id: None where it is not a person.
-        address: the network address that asks.
-        user_agent: what the program that asks calls itself.
+    `name` is an email address, `agent node-7` or `scheduler`; `via` is how they authenticated, such
+    as `browser` or `API token nightly`.
     """
 
     name: str
@@ -43,7 +36,7 @@ NOBODY = Actor(name="unknown", via="unknown")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """An entry before it has its place in a chain. `is_seen` marks what the listener noticed."""
+    """An entry that is not in a chain yet. `is_observed`: recorded by the session listener."""
 
     chain: str
     at: datetime
@@ -55,21 +48,21 @@ class Draft:
     before: Values | None = None
     after: Values | None = None
     reason: str = ""
-    is_seen: bool = False
+    is_observed: bool = False
 
     @property
     def kind(self) -> str:
-        """What the action is about, which may be something else than its target."""
+        """The kind of the action, which may differ from its target's."""
         return self.action.partition(".")[0]
 
 
 def actor_info(actor: Actor, clock: Clock) -> dict[str, Any]:
-    """Return what tells a session who acts on it, for `Session.info`."""
+    """Return the actor and clock for `Session.info`."""
     return {_ACTOR: actor, _CLOCK: clock}
 
 
 def actor_of(session: Session) -> Actor | None:
-    """Return who acts on a session, if anybody was named."""
+    """Return the actor of a session, if one is set."""
     found: Actor | None = session.info.get(_ACTOR)
     return found
 
@@ -81,48 +74,45 @@ def clock_of(session: Session) -> Clock:
 
 
 def drafts_of(session: Session) -> list[Draft]:
-    """Return the entries that wait for the end of the session's transaction."""
+    """Return the entries that wait for the session's commit."""
     waiting: list[Draft] = session.info.setdefault(_DRAFTS, [])
     return waiting
 
 
-def settle(drafts: list[Draft]) -> list[Draft]:
-    """Return the entries to write: several that tell of one change become one.
+def merge_drafts(drafts: list[Draft]) -> list[Draft]:
+    """Return the entries to write, with those of one change merged.
 
-    A row that is made and filled in by two flushes is one creation. Where a service names a change
-    that the listener noticed too, the service's name and reason are joined by what was noticed.
+    A row that is inserted and updated by two flushes is one creation. Where a service records a
+    change that the listener observed too, the service's action and reason get the observed values.
     """
-    settled: list[Draft] = []
+    merged_drafts: list[Draft] = []
     places: dict[tuple[str, str, str | None], int] = {}
     for draft in drafts:
         what = (draft.chain, draft.kind, draft.target_id)
         at = places.get(what)
-        if at is not None and _tell_the_same(settled[at], draft):
-            settled[at] = _joined(settled[at], draft)
+        if at is not None and _is_same_change(merged_drafts[at], draft):
+            merged_drafts[at] = _merged(merged_drafts[at], draft)
         else:
-            places[what] = len(settled)
-            settled.append(draft)
-    return settled
+            places[what] = len(merged_drafts)
+            merged_drafts.append(draft)
+    return merged_drafts
 
 
-def _tell_the_same(one: Draft, other: Draft) -> bool:
-    """Whether two entries of one row, the one right after the other, are of one change."""
-    if one.target_id is None or not (one.is_seen or other.is_seen):
+def _is_same_change(one: Draft, other: Draft) -> bool:
+    """Whether two consecutive entries of one row are of one change."""
+    if one.target_id is None or not (one.is_observed or other.is_observed):
         return False
-    return not (one.is_seen and other.is_seen) or _is_changed_only(other)
+    is_update = other.before is not None and other.after is not None
+    return is_update or not (one.is_observed and other.is_observed)
 
 
-def _is_changed_only(draft: Draft) -> bool:
-    return draft.before is not None and draft.after is not None
-
-
-def _joined(one: Draft, other: Draft) -> Draft:
-    named = other if one.is_seen and not other.is_seen else one
-    is_new = one.is_seen and one.before is None
+def _merged(one: Draft, other: Draft) -> Draft:
+    named = other if one.is_observed and not other.is_observed else one
+    is_new = one.is_observed and one.before is None
     before = None if is_new else {**(other.before or {}), **(one.before or {})}
     after = {**(one.after or {}), **(other.after or {})}
-    joined = replace(named, before=before or None, after=after or None)
-    if one.is_seen and other.is_seen:
+    merged = replace(named, before=before or None, after=after or None)
+    if one.is_observed and other.is_observed:
         action = one.action if is_new or one.action == other.action else f"{one.kind}.changed"
-        return replace(joined, action=action, target_name=other.target_name)
-    return replace(joined, is_seen=False)
+        return replace(merged, action=action, target_name=other.target_name)
+    return replace(merged, is_observed=False)

@@ -1,46 +1,46 @@
-"""The audit log as people read it: newest first, narrowed, a page at a time.
+"""The audit log as users read and export it: newest first, filtered, a page at a time.
 
-A page is found by where the last one ended, so that the millionth entry is as near as the first,
-and nothing is counted but what a chain's head knows.
+A page starts where the last one ended, so that late pages cost no more than early ones, and nothing
+is counted except by a chain's head.
 """
 
+import csv
+import io
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
+from core.csv_cells import guarded
 from core.db import SessionFactory, transaction
 from core.errors import InvalidInputError
 from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
-from tenants.models import PLATFORM_CHAIN, AuditEntry, AuditHead
+from tenants.auditing.chain import COLUMNS
+from tenants.models import AuditEntry, AuditHead
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
 EVERY_CHAIN = "all"
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-# Entries get their number a little after their instant, at the end of a transaction.
+# Entries are numbered when the transaction commits, a little after their time.
 _OUT_OF_ORDER = timedelta(minutes=5)
-# How many entries are looked at for one page where no index helps.
-REACH = 10_000
+# The number of entries that filters without an index scan for one page.
+SCAN_LIMIT = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditQuery:
-    """What to show; empty is without a limit.
+    """Filters of the log; empty ones do not filter.
 
-    Attributes:
-        chain: a tenant's id, `platform` or `all`; for the operator, others see their tenant's.
-        since: the first instant.
-        until: the instant to stop before.
-        actor: who did it: an email address, or a name such as `scheduler`.
-        action: such as `membership.role_changed`, or its kind alone, `membership`.
-        target: what it was done to: its id, or its whole name.
-        text: somewhere in the names, the action or the reason.
-        before: the id of the entry at which the page before ended.
+    `chain` (a tenant's id, `platform` or `all`) is only for operators. `action` may be a kind
+    alone, `target` is an id or a whole name, `text` a part of the names, the action or the reason,
+    and `before` the id of the last entry of the previous page.
     """
 
     chain: str = ""
@@ -54,16 +54,16 @@ class AuditQuery:
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether it leaves entries of its chain out."""
+        """Whether the filters exclude entries of the chain."""
         return any((self.since, self.until, self.actor, self.action, self.target, self.text))
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """Entries, newest first; `next` goes into `before` for those that follow.
+    """Entries, newest first; pass `next` as `before` for the next page.
 
-    A page may be short or empty and have a `next`: where no index helps, only so many entries are
-    looked at for one page. `total` is None where it was not counted.
+    A page may be short or empty and have a `next`: filters without an index scan a limited number
+    of entries for one page. `total` is None if it was not counted.
     """
 
     items: Sequence[AuditEntry]
@@ -77,19 +77,19 @@ def list_entries(
     """Return a page of the log that the scope may read."""
     chain = chain_for(scope, query.chain)
     size = max(1, min(page_size, MAX_PAGE_SIZE))
-    ids, looked_at = _by_index(session, chain, query), _without_index(chain, query)
-    if not looked_at:
+    ids, scanned = _by_index(session, chain, query), _without_index(chain, query)
+    if not scanned:
         statement = select(AuditEntry).where(*ids).order_by(*_order(chain))
     else:
         reach = select(AuditEntry.id).where(*ids).order_by(*_order(chain))
-        window = reach.limit(REACH).subquery()
+        window = reach.limit(SCAN_LIMIT).subquery()
         joined = select(AuditEntry).join(window, window.c.id == AuditEntry.id)
-        statement = joined.where(*looked_at).order_by(*_order(chain))
+        statement = joined.where(*scanned).order_by(*_order(chain))
     found = list(session.scalars(statement.limit(size + 1)))
     items = found[:size]
     following = items[-1].id if len(found) > size else None
-    if looked_at and following is None:
-        following = session.scalar(reach.offset(REACH - 1).limit(1))
+    if scanned and following is None:
+        following = session.scalar(reach.offset(SCAN_LIMIT - 1).limit(1))
     total = None if query.is_narrowed else _total(session, chain)
     return AuditPage(items=items, next=following, total=total)
 
@@ -97,7 +97,7 @@ def list_entries(
 def export_entries(
     sessions: SessionFactory, scope: Scope, query: AuditQuery
 ) -> Iterator[Sequence[AuditEntry]]:
-    """Return all that a query finds, newest first, in batches of a short transaction each."""
+    """Return all matching entries, newest first, in batches of a short transaction each."""
     before: str | None = query.before
     while before is not None:
         with transaction(sessions) as session:
@@ -109,17 +109,21 @@ def export_entries(
 
 
 def chain_for(scope: Scope, wanted: str) -> str:
-    """Return the chain to read: the operator's choice, or that of one's own tenant."""
+    """Return the chain to read: the operator's choice (all by default), or the own tenant's."""
     scope.require(Permission.VIEW_AUDIT)
-    return scope.tenant_id or wanted or PLATFORM_CHAIN
+    return scope.tenant_id or wanted or EVERY_CHAIN
 
 
 def _by_index(session: Session, chain: str, query: AuditQuery) -> list[ColumnElement[bool]]:
-    """Return the conditions that an index of the list's order answers."""
+    """Return the conditions that an index answers."""
     entry = AuditEntry
     last = _entry_before(session, chain, query.before) if query.before else None
     if chain == EVERY_CHAIN:
-        return [*_between(query), *([] if last is None else _older_than(last))]
+        found = _between(query)
+        if last is not None:
+            is_same_time = and_(entry.at == last.at, entry.id < last.id)
+            found += [entry.at <= last.at, or_(entry.at < last.at, is_same_time)]
+        return found
     found = [entry.chain == chain, *_between(query)]
     if query.since is not None:
         first = _number_near(session, chain, query.since - _OUT_OF_ORDER)
@@ -139,7 +143,7 @@ def _by_index(session: Session, chain: str, query: AuditQuery) -> list[ColumnEle
 
 
 def _without_index(chain: str, query: AuditQuery) -> list[ColumnElement[bool]]:
-    """Return the conditions for which entries have to be looked at."""
+    """Return the conditions that scan entries."""
     entry, found = AuditEntry, []
     is_every = chain == EVERY_CHAIN
     if query.actor and is_every:
@@ -159,14 +163,8 @@ def _without_index(chain: str, query: AuditQuery) -> list[ColumnElement[bool]]:
 
 
 def _between(query: AuditQuery) -> list[ColumnElement[bool]]:
-    since = [] if query.since is None else [AuditEntry.at >= query.since]
-    return [*since, *([] if query.until is None else [AuditEntry.at < query.until])]
-
-
-def _older_than(last: AuditEntry) -> list[ColumnElement[bool]]:
-    entry = AuditEntry
-    at_once = and_(entry.at == last.at, entry.id < last.id)
-    return [entry.at <= last.at, or_(entry.at < last.at, at_once)]
+    found = [] if query.since is None else [AuditEntry.at >= query.since]
+    return found if query.until is None else [*found, AuditEntry.at < query.until]
 
 
 def _order(chain: str) -> tuple[ColumnElement[Any], ...]:
@@ -176,9 +174,9 @@ def _order(chain: str) -> tuple[ColumnElement[Any], ...]:
 
 
 def _number_near(session: Session, chain: str, instant: datetime) -> int | None:
-    """Return the number of the first entry from an instant on: time's place in the order.
+    """Return the number of the first entry from an instant on.
 
-    Databases answer MIN by one step into the index; for ORDER BY with LIMIT, MariaDB walks it.
+    Databases answer MIN by one index step; for ORDER BY with LIMIT, MariaDB scans the index.
     """
     entry = AuditEntry
     first = select(func.min(entry.at)).where(entry.chain == chain, entry.at >= instant)
@@ -189,8 +187,8 @@ def _number_near(session: Session, chain: str, instant: datetime) -> int | None:
 def _entry_before(session: Session, chain: str, ident: str) -> AuditEntry:
     found = session.get(AuditEntry, ident)
     if found is None or chain not in {EVERY_CHAIN, found.chain}:
-        fault = f"There is no entry {ident!r} in this log. Start again without `before`."
-        raise InvalidInputError(fault, errors={"before": [fault]})
+        error_text = f"Unknown entry {ident!r}. Start again without `before`."
+        raise InvalidInputError(error_text, errors={"before": [error_text]})
     return found
 
 
@@ -198,3 +196,47 @@ def _total(session: Session, chain: str) -> int | None:
     if chain == EVERY_CHAIN:
         return None
     return session.scalar(select(AuditHead.number).where(AuditHead.chain == chain)) or 0
+
+
+class AuditFormat(StrEnum):
+    """The file format; its value is the file extension."""
+
+    CSV = "csv"
+    JSONL = "jsonl"
+
+    @property
+    def media_type(self) -> str:
+        """The HTTP media type."""
+        return "text/csv" if self is AuditFormat.CSV else "application/x-ndjson"
+
+
+def as_file(batches: Iterable[Sequence[AuditEntry]], wanted: AuditFormat) -> Iterator[str]:
+    """Return the entries as parts of a file. JSON lines contain everything that is hashed."""
+    if wanted is AuditFormat.CSV:
+        yield _csv([dict(zip(COLUMNS, COLUMNS, strict=True))])
+    for batch in batches:
+        rows = [values_of(entry) for entry in batch]
+        if wanted is AuditFormat.CSV:
+            yield _csv(rows)
+        else:
+            yield "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def values_of(entry: AuditEntry) -> dict[str, object]:
+    """Return an entry's columns, with its time in RFC 3339."""
+    values = {name: getattr(entry, name) for name in COLUMNS}
+    return {**values, "at": entry.at.isoformat(timespec="microseconds")}
+
+
+def _csv(rows: Iterable[Mapping[str, object]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerows([_cell(row[name]) for name in COLUMNS] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
+    return guarded(text)

@@ -1,1 +1,1 @@
-"""Appliances: lists, life, changes, and what happened to them."""
+"""Appliances: lists, states, heartbeats, events."""

@@ -1,8 +1,6 @@
-"""What people call appliances, where they stand and how they are labelled.
+"""Changes of appliances' names, sites, regions and labels; each is an event."""
 
-Each change is an event of its appliance; that the audit log tells of it is the model's business.
-"""
-
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,20 +9,17 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from core.errors import ConflictError, InvalidInputError
-from tenants.checks import refuse
-from tenants.entry.enrolment import check_appliance_name
-from tenants.entry.enrolment_tokens import text_faults
+from core.errors import ConflictError
+from tenants.checks import raise_if_invalid
+from tenants.fleet.appliances import add_change_event, managed_appliance, managed_appliances
 from tenants.fleet.events import EventKind
-from tenants.fleet.labels import label_faults
-from tenants.fleet.managed import managed_appliance, managed_appliances, tell_change
 from tenants.models import Appliance
 from tenants.scope import Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplianceChanges:
-    """What an appliance shall have; None leaves it as it is."""
+    """New values of an appliance; None does not change a value."""
 
     name: str | None = None
     site: str | None = None
@@ -35,21 +30,21 @@ class ApplianceChanges:
 def change_appliance(
     session: Session, scope: Scope, appliance_id: str, changes: ApplianceChanges, *, now: datetime
 ) -> Appliance:
-    """Give an appliance another name, site or region, or other labels in place of its own.
+    """Change an appliance's name, site or region, or replace its labels.
 
     Raises:
-        InvalidInputError: names every faulty field.
-        ConflictError: another appliance of the tenant, retired ones included, has the name.
+        InvalidInputError: names every invalid field.
+        ConflictError: another appliance of the tenant, also a retired one, has the name.
     """
     appliance = managed_appliance(session, scope, appliance_id)
-    refuse(_faults(changes), "The appliance can't be changed")
+    raise_if_invalid(_errors(changes), "The appliance can't be changed")
     _refuse_taken(session, appliance, changes.name)
-    told = list(_apply(appliance, changes))
-    if told:
-        tell_change(session, appliance, EventKind.CHANGED, " ".join(told), now=now)
+    changed = list(_apply(appliance, changes))
+    if changed:
+        add_change_event(session, appliance, EventKind.CHANGED, " ".join(changed), now=now)
     try:
         session.flush()
-    except IntegrityError as error:  # another one got the name in this very moment
+    except IntegrityError as error:  # another appliance took the name concurrently
         raise _name_taken(changes.name or "") from error
     return appliance
 
@@ -63,26 +58,26 @@ def label_appliances(
     removed: Iterable[str] = (),
     now: datetime,
 ) -> list[Appliance]:
-    """Add labels to several appliances, in place of those of the same key, and take others off.
+    """Add or replace labels of several appliances, and remove others.
 
     Raises:
-        InvalidInputError: says what is wrong with the labels.
+        InvalidInputError: a label is invalid.
     """
     chosen = managed_appliances(session, scope, appliance_ids)
     gone = set(removed)
     for appliance in chosen:
-        kept = {key: value for key, value in appliance.labels.items() if key not in gone}
-        labels = {**kept, **added}
-        refuse({"labels": label_faults(labels)}, f"{appliance.name} can't be labelled")
-        told = list(_apply(appliance, ApplianceChanges(labels=labels)))
-        if told:
-            tell_change(session, appliance, EventKind.CHANGED, " ".join(told), now=now)
+        others = {key: value for key, value in appliance.labels.items() if key not in gone}
+        labels = {**others, **added}
+        raise_if_invalid({"labels": label_errors(labels)}, f"{appliance.name} can't be labeled")
+        changed = list(_apply(appliance, ApplianceChanges(labels=labels)))
+        if changed:
+            add_change_event(session, appliance, EventKind.CHANGED, " ".join(changed), now=now)
     session.flush()
     return chosen
 
 
 def _apply(appliance: Appliance, changes: ApplianceChanges) -> Iterable[str]:
-    """Change what is another; yield a sentence for each."""
+    """Apply the changes; yield a sentence for each."""
     for field in ("name", "site", "region"):
         old, new = getattr(appliance, field), getattr(changes, field)
         if new is not None and new != old:
@@ -98,14 +93,11 @@ def _labels_text(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in labels.items()) or "none"
 
 
-def _faults(changes: ApplianceChanges) -> dict[str, list[str]]:
-    faults = text_faults(site=changes.site or "", region=changes.region or "")
+def _errors(changes: ApplianceChanges) -> dict[str, list[str]]:
+    errors = length_errors(site=changes.site or "", region=changes.region or "")
     if changes.name is not None:
-        try:
-            check_appliance_name(changes.name)
-        except InvalidInputError as error:
-            faults |= error.errors
-    return faults | {"labels": label_faults(changes.labels or {})}
+        errors |= appliance_name_errors(changes.name)
+    return errors | {"labels": label_errors(changes.labels or {})}
 
 
 def _refuse_taken(session: Session, appliance: Appliance, name: str | None) -> None:
@@ -120,7 +112,57 @@ def _refuse_taken(session: Session, appliance: Appliance, name: str | None) -> N
 
 def _name_taken(name: str) -> ConflictError:
     taken = (
-        f"Another appliance is called {name!r}; those that are retired or revoked keep their "
-        "names. Choose another name."
+        f"Another appliance, perhaps a retired or revoked one, is named {name!r}. Choose another "
+        "name."
     )
     return ConflictError(taken, code="name_taken", errors={"name": [taken]})
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def appliance_name_errors(name: str) -> dict[str, list[str]]:
+    """Return the validation errors of an appliance's name, by field."""
+    if len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name):
+        return {}
+    error = (
+        f"The name {name!r} is invalid. Use 1 to {MAX_NAME_LENGTH} letters, digits, dots, hyphens "
+        "and underscores, starting with a letter or digit."
+    )
+    return {"name": [error]}
+
+
+MAX_NAME_LENGTH = 100
+
+
+def length_errors(**texts: str) -> dict[str, list[str]]:
+    """Return the errors of too long texts, by field."""
+    return {
+        field: [f"{field} has {len(text)} characters; use at most {MAX_NAME_LENGTH}."]
+        for field, text in texts.items()
+        if len(text) > MAX_NAME_LENGTH
+    }
+
+
+MAX_LABELS = 50
+MAX_VALUE_LENGTH = 200
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
+
+
+def label_errors(labels: Mapping[str, str]) -> list[str]:
+    """Return what is wrong with an appliance's labels."""
+    errors = [
+        f"The label {key[:70]!r} is invalid. Use 1 to 63 letters, digits, dots, hyphens, slashes "
+        "and underscores, starting with a letter or digit."
+        for key in labels
+        if not _KEY.fullmatch(key)
+    ]
+    errors += [
+        f"The label {key!r} has a value of {len(value)} characters; use at most "
+        f"{MAX_VALUE_LENGTH}, none of them a line break."
+        for key, value in labels.items()
+        if len(value) > MAX_VALUE_LENGTH or not value.isprintable()
+    ]
+    if len(labels) > MAX_LABELS:
+        errors.append(f"{len(labels)} labels are too many; use at most {MAX_LABELS}.")
+    return errors

@@ -1,7 +1,6 @@
-"""Whether appliances serve: drained, retired, taken back, revoked.
+"""Admins drain, retire, reinstate and revoke appliances; each change is an event.
 
-*Retired* is out of service with its history kept, and can be taken back; *revoked* is for good.
-Each change is an event of its appliance.
+A *retired* appliance is out of service and can be reinstated; a *revoked* one can't.
 """
 
 from collections.abc import Sequence
@@ -10,139 +9,125 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError
-from tenants.entry.agents import lock_appliance
-from tenants.entry.roll import shut_out
+from tenants.fleet.agents import block_appliance, lock_appliance
+from tenants.fleet.appliances import add_change_event, managed_appliance, managed_appliances
 from tenants.fleet.events import EventKind
-from tenants.fleet.managed import managed_appliance, managed_appliances, tell_change
+from tenants.fleet.states import check_transition
 from tenants.models import Appliance, ApplianceState
 from tenants.scope import Scope
 
-_MOST_JOBS_NAMED = 5
+_MAX_JOBS_LISTED = 5
 
 
 def drain_appliance(
     session: Session, scope: Scope, appliance_id: str, *, now: datetime
 ) -> Appliance:
-    """Place no more jobs on an appliance; doing it twice keeps the first instant."""
+    """Place no new jobs on an appliance."""
     return drain_appliances(session, scope, [appliance_id], now=now)[0]
 
 
 def undrain_appliance(
     session: Session, scope: Scope, appliance_id: str, *, now: datetime
 ) -> Appliance:
-    """Let jobs be placed on an appliance again."""
+    """Place jobs on an appliance again."""
     return undrain_appliances(session, scope, [appliance_id], now=now)[0]
 
 
 def drain_appliances(
     session: Session, scope: Scope, appliance_ids: Sequence[str], *, now: datetime
 ) -> list[Appliance]:
-    """Place no more jobs on several appliances; one that is drained already stays as it is."""
-    chosen = managed_appliances(session, scope, appliance_ids)
-    for appliance in chosen:
-        if appliance.drained_at is None:
-            appliance.drained_at = now
-            message = "Drained: it takes no new jobs."
-            tell_change(session, appliance, EventKind.DRAINED, message, now=now)
-    session.flush()
-    return chosen
+    """Place no new jobs on several appliances; drained ones do not change."""
+    return _set_drained(session, scope, appliance_ids, is_drained=True, now=now)
 
 
 def undrain_appliances(
     session: Session, scope: Scope, appliance_ids: Sequence[str], *, now: datetime
 ) -> list[Appliance]:
-    """Let jobs be placed on several appliances again."""
-    chosen = managed_appliances(session, scope, appliance_ids)
-    for appliance in chosen:
-        if appliance.drained_at is not None:
-            appliance.drained_at = None
-            tell_change(session, appliance, EventKind.UNDRAINED, "It takes jobs again.", now=now)
+    """Place jobs on several appliances again."""
+    return _set_drained(session, scope, appliance_ids, is_drained=False, now=now)
+
+
+def _set_drained(
+    session: Session, scope: Scope, appliance_ids: Sequence[str], *, is_drained: bool, now: datetime
+) -> list[Appliance]:
+    kind, message = EventKind.UNDRAINED, "Undrained: it accepts jobs again."
+    if is_drained:
+        kind, message = EventKind.DRAINED, "Drained: it accepts no new jobs."
+    appliances = managed_appliances(session, scope, appliance_ids)
+    for appliance in appliances:
+        if (appliance.drained_at is not None) is not is_drained:
+            appliance.drained_at = now if is_drained else None
+            add_change_event(session, appliance, kind, message, now=now)
     session.flush()
-    return chosen
+    return appliances
 
 
 def retire_appliance(
-    session: Session,
-    scope: Scope,
-    appliance_id: str,
-    *,
-    held_by: Sequence[str],
-    now: datetime,
+    session: Session, scope: Scope, appliance_id: str, *, running_jobs: Sequence[str], now: datetime
 ) -> Appliance:
-    """Take an appliance out of service: its agent is refused, its history and its name are kept.
-
-    Args:
-        session: the database session.
-        scope: who asks.
-        appliance_id: which one.
-        held_by: the names of the jobs that run there; see `jobqueue.retirement`.
-        now: the present instant.
+    """Take an appliance out of service: its agent is refused, its history and name are retained.
 
     Raises:
-        ConflictError: jobs run there, or it was revoked.
+        ConflictError: jobs run on it, or it was revoked.
     """
-    managed_appliance(session, scope, appliance_id)
-    appliance = lock_appliance(session, appliance_id)
-    _require_not_revoked(appliance)
+    appliance = _locked(session, scope, appliance_id)
     if appliance.retired_at is not None:
         return appliance
-    if held_by:
-        raise ConflictError(_still_held(appliance, held_by), code="jobs_running")
+    if running_jobs:
+        named = ", ".join(repr(name) for name in running_jobs[:_MAX_JOBS_LISTED])
+        rest = len(running_jobs) - _MAX_JOBS_LISTED
+        more = f" and {rest} more" if rest > 0 else ""
+        raise ConflictError(
+            f"Jobs run on {appliance.name!r}: {named}{more}. Drain the appliance and wait until "
+            "they end, or stop them. Then retire it.",
+            code="jobs_running",
+        )
     appliance.retired_at = now
-    message = "Retired: its agent is not let in, and its history is kept."
-    tell_change(session, appliance, EventKind.RETIRED, message, now=now)
-    shut_out(session, appliance_id=appliance.id)
+    message = "Retired: its agent is refused. Its history is retained."
+    add_change_event(session, appliance, EventKind.RETIRED, message, now=now)
+    block_appliance(session, appliance_id=appliance.id)
     return appliance
 
 
 def reinstate_appliance(
     session: Session, scope: Scope, appliance_id: str, *, now: datetime
 ) -> Appliance:
-    """Take a retired appliance back into service; its agent is let in again.
+    """Put a retired appliance back into service.
 
     Raises:
         ConflictError: it was revoked.
     """
-    managed_appliance(session, scope, appliance_id)
-    appliance = lock_appliance(session, appliance_id)
-    _require_not_revoked(appliance)
+    appliance = _locked(session, scope, appliance_id)
     if appliance.retired_at is None:
         return appliance
     appliance.retired_at = None
-    # Whatever it was when it went, it was silent since: it has to be heard first.
-    appliance.state = ApplianceState.LOST
-    tell_change(session, appliance, EventKind.REINSTATED, "Back in service.", now=now)
-    shut_out(session, appliance_id=appliance.id)
+    # It sent no heartbeats while it was retired.
+    appliance.state = check_transition(appliance.state, ApplianceState.LOST)
+    add_change_event(session, appliance, EventKind.REINSTATED, "Back in service.", now=now)
+    block_appliance(session, appliance_id=appliance.id)
     return appliance
 
 
 def revoke_appliance(
     session: Session, scope: Scope, appliance_id: str, *, now: datetime
 ) -> Appliance:
-    """Shut an appliance out for good: its agent's secret is refused and its jobs count as lost."""
+    """Revoke an appliance permanently: its agent is refused and its jobs are lost."""
     appliance = managed_appliance(session, scope, appliance_id)
     if appliance.revoked_at is None:
         appliance.revoked_at = now
-        appliance.state = ApplianceState.LOST
-        message = "Revoked for good: its agent is refused."
-        tell_change(session, appliance, EventKind.REVOKED, message, now=now)
-        shut_out(session, appliance_id=appliance.id)
+        appliance.state = check_transition(appliance.state, ApplianceState.LOST)
+        message = "Revoked permanently: its agent is refused."
+        add_change_event(session, appliance, EventKind.REVOKED, message, now=now)
+        block_appliance(session, appliance_id=appliance.id)
     return appliance
 
 
-def _require_not_revoked(appliance: Appliance) -> None:
+def _locked(session: Session, scope: Scope, appliance_id: str) -> Appliance:
+    managed_appliance(session, scope, appliance_id)
+    appliance = lock_appliance(session, appliance_id)
     if appliance.revoked_at is not None:
         raise ConflictError(
-            f"The appliance {appliance.name!r} was revoked for good. Enrol its host as a new one.",
+            f"The appliance {appliance.name!r} was revoked. Enroll its host as a new appliance.",
             code="appliance_revoked",
         )
-
-
-def _still_held(appliance: Appliance, jobs: Sequence[str]) -> str:
-    named = ", ".join(repr(name) for name in jobs[:_MOST_JOBS_NAMED])
-    rest = len(jobs) - _MOST_JOBS_NAMED
-    more = f" and {rest} more" if rest > 0 else ""
-    return (
-        f"Jobs run on {appliance.name!r}: {named}{more}. Drain the appliance and let them end, or "
-        "stop them; then retire it."
-    )
+    return appliance

@@ -1,78 +1,171 @@
-"""Appliances: all of it in one place for callers.
+"""Appliances: list, find and select them. The database filters, sorts and pages."""
 
-How they join is in `tenants.entry.enrolment`. Here beside it: what their heartbeats tell in
-`heartbeats`, how their silence is judged in `liveness`, lists in `appliance_list`, what people
-call them in `appliance_changes`, and whether they serve in `appliance_service`.
-"""
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
 
-from sqlalchemy import select, update
-from sqlalchemy.orm import Session
+import msgspec
+from sqlalchemy import ColumnElement, case, or_, select, update
+from sqlalchemy.orm import Session, undefer
+from sqlalchemy.orm.interfaces import ORMOption
 
 from core.errors import NotFoundError
-from tenants.entry.enrolment import authenticate_agent, create_enrolment_token, enrol_appliance
-from tenants.fleet.appliance_changes import (
-    ApplianceChanges,
-    change_appliance,
-    label_appliances,
+from core.guarded_update import changed_one
+from core.paging import DEFAULT_PAGE_SIZE, Page, paginate, sort_terms
+from protocol.health import ApplianceHealth, HealthState
+from protocol.inventory import Inventory
+from tenants.fleet.events import EventKind, actor_details, add_event
+from tenants.fleet.states import (
+    EffectiveStatus,
+    effective_status_rank,
+    has_effective_status,
+    in_service,
 )
-from tenants.fleet.appliance_list import (
-    ApplianceFilter,
-    FilterChoices,
-    filter_choices,
-    list_appliances,
-)
-from tenants.fleet.appliance_service import (
-    drain_appliance,
-    drain_appliances,
-    reinstate_appliance,
-    retire_appliance,
-    revoke_appliance,
-    undrain_appliance,
-    undrain_appliances,
-)
-from tenants.fleet.heartbeats import record_heartbeat
-from tenants.fleet.liveness import ApplianceChange, sweep_appliances
-from tenants.fleet.managed import managed_appliances
-from tenants.models import Appliance
+from tenants.models import Appliance, ApplianceState, decode_inventory
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
-__all__ = [
-    "ApplianceChange",
-    "ApplianceChanges",
-    "ApplianceFilter",
-    "FilterChoices",
-    "appliance_names",
-    "authenticate_agent",
-    "bump_generation",
-    "change_appliance",
-    "create_enrolment_token",
-    "drain_appliance",
-    "drain_appliances",
-    "enrol_appliance",
-    "filter_choices",
-    "get_appliance",
-    "label_appliances",
-    "list_appliances",
-    "managed_appliances",
-    "record_heartbeat",
-    "reinstate_appliance",
-    "retire_appliance",
-    "revoke_appliance",
-    "sweep_appliances",
-    "undrain_appliance",
-    "undrain_appliances",
-]
+Health = HealthState | Literal["unknown"]
+UNKNOWN: Final = "unknown"
+_MOST_CHOICES: Final = 200
+# Ids in one statement.
+_CHUNK: Final = 500
+_QUOTES: Final = re.compile(r'["\\]')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplianceFilter:
+    """Filters of the list; empty ones do not filter.
+
+    Without a `status`, all appliances in service are listed. The health is `unknown` for agents
+    that report none. `label` is `rack` or `rack=b12`; `search` a part of the name, site, region or
+    GPU model.
+    """
+
+    status: EffectiveStatus | None = None
+    state: ApplianceState | None = None
+    health: Health | None = None
+    appliance_class: str = ""
+    site: str = ""
+    region: str = ""
+    label: str = ""
+    gpu_model: str = ""
+    search: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FilterChoices:
+    """The values of appliances in service, to choose filters from."""
+
+    classes: list[str]
+    sites: list[str]
+    regions: list[str]
+    gpu_models: list[str]
+
+
+ALL: Final = ApplianceFilter()
+_HEALTH_RANK: Final = {HealthState.FAILED: 0, HealthState.DEGRADED: 1, HealthState.HEALTHY: 3}
+
+
+def list_appliances(
+    session: Session,
+    scope: Scope,
+    wanted: ApplianceFilter = ALL,
+    *,
+    sort: str = "name",
+    page: int = 1,
+    page_size: int = DEFAULT_PAGE_SIZE,
+) -> Page[Appliance]:
+    """Return the appliances in the scope, without inventory and health."""
+    scope.require(Permission.VIEW)
+    # Ids first: sorting whole rows would read all of them.
+    statement = scope.select(select(Appliance.id), Appliance).where(*_conditions(wanted))
+    ordered = statement.order_by(*_order(sort))
+    chosen: Page[str] = paginate(session, ordered, number=page, size=page_size)
+    return chosen.of(_read(session, chosen.items))
+
+
+def filter_choices(session: Session, scope: Scope) -> FilterChoices:
+    """Return the values that the list can be filtered by."""
+    scope.require(Permission.VIEW)
+    statement: Any = select(
+        Appliance.appliance_class, Appliance.site, Appliance.region, Appliance.gpu_model
+    )
+    narrowed = scope.select(statement.where(in_service()).distinct(), Appliance)
+    found = session.execute(narrowed).all()
+    columns = [{row[at] for row in found} - {""} for at in range(4)]
+    return FilterChoices(*[sorted(values)[:_MOST_CHOICES] for values in columns])
+
+
+SORTS: Final[Mapping[str, ColumnElement[Any]]] = {
+    "name": Appliance.name.expression,
+    "status": effective_status_rank(),
+    "health": case(_HEALTH_RANK, value=Appliance.health_state, else_=2),
+    "gpus": Appliance.gpu_count.expression,
+    "class": Appliance.appliance_class.expression,
+    "gpu_model": Appliance.gpu_model.expression,
+    "site": Appliance.site.expression,
+    "region": Appliance.region.expression,
+    "agent_version": Appliance.agent_version.expression,
+    "last_seen_at": Appliance.last_seen_at.expression,
+}
+
+
+def _order(sort: str) -> list[ColumnElement[Any]]:
+    terms = sort_terms(sort or "name", SORTS)
+    order = [SORTS[name].desc() if is_down else SORTS[name].asc() for name, is_down in terms]
+    if all(name != "name" for name, _ in terms):
+        order.append(Appliance.name.asc())
+    # Ids in the direction of the names: an index is read forwards or backwards, not both.
+    is_down = ("name", True) in terms
+    return [*order, Appliance.id.desc() if is_down else Appliance.id.asc()]
+
+
+def _conditions(wanted: ApplianceFilter) -> list[ColumnElement[bool]]:
+    conditions = [in_service() if wanted.status is None else has_effective_status(wanted.status)]
+    if wanted.state is not None:
+        conditions.append(Appliance.state == wanted.state)
+    if wanted.health == UNKNOWN:
+        conditions.append(Appliance.health_state.is_(None))
+    elif wanted.health is not None:
+        conditions.append(Appliance.health_state == wanted.health)
+    for column, text in (
+        (Appliance.appliance_class, wanted.appliance_class),
+        (Appliance.site, wanted.site),
+        (Appliance.region, wanted.region),
+        (Appliance.gpu_model, wanted.gpu_model),
+    ):
+        if text:
+            conditions.append(column == text)
+    if wanted.label:
+        key, equals, value = (part.strip() for part in wanted.label.partition("="))
+        # The key becomes a quoted part of a JSON path: remove quotes.
+        label: ColumnElement[str] = Appliance.labels[_QUOTES.sub("", key)].as_string()
+        conditions.append(label == value if equals else label.is_not(None))
+    if wanted.search:
+        columns = (Appliance.name, Appliance.site, Appliance.region, Appliance.gpu_model)
+        found = (column.icontains(wanted.search, autoescape=True) for column in columns)
+        conditions.append(or_(*found))
+    return conditions
+
+
+def _read(session: Session, idents: Sequence[str]) -> list[Appliance]:
+    """Return the rows with these ids, in their order."""
+    statement = select(Appliance).where(Appliance.id.in_(idents))
+    found = {one.id: one for one in session.scalars(statement)}
+    return [found[ident] for ident in idents if ident in found]
 
 
 def get_appliance(session: Session, scope: Scope, appliance_id: str) -> Appliance:
-    """Return an appliance; another tenant's is as good as missing."""
+    """Return an appliance in the scope, with inventory and health."""
     scope.require(Permission.VIEW)
-    return scope.get(session, Appliance, appliance_id, kind="appliance")
+    return scope.get(session, Appliance, appliance_id, kind="appliance", options=with_report())
 
 
 def appliance_names(session: Session, tenants: tuple[str, ...] | None) -> dict[str, str]:
-    """Return id to name of these tenants' appliances (None: everyone's), those gone included."""
+    """Return names by id of these tenants' appliances (None: all), retired ones included."""
     statement = select(Appliance.id, Appliance.name)
     if tenants is not None:
         statement = statement.where(Appliance.tenant_id.in_(tenants))
@@ -80,11 +173,72 @@ def appliance_names(session: Session, tenants: tuple[str, ...] | None) -> dict[s
 
 
 def bump_generation(session: Session, appliance_id: str) -> None:
-    """Count a change of what should run on an appliance, so that its agent asks again."""
-    bumped = session.execute(
-        update(Appliance)
-        .where(Appliance.id == appliance_id)
-        .values(desired_generation=Appliance.desired_generation + 1)
-    )
-    if not bumped.rowcount:  # type: ignore[attr-defined] # an UPDATE gives a CursorResult
+    """Increment the generation of an appliance's desired state, so that its agent fetches it."""
+    bump = update(Appliance).where(Appliance.id == appliance_id)
+    if not changed_one(session, bump.values(desired_generation=Appliance.desired_generation + 1)):
         raise NotFoundError.of("appliance", appliance_id)
+
+
+def bump_generations(session: Session, appliance_ids: Collection[str]) -> None:
+    """Increment the generations of several appliances; those that are gone are ignored."""
+    ids = sorted(appliance_ids)
+    for start in range(0, len(ids), _CHUNK):
+        bump = update(Appliance).where(Appliance.id.in_(ids[start : start + _CHUNK]))
+        session.execute(
+            bump.values(desired_generation=Appliance.desired_generation + 1),
+            execution_options={"synchronize_session": False},
+        )
+
+
+def managed_appliance(session: Session, scope: Scope, appliance_id: str) -> Appliance:
+    """Return an appliance that the scope may change."""
+    scope.require(Permission.MANAGE_APPLIANCES)
+    return scope.get(session, Appliance, appliance_id, kind="appliance")
+
+
+def managed_appliances(
+    session: Session, scope: Scope, appliance_ids: Sequence[str]
+) -> list[Appliance]:
+    """Return several appliances, in the order of the ids.
+
+    Raises:
+        NotFoundError: names each missing one.
+    """
+    scope.require(Permission.MANAGE_APPLIANCES)
+    statement = scope.select(select(Appliance).where(Appliance.id.in_(appliance_ids)), Appliance)
+    found = {one.id: one for one in session.scalars(statement)}
+    missing = {
+        ident: NotFoundError.of("appliance", ident).message
+        for ident in appliance_ids
+        if ident not in found
+    }
+    if missing:
+        raise NotFoundError(
+            next(iter(missing.values())), errors={ident: [text] for ident, text in missing.items()}
+        )
+    return [found[ident] for ident in dict.fromkeys(appliance_ids)]
+
+
+def add_change_event(
+    session: Session, appliance: Appliance, kind: EventKind, message: str, *, now: datetime
+) -> None:
+    """Record a change and its actor as an event."""
+    add_event(session, appliance, kind, message, details=actor_details(session), now=now)
+
+
+def with_report() -> list[ORMOption]:
+    """Return the options of a query that reads inventory and health, too."""
+    return [undefer(Appliance.inventory), undefer(Appliance.health)]
+
+
+def read_inventory(row: Appliance) -> Inventory:
+    """Return an appliance's inventory; an invalid one has no executors, so it gets no jobs."""
+    return decode_inventory(row.inventory)
+
+
+def read_health(row: Appliance) -> ApplianceHealth | None:
+    """Return the health that an appliance's agent reported last; None if it is unknown."""
+    try:
+        return msgspec.convert(row.health, ApplianceHealth | None)
+    except msgspec.ValidationError:
+        return None

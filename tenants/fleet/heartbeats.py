@@ -1,111 +1,148 @@
-"""Heartbeats: an appliance is alive, and says what it has and how it does.
+"""Heartbeats: an agent reports that its appliance is up, with its inventory and health.
 
-Most tell nothing new and cost a look and a guarded write. One that tells news has its appliance's
-row to itself, so that each thing that happened becomes one event.
+Most heartbeats change nothing and cost one SELECT and one guarded UPDATE. A heartbeat that changes
+something locks the appliance's row, so that each change makes exactly one event.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from sqlalchemy import Row, select, update
 from sqlalchemy.orm import Session
 
-from tenants.entry.agents import lock_appliance
-from tenants.entry.fencing import take_over
+from core.guarded_update import changed_one
+from core.quantities import format_duration
+from protocol.health import ApplianceHealth
+from protocol.inventory import Inventory
+from tenants.fleet.agents import claim_instance, lock_appliance
+from tenants.fleet.change_events import ChangeEvent, KnownState, change_events_of, may_report_clock
 from tenants.fleet.events import EventKind, add_event, last_details
-from tenants.fleet.news import Known, News, may_tell_of_clock, news_of, span_words
-from tenants.models import Appliance, ApplianceState, HealthState, class_told, gpus_told
+from tenants.fleet.states import check_transition
+from tenants.models import Appliance, ApplianceState, reported_class, reported_gpus
+
+T = TypeVar("T")
 
 
 def record_heartbeat(
     session: Session,
     appliance_id: str,
     *,
-    inventory: dict[str, Any],
+    inventory: Inventory | None,
     agent_version: str,
     sent_at: datetime,
     now: datetime,
-    health: dict[str, Any] | None = None,
+    health: ApplianceHealth | None = None,
     instance_id: str = "",
 ) -> None:
-    """Note that an appliance is alive: online, with this inventory and this health.
+    """Record a heartbeat: the appliance is online, with this inventory and health.
 
-    An agent that tells no `health` leaves it unknown. `sent_at` is the agent's clock and `now` the
-    portal's; their difference is kept as the skew, positive where the agent's clock is ahead.
-    `instance_id` is of the agent's present run: two runs at a time fence the appliance.
+    The difference of `sent_at`, the agent's clock, to `now` is stored as the clock skew.
+    Without an `inventory`, the last one stays.
+    `instance_id` is the agent's current run; two concurrent runs fence the appliance.
     """
     skew_seconds = (sent_at - now).total_seconds()
-    beat = _Beat(Known(inventory, health, agent_version, skew_seconds), now, instance_id)
-    seen = session.execute(select(*_LOOKED_AT).where(Appliance.id == appliance_id)).one_or_none()
+    beat = _Beat(
+        reported=KnownState(inventory, health, agent_version, skew_seconds),
+        inventory=None if inventory is None else msgspec.to_builtins(inventory),
+        health=msgspec.to_builtins(health),
+        at=now,
+        instance_id=instance_id,
+    )
+    seen = session.execute(select(*_COLUMNS).where(Appliance.id == appliance_id)).one_or_none()
     if seen is None or seen.revoked_at is not None or seen.retired_at is not None:
         return
     if instance_id and seen.instance_id != instance_id:
-        if not take_over(session, appliance_id, instance_id, now=now):
+        if not claim_instance(session, appliance_id, instance_id, now=now):
             return
-    elif not _news(session, seen, beat) and _store(session, seen, beat):
+    elif not _changes(session, seen, beat) and _store(session, seen, beat):
         return
     locked = lock_appliance(session, appliance_id)
     if locked.revoked_at is not None or locked.retired_at is not None:
         return
-    found = _news(session, locked, beat)
+    changes = _changes(session, locked, beat)
     if _store(session, locked, beat):
-        for news in found:
-            add_event(session, locked, news.kind, news.message, details=news.details, now=now)
+        for change in changes:
+            add_event(session, locked, change.kind, change.message, details=change.details, now=now)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Beat:
-    told: Known
+    """A heartbeat; `inventory` and `health` are what the database stores."""
+
+    reported: KnownState
+    inventory: dict[str, Any] | None
+    health: dict[str, Any] | None
     at: datetime
     instance_id: str
 
 
-_LOOKED_AT = (
-    Appliance.id, Appliance.state, Appliance.inventory, Appliance.health, Appliance.agent_version,
-    Appliance.clock_skew_seconds, Appliance.last_seen_at, Appliance.revoked_at,
-    Appliance.retired_at, Appliance.instance_id,
-)  # fmt: skip
+_COLUMNS = (
+    Appliance.id,
+    Appliance.state,
+    Appliance.inventory,
+    Appliance.health,
+    Appliance.agent_version,
+    Appliance.clock_skew_seconds,
+    Appliance.last_seen_at,
+    Appliance.revoked_at,
+    Appliance.retired_at,
+    Appliance.instance_id,
+)
 _Seen = Row[Any] | Appliance
 
 
-def _news(session: Session, seen: _Seen, beat: _Beat) -> list[News]:
-    skew_seconds = seen.clock_skew_seconds
-    is_told_off = may_tell_of_clock(skew_seconds, beat.told.clock_skew_seconds) and last_details(
-        session, seen.id, EventKind.CLOCK
-    ).get("is_off", False)
-    before = Known(
-        seen.inventory, seen.health, seen.agent_version, skew_seconds, is_clock_told_off=is_told_off
+def _changes(session: Session, seen: _Seen, beat: _Beat) -> list[ChangeEvent]:
+    reported, skew_seconds = beat.reported, seen.clock_skew_seconds
+    is_reported_skewed = may_report_clock(skew_seconds, reported.clock_skew_seconds) and (
+        last_details(session, seen.id, EventKind.CLOCK).get("is_off", False)
     )
-    found = news_of(before, beat.told)
+    is_same = (seen.inventory == beat.inventory, seen.health == beat.health)
+    before = KnownState(
+        inventory=reported.inventory if is_same[0] else _decoded(seen.inventory, Inventory),
+        health=reported.health if is_same[1] else _decoded(seen.health, ApplianceHealth),
+        agent_version=seen.agent_version,
+        clock_skew_seconds=skew_seconds,
+        is_clock_reported_skewed=is_reported_skewed,
+    )
+    found = change_events_of(before, reported)
     if seen.state is ApplianceState.ONLINE:
         return found
     details = {"before": seen.state.value, "after": ApplianceState.ONLINE.value}
-    return [News(EventKind.STATE, _came_back(seen, beat.at), details), *found]
+    message = "Online for the first time."
+    if seen.last_seen_at is not None:
+        silence = format_duration((beat.at - seen.last_seen_at).total_seconds())
+        message = f"Online again after {silence} without heartbeats."
+    return [ChangeEvent(EventKind.STATE, message, details), *found]
 
 
-def _came_back(seen: _Seen, now: datetime) -> str:
-    if seen.last_seen_at is None:
-        return "Online for the first time."
-    return f"Online again after {span_words(now - seen.last_seen_at)} of silence."
+def _decoded(stored: object, kind: type[T]) -> T | None:
+    """Return what an earlier version stored; None if this version can't decode it."""
+    try:
+        return msgspec.convert(stored, kind)
+    except msgspec.ValidationError:
+        return None
 
 
 def _store(session: Session, seen: _Seen, beat: _Beat) -> bool:
-    """Write what is new; return False where the appliance was changed since it was seen."""
-    told = beat.told
+    """Store what changed; return False if the appliance was changed concurrently."""
+    check_transition(seen.state, ApplianceState.ONLINE)
     values: dict[str, Any] = {
         "state": ApplianceState.ONLINE,
-        "agent_version": told.agent_version,
-        "clock_skew_seconds": told.clock_skew_seconds,
+        "agent_version": beat.reported.agent_version,
+        "clock_skew_seconds": beat.reported.clock_skew_seconds,
         "last_seen_at": beat.at,
     }
-    if told.inventory != seen.inventory:
-        values |= {"inventory": told.inventory, **gpus_told(told.inventory)}
-    if told.health != seen.health:
+    inventory = beat.reported.inventory
+    if inventory is not None and beat.inventory != seen.inventory:
+        values |= {"inventory": beat.inventory, **reported_gpus(inventory)}
+    if beat.health != seen.health:
+        health = beat.reported.health
         values |= {
-            "health": told.health,
-            "health_state": None if told.health is None else HealthState(told.health["state"]),
-            **class_told(told.health),
+            "health": beat.health,
+            "health_state": None if health is None else health.state,
+            **reported_class(beat.health),
         }
     statement = update(Appliance).where(
         Appliance.id == seen.id,
@@ -115,5 +152,4 @@ def _store(session: Session, seen: _Seen, beat: _Beat) -> bool:
     )
     if beat.instance_id:
         statement = statement.where(Appliance.instance_id == beat.instance_id)
-    stored = session.execute(statement.values(**values))
-    return bool(stored.rowcount)  # type: ignore[attr-defined] # an UPDATE gives a CursorResult
+    return changed_one(session, statement.values(**values))

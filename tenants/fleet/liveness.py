@@ -1,49 +1,45 @@
-"""What the portal makes of an appliance's silence: online, stale, unreachable, lost.
+"""Liveness: the sweep marks appliances without heartbeats as stale, unreachable and lost.
 
-Silence is counted on the portal's clock since the last heartbeat was received. It is not death:
-only a *lost* appliance's jobs may be placed anew, and when a large share of the fleet falls silent
-together the portal suspects itself and calls nobody lost (the *brake*; see
-`tenants.fleet.outages`).
+The time since the last heartbeat counts on the portal's clock. Jobs on a *lost* appliance end as
+lost, so the *mass-outage guard* protects a fleet that disappears at once: when more than half of
+the appliances, and at least five, are unreachable together, the portal or its network is the more
+likely cause, and no appliance is marked as lost until enough of them report again. An outage that
+starts again soon after its end counts as the same outage, so that operators get one alert. An
+operator who knows that the appliances are really down releases the guard.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, Final
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, Row, func, select, update
 from sqlalchemy.orm import Session
 
+from core.errors import NotFoundError
+from core.guarded_update import changed_one
+from core.quantities import format_duration
+from tenants.auditing.recording import record
 from tenants.fleet.events import EventKind, add_event
-from tenants.fleet.life import in_service
-from tenants.fleet.news import span_words
-from tenants.fleet.outages import Silence, hold_brake
-from tenants.models import Appliance, ApplianceState
+from tenants.fleet.states import Thresholds, check_transition, in_service, next_state
+from tenants.models import Appliance, ApplianceState, FleetOutage, User
+from tenants.permissions import Permission
+from tenants.scope import Scope
 
-_S = ApplianceState
-TRANSITIONS: dict[ApplianceState, frozenset[ApplianceState]] = {
-    _S.ENROLLED: frozenset({_S.ONLINE, _S.STALE, _S.UNREACHABLE, _S.LOST}),
-    _S.ONLINE: frozenset({_S.STALE, _S.UNREACHABLE, _S.LOST}),
-    _S.STALE: frozenset({_S.ONLINE, _S.UNREACHABLE, _S.LOST}),
-    _S.UNREACHABLE: frozenset({_S.ONLINE, _S.LOST}),
-    _S.LOST: frozenset({_S.ONLINE}),
-}
-_BY_SILENCE = (_S.ONLINE, _S.STALE, _S.UNREACHABLE, _S.LOST)
-_SILENT = frozenset({_S.UNREACHABLE, _S.LOST})
-_INSTANT = Appliance.enrolled_at.type
+logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """How long a silence makes an appliance stale, unreachable and lost."""
-
-    stale_after: timedelta
-    unreachable_after: timedelta
-    lost_after: timedelta
+MASS_OUTAGE_MIN_COUNT: Final = 5
+MASS_OUTAGE_RATIO: Final = 0.5
+REOPENED_WITHIN: Final = timedelta(minutes=30)
+_UNREACHABLE: Final = frozenset({ApplianceState.UNREACHABLE, ApplianceState.LOST})
+# Appliances that were lost before have nothing to do with an outage.
+_FLEET: Final = (in_service(), Appliance.state != ApplianceState.LOST)
 
 
 @dataclass(frozen=True, slots=True)
 class ApplianceChange:
-    """An appliance that moved to another state in a sweep."""
+    """A change of state in a sweep."""
 
     appliance_id: str
     tenant_id: str
@@ -52,15 +48,18 @@ class ApplianceChange:
     after: ApplianceState
 
 
-def next_state(
-    current: ApplianceState, silence: timedelta, thresholds: Thresholds
-) -> ApplianceState:
-    """Return the state after this much silence; only a heartbeat leads back to a better one."""
-    steps = (thresholds.stale_after, thresholds.unreachable_after, thresholds.lost_after)
-    by_silence = _BY_SILENCE[sum(silence > step for step in steps)]
-    if by_silence is _S.ONLINE or by_silence not in TRANSITIONS[current]:
-        return current
-    return by_silence
+@dataclass(frozen=True, slots=True)
+class FleetReachability:
+    """The number of unreachable appliances, and of all; those lost before count in neither."""
+
+    unreachable_count: int
+    fleet_count: int
+
+    @property
+    def is_mass_outage(self) -> bool:
+        """Whether the portal or its network is the more likely cause."""
+        is_large = self.unreachable_count > MASS_OUTAGE_RATIO * self.fleet_count
+        return is_large and self.unreachable_count >= MASS_OUTAGE_MIN_COUNT
 
 
 def sweep_appliances(
@@ -72,83 +71,151 @@ def sweep_appliances(
     lost_after: timedelta,
     listening_since: datetime | None = None,
 ) -> list[ApplianceChange]:
-    """Move silent appliances on and return those that moved.
+    """Update the states of appliances without recent heartbeats; return the changes.
 
-    Those that are revoked or retired are left alone.
-
-    Args:
-        session: the database session.
-        now: the present instant.
-        stale_after: silence that makes an appliance stale.
-        unreachable_after: silence that makes it unreachable.
-        lost_after: silence that makes it lost.
-        listening_since: when this portal began to hear heartbeats; its own downtime before that
-            is nobody's silence.
+    The portal's own downtime does not count: it started at `listening_since`.
     """
     thresholds = Thresholds(stale_after, unreachable_after, lost_after)
-    quiet = _quiet(session, before=now - stale_after)
-    planned = [
-        (one, next_state(one.state, _silence(one, now, listening_since), thresholds))
-        for one in quiet
-    ]
-    silent = sum(after in _SILENT for _, after in planned)
-    is_held = hold_brake(session, Silence(silent, _fleet_count(session)), now=now)
+    planned = []
+    for one in _overdue(session, before=now - stale_after):
+        seen_at = one.last_seen_at or one.enrolled_at
+        silence = now - max(seen_at, listening_since or seen_at)
+        planned.append((one, next_state(one.state, silence, thresholds)))
+    unreachable = sum(after in _UNREACHABLE for _, after in planned)
+    fleet = session.scalar(select(func.count()).select_from(Appliance).where(*_FLEET)) or 0
+    is_guarded = update_mass_outage_guard(session, FleetReachability(unreachable, fleet), now=now)
     changes = []
-    for one, by_silence in planned:
-        after = _S.UNREACHABLE if is_held and by_silence is _S.LOST else by_silence
-        if one.state is not after and _move(session, one, after, now=now):
+    for one, target in planned:
+        is_protected = is_guarded and target is ApplianceState.LOST
+        after = ApplianceState.UNREACHABLE if is_protected else target
+        if one.state is not after and _set_state(session, one, after, now=now):
             changes.append(ApplianceChange(one.id, one.tenant_id, one.name, one.state, after))
     return changes
 
 
-@dataclass(frozen=True, slots=True)
-class _Quiet:
-    """An appliance that was not heard for a while."""
-
-    id: str
-    tenant_id: str
-    name: str
-    state: ApplianceState
-    last_seen_at: datetime | None
-    enrolled_at: datetime
-
-
-_FLEET = (in_service(), Appliance.state != _S.LOST)
-
-
-def _quiet(session: Session, *, before: datetime) -> Sequence[_Quiet]:
-    heard_at = func.coalesce(Appliance.last_seen_at, Appliance.enrolled_at, type_=_INSTANT)
-    statement = select(
-        Appliance.id, Appliance.tenant_id, Appliance.name, Appliance.state,
-        Appliance.last_seen_at, Appliance.enrolled_at,
-    ).where(*_FLEET, heard_at < before)  # fmt: skip
-    return [_Quiet(*row) for row in session.execute(statement.order_by(Appliance.id))]
-
-
-def _fleet_count(session: Session) -> int:
-    return session.scalar(select(func.count()).select_from(Appliance).where(*_FLEET)) or 0
-
-
-def _silence(one: _Quiet, now: datetime, listening_since: datetime | None) -> timedelta:
-    heard_at = one.last_seen_at or one.enrolled_at
-    return now - max(heard_at, listening_since or heard_at)
-
-
-def _move(session: Session, one: _Quiet, after: ApplianceState, *, now: datetime) -> bool:
-    # A heartbeat that came in between has changed the state or last_seen_at: it wins.
-    moved = session.execute(
-        update(Appliance)
-        .where(
-            Appliance.id == one.id,
-            Appliance.state == one.state,
-            Appliance.last_seen_at.is_not_distinct_from(one.last_seen_at),
-        )
-        .values(state=after)
+def _overdue(session: Session, *, before: datetime) -> Sequence[Row[Any]]:
+    seen_at = func.coalesce(
+        Appliance.last_seen_at, Appliance.enrolled_at, type_=Appliance.enrolled_at.type
     )
-    if not moved.rowcount:  # type: ignore[attr-defined] # an UPDATE gives a CursorResult
+    statement: Any = select(
+        Appliance.id,
+        Appliance.tenant_id,
+        Appliance.name,
+        Appliance.state,
+        Appliance.last_seen_at,
+        Appliance.enrolled_at,
+    ).where(*_FLEET, seen_at < before)
+    return session.execute(statement.order_by(Appliance.id)).all()
+
+
+def _set_state(session: Session, one: Row[Any], after: ApplianceState, *, now: datetime) -> bool:
+    # A concurrent heartbeat changes the state or last_seen_at: it wins.
+    statement = update(Appliance).where(
+        Appliance.id == one.id,
+        Appliance.state == one.state,
+        Appliance.last_seen_at.is_not_distinct_from(one.last_seen_at),
+    )
+    if not changed_one(session, statement.values(state=check_transition(one.state, after))):
         return False
-    silence = span_words(now - (one.last_seen_at or one.enrolled_at))
-    message = f"{after.value.capitalize()}: nothing was heard of it for {silence}."
+    silence = format_duration((now - (one.last_seen_at or one.enrolled_at)).total_seconds())
+    message = f"{after.value.capitalize()}: no heartbeat for {silence}."
     details = {"before": one.state.value, "after": after.value}
     add_event(session, one, EventKind.STATE, message, details=details, now=now)
     return True
+
+
+def update_mass_outage_guard(
+    session: Session, reachability: FleetReachability, *, now: datetime
+) -> bool:
+    """Start, continue or end an outage; return whether the mass-outage guard is active."""
+    outage = _newest_outage(session, FleetOutage.ended_at.is_(None))
+    if not reachability.is_mass_outage:
+        if outage is not None:
+            outage.ended_at = now
+            logger.warning("Appliances report again: the mass-outage guard is off.")
+        return False
+    if outage is None:
+        # A released outage has ended: appliances that disappear later are another one.
+        reopened = (
+            FleetOutage.ended_at >= now - REOPENED_WITHIN,
+            FleetOutage.released_at.is_(None),
+        )
+        outage = _newest_outage(session, *reopened) or _started(session, reachability, now=now)
+        outage.ended_at = None
+    if reachability.unreachable_count > outage.unreachable_count:
+        outage.unreachable_count = reachability.unreachable_count
+        outage.fleet_count = reachability.fleet_count
+    return outage.released_at is None
+
+
+def current_outage(session: Session) -> FleetOutage | None:
+    """Return the outage for which the mass-outage guard is active."""
+    outage = _newest_outage(session, FleetOutage.ended_at.is_(None))
+    return outage if outage is not None and outage.released_at is None else None
+
+
+def release_mass_outage_guard(session: Session, scope: Scope, *, now: datetime) -> FleetOutage:
+    """Release the guard: unreachable appliances may be marked as lost.
+
+    Raises:
+        NotFoundError: the guard is not active.
+    """
+    scope.require(Permission.OPERATE)
+    outage = current_outage(session)
+    if outage is None:
+        raise NotFoundError("The mass-outage guard is not active. There is nothing to release.")
+    outage.released_at = now
+    outage.released_by = scope.user_id
+    record(
+        session,
+        action="fleet_outage.released",
+        target_kind="fleet_outage",
+        target_id=outage.id,
+        target_name=f"{outage.unreachable_count} of {outage.fleet_count} appliances",
+        tenant_id=None,
+        after={"released_at": now.isoformat()},
+        now=now,
+    )
+    session.flush()
+    return outage
+
+
+def unreported_outage(session: Session) -> FleetOutage | None:
+    """Return the current outage if the operators were not notified of it."""
+    outage = current_outage(session)
+    return outage if outage is not None and outage.notified_at is None else None
+
+
+def mark_reported(session: Session, outage_id: str, *, now: datetime) -> bool:
+    """Record that the operators were notified; return False if another process did it first."""
+    return changed_one(
+        session,
+        update(FleetOutage)
+        .where(FleetOutage.id == outage_id, FleetOutage.notified_at.is_(None))
+        .values(notified_at=now),
+    )
+
+
+def operators(session: Session) -> list[User]:
+    """Return the active operators."""
+    statement = select(User).where(User.is_operator, User.is_active).order_by(User.email)
+    return list(session.scalars(statement))
+
+
+def _newest_outage(session: Session, *where: ColumnElement[bool]) -> FleetOutage | None:
+    newest_first = select(FleetOutage).where(*where).order_by(FleetOutage.id.desc())
+    return session.scalars(newest_first.limit(1)).first()
+
+
+def _started(session: Session, reachability: FleetReachability, *, now: datetime) -> FleetOutage:
+    unreachable, fleet = reachability.unreachable_count, reachability.fleet_count
+    logger.critical(
+        "%d of %d appliances are unreachable at once: the portal or its network may be the cause. "
+        "No appliance is marked as lost until some of them report again.",
+        unreachable,
+        fleet,
+    )
+    outage = FleetOutage(began_at=now, unreachable_count=unreachable, fleet_count=fleet)
+    session.add(outage)
+    session.flush()
+    return outage

@@ -1,25 +1,28 @@
-"""Tables of appliances: how they join, what they are, what happened to them."""
+"""Tables of appliances, enrollment tokens, events and outages."""
 
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, UniqueConstraint
+import msgspec
+from sqlalchemy import JSON, BigInteger, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
-from tenants.models.audited import Audited
-from tenants.models.columns import enum_column, secret_hash_column, tenant_column
-from tenants.models.people import Tenant
+from protocol.health import HealthState
+from protocol.inventory import Inventory
+from tenants.models.audit import Audited
+from tenants.models.columns import enum_column, reference, secret_hash_column, tenant_column
+from tenants.models.users import Tenant
 
 MAX_MODEL_LENGTH = 200
 MAX_CLASS_LENGTH = 100
 
 
 class ApplianceState(StrEnum):
-    """What the portal's clock makes of an appliance's silence."""
+    """The connection state of an appliance, by the time since its last heartbeat."""
 
     ENROLLED = "enrolled"
     ONLINE = "online"
@@ -28,23 +31,15 @@ class ApplianceState(StrEnum):
     LOST = "lost"
 
 
-class HealthState(StrEnum):
-    """What an appliance's agent makes of its devices; null in the database is unknown."""
+class EnrollmentToken(Base):
+    """A secret with which a number of appliances can enroll in a tenant.
 
-    HEALTHY = "healthy"
-    DEGRADED = "degraded"
-    FAILED = "failed"
-
-
-class EnrolmentToken(Base):
-    """A secret that lets appliances join a tenant, a limited number of times.
-
-    With an `appliance_id` it lets that appliance alone join again, under a new identity.
+    With an `appliance_id`, only that appliance can enroll again, with a new identity.
     """
 
-    __tablename__ = "enrolment_tokens"
+    __tablename__ = "enrollment_tokens"
     audited: ClassVar = Audited(
-        kind="enrolment_token",
+        kind="enrollment_token",
         name="name",
         fields=("name", "site", "region", "labels", "uses", "expires_at", "revoked_at"),
         verbs={"revoked_at": ("revoked", "restored")},
@@ -59,26 +54,23 @@ class EnrolmentToken(Base):
     labels: Mapped[dict[str, str]] = mapped_column(default=dict)
     uses: Mapped[int] = mapped_column(default=1)
     uses_left: Mapped[int]
-    appliance_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("appliances.id", ondelete="CASCADE")
-    )
-    created_by: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL")
-    )
+    appliance_id: Mapped[str | None] = reference("appliances.id")
+    created_by: Mapped[str | None] = reference("users.id", ondelete="SET NULL")
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
     revoked_at: Mapped[datetime | None]
 
 
 class Appliance(Base):
-    """An enrolled host. `inventory` holds `jobqueue.executors.wire.Inventory` as JSON.
+    """An enrolled host.
 
-    `health` holds `jobqueue.executors.health.ApplianceHealth`; null where the agent tells none.
-    `desired_generation` counts changes of what should run there: agents wait for it to move.
-    Revoked is shut out for good; retired is taken out of service by its owner, its history kept.
-    Fenced is shut out because two agents used its identity at once: `instance_id` names the run of
-    the agent that was heard last, `past_instances` the runs before it. `gpu_count`, `gpu_model` and
-    `appliance_class` repeat what inventory and health say, so that lists are narrowed by them.
+    `inventory` and `health` are `protocol.inventory.Inventory` and
+    `protocol.health.ApplianceHealth` as JSON; health is null if the agent reports none.
+    They may be large, so a query reads them only with `with_report()`. `gpu_count`, `gpu_model`,
+    `health_state` and `appliance_class` repeat parts of them for lists and filters.
+    `desired_generation` counts changes of the desired state, which agents poll. `instance_id` is
+    the agent's current run, `past_instances` the former ones: two concurrent runs fence the
+    appliance.
     """
 
     __tablename__ = "appliances"
@@ -86,36 +78,57 @@ class Appliance(Base):
         kind="appliance",
         name="name",
         fields=(
-            "name", "site", "region", "labels", "drained_at", "retired_at", "revoked_at",
+            "name",
+            "site",
+            "region",
+            "labels",
+            "drained_at",
+            "retired_at",
+            "revoked_at",
             "fenced_at",
         ),
         verbs={
             "name": ("renamed", "renamed"),
-            "labels": ("relabelled", "relabelled"),
+            "labels": ("relabeled", "relabeled"),
             "drained_at": ("drained", "undrained"),
             "retired_at": ("retired", "reinstated"),
             "revoked_at": ("revoked", "restored"),
             "fenced_at": ("fenced", "unfenced"),
         },
         created="enrolled",
-    )  # fmt: skip
+    )
     __table_args__ = (
         UniqueConstraint("tenant_id", "name"),
-        # A page of the list, and its total, without a look at any row, however it is sorted and
-        # searched: rows are wide.
+        # Covers the list with any filter and order: rows are wide.
         Index(
             "ix_appliances_list",
-            "tenant_id", "revoked_at", "retired_at", "name", "id", "state", "drained_at",
-            "fenced_at", "health_state", "gpu_count", "gpu_model", "appliance_class", "site",
+            "tenant_id",
+            "revoked_at",
+            "retired_at",
+            "name",
+            "id",
+            "state",
+            "drained_at",
+            "fenced_at",
+            "health_state",
+            "gpu_count",
+            "gpu_model",
+            "appliance_class",
+            "site",
             "region",
         ),
-        # What the list can be narrowed by.
+        # Covers the values of the list's filters.
         Index(
             "ix_appliances_choices",
-            "tenant_id", "revoked_at", "retired_at", "appliance_class", "site", "region",
+            "tenant_id",
+            "revoked_at",
+            "retired_at",
+            "appliance_class",
+            "site",
+            "region",
             "gpu_model",
         ),
-    )  # fmt: skip
+    )
 
     id: Mapped[str] = id_column()
     tenant_id: Mapped[str] = tenant_column()
@@ -125,8 +138,10 @@ class Appliance(Base):
     labels: Mapped[dict[str, str]] = mapped_column(default=dict)
     state: Mapped[ApplianceState] = mapped_column(enum_column(ApplianceState))
     secret_hash: Mapped[str] = secret_hash_column()
-    inventory: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    health: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    inventory: Mapped[dict[str, Any]] = mapped_column(default=dict, deferred_group="report")
+    health: Mapped[dict[str, Any] | None] = mapped_column(
+        JSON(none_as_null=True), deferred_group="report"
+    )
     health_state: Mapped[HealthState | None] = mapped_column(enum_column(HealthState))
     gpu_count: Mapped[int] = mapped_column(default=0)
     gpu_model: Mapped[str] = mapped_column(String(200), default="")
@@ -146,34 +161,40 @@ class Appliance(Base):
 
     @validates("inventory")
     def _repeat_gpus(self, _key: str, inventory: dict[str, Any]) -> dict[str, Any]:
-        for name, value in gpus_told(inventory).items():
+        for name, value in reported_gpus(decode_inventory(inventory)).items():
             setattr(self, name, value)
         return inventory
 
     @validates("health")
     def _repeat_class(self, _key: str, health: dict[str, Any] | None) -> dict[str, Any] | None:
-        self.appliance_class = class_told(health)["appliance_class"]
+        self.appliance_class = reported_class(health)["appliance_class"]
         return health
 
 
-def gpus_told(inventory: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns that repeat an inventory's GPUs: how many, and of which models.
-
-    Nothing is made of what is not written as an inventory is.
-    """
-    told = inventory.get("gpus")
-    gpus = [gpu for gpu in told if isinstance(gpu, Mapping)] if isinstance(told, list) else []
-    models = sorted({str(gpu["model"]) for gpu in gpus if gpu.get("model")})
-    return {"gpu_count": len(gpus), "gpu_model": ", ".join(models)[:MAX_MODEL_LENGTH]}
+def decode_inventory(stored: Mapping[str, Any]) -> Inventory:
+    """Return a stored inventory; an invalid one has no GPUs and no executors: it gets no jobs."""
+    try:
+        return msgspec.convert(stored, Inventory)
+    except msgspec.ValidationError:
+        return Inventory(hostname="")
 
 
-def class_told(health: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the column that repeats the class that an appliance's agent tells."""
+def reported_gpus(inventory: Inventory) -> dict[str, Any]:
+    """Return the columns that repeat an inventory's GPUs."""
+    models = sorted({gpu.model for gpu in inventory.gpus if gpu.model})
+    return {
+        "gpu_count": len(inventory.gpus),
+        "gpu_model": ", ".join(models)[:MAX_MODEL_LENGTH],
+    }
+
+
+def reported_class(health: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the column that repeats the reported appliance class."""
     return {"appliance_class": str((health or {}).get("appliance_class", ""))[:MAX_CLASS_LENGTH]}
 
 
 class ApplianceEvent(Base):
-    """Something that happened to an appliance: a change of state or health, a certificate."""
+    """An event of an appliance, such as a change of state or health."""
 
     __tablename__ = "appliance_events"
     __table_args__ = (
@@ -183,9 +204,7 @@ class ApplianceEvent(Base):
 
     id: Mapped[str] = id_column()
     tenant_id: Mapped[str] = tenant_column()
-    appliance_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("appliances.id", ondelete="CASCADE")
-    )
+    appliance_id: Mapped[str] = reference("appliances.id")
     at: Mapped[datetime]
     kind: Mapped[str] = mapped_column(String(50))
     message: Mapped[str] = mapped_column(String(500))
@@ -193,10 +212,10 @@ class ApplianceEvent(Base):
 
 
 class FleetOutage(Base):
-    """A time in which so much of the fleet was silent together that the portal suspected itself.
+    """A mass outage: so many appliances were unreachable at once that the portal may be the cause.
 
-    It began and ended by the sweep; `released_at` is when an operator said that the silent ones are
-    gone indeed, `told_at` when the operators were told of it.
+    The sweep starts and ends it. `released_at` is when an operator released the mass-outage guard,
+    `notified_at` when the operators were notified.
     """
 
     __tablename__ = "fleet_outages"
@@ -204,10 +223,8 @@ class FleetOutage(Base):
     id: Mapped[str] = id_column()
     began_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
-    silent_count: Mapped[int]
+    unreachable_count: Mapped[int]
     fleet_count: Mapped[int]
-    told_at: Mapped[datetime | None]
+    notified_at: Mapped[datetime | None]
     released_at: Mapped[datetime | None]
-    released_by: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL")
-    )
+    released_by: Mapped[str | None] = reference("users.id", ondelete="SET NULL")

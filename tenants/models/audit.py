@@ -1,5 +1,7 @@
-"""The audit log's tables."""
+"""Tables of the audit log, and how models declare what it records."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -10,15 +12,45 @@ from core.db import Base, id_column
 from core.ids import ID_LENGTH
 from tenants.models.columns import ADDRESS_LENGTH, SECRET_HASH_LENGTH, USER_AGENT_LENGTH, BigNumber
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """What the audit log records of a model's rows.
+
+    Attributes:
+        kind: the kind of a row; actions are named `<kind>.<verb>`.
+        name: the attribute that names a row.
+        fields: the attributes whose values are recorded; changes of others are not.
+        secrets: attributes whose changes are recorded without their values, and their labels.
+        verbs: the verbs of a change of this attribute alone: when it is set, and when it is
+            cleared or becomes false.
+        created: the verb of an insert.
+    """
+
+    kind: str
+    name: str
+    fields: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    verbs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    created: str = "created"
+
+    def verb_of(self, changes: Mapping[str, object]) -> str:
+        """Return the verb of a change, given the new values by attribute."""
+        if len(changes) != 1:
+            return "changed"
+        (attribute, value), *_ = changes.items()
+        when_set, when_cleared = self.verbs.get(attribute, ("changed", "changed"))
+        return when_set if value else when_cleared
+
+
 PLATFORM_CHAIN = "platform"
 
 
 class AuditEntry(Base):
-    """Who did what to what, when and from where; never changed once it is written.
+    """Who did what to what, when and from where; never changed once written.
 
-    Entries of one `chain` (a tenant's id, or `platform`) are numbered without a gap, and each
-    holds the hash of the one before it. They outlive what they tell of: nothing is referred to by
-    a foreign key.
+    Entries of one `chain` (a tenant's id, or `platform`) are numbered without gaps, and each
+    contains the hash of the previous one. They outlive their targets: there are no foreign keys.
     """
 
     __tablename__ = "audit_entries"
@@ -52,7 +84,7 @@ class AuditEntry(Base):
 
 
 class AuditHead(Base):
-    """The last entry of a chain; who appends holds its row."""
+    """The last entry of a chain; appending locks its row."""
 
     __tablename__ = "audit_heads"
 

@@ -1,4 +1,4 @@
-"""Tables of the portal's own certificate authority, and of the certificates that it gave."""
+"""Tables of the portal's certificate authority and agents' certificates."""
 
 from datetime import datetime
 from typing import ClassVar
@@ -8,8 +8,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
-from tenants.models.audited import Audited
-from tenants.models.columns import BigNumber, tenant_column
+from tenants.models.audit import Audited
+from tenants.models.columns import BigNumber, reference, tenant_column
 
 SERIAL_LENGTH = 40
 FINGERPRINT_LENGTH = 64
@@ -40,8 +40,8 @@ class CertificateAuthority(Base):
 class ApplianceCertificate(Base):
     """A certificate of an agent. `serial` and `fingerprint` (SHA-256) are lower case hex.
 
-    One that was issued replaces the others of its appliance when it is first used, not before: its
-    agent may never have got it.
+    A new certificate replaces the others of its appliance when it is first used, not before: its
+    agent may not have received it.
     """
 
     __tablename__ = "appliance_certificates"
@@ -49,18 +49,20 @@ class ApplianceCertificate(Base):
         kind="certificate",
         name="serial",
         fields=(
-            "appliance_id", "fingerprint", "not_before", "not_after", "revoked_at",
+            "appliance_id",
+            "fingerprint",
+            "not_before",
+            "not_after",
+            "revoked_at",
             "revocation_reason",
         ),
         verbs={"revoked_at": ("revoked", "restored")},
         created="issued",
-    )  # fmt: skip
+    )
 
     id: Mapped[str] = id_column()
     tenant_id: Mapped[str] = tenant_column()
-    appliance_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("appliances.id", ondelete="CASCADE"), index=True
-    )
+    appliance_id: Mapped[str] = reference("appliances.id", index=True)
     authority_id: Mapped[str] = mapped_column(
         String(ID_LENGTH), ForeignKey("certificate_authorities.id")
     )
@@ -75,10 +77,10 @@ class ApplianceCertificate(Base):
     revocation_reason: Mapped[str] = mapped_column(String(500), default="")
 
 
-class RollRevision(Base):
-    """Counts what shuts agents out: who keeps a roll of agents reads it anew when this moves."""
+class AgentRegistryRevision(Base):
+    """Increases when an agent is blocked: the agent API then reads its registry again."""
 
-    __tablename__ = "roll_revisions"
+    __tablename__ = "agent_registry_revisions"
 
     id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
     number: Mapped[int] = mapped_column(BigNumber)

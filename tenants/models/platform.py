@@ -1,19 +1,19 @@
-"""Tables of the platform's own work: tenants' removals, what each one uses, what it is told."""
+"""Tables of the platform: removals of tenants, usage, series counts and quota warnings."""
 
 from datetime import date, datetime
 from enum import StrEnum
 
-from sqlalchemy import Date, ForeignKey, Index, String, Text
+from sqlalchemy import Date, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
-from tenants.models.columns import BigNumber, enum_column
-from tenants.models.people import EMAIL_LENGTH, NAME_LENGTH
+from tenants.models.columns import BigNumber, enum_column, reference
+from tenants.models.users import EMAIL_LENGTH, NAME_LENGTH
 
 
 class RemovalState(StrEnum):
-    """How far the removal of a tenant is; each state is worked from its beginning when repeated."""
+    """The step of a removal; each can be repeated from its start."""
 
     EXPORTING = "exporting"
     DELETING_ROWS = "deleting_rows"
@@ -22,10 +22,10 @@ class RemovalState(StrEnum):
 
 
 class TenantRemoval(Base):
-    """A tenant's removal; it outlives the tenant, so nothing refers to it by a foreign key.
+    """The removal of a tenant; it outlives the tenant, so no foreign key refers to it.
 
-    `done` of `total` says how far the present state is; `error` what stopped it last time. The
-    export lies in the data folder under `file_name` until `discarded_at`.
+    `done` of `total` is the progress of the current state, `error` the reason of the last failure.
+    The export is stored as `file_name` in the data folder until `discarded_at`.
     """
 
     __tablename__ = "tenant_removals"
@@ -47,7 +47,7 @@ class TenantRemoval(Base):
 
     @property
     def file_name(self) -> str:
-        """What the export is called in the folder of exports."""
+        """The file name of the export."""
         return f"{self.tenant_slug}-{self.id}.zip"
 
     @property
@@ -57,14 +57,12 @@ class TenantRemoval(Base):
 
 
 class TenantUsage(Base):
-    """What a tenant used on a day, as it was measured last on that day."""
+    """A tenant's usage on a day, as last measured on that day."""
 
     __tablename__ = "tenant_usage"
     __table_args__ = (Index("ix_tenant_usage_day", "day"),)
 
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
-    )
+    tenant_id: Mapped[str] = reference("tenants.id", primary_key=True)
     day: Mapped[date] = mapped_column(Date, primary_key=True)
     measured_at: Mapped[datetime]
     appliances: Mapped[int]
@@ -74,33 +72,33 @@ class TenantUsage(Base):
 
 
 class SeriesCount(Base):
-    """How many series of a tenant are active, as one server that takes samples counts them."""
+    """The active series, measurements and fields of a tenant, as counted by one ingest server."""
 
     __tablename__ = "series_counts"
 
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
-    )
+    tenant_id: Mapped[str] = reference("tenants.id", primary_key=True)
     server: Mapped[str] = mapped_column(String(64), primary_key=True)
     series: Mapped[int]
+    measurements: Mapped[int] = mapped_column(server_default="0")
+    fields: Mapped[int] = mapped_column(server_default="0")
     counted_at: Mapped[datetime]
 
 
 class FillingQuota(StrEnum):
-    """The quotas that fill up by themselves."""
+    """The quotas that fill up with samples."""
 
     STORAGE = "storage"
     SERIES = "series"
+    MEASUREMENTS = "measurements"
+    FIELDS = "fields"
 
 
 class QuotaWarning(Base):
-    """The level of a quota that a tenant's admins were told of last; 0 is none."""
+    """The last level of a quota that was reported to a tenant's admins; 0 is none."""
 
     __tablename__ = "quota_warnings"
 
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
-    )
+    tenant_id: Mapped[str] = reference("tenants.id", primary_key=True)
     quota: Mapped[FillingQuota] = mapped_column(enum_column(FillingQuota), primary_key=True)
     level_percent: Mapped[int]
     changed_at: Mapped[datetime]

@@ -1,48 +1,46 @@
-"""Tables of how people and programs prove who they are."""
+"""Tables of sign-in: sessions, tokens, second factors, invitations, identities, lockout."""
 
 from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar
 
-from sqlalchemy import ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy import String, Text, UniqueConstraint
 from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from core.db import Base, id_column
-from core.ids import ID_LENGTH
-from tenants.models.audited import Audited
+from tenants.models.audit import Audited
 from tenants.models.columns import (
     ADDRESS_LENGTH,
     SECRET_HASH_LENGTH,
     USER_AGENT_LENGTH,
     enum_column,
     exact_text,
+    reference,
     secret_hash_column,
     tenant_column,
     user_column,
 )
-from tenants.models.people import EMAIL_LENGTH, Role, Tenant, User
+from tenants.models.users import EMAIL_LENGTH, Role, Tenant, User
 
 SUBJECT_LENGTH = 255
 LongText = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 
 
 class LoginSession(Base):
-    """A browser that is signed in; the cookie holds the secret, this row its hash.
+    """A signed-in browser; the cookie contains the secret, this row its hash.
 
-    `tenant_id` is the tenant that the browser looks at; null is the operator's view of all, or the
-    user's first tenant. `support_visit_id` is set while an operator looks at it as its user.
+    `tenant_id` is the selected tenant; null is the operator's view of all, or the user's first
+    tenant. `support_session_id` is set while an operator views the tenant as its user.
     """
 
     __tablename__ = "login_sessions"
 
     id: Mapped[str] = id_column()
     user_id: Mapped[str] = user_column()
-    tenant_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
-    )
-    support_visit_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("support_visits.id", ondelete="SET NULL"), index=True
+    tenant_id: Mapped[str | None] = tenant_column()
+    support_session_id: Mapped[str | None] = reference(
+        "support_sessions.id", ondelete="SET NULL", index=True
     )
     secret_hash: Mapped[str] = secret_hash_column()
     address: Mapped[str] = mapped_column(String(ADDRESS_LENGTH), default="")
@@ -54,10 +52,10 @@ class LoginSession(Base):
 
 
 class APIToken(Base):
-    """A secret for programs that acts as its user in one tenant.
+    """A secret for programs that act as a user in one tenant.
 
-    `tenant_id` null is the operator's view of all. `scopes` are names of `tenants.permissions`;
-    an empty list is all that the user may do.
+    `tenant_id` null is the operator's view of all. `scopes` are names of `tenants.permissions`; an
+    empty list is unlimited.
     """
 
     __tablename__ = "api_tokens"
@@ -70,9 +68,7 @@ class APIToken(Base):
 
     id: Mapped[str] = id_column()
     user_id: Mapped[str] = user_column()
-    tenant_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
-    )
+    tenant_id: Mapped[str | None] = tenant_column()
     name: Mapped[str] = mapped_column(String(100))
     scopes: Mapped[list[str]] = mapped_column(default=list)
     secret_hash: Mapped[str] = secret_hash_column()
@@ -85,7 +81,7 @@ class APIToken(Base):
 
 
 class RecoveryCode(Base):
-    """A code on paper that stands in once for the second factor."""
+    """A code that replaces the second factor once."""
 
     __tablename__ = "recovery_codes"
 
@@ -109,7 +105,7 @@ class PasswordReset(Base):
 
 
 class Invitation(Base):
-    """A link by email that makes a person a member of a tenant, or an operator (no tenant)."""
+    """A link by email that makes a user a member of a tenant, or an operator (no tenant)."""
 
     __tablename__ = "invitations"
     audited: ClassVar = Audited(
@@ -121,15 +117,11 @@ class Invitation(Base):
     )
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
-    )
+    tenant_id: Mapped[str | None] = tenant_column()
     email: Mapped[str] = mapped_column(String(EMAIL_LENGTH))
     role: Mapped[Role] = mapped_column(enum_column(Role))
     secret_hash: Mapped[str] = secret_hash_column()
-    invited_by: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL")
-    )
+    invited_by: Mapped[str | None] = reference("users.id", ondelete="SET NULL")
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
     accepted_at: Mapped[datetime | None]
@@ -138,10 +130,10 @@ class Invitation(Base):
 
 
 class OIDCIdentity(Base):
-    """Who a user is to the identity provider.
+    """A user's identity at the identity provider.
 
-    `granted` names what the provider's groups gave at the last sign-in: ids of memberships, and
-    `operator`. What was given by hand is not among it.
+    `granted` lists what the provider's groups granted at the last sign-in: ids of memberships, and
+    `operator`. It does not contain what was granted manually.
     """
 
     __tablename__ = "oidc_identities"
@@ -160,14 +152,15 @@ class OIDCIdentity(Base):
 
 
 class ThrottleKind(StrEnum):
-    """What is being guessed at, and from where."""
+    """What failed attempts are counted by."""
 
     ACCOUNT = "account"
     ADDRESS = "address"
+    DEVICE = "device"
 
 
 class Throttle(Base):
-    """Failed tries of late: by email address (its hash), or by network address."""
+    """Recent failed attempts, by account or known device (hashes), or by network address."""
 
     __tablename__ = "throttles"
     __table_args__ = (UniqueConstraint("kind", "subject"),)
@@ -181,7 +174,7 @@ class Throttle(Base):
 
 
 class IdempotencyKey(Base):
-    """The answer that a request with a key was given, to give it again."""
+    """The stored answer to a request with an idempotency key."""
 
     __tablename__ = "idempotency_keys"
     __table_args__ = (UniqueConstraint("user_id", "key"),)
@@ -195,10 +188,10 @@ class IdempotencyKey(Base):
     created_at: Mapped[datetime]
 
 
-class SupportVisit(Base):
-    """That an operator looks at a tenant as one of its users does, why, and until when."""
+class SupportSession(Base):
+    """An operator views a tenant as one of its users, with a reason and a time limit."""
 
-    __tablename__ = "support_visits"
+    __tablename__ = "support_sessions"
 
     id: Mapped[str] = id_column()
     operator_id: Mapped[str] = user_column()

@@ -12,15 +12,21 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from cli.bootstrap import DEMO_PASSWORD
 from tests.e2e.inboxes import MailServer, WebhookServer
+from tests.fixtures.file_modes import no_umask
 from tests.fixtures.polling import eventually
 from tests.servers import free_port, require_program, running
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 WIDTH, HEIGHT = 1440, 900
 QUIET = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update",
-)  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+)
 READY_SECONDS = 180
 STEP_MS = 30_000
 
@@ -30,13 +36,14 @@ class Demo:
     """A running `vedette up --demo`, with the inboxes that it sends to."""
 
     url: str
+    data_dir: Path
     mail: MailServer
     webhook: WebhookServer
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """The demo on a free port, in a scratch folder; it does not run on beside other tests."""
+    """The demo on a free port, in a scratch folder, for all tests of this folder."""
     folder, port = tmp_path_factory.mktemp("demo"), free_port()
     url = f"http://127.0.0.1:{port}"
     with MailServer() as mail, WebhookServer() as webhook:
@@ -49,16 +56,18 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
             "VEDETTE_EVALUATION_INTERVAL_SECONDS": "1",
         }
         argv = [sys.executable, "-m", "cli.main", "up", "--demo"]
-        with running(argv, log_path=folder / "up.log", environ=environ):
+        (folder / "old.txt").touch()
+        folder.chmod(0o755)
+        with no_umask(), running(argv, log_path=folder / "up.log", environ=environ):
             eventually(lambda: _is_open(url), within_seconds=READY_SECONDS, what="the demo to open")
-            yield Demo(url=url, mail=mail, webhook=webhook)
+            yield Demo(url=url, data_dir=folder, mail=mail, webhook=webhook)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     """Debian's Chromium, without a window.
 
-    Playwright holds an event loop in this thread while it is open: no other file may need one then.
+    Playwright keeps an event loop in this thread while it is open, so it closes with this folder.
     """
     expect.set_options(timeout=STEP_MS)
     path = require_program("chromium", package="chromium")

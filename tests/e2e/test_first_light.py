@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.deployment import ALICE, BOB, CHARLIE, OLIVIA
 from tests.e2e.conftest import Demo, screenshot
 from tests.e2e.inboxes import link_in_mail_to
 from tests.fixtures.polling import eventually
-from tests.house import ALICE, BOB, CHARLIE, OLIVIA
 
 pytestmark = [
     pytest.mark.needs_chromium,
@@ -86,7 +86,7 @@ def test_alice_is_told_by_mail_and_webhook_when_a_rule_fires_and_resolves(
     page.locator("[name=for_]").fill("3s")
     page.get_by_label("On call").check()
     page.get_by_label("Chat").check()
-    page.get_by_role("button", name="Try it now").click()
+    page.get_by_role("button", name="Test rule").click()
     expect(page.get_by_text("dgx-01").first).to_be_visible()
     screenshot(page, "4-rule")
     page.get_by_role("button", name=re.compile("Create|Save|Add")).click()
@@ -130,8 +130,9 @@ def test_bob_runs_a_job_follows_its_log_and_stops_it(demo: Demo, sign_in: SignIn
     expect(page.get_by_role("heading", name="first-light")).to_be_visible()
     expect(log).to_contain_text("epoch 0 step 50", timeout=SLOW_MS)
     expect(log).to_contain_text("epoch 0 step 300", timeout=SLOW_MS)  # it goes on by itself
-    usage = page.locator("[data-usage-charts]")
-    expect(usage).to_contain_text("%", timeout=SLOW_MS)
+    charts = page.frame_locator("[data-fit]")
+    line = charts.locator("#job-gpu-power_watts .scatterlayer path.js-line").first
+    expect(line).to_be_attached(timeout=SLOW_MS)
     screenshot(page, "6-job")
 
     page.get_by_role("link", name="Dashboard", exact=True).click()
@@ -158,7 +159,7 @@ def test_a_job_that_no_appliance_can_hold_is_refused_with_the_figures(
     page.get_by_label("GPUs", exact=True).fill("16")
     page.get_by_role("button", name="Submit job").click()
 
-    expect(page.get_by_text("16 asked")).to_be_visible()
+    expect(page.get_by_text("16 requested")).to_be_visible()
     expect(page.get_by_label("Name")).to_have_value("too-large")
     screenshot(page, "8-job-refused")
 
@@ -180,26 +181,27 @@ def test_charlie_sees_his_own_fleet_and_nothing_of_acme(demo: Demo, sign_in: Sig
 def test_olivia_adds_a_tenant_and_a_user_who_signs_in(demo: Demo, sign_in: SignIn) -> None:
     page = sign_in(OLIVIA)
     page.goto(f"{demo.url}/tenants")
-    page.get_by_label("Name", exact=True).fill("Initech")
+    page.get_by_label("Name", exact=True).fill("Initrode")
     page.get_by_role("button", name=re.compile("Add")).click()
     page.goto(f"{demo.url}/tenants")
-    page.get_by_role("link", name="Initech").click()
-    page.get_by_label("Email address").fill("dana@initech.example")
+    page.get_by_role("link", name="Initrode").click()
+    page.get_by_label("Email address").fill("dana@initrode.example")
     page.get_by_label("Role").select_option("admin")
-    page.get_by_role("button", name="Invite").click()
-    expect(page.get_by_role("cell", name="dana@initech.example")).to_be_visible()
+    page.get_by_role("button", name="Send invitation").click()
+    expect(page.get_by_role("cell", name="dana@initrode.example")).to_be_visible()
     screenshot(page, "9-tenant")
 
     page.get_by_role("button", name="Account").click()
     page.get_by_role("button", name="Sign out").click()
-    page.goto(link_in_mail_to(demo.mail, "dana@initech.example"))
+    page.wait_for_url("**/login**")
+    page.goto(link_in_mail_to(demo.mail, "dana@initrode.example"))
     page.get_by_label("Your name").fill("Dana Admin")
     page.get_by_label("Password", exact=True).fill("a long first password")
-    page.get_by_label("Password again").fill("a long first password")
-    page.get_by_role("button", name="Make an account and join").click()
+    page.get_by_label("Confirm password").fill("a long first password")
+    page.get_by_role("button", name="Create account and join").click()
     page.wait_for_url("**/dashboards/**")
 
-    dana = sign_in("dana@initech.example", "a long first password")
+    dana = sign_in("dana@initrode.example", "a long first password")
     expect(dana.get_by_text("dgx-01")).to_have_count(0)
     screenshot(dana, "10-empty-fleet")
 
@@ -207,7 +209,7 @@ def test_olivia_adds_a_tenant_and_a_user_who_signs_in(demo: Demo, sign_in: SignI
 def _add_receiver(page: Page, demo: Demo, *, kind: str, name: str, target: str) -> None:
     page.goto(f"{demo.url}/receivers")
     page.get_by_label("Name").fill(name)
-    page.get_by_label("Kind").select_option(kind)
+    page.get_by_label("Type").select_option(kind)
     page.get_by_label("Address").fill(target)
     page.get_by_role("button", name=re.compile("Add")).click()
     expect(page.get_by_text(target).first).to_be_visible()

@@ -58,12 +58,12 @@ def put_on(page: Page, look: Look) -> None:
 
 
 def pages_from(page: Page, start: str, *, without: Collection[str] = ()) -> Iterator[str]:
-    """Open every kind of page that links lead to, one of each, and yield its path meanwhile."""
+    """Open every kind of page that links lead to, one of each, and yield its kind meanwhile."""
     waiting, seen = [start], {start, *without}
     while waiting:
         path = waiting.pop(0)
         show(page, path)
-        yield path
+        yield IDENT.sub("ID", path)
         for href in page.eval_on_selector_all("a[href]", "all => all.map(a => a.href)"):
             url = urlsplit(urljoin(page.url, href))
             kind = IDENT.sub("ID", url.path)

@@ -1,9 +1,8 @@
-"""What must hold for any body of line protocol; the fuzz target and its corpus share it."""
+"""The check that the fuzz target and its corpus share."""
 
-from timeseries.batch import Batch
 from timeseries.lineprotocol import parse
-from timeseries.lineprotocol_grammar import LineFaultError, logical_lines, parse_line
-from timeseries.points import Point
+from timeseries.lineprotocol_grammar import InvalidLineError, logical_lines, parse_line
+from timeseries.points import Batch, Point
 
 NOW_NS = 1_700_000_000_000_000_000
 
@@ -24,15 +23,15 @@ def check(data: bytes) -> None:
 
 
 def read_exactly(data: bytes) -> tuple[Batch, list[int]]:
-    """Return the points that the exact grammar alone reads, and the numbers of the bad lines."""
-    placed: list[tuple[int, Point]] = []
+    """Return the points and the numbers of invalid lines, by the exact grammar alone."""
+    positioned: list[tuple[int, Point]] = []
     bad_lines = []
     for number, line in logical_lines(data.decode(errors="surrogateescape")):
         try:
             line.encode()
             point = parse_line(line, multiplier=1, default_time_ns=NOW_NS)
-        except (UnicodeEncodeError, LineFaultError):
+        except (UnicodeEncodeError, InvalidLineError):
             bad_lines.append(number)
         else:
-            placed.extend([(number - 1, point)] if point else [])
-    return Batch.of_placed(placed), bad_lines
+            positioned.extend([(number - 1, point)] if point else [])
+    return Batch.from_positioned(positioned), bad_lines

@@ -1,6 +1,6 @@
 """A fuzz target for the line protocol parser: `make fuzz`, with libFuzzer's options in FUZZ_ARGS.
 
-Whatever the bytes, the parser answers, and its fast path gives what the exact grammar gives.
+For any bytes, the fast path of the parser gives the same points as the exact grammar.
 """
 
 import sys
@@ -16,7 +16,7 @@ with atheris.instrument_imports():
 
 
 def main() -> None:
-    """Fuzz, from lines that are odd to begin with, until libFuzzer's limits or a disagreement."""
+    """Fuzz from unusual lines until the limits of libFuzzer or a difference."""
     with TemporaryDirectory() as folder:
         for number, line in enumerate(LINES):
             Path(folder, f"{number}").write_bytes(line + b"\n" + LINES[0])

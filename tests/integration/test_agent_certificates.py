@@ -18,17 +18,17 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from cli.database import open_database
-from collector.identity import load_identity
+from collector.data_dir import load_identity
 from core.clock import utc_now
 from core.db import transaction
 from core.secretbox import SecretBox
-from tenants.entry.certificates import Issuer, issue_certificate
 from tenants.models import Appliance, ApplianceCertificate
+from tenants.pki.certificates import Issuer, issue_certificate
+from tests.deployment import ALICE, Deployment, api_token, make_deployment, serving
 from tests.fixtures.certificates import Authority, Pair
 from tests.fixtures.nginx import PROXY_SECRET, shipped_nginx
 from tests.fixtures.polling import eventually
 from tests.fixtures.signing_requests import signing_request
-from tests.house import ALICE, House, api_token, make_house, serving
 from tests.servers import running
 
 pytestmark = pytest.mark.timeout(300)
@@ -38,20 +38,27 @@ HEADERS = ("X-Vedette-Client-Certificate", "X-Vedette-Client-Verify", "X-Vedette
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Gateway:
     """A portal behind the shipped nginx, which asks agents for certificates."""
 
-    house: House
+    deployment: Deployment
     url: str
     authority: Authority
 
-    def enrol(self, home: Path, name: str) -> "Host":
-        """Enrol an appliance by the command that people paste."""
+    def enroll(self, home: Path, name: str) -> "Host":
+        """Enroll an appliance by the command that people paste."""
         home.mkdir(parents=True)
         done = vedette_agent(
-            "enroll", self.url, self.house.enrolment_secret("acme"), "--name", name,
-            "--data-dir", home, "--ca-file", self.authority.certificate,
-        )  # fmt: skip
+            "enroll",
+            self.url,
+            self.deployment.enrollment_secret("acme"),
+            "--name",
+            name,
+            "--data-dir",
+            home,
+            "--ca-file",
+            self.authority.certificate,
+        )
         assert done.returncode == 0, done.stderr
         return Host(self, home)
 
@@ -60,7 +67,7 @@ class Door:
 class Host:
     """An enrolled appliance's data folder, and what can be done with it."""
 
-    door: Door
+    gateway: Gateway
     home: Path
 
     @property
@@ -88,9 +95,12 @@ class Host:
     ) -> requests.Response:
         """Write nothing, with this certificate and this secret."""
         return ask(
-            self.door.url, ca=self.door.authority.certificate, certificate=certificate,
-            secret=secret, headers=headers,
-        )  # fmt: skip
+            self.gateway.url,
+            ca=self.gateway.authority.certificate,
+            certificate=certificate,
+            secret=secret,
+            headers=headers,
+        )
 
 
 def ask(
@@ -106,38 +116,47 @@ def ask(
         given["Authorization"] = f"Bearer {secret}"
     shown = str(certificate) if isinstance(certificate, Path) else certificate
     return requests.post(
-        f"{url}/api/v2/write", data=b"", headers=given, timeout=60, cert=shown,
+        f"{url}/api/v2/write",
+        data=b"",
+        headers=given,
+        timeout=60,
+        cert=shown,
         verify=str(ca) if ca else None,
-    )  # fmt: skip
+    )
 
 
 def vedette_agent(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "cli.main", "agent", *map(str, arguments)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    folder = tmp_path_factory.mktemp("door")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    folder = tmp_path_factory.mktemp("gateway")
     authority = Authority(folder / "certificates", "authority")
-    house = make_house(folder)
+    deployment = make_deployment(folder)
     with (
-        serving(house, environ=SETTINGS),
-        shipped_nginx(folder / "nginx", house=house, server=authority.issue("server")) as url,
+        serving(deployment, environ=SETTINGS),
+        shipped_nginx(
+            folder / "nginx", deployment=deployment, server=authority.issue("server")
+        ) as url,
     ):
-        yield Door(house, url, authority)
+        yield Gateway(deployment, url, authority)
 
 
 @pytest.fixture(scope="module")
-def dgx(door: Door, tmp_path_factory: pytest.TempPathFactory) -> Host:
-    return door.enrol(tmp_path_factory.mktemp("agents") / "dgx-1", "dgx-1")
+def dgx(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Host:
+    return gateway.enroll(tmp_path_factory.mktemp("agents") / "dgx-1", "dgx-1")
 
 
 @pytest.fixture(scope="module")
-def other(door: Door, tmp_path_factory: pytest.TempPathFactory) -> Host:
-    return door.enrol(tmp_path_factory.mktemp("agents") / "dgx-2", "dgx-2")
+def other(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Host:
+    return gateway.enroll(tmp_path_factory.mktemp("agents") / "dgx-2", "dgx-2")
 
 
 def test_the_command_stores_a_key_that_only_the_agent_reads(dgx: Host) -> None:
@@ -145,7 +164,7 @@ def test_the_command_stores_a_key_that_only_the_agent_reads(dgx: Host) -> None:
     assert "PRIVATE KEY" in text
     assert "CERTIFICATE" in text
     assert dgx.certificate.stat().st_mode & 0o777 == 0o600
-    trusted = (dgx.door.house.data_dir / "nginx" / "agents-ca.pem").read_text()
+    trusted = (dgx.gateway.deployment.data_dir / "nginx" / "agents-ca.pem").read_text()
     assert (dgx.home / "authorities.pem").read_text() in trusted
     assert not (dgx.home / "next-key.pem").exists()
 
@@ -161,8 +180,8 @@ def test_the_secret_alone_is_not_enough(dgx: Host) -> None:
     assert answer.json()["reason"] == "certificate_needed"
 
 
-def test_a_certificate_of_another_authority_is_refused(dgx: Host, door: Door) -> None:
-    forged = door.authority.issue("forged")
+def test_a_certificate_of_another_authority_is_refused(dgx: Host, gateway: Gateway) -> None:
+    forged = gateway.authority.issue("forged")
     answer = dgx.ask(certificate=(str(forged.certificate), str(forged.key)), secret=dgx.secret)
     assert answer.status_code == 400
     assert "SSL certificate error" in answer.text
@@ -192,49 +211,55 @@ def test_headers_that_a_client_sends_directly_are_refused(
 ) -> None:
     pem = quote(other.certificate.read_text(), safe="")
     forged = {HEADERS[0]: pem, HEADERS[1]: "SUCCESS"} | ({HEADERS[2]: secret} if secret else {})
-    answer = ask(dgx.door.house.url, secret=dgx.secret, headers=forged)
+    answer = ask(dgx.gateway.deployment.url, secret=dgx.secret, headers=forged)
     assert answer.status_code == 401
     assert answer.json()["reason"] == "unknown_proxy"
 
 
 def test_an_expired_certificate_is_refused_though_its_connection_was_opened_before(
-    door: Door, tmp_path: Path
+    gateway: Gateway, tmp_path: Path
 ) -> None:
-    appliance = door.enrol(tmp_path / "late", "late")
+    appliance = gateway.enroll(tmp_path / "late", "late")
     assert appliance.ask(certificate=appliance.certificate).status_code == 204
     with (
-        open_database(door.house.settings) as (_engine, sessions),
+        open_database(gateway.deployment.settings) as (_engine, sessions),
         transaction(sessions) as session,
     ):
         for one in session.query(ApplianceCertificate).filter_by(appliance_id=appliance.ident):
             one.not_after = utc_now()
 
-    message = eventually(lambda: refusal_of(appliance), what="the door to read its roll again")
-    assert "ran out" in message
+    message = eventually(
+        lambda: refusal_of(appliance), what="the registry of agents to be read again"
+    )
+    assert "expired" in message
 
 
 def test_a_certificate_that_is_revoked_in_the_portal_is_refused_at_once(
-    door: Door, tmp_path: Path
+    gateway: Gateway, tmp_path: Path
 ) -> None:
-    appliance = door.enrol(tmp_path / "stolen", "stolen")
+    appliance = gateway.enroll(tmp_path / "stolen", "stolen")
     assert appliance.ask(certificate=appliance.certificate).status_code == 204
-    headers = {"Authorization": f"Bearer {api_token(door.house, ALICE)}"}
-    api = f"{door.house.url}/api/v1"
+    headers = {"Authorization": f"Bearer {api_token(gateway.deployment, ALICE)}"}
+    api = f"{gateway.deployment.url}/api/v1"
     listed = requests.get(
         f"{api}/appliances/{appliance.ident}/certificates", headers=headers, timeout=60
     ).json()
     [held] = listed["items"]
     revoked = requests.post(
-        f"{api}/certificates/{held['id']}/revoke", json={"reason": "stolen"}, headers=headers,
+        f"{api}/certificates/{held['id']}/revoke",
+        json={"reason": "stolen"},
+        headers=headers,
         timeout=60,
-    )  # fmt: skip
+    )
     assert revoked.status_code == 200, revoked.text
     message = eventually(lambda: refusal_of(appliance), what="the refusal")
     assert "was revoked" in message
     renewed = requests.post(
-        f"{door.house.url}/agent/v1/certificate", json={"csr": ""}, timeout=60,
+        f"{gateway.deployment.url}/agent/v1/certificate",
+        json={"csr": ""},
+        timeout=60,
         headers={"Authorization": f"Bearer {appliance.secret}"},
-    )  # fmt: skip
+    )
     assert renewed.status_code == 401
 
 
@@ -243,15 +268,18 @@ def refusal_of(appliance: Host) -> str:
     return str(answer.json()["message"]) if answer.status_code == 401 else ""
 
 
+@pytest.mark.nightly
 def test_an_agent_renews_its_certificate_by_itself_and_goes_on(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "certificates", "authority")
-    house = make_house(tmp_path / "house")
-    settings = SETTINGS | {"VEDETTE_CERTIFICATE_LIFETIME_SECONDS": "45"}
+    deployment = make_deployment(tmp_path / "deployment")
+    settings = SETTINGS | {"VEDETTE_CERTIFICATE_LIFETIME_SECONDS": "30"}
     with (
-        serving(house, environ=settings),
-        shipped_nginx(tmp_path / "nginx", house=house, server=authority.issue("server")) as url,
+        serving(deployment, environ=settings),
+        shipped_nginx(
+            tmp_path / "nginx", deployment=deployment, server=authority.issue("server")
+        ) as url,
     ):
-        appliance = Door(house, url, authority).enrol(tmp_path / "agent", "dgx-1")
+        appliance = Gateway(deployment, url, authority).enroll(tmp_path / "agent", "dgx-1")
         first = appliance.certificate.read_bytes()
         configuration = tomllib.loads((appliance.home / "agent.toml").read_text())
         assert configuration["portal_urls"] == [url]
@@ -264,7 +292,7 @@ def test_an_agent_renews_its_certificate_by_itself_and_goes_on(tmp_path: Path) -
 
             def is_in_use() -> bool:
                 with (
-                    open_database(house.settings) as (_engine, sessions),
+                    open_database(deployment.settings) as (_engine, sessions),
                     transaction(sessions) as session,
                 ):
                     held = session.query(ApplianceCertificate).order_by("id").all()
@@ -272,32 +300,32 @@ def test_an_agent_renews_its_certificate_by_itself_and_goes_on(tmp_path: Path) -
 
             eventually(is_in_use, within_seconds=120, what="the new certificate to be used")
             with (
-                open_database(house.settings) as (_engine, sessions),
+                open_database(deployment.settings) as (_engine, sessions),
                 transaction(sessions) as session,
             ):
                 assert session.get_one(Appliance, appliance.ident).fenced_at is None
 
 
 @pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A portal that ends TLS itself."""
     folder = tmp_path_factory.mktemp("embedded")
     authority = Authority(folder / "certificates", "authority")
     server: Pair = authority.issue("server")
-    house = make_house(folder)
+    deployment = make_deployment(folder)
     environ = {
         "VEDETTE_TLS_CERTIFICATE_FILE": str(server.certificate),
         "VEDETTE_TLS_KEY_FILE": str(server.key),
         "VEDETTE_REQUIRE_CLIENT_CERTIFICATE": "true",
     }
-    url = f"https://127.0.0.1:{house.port}"
+    url = f"https://127.0.0.1:{deployment.port}"
     with running(
         [sys.executable, "-m", "cli.main", "server"],
         log_path=folder / "server.log",
-        environ=house.environ(environ),
+        environ=deployment.environ(environ),
     ):
         eventually(lambda: _is_up(url, authority.certificate), within_seconds=60)
-        yield Door(house, url, authority)
+        yield Gateway(deployment, url, authority)
 
 
 def _is_up(url: str, ca: Path) -> bool:
@@ -308,42 +336,48 @@ def _is_up(url: str, ca: Path) -> bool:
 
 
 def test_the_portal_ends_tls_itself_and_knows_agents_by_their_certificates(
-    embedded: Door, tmp_path: Path
+    embedded: Gateway, tmp_path: Path
 ) -> None:
-    appliance = embedded.enrol(tmp_path / "agent", "dgx-1")
+    appliance = embedded.enroll(tmp_path / "agent", "dgx-1")
     assert appliance.ask(certificate=appliance.certificate).status_code == 204
     assert appliance.ask(secret=appliance.secret).json()["reason"] == "certificate_needed"
 
 
 def test_the_portal_itself_takes_no_certificate_of_another_authority(
-    embedded: Door, tmp_path: Path
+    embedded: Gateway, tmp_path: Path
 ) -> None:
-    appliance = embedded.enrol(tmp_path / "agent", "dgx-2")
+    appliance = embedded.enroll(tmp_path / "agent", "dgx-2")
     forged = embedded.authority.issue("forged")
     with pytest.raises(requests.RequestException) as caught:
         appliance.ask(certificate=(str(forged.certificate), str(forged.key)))
     assert isinstance(caught.value, requests.ConnectionError | requests.exceptions.SSLError)
 
 
-def test_the_portal_itself_believes_no_proxys_headers(embedded: Door, tmp_path: Path) -> None:
-    appliance = embedded.enrol(tmp_path / "agent", "dgx-3")
+def test_the_portal_itself_believes_no_proxys_headers(embedded: Gateway, tmp_path: Path) -> None:
+    appliance = embedded.enroll(tmp_path / "agent", "dgx-3")
     answer = appliance.ask(certificate=appliance.certificate, headers={HEADERS[1]: "SUCCESS"})
     assert answer.json()["reason"] == "unknown_proxy"
 
 
-def test_a_rotated_authority_is_trusted_without_a_restart(embedded: Door, tmp_path: Path) -> None:
+def test_a_rotated_authority_is_trusted_without_a_restart(
+    embedded: Gateway, tmp_path: Path
+) -> None:
     server_settings = {
         "VEDETTE_TLS_CERTIFICATE_FILE": str(embedded.authority.certificate),
     }
-    environ = embedded.house.environ(server_settings)
+    environ = embedded.deployment.environ(server_settings)
     rotated = subprocess.run(
         [sys.executable, "-m", "cli.main", "ca", "rotate", "--overlap-hours", "0"],
-        env=environ, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert rotated.returncode == 0, rotated.stderr
-    appliance = embedded.enrol(tmp_path / "agent", "dgx-4")
+    appliance = embedded.enroll(tmp_path / "agent", "dgx-4")
     issuer = ssl.PEM_cert_to_DER_cert(_first_certificate(appliance.home / "authorities.pem"))
-    trusted = (embedded.house.data_dir / "agents-ca.pem").read_text()
+    trusted = (embedded.deployment.data_dir / "agents-ca.pem").read_text()
     assert trusted.count("BEGIN CERTIFICATE") == 2
     assert issuer
     assert appliance.ask(certificate=appliance.certificate).status_code == 204
@@ -355,27 +389,32 @@ def _first_certificate(path: Path) -> str:
 
 
 def test_an_agent_of_before_certificates_gets_one_when_its_portal_moves_to_tls(
-    door: Door, tmp_path: Path
+    gateway: Gateway, tmp_path: Path
 ) -> None:
     home = tmp_path / "old"
     home.mkdir()
     done = vedette_agent(
-        "enroll", door.house.url, door.house.enrolment_secret("acme"), "--name", "old",
-        "--data-dir", home,
-    )  # fmt: skip
+        "enroll",
+        gateway.deployment.url,
+        gateway.deployment.enrollment_secret("acme"),
+        "--name",
+        "old",
+        "--data-dir",
+        home,
+    )
     assert done.returncode == 0, done.stderr
     assert not (home / "certificate.pem").exists()
-    toml = f'ca_file = "{door.authority.certificate}"\ninterval_seconds = 1\n'
+    toml = f'ca_file = "{gateway.authority.certificate}"\ninterval_seconds = 1\n'
     (home / "agent.toml").write_text(
-        f'portal_urls = ["{door.url}"]\ndata_dir = "{home}"\n{toml}', encoding="utf-8"
+        f'portal_urls = ["{gateway.url}"]\ndata_dir = "{home}"\n{toml}', encoding="utf-8"
     )
     with running_agent(home):
         eventually((home / "certificate.pem").exists, within_seconds=90, what="a certificate")
 
 
-def test_a_certificate_that_ran_out_is_refused_by_nginx(door: Door, dgx: Host) -> None:
+def test_a_certificate_that_ran_out_is_refused_by_nginx(gateway: Gateway, dgx: Host) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    settings = door.house.settings
+    settings = gateway.deployment.settings
     with open_database(settings) as (_engine, sessions), transaction(sessions) as session:
         issued = issue_certificate(
             session,
@@ -384,7 +423,7 @@ def test_a_certificate_that_ran_out_is_refused_by_nginx(door: Door, dgx: Host) -
             csr=signing_request(key),
             now=utc_now(),
         )
-    expired = door.house.data_dir / "expired.pem"
+    expired = gateway.deployment.data_dir / "expired.pem"
     secret = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -396,8 +435,10 @@ def test_a_certificate_that_ran_out_is_refused_by_nginx(door: Door, dgx: Host) -
     assert "SSL certificate error" in answer.text
 
 
-def test_a_cloned_appliance_is_fenced_and_both_agents_say_why(door: Door, tmp_path: Path) -> None:
-    original = door.enrol(tmp_path / "original", "cloned")
+def test_a_cloned_appliance_is_fenced_and_both_agents_say_why(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    original = gateway.enroll(tmp_path / "original", "cloned")
     toml = (original.home / "agent.toml").read_text() + "heartbeat_interval_seconds = 1\n"
     clone = tmp_path / "clone"
     shutil.copytree(original.home, clone)
@@ -410,10 +451,10 @@ def test_a_cloned_appliance_is_fenced_and_both_agents_say_why(door: Door, tmp_pa
             return all("is fenced: two agents used its identity at once" in log for log in logs)
 
         eventually(are_refused, within_seconds=120, what="both agents to be refused")
-    headers = {"Authorization": f"Bearer {api_token(door.house, ALICE)}"}
-    address = f"{door.house.url}/api/v1/appliances/{original.ident}"
+    headers = {"Authorization": f"Bearer {api_token(gateway.deployment, ALICE)}"}
+    address = f"{gateway.deployment.url}/api/v1/appliances/{original.ident}"
     assert requests.get(address, headers=headers, timeout=60).json()["fenced_at"]
-    assert requests.post(f"{address}/lift-fence", headers=headers, timeout=60).ok
+    assert requests.post(f"{address}/unfence", headers=headers, timeout=60).ok
     assert eventually(
         lambda: original.ask(certificate=original.certificate).status_code == 204,
         what="the one that is left to be let in",

@@ -6,30 +6,32 @@ from pathlib import Path
 
 import requests
 
-from collector.identity import Identity, save_identity
+from collector.data_dir import Identity, save_identity
+from tests.deployment import make_deployment, serving
 from tests.fixtures.databases import influxdb
-from tests.house import make_house, serving
 
 
 def test_an_enrolled_appliance_is_in_order_and_a_stranger_is_not(tmp_path: Path) -> None:
-    house = make_house(tmp_path)
+    deployment = make_deployment(tmp_path)
     home = tmp_path / "home"
     home.mkdir()
-    with serving(house):
-        secret = house.enrolment_secret("acme")
-        enrolled = house.vedette("agent", "enroll", house.url, secret, "--data-dir", str(home))
+    with serving(deployment):
+        secret = deployment.enrollment_secret("acme")
+        enrolled = deployment.vedette(
+            "agent", "enroll", deployment.url, secret, "--data-dir", str(home)
+        )
         assert enrolled.returncode == 0, enrolled.stderr
         with (home / "agent.toml").open("a", encoding="utf-8") as file:
             file.write('executor = "none"\nbuffer_max_bytes = 1048576\n')
 
-        in_order = house.vedette("agent", "check", "--data-dir", str(home))
+        in_order = deployment.vedette("agent", "check", "--data-dir", str(home))
         save_identity(home, Identity(appliance_id="x", tenant_id="acme", agent_token="stranger"))
-        stranger = house.vedette("agent", "check", "--data-dir", str(home))
+        stranger = deployment.vedette("agent", "check", "--data-dir", str(home))
 
     assert in_order.returncode == 0, in_order.stdout + in_order.stderr
     assert [line.split()[0] for line in in_order.stdout.splitlines()] == ["ok"] * 7
     assert stranger.returncode == 1
-    assert "this appliance is not taken" in stranger.stdout
+    assert "the portal refuses this appliance" in stranger.stdout
 
 
 def test_a_database_that_is_missing_or_refuses_the_password_is_told(tmp_path: Path) -> None:
@@ -41,11 +43,11 @@ def test_a_database_that_is_missing_or_refuses_the_password_is_told(tmp_path: Pa
         in_order = check_influxdb(tmp_path, url, password="right")
     assert refused.returncode == 1
     assert "401: authorization failed" in refused.stdout
-    assert "Correct the token, or username and password" in refused.stdout
+    assert "password" in refused.stdout
     assert missing.returncode == 1
-    assert 'database not found: "vitals". Make it there' in missing.stdout
+    assert 'database not found: "vitals". Create it on the server' in missing.stdout
     assert in_order.returncode == 0, in_order.stdout + in_order.stderr
-    assert f"writing to {url}: vitals takes samples" in in_order.stdout
+    assert f"writing to {url}: vitals accepts samples" in in_order.stdout
 
 
 def check_influxdb(folder: Path, url: str, *, password: str) -> subprocess.CompletedProcess[str]:
@@ -57,8 +59,11 @@ def check_influxdb(folder: Path, url: str, *, password: str) -> subprocess.Compl
     )
     return subprocess.run(
         [sys.executable, "-m", "cli.main", "agent", "check", "--data-dir", str(home)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def query(url: str, text: str, **credentials: str) -> None:

@@ -21,11 +21,11 @@ import pytest
 import requests
 
 from collector.config import load_agent_config
+from tests.deployment import ALICE, Deployment, api_token, make_deployment, serving
 from tests.fixtures.polling import eventually
-from tests.house import ALICE, House, api_token, make_house, serving
 from tests.servers import running
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 APPLIANCE = "dgx-01"
@@ -56,9 +56,14 @@ class RollOut:
         inventory = str(self.home / "inventory.json")
         return subprocess.run(
             [str(_program("ansible-playbook")), playbook, "--inventory", inventory, *extra],
-            cwd=ROOT / "ansible", env=self.environ(), capture_output=True, text=True,
-            stdin=subprocess.DEVNULL, timeout=PLAYBOOK_SECONDS, check=False,
-        )  # fmt: skip
+            cwd=ROOT / "ansible",
+            env=self.environ(),
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=PLAYBOOK_SECONDS,
+            check=False,
+        )
 
     def environ(self) -> dict[str, str]:
         """An environment in which Vedette is found only where it was installed."""
@@ -79,9 +84,9 @@ class RollOut:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A house with one appliance that the playbook has enrolled."""
+    """A deployment with one appliance that the playbook has enrolled."""
 
-    house: House
+    deployment: Deployment
     roll_out: RollOut
     first_run: subprocess.CompletedProcess[str]
     token: str
@@ -90,7 +95,7 @@ class Installed:
         """Return the items that the portal's REST API answers alice."""
         reply = requests.request(
             method,
-            f"{self.house.url}/api/v1{path}",
+            f"{self.deployment.url}/api/v1{path}",
             json=body,
             headers={"Authorization": f"Bearer {self.token}"},
             timeout=60,
@@ -103,25 +108,37 @@ class Installed:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check",
-         "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)],
-        check=True, timeout=120,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--no-build-isolation",
+            "--wheel-dir",
+            str(folder),
+            str(ROOT),
+        ],
+        check=True,
+        timeout=120,
+    )
     return next(folder.glob("vedette-*.whl"))
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    house = make_house(tmp_path_factory.mktemp("house"))
+    deployment = make_deployment(tmp_path_factory.mktemp("deployment"))
     roll_out = make_roll_out(
-        tmp_path_factory.mktemp("appliance"), wheel=wheel, portal_url=house.url
+        tmp_path_factory.mktemp("appliance"), wheel=wheel, portal_url=deployment.url
     )
-    with serving(house):
+    with serving(deployment):
         first_run = roll_out.play(
-            "agent.yml", vedette_enrolment_token=house.enrolment_secret("acme")
+            "agent.yml", vedette_enrollment_token=deployment.enrollment_secret("acme")
         )
         assert first_run.returncode == 0, first_run.stdout + first_run.stderr
-        yield Installed(house, roll_out, first_run, api_token(house, ALICE))
+        yield Installed(deployment, roll_out, first_run, api_token(deployment, ALICE))
 
 
 def make_roll_out(home: Path, *, wheel: Path, portal_url: str) -> RollOut:

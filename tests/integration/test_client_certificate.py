@@ -1,4 +1,4 @@
-"""The agent behind a door that asks for a client certificate: nginx before the real gateway."""
+"""The agent behind nginx, which requires a client certificate, with the real gateway."""
 
 import logging
 import subprocess
@@ -12,61 +12,66 @@ import pytest
 from collector.buffering.buffer import DiskBuffer
 from collector.buffering.frames import Frame
 from collector.config import AgentConfig
-from collector.enrolment import enroll
+from collector.data_dir import Identity
+from collector.enrollment import enroll
 from collector.errors import PortalRefusedError, PortalUnreachableError
-from collector.identity import Identity
 from collector.sending.delivery import Delivery, build_buffer, build_delivery
-from collector.sending.link import PortalLink
+from collector.sending.portal_connection import PortalConnection
 from collector.sending.sender import Outcome
 from core.clock import to_ns, utc_now
-from jobqueue.executors.wire import Heartbeat, Inventory
+from protocol.heartbeat import Heartbeat
+from protocol.inventory import Inventory
+from tests.deployment import Deployment
 from tests.fixtures.certificates import Authority, Pair
-from tests.fixtures.nginx import house_behind_nginx
-from tests.house import House
+from tests.fixtures.nginx import deployment_behind_nginx
 
 INVENTORY = Inventory(hostname="dgx-1")
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Gateway:
     """The address behind which the gateway stands, and who may come in."""
 
-    house: House
+    deployment: Deployment
     url: str
     authority: Authority
     identity: Identity
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    folder = tmp_path_factory.mktemp("door")
-    with house_behind_nginx(folder) as front:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    folder = tmp_path_factory.mktemp("gateway")
+    with deployment_behind_nginx(folder) as front:
         identity = enroll(
-            portal_url=front.house.url,
-            token=front.house.enrolment_secret("acme"),
+            portal_url=front.deployment.url,
+            token=front.deployment.enrollment_secret("acme"),
             name="dgx-1",
             inventory=INVENTORY,
             data_dir=folder / "agent",
         )
-        yield Door(front.house, front.url, front.authority, identity)
+        yield Gateway(front.deployment, front.url, front.authority, identity)
 
 
 class Appliance:
     """What of an agent speaks to the portal, with one sample that waits."""
 
-    def __init__(self, door: Door, data_dir: Path, *, ca_file: Path, own: Pair | None) -> None:
+    def __init__(
+        self, gateway: Gateway, data_dir: Path, *, ca_file: Path, own: Pair | None
+    ) -> None:
         config = AgentConfig(
-            portal_urls=[door.url],
+            portal_urls=[gateway.url],
             data_dir=data_dir,
             ca_file=ca_file,
             client_certificate_file=own.certificate if own else None,
             client_key_file=own.key if own else None,
         )
         self.buffer: DiskBuffer = build_buffer(config, clock=utc_now)
-        self.delivery: Delivery = build_delivery(config, door.identity, self.buffer, clock=utc_now)
-        self.link = PortalLink(
-            self.delivery.addresses,
-            agent_token=door.identity.agent_token,
+        self.delivery: Delivery = build_delivery(
+            config, gateway.identity, self.buffer, clock=utc_now
+        )
+        self.link = PortalConnection(
+            self.delivery.access_points,
+            agent_token=gateway.identity.agent_token,
             tls=self.delivery.tls,
         )
         now_ns = to_ns(utc_now())
@@ -85,9 +90,9 @@ class Appliance:
         self.buffer.close()
 
 
-def test_an_agent_with_a_certificate_comes_in(door: Door, tmp_path: Path) -> None:
-    own = door.authority.issue("agent")
-    appliance = Appliance(door, tmp_path, ca_file=door.authority.certificate, own=own)
+def test_an_agent_with_a_certificate_comes_in(gateway: Gateway, tmp_path: Path) -> None:
+    own = gateway.authority.issue("agent")
+    appliance = Appliance(gateway, tmp_path, ca_file=gateway.authority.certificate, own=own)
     assert appliance.send() is Outcome.SENT
     appliance.beat()
     assert appliance.buffer.points == 0
@@ -102,11 +107,11 @@ def test_an_agent_with_a_certificate_comes_in(door: Door, tmp_path: Path) -> Non
     ],
 )
 def test_an_agent_without_the_right_certificate_keeps_its_samples_and_says_why(
-    door: Door, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, signed_by: str, says: str
+    gateway: Gateway, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, signed_by: str, says: str
 ) -> None:
     other = Authority(tmp_path / "other", "other").issue("agent")
     own = None if signed_by == "nobody" else other
-    appliance = Appliance(door, tmp_path, ca_file=door.authority.certificate, own=own)
+    appliance = Appliance(gateway, tmp_path, ca_file=gateway.authority.certificate, own=own)
     with caplog.at_level(logging.WARNING):
         assert appliance.send() is Outcome.FAILED
     assert appliance.buffer.points == 1
@@ -118,11 +123,11 @@ def test_an_agent_without_the_right_certificate_keeps_its_samples_and_says_why(
 
 
 def test_a_portal_that_can_not_be_trusted_gets_nothing(
-    door: Door, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    gateway: Gateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stranger = Authority(tmp_path / "stranger", "stranger")
-    own = door.authority.issue("agent")
-    appliance = Appliance(door, tmp_path, ca_file=stranger.certificate, own=own)
+    own = gateway.authority.issue("agent")
+    appliance = Appliance(gateway, tmp_path, ca_file=stranger.certificate, own=own)
     with caplog.at_level(logging.WARNING):
         assert appliance.send() is Outcome.FAILED
     assert appliance.buffer.points == 1
@@ -133,11 +138,11 @@ def test_a_portal_that_can_not_be_trusted_gets_nothing(
     appliance.close()
 
 
-def test_a_renewed_certificate_is_used_without_a_restart(door: Door, tmp_path: Path) -> None:
+def test_a_renewed_certificate_is_used_without_a_restart(gateway: Gateway, tmp_path: Path) -> None:
     own = Authority(tmp_path / "other", "other").issue("agent")
-    appliance = Appliance(door, tmp_path, ca_file=door.authority.certificate, own=own)
+    appliance = Appliance(gateway, tmp_path, ca_file=gateway.authority.certificate, own=own)
     assert appliance.send() is Outcome.FAILED
-    renewed = door.authority.issue("renewed")
+    renewed = gateway.authority.issue("renewed")
     renewed.certificate.replace(own.certificate)
     renewed.key.replace(own.key)
     assert appliance.send() is Outcome.SENT
@@ -145,19 +150,19 @@ def test_a_renewed_certificate_is_used_without_a_restart(door: Door, tmp_path: P
     appliance.close()
 
 
-def test_the_command_enrols_through_the_door_and_the_check_is_content(
-    door: Door, tmp_path: Path
+def test_the_command_enrols_through_the_gateway_and_the_check_is_content(
+    gateway: Gateway, tmp_path: Path
 ) -> None:
-    own = door.authority.issue("enrolling")
+    own = gateway.authority.issue("enrolling")
     files: list[str | Path] = [
-        *("--ca-file", door.authority.certificate),
+        *("--ca-file", gateway.authority.certificate),
         *("--client-certificate", own.certificate, "--client-key", own.key),
     ]
-    secret = door.house.enrolment_secret("acme")
-    refused = vedette_agent("enroll", door.url, secret, "--data-dir", tmp_path, *files[:2])
+    secret = gateway.deployment.enrollment_secret("acme")
+    refused = vedette_agent("enroll", gateway.url, secret, "--data-dir", tmp_path, *files[:2])
     assert refused.returncode == 1
     assert "No required SSL certificate was sent" in refused.stderr
-    enrolled = vedette_agent("enroll", door.url, secret, "--data-dir", tmp_path, *files)
+    enrolled = vedette_agent("enroll", gateway.url, secret, "--data-dir", tmp_path, *files)
     assert enrolled.returncode == 0, enrolled.stderr
     tmp_path.chmod(0o700)
     checked = vedette_agent("check", "--data-dir", tmp_path)
@@ -167,5 +172,8 @@ def test_the_command_enrols_through_the_door_and_the_check_is_content(
 def vedette_agent(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "cli.main", "agent", *map(str, arguments)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

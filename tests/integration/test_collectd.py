@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from plugins.base import PluginContext
-from plugins.collectd_python import CollectdPythonPlugin
-from plugins.collectd_python.reader import CollectdPythonConfig
+from plugins.collectd_python.reader import CollectdPythonConfig, CollectdPythonPlugin
 from tests.fixtures.collectd import (
     Readings,
     our_readings,

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from plugins.base import PluginContext
-from plugins.collectd_python import CollectdPythonPlugin
-from plugins.collectd_python.reader import CollectdPythonConfig
+from plugins.collectd_python.reader import CollectdPythonConfig, CollectdPythonPlugin
 from tests.cast import FrozenClock
 from tests.fixtures.collectd import our_readings, running_collectd, stored_readings
 from tests.fixtures.haproxy import MODULES, control_socket

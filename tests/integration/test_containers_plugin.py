@@ -45,15 +45,21 @@ def test_a_running_container_is_read_with_its_job_and_limit(
     client: docker.DockerClient, docker_engine: DockerEngine, plugin: ContainersPlugin
 ) -> None:
     client.containers.run(
-        docker_engine.image, ["sh", "-c", BUSY], detach=True, name="busy", mem_limit="64m",
+        docker_engine.image,
+        ["sh", "-c", BUSY],
+        detach=True,
+        name="busy",
+        mem_limit="64m",
         labels={JOB_LABEL: "job-1"},
-    )  # fmt: skip
+    )
     client.containers.create(docker_engine.image, ["true"], name="made")
     first = by_container(list(plugin.gather(NOW)))
     assert (first[""].fields["running"], first[""].fields["created"]) == (1, 1)
     assert first["busy"].tags == {
-        "container": "busy", "image": docker_engine.image, "job": "job-1",
-    }  # fmt: skip
+        "container": "busy",
+        "image": docker_engine.image,
+        "job": "job-1",
+    }
     assert first["busy"].fields["memory_limit_bytes"] == 64 * 2**20
     assert 0 < int(first["busy"].fields["memory_bytes"]) < 64 * 2**20
     assert int(first["busy"].fields["processes"]) >= 1

@@ -10,8 +10,7 @@ import requests
 
 from collector.buffering.buffer import DiskBuffer
 from collector.buffering.frames import Frame
-from collector.config import AgentConfig
-from collector.configuring.influxdb_settings import InfluxDBSettings
+from collector.config import AgentConfig, InfluxDBSettings
 from collector.sending.delivery import build_buffer, build_delivery
 from collector.sending.sender import Outcome, Sender
 from core.clock import to_ns, utc_now
@@ -79,7 +78,7 @@ def test_an_influxdb_of_version_1_gets_samples_in_its_database(tmp_path: Path) -
         close(buffer, sender)
 
 
-def test_the_agent_command_needs_no_portal_and_no_enrolment(tmp_path: Path) -> None:
+def test_the_agent_command_needs_no_portal_and_no_enrollment(tmp_path: Path) -> None:
     data_dir = tmp_path / "agent"
     data_dir.mkdir()
     with influxdb(tmp_path) as url:
@@ -106,7 +105,7 @@ def test_the_good_lines_of_a_batch_get_in_and_the_bad_one_is_put_aside(tmp_path:
         buffer, sender = opened(tmp_path, InfluxDBSettings(url=url, database="vitals"))
         lines = [f"m,x={number} v={number}" for number in range(20)]
         fill(buffer, *lines[:7], "m,x=7 v=", *lines[7:])
-        assert sender.send_next().outcome is Outcome.SENT_IN_PART
+        assert sender.send_next().outcome is Outcome.PARTLY_SENT
         assert sender.counters.undeliverable_lines == 1
         count = asked(url, "SELECT count(v) FROM m")
         assert "20]" in str(count)
@@ -172,7 +171,7 @@ def test_a_database_that_is_away_gets_its_samples_when_it_is_back(
     fill(buffer, "load load1=2")
     with caplog.at_level(logging.WARNING):
         assert sender.send_next().outcome is Outcome.FAILED
-    assert "Connection refused. Samples are kept." in caplog.text
+    assert "Connection refused. Samples stay in the buffer." in caplog.text
     close(buffer, sender)
     with influxdb(tmp_path) as url:
         asked(url, "CREATE DATABASE vitals")

@@ -11,23 +11,26 @@ import pytest
 
 from collector.agent import Agent
 from collector.config import AgentConfig
-from collector.identity import Identity
+from collector.data_dir import Identity
 from core.ids import new_id
-from jobqueue.executors import docker_logs
-from jobqueue.executors.base import (
+from jobqueue.executors import spool_files
+from jobqueue.executors.base import ExecutorError, ExecutorUnavailableError
+from jobqueue.executors.docker import DockerExecutor
+from protocol.attempts import (
     AttemptObservation,
     AttemptSpec,
-    ExecutorError,
-    ExecutorUnavailableError,
+    DesiredState,
+    HealthCheck,
+    HealthCheckKind,
     ObservedState,
+    StopReason,
 )
-from jobqueue.executors.docker import DockerExecutor
-from jobqueue.executors.wire import DesiredState
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_registry import Registry, registry
 from tests.fixtures.polling import eventually
 from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal
 
-__all__ = ["docker_engine"]
+__all__ = ["docker_engine", "registry"]
 
 pytestmark = [
     pytest.mark.needs_docker,
@@ -94,6 +97,66 @@ def test_a_container_over_its_memory_is_out_of_memory(
     assert "16 MiB" in ended.message
 
 
+def test_a_signal_and_the_time_limit_are_told_apart_from_an_exit_code(
+    executor: DockerExecutor, make_spec: MakeSpec, docker_engine: DockerEngine
+) -> None:
+    killed, limited = make_spec("exec sleep 60"), make_spec("exec sleep 60")
+    executor.start(killed)
+    executor.start(limited)
+    until_running(executor, killed.attempt_id)
+    client = docker.DockerClient(base_url=docker_engine.url)
+    client.containers.get(f"vedette-{killed.attempt_id}").kill()
+    client.close()
+    until_running(executor, limited.attempt_id)
+    executor.stop(limited.attempt_id, grace_seconds=0, reason=StopReason.TIME_LIMIT)
+    executor.stop(limited.attempt_id, grace_seconds=0)
+    ended = until_ended(executor, limited.attempt_id)
+    assert (ended.state, ended.reason) == (ObservedState.FAILED, "time_limit")
+    ended = until_ended(executor, killed.attempt_id)
+    assert (ended.state, ended.reason, ended.exit_code) == (ObservedState.FAILED, "signal", 137)
+    assert "SIGKILL" in ended.message
+
+
+def test_an_image_is_pulled_with_credentials_only_and_the_failure_says_so(
+    docker_engine: DockerEngine, make_spec: MakeSpec, registry: Registry, tmp_path: Path
+) -> None:
+    for config, state, reason in (
+        (tmp_path / "none.json", ObservedState.FAILED, "start_failed"),
+        (registry.docker_config, ObservedState.SUCCEEDED, ""),
+    ):
+        config.touch()
+        spec = make_spec("true", image=registry.image)
+        one = DockerExecutor(spool_dir=tmp_path, url=docker_engine.url, docker_config=config)
+        one.start(spec)
+        ended = until_ended(one, spec.attempt_id)
+        one.remove(spec.attempt_id)
+        one.close()
+        assert (ended.state, ended.reason) == (state, reason)
+        assert ("docker_config_file" in ended.message) is (reason != "")
+
+
+def test_a_service_whose_health_check_fails_says_so(
+    executor: DockerExecutor, make_spec: MakeSpec
+) -> None:
+    check = HealthCheck(
+        kind=HealthCheckKind.COMMAND, command="exit 1", interval_seconds=0.1, max_failures=1,
+        grace_seconds=0.1,
+    )  # fmt: skip
+    spec = make_spec("exec sleep 60", is_service=True, health_check=check)
+    executor.start(spec)
+    until(executor, spec.attempt_id, lambda seen: "health check fails" in seen.message)
+
+
+def test_a_schedule_is_refused_instead_of_run_once(
+    executor: DockerExecutor, make_spec: MakeSpec
+) -> None:
+    spec = make_spec("true", schedule="0 3 * * *")
+    executor.start(spec)
+    ended = until_ended(executor, spec.attempt_id)
+    assert (ended.reason, ended.exit_code) == ("start_failed", None)
+    assert "no schedules" in ended.message
+
+
 def test_a_command_that_is_not_in_the_image_is_named(
     executor: DockerExecutor, make_spec: MakeSpec
 ) -> None:
@@ -111,7 +174,7 @@ def test_gpus_on_an_engine_without_nvidias_toolkit_say_what_to_install(
     executor.start(spec)
     ended = until_ended(executor, spec.attempt_id)
     assert ended.reason == "start_failed"
-    assert "Install the NVIDIA container toolkit" in ended.message
+    assert "NVIDIA container toolkit" in ended.message
 
 
 def test_a_service_that_exits_is_restarted_and_its_log_goes_on(
@@ -196,8 +259,8 @@ def test_endless_output_is_kept_up_to_a_bound(
     until_ended(small, spec.attempt_id)
     whole = small.read_log(spec.attempt_id, offset=0, limit=1_000_000)
     small.close()
-    assert whole.endswith(docker_logs.CUT_NOTICE)
-    assert len(whole) == 50_000 + len(docker_logs.CUT_NOTICE)
+    assert whole.endswith(spool_files.TRUNCATION_NOTICE)
+    assert len(whole) == 50_000 + len(spool_files.TRUNCATION_NOTICE)
     assert executor.observe()
 
 
@@ -236,7 +299,7 @@ def test_cpu_use_is_that_of_the_container(executor: DockerExecutor, make_spec: M
 
 def test_no_engine_is_said_to_be_unavailable(tmp_path: Path) -> None:
     executor = DockerExecutor(spool_dir=tmp_path, url=f"unix://{tmp_path}/nobody.sock")
-    with pytest.raises(ExecutorUnavailableError, match=re.escape("No Docker engine listens at")):
+    with pytest.raises(ExecutorUnavailableError, match=re.escape("does not answer")):
         executor.observe()
     executor.close()
 

@@ -64,7 +64,7 @@ def test_nothing_is_lost_while_the_disk_is_full(small_disk: Path) -> None:
     other.write_bytes(bytes(DISK_BYTES - 64 * 1024))
     for number in range(60):
         append(buffer, number)
-    assert buffer.dropped_points == 0
+    assert buffer.losses.dropped_points == 0
     assert used_bytes(small_disk) < 64 * 1024 < buffer.size_bytes
     other.unlink()
     append(buffer, 60)
@@ -78,7 +78,7 @@ def test_no_half_frame_is_left_on_a_full_disk(small_disk: Path) -> None:
         append(buffer, number, size_bytes=8_000)
     buffer.close()
     again = opened(small_disk)
-    assert again.damaged_bytes == 0
+    assert again.losses.damaged_bytes == 0
     on_disk = drain(again)
     assert on_disk == list(range(len(on_disk)))
     assert 10 < len(on_disk) < 60

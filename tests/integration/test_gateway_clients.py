@@ -18,13 +18,13 @@ import requests
 from influxdb_client.client.influxdb_client import InfluxDBClient
 from influxdb_client.client.write_api import SYNCHRONOUS, WriteOptions
 
-from collector.enrolment import enroll
+from collector.enrollment import enroll
 from core.clock import to_ns, utc_now
-from jobqueue.executors.wire import Inventory
+from protocol.inventory import Inventory
+from tests.deployment import ALICE, Deployment, api_token
 from tests.fixtures.certificates import Pair
-from tests.fixtures.nginx import house_behind_nginx
+from tests.fixtures.nginx import deployment_behind_nginx
 from tests.fixtures.polling import eventually
-from tests.house import ALICE, House, api_token
 from tests.servers import require_program, running
 
 HOUR = timedelta(hours=1)
@@ -77,7 +77,7 @@ class Gateway:
     `tokens` and `appliances` are the agents' tokens and appliances' ids by the client's name.
     """
 
-    house: House
+    deployment: Deployment
     url: str
     authority: Path
     own: Pair
@@ -95,7 +95,7 @@ class Gateway:
     def rows(self, measurement: str, client: str) -> list[dict[str, str]]:
         """Return what a client wrote, as the portal exports it."""
         reply = requests.get(
-            f"{self.house.url}/api/v1/samples/export",
+            f"{self.deployment.url}/api/v1/samples/export",
             params={
                 "measurement": measurement,
                 "since": (utc_now() - HOUR).isoformat(),
@@ -114,11 +114,11 @@ class Gateway:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder = tmp_path_factory.mktemp("gateway")
-    with house_behind_nginx(folder) as front:
+    with deployment_behind_nginx(folder) as front:
         identities = {
             name: enroll(
-                portal_url=front.house.url,
-                token=front.house.enrolment_secret("acme"),
+                portal_url=front.deployment.url,
+                token=front.deployment.enrollment_secret("acme"),
                 name=name,
                 inventory=Inventory(hostname=name),
                 data_dir=folder / name,
@@ -126,13 +126,13 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
             for name in CLIENTS
         }
         yield Gateway(
-            front.house,
+            front.deployment,
             front.url,
             front.authority.certificate,
             front.authority.issue("client"),
             {name: identity.agent_token for name, identity in identities.items()},
             {name: identity.appliance_id for name, identity in identities.items()},
-            api_token(front.house, ALICE),
+            api_token(front.deployment, ALICE),
         )
 
 
@@ -171,8 +171,12 @@ def curl(*arguments: str, body: str = "") -> tuple[int, dict[str, str], str]:
     program = require_program("curl", package="curl")
     done = subprocess.run(
         [program, "--silent", "--include", "--max-time", "20", *arguments],
-        input=body, capture_output=True, text=True, timeout=30, check=True,
-    )  # fmt: skip
+        input=body,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
     head, _, content = done.stdout.partition("\n\n")
     status, *lines = head.splitlines()
     pairs = (line.partition(":") for line in lines)

@@ -1,5 +1,6 @@
-"""Jobs through the whole house: REST, placement, the agents' door, an agent and its executor."""
+"""Jobs through the whole deployment: REST, placement, agent API, an agent and its executor."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,20 @@ import pytest
 import requests
 
 from cli.bootstrap import DEMO_PASSWORD
+from tests.deployment import (
+    ALICE,
+    BOB,
+    CHARLIE,
+    Deployment,
+    agent_of,
+    api_token,
+    make_deployment,
+    serving,
+)
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.file_modes import no_umask, open_to_others
+from tests.fixtures.mariadb import MariaDB
 from tests.fixtures.polling import eventually
-from tests.house import ALICE, BOB, CHARLIE, House, agent_of, api_token, make_house, serving
 
 __all__ = ["docker_engine"]
 
@@ -21,15 +33,16 @@ flush_interval_seconds = 0.5
 heartbeat_interval_seconds = 1
 attempts_interval_seconds = 0.3
 """
+SECRET = "correct-horse-battery"
 JobBody = dict[str, Any]
 
 
 class Portal:
     """Bob's view of the portal over REST."""
 
-    def __init__(self, house: House, email: str = BOB) -> None:
-        self._base = f"{house.url}/api/v1"
-        self._headers = {"Authorization": f"Bearer {api_token(house, email)}"}
+    def __init__(self, deployment: Deployment, email: str = BOB) -> None:
+        self._base = f"{deployment.url}/api/v1"
+        self._headers = {"Authorization": f"Bearer {api_token(deployment, email)}"}
 
     def get(self, path: str, **params: object) -> requests.Response:
         text = {key: str(value) for key, value in params.items()}
@@ -60,34 +73,46 @@ class Portal:
     def wait_for_appliance(self, executor: str) -> JobBody:
         def ready() -> JobBody | None:
             items = self.get("/appliances").json()["items"]
-            able = [one for one in items if one["inventory"].get("executors") == [executor]]
+            found = [self.get(f"/appliances/{one['id']}").json() for one in items]
+            able = [one for one in found if one["inventory"].get("executors") == [executor]]
             return able[0] if able else None
 
         return eventually(ready, within_seconds=60, what=f"an appliance with {executor}")
 
 
-def enrol(house: House, home: Path, name: str) -> None:
-    secret = house.enrolment_secret("acme")
-    result = house.vedette(
-        "agent", "enroll", house.url, secret, "--name", name, "--data-dir", str(home)
+def enroll(deployment: Deployment, home: Path, name: str) -> None:
+    secret = deployment.enrollment_secret("acme")
+    result = deployment.vedette(
+        "agent", "enroll", deployment.url, secret, "--name", name, "--data-dir", str(home)
     )
     assert result.returncode == 0, result.stderr
 
 
+@pytest.fixture(
+    scope="module", params=["sqlite", pytest.param("mariadb", marks=pytest.mark.nightly)]
+)
+def database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An empty database: SQLite, and every night MariaDB."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path_factory.mktemp('database') / 'vedette.db'}"
+    server: MariaDB = request.getfixturevalue("mariadb")
+    return server.new_database()
+
+
 @pytest.fixture(scope="module")
-def simulated(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """A house with one simulated appliance of eight GPUs, on each database."""
-    house = make_house(tmp_path_factory.mktemp("house"), database_url=database_url)
-    home = house.data_dir / "agent"
-    with serving(house):
-        enrol(house, home, "dgx-test")
-        with agent_of(house, home=home, toml=f'{QUICK}executor = "simulated"\n'):
-            Portal(house).wait_for_appliance("simulated")
-            yield house
+def simulated(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A deployment with one simulated appliance of eight GPUs, on each database."""
+    deployment = make_deployment(tmp_path_factory.mktemp("deployment"), database_url=database_url)
+    home = deployment.data_dir / "agent"
+    with serving(deployment):
+        enroll(deployment, home, "dgx-test")
+        with agent_of(deployment, home=home, toml=f'{QUICK}executor = "simulated"\n'):
+            Portal(deployment).wait_for_appliance("simulated")
+            yield deployment
 
 
 @pytest.mark.timeout(180)
-def test_a_job_runs_to_its_end_and_says_why_it_is_there(simulated: House) -> None:
+def test_a_job_runs_to_its_end_and_says_why_it_is_there(simulated: Deployment) -> None:
     portal = Portal(simulated)
     job_id = portal.submit(
         image="acme/train:1", gpus=2, env={"SIM_SECONDS": "3"}, memory_bytes=2**30
@@ -104,7 +129,7 @@ def test_a_job_runs_to_its_end_and_says_why_it_is_there(simulated: House) -> Non
 
 
 @pytest.mark.timeout(180)
-def test_a_running_job_is_stopped_on_request(simulated: House) -> None:
+def test_a_running_job_is_stopped_on_request(simulated: Deployment) -> None:
     portal = Portal(simulated)
     job_id = portal.submit(image="acme/train:1", gpus=1, env={"SIM_SECONDS": "600"})
     portal.wait_for_state(job_id, "running")
@@ -117,7 +142,7 @@ def test_a_running_job_is_stopped_on_request(simulated: House) -> None:
 
 @pytest.mark.timeout(180)
 def test_a_job_waits_on_the_busy_appliance_and_gets_its_gpus_when_they_are_free(
-    simulated: House,
+    simulated: Deployment,
 ) -> None:
     portal = Portal(simulated)
     first = portal.submit(image="acme/train:1", gpus=8, env={"SIM_SECONDS": "600"})
@@ -133,7 +158,7 @@ def test_a_job_waits_on_the_busy_appliance_and_gets_its_gpus_when_they_are_free(
 
 
 @pytest.mark.timeout(180)
-def test_the_gpus_use_is_shown_with_the_job(simulated: House) -> None:
+def test_the_gpus_use_is_shown_with_the_job(simulated: Deployment) -> None:
     portal = Portal(simulated)
     job_id = portal.submit(image="acme/train:1", gpus=1, env={"SIM_SECONDS": "600"})
     portal.wait_for_state(job_id, "running")
@@ -148,7 +173,7 @@ def test_the_gpus_use_is_shown_with_the_job(simulated: House) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_a_stranger_finds_no_trace_of_the_job(simulated: House) -> None:
+def test_a_stranger_finds_no_trace_of_the_job(simulated: Deployment) -> None:
     job_id = Portal(simulated).submit(image="acme/train:1", env={"SIM_SECONDS": "1"})
     charlie = Portal(simulated, CHARLIE)
 
@@ -161,16 +186,30 @@ def test_a_stranger_finds_no_trace_of_the_job(simulated: House) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_the_command_line_runs_a_job_follows_it_and_reads_its_log_again(simulated: House) -> None:
+def test_the_command_line_runs_a_job_follows_it_and_reads_its_log_again(
+    simulated: Deployment,
+) -> None:
     signed_in = simulated.vedette(
         "login", simulated.url, "--email", BOB, "--password", DEMO_PASSWORD
     )
     assert signed_in.returncode == 0, signed_in.stderr
 
     ran = simulated.vedette(
-        "job", "run", "--image", "acme/train:1", "--gpus", "1", "--env", "SIM_SECONDS=2",
-        "--follow", "--", "python", "train.py",
-    )  # fmt: skip
+        "job",
+        "run",
+        "--image",
+        "acme/train:1",
+        "--gpus",
+        "1",
+        "--env",
+        "SIM_SECONDS=2",
+        "--policy",
+        "restricted",
+        "--follow",
+        "--",
+        "python",
+        "train.py",
+    )
     job_id = ran.stdout.split()[0]
     again = simulated.vedette("job", "logs", job_id)
     shown = simulated.vedette("job", "show", job_id)
@@ -179,24 +218,66 @@ def test_the_command_line_runs_a_job_follows_it_and_reads_its_log_again(simulate
     assert "training finished" in ran.stdout
     assert "training finished" in again.stdout
     assert "succeeded" in shown.stdout
+    assert re.search(r"container policy +restricted", shown.stdout)
 
 
 @pytest.mark.timeout(180)
-def test_the_command_line_calls_an_appliance_by_its_name(simulated: House) -> None:
+def test_the_command_line_submits_secrets_and_copies_them(simulated: Deployment) -> None:
+    login = ("login", simulated.url, "--email", BOB, "--password", DEMO_PASSWORD)
+    assert simulated.vedette(*login).returncode == 0
+    portal = Portal(simulated)
+    options = ("--image", "acme/train:1", "--env", "PLAIN=staple", "--env", "SIM_SECONDS=600")
+
+    ran = simulated.vedette(
+        "job", "run", *options, "--secret", "HF_TOKEN", "--secret", "KEY=a=b",
+        environ={"HF_TOKEN": SECRET},
+    )  # fmt: skip
+    job_id = ran.stdout.split()[0]
+    copied = simulated.vedette("job", "retry", job_id, "--secret", "PLAIN")
+    hidden = simulated.vedette("job", "make-secret", job_id, "PLAIN")
+    missing = simulated.vedette("job", "run", *options, "--secret", "MISSING")
+
+    assert portal.job(job_id)["secret_names"] == ["HF_TOKEN", "KEY", "PLAIN"], hidden.stderr
+    copy = portal.job(copied.stdout.split()[0])
+    assert copy["secret_names"] == ["HF_TOKEN", "KEY", "PLAIN"]
+    assert copy["env"] == {"SIM_SECONDS": "600"}
+    assert missing.returncode == 1
+    assert "MISSING" in missing.stderr
+    assert SECRET not in ran.stdout + ran.stderr + copied.stdout + hidden.stdout
+    for ident in (job_id, copy["id"]):
+        portal.post(f"/jobs/{ident}/stop")
+
+
+@pytest.mark.timeout(180)
+def test_the_command_line_calls_an_appliance_by_its_name(simulated: Deployment) -> None:
     signed_in = simulated.vedette(
         "login", simulated.url, "--email", ALICE, "--password", DEMO_PASSWORD
     )
     assert signed_in.returncode == 0, signed_in.stderr
 
     drained = simulated.vedette("appliance", "drain", "dgx-test")
-    let_in = simulated.vedette("appliance", "undrain", "dgx-test")
-    told = simulated.vedette("appliance", "events", "dgx-test")
+    undrained = simulated.vedette("appliance", "undrain", "dgx-test")
+    events = simulated.vedette("appliance", "events", "dgx-test")
     unknown = simulated.vedette("appliance", "retire", "dgx")
 
-    assert drained.stdout == "dgx-test takes no new jobs.\n", drained.stderr
-    assert let_in.stdout == "dgx-test takes jobs again.\n", let_in.stderr
-    assert "drained" in told.stdout.lower()
-    assert "There is no appliance 'dgx'" in unknown.stderr
+    assert "dgx-test" in drained.stdout, drained.stderr
+    assert "dgx-test" in undrained.stdout, undrained.stderr
+    assert "drained" in events.stdout.lower()
+    assert unknown.returncode != 0
+    assert "'dgx'" in unknown.stderr
+
+
+def files_with(text: str, folder: Path) -> set[str]:
+    """Return the names of the files of server and agent that contain a text."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.name for path in files if text.encode() in contents(path)}
+
+
+def contents(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""  # deleted meanwhile
 
 
 @pytest.mark.needs_docker
@@ -204,21 +285,26 @@ def test_the_command_line_calls_an_appliance_by_its_name(simulated: House) -> No
 def test_a_job_runs_in_a_real_container_on_this_host(
     docker_engine: DockerEngine, tmp_path: Path
 ) -> None:
-    house, home = make_house(tmp_path), tmp_path / "agent"
-    with serving(house):
-        enrol(house, home, "host-1")
+    deployment, home = make_deployment(tmp_path), tmp_path / "agent"
+    with no_umask(), serving(deployment):
+        enroll(deployment, home, "host-1")
         config = f'{QUICK}docker_url = "{docker_engine.url}"\n'
-        with agent_of(house, home=home, toml=config):
-            portal = Portal(house)
+        with agent_of(deployment, home=home, toml=config):
+            portal = Portal(deployment)
             portal.wait_for_appliance("docker")
             job_id = portal.submit(
                 image=docker_engine.image,
-                command=["sh", "-c", "echo hello from $WHO; exit 3"],
+                command=["sh", "-c", "echo hello from $WHO with ${#TOKEN}; sleep 1; exit 3"],
                 env={"WHO": "a container"},
+                secrets={"TOKEN": SECRET},
                 memory_bytes=64 * 2**20,
             )
+            eventually(lambda: files_with(SECRET, tmp_path) == {"attempts.json"})
             job = portal.wait_for_state(job_id, *FINAL)
 
             assert (job["state"], job["exit_code"]) == ("failed", 3)
-            assert "hello from a container" in portal.log(job_id)
+            assert f"hello from a container with {len(SECRET)}" in portal.log(job_id)
+            eventually(lambda: not files_with(SECRET, tmp_path), what="no file with the secret")
             assert job["appliance_name"] == "host-1"
+            # The test itself opened the log of the agent's output.
+            assert open_to_others(tmp_path).keys() == {"agent.log"}

@@ -1,32 +1,23 @@
-"""The migrations lead to what the models say, and back, on both databases that we support."""
+"""Migrations create the schema of the models, and drop it, on SQLite and MariaDB."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, inspect
+from alembic.script import ScriptDirectory
+from sqlalchemy import JSON, Connection, Engine, MetaData, Table, inspect, text
 
 from core.db import create_database_engine
-from core.migrations import (
-    current_revision,
-    downgrade_database,
-    head_revision,
-    schema_differences,
-    upgrade_database,
-)
+from core.errors import ConfigurationError
+from core.migrations import HERE, downgrade_database, schema_differences, upgrade_database
+from core.revisions import current_revision, head_revision, revisions
 
-PEOPLE_OF_0002 = (
-    """INSERT INTO tenants (id, slug, name, state, created_at)
-    VALUES ('t', 'acme', 'Acme', 'active', '2026-03-02 12:00:00')""",
-    """INSERT INTO users
-    (id, tenant_id, email, name, role, password_hash, is_active, created_at) VALUES
-    ('a', 't', 'alice@acme.example', 'Alice', 'admin', 'x', 1, '2026-03-02 12:00:00'),
-    ('o', NULL, 'olivia@vedette.example', 'Olivia', 'operator', 'x', 1, '2026-03-02 12:00:00')""",
-    """INSERT INTO login_sessions (id, user_id, secret_hash, created_at, expires_at)
-    VALUES ('s', 'a', 'h', '2026-03-02 12:00:00', '2026-03-02 12:00:00')""",
-    """INSERT INTO api_tokens (id, user_id, name, secret_hash, created_at)
-    VALUES ('k', 'a', 'ci', 'h', '2026-03-02 12:00:00')""",
-)
+
+def test_the_names_of_the_files_are_the_revisions_in_order() -> None:
+    scripts = ScriptDirectory(str(HERE)).walk_revisions()
+
+    assert [script.revision for script in scripts][::-1] == revisions()
 
 
 @pytest.fixture
@@ -36,7 +27,7 @@ def database(database_url: str) -> Iterator[Engine]:
     engine.dispose()
 
 
-def test_the_migrated_schema_is_what_the_models_say(database: Engine) -> None:
+def test_the_migrated_schema_matches_the_models(database: Engine) -> None:
     upgrade_database(database)
 
     assert current_revision(database) == head_revision()
@@ -60,34 +51,58 @@ def test_migrating_twice_changes_nothing(database: Engine) -> None:
     assert current_revision(database) == head_revision()
 
 
-def test_an_older_folder_of_scripts_is_not_the_newest(tmp_path: Path) -> None:
+def test_an_empty_database_has_no_revision(tmp_path: Path) -> None:
     engine = create_database_engine(f"sqlite:///{tmp_path / 'empty.db'}")
 
     assert current_revision(engine) is None
     engine.dispose()
 
 
-def test_people_and_what_is_theirs_survive_the_way_to_memberships_and_back(
-    database: Engine,
+@pytest.mark.parametrize("command", [current_revision, upgrade_database])
+def test_an_unknown_revision_is_reported_with_the_next_step(
+    command: Callable[[Engine], object], tmp_path: Path
 ) -> None:
-    downgrade_database(database, "base")
-    upgrade_database(database, "0002")
-    with database.begin() as connection:
-        for statement in PEOPLE_OF_0002:
-            connection.exec_driver_sql(statement)
+    engine = create_database_engine(f"sqlite:///{tmp_path / 'old.db'}")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32))")
+        connection.exec_driver_sql("INSERT INTO alembic_version VALUES ('0003')")
 
+    with pytest.raises(ConfigurationError, match=r"'0003'.*DATABASE_URL"):
+        command(engine)
+    engine.dispose()
+
+
+def test_jobs_of_the_first_schema_keep_their_attempts_and_their_order(database: Engine) -> None:
     upgrade_database(database)
+    downgrade_database(database, "0001_initial")
+    rows: dict[str, dict[str, object]] = {
+        "tenants": {"id": "t", "slug": "acme", "name": "Acme"},
+        "appliances": {"id": "a", "tenant_id": "t", "name": "dgx-01", "state": "online"},
+        "jobs": {"id": "j", "tenant_id": "t", "name": "train", "state": "queued"},
+        "attempts": {"id": "x", "job_id": "j", "tenant_id": "t", "appliance_id": "a"},
+    }
     with database.begin() as connection:
-        ask = connection.exec_driver_sql
-        assert ask("SELECT user_id, tenant_id, role FROM memberships").all() == [
-            ("a", "t", "admin")
-        ]
-        assert ask("SELECT id FROM users WHERE is_operator").scalars().all() == ["o"]
-        assert ask("SELECT tenant_id FROM api_tokens").scalars().all() == ["t"]
-        assert ask("SELECT user_id FROM login_sessions").scalars().all() == ["a"]
+        for table, values in rows.items():
+            _insert(connection, table, values)
+    upgrade_database(database)
+    with database.connect() as connection:
+        found = connection.execute(
+            text("SELECT submitted_at, queue_at, mounts, priority FROM jobs")
+        ).one()
+        assert found[0] == found[1]
+        assert (str(found[2]), found[3]) == ("[]", 0)
+        assert connection.scalar(text("SELECT count(*) FROM attempts")) == 1
 
-    downgrade_database(database, "0002")
-    with database.begin() as connection:
-        people = connection.exec_driver_sql("SELECT id, tenant_id, role FROM users ORDER BY id")
-        assert people.all() == [("a", "t", "admin"), ("o", None, "operator")]
-        assert connection.exec_driver_sql("SELECT COUNT(*) FROM login_sessions").scalar() == 1
+
+def _insert(connection: Connection, table: str, values: dict[str, object]) -> None:
+    """Insert a row; columns that need a value and have none get an empty one of their type."""
+    metadata = MetaData()
+    made = Table(table, metadata, autoload_with=connection, resolve_fks=False)
+    for column in made.columns:
+        if column.nullable or column.name in values or column.server_default is not None:
+            continue
+        kind = str if isinstance(column.type, JSON) else column.type.python_type
+        # MariaDB shows JSON as text.
+        empty = {datetime: datetime(2026, 1, 1), str: "{}"}  # noqa: DTZ001 - as stored
+        values[column.name] = empty.get(kind, 0)
+    connection.execute(made.insert().values(values))

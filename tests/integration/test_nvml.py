@@ -9,7 +9,7 @@ from plugins.nvml.metrics import GPU_METRICS, LINK_METRICS, NVML_METRICS
 from tests.fixtures.metrics_page import undocumented
 from tests.fixtures.nvml import NVMLReader, World, chosen, reading
 from tests.fixtures.nvml_dgx import MIB, UUID, fake_nvml, gpu_fields, nvml, twice, world
-from timeseries.lineprotocol import encode
+from timeseries.lineprotocol_encode import encode
 from timeseries.points import Point
 
 __all__ = ["fake_nvml", "nvml", "world"]
@@ -125,9 +125,7 @@ def test_each_nvlink_has_its_state_errors_and_rates(nvml: NVMLReader, world: Wor
     }
     assert set(first.fields) == {metric.name for metric in LINK_METRICS}
     [down] = chosen(readings, "gpu_link", gpu="4", link="2")
-    assert down.fields == {
-        "active": 0, "crc_errors": 0, "replay_errors": 0, "recovery_errors": 0
-    }  # fmt: skip
+    assert down.fields == {"active": 0, "crc_errors": 0, "replay_errors": 0, "recovery_errors": 0}
 
 
 def test_a_gpu_sums_up_its_links(nvml: NVMLReader, world: World) -> None:

@@ -33,17 +33,18 @@ from plugins.registry import plugin_names
 
 tables = {name: {"enabled": name in {"load", "nvml", "gpu_processes"}} for name in plugin_names()}
 tables["load"] |= {"interval_seconds": 0.2}
-tables["nvml"] |= {"interval_seconds": 0.2, "time_limit_seconds": 3.0}
+tables["nvml"] |= {"interval_seconds": 0.2, "time_limit_seconds": 8.0}
 tables["gpu_processes"] |= {"interval_seconds": 0.2}
 config = AgentConfig(portal_urls=["http://portal"], data_dir=Path("/nowhere"), plugins=tables)
 
-def say(**facts):
-    print(json.dumps(facts), flush=True)
+def say(**facts):  # in one write: readings come from several threads
+    sys.stdout.write(json.dumps(facts) + "\\n")
+    sys.stdout.flush()
 
 host = PluginHost(
     plugin_plans(config, is_simulated=False),
     PluginContext(),
-    deliver=lambda points: say(seen=sorted({one.measurement for one in points})),
+    on_points=lambda points: say(seen=sorted({one.measurement for one in points})),
     clock=utc_now,
 )
 host.start()
@@ -55,7 +56,7 @@ def watch():
 watcher = threading.Thread(target=watch)
 watcher.start()
 for _ in sys.stdin:
-    say(pids=host.child_pids, failures=host.gather_failures)
+    say(pids=host.worker_pids, failures=host.gather_failures)
 done.set()
 watcher.join()
 host.stop()

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobqueue.executors.wire import GPUInfo, Inventory
+from protocol.inventory import GPUInfo, Inventory
 from tests.servers import require_program
 
 FAKE = Path(__file__).parent.parent / "fixtures" / "fake_nvml"
@@ -17,7 +17,7 @@ ROOT = FAKE.parents[2]
 LOOK = """
 import sys
 import msgspec
-from plugins.inventory.source import InventorySource
+from plugins.inventory.reader import InventorySource
 
 source = InventorySource()
 source.read()
@@ -44,11 +44,15 @@ def look(library: Path, *statements: str) -> Inventory:
     result = subprocess.run(
         [sys.executable, "-c", LOOK],
         env={
-            **os.environ, "LD_LIBRARY_PATH": str(library), "PYTHONPATH": str(ROOT),
+            **os.environ,
+            "LD_LIBRARY_PATH": str(library),
+            "PYTHONPATH": str(ROOT),
             "VEDETTE_FAKE_NVML": str(world),
         },
-        capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
     return msgspec.json.decode(result.stdout, type=Inventory)
 

@@ -62,8 +62,10 @@ def test_processes_of_a_job_are_summed_up_under_its_id(processes: NVMLReader, wo
         "container": JOB_CONTAINER[:12],
     }
     assert point.fields == {
-        "processes": 2, "memory_used_bytes": 5000 * MIB, "utilization_percent": 55.0
-    }  # fmt: skip
+        "processes": 2,
+        "memory_used_bytes": 5000 * MIB,
+        "utilization_percent": 55.0,
+    }
 
 
 def test_processes_without_a_job_belong_to_their_container_or_the_host(
@@ -72,8 +74,11 @@ def test_processes_without_a_job_belong_to_their_container_or_the_host(
     world.add("process 1 -1 201 100 5 c", "process 1 -1 301 200 6 g")
     container, host = processes.read(100)
     assert container.tags == {
-        "gpu": "1", "uuid": f"{UUID}1", "owner": "container", "container": OTHER_CONTAINER[:12]
-    }  # fmt: skip
+        "gpu": "1",
+        "uuid": f"{UUID}1",
+        "owner": "container",
+        "container": OTHER_CONTAINER[:12],
+    }
     assert host.tags == {"gpu": "1", "uuid": f"{UUID}1", "owner": "host"}
     assert host.fields["memory_used_bytes"] == 200 * MIB
 

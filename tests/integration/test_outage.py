@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from core.clock import NS_PER_SECOND
+from tests.deployment import Deployment, agent_of, make_deployment, serving
 from tests.fixtures.polling import eventually
-from tests.house import House, agent_of, make_house, serving
 from timeseries.open_store import open_store
 from timeseries.store import Aggregate, RangeQuery
 
@@ -28,28 +28,28 @@ executor = "none"
 
 @pytest.mark.timeout(180)
 def test_samples_of_an_outage_arrive_after_kill_nine(tmp_path: Path) -> None:
-    house = make_house(tmp_path)
+    deployment = make_deployment(tmp_path)
     home = tmp_path / "agent"
-    token = house.enrolment_secret("acme")
-    with serving(house) as server:
-        enrolled = house.vedette(
-            "agent", "enroll", house.url, token, "--name", "host-1", "--data-dir", str(home)
+    token = deployment.enrollment_secret("acme")
+    with serving(deployment) as server:
+        enrolled = deployment.vedette(
+            "agent", "enroll", deployment.url, token, "--name", "host-1", "--data-dir", str(home)
         )
         assert enrolled.returncode == 0, enrolled.stderr
-        with agent_of(house, home=home, toml=AGENT):
+        with agent_of(deployment, home=home, toml=AGENT):
             eventually(lambda: _delivered(home), within_seconds=60, what="the first delivery")
             killed_at_ns = time.time_ns()
             os.kill(server.pid, signal.SIGKILL)
             server.wait()
             time.sleep(OUTAGE_SECONDS)
             back_at_ns = time.time_ns()
-            with serving(house):
+            with serving(deployment):
                 eventually(
                     lambda: _is_empty_since(home, back_at_ns),
                     within_seconds=60,
                     what="the backlog to go",
                 )
-    times_ns = _sample_times(house, killed_at_ns - 3 * NS_PER_SECOND, back_at_ns)
+    times_ns = _sample_times(deployment, killed_at_ns - 3 * NS_PER_SECOND, back_at_ns)
 
     assert times_ns[-1] > back_at_ns - LONGEST_GAP_SECONDS * NS_PER_SECOND
     gaps = [(after - before) / NS_PER_SECOND for before, after in itertools.pairwise(times_ns)]
@@ -66,8 +66,8 @@ def _is_empty_since(home: Path, instant_ns: int) -> bool:
     return any(cursor.stat().st_mtime_ns > instant_ns + 5 * NS_PER_SECOND for cursor in cursors)
 
 
-def _sample_times(house: House, start_ns: int, end_ns: int) -> list[int]:
-    store = open_store(house.settings.resolved_timeseries_url)
+def _sample_times(deployment: Deployment, start_ns: int, end_ns: int) -> list[int]:
+    store = open_store(deployment.settings.resolved_timeseries_url)
     try:
         series = store.query_range(
             RangeQuery(

@@ -4,6 +4,7 @@ The command that the portal shows is run as it stands, on another data folder.
 """
 
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,13 +15,13 @@ from typing import Any
 import pytest
 import requests
 
-from cli.bootstrap import DEMO_PASSWORD, prepare_plain
+from cli.bootstrap import DEMO_PASSWORD, prepare_default
 from cli.database import open_database
 from core.clock import utc_now
 from core.db import transaction
 from core.settings import ServerSettings
 from tenants.models import User
-from tenants.people.passwords import hash_password
+from tenants.users.passwords import hash_password
 from tests.fixtures.polling import eventually
 from tests.servers import free_port, require_program, running
 
@@ -40,9 +41,12 @@ class Portal:
 
     def api(self, method: str, path: str, **details: Any) -> Any:  # noqa: ANN401 - JSON
         answer = requests.request(
-            method, f"{self.url}/api/v1/{path}", timeout=60, verify=str(self.authority),
+            method,
+            f"{self.url}/api/v1/{path}",
+            timeout=60,
+            verify=str(self.authority),
             **{"auth": (ADMIN, DEMO_PASSWORD), **details},
-        )  # fmt: skip
+        )
         assert answer.ok, answer.text
         return answer.json()
 
@@ -55,8 +59,12 @@ class Portal:
 def vedette(*arguments: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-m", "cli.main", *arguments],
-        env=environ, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done
 
@@ -70,11 +78,28 @@ def by_itself(folder: Path, _environ: dict[str, str]) -> None:
     """As a newcomer does it, who searched for how."""
     openssl = require_program("openssl", package="openssl")
     subprocess.run(
-        [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30",
-         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
-         "-keyout", str(folder / "server.key"), "-out", str(folder / "server.pem")],
-        capture_output=True, timeout=60, check=True,
-    )  # fmt: skip
+        [
+            openssl,
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "30",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost,IP:127.0.0.1",
+            "-keyout",
+            str(folder / "server.key"),
+            "-out",
+            str(folder / "server.pem"),
+        ],
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
 
 
 @pytest.fixture(scope="module", params=[by_its_own_authority, by_itself])
@@ -84,7 +109,7 @@ def portal(
     folder, port = tmp_path_factory.mktemp("portal"), free_port()
     settings = ServerSettings(data_dir=folder, port=port)
     with open_database(settings) as (_engine, sessions):
-        prepare_plain(sessions, now=utc_now())
+        prepare_default(sessions, now=utc_now())
         with transaction(sessions) as session:
             admin = session.query(User).filter_by(email=ADMIN).one()
             admin.password_hash = hash_password(DEMO_PASSWORD)
@@ -97,12 +122,13 @@ def portal(
     environ |= STRICT | {
         "VEDETTE_TLS_CERTIFICATE_FILE": str(folder / "server.pem"),
         "VEDETTE_TLS_KEY_FILE": str(folder / "server.key"),
+        "VEDETTE_HEADER_TIMEOUT_SECONDS": "3",
     }
     log_path = folder / "up.log"
     argv = [sys.executable, "-m", "cli.main", "up"]
     with running(argv, log_path=log_path, environ=environ):
         eventually(
-            lambda: "Vedette is open at https://" in log_path.read_text(),
+            lambda: "Vedette is running at https://" in log_path.read_text(),
             within_seconds=90,
             what="vedette up",
         )
@@ -124,11 +150,18 @@ def test_the_agent_of_this_host_is_online(portal: Portal) -> None:
     )
 
 
+def test_a_client_that_does_not_complete_the_handshake_is_cut_off(portal: Portal) -> None:
+    port = int(portal.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(b"\x16\x03\x01")
+        assert client.recv(1) == b""
+
+
 def test_the_command_that_the_portal_shows_makes_an_agent_that_works(
     portal: Portal, tmp_path: Path
 ) -> None:
     bearer = portal.bearer
-    made = portal.api("POST", "enrolment-tokens", auth=None, headers=bearer, json={"uses": 1})
+    made = portal.api("POST", "enrollment-tokens", auth=None, headers=bearer, json={"uses": 1})
     program, *arguments = shlex.split(made["command"])
     assert program == "vedette"
     home = tmp_path / "agent"
@@ -147,10 +180,24 @@ def test_a_portal_with_another_authority_than_the_command_names_is_not_believed(
     portal: Portal, tmp_path: Path
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "cli.main", "agent", "enroll", portal.url, "vde_x",
-         "--ca-sha256", "00" * 32, "--data-dir", str(tmp_path)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "cli.main",
+            "agent",
+            "enroll",
+            portal.url,
+            "vde_x",
+            "--ca-sha256",
+            "00" * 32,
+            "--data-dir",
+            str(tmp_path),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 1
-    assert "somebody stands between this appliance and the portal" in done.stderr
+    assert "00" * 32 in done.stderr
     assert not (tmp_path / "portal-ca.pem").exists()

@@ -10,11 +10,10 @@ import requests
 
 from core.ids import new_id
 from tests.fixtures.databases import influxdb, victoria_metrics
-from tests.unit.timeseries.moving import END_NS, START_NS, all_of, write_history
-from timeseries.moving.check import differences, left_out
-from timeseries.moving.delivery import Outcome
-from timeseries.moving.migration import Migration, Selection
-from timeseries.moving.state import StateFile
+from tests.unit.timeseries.migration_samples import END_NS, START_NS, all_of, write_history
+from timeseries.migration.compare import Selection, differences, omitted_fields
+from timeseries.migration.migration import Migration, MigrationResult
+from timeseries.migration.state import StateFile
 from timeseries.open_store import open_store
 from timeseries.points import Point
 from timeseries.store import Store, write
@@ -22,7 +21,11 @@ from timeseries.store import Store, write
 HOURS = 6
 ALL = Selection(start_ns=START_NS, end_ns=END_NS)
 KINDS = ("duckdb", "influxdb", "victoriametrics")
-PAIRS = [(one, other) for one in KINDS for other in KINDS if one != other]
+SHARED = "influxdb of one database"
+PAIRS = [
+    *((one, other) for one in KINDS for other in KINDS if one != other),
+    (SHARED, "influxdb"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,11 @@ def open_kind(servers: Servers, tmp_path: Path) -> Callable[[str], Store]:
         name = new_id()
         if kind == "duckdb":
             return open_store(f"duckdb:///{tmp_path}/{name}.duckdb")
-        if kind == "influxdb":
+        if kind in ("influxdb", SHARED):
             statement = {"q": f'CREATE DATABASE "{name}"'}
             requests.post(f"{servers.influxdb_url}/query", data=statement, timeout=60)
-            return open_store(f"{servers.influxdb_url.replace('http', 'influxdb', 1)}/{name}")
+            address = servers.influxdb_url.replace("http", "influxdb", 1)
+            return open_store(f"{address}/{name}{'?databases=shared' if kind == SHARED else ''}")
         address = servers.victoria_metrics_url.replace("http", "victoriametrics", 1)
         return open_store(f"{address}?database={name}")
 
@@ -85,7 +89,7 @@ def test_a_history_is_the_same_after_the_move_even_if_it_was_stopped_and_grew(
     is_plain = "victoriametrics" in (origin, goal)
     state = StateFile(tmp_path / "state.json", key="x")
 
-    def move(*, steps: int) -> Outcome:
+    def move(*, steps: int) -> MigrationResult:
         servers.flush()
         answers = iter([False] * steps)
         moving = Migration(source, destination, ALL, state=state, pause=lambda _seconds: None)
@@ -103,7 +107,7 @@ def test_a_history_is_the_same_after_the_move_even_if_it_was_stopped_and_grew(
         total += 1
         outcome = move(steps=1000)
 
-        assert (outcome.is_complete, outcome.points, outcome.refused) == (True, total, 0)
+        assert (outcome.is_complete, outcome.points, outcome.rejected) == (True, total, 0)
         for name in ("gpu", "host"):
             expected = rows_of(source, name, is_plain=is_plain)
             assert rows_of(destination, name, is_plain=is_plain) == expected
@@ -117,4 +121,4 @@ def test_a_history_is_the_same_after_the_move_even_if_it_was_stopped_and_grew(
         )
         assert list(found) == []
         expected_loss = ["host.kernel"] if goal == "victoriametrics" else []
-        assert left_out(source, destination, ALL) == expected_loss
+        assert omitted_fields(source, destination, ALL) == expected_loss

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from cli.store import store as command
 from tests.fixtures.databases import influxdb, victoria_metrics
 from tests.fixtures.polling import eventually
-from tests.unit.timeseries.moving import START_NS
+from tests.unit.timeseries.migration_samples import START_NS
 from timeseries.open_store import open_store
 from timeseries.points import Point
 from timeseries.store import write
@@ -55,7 +55,7 @@ def test_points_that_cannot_be_counted_are_marked(
 
     # VictoriaMetrics finds what it was given about a second later.
     eventually(lambda: cells(lines()) == LINES, within_seconds=30, what="both measurements")
-    assert ">=: at least so many; this store counts values, not points" in lines()
+    assert any(line.startswith(">=: ") for line in lines())
 
 
 def cells(lines: list[str]) -> list[list[str]]:

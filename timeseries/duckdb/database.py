@@ -1,80 +1,113 @@
-"""A DuckDB database that several threads use, opened again after it has shut itself down.
+"""A DuckDB database shared by several threads, which can be reopened after a fatal error.
 
-After some errors (a disk that failed in the middle of a write) DuckDB refuses every statement until
-the file was closed by all and opened anew; what was committed before is in the file and its log.
+After some errors, such as a disk failure during a write, DuckDB invalidates the database: every
+statement fails until all connections are closed and the file is opened again. Committed data is in
+the file and its WAL.
 """
 
+import os
 import re
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import duckdb
 
+from timeseries.open_store import files_folder
 from timeseries.store import StoreUnavailableError
 
 REOPEN_EVERY_SECONDS = 1.0
 
-# A statement can reach nothing but the store's own file, whatever its text.
+# No statement can access anything outside the store's own file and folder.
 _SEALED = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
-    "enable_external_access": "false",
     "python_enable_replacements": "false",
 }
-# The larger the log may grow, the fewer row groups are written more than once, and the longer it
-# takes to read it after a crash.
+# A larger WAL rewrites fewer row groups, but takes longer to replay after a crash.
 _TUNED = {"checkpoint_threshold": "128MiB"}
-_LOCK_HOLDER = re.compile(r"\(PID (\d+)\)")
+_LOCKED = "Could not set lock on file"
+_LOCK_OWNER = re.compile(r"\(PID (\d+)\)")
 _INVALIDATED = "invalidated"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the database may use of the machine.
+
+    Attributes:
+        memory_mib: buffers, caches and intermediate results; above it they go to disk, and a
+            statement that can't do so fails. 0: a quarter of the memory, from 512 to 4096.
+        threads: for the statements of all readers and writers together. 0: one fewer than the
+            cores, from 2 to 8.
+    """
+
+    memory_mib: int = 0
+    threads: int = 0
+
+    def as_settings(self) -> dict[str, str]:
+        """Return them as settings of DuckDB."""
+        installed_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+        memory_mib = self.memory_mib or min(max(installed_mib // 4, 512), 4096)
+        threads = self.threads or min(max((os.cpu_count() or 1) - 1, 2), 8)
+        return {"memory_limit": f"{memory_mib}MiB", "threads": str(threads)}
 
 
 class Database:
     """One open DuckDB file, or a database in memory.
 
     Args:
-        path: the file, made with its folder where missing, or ":memory:".
-        monotonic: seconds that only grow; how often a broken file is tried again goes by them.
+        path: the file, created with its folder if missing, or ":memory:".
+        limits: what it may use of the machine.
+        monotonic: the clock that limits how often a broken file is reopened.
 
     Raises:
         StoreUnavailableError: the file can't be opened; the message says why.
     """
 
     def __init__(
-        self, path: Path | Literal[":memory:"], *, monotonic: Callable[[], float] = time.monotonic
+        self,
+        path: Path | Literal[":memory:"],
+        *,
+        limits: Limits = Limits(),
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
+        self._limits = limits
         self._monotonic = monotonic
-        self._connection: duckdb.DuckDBPyConnection | None = _connect(path)
+        self._temporary = tempfile.TemporaryDirectory() if path == ":memory:" else None
+        self.folder = Path(self._temporary.name) if self._temporary else files_folder(Path(path))
+        self._connection: duckdb.DuckDBPyConnection | None = self._connect()
         self._tried_at = monotonic()
         self._lock = threading.Lock()
         self._is_closed = False
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
-        """Return a cursor of its own for the caller, who closes it soon.
+        """Return a new cursor; the caller closes it soon.
 
         Raises:
-            StoreUnavailableError: the database is closed, or broke and can't be opened yet.
+            StoreUnavailableError: the database is closed, or broken and can't be reopened yet.
         """
         with self._lock:
             if self._is_closed:
                 raise StoreUnavailableError("The time series store is closed.")
             if self._connection is None:
                 raise StoreUnavailableError(
-                    f"The time series store {self.path} failed and is being opened again."
+                    f"The time series store {self.path} failed and is being reopened."
                 )
             return self._connection.cursor()
 
     def reopen(self) -> duckdb.DuckDBPyConnection:
-        """Open the file anew, at most once in a while, and return a cursor.
+        """Reopen the file, at most once per interval, and return a cursor.
 
-        The caller has closed its own cursors; those of readers close by themselves, as every
-        statement of theirs fails.
+        The caller has closed its own cursors; readers close theirs because every statement fails.
 
         Raises:
-            StoreUnavailableError: it can't be opened yet.
+            StoreUnavailableError: it can't be reopened yet.
         """
         with self._lock:
             if self._is_closed:
@@ -82,63 +115,73 @@ class Database:
             now = self._monotonic()
             if self._connection is None and now - self._tried_at < REOPEN_EVERY_SECONDS:
                 raise StoreUnavailableError(
-                    f"The time series store {self.path} failed and is being opened again."
+                    f"The time series store {self.path} failed and is being reopened."
                 )
             self._tried_at = now
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
-            self._connection = _usable(_connect(self.path), self.path)
+            self._connection = _usable(self._connect(), self.path)
             return self._connection.cursor()
 
     def close(self) -> None:
-        """Fold the log into the file and release it."""
+        """Checkpoint and close the file."""
         with self._lock:
             self._is_closed = True
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+            if self._temporary is not None:
+                self._temporary.cleanup()
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            config: dict[str, Any] = {**_SEALED, **_TUNED, **self._limits.as_settings()}
+            connection = duckdb.connect(str(self.path), config=config)
+            # The folder can't be set once the database is sealed, nor before it is open.
+            connection.execute("SET allowed_directories = [?]", [f"{self.folder.resolve()}/"])
+            connection.execute("SET enable_external_access = false")
+            connection.execute("SET parquet_metadata_cache = true")  # files never change
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"Can't create the folder of the time series file {self.path}: {error}. "
+                "Set another path in TIMESERIES_URL, or make the folder writable."
+            ) from error
+        except duckdb.Error as error:
+            raise StoreUnavailableError(_why_not_opened(self.path, str(error))) from error
+        return connection
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Return whether the database shut itself down with this error."""
+    """Return whether DuckDB invalidated the database with this error."""
     return isinstance(error, duckdb.FatalException) or (
         isinstance(error, duckdb.Error) and _INVALIDATED in str(error)
     )
 
 
 def _usable(connection: duckdb.DuckDBPyConnection, path: Path | str) -> duckdb.DuckDBPyConnection:
-    """Return the connection if its database answers: it is the old one while a reader has it."""
+    """Return the connection if it works: while a reader is open it shares the broken database."""
     try:
         connection.execute("FROM duckdb_tables()").fetchall()
     except duckdb.Error as error:
         connection.close()
         raise StoreUnavailableError(
-            f"The time series store {path} can't be opened again yet: {error}"
+            f"The time series store {path} can't be reopened yet: {error}"
         ) from error
     return connection
 
 
-def _connect(path: Path | str) -> duckdb.DuckDBPyConnection:
-    try:
-        if isinstance(path, Path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        return duckdb.connect(str(path), config={**_SEALED, **_TUNED})
-    except OSError as error:
-        raise StoreUnavailableError(
-            f"The folder of the time series file {path} can't be made: {error}. "
-            "Give another path in TIMESERIES_URL, or make the folder writable."
-        ) from error
-    except duckdb.Error as error:
-        raise StoreUnavailableError(_why_not_opened(path, str(error))) from error
-
-
 def _why_not_opened(path: Path | str, error: str) -> str:
-    if "lock" not in error:
-        return f"The time series file {path} can't be opened: {error}"
-    holder = _LOCK_HOLDER.search(error)
-    process = f"process {holder[1]}" if holder else "another process"
+    if _LOCKED not in error:
+        reason = " ".join(error.split()).rstrip(".")
+        return (
+            f"The time series file {path} can't be opened: {reason}. Check the file and its "
+            "permissions, or set another in TIMESERIES_URL."
+        )
+    owner = _LOCK_OWNER.search(error)
+    process = f"process {owner[1]}" if owner else "another process"
     return (
-        f"The time series file {path} is in use by {process}, and DuckDB lets one process at a "
-        "time open it. Stop that process, or give this one another file in TIMESERIES_URL."
+        f"The time series file {path} is in use by {process}; only one process can open it. "
+        "Stop that process, or set another file in TIMESERIES_URL."
     )

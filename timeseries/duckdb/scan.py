@@ -1,7 +1,7 @@
-"""Samples read back as they were written: a long span in slices that fit into memory.
+"""Raw samples of a long span, read in slices that fit into memory.
 
-Slices follow the clock, not the rows, so that each is found by the times alone: hours are put
-together while they are small, and one that is large is cut into equal parts.
+Slices are time ranges, so that each is found by its times: small hours are joined, and a large hour
+is split into equal parts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,27 +10,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from timeseries.batch import Batch, Block
-from timeseries.duckdb.condition import Condition, visible
+from timeseries.duckdb.relation import Relation, Statement
 from timeseries.duckdb.schema import (
     TIME_COLUMN,
-    FieldType,
+    Span,
     Table,
     field_column,
     quoted,
-    table_name,
     tag_column,
 )
+from timeseries.duckdb.sql import select
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
-from timeseries.store import IDENTITY_TAGS, ScanQuery
+from timeseries.points import Batch, Block
+from timeseries.store import HOUR_NS, IDENTITY_TAGS, ScanQuery
+from timeseries.validation import FieldType
 
 SLICE_POINTS = 20_000
-HOUR_NS = 3_600_000_000_000
-
-Span = tuple[int, int]
 Columns = Mapping[str, Sequence[Any]]
-"""Column to values, None where a row lacks one; a column that no row has is left out."""
-
+"""Column to values, None where a row lacks one; columns without any value are left out."""
 _TIME = quoted(TIME_COLUMN)
 _KINDS: dict[FieldType, type] = {
     FieldType.FLOAT: float,
@@ -40,45 +37,38 @@ _KINDS: dict[FieldType, type] = {
 }
 
 
-def hours_sql(query: ScanQuery, table: Table) -> tuple[str, list[object]]:
-    """Return the statement that counts the points of each hour; empty where nothing can match."""
-    condition = _condition(query, table, (query.start_ns, query.end_ns))
-    if condition.is_never:
-        return "", []
-    source = f"{quoted(table_name(query.measurement))} {condition.sql}"
+def hours_sql(query: ScanQuery, relation: Relation) -> Statement:
+    """Return the statement that counts the points of each hour; empty if nothing can match."""
+    source, values = relation.samples((), [_clamped((query.start_ns, query.end_ns))])
     text = f"SELECT {_TIME} // {HOUR_NS}, count(*) FROM {source} GROUP BY 1 ORDER BY 1"  # noqa: S608 - own identifiers only
-    return text, condition.values
+    return text if source else "", values
 
 
 def slices(hours: Iterable[tuple[int, int]], query: ScanQuery) -> Iterator[Span]:
     """Yield spans with about `SLICE_POINTS` points each, given (hour, points) in order."""
     small: list[int] = []
-    waiting = 0
+    pending_points = 0
     for hour, points in hours:
-        if small and waiting + points > SLICE_POINTS:
+        if small and pending_points + points > SLICE_POINTS:
             yield _span(query, small[0], small[-1])
-            small, waiting = [], 0
+            small, pending_points = [], 0
         if points > SLICE_POINTS:
             yield from _cut(_span(query, hour, hour), parts=1 + points // SLICE_POINTS)
         else:
             small.append(hour)
-            waiting += points
+            pending_points += points
     if small:
         yield _span(query, small[0], small[-1])
 
 
-def slice_sql(query: ScanQuery, table: Table, span: Span) -> tuple[str, list[object]]:
+def slice_sql(relation: Relation, span: Span) -> Statement:
     """Return the statement that reads the points of a slice, oldest first."""
-    condition = _condition(query, table, span)
-    columns = [TIME_COLUMN, *map(tag_column, sorted(table.tags))]
-    columns += map(field_column, sorted(table.fields))
-    source = f"{quoted(table_name(query.measurement))} {condition.sql}"
-    text = f"SELECT {', '.join(map(quoted, columns))} FROM {source} ORDER BY {_TIME}"  # noqa: S608 - own identifiers only
-    return text, condition.values
+    source, values = relation.samples(sorted(relation.table.fields), [_clamped(span)])
+    return f"FROM {source} ORDER BY {_TIME}" if source else "", values
 
 
 def batch_from(data: pa.Table, measurement: str, table: Table) -> Batch:
-    """Return the rows of a slice as a batch, their positions counted from 0."""
+    """Return the rows of a slice as a batch, with positions from 0."""
     columns = {
         name: data.column(name).to_pylist()
         for name in data.column_names
@@ -86,12 +76,12 @@ def batch_from(data: pa.Table, measurement: str, table: Table) -> Batch:
     }
     blocks = []
     for gaps, rows in _by_gaps(data, columns).items():
-        here = {
+        present = {
             name: [column[row] for row in rows]
             for name, column in columns.items()
             if name not in gaps
         }
-        blocks.append(_block(measurement, table, here, rows))
+        blocks.append(_block(measurement, table, present, rows))
     return Batch(tuple(blocks))
 
 
@@ -116,16 +106,12 @@ def _block(measurement: str, table: Table, columns: Columns, rows: Sequence[int]
     )
 
 
-def _condition(query: ScanQuery, table: Table, span: Span) -> Condition:
-    condition = visible(table, tenants=query.tenants, filters=query.filters)
-    condition.add(f"{_TIME} >= ?", max(span[0], MIN_INT64))
-    # The end is left out, but no time can be later than the last instant.
-    condition.add(f"{_TIME} <= ?", min(span[1] - 1, MAX_INT64))
-    return condition
+def _clamped(span: Span) -> Span:
+    return max(span[0], MIN_INT64), min(span[1], MAX_INT64 + 1)
 
 
 def _span(query: ScanQuery, first_hour: int, last_hour: int) -> Span:
-    """Return the span of some hours, which SQL counts towards 0: hour 0 is two hours long."""
+    """Return the span of some hours; SQL divides towards 0, so hour 0 is two hours long."""
     start = first_hour * HOUR_NS if first_hour > 0 else (first_hour - 1) * HOUR_NS + 1
     end = (last_hour + 1) * HOUR_NS if last_hour >= 0 else last_hour * HOUR_NS + 1
     return max(start, query.start_ns), min(end, query.end_ns)
@@ -138,7 +124,7 @@ def _cut(span: Span, *, parts: int) -> Iterator[Span]:
 
 
 def _by_gaps(data: pa.Table, columns: Columns) -> dict[frozenset[str], Sequence[int]]:
-    """Return the rows by the columns that they lack, of those that any row has."""
+    """Return the rows by the columns that they lack."""
     gappy = [name for name in columns if data.column(name).null_count]
     if not gappy:
         return {frozenset(): range(data.num_rows)} if data.num_rows else {}
@@ -149,3 +135,10 @@ def _by_gaps(data: pa.Table, columns: Columns) -> dict[frozenset[str], Sequence[
         frozenset(name for name, is_absent in zip(gappy, pattern, strict=True) if is_absent): rows
         for pattern, rows in found.items()
     }
+
+
+def extent_sql(query: ScanQuery, relation: Relation) -> Statement:
+    """Return the statement for count, oldest and newest time; empty if nothing can match."""
+    source, values = relation.samples((), [_clamped((query.start_ns, query.end_ns))])
+    columns = ["count(*)", f"min({_TIME})", f"max({_TIME})"]
+    return select(columns, source) if source else "", values

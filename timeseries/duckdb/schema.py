@@ -1,43 +1,36 @@
-"""How measurements, tags and fields become DuckDB tables and columns.
+"""How measurements, tags and fields map to DuckDB tables and columns.
 
-One table per measurement: `time` (BIGINT, nanoseconds), `tag_<name>` (VARCHAR, NULL where a sample
-lacks the tag), `field_<name>`, and two of our own: `cluster`, a number made of the appliance's name
-by which samples are laid together, and `loose`, NULL once they are. Names come from senders, so an
-identifier never holds their text as it is: every byte but `a-z 0-9 _` is written as `%` and two hex
-digits. That rules out injection and keeps `GPU` and `gpu` apart, which DuckDB's identifiers alone
-would not.
+The samples of declared metrics of all tenants are in one table per measurement, `m_<measurement>`.
+Whatever else a tenant sends is in tables of its own, `t_<tenant>.<measurement>`, so that its names
+and types concern nobody else. Declared fields are numbers of type DOUBLE.
+
+A table has the columns `time` (BIGINT, nanoseconds), `tag_<name>` (VARCHAR, NULL where a sample
+lacks the tag) and `field_<name>`. Files of samples have the same columns.
+
+Names come from senders, so identifiers never contain them verbatim: every byte except `a-z 0-9 _`
+is written as `%` and two hex digits. That rules out injection, and tells `GPU` from `gpu`, which
+DuckDB's case-insensitive identifiers would not.
 """
 
 import re
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import lru_cache
+from typing import NamedTuple
 from urllib.parse import unquote
 
-from timeseries.points import FieldValue
-from timeseries.store import IDENTITY_TAGS
+from core.clock import NS_PER_SECOND
+from timeseries.store import HOUR_NS, IDENTITY_TAGS, Resolution
+from timeseries.validation import FieldType
 
+MINUTE_NS = 60 * NS_PER_SECOND
+WIDTHS_NS = {Resolution.FIVE_MINUTES: 5 * MINUTE_NS, Resolution.HOUR: HOUR_NS}
 TIME_COLUMN = "time"
-CLUSTER_COLUMN = "cluster"
-LOOSE_COLUMN = "loose"
-MAX_NAME_BYTES = 200
 MAX_MEASUREMENTS = 1_000
 MAX_COLUMNS = 1_000
-
-_OWN_COLUMNS = {CLUSTER_COLUMN: "USMALLINT", LOOSE_COLUMN: "BOOLEAN"}
-_TABLE_PREFIX, _TAG_PREFIX, _FIELD_PREFIX = "m_", "tag_", "field_"
+_SHARED_PREFIX, _OWN_PREFIX = "m_", "t_"
+_TAG_PREFIX, _FIELD_PREFIX = "tag_", "field_"
 _UNSAFE = re.compile(rb"[^a-z0-9_]")
-
-
-class FieldType(StrEnum):
-    """The type of a field: that of the first value ever written to it."""
-
-    FLOAT = "float"
-    INTEGER = "integer"
-    BOOLEAN = "boolean"
-    STRING = "string"
 
 
 SQL_TYPES = {
@@ -46,19 +39,19 @@ SQL_TYPES = {
     FieldType.BOOLEAN: "BOOLEAN",
     FieldType.STRING: "VARCHAR",
 }
-_FIELD_TYPES = {sql_type: field_type for field_type, sql_type in SQL_TYPES.items()}
+_FIELD_TYPES = {sql_type: kind for kind, sql_type in SQL_TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What is known of one measurement; `tags` holds names, `fields` name to type."""
+    """The tags of one measurement, and its fields by name with their types."""
 
     tags: frozenset[str] = frozenset(IDENTITY_TAGS)
     fields: Mapping[str, FieldType] = field(default_factory=dict)
 
     @property
     def columns(self) -> dict[str, str]:
-        """Column identifier to SQL type, but for the time."""
+        """Column identifier to SQL type, without the time."""
         tags = {tag_column(tag): "VARCHAR" for tag in sorted(self.tags)}
         return tags | {field_column(name): SQL_TYPES[kind] for name, kind in self.fields.items()}
 
@@ -68,31 +61,60 @@ class Table:
         return len(self.tags) + len(self.fields)
 
 
-Schema = Mapping[str, Table]
+class Key(NamedTuple):
+    """A measurement in the tables of a tenant, its owner; "" for the table that all share."""
+
+    owner: str
+    measurement: str
 
 
-def type_of(value: FieldValue) -> FieldType:
-    """Return the field type of a value."""
-    if isinstance(value, bool):
-        return FieldType.BOOLEAN
-    if isinstance(value, int):
-        return FieldType.INTEGER
-    return FieldType.STRING if isinstance(value, str) else FieldType.FLOAT
+Schema = Mapping[Key, Table]
+TextFields = frozenset[tuple[str, FieldType]]
+NUMBERS = frozenset({FieldType.FLOAT, FieldType.INTEGER})
+Span = tuple[int, int]
+"""Nanoseconds since the epoch, the end excluded."""
 
 
-def table_name(measurement: str) -> str:
-    """Return the unquoted identifier of a measurement's table."""
-    return _TABLE_PREFIX + _encoded(measurement)
+def table_name(key: Key) -> str:
+    """Return the unquoted identifier of a table."""
+    if not key.owner:
+        return _SHARED_PREFIX + encoded(key.measurement)
+    return f"{_OWN_PREFIX}{encoded(key.owner)}.{encoded(key.measurement)}"
+
+
+def united(tables: Iterable[Table]) -> Table:
+    """Return the tags and fields that some tables have together.
+
+    A field that is a number in one is a number, whatever it is in others.
+    """
+    tags, fields = set(IDENTITY_TAGS), dict[str, FieldType]()
+    for table in tables:
+        tags |= table.tags
+        for name, kind in table.fields.items():
+            fields[name] = common_type(fields.get(name, kind), kind)
+    return Table(frozenset(tags), fields)
+
+
+def common_type(one: FieldType, other: FieldType) -> FieldType:
+    """Return the type of both, a float if one is a number, else text."""
+    if one is other:
+        return one
+    return FieldType.FLOAT if NUMBERS & {one, other} else FieldType.STRING
+
+
+def text_fields(table: Table) -> TextFields:
+    """Return the fields that are no numbers; tables with the same can be read together."""
+    return frozenset((name, kind) for name, kind in table.fields.items() if kind not in NUMBERS)
 
 
 def tag_column(tag: str) -> str:
     """Return the unquoted identifier of a tag's column."""
-    return _TAG_PREFIX + _encoded(tag)
+    return _TAG_PREFIX + encoded(tag)
 
 
 def field_column(name: str) -> str:
     """Return the unquoted identifier of a field's column."""
-    return _FIELD_PREFIX + _encoded(name)
+    return _FIELD_PREFIX + encoded(name)
 
 
 def quoted(identifier: str) -> str:
@@ -100,68 +122,58 @@ def quoted(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
 
 
-def ddl(measurement: str, before: Table | None, after: Table) -> list[str]:
-    """Return the statements that bring a measurement's table from `before` to `after`."""
-    table = quoted(table_name(measurement))
+def ddl(key: Key, before: Table | None, after: Table) -> list[str]:
+    """Return the statements that change a table from `before` to `after`."""
+    table = quoted(table_name(key))
     if before is None:
         columns = [f"{quoted(TIME_COLUMN)} BIGINT NOT NULL"]
         columns += [f"{quoted(name)} {kind}" for name, kind in after.columns.items()]
-        columns += [f"{name} {kind}" for name, kind in _OWN_COLUMNS.items()]
         return [f"CREATE TABLE {table} ({', '.join(columns)})"]
     if before is after:
         return []
+    known = before.columns
     return [
-        f"ALTER TABLE {table} ADD COLUMN {quoted(name)} {kind}"
+        f"ALTER TABLE {table} ALTER COLUMN {quoted(name)} TYPE {kind}"
+        if name in known
+        else f"ALTER TABLE {table} ADD COLUMN {quoted(name)} {kind}"
         for name, kind in after.columns.items()
-        if name not in before.columns
+        if known.get(name) != kind
     ]
 
 
-def upgrade_ddl(columns: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Return the statements that bring tables of earlier versions up to date."""
-    known = {(table, column) for table, column, _ in columns}
-    return [
-        f"ALTER TABLE {quoted(table)} ADD COLUMN {name} {kind}"
-        for table in sample_tables(columns)
-        for name, kind in _OWN_COLUMNS.items()
-        if (table, name) not in known
-    ]
-
-
-def sample_tables(columns: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Return the unquoted identifiers of the tables of samples, sorted."""
-    return sorted({table for table, _, _ in columns if table.startswith(_TABLE_PREFIX)})
-
-
-def cluster_of(appliance: str) -> int:
-    """Return the number by which the samples of an appliance are laid together."""
-    return zlib.crc32(appliance.encode()) & 0xFFFF
-
-
-READ_COLUMNS = (
+COLUMNS_SQL = (
     "SELECT table_name, column_name, data_type FROM duckdb_columns() "
     "WHERE schema_name = 'main' AND NOT internal ORDER BY table_name, column_index"
 )
 
 
-def schema_from(columns: Sequence[tuple[str, str, str]]) -> dict[str, Table]:
-    """Return the schema that the rows of `READ_COLUMNS` describe."""
-    tags: dict[str, set[str]] = {}
-    fields: dict[str, dict[str, FieldType]] = {}
+def parse_schema(columns: Sequence[tuple[str, str, str]]) -> dict[Key, Table]:
+    """Return the schema that the rows of `COLUMNS_SQL` describe."""
+    tags: dict[Key, set[str]] = {}
+    fields: dict[Key, dict[str, FieldType]] = {}
     for table, column, sql_type in columns:
-        if not table.startswith(_TABLE_PREFIX):
+        key = _key(table)
+        if key is None:
             continue
-        measurement = unquote(table.removeprefix(_TABLE_PREFIX))
-        known_tags = tags.setdefault(measurement, set())
-        known_fields = fields.setdefault(measurement, {})
+        known_tags = tags.setdefault(key, set())
+        known_fields = fields.setdefault(key, {})
         if column.startswith(_TAG_PREFIX):
             known_tags.add(unquote(column.removeprefix(_TAG_PREFIX)))
         elif column.startswith(_FIELD_PREFIX):
             name = unquote(column.removeprefix(_FIELD_PREFIX))
             known_fields[name] = _FIELD_TYPES[sql_type]
-    return {name: Table(frozenset(tags[name]), fields[name]) for name in tags}
+    return {key: Table(frozenset(tags[key]), fields[key]) for key in tags}
+
+
+def _key(table: str) -> Key | None:
+    """Return the key of a table's name; None for other tables."""
+    if table.startswith(_SHARED_PREFIX):
+        return Key("", unquote(table.removeprefix(_SHARED_PREFIX)))
+    owner, dot, measurement = table.removeprefix(_OWN_PREFIX).partition(".")
+    return Key(unquote(owner), unquote(measurement)) if dot else None
 
 
 @lru_cache(maxsize=4_096)
-def _encoded(name: str) -> str:
+def encoded(name: str) -> str:
+    """Return a name with every byte except `a-z 0-9 _` as `%` and two hex digits."""
     return _UNSAFE.sub(lambda byte: b"%%%02x" % byte[0][0], name.encode()).decode()

@@ -1,31 +1,29 @@
-"""The SQL of each read: text made of our own identifiers, with every value of a caller bound.
+"""SQL for reads: built from our own identifiers, with every value of a caller bound.
 
-A retried delivery can leave the same sample twice. `avg`, `min`, `max`, `last` and the percentiles
-hardly notice; `sum` and `count` would be wrong, so they look at one row per series and instant.
+A retried delivery can write the same sample twice. That barely affects `avg`, `min`, `max`, `last`
+and percentiles; `sum` and `count` would be wrong, so they read one row per series and instant.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
-from core.errors import InvalidInputError
-from timeseries.duckdb.condition import Condition, is_near, visible
 from timeseries.duckdb.schema import (
     TIME_COLUMN,
-    FieldType,
+    Span,
     Table,
     field_column,
     quoted,
-    table_name,
     tag_column,
 )
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
-from timeseries.store import Aggregate, LatestQuery, RangeQuery
+from timeseries.store import APPLIANCE_TAG, TENANT_TAG, Aggregate, RangeQuery
+from timeseries.validation import FieldType, check_aggregate, check_step
 
+MAX_APPLIANCES = 32
+"""Up to this many appliances, sorting their few rows is faster in Python."""
 MAX_SEPARATE_WINDOWS = 4
-"""Up to so many windows of a query are aggregated each by itself, which is faster."""
-
-Span = tuple[int, int]
-
+"""Up to this many windows are aggregated separately, which is faster."""
 _TIME = quoted(TIME_COLUMN)
 _AGGREGATES = {
     Aggregate.AVG: "avg({0})",
@@ -38,47 +36,72 @@ _AGGREGATES = {
     Aggregate.P95: "quantile_cont({0}, 0.95)",
     Aggregate.P99: "quantile_cont({0}, 0.99)",
 }
-_COUNTS_EACH_SAMPLE = frozenset({Aggregate.SUM, Aggregate.COUNT})
+COUNTS_EACH_SAMPLE = frozenset({Aggregate.SUM, Aggregate.COUNT})
 
 
-def range_sql(query: RangeQuery, table: Table, fields: Sequence[str]) -> tuple[str, list[object]]:
-    """Return the statement and values of a range query over `fields`, which the table has.
+@dataclass(slots=True)
+class Where:
+    """A WHERE clause and its bound values; `matches_nothing` if no row can match."""
 
-    Each row is one group: its tags, then for each field the list of window starts and the list of
-    values, gaps left out, in order unless the query `is_near`. The text is empty where nothing can
-    match.
-    """
-    groups = groups_sql(query.group_by, table)
-    aggregates = [
-        f"CAST({_aggregate(name, query.aggregate, table)} AS DOUBLE) AS v{index}"
-        for index, name in enumerate(fields)
-    ]
-    parts, values = [], list[object]()
-    for span in _separate(query):
-        condition = visible(table, tenants=query.tenants, filters=query.filters)
-        condition.add(f"{_TIME} >= ? AND {_TIME} < ?", *span)
-        condition.near(query.filters)
-        if condition.is_never:
-            return "", []
-        columns = [*groups, f"{window_sql(query, span)} AS w", *aggregates]
-        source = sample_source(query, table, fields, condition)
-        parts.append(f"{select(columns, source)} GROUP BY ALL")
-        values += condition.values
-    names = [f"g{index}" for index in range(len(groups))]
-    text = lists_sql(
-        " UNION ALL ".join(parts), names, len(fields), is_ordered=not is_near(query.filters)
-    )
-    return text, values
+    clauses: list[str] = field(default_factory=list)
+    values: list[object] = field(default_factory=list)
+    matches_nothing: bool = False
+
+    def add(self, clause: str, *values: object) -> None:
+        """Add a condition."""
+        self.clauses.append(clause)
+        self.values.extend(values)
+
+    def add_tag(self, tag: str, values: Sequence[str], table: Table) -> None:
+        """Require one of these values of a tag; "" matches a sample without the tag."""
+        column = quoted(tag_column(tag))
+        named = [value for value in values if value]
+        allows_absent = len(named) < len(values)
+        if tag not in table.tags or not named:
+            self.matches_nothing = self.matches_nothing or not allows_absent
+            if tag in table.tags and allows_absent:
+                self.add(f"{column} IS NULL")
+            return
+        clause = f"{column} IN ({', '.join('?' * len(named))})"
+        self.add(f"({clause} OR {column} IS NULL)" if allows_absent else clause, *named)
+
+    @property
+    def sql(self) -> str:
+        """The clause with its keyword, or an empty text."""
+        return "WHERE " + " AND ".join(self.clauses) if self.clauses else ""
 
 
-def lists_sql(windows: str, groups: Sequence[str], fields: int, *, is_ordered: bool = True) -> str:
-    """Return the statement that makes lists by group of rows with groups, `w`, `v0`, `v1` ...
+def has_appliance_filter(filters: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether the filters select a few appliances by name."""
+    names = filters.get(APPLIANCE_TAG, ())
+    return 0 < len(names) <= MAX_APPLIANCES and all(names)
+
+
+def where_visible(
+    table: Table,
+    *,
+    tenants: Sequence[str] | None,
+    filters: Mapping[str, Sequence[str]] | None = None,
+) -> Where:
+    """Return the condition for the tenants and filters of a query."""
+    condition = Where()
+    if tenants is not None:
+        condition.add_tag(TENANT_TAG, [tenant for tenant in tenants if tenant], table)
+    for tag, values in (filters or {}).items():
+        condition.add_tag(tag, values, table)
+    return condition
+
+
+def grouped_lists_sql(
+    windows: str, groups: Sequence[str], fields: int, *, is_ordered: bool = True
+) -> str:
+    """Return the statement that collects window rows into one row of lists per group.
 
     Args:
-        windows: the statement that gives those rows.
-        groups: the names of their groups.
-        fields: how many values they have.
-        is_ordered: whether groups and lists are to be in order.
+        windows: a statement whose rows have the group columns, `w`, `v0`, `v1` ...
+        groups: the names of the group columns.
+        fields: the number of value columns.
+        is_ordered: whether to sort groups and lists.
     """
     by = " ORDER BY w" if is_ordered else ""
     lists = [
@@ -90,39 +113,13 @@ def lists_sql(windows: str, groups: Sequence[str], fields: int, *, is_ordered: b
     return select([*groups, *lists], f"({windows})") + f" GROUP BY ALL{order}"
 
 
-def latest_sql(query: LatestQuery, table: Table, fields: Sequence[str]) -> tuple[str, list[object]]:
-    """Return the statement and values of a latest query over `fields`, which the table has.
-
-    Each row is one group: its tags, the newest time, and each field's newest value or NULL.
-    """
-    condition = visible(table, tenants=query.tenants, filters=query.filters)
-    columns = [quoted(field_column(name)) for name in fields]
-    condition.add(f"{_TIME} >= ?", clamped(query.since_ns))
-    if query.until_ns is not None:
-        condition.add(f"{_TIME} < ?", clamped(query.until_ns))
-    condition.add("(" + " OR ".join(f"{column} IS NOT NULL" for column in columns) + ")")
-    if condition.is_never:
-        return "", []
-    groups = groups_sql(query.group_by, table)
-    newest = [f"arg_max({column}, {_TIME})" for column in columns]
-    source = f"{quoted(table_name(query.measurement))} {condition.sql}"
-    order = ", ".join(str(index + 1) for index in range(len(groups)))
-    text = select([*groups, f"max({_TIME})", *newest], source) + " GROUP BY ALL"
-    return text + (f" ORDER BY {order}" if order else ""), condition.values
-
-
-def delete_sql(measurement: str, condition: str) -> str:
-    """Return the statement that deletes samples of a measurement."""
-    return f"DELETE FROM {quoted(table_name(measurement))} WHERE {condition}"  # noqa: S608 - ours
-
-
 def select(columns: Sequence[str], source: str) -> str:
     """Return a SELECT of some columns."""
     return f"SELECT {', '.join(columns)} FROM {source}"  # noqa: S608 - own identifiers only
 
 
-def groups_sql(tags: Sequence[str], table: Table) -> list[str]:
-    """Return the columns `g0`, `g1` ... that split an answer by tags."""
+def group_columns(tags: Sequence[str], table: Table) -> list[str]:
+    """Return the columns `g0`, `g1` ... of the tags to group by."""
     return [
         (f"coalesce({quoted(tag_column(tag))}, '')" if tag in table.tags else "''")
         + f" AS g{index}"
@@ -130,13 +127,8 @@ def groups_sql(tags: Sequence[str], table: Table) -> list[str]:
     ]
 
 
-def sample_source(
-    query: RangeQuery, table: Table, fields: Sequence[str], condition: Condition
-) -> str:
-    """Return the samples to aggregate; one row a series and instant where each one counts."""
-    source = f"{quoted(table_name(query.measurement))} {condition.sql}"
-    if query.aggregate not in _COUNTS_EACH_SAMPLE:
-        return source
+def deduplicated(source: str, table: Table, fields: Sequence[str]) -> str:
+    """Return a source of samples with one row per series and instant."""
     series = [_TIME, *(quoted(tag_column(tag)) for tag in sorted(table.tags))]
     once = [
         f"any_value({quoted(field_column(name))}) AS {quoted(field_column(name))}"
@@ -145,27 +137,27 @@ def sample_source(
     return f"({select([*series, *once], source)} GROUP BY {', '.join(series)})"
 
 
-def window_sql(query: RangeQuery, span: Span) -> str:
-    """Return the start of the window that a row's time is in, of rows of a span of the query."""
+def window_start_sql(query: RangeQuery, span: Span) -> str:
+    """Return the expression for the start of a row's window, for the rows of a span."""
     if query.step_ns is None:
-        return f"CAST({clamped(query.start_ns)} AS BIGINT)"
-    step = _step(query.step_ns)
+        return f"CAST({clamp_time(query.start_ns)} AS BIGINT)"
+    step = check_step(query.step_ns)
     if span[0] // step == (span[1] - 1) // step:
-        # Grouping by a column less takes half the time where there are many rows.
-        return f"CAST({clamped(span[0] // step * step)} AS BIGINT)"
-    # SQL's remainder has the sign of the time; windows before 1970 still start at or before it.
+        # Grouping by one column less takes half the time for many rows.
+        return f"CAST({clamp_time(span[0] // step * step)} AS BIGINT)"
+    # The remainder in SQL has the sign of the time; windows before 1970 still start before it.
     remainder = f"{_TIME} % {step}"
     if query.start_ns < 0:
         remainder = f"(({remainder}) + {step}) % {step}"
     return f"{_TIME} - ({remainder})"
 
 
-def _separate(query: RangeQuery) -> list[Span]:
-    """Return the windows of a query one by one where they are few, else their whole span."""
-    span = (clamped(query.start_ns), clamped(query.end_ns))
+def separate_windows(query: RangeQuery) -> list[Span]:
+    """Return the windows of a query separately if they are few, else the whole span."""
+    span = (clamp_time(query.start_ns), clamp_time(query.end_ns))
     if query.step_ns is None:
         return [span]
-    step = _step(query.step_ns)
+    step = check_step(query.step_ns)
     first, last = span[0] // step, (span[1] - 1) // step
     if not first < last < first + MAX_SEPARATE_WINDOWS:
         return [span]
@@ -173,37 +165,15 @@ def _separate(query: RangeQuery) -> list[Span]:
     return list(pairwise(edges))
 
 
-def _step(step_ns: int) -> int:
-    if step_ns <= 0:
-        raise InvalidInputError(
-            f"step_ns is {step_ns}; a window must be wider than 0.",
-            errors={"step_ns": ["must be > 0"]},
-        )
-    return int(step_ns)
-
-
-def check_aggregate(name: str, aggregate: Aggregate, table: Table) -> None:
-    """Refuse an aggregate that a field's type does not have.
-
-    Raises:
-        InvalidInputError: the field holds text, which can only be counted.
-    """
-    if table.fields[name] is FieldType.STRING and aggregate is not Aggregate.COUNT:
-        raise InvalidInputError(
-            f"Field {name!r} holds text, which has no {aggregate}; "
-            "count it, or read its newest value instead.",
-            errors={"aggregate": [f"{aggregate} is not possible for text; use count"]},
-        )
-
-
-def _aggregate(name: str, aggregate: Aggregate, table: Table) -> str:
-    check_aggregate(name, aggregate, table)
+def aggregate_sql(name: str, aggregate: Aggregate, table: Table) -> str:
+    """Return the aggregate of a field's samples."""
+    check_aggregate(name, table.fields[name], aggregate)
     column = quoted(field_column(name))
     if table.fields[name] is FieldType.BOOLEAN:
         column = f"CAST({column} AS INTEGER)"
     return _AGGREGATES[aggregate].format(column)
 
 
-def clamped(time_ns: int) -> int:
-    """Return the time, or the nearest one that a column can hold."""
+def clamp_time(time_ns: int) -> int:
+    """Return the time, or the nearest one in the range of 64 bits."""
     return max(MIN_INT64, min(MAX_INT64, time_ns))

@@ -1,39 +1,43 @@
-"""The embedded store: one DuckDB file, no server.
+"""The embedded store: one DuckDB file with a folder of Parquet files, no server.
 
-Writes go through one thread that commits many submissions together; a submission's future resolves
-after the commit that holds it has reached the disk, so an acknowledged sample outlives kill -9.
-Reads run beside it on cursors of their own. DuckDB lets one process at a time open the file.
+One thread writes and commits many submissions together. The future of a submission resolves after
+its commit has reached the disk, so an acknowledged sample survives kill -9. Reads run in parallel
+on their own cursors. Only one process can open the file.
 
-A sender that retries can deliver a point twice and both rows are kept. `latest`, and of the
-aggregates min, max and last, are the same with or without them; sum and count are made from one row
-per series and instant, and so are the roll-ups; avg and percentiles weigh such an instant twice
-until it is rolled up, which deletes what is there twice.
+New samples are rows of a table by measurement. Once an hour or day is settled, they are sealed into
+files with roll-ups; see `segments`. Queries see one relation of both.
 
-A database that DuckDB shut down, as after a disk that was full at the wrong moment, is opened again
-by the next write or read; until then both get `StoreUnavailableError`.
+A sender that retries can write a point twice; both rows are stored. `latest`, min, max and last are
+the same either way; sum and count use one row per series and instant; avg and percentiles weigh
+such an instant twice until it is sealed, which removes the duplicate.
+
+After an error that makes DuckDB invalidate the database, such as a full disk, the next write or
+read reopens it; until then both raise `StoreUnavailableError`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import duckdb
+import pyarrow as pa
 
-from timeseries.batch import Batch
-from timeseries.duckdb.database import Database, is_fatal
-from timeseries.duckdb.deletion import TenantDeletion
-from timeseries.duckdb.extent_sql import extent_sql
-from timeseries.duckdb.latest_sql import expired_latest_sql, merged_latest
-from timeseries.duckdb.lists import Lists
-from timeseries.duckdb.range_sql import PlainRead, Read, Row, range_reads
-from timeseries.duckdb.scan import batch_from, hours_sql, slice_sql, slices
-from timeseries.duckdb.schema import Table
-from timeseries.duckdb.sql import latest_sql
-from timeseries.duckdb.upkeep import Upkeep
+from timeseries.duckdb.catalog import Catalog
+from timeseries.duckdb.database import Database, Limits, is_fatal
+from timeseries.duckdb.latest import expired_latest_sql, latest_sql, merge_latest
+from timeseries.duckdb.maintenance import Maintenance
+from timeseries.duckdb.range_query import MAX_ROWS, RawRead, Read, Row, range_reads
+from timeseries.duckdb.relation import Relation
+from timeseries.duckdb.scan import batch_from, extent_sql, hours_sql, slice_sql, slices
+from timeseries.duckdb.schema import Span
+from timeseries.duckdb.sealing import RolledUp
+from timeseries.duckdb.segments import Manifest
+from timeseries.duckdb.upgrade import upgrade
 from timeseries.duckdb.writer import DuckDBWriter
-from timeseries.listed import Listed
+from timeseries.points import Batch
 from timeseries.store import (
     Extent,
     Latest,
@@ -48,138 +52,168 @@ from timeseries.store import (
 
 MEMORY: Literal[":memory:"] = ":memory:"
 MAX_QUEUED_POINTS = 500_000
+_Item = TypeVar("_Item")
 
 
-class DuckDBStore(Listed):
-    """A `Store` in one DuckDB file, or in memory.
+class DuckDBStore(Catalog):
+    """A `Store` in one DuckDB file and its folder, or temporary.
 
     Args:
-        path: the file, made with its folder where missing, or ":memory:".
+        path: the file, created with its folder if missing, or ":memory:".
         max_queued_points: how many points may wait for the writer before `submit` refuses.
+        limits: what it may use of the machine.
+        is_rolled_up: whether a field of a measurement has roll-ups; by default each does.
+
+    Attributes:
+        database: the DuckDB file.
+        manifest: the segments in the folder.
+        writer: writes to the database, on its own thread.
+        maintenance: moves samples from the database to the folder, and deletes them.
 
     Raises:
         StoreUnavailableError: the file can't be opened; the message says why.
     """
 
-    def __init__(
-        self, path: Path | Literal[":memory:"], *, max_queued_points: int = MAX_QUEUED_POINTS
-    ) -> None:
-        self._database = Database(path)
-        self._writer = DuckDBWriter(self._database, max_queued_points=max_queued_points)
-        self._upkeep = Upkeep(self._database, self._writer)
-        self._lists = Lists(self._writer, self._fetch)
-
     takes_many_senders = True
 
-    def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
-        """Queue a batch for the next commit; the future holds those refused.
+    def __init__(
+        self,
+        path: Path | Literal[":memory:"],
+        *,
+        max_queued_points: int = MAX_QUEUED_POINTS,
+        limits: Limits = Limits(),  # noqa: B008 - immutable
+        is_rolled_up: RolledUp = lambda _measurement, _field: True,
+    ) -> None:
+        self.database = Database(path, limits=limits)
+        try:
+            with self.database.cursor() as cursor:
+                self.manifest = Manifest(cursor, self.database.folder)
+                self.manifest.sweep()
+                upgrade(cursor, self.manifest)
+        except BaseException:
+            self.database.close()
+            raise
+        self.writer = DuckDBWriter(self.database, max_queued_points=max_queued_points)
+        self.maintenance = Maintenance(
+            self.database, self.writer, self.manifest, is_rolled_up=is_rolled_up
+        )
 
-        Raises:
-            OverloadedError: too many points wait already.
-        """
-        return self._writer.submit(batch, identity)
+    def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
+        """Queue a batch for the next commit; the future has the rejected points."""
+        return self.writer.submit(batch, identity)
 
     def query_range(self, query: RangeQuery) -> list[Series]:
         """Return one series per field and group, ordered by field, then by group."""
-        table = self._table(query.measurement)
-        fields = sorted(table.fields.keys() & set(query.fields))
-        if not fields:
-            return []
         width = len(query.group_by)
-        series = []
-        progress = self._writer.roll_ups.progress(query.measurement)
-        for read in range_reads(query, table, fields, progress=progress):
-            rows = self._answered(read)
-            for index, name in enumerate(read.fields):
-                for row in rows:
-                    times, values = row[width + 2 * index : width + 2 * index + 2]
-                    if times:
-                        tags = dict(zip(query.group_by, row[:width], strict=True))
-                        series.append(Series(name, tags, times, values))
-        return series
+
+        def read(relation: Relation) -> list[Series]:
+            fields = sorted(relation.table.fields.keys() & set(query.fields))
+            return [
+                Series(name, dict(zip(query.group_by, row[:width], strict=True)), times, values)
+                for one in range_reads(query, relation, fields)
+                for rows in [self._run(one)]
+                for index, name in enumerate(one.fields)
+                for row in rows
+                for times, values in [row[width + 2 * index : width + 2 * index + 2]]
+                if times
+            ]
+
+        return self._ask(query, read)
 
     def latest(self, query: LatestQuery) -> list[Latest]:
         """Return the newest values of each group, ordered by group.
 
-        Of samples that have expired, the roll-ups know the newest numbers.
+        For expired samples, roll-ups have the newest numbers.
         """
-        table = self._table(query.measurement)
-        fields = sorted(table.fields.keys() & set(query.fields))
-        if not fields:
-            return []
-        progress = self._writer.roll_ups.progress(query.measurement)
-        expired = self._fetch(*expired_latest_sql(query, table, fields, progress=progress))
-        kept = self._fetch(*latest_sql(query, table, fields))
-        return merged_latest(expired, kept, tags=query.group_by, fields=fields)
+
+        def read(relation: Relation) -> list[Latest]:
+            fields = sorted(relation.table.fields.keys() & set(query.fields))
+            if not fields:
+                return []
+            expired = self.fetch(*expired_latest_sql(query, relation, fields))
+            samples = self.fetch(*latest_sql(query, relation, fields))
+            return merge_latest(expired, samples, tags=query.group_by, fields=fields)
+
+        return self._ask(query, read)
 
     def scan(self, query: ScanQuery) -> Iterator[Batch]:
         """Yield the raw points of a span in batches, oldest first.
 
-        A slice of the span is in memory at a time; what is written meanwhile may be left out.
+        Only one slice of the span is in memory; points written meanwhile may be missing.
         """
-        table = self._writer.table(query.measurement)
-        if table is None:
-            return
-        for span in slices(self._fetch(*hours_sql(query, table)), query):
-            with self._reading() as cursor:
-                text, values = slice_sql(query, table, span)
-                data = cursor.sql(text, params=values).to_arrow_table()
-            if data.num_rows:
-                yield batch_from(data, query.measurement, table)
+        hours = self._ask(query, lambda relation: self.fetch(*hours_sql(query, relation)))
+        for span in slices(hours, query):
+
+            def read(relation: Relation, span: Span = span) -> list[Batch]:
+                batches = [
+                    batch_from(self._table_of(one, span), query.measurement, one.table)
+                    for one in relation.consistent()
+                ]
+                if len(batches) > 1:
+                    points = chain.from_iterable(batch.points() for batch in batches)
+                    return [Batch.of(sorted(points, key=lambda point: point.time_ns))]
+                return batches
+
+            yield from (batch for batch in self._ask(query, read) if len(batch))
 
     def extent(self, query: ScanQuery) -> Extent | None:
-        """Return from when to when a scan would yield points, and how many; None for none."""
-        table = self._writer.table(query.measurement)
-        if table is None:
-            return None
-        ((points, oldest_ns, newest_ns),) = self._fetch(*extent_sql(query, table)) or [(0, 0, 0)]
+        """Return the time range and number of the points of a scan; None without points."""
+        rows = self._ask(query, lambda relation: self.fetch(*extent_sql(query, relation)))
+        ((points, oldest_ns, newest_ns),) = rows or [(0, 0, 0)]
         return Extent(oldest_ns, newest_ns + 1, points) if points else None
 
-    def roll_up(self, *, now_ns: int) -> int:
-        """Bring the roll-ups up to date, in steps between the writes."""
-        return self._upkeep.roll_up(now_ns=now_ns)
+    def maintain(self, *, now_ns: int) -> int:
+        """Move settled samples into files, and merge small files; return how many samples."""
+        return self.maintenance.run(now_ns=now_ns)
 
     def delete_tenant(self, tenant: str) -> None:
-        """Delete every sample of a tenant, those still queued included.
+        """Delete every sample of a tenant, including those still queued.
 
-        It is done in steps, with the writes of others in between; a deletion that was cut short is
-        completed by another.
+        It runs in steps, with writes of other tenants in between; call it again to complete an
+        interrupted deletion.
         """
-        with self._upkeep.deleting:
-            for _ in TenantDeletion(self._writer, self._fetch, tenant).steps():
-                pass
+        for _ in self.maintenance.delete_tenant(tenant):
+            pass
 
     def delete_before(self, before_ns: int, *, resolution: Resolution = Resolution.RAW) -> None:
         """Delete every sample of a resolution that is older than `before_ns`.
 
-        Where there are roll-ups, whole hours are deleted, and of the samples none that is not
-        rolled up yet.
+        A file is deleted once all its samples are older.
         """
-        self._upkeep.delete_before(before_ns, resolution=resolution)
+        self.maintenance.delete_before(before_ns, resolution=resolution)
 
     def close(self) -> None:
-        """Write what is queued, fold the log into the file and release it."""
-        self._writer.close()
-        self._database.close()
+        """Write queued points, checkpoint and close the file."""
+        self.writer.close()
+        self.database.close()
 
-    def _table(self, measurement: str) -> Table:
-        return self._writer.table(measurement) or Table()
+    def _ask(
+        self,
+        query: RangeQuery | LatestQuery | ScanQuery,
+        work: Callable[[Relation], list[_Item]],
+    ) -> list[_Item]:
+        return self._read(query.measurement, query.tenants, work, filters=query.filters)
 
-    def _answered(self, read: Read) -> Sequence[Row]:
-        if read.plain is not None and (found := self._plainly(read.plain)) is not None:
+    def _table_of(self, relation: Relation, span: Span) -> pa.Table:
+        with self._reading() as cursor:
+            text, values = slice_sql(relation, span)
+            return cursor.sql(text, params=values).to_arrow_table()
+
+    def _run(self, read: Read) -> Sequence[Row]:
+        if read.raw is not None and (found := self._run_raw(read.raw)) is not None:
             return found
-        return read.finish(self._fetch(read.text, read.values))
+        return read.finish(self.fetch(read.text, read.values))
 
-    def _plainly(self, read: PlainRead) -> Sequence[Row] | None:
-        """Answer from the samples as they are; None where they are too many."""
+    def _run_raw(self, read: RawRead) -> Sequence[Row] | None:
+        """Return the rows of a raw read; None if it has too many samples."""
         if not read.text:
             return []
         with self._reading() as cursor:
-            rows = cursor.execute(read.text, read.values).fetchmany(read.most_rows + 1)
-        return None if len(rows) > read.most_rows else read.finish(rows)
+            rows = cursor.execute(read.text, read.values).fetchmany(MAX_ROWS + 1)
+        return None if len(rows) > MAX_ROWS else read.finish(rows)
 
-    def _fetch(self, text: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        """Run a read on a cursor of its own; no text gives no rows."""
+    def fetch(self, text: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        """Run a read on its own cursor; an empty text gives no rows."""
         if not text:
             return []
         with self._reading() as cursor:
@@ -187,13 +221,13 @@ class DuckDBStore(Listed):
 
     @contextmanager
     def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Lend a cursor for a read."""
+        """Open a cursor for a read."""
         try:
-            with self._database.cursor() as cursor:
+            with self.database.cursor() as cursor:
                 yield cursor
         except duckdb.Error as error:
             if is_fatal(error):
-                self._writer.mend()
+                self.writer.recover()
             raise StoreUnavailableError(
-                f"The time series store {self._database.path} could not answer: {error}"
+                f"The time series store {self.database.path} could not run the query: {error}"
             ) from error

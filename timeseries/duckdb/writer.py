@@ -1,46 +1,55 @@
-"""The one thread that writes to a DuckDB database: group commits and other changes, in turn."""
+"""The single thread that writes to a DuckDB database: group commits, flushes and maintenance."""
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 import duckdb
 
 from core.errors import VedetteError
-from timeseries.batch import Batch
-from timeseries.duckdb.clusters import numbered, upgrade
 from timeseries.duckdb.database import Database, is_fatal
-from timeseries.duckdb.group import planned_group
-from timeseries.duckdb.insert import Inserter
-from timeseries.duckdb.rollups_state import RollUpState
-from timeseries.duckdb.schema import READ_COLUMNS, Schema, Table, ddl, schema_from, table_name
-from timeseries.duckdb.staging import Columns, Stage
+from timeseries.duckdb.ingest import plan_group
+from timeseries.duckdb.insert import Columns, Inserter, StagingTable
+from timeseries.duckdb.schema import (
+    COLUMNS_SQL,
+    Key,
+    Schema,
+    Table,
+    ddl,
+    parse_schema,
+    quoted,
+    table_name,
+)
 from timeseries.store import RejectedPoint, StoreUnavailableError
-from timeseries.write_queue import Chore, Linger, Submission, WriteQueue
+from timeseries.write_queue import Linger, Submission, Task, WriteQueue, as_store_error
 
 MAX_GROUP_POINTS = 50_000
-# A large body takes the parser tens of milliseconds: so long the next one is waited for.
+# Parsing a large body takes tens of milliseconds: the gap covers the next one.
 LINGER = Linger(gap_seconds=0.05, max_seconds=0.2)
-# From so many points on, a commit into the tables costs less than to stage them first.
-UNSTAGED_POINTS = 4_000
+# From this many points on, committing into the tables costs less than staging first.
+MIN_DIRECT_POINTS = 4_000
 MAX_STAGED_POINTS = 50_000
-POUR_EVERY_SECONDS = 1.0
+# Moving staged samples into their tables costs milliseconds per table, however few they are.
+FLUSH_INTERVAL_SECONDS = 10.0
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 
 
 class DuckDBWriter:
-    """Owns the writing cursor of a database, the schema as of the last commit, and the stage.
+    """Owns the write cursor of a database, the schema as of the last commit, and the staging table.
 
     Args:
-        database: opened anew by the writer when it shut itself down.
+        database: reopened by the writer after DuckDB invalidated it.
         max_queued_points: how many points may wait before `submit` refuses.
     """
+
+    _schema: Schema
+    _planned_schema: Schema
+    _staging: StagingTable
 
     def __init__(self, database: Database, *, max_queued_points: int) -> None:
         self._database = database
@@ -48,58 +57,63 @@ class DuckDBWriter:
         self._queue = WriteQueue(
             max_points=max_queued_points, max_group_points=MAX_GROUP_POINTS, linger=LINGER
         )
+        self.submit = self._queue.submit
         self._thread = threading.Thread(target=self._run, name="duckdb-writer", daemon=True)
         self._thread.start()
 
     @property
     def schema(self) -> Schema:
-        """The tables, once everything that was acknowledged is in them; never changed in place."""
-        if self._stage.points and threading.current_thread() is not self._thread:
-            self._queue.put(chore := Chore(self._try_to_pour))
-            chore.future.result()
+        """The tables, once every acknowledged point is in them; never changed in place."""
+        if self._staging.points and threading.current_thread() is not self._thread:
+            self._queue.run(self._try_flush)
         return self._schema
 
-    def table(self, measurement: str) -> Table | None:
-        """Return a measurement's table, as of `schema`; None where there is none.
+    def tables(self, measurement: str, tenants: Sequence[str] | None) -> dict[Key, Table]:
+        """Return a measurement's tables, once every acknowledged point is in them.
+
+        Args:
+            measurement: its name.
+            tenants: whose tables, beside the one that all share; None for all.
 
         Raises:
-            StoreUnavailableError: samples that were acknowledged can't be brought into it.
+            StoreUnavailableError: acknowledged samples can't be moved into them.
         """
-        schema = self.schema
-        if measurement in self._stuck:
-            raise StoreUnavailableError(
-                f"Samples of {measurement!r} are kept and can't be read yet, as they can't be "
-                f"brought into their table: {self._stuck[measurement]}. It is tried again with "
-                "each query; the log of the portal says since when."
-            )
-        return schema.get(measurement)
+        if tenants is None:
+            known = {*self._schema, *self._staging.keys, *self._flush_errors}
+            keys = sorted(key for key in known if key.measurement == measurement)
+        else:
+            keys = [Key(owner, measurement) for owner in dict.fromkeys(("", *tenants))]
+        staged = set(self._staging.keys).intersection(keys)
+        if staged:
+            self._queue.run(lambda: self._try_flush(sorted(staged)))
+        for key in keys:
+            if key in self._flush_errors:
+                raise StoreUnavailableError(
+                    f"Samples of {measurement!r} are staged but can't be moved into their table: "
+                    f"{self._flush_errors[key]}. No sample is lost; the next query retries. "
+                    "See the portal log for the first failure."
+                )
+        return {key: self._schema[key] for key in keys if key in self._schema}
 
-    @property
-    def roll_ups(self) -> RollUpState:
-        """How far the roll-ups are; written to in the same transactions as the samples."""
-        return self._roll_ups
-
-    @property
-    def measurements(self) -> list[str]:
-        """Those that have a table, or samples that can't be brought into one; sorted."""
-        return sorted({*self.schema, *self._stuck})
+    def measurements(self, tenants: Sequence[str] | None) -> set[str]:
+        """Return the measurements that may have samples of these tenants."""
+        known = {*self.schema, *self._flush_errors}
+        return {
+            key.measurement
+            for key in known
+            if tenants is None or not key.owner or key.owner in tenants
+        }
 
     @property
     def staged_points(self) -> int:
-        """How many points are durable and not in their tables yet."""
-        return self._stage.points
-
-    def submit(self, batch: Batch, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
-        """Queue a batch for the next commit."""
-        submission = Submission(batch, dict(identity))
-        self._queue.put(submission)
-        return submission.future
+        """How many points are durable but not in their tables yet."""
+        return self._staging.points
 
     def run(self, work: Callable[[duckdb.DuckDBPyConnection, Schema], _Result]) -> _Result:
-        """Do something on the writer's thread in a transaction of its own, and wait for it."""
+        """Run work on the writer's thread in its own transaction, and wait for the result."""
 
         def run() -> None:
-            self._pour()
+            self._flush()
             with self._transaction():
                 results.append(work(self._cursor, self._schema))
 
@@ -107,156 +121,174 @@ class DuckDBWriter:
         self._do(run)
         return results[0]
 
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Drop tables, unless samples have arrived in them since they were emptied."""
+
+        def run() -> None:
+            for key in list(keys):
+                table = quoted(table_name(key))
+                if (
+                    key not in self._staging.keys
+                    and not self._cursor.execute(
+                        f"SELECT 1 FROM {table} LIMIT 1"  # noqa: S608 - own identifiers only
+                    ).fetchall()
+                ):
+                    self._inserter.clear()
+                    self._cursor.execute(f"DROP TABLE {table}")
+                    self._forget(key)
+
+        self._do(run)
+
     def checkpoint(self) -> None:
-        """Fold the log into the file, which returns the space of what was deleted."""
+        """Write the WAL into the file, which frees the space of deleted rows."""
 
         def run() -> None:
             self._cursor.execute("CHECKPOINT")
 
-        self._do(run)
+        try:
+            self._do(run)
+        except VedetteError as error:
+            # A transaction was open; the next commit that finds a long WAL checkpoints.
+            _log.info("the space of deleted samples is freed later: %s", error.message)
 
-    def mend(self) -> None:
-        """Have the database opened anew; for a reader that found it has shut itself down."""
-        self._queue.put(Chore(self._probe))
+    def recover(self) -> None:
+        """Reopen the database; for a reader that found it invalidated."""
+        self._queue.put(Task(self._probe))
 
     def close(self) -> None:
-        """Write what is queued and stop."""
+        """Write queued points and stop."""
         self._queue.close()
         self._thread.join()
         self._cursor.close()
 
-    def _do(self, run: Callable[[], None]) -> None:
-        chore = Chore(run)
-        self._queue.put(chore)
-        chore.future.result()
+    def _forget(self, key: Key) -> None:
+        self._schema = {known: table for known, table in self._schema.items() if known != key}
+        self._planned_schema = self._staging.schema(self._schema)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        def run() -> None:
+            with self._recovering():
+                work()
+
+        self._queue.run(run)
 
     def _use(self, cursor: duckdb.DuckDBPyConnection) -> None:
         self._cursor = cursor
         self._inserter = Inserter(cursor)
-        columns = cursor.execute(READ_COLUMNS).fetchall()
-        upgrade(cursor, columns)
-        self._schema: Schema = schema_from(columns)
-        self._stage = Stage(cursor)
-        self._planned: Schema = self._stage.schema(self._schema)
-        self._pour_at = 0.0
-        self._due: list[str] = []
-        self._stuck: Mapping[str, str] = {}
-        self._roll_ups = RollUpState(cursor)
+        columns = cursor.execute(COLUMNS_SQL).fetchall()
+        self._schema = parse_schema(columns)
+        self._staging = StagingTable(cursor)
+        self._planned_schema = self._staging.schema(self._schema)
+        self._flush_at = 0.0
+        self._due: list[Key] = []
+        self._flush_errors: Mapping[Key, str] = {}
         self._is_broken = False
 
     def _run(self) -> None:
-        while (work := self._queue.take(seconds=self._seconds_to_pour())) is not None:
-            if isinstance(work, Chore):
-                self._do_chore(work)
+        while (work := self._queue.take(seconds=self._seconds_to_flush())) is not None:
+            if isinstance(work, Task):
+                work.execute()
             else:
                 self._commit([item for item in work if item.future.set_running_or_notify_cancel()])
-            self._pour_one_if_due()
-        self._try_to_pour()
+            self._flush_one_if_due()
+        self._try_flush()
 
-    def _seconds_to_pour(self) -> float | None:
-        """Return in how long something on the stage is due; None where the stage is empty."""
-        if not self._stage.points:
+    def _seconds_to_flush(self) -> float | None:
+        """Return when the next flush is due; None while nothing is staged."""
+        if not self._staging.points:
             return None
-        return 0.0 if self._due else max(0.0, self._pour_at - time.monotonic())
+        return 0.0 if self._due else max(0.0, self._flush_at - time.monotonic())
 
-    def _pour_one_if_due(self) -> None:
-        """Pour one measurement: senders wait no longer than that for their commit."""
-        is_full = self._stage.points >= MAX_STAGED_POINTS
-        if not self._due and (is_full or self._seconds_to_pour() == 0):
-            self._pour_at = time.monotonic() + POUR_EVERY_SECONDS
-            self._due = self._stage.measurements
+    def _flush_one_if_due(self) -> None:
+        """Flush one table, so that senders never wait for more than one."""
+        is_full = self._staging.points >= MAX_STAGED_POINTS
+        if not self._due and (is_full or self._seconds_to_flush() == 0):
+            self._flush_at = time.monotonic() + FLUSH_INTERVAL_SECONDS
+            self._due = self._staging.keys
         if self._due:
-            self._try_to_pour([self._due.pop()])
-
-    def _do_chore(self, chore: Chore) -> None:
-        try:
-            with self._mending():
-                chore.run()
-        except Exception as error:  # noqa: BLE001 - handed to the caller; the thread must go on
-            chore.future.set_exception(_as_store_error(error))
-        else:
-            chore.future.set_result(None)
+            self._try_flush([self._due.pop()])
 
     def _commit(self, group: list[Submission]) -> None:
-        """Commit a group; where that fails, each alone, so that one can't fail the others."""
+        """Commit a group; if that fails, commit each submission alone to isolate the bad one."""
         try:
-            with self._mending():
+            with self._recovering():
                 answers = self._insert(group)
         except Exception as error:  # noqa: BLE001 - handed to the senders; the thread must go on
             if len(group) > 1 and not self._is_broken:
                 for submission in group:
                     self._commit([submission])
                 return
-            _log.warning("points were not written: %s", error)
+            _log.warning("could not write points: %s", error)
             for submission in group:
-                submission.future.set_exception(_as_store_error(error))
+                submission.future.set_exception(as_store_error(error))
             return
         for submission, answer in zip(group, answers, strict=True):
             submission.future.set_result(answer)
 
     def _insert(self, submissions: list[Submission]) -> Sequence[list[RejectedPoint]]:
-        group = planned_group(submissions, schema=self._planned)
-        is_full = self._stage.points >= 2 * MAX_STAGED_POINTS
-        if group.points >= UNSTAGED_POINTS or is_full:
+        group = plan_group(submissions, schema=self._planned_schema)
+        is_full = self._staging.points >= 2 * MAX_STAGED_POINTS
+        if group.points >= MIN_DIRECT_POINTS or is_full:
             self._write(group.columns, group.schema)
         elif group.points:
-            self._put_on_stage(group.columns)
-        self._planned = group.schema
+            self._insert_staged(group.columns)
+        self._planned_schema = group.schema
         return group.rejected
 
-    def _put_on_stage(self, columns: Columns) -> None:
-        self._stage.insert(self._cursor, columns)
-        if not self._stage.points:
-            self._pour_at = time.monotonic() + POUR_EVERY_SECONDS
-        self._stage.inserted(columns)
+    def _insert_staged(self, columns: Columns) -> None:
+        self._staging.insert(self._cursor, columns)
+        if not self._staging.points:
+            self._flush_at = time.monotonic() + FLUSH_INTERVAL_SECONDS
+        self._staging.inserted(columns)
 
-    def _write(self, columns: Columns, planned: Schema, *, from_stage: Sequence[str] = ()) -> None:
+    def _write(self, columns: Columns, planned: Schema, *, from_stage: Sequence[Key] = ()) -> None:
         """Insert columns into their tables in one transaction.
 
         Args:
             columns: the rows to insert.
-            planned: what their tables must look like first.
-            from_stage: the measurements of which these rows are what is staged.
+            planned: the schema that their tables need first.
+            from_stage: tables whose rows come from the staging table.
         """
         schema = dict(self._schema)
         with self._transaction():
-            for measurement, data in columns.items():
-                table = planned[measurement]
-                for statement in ddl(measurement, schema.get(measurement), table):
+            for key, data in columns.items():
+                table = planned[key]
+                for statement in ddl(key, schema.get(key), table):
                     self._cursor.execute(statement)
-                schema[measurement] = table
-                self._inserter.insert(table_name(measurement), numbered(data))
-            self._roll_ups.in_transaction(self._cursor, columns)
-            self._stage.remove(self._cursor, from_stage)
+                schema[key] = table
+                self._inserter.insert(table_name(key), data)
+            self._staging.remove(self._cursor, from_stage)
         self._schema = schema
-        self._stage.removed(from_stage)
+        self._staging.removed(from_stage)
 
-    def _pour(self, measurements: Sequence[str] | None = None) -> None:
-        """Bring what is staged, or some of it, into its tables."""
-        some = self._stage.measurements if measurements is None else measurements
+    def _flush(self, keys: Sequence[Key] | None = None) -> None:
+        """Move staged rows, all or of some tables, into their tables."""
+        some = self._staging.keys if keys is None else keys
         if some:
-            self._write(self._stage.whole(some), self._planned, from_stage=some)
+            self._write(self._staging.combined(some), self._planned_schema, from_stage=some)
 
-    def _try_to_pour(self, measurements: Sequence[str] | None = None) -> None:
-        """Bring what is staged into its tables; what can't be written stays on the stage."""
-        some = self._stage.measurements if measurements is None else measurements
-        some = [one for one in some if one in self._stage.measurements]
+    def _try_flush(self, keys: Sequence[Key] | None = None) -> None:
+        """Flush; rows that can't be written stay staged and the error is recorded."""
+        some = self._staging.keys if keys is None else keys
+        some = [one for one in some if one in self._staging.keys]
         try:
-            with self._mending():
-                self._pour(some)
-            self._stuck = {one: why for one, why in self._stuck.items() if one not in some}
-        except Exception as error:  # noqa: BLE001 - it is durable, and tried again
+            with self._recovering():
+                self._flush(some)
+            self._flush_errors = {
+                one: why for one, why in self._flush_errors.items() if one not in some
+            }
+        except Exception as error:  # noqa: BLE001 - rows stay durable; retried later
             if len(some) > 1 and not self._is_broken:
-                for measurement in some:
-                    self._try_to_pour([measurement])
+                for key in some:
+                    self._try_flush([key])
                 return
-            self._stuck = {**self._stuck, **dict.fromkeys(some, str(error))}
-            _log.warning("samples of %s wait for their tables: %s", ", ".join(some), error)
+            self._flush_errors = {**self._flush_errors, **dict.fromkeys(some, str(error))}
+            names = ", ".join(key.measurement for key in some)
+            _log.warning("could not flush samples of %s: %s", names, error)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """BEGIN, then COMMIT, or ROLLBACK on an error."""
-        self._roll_ups.begin()
+        """Begin, then commit, or roll back on an error."""
         self._cursor.begin()
         try:
             yield
@@ -266,17 +298,16 @@ class DuckDBWriter:
         try:
             self._cursor.commit()
         except duckdb.Error:
-            self._inserter.forget()
+            self._inserter.clear()
             raise
-        self._roll_ups.committed()
 
     def _roll_back(self) -> None:
         try:
             self._cursor.rollback()
         except duckdb.Error as error:
-            # A database that has shut itself down can't roll back; the first error says why.
+            # An invalidated database can't roll back; the first error has the cause.
             _log.warning("could not roll back: %s", error)
-        self._inserter.forget()
+        self._inserter.clear()
 
     def _probe(self) -> None:
         try:
@@ -286,8 +317,8 @@ class DuckDBWriter:
             self._reopen_if_broken()
 
     @contextmanager
-    def _mending(self) -> Iterator[None]:
-        """Open the database anew before a piece of work, and again if that broke it."""
+    def _recovering(self) -> Iterator[None]:
+        """Reopen a broken database before running work, and note if the work broke it."""
         self._reopen_if_broken()
         try:
             yield
@@ -300,10 +331,4 @@ class DuckDBWriter:
             return
         self._cursor.close()
         self._use(self._database.reopen())
-        _log.warning("the time series store was opened again")
-
-
-def _as_store_error(error: Exception) -> Exception:
-    if isinstance(error, VedetteError):
-        return error
-    return StoreUnavailableError(f"The time series store could not write: {error}")
+        _log.warning("reopened the time series database after a fatal error")

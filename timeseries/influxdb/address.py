@@ -1,24 +1,25 @@
-"""Where an InfluxDB stands and how to prove who asks, read from a URL.
+"""The address and credentials of an InfluxDB, parsed from a URL.
 
-    influxdb://[user:password@]host[:port]/database[?rp=...&version=...]
+    influxdb://[user:password@]host[:port]/database[?rp=...&version=...&databases=shared]
     influxdbs://host[:port]/?org=...&token=...&bucket=...
 
-`influxdbs` is TLS. 1.x knows databases and users, 2.x and 3.x organisations, buckets and tokens; to
-InfluxQL a bucket is a database.
+`influxdbs` is TLS. 1.x has databases and users; 2.x and 3.x have organizations, buckets and tokens,
+and InfluxQL uses a bucket as a database. Each tenant has a database or bucket of its own beside the
+named one, unless `databases=shared` (`databases.py`).
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from core.errors import ConfigurationError
-from timeseries.store_url import SOURCE
+from timeseries.open_store import SOURCE, parse_store_url
 
 DEFAULT_PORT = 8086
 
 _SCHEMES = {"influxdb": "http", "influxdbs": "https"}
-_PARAMETERS = ("rp", "version", "org", "token", "bucket")
+_PARAMETERS = ("rp", "version", "org", "token", "bucket", "databases")
+_SHARED, _PER_TENANT = "shared", "tenant"
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
@@ -29,8 +30,9 @@ class InfluxDBAddress:
     Attributes:
         scheme: `http` or `https`.
         database: the database; for 2.x and 3.x the bucket.
-        retention_policy: the one to write to and read from; empty for the database's default.
-        version: (major, minor) where the URL names it; None to ask the server.
+        retention_policy: empty for the default of the database.
+        version: (major, minor) if set in the URL; None to ask the server.
+        is_shared: whether all tenants share the database.
     """
 
     scheme: str
@@ -40,67 +42,75 @@ class InfluxDBAddress:
     retention_policy: str = ""
     user: str = ""
     password: str = field(default="", repr=False)
-    organisation: str = ""
+    organization: str = ""
     token: str = field(default="", repr=False)
     version: tuple[int, int] | None = None
+    is_shared: bool = False
 
     @property
     def base_url(self) -> str:
         """Scheme, host and port, without credentials."""
-        return f"{self.scheme}://{self.place}"
+        return f"{self.scheme}://{self.host_port}"
 
     @property
-    def place(self) -> str:
-        """Host and port, as messages name the server."""
+    def host_port(self) -> str:
+        """Host and port, for messages."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     @property
     def bucket(self) -> str:
-        """What the v2 write call names the database and its retention policy."""
+        """The bucket of the v2 APIs: the database with its retention policy."""
         if self.retention_policy:
             return f"{self.database}/{self.retention_policy}"
         return self.database
 
+    def of(self, database: str) -> "InfluxDBAddress":
+        """Return the address of another database of the server."""
+        return replace(self, database=database)
+
 
 def parse_address(url: str) -> InfluxDBAddress:
-    """Return what a URL says.
+    """Parse a URL.
 
     Raises:
-        ConfigurationError: all that is wrong with it; secrets are not repeated.
+        ConfigurationError: it is invalid; the message has no secrets.
     """
+    scheme = parse_store_url(url).scheme
+    if scheme not in _SCHEMES:
+        message = "the URL of an InfluxDB must start with influxdb:// or influxdbs://"
+        raise ConfigurationError([message], source=SOURCE)
     parts = urlsplit(url)
-    given = dict(parse_qsl(parts.query))
-    database = unquote(parts.path.strip("/")) or given.get("bucket", "")
-    faults = [
-        f"{name}= is not known; known are {', '.join(_PARAMETERS)}"
-        for name in given
+    parameters = dict(parse_qsl(parts.query))
+    database = unquote(parts.path.strip("/")) or parameters.get("bucket", "")
+    errors = [
+        f"{name}= is unknown; use {', '.join(_PARAMETERS)}"
+        for name in parameters
         if name not in _PARAMETERS
     ]
-    if parts.scheme not in _SCHEMES:
-        faults.append("the URL of an InfluxDB begins with influxdb:// or influxdbs://")
-    if not parts.hostname:
-        faults.append("the host is missing; write influxdb://host:8086/database")
     if not database:
-        faults.append("the database is missing; write influxdb://host:8086/database")
-    port, version = DEFAULT_PORT, None
-    try:
-        port = parts.port or DEFAULT_PORT
-    except ValueError:
-        faults.append("the port is no number from 1 to 65535")
-    if "version" in given and (version := version_in(given["version"])) is None:
-        faults.append(f"version={given['version']} is no version such as 1.8")
-    if faults:
-        raise ConfigurationError(faults, source=SOURCE)
+        errors.append("the database is missing; write influxdb://host:8086/database")
+    version = version_in(parameters.get("version", ""))
+    if "version" in parameters and version is None:
+        errors.append(f"version={parameters['version']} is not a version such as 1.8")
+    databases = parameters.get("databases", _PER_TENANT)
+    if databases not in (_SHARED, _PER_TENANT):
+        errors.append(f"databases={databases} is unknown; use {_PER_TENANT} or {_SHARED}")
+    if errors:
+        raise ConfigurationError(errors, source=SOURCE)
     database, _, policy = database.partition("/")
     return InfluxDBAddress(
-        scheme=_SCHEMES[parts.scheme],
+        scheme=_SCHEMES[scheme],
         host=parts.hostname or "",
-        port=port,
+        port=parts.port or DEFAULT_PORT,
         database=database,
-        retention_policy=given.get("rp", policy),
+        retention_policy=parameters.get("rp", policy),
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        organization=parameters.get("org", ""),
+        token=parameters.get("token", ""),
         version=version,
-        **_credentials(given, user=parts.username, password=parts.password),
+        is_shared=databases == _SHARED,
     )
 
 
@@ -108,14 +118,3 @@ def version_in(text: str) -> tuple[int, int] | None:
     """Return major and minor of a version such as `1.6.7~rc0` or `v2.7.1`."""
     match = _VERSION.match(text)
     return (int(match[1]), int(match[2])) if match else None
-
-
-def _credentials(
-    given: Mapping[str, str], *, user: str | None, password: str | None
-) -> dict[str, str]:
-    return {
-        "user": unquote(user or ""),
-        "password": unquote(password or ""),
-        "organisation": given.get("org", ""),
-        "token": given.get("token", ""),
-    }

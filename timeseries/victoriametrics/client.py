@@ -1,13 +1,22 @@
-"""HTTP to VictoriaMetrics: connections that are kept, and errors that say what to do.
+"""The HTTP client of VictoriaMetrics, and the server flags that the store depends on.
 
-A request that meets a connection which the server closed is sent once more by itself; writing is
-safe to repeat, as the server keeps one sample per series and millisecond.
+In a cluster, writes go to vminsert and reads to vmselect, below the *account* of a tenant:
+`/insert/<accountID>:<projectID>/`. Reads of several accounts go to `/select/multitenant/`.
+
+A request that meets a closed connection is retried once; repeating a write is safe, because the
+server stores one sample per series and millisecond.
+
+The server drops samples older than its retention, or more than two days ahead, but still answers
+204: the store therefore rejects them itself, by the server's `/flags`.
 """
 
 import gzip
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from urllib.parse import unquote, urlencode, urlsplit
+from copy import copy
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import msgspec
 import urllib3
@@ -21,22 +30,46 @@ READ_SECONDS = 60.0
 MAX_CONNECTIONS = 16
 GZIP_FROM_BYTES = 1024
 GZIP_LEVEL = 1
+# vmselect's path for reads of all accounts; since version 1.104.
+EVERY_ACCOUNT = "multitenant"
 FULL = frozenset({429, 503})
 REASON_LENGTH = 500
-
 Parameters = Iterable[tuple[str, str]]
+DAY_MS = 86_400_000
+MAX_AHEAD_MS = 2 * DAY_MS
+# The server drops times before 1970; queries look back a few more days.
+FIRST_MS = 4 * DAY_MS
+_FLAG = re.compile(r'^-([A-Za-z.]+)="(.*)"$', re.MULTILINE)
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)([hdwy]?)$")
+_UNIT_MS = {"h": 3_600_000, "d": DAY_MS, "w": 7 * DAY_MS, "y": 365 * DAY_MS, "": 31 * DAY_MS}
+_DEFAULT_RETENTION = "1"
+# With these flags the server changes the names of series.
+_NAMING_FLAGS = ("influxSkipMeasurement", "influxSkipSingleField")
+_DEDUPLICATION = (
+    "start it with -dedup.minScrapeInterval=1ms: otherwise duplicate samples count twice, or all "
+    "but one of an interval are dropped"
+)
+_SEPARATOR = "influxMeasurementFieldSeparator"
 
 
-class Answer(msgspec.Struct):
-    """One series of a query's answer; `values` are pairs of seconds and a number as text."""
+class QueryResult(msgspec.Struct):
+    """One series of a result; `values` are pairs of seconds and a number as text."""
 
     metric: dict[str, str]
     values: list[tuple[float, str]] = []
     value: tuple[float, str] | None = None
 
 
+class ExportedSeries(msgspec.Struct):
+    """One line of an export: a series with its samples, oldest first."""
+
+    metric: dict[str, str]
+    values: list[float | None]
+    timestamps: list[int]
+
+
 class _Data(msgspec.Struct):
-    result: list[Answer]
+    result: list[QueryResult]
 
 
 class _Query(msgspec.Struct):
@@ -48,15 +81,28 @@ class _Names(msgspec.Struct):
 
 
 class VictoriaMetricsClient:
-    """The requests that a store makes of one VictoriaMetrics, safe to share by threads.
+    """A client of one VictoriaMetrics server or of a cluster, safe to share by threads.
 
     Args:
-        url: `http://` or `https://` with host and port, and a path where the server has one.
-        user: for basic authentication, as by vmauth; with `password`.
+        url: `http://` or `https://` with host, port and an optional path; of a cluster, vminsert's.
+        user: for basic authentication, such as vmauth; with `password`.
+        select: the URL of a cluster's vmselect; empty for a single server.
+        storages: the URLs of a cluster's vmstorages, for their flags and to flush them.
     """
 
-    def __init__(self, url: str, *, user: str = "", password: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        user: str = "",
+        password: str = "",
+        select: str = "",
+        storages: Sequence[str] = (),
+    ) -> None:
         self.url = url.rstrip("/")
+        self._select = select.rstrip("/")
+        self._storages = [storage.rstrip("/") for storage in storages]
+        self._account = EVERY_ACCOUNT
         self._headers = make_headers(basic_auth=f"{user}:{password}") if user else {}
         self._pool = urllib3.PoolManager(
             maxsize=MAX_CONNECTIONS,
@@ -73,102 +119,184 @@ class VictoriaMetricsClient:
 
     @classmethod
     def from_url(cls, url: str) -> "VictoriaMetricsClient":
-        """Return a client for `victoriametrics://[user:password@]host[:port][/path]`."""
+        """Return a client for `victoriametrics://[user:password@]host[:port][/path]`.
+
+        `?select=host:port` is a cluster's vmselect, `&storage=host:port,...` its vmstorages.
+        """
         parts = urlsplit(url)
         scheme = "https" if parts.scheme == "victoriametricss" else "http"
         host = parts.netloc.rpartition("@")[2]
+        given = dict(parse_qsl(parts.query))
+        select = given.get("select", "")
         return cls(
             f"{scheme}://{host if parts.port else f'{host}:8428'}{parts.path}",
             user=unquote(parts.username or ""),
             password=unquote(parts.password or ""),
+            select=f"{scheme}://{select}" if select else "",
+            storages=[f"{scheme}://{one}" for one in given.get("storage", "").split(",") if one],
         )
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether tenants have accounts."""
+        return bool(self._select)
+
+    def within(self, account: str) -> "VictoriaMetricsClient":
+        """Return a client of one account of the cluster, with the same connections."""
+        bound = copy(self)
+        bound._account = account  # noqa: SLF001 - a copy of this object
+        return bound
 
     def write(self, lines: bytes) -> None:
         """Send lines of line protocol with times in milliseconds.
 
         Raises:
-            OverloadedError: the server takes no more now.
-            StoreUnavailableError: it does not answer, or refuses.
+            OverloadedError: the server is overloaded.
+            StoreUnavailableError: it does not answer, or returns an error.
         """
         headers = {"Content-Type": "text/plain"}
         if len(lines) >= GZIP_FROM_BYTES:
             headers["Content-Encoding"] = "gzip"
             lines = gzip.compress(lines, GZIP_LEVEL, mtime=0)
-        self._send("POST", "/write?precision=ms", body=lines, headers=headers)
+        base = f"{self.url}/insert/{self._account}/influx" if self.is_cluster else self.url
+        self._send("POST", f"{base}/write?precision=ms", body=lines, headers=headers)
 
-    def query(self, path: str, parameters: Parameters) -> list[Answer]:
-        """Return what `/api/v1/query` or `/api/v1/query_range` answers."""
-        body = self._post(path, [*parameters, ("nocache", "1")])
+    def query(self, path: str, parameters: Parameters) -> list[QueryResult]:
+        """Return the result of `/api/v1/query` or `/api/v1/query_range`."""
+        body = self._post(self._reading(path), [*parameters, ("nocache", "1")])
         return msgspec.json.decode(body, type=_Query).data.result
 
     def names(self, path: str, parameters: Parameters) -> list[str]:
-        """Return the names that `/api/v1/labels` and its like list."""
-        return msgspec.json.decode(self._post(path, parameters), type=_Names).data
+        """Return the names from `/api/v1/labels` or a similar endpoint."""
+        return msgspec.json.decode(self._post(self._reading(path), parameters), type=_Names).data
 
     def export(self, selector: str, *, start_ms: int, end_ms: int) -> list[bytes]:
-        """Return the samples in `[start_ms, end_ms)`: one JSON object for a series."""
+        """Return the samples in `[start_ms, end_ms)`: one JSON object per series."""
         last_ms = end_ms - 1
         times = [
             (name, f"{at_ms // 1000}.{at_ms % 1000:03d}")
             for name, at_ms in (("start", start_ms), ("end", last_ms))
         ]
-        return self._post("/api/v1/export", [("match[]", selector), *times]).splitlines()
+        url = self._reading("/api/v1/export")
+        return self._post(url, [("match[]", selector), *times]).splitlines()
 
     def delete(self, selector: str) -> None:
-        """Delete the series that a selector names, samples not yet searchable included."""
+        """Delete the series of a selector, including samples that are not searchable yet."""
         self.flush()
-        self._post("/api/v1/admin/tsdb/delete_series", [("match[]", selector)])
+        base = f"{self._select}/delete/{self._account}/prometheus" if self.is_cluster else self.url
+        self._post(f"{base}/api/v1/admin/tsdb/delete_series", [("match[]", selector)])
 
     def flush(self) -> None:
-        """Make what the server has taken searchable now rather than in a second."""
-        self._send("GET", "/internal/force_flush")
+        """Make ingested samples searchable now instead of in a second."""
+        for base in self._storages or [self._select or self.url]:
+            self._send("GET", f"{base}/internal/force_flush")
 
     def flags(self) -> str | None:
-        """Return the options that the server was started with; None where it does not tell."""
-        with self._told():
-            answer = self._pool.request("GET", f"{self.url}/flags", headers=self._headers)
-        return answer.data.decode() if answer.status == 200 else None  # noqa: PLR2004 - HTTP OK
+        """Return the command-line flags of the server; None if it does not show them.
+
+        Those of a cluster are vmstorage's, for the retention, with vminsert's.
+        """
+        if self.is_cluster and not self._storages:
+            return None
+        texts = []
+        for base in (*self._storages[:1], self.url):
+            with self._translate_errors():
+                response = self._pool.request("GET", f"{base}/flags", headers=self._headers)
+            if response.status != 200:  # noqa: PLR2004 - HTTP OK
+                return None
+            texts.append(response.data.decode())
+        return "\n".join(texts)
 
     def close(self) -> None:
         """Close the connections."""
         self._pool.clear()
 
-    def _post(self, path: str, parameters: Parameters) -> bytes:
+    def _reading(self, path: str) -> str:
+        if self.is_cluster:
+            return f"{self._select}/select/{self._account}/prometheus{path}"
+        return self.url + path
+
+    def _post(self, url: str, parameters: Parameters) -> bytes:
         form = {"Content-Type": "application/x-www-form-urlencoded"}
-        return self._send("POST", path, body=urlencode(list(parameters)).encode(), headers=form)
+        return self._send("POST", url, body=urlencode(list(parameters)).encode(), headers=form)
 
     def _send(
-        self, method: str, path: str, *, body: bytes = b"", headers: dict[str, str] | None = None
+        self, method: str, url: str, *, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> bytes:
-        with self._told():
-            answer = self._pool.request(
-                method, self.url + path, body=body, headers={**self._headers, **(headers or {})}
+        with self._translate_errors():
+            response = self._pool.request(
+                method, url, body=body, headers={**self._headers, **(headers or {})}
             )
-        if answer.status in FULL:
+        if response.status in FULL:
             raise OverloadedError(
-                f"VictoriaMetrics at {self.url} takes no more now (status {answer.status}); "
-                "send the same again later.",
-                retry_after_seconds=_retry_after(answer.headers.get("Retry-After")),
+                f"VictoriaMetrics at {self.url} is overloaded (status {response.status}). "
+                "Send the same points again later.",
+                retry_after_seconds=_retry_after(response.headers.get("Retry-After")),
             )
-        if answer.status >= 400:  # noqa: PLR2004 - HTTP: an error
-            reason = answer.data[:REASON_LENGTH].decode(errors="replace").strip()
+        if response.status >= 400:  # noqa: PLR2004 - HTTP: an error
+            reason = response.data[:REASON_LENGTH].decode(errors="replace").strip()
             raise StoreUnavailableError(
-                f"VictoriaMetrics at {self.url} refused {path.partition('?')[0]} "
-                f"with status {answer.status}: {reason or answer.reason}"
+                f"VictoriaMetrics at {self.url} rejected {urlsplit(url).path} "
+                f"with status {response.status}: {reason or response.reason}"
             )
-        return answer.data
+        return response.data
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except urllib3.exceptions.HTTPError as error:
-            fault = getattr(error, "reason", None) or error
+            cause = getattr(error, "reason", None) or error
             raise StoreUnavailableError(
-                f"VictoriaMetrics at {self.url} does not answer ({type(fault).__name__}). "
-                "Check that it runs and that TIMESERIES_URL names it."
+                f"VictoriaMetrics at {self.url} does not answer ({type(cause).__name__}). "
+                "Check that it is running and that TIMESERIES_URL is right."
             ) from error
 
 
 def _retry_after(header: str | None) -> int:
     return int(header) if header and header.isdecimal() else 5
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFlags:
+    """The flags of one server.
+
+    Attributes:
+        retention_ms: how long samples are stored; None if unknown.
+        errors: flags that make the server unusable for a store.
+        warnings: flags that change results.
+    """
+
+    retention_ms: int | None = None
+    errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def accepted_ms(self, now_ms: int) -> tuple[int, int]:
+        """Return the first and the last time that the server stores."""
+        oldest = FIRST_MS if self.retention_ms is None else now_ms - self.retention_ms
+        return max(FIRST_MS, oldest), now_ms + MAX_AHEAD_MS
+
+
+def parse_flags(text: str | None) -> ServerFlags:
+    """Parse the response of `/flags`; None if the server does not show them."""
+    if text is None:
+        return ServerFlags(
+            warnings=(
+                "it does not show its flags; samples older than its retention are dropped silently",
+            )
+        )
+    flags = dict(_FLAG.findall(text))
+    found = _DURATION.match(flags.get("retentionPeriod", _DEFAULT_RETENTION))
+    has_deduplication = flags.get("dedup.minScrapeInterval") == "1ms"
+    return ServerFlags(
+        retention_ms=int(float(found[1]) * _UNIT_MS[found[2]]) if found else None,
+        errors=tuple(_errors(flags)),
+        warnings=() if has_deduplication else (_DEDUPLICATION,),
+    )
+
+
+def _errors(flags: dict[str, str]) -> list[str]:
+    named = [f"-{name}" for name in _NAMING_FLAGS if flags.get(name, "false") != "false"]
+    if flags.get(_SEPARATOR, "_") != "_":
+        named.append(f"-{_SEPARATOR}={flags[_SEPARATOR]}")
+    return [f"start it without {name}: with it, fields are not distinct" for name in named]

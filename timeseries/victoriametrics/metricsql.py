@@ -1,9 +1,9 @@
-"""MetricsQL: selectors and expressions, with names and values escaped so that they stay data.
+"""MetricsQL selectors and expressions, with escaped names and values.
 
-MetricsQL looks back over `(t - window, t]`, a `RangeQuery` has windows `[start, end)`: offset by
-1 ms the two are one. The server treats the seconds around the present apart (`latencyOffset`,
-points put in place of the newest); `SHIFT_MS` evaluates every query three days earlier with an
-offset three days into its future, where nothing is treated apart.
+MetricsQL looks back over `(t - window, t]`, while a `RangeQuery` has windows `[start, end)`: an
+offset of 1 ms makes them the same. The server treats the last seconds specially (`latencyOffset`,
+replaced newest points); `SHIFT_MS` evaluates every query three days earlier with an offset of three
+days into its future, where that does not apply.
 """
 
 import re
@@ -13,13 +13,13 @@ from timeseries.store import Aggregate
 from timeseries.victoriametrics.lines import (
     MEASUREMENT_LABEL,
     METRIC_LABEL,
-    OWN_LABELS,
+    RESERVED_LABELS,
     SCOPE_LABEL,
     scope_of,
 )
 
 SHIFT_MS = 3 * 86_400_000
-# Tells the answers of one request apart: the position of its expression.
+# The position of the expression that a series of a result belongs to.
 EXPRESSION_LABEL = "vedette_expression"
 PERCENTILES = {Aggregate.P50: 0.5, Aggregate.P95: 0.95, Aggregate.P99: 0.99}
 
@@ -41,13 +41,13 @@ def selector(
     tenants: Sequence[str] | None = None,
     filters: Mapping[str, Sequence[str]] | None = None,
 ) -> str | None:
-    """Return the selector of the series that may be seen; None where none can match.
+    """Return the selector of the visible series; None if none can match.
 
     Args:
-        database: the store's.
-        measurement: the only one to see; None for all.
-        tenants: those to see; None for all.
-        filters: tag to the values it may have; "" stands for a series without the tag.
+        database: the database of the store.
+        measurement: None for all.
+        tenants: None for all.
+        filters: tag to the allowed values; "" matches a series without the tag.
     """
     matchers = []
     if tenants is None:
@@ -83,32 +83,25 @@ def field_selector(visible: str, measurement: str, field: str) -> str:
 
 
 def over_all_series(combine: str, rollup: str, *, window_ms: int) -> str:
-    """Return one rollup of every series that the request's filter leaves, combined."""
+    """Return one rollup of every series that the request's filter allows, combined."""
     series = f'{{{METRIC_LABEL}!=""}}[{window_ms}ms] offset {1 - SHIFT_MS}ms'
     return f"{combine}({rollup}({series}))"
 
 
 def points_of_all_series(*, window_ms: int) -> str:
-    """Return the number of points: of the fields of each set of tags, the most samples of one."""
+    """Return the number of points: per tag set, the samples of the longest field."""
     counts = f'count_over_time({{{METRIC_LABEL}!=""}}[{window_ms}ms] offset {1 - SHIFT_MS}ms)'
     return f"sum(max({counts}) without ({METRIC_LABEL}))"
 
 
 def number_of_fields(*, window_ms: int) -> str:
-    """Return how many fields have samples."""
+    """Return the number of fields with samples."""
     series = f'last_over_time({{{METRIC_LABEL}!=""}}[{window_ms}ms] offset {1 - SHIFT_MS}ms)'
     return f"count(max({series}) by ({METRIC_LABEL}))"
 
 
 class Rollup:
-    """Expressions over one field of a measurement: its windows end at the time of evaluation.
-
-    Args:
-        measurement: whose field.
-        field: which one.
-        window_ms: the width of the windows.
-        group_by: tags that split the answer.
-    """
+    """Expressions over one field of a measurement; windows end at the time of evaluation."""
 
     def __init__(
         self, measurement: str, field: str, *, window_ms: int, group_by: Sequence[str]
@@ -118,7 +111,7 @@ class Rollup:
         self._groups = ",".join(identifier(tag) for tag in group_by if _is_tag(tag))
 
     def aggregate(self, aggregate: Aggregate) -> str:
-        """Return an aggregate of all samples of a group; a percentile is of its only series."""
+        """Return an aggregate per group; a percentile is only right for groups of one series."""
         if aggregate is Aggregate.AVG:
             total, count = self.combined("sum", "sum_over_time"), self.count()
             return f"({total} / {count})"
@@ -134,7 +127,7 @@ class Rollup:
         return self.combined("sum", "count_over_time")
 
     def last(self) -> str:
-        """Return the newest value; of several at one instant, the largest."""
+        """Return the newest value; the largest of several at one instant."""
         is_newest = (
             f"tlast_over_time({self._series}) "
             f"== on ({self._groups}) group_left() {self.combined('max', 'tlast_over_time')}"
@@ -143,22 +136,22 @@ class Rollup:
         return f"max({newest}) by ({self._groups})"
 
     def newest(self) -> tuple[str, str]:
-        """Return the newest value of each series, whatever its group, and its time in seconds."""
+        """Return expressions for the newest value of each series and its time in seconds."""
         return f"last_over_time({self._series})", f"tlast_over_time({self._series})"
 
     def percentile_of_histogram(self, aggregate: Aggregate) -> str:
-        """Return a percentile from buckets whose upper edge is 1.136 times the lower one."""
+        """Return a percentile from histogram buckets whose width is a factor of 1.136."""
         groups = f"{self._groups},vmrange" if self._groups else "vmrange"
         buckets = f"sum(histogram_over_time({self._series})) by ({groups})"
         return f"histogram_quantile({PERCENTILES[aggregate]}, {buckets})"
 
     def combined(self, combine: str, rollup: str) -> str:
-        """Return one rollup of each series, combined over each group."""
+        """Return a rollup of each series, combined per group."""
         return f"{combine}({rollup}({self._series})) by ({self._groups})"
 
 
 def joined(expressions: Sequence[str]) -> str:
-    """Return one expression that answers several, each marked with its position."""
+    """Return the union of expressions, each labeled with its position."""
     marked = [
         f'label_set({expression}, "{EXPRESSION_LABEL}", "{position}")'
         for position, expression in enumerate(expressions)
@@ -167,20 +160,20 @@ def joined(expressions: Sequence[str]) -> str:
 
 
 def group_of(metric: Mapping[str, str], group_by: Sequence[str]) -> tuple[str, ...]:
-    """Return the values of a group's tags, "" for those that it has not."""
+    """Return the values of a group's tags, "" for missing ones."""
     return tuple(metric.get(tag, "") if _is_tag(tag) else "" for tag in group_by)
 
 
 def literal(text: str) -> str:
-    """Return a text as MetricsQL's string literal."""
+    """Return a text as a MetricsQL string literal."""
     return '"' + _LITERAL_ESCAPES.sub(lambda found: f"\\x{ord(found[0]):02x}", text) + '"'
 
 
 def identifier(name: str) -> str:
-    """Return a label's name as MetricsQL reads it: all but letters and digits escaped."""
+    """Return a label name with all but letters and digits escaped."""
     return "".join(
-        char if _PLAIN.match(char) and not (place == 0 and char.isdigit()) else _escaped(char)
-        for place, char in enumerate(name)
+        char if _PLAIN.match(char) and not (index == 0 and char.isdigit()) else _escaped(char)
+        for index, char in enumerate(name)
     )
 
 
@@ -200,7 +193,7 @@ def _regex(text: str) -> str:
 
 
 def _is_tag(name: str) -> bool:
-    return name not in OWN_LABELS and name != "" and _is_text(name)
+    return name not in RESERVED_LABELS and name != "" and _is_text(name)
 
 
 def _is_text(text: str) -> bool:

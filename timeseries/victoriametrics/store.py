@@ -1,23 +1,22 @@
-"""VictoriaMetrics as a store: the way from one server to a cluster of them.
+"""The store on VictoriaMetrics, a single server or a cluster.
 
-It keeps numbers only, as floating point of 12 digits, and times to the millisecond: booleans
-become 0 and 1, texts are left out (a point that has nothing else is refused), and a time is cut to
-its millisecond. How old samples may get is the server's option -retentionPeriod.
+It stores only numbers, as floating point with 12 digits, and times in milliseconds: booleans become
+0 and 1, text is dropped (a point with only text is rejected), and times are truncated. Retention is
+the server's flag -retentionPeriod.
 
-A write is answered when the server has it in memory. Queries find it about a second later, and it
-is on the disk some seconds later: a server that is stopped loses nothing, one that is killed loses
-those seconds.
+A write is acknowledged when the server has it in memory. It becomes searchable after about a second
+and is on disk some seconds later: a clean stop loses nothing, a kill loses those seconds.
 """
 
 import logging
-import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from core.clock import Clock, to_ns, utc_now
 from core.errors import ConfigurationError
-from timeseries.batch import Batch
+from timeseries.open_store import SOURCE
+from timeseries.points import Batch
 from timeseries.store import (
     IDENTITY_TAGS,
     Extent,
@@ -30,23 +29,22 @@ from timeseries.store import (
     Series,
     StoreUnavailableError,
 )
-from timeseries.victoriametrics.client import VictoriaMetricsClient
-from timeseries.victoriametrics.flags import MAX_AHEAD_MS
+from timeseries.victoriametrics.client import MAX_AHEAD_MS, VictoriaMetricsClient
 from timeseries.victoriametrics.lines import (
     MEASUREMENT_LABEL,
     METRIC_LABEL,
-    OWN_LABELS,
+    RESERVED_LABELS,
     SCOPE_LABEL,
+    account_of,
     scope_of,
 )
 from timeseries.victoriametrics.metricsql import metric_name, selector
-from timeseries.victoriametrics.ranges import read_latest, read_range
-from timeseries.victoriametrics.reader import Reader
-from timeseries.victoriametrics.scan import extent, scan
-from timeseries.victoriametrics.windows import span_of, step_ms_of
+from timeseries.victoriametrics.range_query import read_latest, read_range
+from timeseries.victoriametrics.reader import Reader, extent, scan, span_of, step_ms_of
 from timeseries.victoriametrics.writer import VictoriaMetricsWriter
 
 DEFAULT_DATABASE = "vedette"
+_PARAMETERS = ("database", "select", "storage")
 MAX_QUEUED_POINTS = 500_000
 
 log = logging.getLogger(__name__)
@@ -57,12 +55,12 @@ class VictoriaMetricsStore:
 
     Args:
         client: the server.
-        database: tells this store's series from those of others in the same server.
-        clock: tells which times the server keeps.
+        database: separates the series of stores that share a server.
+        clock: for the range of times that the server accepts.
         max_queued_points: how many points may wait for the writer before `submit` refuses.
 
     Raises:
-        ConfigurationError: the database's name is empty or holds a slash.
+        ConfigurationError: the name of the database is empty or has a slash.
     """
 
     def __init__(
@@ -75,13 +73,12 @@ class VictoriaMetricsStore:
     ) -> None:
         if "/" in database or not database:
             raise ConfigurationError(
-                [f"the database {database!r} must have a name without a slash"],
+                [f"the database name {database!r} is invalid; use a name without a slash"],
                 source="TIMESERIES_URL",
             )
         self._client = client
         self._database = database
         self._clock = clock
-        self._lock = threading.Lock()
         self._is_closed = False
         self._writer = VictoriaMetricsWriter(
             client, database=database, clock=clock, max_queued_points=max_queued_points
@@ -89,17 +86,28 @@ class VictoriaMetricsStore:
 
     @classmethod
     def from_url(cls, url: str) -> "VictoriaMetricsStore":
-        """Open `victoriametrics://[user:password@]host[:port][/path][?database=name]`."""
+        """Open `victoriametrics://[user:password@]host[:port][/path][?database=name]`.
+
+        `select=host:port` and `storage=host:port,...` are those of a cluster.
+
+        Raises:
+            ConfigurationError: a parameter is unknown, or a cluster's is missing.
+        """
         given = dict(parse_qsl(urlsplit(url).query))
+        errors = [
+            f"{name}= is unknown; use {', '.join(_PARAMETERS)}"
+            for name in given
+            if name not in _PARAMETERS
+        ]
+        if "storage" in given and "select" not in given:
+            errors.append("storage= is for a cluster; add select=host:port, its vmselect")
+        if errors:
+            raise ConfigurationError(errors, source=SOURCE)
         database = given.get("database", DEFAULT_DATABASE)
         return cls(VictoriaMetricsClient.from_url(url), database=database)
 
     def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
-        """Queue a batch for the next request; the future holds the points refused.
-
-        Raises:
-            OverloadedError: too many points wait already.
-        """
+        """Queue a batch for the next request; the future has the rejected points."""
         return self._writer.submit(batch, identity)
 
     def query_range(self, query: RangeQuery) -> list[Series]:
@@ -120,10 +128,10 @@ class VictoriaMetricsStore:
             yield from scan(reader, span_of(query.start_ns, query.end_ns, last_ms=reader.last_ms))
 
     def extent(self, query: ScanQuery) -> Extent | None:
-        """Return the extent of a scan: its bounds are exact, its points a lower bound.
+        """Return the extent of a scan: exact times, and a lower bound of its points.
 
-        The server counts the samples of a field's series: of each point's tags it is the field with
-        the most. With a single field the number is exact.
+        The server counts samples by field: the points of a tag set are those of its longest field.
+        With a single field the number is exact.
         """
         reader = self._reader(query)
         if reader is None:
@@ -132,49 +140,48 @@ class VictoriaMetricsStore:
 
     def measurements(self, *, tenants: tuple[str, ...] | None) -> list[str]:
         """Return the names of the measurements with samples of these tenants, sorted."""
-        return self._label_values(MEASUREMENT_LABEL, self._alive(None, tenants))
+        return self._label_values(MEASUREMENT_LABEL, None, tenants)
 
     def fields(self, measurement: str, *, tenants: tuple[str, ...] | None) -> dict[str, str]:
         """Return name to type, which is always `float`, of these tenants' fields, sorted."""
         start = len(metric_name(measurement, ""))
-        names = self._label_values(METRIC_LABEL, self._alive(measurement, tenants))
+        names = self._label_values(METRIC_LABEL, measurement, tenants)
         return {name[start:]: "float" for name in names}
 
     def tags(self, measurement: str, *, tenants: tuple[str, ...] | None) -> list[str]:
         """Return the names of the tags of these tenants' samples, identity tags first."""
-        visible = self._alive(measurement, tenants)
-        found = set(self._names("/api/v1/labels", visible) if visible else []) - OWN_LABELS
+        visible = self._existing(measurement, tenants)
+        client = self._reading(tenants)
+        listed = self._names(client, "/api/v1/labels", visible) if visible else []
+        found = {*listed} - RESERVED_LABELS
         return [*IDENTITY_TAGS, *sorted(found.difference(IDENTITY_TAGS))] if found else []
 
     def tag_values(
         self, measurement: str, tag: str, *, tenants: tuple[str, ...] | None
     ) -> list[str]:
         """Return the distinct values of a tag, sorted."""
-        visible = self._alive(measurement, tenants)
-        return [] if tag in OWN_LABELS else self._label_values(tag, visible)
+        return [] if tag in RESERVED_LABELS else self._label_values(tag, measurement, tenants)
 
     def delete_tenant(self, tenant: str) -> None:
-        """Delete every sample of a tenant, those still queued included."""
+        """Delete every sample of a tenant, including those still queued."""
         visible = selector(self._database, tenants=(tenant,))
         if visible:
-            self._writer.run_alone(lambda: self._client.delete(visible))
+            client = self._reading((tenant,))
+            self._writer.run(lambda: client.delete(visible))
 
     def delete_before(self, before_ns: int, *, resolution: Resolution = Resolution.RAW) -> None:
-        """Do nothing: how long samples are kept is the server's option -retentionPeriod."""
+        """Do nothing: retention is the server's flag -retentionPeriod."""
         self._check_open()
         log.debug("not deleted: %s samples before %d; see -retentionPeriod", resolution, before_ns)
 
-    def roll_up(self, *, now_ns: int) -> int:  # noqa: ARG002 - the interface's
-        """Do nothing: the server answers long ranges from the samples themselves."""
+    def maintain(self, *, now_ns: int) -> int:  # noqa: ARG002 - the interface of all stores
+        """Do nothing: the server answers every query from samples."""
         self._check_open()
         return 0
 
     def close(self) -> None:
-        """Write what is queued and close the connections."""
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
+        """Write queued points and close the connections."""
+        self._is_closed = True
         self._writer.close()
         self._client.close()
 
@@ -186,25 +193,37 @@ class VictoriaMetricsStore:
             tenants=query.tenants,
             filters=query.filters,
         )
-        return Reader(self._client, visible, self._last_ms()) if visible else None
+        client = self._reading(query.tenants)
+        return Reader(client, visible, self._last_ms()) if visible else None
 
-    def _alive(self, measurement: str | None, tenants: tuple[str, ...] | None) -> str | None:
-        # Listed under a selector, names outlive their deletion; listed without one they don't.
+    def _reading(self, tenants: tuple[str, ...] | None) -> VictoriaMetricsClient:
+        """Return the client of a single tenant's account in a cluster, or of all accounts."""
+        if not self._client.is_cluster or tenants is None or len(tenants) != 1:
+            return self._client
+        return self._client.within(account_of(self._database, tenants[0]))
+
+    def _existing(self, measurement: str | None, tenants: tuple[str, ...] | None) -> str | None:
+        # With a selector, deleted names are still listed; without one they are not.
         prefix = scope_of(self._database, "")
-        scopes = self._names(_values_path(SCOPE_LABEL), None)
-        alive = [scope.removeprefix(prefix) for scope in scopes if scope.startswith(prefix)]
-        seen = [one for one in alive if tenants is None or one in tenants]
+        scopes = self._names(self._client, _values_path(SCOPE_LABEL), None)
+        existing = [scope.removeprefix(prefix) for scope in scopes if scope.startswith(prefix)]
+        seen = [one for one in existing if tenants is None or one in tenants]
         return selector(self._database, measurement=measurement, tenants=seen)
 
-    def _label_values(self, label: str, visible: str | None) -> list[str]:
-        return self._names(_values_path(label), visible) if label and visible else []
+    def _label_values(
+        self, label: str, measurement: str | None, tenants: tuple[str, ...] | None
+    ) -> list[str]:
+        visible = self._existing(measurement, tenants)
+        if not label or not visible:
+            return []
+        return self._names(self._reading(tenants), _values_path(label), visible)
 
-    def _names(self, path: str, visible: str | None) -> list[str]:
+    def _names(self, client: VictoriaMetricsClient, path: str, visible: str | None) -> list[str]:
         self._check_open()
-        asked = [("start", "0"), ("end", str(self._last_ms() // 1000))]
+        parameters = [("start", "0"), ("end", str(self._last_ms() // 1000))]
         if visible:
-            asked.append(("match[]", visible))
-        return sorted(self._client.names(path, asked))
+            parameters.append(("match[]", visible))
+        return sorted(client.names(path, parameters))
 
     def _last_ms(self) -> int:
         return to_ns(self._clock()) // 1_000_000 + MAX_AHEAD_MS
@@ -215,6 +234,6 @@ class VictoriaMetricsStore:
 
 
 def _values_path(label: str) -> str:
-    # The server makes one slash of two in a path.
-    place = quote(label, safe="").replace("%2F", "%2F%2F")
-    return f"/api/v1/label/{place}/values"
+    # The server merges two slashes in a path into one.
+    name = quote(label, safe="").replace("%2F", "%2F%2F")
+    return f"/api/v1/label/{name}/values"

@@ -1,6 +1,7 @@
-"""The executors under the contract, each with the images and times that suit it."""
+"""The executors under the contract, each with the images, kinds and times that suit it."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -9,17 +10,32 @@ import pytest
 
 from core.clock import utc_now
 from core.ids import new_id
-from jobqueue.executors.base import AttemptSpec, Executor
+from jobqueue.executors.base import Executor
+from jobqueue.executors.chronos import ChronosExecutor
 from jobqueue.executors.docker import DockerExecutor
+from jobqueue.executors.marathon import MarathonExecutor
+from jobqueue.executors.mesos import Site
+from jobqueue.executors.mesos_agent import MesosAgent
+from jobqueue.executors.metronome import MetronomeExecutor
+from jobqueue.executors.settings import ServerSettings
 from jobqueue.executors.simulated import SimulatedExecutor
+from protocol.attempts import AttemptSpec
 from tests.fixtures.docker_engine import docker_engine
 from tests.fixtures.empty_registry import empty_registry
+from tests.fixtures.mesos_site import HOSTNAME, MesosSite, mesos_site
 
-__all__ = ["docker_engine", "empty_registry"]
+__all__ = ["docker_engine", "empty_registry", "mesos_site"]
 
 MEBIBYTE = 2**20
 SPEED = 10
 FIRST_AT = utc_now()
+
+DOCKER = pytest.param("docker", marks=pytest.mark.needs_docker)
+MARATHON = pytest.param("marathon", marks=pytest.mark.needs_docker)
+METRONOME = pytest.param("metronome", marks=pytest.mark.needs_docker)
+CHRONOS = pytest.param("chronos-3", marks=pytest.mark.needs_docker)
+OLD_CHRONOS = pytest.param("chronos-2", marks=[pytest.mark.needs_docker, pytest.mark.nightly])
+BATCH = ["simulated", DOCKER, METRONOME, CHRONOS, OLD_CHRONOS]
 
 
 def fast_clock() -> datetime:
@@ -32,7 +48,7 @@ class Bench:
     """An executor with the words that make it run, fail and miss an image.
 
     `reopen` gives an executor as the next agent process would have it; `has_containers` says that
-    its attempts are containers.
+    it knows the containers of its attempts; `runs_services_only` that it has no one-time attempts.
     """
 
     executor: Executor
@@ -40,9 +56,10 @@ class Bench:
     image: str
     missing_image: str
     has_containers: bool
+    runs_services_only: bool
 
     def spec(self, *, seconds: float = 0.0, exit_code: int = 0, **changes: object) -> AttemptSpec:
-        """Return a batch attempt that says hello, takes a while and ends with a code."""
+        """Return an attempt that says hello, takes a while and ends with a code."""
         script = f"echo hello; sleep {seconds}; exit {exit_code}"
         fields: dict[str, object] = {
             "attempt_id": new_id(),
@@ -52,6 +69,7 @@ class Bench:
             "command": ["/bin/sh", "-c", script],
             "env": {"SIM_SECONDS": str(seconds), "SIM_EXIT_CODE": str(exit_code)},
             "memory_bytes": 64 * MEBIBYTE,
+            "is_service": self.runs_services_only,
         }
         return AttemptSpec(**{**fields, **changes})  # type: ignore[arg-type] # the caller's names
 
@@ -60,42 +78,77 @@ class Bench:
         return self.spec(seconds=3600, is_service=True)
 
 
-@pytest.fixture(
-    params=[
-        "simulated",
-        pytest.param("docker", marks=[pytest.mark.needs_docker]),
-    ]
-)
+@pytest.fixture(params=[*BATCH, MARATHON])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """Give each executor in turn; close what the test opened."""
-    opened: list[Executor] = []
-    image = missing_image = ""
+    """Give each executor in turn, with attempts of a kind that it runs."""
+    with open_bench(request, tmp_path) as opened:
+        yield opened
 
-    def open_simulated() -> Executor:
-        opened.append(
-            SimulatedExecutor(
-                fast_clock,
-                on_work=lambda *_: None,
-                on_end=lambda *_: None,
-                state_path=tmp_path / "attempts.json",
-            )
-        )
-        return opened[-1]
 
-    def open_docker() -> Executor:
-        url = request.getfixturevalue("docker_engine").url
-        opened.append(DockerExecutor(spool_dir=tmp_path / "spool", url=url))
-        return opened[-1]
+@pytest.fixture(params=BATCH)
+def batch_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """Give each executor that runs one-time attempts."""
+    with open_bench(request, tmp_path) as opened:
+        yield opened
 
-    if request.param == "docker":
+
+@pytest.fixture(params=["simulated", DOCKER, MARATHON])
+def service_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """Give each executor that runs services."""
+    with open_bench(request, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture(params=[METRONOME, CHRONOS, MARATHON])
+def one_kind_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """Give each executor that runs only one kind."""
+    with open_bench(request, tmp_path) as opened:
+        yield opened
+
+
+@contextmanager
+def open_bench(request: pytest.FixtureRequest, folder: Path) -> Iterator[Bench]:
+    """Open the executor of the parameter; close what the test opened."""
+    name, opened = request.param, list[Executor]()
+    owner = new_id()
+    image, missing_image = "hello:1", "missing:1"
+    if name != "simulated":
         image = request.getfixturevalue("docker_engine").image
         missing_image = request.getfixturevalue("empty_registry") + "/missing:1"
-        reopen = open_docker
-    else:
-        image, missing_image, reopen = "hello:1", "missing:1", open_simulated
-    has_containers = request.param == "docker"
-    yield Bench(reopen(), reopen, image, missing_image, has_containers)
+
+    def reopen() -> Executor:
+        opened.append(_executor(name, request, folder, owner=owner))
+        return opened[-1]
+
+    yield Bench(reopen(), reopen, image, missing_image, name == "docker", name == "marathon")
     for attempt in opened[-1].observe():
         opened[-1].remove(attempt.attempt_id)
     for executor in opened:
         executor.close()
+
+
+def _executor(name: str, request: pytest.FixtureRequest, folder: Path, *, owner: str) -> Executor:
+    if name == "simulated":
+        return SimulatedExecutor(
+            fast_clock,
+            on_work=lambda *_: None,
+            on_end=lambda *_: None,
+            state_path=folder / "attempts.json",
+        )
+    if name == "docker":
+        url = request.getfixturevalue("docker_engine").url
+        return DockerExecutor(spool_dir=folder / "spool", url=url)
+    mesos: MesosSite = request.getfixturevalue("mesos_site")
+    site = Site(
+        owner=owner,
+        hostname=HOSTNAME,
+        state_dir=folder / "mesos",
+        mesos=MesosAgent(ServerSettings(url=mesos.agent_url)),
+        stop_grace_seconds=1,
+    )
+    if name == "marathon":
+        return MarathonExecutor(ServerSettings(url=mesos.marathon_url), site)
+    if name == "metronome":
+        return MetronomeExecutor(ServerSettings(url=mesos.metronome_url), site)
+    generation = int(name.removeprefix("chronos-"))
+    return ChronosExecutor(ServerSettings(url=mesos.chronos_urls[generation]), site)

@@ -1,10 +1,14 @@
-"""What every executor promises, run on the simulated one and on a real Docker engine."""
+"""What every executor promises: on the simulated one, and with a real Docker engine behind.
+
+One-time attempts and services are tested on the executors that run them.
+"""
 
 import re
 
 import pytest
 
-from jobqueue.executors.base import AttemptObservation, Executor, ObservedState
+from jobqueue.executors.base import Executor
+from protocol.attempts import AttemptObservation, ObservedState, StopReason
 from tests.contract.executor.conftest import Bench
 from tests.fixtures.polling import eventually
 
@@ -33,11 +37,11 @@ def whole_log(executor: Executor, attempt_id: str) -> bytes:
     return executor.read_log(attempt_id, offset=0, limit=1_000_000)
 
 
-def test_an_attempt_runs_and_succeeds(bench: Bench) -> None:
-    spec = bench.spec(seconds=1)
-    bench.executor.start(spec)
-    running = until_state(bench.executor, spec.attempt_id, ObservedState.RUNNING)
-    ended = until_ended(bench.executor, spec.attempt_id)
+def test_an_attempt_runs_and_succeeds(batch_bench: Bench) -> None:
+    spec = batch_bench.spec(seconds=1)
+    batch_bench.executor.start(spec)
+    running = until_state(batch_bench.executor, spec.attempt_id, ObservedState.RUNNING)
+    ended = until_ended(batch_bench.executor, spec.attempt_id)
     assert ended.state is ObservedState.SUCCEEDED
     assert ended.exit_code == 0
     assert running.started_at_ns is not None
@@ -45,10 +49,10 @@ def test_an_attempt_runs_and_succeeds(bench: Bench) -> None:
     assert ended.finished_at_ns >= running.started_at_ns
 
 
-def test_a_nonzero_exit_code_is_a_failure_with_that_code(bench: Bench) -> None:
-    spec = bench.spec(exit_code=7)
-    bench.executor.start(spec)
-    ended = until_ended(bench.executor, spec.attempt_id)
+def test_a_nonzero_exit_code_is_a_failure_with_that_code(batch_bench: Bench) -> None:
+    spec = batch_bench.spec(exit_code=7)
+    batch_bench.executor.start(spec)
+    ended = until_ended(batch_bench.executor, spec.attempt_id)
     assert (ended.state, ended.exit_code) == (ObservedState.FAILED, 7)
     assert ended.reason == "exit_code"
 
@@ -70,21 +74,41 @@ def test_starting_the_same_attempt_again_changes_nothing(bench: Bench) -> None:
     assert bench.executor.observe() == [first]
 
 
-def test_an_ended_attempt_is_not_run_again_by_a_late_start(bench: Bench) -> None:
-    spec = bench.spec()
-    bench.executor.start(spec)
-    ended = until_ended(bench.executor, spec.attempt_id)
-    bench.executor.start(spec)
-    assert observation_of(bench.executor, spec.attempt_id) == ended
+def test_an_ended_attempt_is_not_run_again_by_a_late_start(batch_bench: Bench) -> None:
+    spec = batch_bench.spec()
+    batch_bench.executor.start(spec)
+    ended = until_ended(batch_bench.executor, spec.attempt_id)
+    batch_bench.executor.start(spec)
+    assert observation_of(batch_bench.executor, spec.attempt_id) == ended
 
 
-def test_a_service_runs_until_it_is_stopped(bench: Bench) -> None:
-    spec = bench.service()
+def test_a_service_runs_until_it_is_stopped(service_bench: Bench) -> None:
+    spec = service_bench.service()
+    service_bench.executor.start(spec)
+    until_state(service_bench.executor, spec.attempt_id, ObservedState.RUNNING)
+    service_bench.executor.stop(spec.attempt_id, grace_seconds=1)
+    ended = until_ended(service_bench.executor, spec.attempt_id)
+    assert (ended.state, ended.reason) == (ObservedState.STOPPED, "stopped_by_user")
+
+
+def test_a_kind_that_the_executor_does_not_run_fails_and_names_another(
+    one_kind_bench: Bench,
+) -> None:
+    spec = one_kind_bench.spec(is_service=not one_kind_bench.runs_services_only)
+    one_kind_bench.executor.start(spec)
+    ended = until_ended(one_kind_bench.executor, spec.attempt_id)
+    assert (ended.state, ended.reason) == (ObservedState.FAILED, "start_failed")
+    assert "Configure [" in ended.message
+
+
+def test_stopping_at_the_time_limit_is_a_failure_with_that_reason(bench: Bench) -> None:
+    spec = bench.spec(seconds=60)
     bench.executor.start(spec)
     until_state(bench.executor, spec.attempt_id, ObservedState.RUNNING)
-    bench.executor.stop(spec.attempt_id, grace_seconds=1)
+    bench.executor.stop(spec.attempt_id, grace_seconds=0, reason=StopReason.TIME_LIMIT)
+    bench.executor.stop(spec.attempt_id, grace_seconds=0)
     ended = until_ended(bench.executor, spec.attempt_id)
-    assert (ended.state, ended.reason) == (ObservedState.STOPPED, "stopped_by_user")
+    assert (ended.state, ended.reason) == (ObservedState.FAILED, "time_limit")
 
 
 def test_stopping_before_it_runs_ends_it_as_stopped(bench: Bench) -> None:
@@ -100,14 +124,14 @@ def test_stopping_an_unknown_attempt_is_ignored(bench: Bench) -> None:
     assert bench.executor.observe() == []
 
 
-def test_the_log_is_read_from_any_byte(bench: Bench) -> None:
-    spec = bench.spec()
-    bench.executor.start(spec)
-    until_ended(bench.executor, spec.attempt_id)
-    whole = whole_log(bench.executor, spec.attempt_id)
+def test_the_log_is_read_from_any_byte(batch_bench: Bench) -> None:
+    spec = batch_bench.spec()
+    batch_bench.executor.start(spec)
+    until_ended(batch_bench.executor, spec.attempt_id)
+    whole = whole_log(batch_bench.executor, spec.attempt_id)
     assert b"hello" in whole
-    assert bench.executor.read_log(spec.attempt_id, offset=2, limit=3) == whole[2:5]
-    assert bench.executor.read_log(spec.attempt_id, offset=len(whole), limit=10) == b""
+    assert batch_bench.executor.read_log(spec.attempt_id, offset=2, limit=3) == whole[2:5]
+    assert batch_bench.executor.read_log(spec.attempt_id, offset=len(whole), limit=10) == b""
 
 
 def test_the_log_of_an_unknown_attempt_is_empty(bench: Bench) -> None:
@@ -124,23 +148,24 @@ def test_the_log_can_be_read_while_the_attempt_runs(bench: Bench) -> None:
 
 
 def test_use_is_known_while_running_only(bench: Bench) -> None:
-    spec = bench.spec(seconds=1)
+    spec = bench.spec(seconds=60)
     bench.executor.start(spec)
     until_state(bench.executor, spec.attempt_id, ObservedState.RUNNING)
-    usage = bench.executor.usage(spec.attempt_id)
+    usage = eventually(lambda: bench.executor.usage(spec.attempt_id))
     assert usage is not None
     assert usage.memory_bytes > 0
+    bench.executor.stop(spec.attempt_id, grace_seconds=0)
     until_ended(bench.executor, spec.attempt_id)
     assert bench.executor.usage(spec.attempt_id) is None
 
 
-def test_a_removed_attempt_is_forgotten_with_its_log(bench: Bench) -> None:
-    spec = bench.spec()
-    bench.executor.start(spec)
-    until_ended(bench.executor, spec.attempt_id)
-    bench.executor.remove(spec.attempt_id)
-    assert observation_of(bench.executor, spec.attempt_id) is None
-    assert whole_log(bench.executor, spec.attempt_id) == b""
+def test_a_removed_attempt_is_forgotten_with_its_log(batch_bench: Bench) -> None:
+    spec = batch_bench.spec()
+    batch_bench.executor.start(spec)
+    until_ended(batch_bench.executor, spec.attempt_id)
+    batch_bench.executor.remove(spec.attempt_id)
+    assert observation_of(batch_bench.executor, spec.attempt_id) is None
+    assert whole_log(batch_bench.executor, spec.attempt_id) == b""
 
 
 def test_attempts_that_are_containers_are_known_by_the_containers_full_ids(bench: Bench) -> None:

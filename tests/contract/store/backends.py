@@ -1,7 +1,7 @@
 """The backends under the store contract: how each is opened, and what it documents as its own.
 
 A backend that keeps less than the embedded store says so here, and the suite asserts what it does
-instead: no behaviour goes untested for being different.
+instead: no behavior goes untested for being different.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,9 +13,9 @@ import pytest
 import requests
 
 from core.ids import new_id
-from timeseries.batch import Batch
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.influxdb.store import InfluxDBStore
+from timeseries.points import Batch
 from timeseries.store import RejectedPoint, Store
 from timeseries.victoriametrics.client import VictoriaMetricsClient
 from timeseries.victoriametrics.store import VictoriaMetricsStore
@@ -26,12 +26,14 @@ class Capabilities:
     """What a backend keeps as it came; the defaults are the embedded store's.
 
     Attributes:
-        stores_text: text fields are kept; else they are left out, and a point of text is refused.
+        stores_text: text fields are kept; else they are left out, and so is a point of text.
         keeps_types: integers and booleans come back as such; else all values are floats, and no
             value clashes with the type of an earlier one.
         nanosecond_time: times are kept to the nanosecond; else to the millisecond.
         keeps_before_1970: times before 1970-01-05 are kept; else refused.
         deletes_by_time: `delete_before` deletes; else retention is the server's own setting.
+        declares_types: declared fields, those of docs/metrics.md, take numbers only.
+        widens_numbers: a float makes a field of integers one of floats; else it is refused.
         refused_in_names: the characters that no name or tag value may hold.
         refused_in_fields: those that moreover no field's name may hold.
     """
@@ -41,6 +43,8 @@ class Capabilities:
     nanosecond_time: bool = True
     keeps_before_1970: bool = True
     deletes_by_time: bool = True
+    declares_types: bool = False
+    widens_numbers: bool = False
     refused_in_names: str = ""
     refused_in_fields: str = ""
 
@@ -94,8 +98,16 @@ def _influxdb(request: pytest.FixtureRequest) -> Store:
         requests.post(f"{url}/query", data={"q": statement}, timeout=60).raise_for_status()
 
     ask(f'CREATE DATABASE "{database}"')
-    request.addfinalizer(lambda: ask(f'DROP DATABASE "{database}"'))
+    request.addfinalizer(lambda: drop_databases(url, database))
     return InfluxDBStore.from_url(f"{url.replace('http', 'influxdb', 1)}/{database}")
+
+
+def drop_databases(url: str, base: str) -> None:
+    """Drop a database of an InfluxDB and those of its tenants."""
+    listed = requests.post(f"{url}/query", data={"q": "SHOW DATABASES"}, timeout=60).json()
+    names = [row[0] for row in listed["results"][0]["series"][0]["values"]]
+    drops = [f'DROP DATABASE "{name}"' for name in names if name.startswith(base)]
+    requests.post(f"{url}/query", data={"q": "; ".join(drops)}, timeout=60).raise_for_status()
 
 
 def _victoria_metrics(request: pytest.FixtureRequest) -> Store:
@@ -103,9 +115,10 @@ def _victoria_metrics(request: pytest.FixtureRequest) -> Store:
     return FlushedVictoriaMetricsStore(VictoriaMetricsClient(url), database=new_id())
 
 
+_EMBEDDED = Capabilities(declares_types=True, widens_numbers=True)
 BACKENDS = {
-    "duckdb": Backend(_duckdb_memory),
-    "duckdb-file": Backend(_duckdb_file),
+    "duckdb": Backend(_duckdb_memory, _EMBEDDED),
+    "duckdb-file": Backend(_duckdb_file, _EMBEDDED),
     "influxdb": Backend(_influxdb),
     "victoriametrics": Backend(
         _victoria_metrics,

@@ -4,8 +4,7 @@ import pytest
 
 from tests.contract.store.backends import Capabilities
 from tests.contract.store.samples import ACME, GLOBEX, SECOND_NS, START_NS, gpu
-from timeseries.batch import Batch
-from timeseries.points import Point
+from timeseries.points import Batch, Point
 from timeseries.store import Aggregate, RangeQuery, Store, StoreUnavailableError, write
 
 
@@ -88,7 +87,7 @@ def test_a_big_tenant_is_deleted_while_others_write(store: Store) -> None:
         points = [gpu(hour * 3600 + at, x=1.0) for at in range(each)]
         assert write(store, points, identity=ACME) == []
     write(store, [gpu(at, x=1.0) for at in range(100)], identity=GLOBEX)
-    store.roll_up(now_ns=START_NS + (hours + 2) * 3600 * SECOND_NS)
+    store.maintain(now_ns=START_NS + (hours + 24) * 3600 * SECOND_NS)
 
     with ThreadPoolExecutor() as pool:
         deletion = pool.submit(store.delete_tenant, "acme")

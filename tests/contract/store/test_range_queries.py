@@ -249,7 +249,7 @@ def test_an_average_of_text_is_refused_by_name(store: Store, capabilities: Capab
     average = dataclasses.replace(HOUR, fields=("message",))
 
     if capabilities.stores_text:
-        with pytest.raises(InvalidInputError, match="'message' holds text"):
+        with pytest.raises(InvalidInputError, match="'message' is text"):
             store.query_range(average)
     else:
         assert store.query_range(average) == []

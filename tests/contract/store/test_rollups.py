@@ -1,9 +1,9 @@
-"""Rolling up changes no answer, whether a backend keeps roll-ups or not."""
+"""Maintenance changes no answer, whether a backend moves samples and keeps roll-ups or not."""
 
 import pytest
 
 from tests.contract.store.samples import ACME, GLOBEX, SECOND_NS, START_NS, gpu
-from timeseries.store import Aggregate, RangeQuery, Series, Store, write
+from timeseries.store import DAY_NS, Aggregate, RangeQuery, Series, Store, write
 
 HOUR_NS = 3600 * SECOND_NS
 HOURS = 3
@@ -36,13 +36,13 @@ def ask(store: Store, aggregate: Aggregate, step_ns: int | None) -> list[Series]
 
 @pytest.mark.parametrize("step_ns", [None, HOUR_NS, 300 * SECOND_NS])
 @pytest.mark.parametrize("aggregate", Aggregate)
-def test_answers_are_the_same_after_rolling_up(
+def test_answers_are_the_same_after_maintenance(
     store: Store, aggregate: Aggregate, step_ns: int | None
 ) -> None:
     write_hours(store)
     before = ask(store, aggregate, step_ns)
 
-    store.roll_up(now_ns=START_NS + (HOURS + 2) * HOUR_NS)
+    store.maintain(now_ns=START_NS + 2 * DAY_NS)
 
     after = ask(store, aggregate, step_ns)
     assert [(one.tags, one.times_ns) for one in after] == [
@@ -53,20 +53,20 @@ def test_answers_are_the_same_after_rolling_up(
         assert one.values == pytest.approx(other.values, rel=relative)
 
 
-def test_late_samples_count_before_and_after_they_are_rolled_up(store: Store) -> None:
+def test_late_samples_count_before_and_after_maintenance(store: Store) -> None:
     write_hours(store)
-    store.roll_up(now_ns=START_NS + (HOURS + 2) * HOUR_NS)
+    store.maintain(now_ns=START_NS + 2 * DAY_NS)
     write_hours(store, first_second=60)
 
     # One every five minutes, from 0 s and from 60 s on, for each tenant.
     assert [one.values for one in ask(store, Aggregate.COUNT, None)] == [[72], [72]]
-    store.roll_up(now_ns=START_NS + (HOURS + 2) * HOUR_NS)
+    store.maintain(now_ns=START_NS + 2 * DAY_NS)
     assert [one.values for one in ask(store, Aggregate.COUNT, None)] == [[72], [72]]
 
 
 def test_a_deleted_tenant_is_not_in_the_roll_ups(store: Store) -> None:
     write_hours(store)
-    store.roll_up(now_ns=START_NS + (HOURS + 2) * HOUR_NS)
+    store.maintain(now_ns=START_NS + 2 * DAY_NS)
 
     store.delete_tenant("acme")
 

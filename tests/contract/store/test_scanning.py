@@ -16,12 +16,12 @@ def span(seconds: int, *, tenants: tuple[str, ...] | None = None) -> ScanQuery:
 def test_a_scan_gives_the_points_as_they_were_written_oldest_first(
     store: Store, capabilities: Capabilities
 ) -> None:
-    points = [gpu(2, power_watts=3.5), gpu(0, power_watts=1.5, fan_percent=40, throttled=True)]
+    points = [gpu(2, power_watts=3.5), gpu(0, power_watts=1.5, level=40, is_on=True)]
     write(store, points, identity=ACME)
 
     first, second = scanned(store, span(10))
 
-    kept: dict[str, float] = {"power_watts": 1.5, "fan_percent": 40, "throttled": True}
+    kept: dict[str, float] = {"power_watts": 1.5, "level": 40, "is_on": True}
     assert dict(first.tags) == dict(second.tags) == {"gpu": "0", **ACME}
     assert (first.time_ns, dict(first.fields)) == (START_NS, kept)
     assert (second.time_ns, dict(second.fields)) == (

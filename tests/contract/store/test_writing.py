@@ -2,8 +2,7 @@ import pytest
 
 from tests.contract.store.backends import Capabilities
 from tests.contract.store.samples import ACME, ACME_2, GLOBEX, START_NS, gpu, gpu_with
-from timeseries.batch import Batch
-from timeseries.points import FieldValue, Point
+from timeseries.points import Batch, FieldValue, Point
 from timeseries.store import Latest, LatestQuery, Store, write
 
 
@@ -51,7 +50,7 @@ def test_a_text_comes_back_where_texts_are_kept(store: Store, capabilities: Capa
     if capabilities.stores_text:
         assert (rejected, row.values) == ([], {"model": text, "x": 1.0})
     else:
-        assert [one.position for one in rejected] == [0]
+        assert [(one.position, one.is_left_out) for one in rejected] == [(0, True)]
         assert "'model' is text" in rejected[0].reason
         assert row.values == {"x": 1.0}
 
@@ -75,7 +74,7 @@ def test_an_integer_written_to_a_float_field_becomes_a_float(store: Store) -> No
     ("first", "second"),
     [(1, 1.5), (1, True), (1.5, True), (1.5, "hot"), (True, 1), (True, "yes"), ("hot", 1.5)],
 )
-def test_a_value_of_another_type_is_refused_and_its_neighbours_are_kept(
+def test_a_value_of_another_type_is_refused_and_its_neighbors_are_kept(
     store: Store, capabilities: Capabilities, first: FieldValue, second: FieldValue
 ) -> None:
     write(store, [gpu(0, reading=first)], identity=ACME)
@@ -88,7 +87,10 @@ def test_a_value_of_another_type_is_refused_and_its_neighbours_are_kept(
 
     assert all("'reading'" in point.reason for point in rejected)
     found = newest(store, "reading", "other")[0].values
-    if capabilities.keeps_types:
+    if capabilities.widens_numbers and (first, second) == (1, 1.5):
+        assert rejected == []
+        assert found == {"reading": 1.5, "other": 1.0}
+    elif capabilities.keeps_types:
         assert [point.position for point in rejected] == [1]
         assert found == {"reading": first, "other": 1.0}
     else:
@@ -104,7 +106,7 @@ def test_a_type_clash_inside_one_new_batch_goes_by_the_first_value(
 ) -> None:
     rejected = write(store, [gpu(0, reading=1), gpu(1, reading=1.5)], identity=ACME)
 
-    clashes = capabilities.keeps_types
+    clashes = capabilities.keeps_types and not capabilities.widens_numbers
     assert [point.position for point in rejected] == ([1] if clashes else [])
     assert store.fields("gpu", tenants=None) == {"reading": "integer" if clashes else "float"}
 
@@ -124,7 +126,7 @@ def test_a_refused_point_leaves_no_field_behind(store: Store) -> None:
         gpu(0),
         gpu(0, power_watts=float("nan")),
         gpu(0, power_watts=float("inf")),
-        gpu(0, power_watts=2**63),
+        gpu(0, reading=2**63),
         gpu_with({"": 1.0}),
         gpu_with({"x" * 1000: 1.0}),
         gpu(0, model="\ud800"),

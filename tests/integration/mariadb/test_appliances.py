@@ -5,6 +5,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import event, func, insert, select
 from sqlalchemy.orm import ORMExecuteState, Session
@@ -12,24 +13,20 @@ from sqlalchemy.orm import ORMExecuteState, Session
 from core.db import SessionFactory
 from core.errors import ConflictError, VedetteError
 from core.ids import new_id
+from jobqueue.appliance_lifecycle import retire_idle_appliance
 from jobqueue.dispatch import dispatch
 from jobqueue.models import Attempt
-from jobqueue.retirement import retire
-from jobqueue.service import JobRequest, submit_job
-from jobqueue.states import HOLDING
-from tenants.fleet.appliance_list import SORTS
-from tenants.fleet.appliances import (
-    ApplianceChanges,
-    ApplianceFilter,
-    change_appliance,
-    filter_choices,
-    list_appliances,
-    record_heartbeat,
-    sweep_appliances,
-)
-from tenants.fleet.life import LifeState
+from jobqueue.requests import JobRequest
+from jobqueue.service import submit_job
+from jobqueue.states import ALLOCATED_STATES
+from protocol.inventory import Inventory
+from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance
+from tenants.fleet.appliances import SORTS, ApplianceFilter, filter_choices, list_appliances
+from tenants.fleet.heartbeats import record_heartbeat
+from tenants.fleet.liveness import sweep_appliances
+from tenants.fleet.states import EffectiveStatus
 from tenants.models import Appliance, ApplianceEvent, ApplianceState
-from tests.cast import NOON, Cast, make_appliance, scope_of
+from tests.cast import BOX, NOON, Cast, make_appliance, scope_of
 from tests.fixtures.racing import race
 
 pytestmark = pytest.mark.needs_mariadb
@@ -42,9 +39,12 @@ SOON = NOON + timedelta(seconds=40)
 def made(sessions: SessionFactory, cast: Cast, name: str, **changes: Any) -> str:  # noqa: ANN401 - columns
     gpus = [{"index": 0, "uuid": f"GPU-{name}", "model": "H100", "memory_bytes": 80 * GIB}]
     inventory = {
-        "hostname": name, "cpu_count": 64, "memory_bytes": 512 * GIB, "gpus": gpus,
+        "hostname": name,
+        "cpu_count": 64,
+        "memory_bytes": 512 * GIB,
+        "gpus": gpus,
         "executors": ["docker"],
-    }  # fmt: skip
+    }
     with sessions.begin() as session:
         appliance = make_appliance(session, cast.acme, name, inventory=inventory)
         for key, value in changes.items():
@@ -67,12 +67,15 @@ def together(*works: Callable[[], object]) -> list[object]:
 def sweep(sessions: SessionFactory) -> None:
     with sessions.begin() as session:
         sweep_appliances(
-            session, now=SOON, stale_after=timedelta(seconds=30),
-            unreachable_after=timedelta(days=1), lost_after=timedelta(days=1),
-        )  # fmt: skip
+            session,
+            now=SOON,
+            stale_after=timedelta(seconds=30),
+            unreachable_after=timedelta(days=1),
+            lost_after=timedelta(days=1),
+        )
 
 
-def test_of_two_heartbeats_with_the_same_news_one_makes_the_event(
+def test_of_two_heartbeats_with_the_same_change_one_makes_the_event(
     sessions: SessionFactory, cast: Cast
 ) -> None:
     for number in range(ROUNDS):
@@ -81,9 +84,13 @@ def test_of_two_heartbeats_with_the_same_news_one_makes_the_event(
         def beat(ident: str = ident) -> None:
             with sessions.begin() as session:
                 record_heartbeat(
-                    session, ident, inventory={"gpus": []}, agent_version="2", sent_at=NOON,
+                    session,
+                    ident,
+                    inventory=Inventory(hostname="dgx"),
+                    agent_version="2",
+                    sent_at=NOON,
                     now=NOON,
-                )  # fmt: skip
+                )
 
         together(beat, beat, beat)
         with sessions() as session:
@@ -91,7 +98,7 @@ def test_of_two_heartbeats_with_the_same_news_one_makes_the_event(
             assert sorted(session.scalars(statement)) == ["inventory", "state"]
 
 
-def test_a_heartbeat_wins_against_the_sweep_and_no_change_goes_untold(
+def test_a_heartbeat_wins_against_the_sweep_and_no_change_stays_unrecorded(
     sessions: SessionFactory, cast: Cast
 ) -> None:
     for number in range(ROUNDS):
@@ -99,7 +106,7 @@ def test_a_heartbeat_wins_against_the_sweep_and_no_change_goes_untold(
 
         def beat(ident: str = ident) -> None:
             with sessions.begin() as session:
-                inventory = session.get_one(Appliance, ident).inventory
+                inventory = msgspec.convert(session.get_one(Appliance, ident).inventory, Inventory)
                 record_heartbeat(
                     session,
                     ident,
@@ -129,12 +136,12 @@ def just_before_the_write(session: Session, act: Callable[[], None]) -> None:
     event.listen(session, "do_orm_execute", look)
 
 
-def test_a_sweep_between_a_heartbeats_look_and_its_write_does_not_go_untold(
+def test_a_sweep_between_a_heartbeats_look_and_its_write_does_not_stay_unrecorded(
     sessions: SessionFactory, cast: Cast
 ) -> None:
     ident = made(sessions, cast, "between")
     with sessions() as session:
-        inventory = session.get_one(Appliance, ident).inventory
+        inventory = msgspec.convert(session.get_one(Appliance, ident).inventory, Inventory)
     with sessions.begin() as session:
         just_before_the_write(session, lambda: sweep(sessions))
         record_heartbeat(
@@ -154,9 +161,14 @@ def test_an_agent_whose_place_is_taken_meanwhile_writes_nothing_more(
 
     def beat(session: Session, instance: str) -> None:
         record_heartbeat(
-            session, ident, inventory={"gpus": []}, agent_version=instance, sent_at=SOON, now=SOON,
+            session,
+            ident,
+            inventory=Inventory(hostname="dgx"),
+            agent_version=instance,
+            sent_at=SOON,
+            now=SOON,
             instance_id=instance,
-        )  # fmt: skip
+        )
 
     def second() -> None:
         with sessions.begin() as session:
@@ -181,11 +193,13 @@ def test_an_appliance_is_retired_or_gets_the_job_and_never_both(
             request = JobRequest(
                 name="train", image="acme/train:1", command=["train"], gpus=1, appliance_id=ident
             )
-            submit_job(session, scope_of(cast.bob), request, now=NOON)
+            submit_job(session, scope_of(cast.bob), request, box=BOX, now=NOON)
 
         def take_out(ident: str = ident) -> bool:
             with sessions.begin() as session:
-                return bool(retire(session, scope_of(cast.alice), ident, now=NOON).retired_at)
+                return bool(
+                    retire_idle_appliance(session, scope_of(cast.alice), ident, now=NOON).retired_at
+                )
 
         def place() -> None:
             with sessions.begin() as session:
@@ -194,7 +208,7 @@ def test_an_appliance_is_retired_or_gets_the_job_and_never_both(
         outcome, _ = together(take_out, place)
         with sessions() as session:
             statement = select(func.count()).where(
-                Attempt.appliance_id == ident, Attempt.state.in_(HOLDING)
+                Attempt.appliance_id == ident, Attempt.state.in_(ALLOCATED_STATES)
             )
             held = session.scalar(statement)
         assert held == (0 if outcome is True else 1), outcome
@@ -220,15 +234,24 @@ def test_of_two_that_want_one_name_one_gets_it(sessions: SessionFactory, cast: C
 def test_ten_thousand_are_listed_narrowed_and_sorted(sessions: SessionFactory, cast: Cast) -> None:
     rows = [
         {
-            "id": new_id(), "tenant_id": cast.globex.id, "name": f"gpu-{n:05}",
-            "site": f"site-{n % 20}", "region": f"region-{n % 4}", "labels": {"rack": f"r{n % 50}"},
-            "state": list(ApplianceState)[n % 5], "secret_hash": f"{n:064}", "inventory": {},
-            "gpu_count": n % 9, "gpu_model": f"model {n % 6}", "appliance_class": f"c{n % 7}",
-            "enrolled_at": NOON, "last_seen_at": NOON - timedelta(seconds=n),
+            "id": new_id(),
+            "tenant_id": cast.globex.id,
+            "name": f"gpu-{n:05}",
+            "site": f"site-{n % 20}",
+            "region": f"region-{n % 4}",
+            "labels": {"rack": f"r{n % 50}"},
+            "state": list(ApplianceState)[n % 5],
+            "secret_hash": f"{n:064}",
+            "inventory": {},
+            "gpu_count": n % 9,
+            "gpu_model": f"model {n % 6}",
+            "appliance_class": f"c{n % 7}",
+            "enrolled_at": NOON,
+            "last_seen_at": NOON - timedelta(seconds=n),
             "drained_at": NOON if n % 10 == 1 else None,
         }
         for n in range(10_000)
-    ]  # fmt: skip
+    ]
     with sessions.begin() as session:
         session.execute(insert(Appliance), rows)
     scope = scope_of(cast.charlie)
@@ -237,8 +260,8 @@ def test_ten_thousand_are_listed_narrowed_and_sorted(sessions: SessionFactory, c
         ApplianceFilter(site="site-3", region="region-3"): 500,
         ApplianceFilter(label="rack=r7"): 200,
         ApplianceFilter(label="rack"): 10_000,
-        ApplianceFilter(life=LifeState.DRAINED): 1000,
-        ApplianceFilter(life=LifeState.ONLINE): 1000,
+        ApplianceFilter(status=EffectiveStatus.DRAINED): 1000,
+        ApplianceFilter(status=EffectiveStatus.ONLINE): 1000,
         ApplianceFilter(search="GPU-0123"): 10,
         ApplianceFilter(gpu_model="model 5", appliance_class="c0"): 238,
     }

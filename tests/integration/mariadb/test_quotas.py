@@ -4,35 +4,37 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import func, select
 
 from core.db import SessionFactory
 from core.errors import ConflictError
 from dash_app.queries.platform import platform_figures
-from jobqueue.cleaning import delete_ended, job_upkeep
 from jobqueue.models import Job
 from jobqueue.requests import JobRequest
+from jobqueue.retention import delete_ended, job_retention
 from jobqueue.service import submit_job
-from portal.showing.upkeep import database_bytes
-from tenants.accounts import set_tenant_state
-from tenants.audit import Actor, acting
-from tenants.customers.pruning import prune
-from tenants.customers.quotas import QUOTA_REACHED, Limits, set_limits
-from tenants.customers.removal import request_removal
-from tenants.customers.removal_work import SETTLE, Remover, work_removals
-from tenants.customers.usage import StorageUse, latest_usage, note_usage
-from tenants.fleet.appliances import create_enrolment_token, enrol_appliance
-from tenants.fleet.life import LifeState
+from portal.presenters.platform import database_bytes
+from protocol.inventory import Inventory
+from tenants.auditing.drafts import Actor
+from tenants.auditing.recording import acting
+from tenants.enrollment import create_enrollment_token, enroll_appliance
+from tenants.fleet.states import EffectiveStatus
+from tenants.lifecycle.pruning import prune
+from tenants.lifecycle.removal import request_removal, set_tenant_state
+from tenants.lifecycle.removal_worker import SETTLE, Remover, run_removals
+from tenants.lifecycle.usage import StorageUse, latest_usage, store_usage
 from tenants.models import (
     Appliance,
-    EnrolmentToken,
+    EnrollmentToken,
     Tenant,
     TenantRemoval,
     TenantState,
     TenantUsage,
 )
-from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
+from tenants.quotas import QUOTA_REACHED, Limits, set_limits
+from tests.cast import BOX, NOON, Cast, FrozenClock, make_appliance, scope_of
 from tests.fixtures.racing import RACERS, race_numbered
 from timeseries.store import Store
 
@@ -59,43 +61,46 @@ def inventory(gpus: int) -> dict[str, Any]:
     }
 
 
-def enrol_at_once(sessions: SessionFactory, cast: Cast, *, gpus: int) -> list[bool]:
+def enroll_at_once(sessions: SessionFactory, cast: Cast, *, gpus: int) -> list[bool]:
     with sessions.begin() as session:
-        _, secret = create_enrolment_token(
+        _, secret = create_enrollment_token(
             session, scope_of(cast.alice), uses=RACERS, lifetime=timedelta(days=1), now=NOON
         )
 
-    def enrol(number: int) -> bool:
+    def enroll(number: int) -> bool:
         try:
             with sessions.begin() as session:
-                enrol_appliance(
-                    session, secret=secret, name=f"gpu-{number}", inventory=inventory(gpus),
+                enroll_appliance(
+                    session,
+                    secret=secret,
+                    name=f"gpu-{number}",
+                    inventory=msgspec.convert(inventory(gpus), Inventory),
                     now=NOON,
-                )  # fmt: skip
+                )
         except ConflictError as error:
             if error.code != QUOTA_REACHED:
                 raise
             return False
         return True
 
-    return race_numbered(enrol)
+    return race_numbered(enroll)
 
 
-def test_no_more_appliances_enrol_at_once_than_the_quota_has_places(
+def test_no_more_appliances_enroll_at_once_than_the_quota_has_places(
     sessions: SessionFactory, cast: Cast
 ) -> None:
     limit(sessions, cast, max_appliances=PLACES)
-    assert sum(enrol_at_once(sessions, cast, gpus=1)) == PLACES
+    assert sum(enroll_at_once(sessions, cast, gpus=1)) == PLACES
     with sessions() as session:
         assert session.scalar(select(func.count()).select_from(Appliance)) == PLACES
-        assert session.scalars(select(EnrolmentToken.uses_left)).one() == RACERS - PLACES
+        assert session.scalars(select(EnrollmentToken.uses_left)).one() == RACERS - PLACES
 
 
-def test_no_more_gpus_enrol_at_once_than_the_quota_has(
+def test_no_more_gpus_enroll_at_once_than_the_quota_has(
     sessions: SessionFactory, cast: Cast
 ) -> None:
     limit(sessions, cast, max_gpus=4 * PLACES + 3)
-    assert sum(enrol_at_once(sessions, cast, gpus=4)) == PLACES
+    assert sum(enroll_at_once(sessions, cast, gpus=4)) == PLACES
     with sessions() as session:
         assert session.scalar(select(func.sum(Appliance.gpu_count))) == 4 * PLACES
 
@@ -111,7 +116,7 @@ def test_no_more_jobs_are_submitted_at_once_than_the_quota_has_places(
         request = JobRequest(name=f"train-{number}", image="acme/train:1")
         try:
             with sessions.begin() as session:
-                submit_job(session, scope_of(cast.bob), request, now=NOON)
+                submit_job(session, scope_of(cast.bob), request, box=BOX, now=NOON)
         except ConflictError as error:
             if error.code != QUOTA_REACHED:
                 raise
@@ -145,16 +150,16 @@ def test_a_tenant_that_many_remove_at_once_is_removed_once(
     remover = Remover(
         sessions=acted, store=store, folder=tmp_path, clock=clock, is_stopping=lambda: False
     )
-    assert work_removals(remover) == 1
+    assert run_removals(remover) == 1
     with sessions() as session:
         assert session.get(Tenant, cast.acme.id) is None
         assert session.scalars(select(TenantRemoval.error)).one() == ""
 
 
-def test_usage_that_many_note_at_once_is_kept_once(sessions: SessionFactory, cast: Cast) -> None:
+def test_usage_that_many_note_at_once_is_stored_once(sessions: SessionFactory, cast: Cast) -> None:
     def note(number: int) -> bool:
         with sessions.begin() as session:
-            note_usage(session, {cast.acme.id: StorageUse(number, number)}, now=NOON)
+            store_usage(session, {cast.acme.id: StorageUse(number, number)}, now=NOON)
         return True
 
     assert all(race_numbered(note))
@@ -170,9 +175,9 @@ def test_the_console_and_the_housekeeping_work_here(
     with sessions.begin() as session:
         make_appliance(session, cast.acme, "gpu-01", inventory=inventory(2))
         found = platform_figures(session, store, operator, now=NOON)
-        assert found.by_life[LifeState.ONLINE] == 1
+        assert found.by_status[EffectiveStatus.ONLINE] == 1
         assert found.gpus == 2
-        assert job_upkeep(session, operator, ended_before=NOON, now=NOON).ended == 0
+        assert job_retention(session, operator, ended_before=NOON, now=NOON).ended == 0
         assert delete_ended(session, operator, before=NOON, now=NOON) == 0
         assert not any(prune(session, now=NOON).values())
         assert (database_bytes(session) or 0) > 0

@@ -18,10 +18,9 @@ from core.secretbox import SecretBox, new_key
 from core.settings import ServerSettings
 from portal.app import create_portal
 from tenants.models import LoginSession, Membership, OIDCIdentity, Throttle, User
-from tenants.people.group_roles import GroupRoles
-from tenants.people.oidc import Identity, user_of_identity
-from tenants.people.second_factor import begin_setup, check_code, codes_left, confirm_setup
-from tenants.people.throttling import count_try, take_back
+from tenants.users.oidc import GroupRoles, Identity, user_for_identity
+from tenants.users.second_factor import begin_setup, check_code, confirm_setup, recovery_codes_left
+from tenants.users.throttling import count_attempt, forgive_attempt
 from tests.cast import NOON, PASSWORD, Cast, FrozenClock
 from tests.fixtures.oidc_provider import CLIENT_ID, CLIENT_SECRET, oidc_provider
 from tests.fixtures.racing import RACERS, race, race_numbered
@@ -64,7 +63,7 @@ def test_of_many_who_bring_the_same_recovery_code_one_comes_in(
 
     assert sum(race([enter] * RACERS)) == 1
     with sessions() as session:
-        assert codes_left(session, cast.bob.id) == len(codes) - 1
+        assert recovery_codes_left(session, cast.bob.id) == len(codes) - 1
 
 
 def is_taken(
@@ -129,8 +128,8 @@ def test_subjects_that_differ_in_case_are_two_people(sessions: SessionFactory, c
     assert cast
     other = replace(DANA, subject="DANA-1", email="eve@acme.example")
     with sessions.begin() as session:
-        first = user_of_identity(session, DANA, ROLES, now=NOON)
-        second = user_of_identity(session, other, ROLES, now=NOON)
+        first = user_for_identity(session, DANA, ROLES, now=NOON)
+        second = user_for_identity(session, other, ROLES, now=NOON)
         assert first.id != second.id
 
 
@@ -139,8 +138,8 @@ def test_an_address_that_is_almost_bobs_does_not_open_bobs_account(
 ) -> None:
     assert cast
     almost = replace(DANA, email="b\u00f6b@acme.example")
-    with pytest.raises(UnauthenticatedError, match="too much like"), sessions.begin() as session:
-        user_of_identity(session, almost, ROLES, now=NOON)
+    with pytest.raises(UnauthenticatedError, match="too similar"), sessions.begin() as session:
+        user_for_identity(session, almost, ROLES, now=NOON)
 
 
 def test_a_tenant_is_named_by_its_exact_short_name(sessions: SessionFactory, cast: Cast) -> None:
@@ -150,7 +149,7 @@ def test_a_tenant_is_named_by_its_exact_short_name(sessions: SessionFactory, cas
         pytest.raises(UnauthenticatedError, match="none of your groups"),
         sessions.begin() as session,
     ):
-        user_of_identity(session, DANA, roles, now=NOON)
+        user_for_identity(session, DANA, roles, now=NOON)
 
 
 def test_many_sign_in_at_once_from_one_address_and_none_is_turned_away(
@@ -189,10 +188,10 @@ def test_right_and_wrong_tries_at_once_are_counted_without_waiting_in_a_circle(
             account = f"{number}-{turn}@acme.example"
             for address in addresses:
                 with transaction(sessions) as session:
-                    tried = count_try(session, account=account, address=address, now=NOON)
+                    tried = count_attempt(session, account=account, address=address, now=NOON)
                 if turn % 2:
                     with transaction(sessions) as session:
-                        take_back(session, tried)
+                        forgive_attempt(session, tried)
                 else:
                     wrong += 1
         return wrong

@@ -6,7 +6,8 @@ import pytest
 
 from core.db import SessionFactory, create_database_engine, create_session_factory, transaction
 from core.migrations import upgrade_database
-from tenants.audit import Actor, acting
+from tenants.auditing.drafts import Actor
+from tenants.auditing.recording import acting
 from tests.cast import NOON, Cast, make_cast
 
 

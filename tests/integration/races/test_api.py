@@ -15,7 +15,7 @@ from core.db import SessionFactory, transaction
 from core.settings import ServerSettings
 from portal.app import create_portal
 from tenants.models import APIToken
-from tenants.people.tokens import create_api_token
+from tenants.users.tokens import create_api_token
 from tests.cast import NOON, Cast, scope_of
 from tests.fixtures.racing import RACERS, race_numbered
 from timeseries.store import Store

@@ -8,10 +8,9 @@ from sqlalchemy.orm import Session
 
 from core.db import SessionFactory, transaction
 from tenants.models import Membership, OIDCIdentity, Role, Tenant, TenantState, User
-from tenants.people.group_roles import GroupRoles
-from tenants.people.member_changes import remove_user, set_role, set_user_active
-from tenants.people.oidc import Identity, user_of_identity
 from tenants.scope import Scope
+from tenants.users.member_changes import remove_user, set_role, set_user_active
+from tenants.users.oidc import GroupRoles, Identity, user_for_identity
 from tests.cast import NOON
 from tests.integration.races.contending import contend
 
@@ -139,7 +138,7 @@ def test_groups_that_take_both_admins_at_once_leave_one(factory: SessionFactory)
                 identity = Identity(
                     issuer=ISSUER, subject=ident, email="", is_email_verified=False, name=""
                 )
-                user = user_of_identity(session, identity, GroupRoles(), now=NOON)
+                user = user_for_identity(session, identity, GroupRoles(), now=NOON)
                 return "kept" if user.memberships else "taken"
 
             return one

@@ -8,12 +8,11 @@ from sqlalchemy.orm import Session
 
 from core.db import SessionFactory, transaction
 from tenants.models import LoginSession, Role, Throttle, User
-from tenants.people.acceptance import accept_as, accept_as_new
-from tenants.people.invitations import invite
-from tenants.people.passwords import verify_password
-from tenants.people.resets import create_reset, use_reset
-from tenants.people.signin import session_visitor, start_session
-from tenants.people.throttling import count_try
+from tenants.users.invitations import accept_as, accept_as_new, invite
+from tenants.users.passwords import verify_password
+from tenants.users.resets import create_reset, use_reset
+from tenants.users.sessions import session_principal, start_session
+from tenants.users.throttling import count_attempt
 from tests.cast import NOON, Cast, scope_of
 from tests.integration.races.contending import contend
 from tests.unit.tenants.helpers import DAY
@@ -25,12 +24,12 @@ GUESSERS = 16
 
 def test_guesses_at_the_same_moment_are_all_counted(factory: SessionFactory) -> None:
     def guess(session: Session) -> str:
-        count_try(session, account="bob@acme.example", address="192.0.2.7", now=NOON)
+        count_attempt(session, account="bob@acme.example", address="192.0.2.7", now=NOON)
         return "tried"
 
     answers = contend(factory, [guess] * GUESSERS)
 
-    assert sorted(set(answers)) == ["too_many_tries", "tried"]
+    assert sorted(set(answers)) == ["too_many_attempts", "tried"]
     assert answers.count("tried") == 5
     with factory() as session:
         assert session.scalars(select(Throttle.failures)).all() == [5, 5]
@@ -41,7 +40,7 @@ def test_many_accounts_tried_at_once_from_one_address_count_together(
 ) -> None:
     def guess(number: int) -> Callable[[Session], str]:
         def one(session: Session) -> str:
-            count_try(session, account=f"{number}@x.example", address="198.51.100.1", now=NOON)
+            count_attempt(session, account=f"{number}@x.example", address="198.51.100.1", now=NOON)
             return "tried"
 
         return one
@@ -55,9 +54,13 @@ def test_many_accounts_tried_at_once_from_one_address_count_together(
 def test_an_invitation_is_accepted_by_one_of_many(factory: SessionFactory, people: Cast) -> None:
     with transaction(factory) as session:
         _, secret = invite(
-            session, scope_of(people.alice), tenant_id=people.acme.id, email="dora@example.com",
-            role=Role.MEMBER, now=NOON,
-        )  # fmt: skip
+            session,
+            scope_of(people.alice),
+            tenant_id=people.acme.id,
+            email="dora@example.com",
+            role=Role.MEMBER,
+            now=NOON,
+        )
 
     def accept(session: Session) -> str:
         accept_as_new(session, secret, name="Dora", password="staple battery", now=NOON)
@@ -75,9 +78,13 @@ def test_an_invitation_is_accepted_by_one_of_many(factory: SessionFactory, peopl
 def test_a_member_joins_once_by_many_clicks(factory: SessionFactory, people: Cast) -> None:
     with transaction(factory) as session:
         _, secret = invite(
-            session, scope_of(people.charlie), tenant_id=people.globex.id,
-            email=people.bob.email, role=Role.VIEWER, now=NOON,
-        )  # fmt: skip
+            session,
+            scope_of(people.charlie),
+            tenant_id=people.globex.id,
+            email=people.bob.email,
+            role=Role.VIEWER,
+            now=NOON,
+        )
 
     def click(session: Session) -> str:
         accept_as(session, secret, people.bob.id, now=NOON)
@@ -116,7 +123,7 @@ def test_requests_of_one_browser_at_once_note_it_once_without_waiting_in_a_circl
         secret = start_session(session, people.charlie, now=NOON, lifetime=DAY)
 
     def ask(session: Session) -> str:
-        found = session_visitor(session, secret, now=NOON + DAY / 2, address="192.0.2.7")
+        found = session_principal(session, secret, now=NOON + DAY / 2, address="192.0.2.7")
         assert found is not None
         return found.user.email
 

@@ -1,4 +1,4 @@
-"""The agents' door as it runs: uvicorn on a free port, a SQLite file and a DuckDB file."""
+"""The agent API as it runs: uvicorn on a free port, a SQLite file and a DuckDB file."""
 
 import socket
 import threading
@@ -24,12 +24,12 @@ from timeseries.store import Store
 
 MAX_BODY_BYTES = 200_000
 SECRET = "vda_acme_dgx-01"
-STRANGERS_SECRET = "vda_globex_stranger"
+OTHER_SECRET = "vda_globex_stranger"
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """A running door, and an HTTP session that speaks as one agent."""
+class AgentAPI:
+    """A running api, and an HTTP session that speaks as one agent."""
 
     url: str
     http: requests.Session
@@ -37,8 +37,8 @@ class Door:
 
     @classmethod
     @contextmanager
-    def open(cls, url: str, app: Any, *, secret: str) -> "Iterator[Door]":  # noqa: ANN401
-        """Stand before the door with an agent's secret."""
+    def open(cls, url: str, app: Any, *, secret: str) -> "Iterator[AgentAPI]":  # noqa: ANN401
+        """Stand before the api with an agent's secret."""
         with requests.Session() as http:
             http.headers["Authorization"] = f"Bearer {secret}"
             yield cls(url, http, app)
@@ -80,23 +80,23 @@ def dgx(sessions: SessionFactory, cast: Cast) -> Appliance:
 
 @pytest.fixture
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> ServerSettings:
-    """The door's settings; a test may name some as the parameter."""
+    """The api's settings; a test may name some as the parameter."""
     named: dict[str, Any] = getattr(request, "param", {})
     return ServerSettings(data_dir=tmp_path, max_body_bytes=MAX_BODY_BYTES, **named)
 
 
 @pytest.fixture
-def door(
+def api(
     sessions: SessionFactory,
     store: Store,
     clock: FrozenClock,
     dgx: Appliance,
     settings: ServerSettings,
-) -> Iterator[Door]:
-    """A door with `dgx`'s agent before it."""
+) -> Iterator[AgentAPI]:
+    """A api with `dgx`'s agent before it."""
     app = create_access_app(settings=settings, sessions=sessions, store=store, clock=clock)
-    with Serving(app) as url, Door.open(url, app, secret=f"vda_acme_{dgx.name}") as door:
-        yield door
+    with Serving(app) as url, AgentAPI.open(url, app, secret=f"vda_acme_{dgx.name}") as api:
+        yield api
 
 
 class Serving:

@@ -1,4 +1,4 @@
-"""`/agent/v1/*` over real HTTP: enrolment, heartbeats, desired state, reports and logs."""
+"""`/agent/v1/*` over real HTTP: enrollment, heartbeats, desired state, reports and logs."""
 
 import gzip
 import threading
@@ -13,31 +13,31 @@ from sqlalchemy.orm import Session
 from core.clock import to_ns
 from core.db import SessionFactory
 from jobqueue.dispatch import dispatch
-from jobqueue.executors.base import AttemptObservation, ObservedState
-from jobqueue.executors.health import (
+from jobqueue.models import Attempt
+from jobqueue.states import AttemptState, JobState
+from protocol.attempts import (
+    AttemptObservation,
+    DesiredState,
+    LogAck,
+    ObservedReport,
+    ObservedState,
+)
+from protocol.enrollment import EnrollReply, EnrollRequest
+from protocol.health import (
     ApplianceHealth,
     GPUHealth,
     HealthFinding,
     HealthReason,
     HealthState,
+    advice_for,
 )
-from jobqueue.executors.health_advice import advice_for
-from jobqueue.executors.wire import (
-    DesiredState,
-    EnrolReply,
-    EnrolRequest,
-    Heartbeat,
-    Inventory,
-    LogAck,
-    ObservedReport,
-)
-from jobqueue.models import Attempt
-from jobqueue.snapshot import read_health
-from jobqueue.states import AttemptState, JobState
-from tenants.fleet.appliances import bump_generation, create_enrolment_token
+from protocol.heartbeat import Heartbeat
+from protocol.inventory import Inventory
+from tenants.enrollment import create_enrollment_token
+from tenants.fleet.appliances import bump_generation, read_health
 from tenants.models import Appliance, ApplianceState
 from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
-from tests.unit.access.conftest import SECRET, STRANGERS_SECRET, Door, eventually
+from tests.unit.access.conftest import OTHER_SECRET, SECRET, AgentAPI, eventually
 from tests.unit.jobqueue.builders import inventory, submit
 
 GPU_WITHOUT_INDEX = (
@@ -68,55 +68,55 @@ def row(sessions: SessionFactory, attempt: Attempt) -> Attempt:
         return session.get_one(Attempt, attempt.id)
 
 
-def enrolment_secret(session: Session, cast: Cast) -> str:
-    _, secret = create_enrolment_token(
+def enrollment_secret(session: Session, cast: Cast) -> str:
+    _, secret = create_enrollment_token(
         session, scope_of(cast.alice), site="Berlin", lifetime=timedelta(hours=1), now=NOON
     )
     return secret
 
 
-def desired(door: Door, **params: object) -> requests.Response:
-    return door.request("GET", "/agent/v1/desired", params=params)
+def desired(api: AgentAPI, **params: object) -> requests.Response:
+    return api.request("GET", "/agent/v1/desired", params=params)
 
 
 def test_a_token_is_traded_for_an_identity_once(
-    door: Door, sessions: SessionFactory, cast: Cast
+    api: AgentAPI, sessions: SessionFactory, cast: Cast
 ) -> None:
     with sessions.begin() as session:
-        token = enrolment_secret(session, cast)
-    request = EnrolRequest(token=token, name="dgx-09", inventory=INVENTORY, site="Paris")
-    first = door.request("POST", "/agent/v1/enroll", data=body(request))
-    again = door.request("POST", "/agent/v1/enroll", data=body(request))
+        token = enrollment_secret(session, cast)
+    request = EnrollRequest(token=token, name="dgx-09", inventory=INVENTORY, site="Paris")
+    first = api.request("POST", "/agent/v1/enroll", data=body(request))
+    again = api.request("POST", "/agent/v1/enroll", data=body(request))
     assert (first.status_code, again.status_code) == (201, 401)
-    reply = msgspec.json.decode(first.content, type=EnrolReply)
+    reply = msgspec.json.decode(first.content, type=EnrollReply)
     assert reply.tenant_id == cast.acme.id
     with sessions() as session:
         enrolled = session.get_one(Appliance, reply.appliance_id)
         assert (enrolled.name, enrolled.site) == ("dgx-09", "Berlin")
         assert enrolled.inventory == msgspec.to_builtins(INVENTORY)
     header = {"Authorization": f"Token {reply.agent_token}"}
-    assert door.write(b"", headers=header).status_code == 204
+    assert api.write(b"", headers=header).status_code == 204
 
 
 def test_a_name_that_no_host_has_is_refused_by_field(
-    door: Door, sessions: SessionFactory, cast: Cast
+    api: AgentAPI, sessions: SessionFactory, cast: Cast
 ) -> None:
     with sessions.begin() as session:
-        token = enrolment_secret(session, cast)
-    request = EnrolRequest(token=token, name="no such name", inventory=INVENTORY)
-    response = door.request("POST", "/agent/v1/enroll", data=body(request))
+        token = enrollment_secret(session, cast)
+    request = EnrollRequest(token=token, name="no such name", inventory=INVENTORY)
+    response = api.request("POST", "/agent/v1/enroll", data=body(request))
     assert response.status_code == 422
     assert set(response.json()["errors"]) == {"name"}
 
 
 def test_a_heartbeat_brings_an_appliance_online(
-    door: Door, sessions: SessionFactory, dgx: Appliance, clock: FrozenClock
+    api: AgentAPI, sessions: SessionFactory, dgx: Appliance, clock: FrozenClock
 ) -> None:
     with sessions.begin() as session:
         session.get_one(Appliance, dgx.id).state = ApplianceState.LOST
     clock.advance(60)
     beat = Heartbeat(agent_version="0.1.0", sent_at_ns=to_ns(NOON), inventory=INVENTORY)
-    assert door.request("POST", "/agent/v1/heartbeat", data=body(beat)).status_code == 204
+    assert api.request("POST", "/agent/v1/heartbeat", data=body(beat)).status_code == 204
     with sessions() as session:
         alive = session.get_one(Appliance, dgx.id)
         assert (alive.state, alive.last_seen_at) == (ApplianceState.ONLINE, clock.now)
@@ -124,7 +124,7 @@ def test_a_heartbeat_brings_an_appliance_online(
 
 
 def test_a_heartbeat_tells_health_and_an_old_agents_tells_none(
-    door: Door, sessions: SessionFactory, dgx: Appliance
+    api: AgentAPI, sessions: SessionFactory, dgx: Appliance
 ) -> None:
     finding = HealthFinding(reason=HealthReason.LOST, state=HealthState.FAILED, detail="Gone.")
     gpu = GPUHealth(index=0, uuid="GPU-0", state=HealthState.FAILED, findings=[finding])
@@ -133,7 +133,7 @@ def test_a_heartbeat_tells_health_and_an_old_agents_tells_none(
         beat = Heartbeat(
             agent_version="1", sent_at_ns=to_ns(NOON), inventory=INVENTORY, health=health
         )
-        assert door.request("POST", "/agent/v1/heartbeat", data=body(beat)).status_code == 204
+        assert api.request("POST", "/agent/v1/heartbeat", data=body(beat)).status_code == 204
         with sessions() as session:
             kept = session.get_one(Appliance, dgx.id)
             assert read_health(kept) == health
@@ -141,25 +141,25 @@ def test_a_heartbeat_tells_health_and_an_old_agents_tells_none(
 
 
 def test_a_finding_that_only_a_newer_agent_knows_is_kept(
-    door: Door, sessions: SessionFactory, dgx: Appliance
+    api: AgentAPI, sessions: SessionFactory, dgx: Appliance
 ) -> None:
     finding = HealthFinding(reason="coolant_low", state=HealthState.DEGRADED, detail="It drips.")
     told = ApplianceHealth(state=HealthState.DEGRADED, findings=[finding])
     beat = Heartbeat(agent_version="9", sent_at_ns=to_ns(NOON), inventory=INVENTORY, health=told)
-    assert door.request("POST", "/agent/v1/heartbeat", data=body(beat)).status_code == 204
+    assert api.request("POST", "/agent/v1/heartbeat", data=body(beat)).status_code == 204
     with sessions() as session:
         assert read_health(session.get_one(Appliance, dgx.id)) == told
     assert advice_for("coolant_low").name == "coolant low"
 
 
 def test_only_a_heartbeat_counts_as_a_sign_of_life(
-    door: Door, sessions: SessionFactory, dgx: Appliance, clock: FrozenClock
+    api: AgentAPI, sessions: SessionFactory, dgx: Appliance, clock: FrozenClock
 ) -> None:
     with sessions.begin() as session:
         session.get_one(Appliance, dgx.id).state = ApplianceState.STALE
     clock.advance(60)
-    door.write("cpu usage_percent=1")
-    desired(door)
+    api.write("cpu usage_percent=1")
+    desired(api)
     with sessions() as session:
         assert session.get_one(Appliance, dgx.id).state is ApplianceState.STALE
         assert session.get_one(Appliance, dgx.id).last_seen_at == NOON
@@ -182,9 +182,9 @@ def test_only_a_heartbeat_counts_as_a_sign_of_life(
     ],
 )
 def test_a_faulty_body_is_refused_by_field(
-    door: Door, sent: bytes, status: int, field: str | None
+    api: AgentAPI, sent: bytes, status: int, field: str | None
 ) -> None:
-    response = door.request("POST", "/agent/v1/heartbeat", data=sent)
+    response = api.request("POST", "/agent/v1/heartbeat", data=sent)
     assert response.status_code in {status, 400}
     assert set(response.json()) == {"code", "status", "message", "errors"}
     if field is not None:
@@ -192,32 +192,32 @@ def test_a_faulty_body_is_refused_by_field(
         assert set(response.json()["errors"]) == {field}
 
 
-def test_a_new_agent_is_told_at_once_what_to_run(door: Door, attempt: Attempt) -> None:
-    response = desired(door, generation=-1, wait_seconds=30)
+def test_a_new_agent_is_told_max_concurrent_what_to_run(api: AgentAPI, attempt: Attempt) -> None:
+    response = desired(api, generation=-1, wait_seconds=30)
     state = msgspec.json.decode(response.content, type=DesiredState)
     assert [spec.attempt_id for spec in state.attempts] == [attempt.id]
     assert state.attempts[0].gpu_uuids == ["GPU-dgx-01-0"]
 
 
-def test_no_news_is_204_after_the_wait(door: Door, dgx: Appliance) -> None:
+def test_no_news_is_204_after_the_wait(api: AgentAPI, dgx: Appliance) -> None:
     started = time.monotonic()
-    response = desired(door, generation=dgx.desired_generation, wait_seconds=0.5)
+    response = desired(api, generation=dgx.desired_generation, wait_seconds=0.5)
     assert response.status_code == 204
     assert time.monotonic() - started > 0.4
 
 
 def test_a_long_poll_wakes_when_the_generation_moves(
-    door: Door, sessions: SessionFactory, dgx: Appliance
+    api: AgentAPI, sessions: SessionFactory, dgx: Appliance
 ) -> None:
     answers: list[requests.Response] = []
     poll = threading.Thread(
         target=lambda: answers.append(
-            desired(door, generation=dgx.desired_generation, wait_seconds=30)
+            desired(api, generation=dgx.desired_generation, wait_seconds=30)
         )
     )
     started = time.monotonic()
     poll.start()
-    assert eventually(lambda: door.app.watch.waiting == 1)
+    assert eventually(lambda: api.app.state.watch.waiting == 1)
     with sessions.begin() as session:
         bump_generation(session, dgx.id)
     poll.join(timeout=60)
@@ -226,33 +226,33 @@ def test_a_long_poll_wakes_when_the_generation_moves(
 
 
 def test_a_long_poll_does_not_wake_for_another_appliance(
-    door: Door, sessions: SessionFactory, dgx: Appliance, cast: Cast
+    api: AgentAPI, sessions: SessionFactory, dgx: Appliance, cast: Cast
 ) -> None:
     with sessions.begin() as session:
         other = make_appliance(session, cast.acme, "dgx-02")
     answers: list[int] = []
     poll = threading.Thread(
         target=lambda: answers.append(
-            desired(door, generation=dgx.desired_generation, wait_seconds=1.5).status_code
+            desired(api, generation=dgx.desired_generation, wait_seconds=1.5).status_code
         )
     )
     poll.start()
-    assert eventually(lambda: door.app.watch.waiting == 1)
+    assert eventually(lambda: api.app.state.watch.waiting == 1)
     with sessions.begin() as session:
         bump_generation(session, other.id)
     poll.join(timeout=60)
     assert answers == [204]
 
 
-def test_a_client_that_hangs_up_frees_its_place(door: Door, dgx: Appliance) -> None:
+def test_a_client_that_hangs_up_frees_its_place(api: AgentAPI, dgx: Appliance) -> None:
     with pytest.raises(requests.Timeout):
         requests.get(
-            f"{door.url}/agent/v1/desired",
+            f"{api.url}/agent/v1/desired",
             params={"generation": dgx.desired_generation, "wait_seconds": 30},
             headers={"Authorization": f"Bearer {SECRET}"},
             timeout=0.5,
         )
-    assert eventually(lambda: door.app.watch.waiting == 0)
+    assert eventually(lambda: api.app.state.watch.waiting == 0)
 
 
 @pytest.mark.parametrize(
@@ -264,16 +264,18 @@ def test_a_client_that_hangs_up_frees_its_place(door: Door, dgx: Appliance) -> N
         ({"wait_seconds": "nan"}, "wait_seconds"),
     ],
 )
-def test_a_faulty_parameter_is_named(door: Door, params: dict[str, str], field: str) -> None:
-    response = desired(door, **params)
+def test_a_faulty_parameter_is_named(api: AgentAPI, params: dict[str, str], field: str) -> None:
+    response = desired(api, **params)
     assert response.status_code == 422
     assert set(response.json()["errors"]) == {field}
 
 
-def test_a_report_moves_an_attempt(door: Door, sessions: SessionFactory, attempt: Attempt) -> None:
+def test_a_report_moves_an_attempt(
+    api: AgentAPI, sessions: SessionFactory, attempt: Attempt
+) -> None:
     seen = [AttemptObservation(attempt_id=attempt.id, state=ObservedState.RUNNING)]
     packed = gzip.compress(body(ObservedReport(attempts=seen)))
-    response = door.request(
+    response = api.request(
         "POST", "/agent/v1/observed", data=packed, headers={"Content-Encoding": "gzip"}
     )
     assert response.status_code == 204
@@ -282,48 +284,50 @@ def test_a_report_moves_an_attempt(door: Door, sessions: SessionFactory, attempt
 
 
 def test_another_appliances_report_moves_nothing(
-    door: Door, sessions: SessionFactory, attempt: Attempt, cast: Cast
+    api: AgentAPI, sessions: SessionFactory, attempt: Attempt, cast: Cast
 ) -> None:
     with sessions.begin() as session:
         make_appliance(session, cast.globex, "stranger")
     seen = [AttemptObservation(attempt_id=attempt.id, state=ObservedState.FAILED)]
-    response = door.request(
+    response = api.request(
         "POST",
         "/agent/v1/observed",
         data=body(ObservedReport(attempts=seen)),
-        headers={"Authorization": f"Bearer {STRANGERS_SECRET}"},
+        headers={"Authorization": f"Bearer {OTHER_SECRET}"},
     )
     assert response.status_code == 204
     assert row(sessions, attempt).state is AttemptState.STARTING
 
 
-def ship(door: Door, attempt_id: str, data: bytes, *, offset: object = 0) -> requests.Response:
+def ship(api: AgentAPI, attempt_id: str, data: bytes, *, offset: object = 0) -> requests.Response:
     path = f"/agent/v1/attempts/{attempt_id}/log"
-    return door.request("POST", path, params={"offset": str(offset)}, data=data)
+    return api.request("POST", path, params={"offset": str(offset)}, data=data)
 
 
-def test_a_log_is_shipped_piece_by_piece(door: Door, attempt: Attempt) -> None:
+def test_a_log_is_shipped_piece_by_piece(api: AgentAPI, attempt: Attempt) -> None:
     for offset, piece, wanted in [(0, b"hello ", 6), (6, b"world", 11), (6, b"world", 11)]:
-        ack = msgspec.json.decode(ship(door, attempt.id, piece, offset=offset).content, type=LogAck)
+        ack = msgspec.json.decode(ship(api, attempt.id, piece, offset=offset).content, type=LogAck)
         assert ack == LogAck(next_offset=wanted)
 
 
 def test_a_foreign_attempts_log_is_the_same_404_as_a_missing_ones(
-    door: Door, attempt: Attempt, sessions: SessionFactory, cast: Cast
+    api: AgentAPI, attempt: Attempt, sessions: SessionFactory, cast: Cast
 ) -> None:
     with sessions.begin() as session:
         make_appliance(session, cast.globex, "stranger")
-    door.http.headers["Authorization"] = f"Bearer {STRANGERS_SECRET}"
-    foreign, missing = ship(door, attempt.id, b"x"), ship(door, "no-such-id", b"x")
+    api.http.headers["Authorization"] = f"Bearer {OTHER_SECRET}"
+    foreign, missing = ship(api, attempt.id, b"x"), ship(api, "no-such-id", b"x")
     assert foreign.status_code == missing.status_code == 404
     assert foreign.text.replace(attempt.id, "ID") == missing.text.replace("no-such-id", "ID")
 
 
-def test_a_piece_of_log_over_the_limit_is_413(door: Door, attempt: Attempt) -> None:
-    assert ship(door, attempt.id, b"x" * (1024 * 1024 + 1)).status_code == 413
+def test_a_piece_of_log_over_the_limit_is_413(api: AgentAPI, attempt: Attempt) -> None:
+    assert ship(api, attempt.id, b"x" * (1024 * 1024 + 1)).status_code == 413
 
 
 @pytest.mark.parametrize("offset", ["", "first", "-", "1.5"])
-def test_an_offset_that_is_no_number_is_refused(door: Door, attempt: Attempt, offset: str) -> None:
-    response = ship(door, attempt.id, b"x", offset=offset)
+def test_an_offset_that_is_no_number_is_refused(
+    api: AgentAPI, attempt: Attempt, offset: str
+) -> None:
+    response = ship(api, attempt.id, b"x", offset=offset)
     assert (response.status_code, set(response.json()["errors"])) == (422, {"offset"})

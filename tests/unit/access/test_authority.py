@@ -1,4 +1,4 @@
-"""What the door tells an appliance that joins of the authority behind the portal's certificate."""
+"""What the api tells an appliance that joins of the authority behind the portal's certificate."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from core.settings import ServerSettings
 from tests.fixtures.certificates import Authority
-from tests.unit.access.conftest import Door
+from tests.unit.access.conftest import AgentAPI
 
 
 @pytest.fixture
@@ -17,15 +17,15 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> ServerSettings:
 
 
 @pytest.mark.parametrize("settings", [True], indirect=True)
-def test_the_authority_is_told_to_everybody(door: Door, settings: ServerSettings) -> None:
-    answer = door.request("GET", "/agent/v1/authority", headers={"Authorization": None})
+def test_the_authority_is_told_to_everybody(api: AgentAPI, settings: ServerSettings) -> None:
+    answer = api.request("GET", "/agent/v1/authority", headers={"Authorization": None})
     assert answer.status_code == 200
     assert settings.tls_authority_file is not None
     assert answer.text == settings.tls_authority_file.read_text()
 
 
 @pytest.mark.parametrize("settings", [False], indirect=True)
-def test_a_portal_whose_certificate_every_system_knows_says_so(door: Door) -> None:
-    answer = door.request("GET", "/agent/v1/authority")
+def test_a_portal_whose_certificate_every_system_knows_says_so(api: AgentAPI) -> None:
+    answer = api.request("GET", "/agent/v1/authority")
     assert answer.status_code == 404
-    assert "Enrol without --ca-sha256" in answer.json()["message"]
+    assert "Enroll without --ca-sha256" in answer.json()["message"]

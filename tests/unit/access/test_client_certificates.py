@@ -1,4 +1,4 @@
-"""Client certificates at the agents' door, as a proxy in front passes them on."""
+"""Client certificates at the agent API, as a proxy in front passes them on."""
 
 from datetime import timedelta
 from urllib.parse import quote
@@ -7,14 +7,14 @@ import pytest
 import requests
 
 from core.db import SessionFactory
-from tenants.entry.certificates import Issuer, issue_certificate
-from tenants.entry.enrolment_tokens import create_enrolment_token
-from tenants.entry.fencing import fence_appliance
-from tenants.entry.revocation import revoke_certificate
+from tenants.enrollment import create_enrollment_token
+from tenants.fleet.agents import fence_appliance
 from tenants.models import Appliance, ApplianceCertificate
+from tenants.pki.admission import revoke_certificate
+from tenants.pki.certificates import Issuer, issue_certificate
 from tests.cast import BOX, Cast, FrozenClock, make_appliance, scope_of
 from tests.fixtures.signing_requests import signing_request
-from tests.unit.access.conftest import SECRET, STRANGERS_SECRET, Door, eventually
+from tests.unit.access.conftest import OTHER_SECRET, SECRET, AgentAPI, eventually
 
 PROXY_SECRET = "what nginx and the portal share"
 BEHIND_PROXY = {"proxy_secret": PROXY_SECRET}
@@ -36,10 +36,10 @@ def issue(sessions: SessionFactory, appliance: Appliance, clock: FrozenClock) ->
 
 
 def shown(
-    door: Door, certificate: str, *, secret: str | None = None, verdict: str = "SUCCESS"
+    api: AgentAPI, certificate: str, *, secret: str | None = None, verdict: str = "SUCCESS"
 ) -> requests.Response:
     """Write nothing, with a certificate that the proxy has verified."""
-    return door.write(
+    return api.write(
         b"",
         headers={
             "Authorization": f"Bearer {secret}" if secret else None,
@@ -56,42 +56,42 @@ def reason_of(response: requests.Response) -> str:
 
 
 @pytest.mark.parametrize("settings", [STRICT], indirect=True)
-def test_a_certificate_is_enough(door: Door, certificate: str) -> None:
-    assert shown(door, certificate).status_code == 204
-    assert shown(door, certificate, secret=SECRET).status_code == 204
+def test_a_certificate_is_enough(api: AgentAPI, certificate: str) -> None:
+    assert shown(api, certificate).status_code == 204
+    assert shown(api, certificate, secret=SECRET).status_code == 204
 
 
 @pytest.mark.parametrize("settings", [STRICT], indirect=True)
 @pytest.mark.parametrize("verdict", ["NONE", "FAILED:certificate has expired"])
 def test_what_the_proxy_could_not_verify_is_no_certificate(
-    door: Door, certificate: str, verdict: str
+    api: AgentAPI, certificate: str, verdict: str
 ) -> None:
     expected = "certificate_needed" if verdict == "NONE" else "bad_certificate"
-    assert reason_of(shown(door, certificate, secret=SECRET, verdict=verdict)) == expected
+    assert reason_of(shown(api, certificate, secret=SECRET, verdict=verdict)) == expected
 
 
 @pytest.mark.parametrize("settings", [STRICT], indirect=True)
-def test_the_secret_alone_renews_where_it_is_not_enough_for_all_else(door: Door) -> None:
-    assert reason_of(door.write(b"")) == "certificate_needed"
-    renewed = door.request("POST", "/agent/v1/certificate", json={"csr": signing_request()})
+def test_the_secret_alone_renews_where_it_is_not_enough_for_all_else(api: AgentAPI) -> None:
+    assert reason_of(api.write(b"")) == "certificate_needed"
+    renewed = api.request("POST", "/agent/v1/certificate", json={"csr": signing_request()})
     assert renewed.status_code == 200
     assert "BEGIN CERTIFICATE" in renewed.json()["certificate"]
-    assert renewed.json()["is_enough"] is True
-    assert shown(door, renewed.json()["certificate"]).status_code == 204
+    assert renewed.json()["replaces_secret"] is True
+    assert shown(api, renewed.json()["certificate"]).status_code == 204
 
 
 @pytest.mark.parametrize("settings", [BEHIND_PROXY], indirect=True)
-def test_a_secret_goes_on_where_no_certificate_is_asked_for(door: Door) -> None:
-    assert door.write(b"").status_code == 204
+def test_a_secret_goes_on_where_no_certificate_is_asked_for(api: AgentAPI) -> None:
+    assert api.write(b"").status_code == 204
 
 
 @pytest.mark.parametrize("settings", [BEHIND_PROXY], indirect=True)
 def test_a_certificate_and_a_secret_of_two_appliances_are_refused(
-    door: Door, sessions: SessionFactory, cast: Cast, certificate: str
+    api: AgentAPI, sessions: SessionFactory, cast: Cast, certificate: str
 ) -> None:
     with sessions.begin() as session:
         make_appliance(session, session.merge(cast.globex), "stranger")
-    answer = shown(door, certificate, secret=STRANGERS_SECRET)
+    answer = shown(api, certificate, secret=OTHER_SECRET)
     assert reason_of(answer) == "two_identities"
 
 
@@ -106,55 +106,55 @@ def test_a_certificate_and_a_secret_of_two_appliances_are_refused(
 )
 @pytest.mark.parametrize("settings", [BEHIND_PROXY, {}], indirect=True)
 def test_a_proxys_headers_without_its_secret_are_refused(
-    door: Door, headers: dict[str, str]
+    api: AgentAPI, headers: dict[str, str]
 ) -> None:
-    assert reason_of(door.write(b"", headers=headers)) == "unknown_proxy"
+    assert reason_of(api.write(b"", headers=headers)) == "unknown_proxy"
 
 
 @pytest.mark.parametrize("settings", [BEHIND_PROXY], indirect=True)
-def test_what_is_no_certificate_is_refused(door: Door) -> None:
+def test_what_is_no_certificate_is_refused(api: AgentAPI) -> None:
     for odd in ("", "hello", "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"):
-        assert reason_of(shown(door, odd)) == "bad_certificate"
+        assert reason_of(shown(api, odd)) == "bad_certificate"
 
 
 @pytest.mark.parametrize("settings", [STRICT], indirect=True)
 def test_a_revoked_certificate_is_refused_at_the_next_look_at_the_revision(
     *,
-    door: Door,
+    api: AgentAPI,
     sessions: SessionFactory,
     cast: Cast,
     clock: FrozenClock,
     certificate: str,
 ) -> None:
-    assert shown(door, certificate).status_code == 204
+    assert shown(api, certificate).status_code == 204
     with sessions.begin() as session:
         ident = session.query(ApplianceCertificate.id).scalar()
         revoke_certificate(session, scope_of(cast.alice), ident, now=clock.now)
     clock.advance(0.25)
-    answer = shown(door, certificate)
+    answer = shown(api, certificate)
     assert reason_of(answer) == "certificate_refused"
     assert "was revoked" in answer.json()["message"]
 
 
 @pytest.mark.parametrize("settings", [BEHIND_PROXY], indirect=True)
 def test_an_expired_certificate_is_refused_on_the_second(
-    door: Door, clock: FrozenClock, certificate: str
+    api: AgentAPI, clock: FrozenClock, certificate: str
 ) -> None:
     clock.advance(timedelta(days=7).total_seconds() - 1)
-    assert shown(door, certificate).status_code == 204
+    assert shown(api, certificate).status_code == 204
     clock.advance(1)
-    assert "ran out" in shown(door, certificate).json()["message"]
+    assert "expired" in shown(api, certificate).json()["message"]
 
 
 def test_a_fence_ends_a_long_poll_and_refuses_it(
-    door: Door, sessions: SessionFactory, dgx: Appliance, clock: FrozenClock
+    api: AgentAPI, sessions: SessionFactory, dgx: Appliance, clock: FrozenClock
 ) -> None:
-    generation = door.request("GET", "/agent/v1/desired").json()["generation"]
+    generation = api.request("GET", "/agent/v1/desired").json()["generation"]
     with sessions.begin() as session:
         fence_appliance(session, session.get_one(Appliance, dgx.id), reason="x", now=clock.now)
     clock.advance(0.25)
     path = f"/agent/v1/desired?generation={generation}&wait_seconds=30"
-    answer = door.request("GET", path)
+    answer = api.request("GET", path)
     assert answer.status_code == 401
     assert "is fenced" in answer.json()["message"]
 
@@ -162,52 +162,52 @@ def test_a_fence_ends_a_long_poll_and_refuses_it(
 @pytest.mark.parametrize("settings", [STRICT], indirect=True)
 def test_the_use_of_a_certificate_that_was_replaced_is_kept_though_it_is_refused(
     *,
-    door: Door,
+    api: AgentAPI,
     sessions: SessionFactory,
     dgx: Appliance,
     clock: FrozenClock,
     certificate: str,
 ) -> None:
-    assert shown(door, certificate).status_code == 204
+    assert shown(api, certificate).status_code == 204
     newer = issue(sessions, dgx, clock)
-    assert shown(door, newer).status_code == 204
+    assert shown(api, newer).status_code == 204
     clock.advance(3600)
-    assert reason_of(shown(door, certificate)) == "certificate_refused"
+    assert reason_of(shown(api, certificate)) == "certificate_refused"
     with sessions.begin() as session:
         assert session.get_one(Appliance, dgx.id).fenced_at == clock.now
     clock.advance(0.25)
-    assert eventually(lambda: shown(door, newer).status_code == 401)
+    assert eventually(lambda: shown(api, newer).status_code == 401)
 
 
 def test_a_request_that_can_not_be_signed_spends_no_token(
-    door: Door, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+    api: AgentAPI, sessions: SessionFactory, cast: Cast, clock: FrozenClock
 ) -> None:
     with sessions.begin() as session:
-        _, token = create_enrolment_token(
+        _, token = create_enrollment_token(
             session, scope_of(cast.alice), lifetime=timedelta(hours=1), now=clock.now
         )
     body = {"token": token, "name": "new", "inventory": {"hostname": "new"}}
-    refused = door.request("POST", "/agent/v1/enroll", json={**body, "csr": "nonsense"})
+    refused = api.request("POST", "/agent/v1/enroll", json={**body, "csr": "nonsense"})
     assert refused.status_code == 422
     assert "csr" in refused.json()["errors"]
-    enrolled = door.request("POST", "/agent/v1/enroll", json={**body, "csr": signing_request()})
+    enrolled = api.request("POST", "/agent/v1/enroll", json={**body, "csr": signing_request()})
     assert enrolled.status_code == 201
     assert enrolled.json()["certificate"]["lifetime_seconds"] == 7 * 24 * 3600
 
 
 @pytest.mark.parametrize("settings", [STRICT], indirect=True)
 def test_a_stolen_secret_gets_no_certificate_beside_one_that_was_used(
-    door: Door, certificate: str
+    api: AgentAPI, certificate: str
 ) -> None:
-    assert shown(door, certificate).status_code == 204
-    refused = door.request("POST", "/agent/v1/certificate", json={"csr": signing_request()})
+    assert shown(api, certificate).status_code == 204
+    refused = api.request("POST", "/agent/v1/certificate", json={"csr": signing_request()})
     assert refused.status_code == 401
     assert refused.json()["code"] == "certificate_needed"
 
 
 @pytest.mark.parametrize("settings", [BEHIND_PROXY], indirect=True)
-def test_a_secret_renews_where_certificates_are_not_asked_for(door: Door) -> None:
+def test_a_secret_renews_where_certificates_are_not_asked_for(api: AgentAPI) -> None:
     for _ in range(2):
-        renewed = door.request("POST", "/agent/v1/certificate", json={"csr": signing_request()})
+        renewed = api.request("POST", "/agent/v1/certificate", json={"csr": signing_request()})
         assert renewed.status_code == 200
-        assert shown(door, renewed.json()["certificate"]).status_code == 204
+        assert shown(api, renewed.json()["certificate"]).status_code == 204

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from access.collectd_types import sources_of
+from access.collectd_formats import sources_of
 from core.clock import to_ns
 from tests.cast import NOON
-from tests.unit.access.conftest import Door
+from tests.unit.access.conftest import AgentAPI
 from timeseries.points import FieldValue
 from timeseries.store import LatestQuery, Store
 
@@ -52,14 +52,14 @@ ALERT = {
 }
 
 
-def push_json(door: Door, *items: object, **params: str) -> Any:  # noqa: ANN401
-    return door.request("POST", "/collectd", json=items, params=params)
+def push_json(api: AgentAPI, *items: object, **params: str) -> Any:  # noqa: ANN401
+    return api.request("POST", "/collectd", json=items, params=params)
 
 
-def push_lines(door: Door, *lines: str, **params: str) -> Any:  # noqa: ANN401
+def push_lines(api: AgentAPI, *lines: str, **params: str) -> Any:  # noqa: ANN401
     headers = {"Content-Type": "text/plain"}
     body = "".join(f"{line}\r\n" for line in lines)
-    return door.request("POST", "/collectd", data=body, headers=headers, params=params)
+    return api.request("POST", "/collectd", data=body, headers=headers, params=params)
 
 
 def stored(
@@ -75,8 +75,8 @@ def stored(
     ]
 
 
-def test_a_value_list_in_json_keeps_its_names_and_its_counters(door: Door, store: Store) -> None:
-    assert push_json(door, INTERFACE).status_code == 200
+def test_a_value_list_in_json_keeps_its_names_and_its_counters(api: AgentAPI, store: Store) -> None:
+    assert push_json(api, INTERFACE).status_code == 200
     assert stored(store, "collectd_interface") == [
         (
             {"instance": "eth0", "type": "if_octets"},
@@ -86,28 +86,28 @@ def test_a_value_list_in_json_keeps_its_names_and_its_counters(door: Door, store
     ]
 
 
-def test_rates_are_named_as_such_where_collectd_makes_them(door: Door, store: Store) -> None:
+def test_rates_are_named_as_such_where_collectd_makes_them(api: AgentAPI, store: Store) -> None:
     rates = INTERFACE | {"values": [12.5, 0]}
-    assert push_json(door, rates, LOAD, rates="true").status_code == 200
+    assert push_json(api, rates, LOAD, rates="true").status_code == 200
     [(_, _, fields)] = stored(store, "collectd_interface")
     assert fields == {"rx_per_second": 12.5, "tx_per_second": 0.0}
     assert "shortterm" in stored(store, "collectd_load")[0][2]
 
 
-def test_an_absolute_is_what_came_since_the_last_reading(door: Door, store: Store) -> None:
+def test_an_absolute_is_what_came_since_the_last_reading(api: AgentAPI, store: Store) -> None:
     item = INTERFACE | {"values": [50], "dstypes": ["absolute"], "dsnames": ["value"]}
-    push_json(door, item)
+    push_json(api, item)
     assert stored(store, "collectd_interface")[0][2] == {"value_per_second": 5.0}
 
 
-def test_a_number_that_is_not_known_is_absent(door: Door, store: Store) -> None:
-    assert push_json(door, LOAD).status_code == 200
+def test_a_number_that_is_not_known_is_absent(api: AgentAPI, store: Store) -> None:
+    assert push_json(api, LOAD).status_code == 200
     assert stored(store, "collectd_load")[0][2] == {"shortterm": 0.5, "longterm": 0.25}
-    assert push_json(door, LOAD | {"values": [None] * 3}).status_code == 200
+    assert push_json(api, LOAD | {"values": [None] * 3}).status_code == 200
 
 
-def test_another_hosts_readings_are_told_apart(door: Door, store: Store) -> None:
-    push_json(door, LOAD | {"host": "switch-7"}, LOAD | {"host": "DGX-01"})
+def test_another_hosts_readings_are_told_apart(api: AgentAPI, store: Store) -> None:
+    push_json(api, LOAD | {"host": "switch-7"}, LOAD | {"host": "DGX-01"})
     assert [tags for tags, _, _ in stored(store, "collectd_load")] == [
         {"type": "load"},
         {"type": "load", "host": "switch-7"},
@@ -119,16 +119,16 @@ def test_another_hosts_readings_are_told_apart(door: Door, store: Store) -> None
     [
         ({"values": [1]}, "there are 1 values, 2 dsnames and 2 dstypes"),
         ({"values": ["1", 2]}, "Expected float | null, got str - at $.values[0]"),
-        ({"dstypes": ["gauge", "guess"]}, "dstype 'guess' is not known"),
+        ({"dstypes": ["gauge", "guess"]}, "dstype 'guess' is unknown"),
         ({"plugin": ""}, "plugin or type is empty"),
         ({"time": 1e30}, "the time 1e+30 is out of range"),
-        ({"time": 1}, "ago, and samples older than 14 days are not kept"),
+        ({"time": 1}, "retention of 14 days"),
     ],
 )
 def test_a_bad_item_is_named_and_the_good_ones_are_stored(
-    door: Door, store: Store, fault: dict[str, object], says: str
+    api: AgentAPI, store: Store, fault: dict[str, object], says: str
 ) -> None:
-    response = push_json(door, INTERFACE | fault, LOAD)
+    response = push_json(api, INTERFACE | fault, LOAD)
     body = response.json()
     assert (response.status_code, body["line"]) == (400, 1)
     assert body["message"].startswith("1 of 2 items was not stored: item 1: ")
@@ -137,8 +137,8 @@ def test_a_bad_item_is_named_and_the_good_ones_are_stored(
 
 
 @pytest.mark.parametrize("item", [7, None, {}, {"name": "kairosdb", "value": 1}])
-def test_what_is_no_value_list_is_named(door: Door, item: object) -> None:
-    assert push_json(door, item).status_code == 400
+def test_what_is_no_value_list_is_named(api: AgentAPI, item: object) -> None:
+    assert push_json(api, item).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -150,16 +150,18 @@ def test_what_is_no_value_list_is_named(door: Door, item: object) -> None:
         (b"[", "text/plain", 400),
     ],
 )
-def test_another_format_is_refused(door: Door, body: bytes, media_type: str, status: int) -> None:
-    response = door.request("POST", "/collectd", data=body, headers={"Content-Type": media_type})
+def test_another_format_is_refused(
+    api: AgentAPI, body: bytes, media_type: str, status: int
+) -> None:
+    response = api.request("POST", "/collectd", data=body, headers={"Content-Type": media_type})
     assert response.status_code == status
 
 
 @pytest.mark.parametrize("media_type", ["application/json", "text/plain"])
-def test_a_notification_is_an_event(door: Door, store: Store, media_type: str) -> None:
+def test_a_notification_is_an_event(api: AgentAPI, store: Store, media_type: str) -> None:
     headers = {"Content-Type": media_type}
     body = json.dumps([ALERT])
-    assert door.request("POST", "/collectd", data=body, headers=headers).status_code == 200
+    assert api.request("POST", "/collectd", data=body, headers=headers).status_code == 200
     tags = {"alert": "df_percent_bytes", "instance": "root", "plugin": "df", "severity": "failure"}
     assert stored(store, "notification") == [
         (
@@ -170,9 +172,9 @@ def test_a_notification_is_an_event(door: Door, store: Store, media_type: str) -
     ]
 
 
-def test_commands_give_the_same_points_as_json(door: Door, store: Store) -> None:
+def test_commands_give_the_same_points_as_json(api: AgentAPI, store: Store) -> None:
     response = push_lines(
-        door,
+        api,
         f"PUTVAL dgx-01/interface-eth0/if_octets interval=10.000 {NOON_SECONDS}.250:421465:479194",
         f"PUTVAL dgx-01/load/load interval=10.000 {NOON_SECONDS}.250:0.5:nan:0.25",
     )
@@ -190,15 +192,15 @@ def test_commands_give_the_same_points_as_json(door: Door, store: Store) -> None
     ]
 
 
-def test_a_quoted_identifier_may_hold_spaces(door: Door, store: Store) -> None:
-    push_lines(door, r'PUTVAL "dgx-01/df-my \"disk\"/df_complex-free" interval=10 N:5')
+def test_a_quoted_identifier_may_hold_spaces(api: AgentAPI, store: Store) -> None:
+    push_lines(api, r'PUTVAL "dgx-01/df-my \"disk\"/df_complex-free" interval=10 N:5')
     [(tags, time_ns, fields)] = stored(store, "collectd_df")
     assert tags == {"instance": 'my "disk"', "type": "df_complex", "type_instance": "free"}
     assert (time_ns, fields) == (to_ns(NOON), {"value": 5.0})
 
 
-def test_an_unknown_types_numbers_are_named_by_their_place(door: Door, store: Store) -> None:
-    push_lines(door, "PUTVAL dgx-01/ups/ours N:1:2", "PUTVAL dgx-01/fan/theirs N:3")
+def test_an_unknown_types_numbers_are_named_by_their_place(api: AgentAPI, store: Store) -> None:
+    push_lines(api, "PUTVAL dgx-01/ups/ours N:1:2", "PUTVAL dgx-01/fan/theirs N:3")
     assert stored(store, "collectd_ups")[0][2] == {"value1": 1.0, "value2": 2.0}
     assert stored(store, "collectd_fan")[0][2] == {"value": 3.0}
 
@@ -206,19 +208,19 @@ def test_an_unknown_types_numbers_are_named_by_their_place(door: Door, store: St
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("FLUSH", "'FLUSH' is no command; expected PUTVAL"),
-        ("PUTVAL", "'' is no identifier"),
+        ("FLUSH", "'FLUSH' is not a command; expected PUTVAL"),
+        ("PUTVAL", "'' is not an identifier"),
         ("PUTVAL dgx-01/load N:1", "expected host/plugin-instance/type-instance"),
-        ("PUTVAL dgx-01/load/load interval=10", "no values behind the identifier"),
-        ("PUTVAL dgx-01/load/load N:a", "'a' is no number"),
-        ("PUTVAL dgx-01/load/load soon:1", "'soon' is no number"),
-        ("PUTVAL dgx-01/load/load N", "'N' is no reading; expected TIME:VALUE"),
+        ("PUTVAL dgx-01/load/load interval=10", "no values after the identifier"),
+        ("PUTVAL dgx-01/load/load N:a", "'a' is not a number"),
+        ("PUTVAL dgx-01/load/load soon:1", "'soon' is not a number"),
+        ("PUTVAL dgx-01/load/load N", "'N' is not a reading; expected TIME:VALUE"),
     ],
 )
 def test_a_bad_line_is_named_and_the_good_ones_are_stored(
-    door: Door, store: Store, line: str, says: str
+    api: AgentAPI, store: Store, line: str, says: str
 ) -> None:
-    response = push_lines(door, "PUTVAL dgx-01/users/users N:3", line)
+    response = push_lines(api, "PUTVAL dgx-01/users/users N:3", line)
     body = response.json()
     assert (response.status_code, body["line"]) == (400, 2)
     assert says in body["errors"][0]["reason"]

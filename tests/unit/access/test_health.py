@@ -8,7 +8,7 @@ import requests
 from access.app import create_access_app
 from core.db import SessionFactory, create_database_engine, create_session_factory
 from core.settings import ServerSettings
-from tests.unit.access.conftest import Door, Serving
+from tests.unit.access.conftest import AgentAPI, Serving
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store, StoreUnavailableError
 
@@ -28,8 +28,8 @@ def health(sessions: SessionFactory, store: Store, folder: Path) -> requests.Res
         return requests.get(f"{url}/health", timeout=60)
 
 
-def test_health_asks_for_no_secret(door: Door) -> None:
-    response = door.request("GET", "/health", headers={"Authorization": None})
+def test_health_asks_for_no_secret(api: AgentAPI) -> None:
+    response = api.request("GET", "/health", headers={"Authorization": None})
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
 
 

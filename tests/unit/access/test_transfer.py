@@ -16,16 +16,17 @@ from access.auth import Authenticator
 from access.database import Database
 from access.errors import HANDLERS
 from access.transfer import TransferEndpoints
-from collector.sending.addresses import PortalAddresses
+from collector.sending.access_points import AccessPoints
+from collector.sending.portal_connection import PortalConnection
 from collector.sending.transfer import PortalTransfer
 from core.db import SessionFactory
-from jobqueue.executors.wire import MAX_TRANSFER_BYTES
 from plugins.base import PluginContext, PluginError, PluginUnavailableError
 from plugins.speedtest.reader import SpeedtestConfig, SpeedtestPlugin
+from protocol.transfer import MAX_TRANSFER_BYTES
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock, make_appliance
 from tests.servers import free_port
-from tests.unit.access.conftest import SECRET, Door, Serving, eventually
+from tests.unit.access.conftest import SECRET, AgentAPI, Serving, eventually
 
 PATH = "/agent/v1/transfer"
 MIB = 2**20
@@ -42,10 +43,10 @@ def others(sessions: SessionFactory, cast: Cast) -> list[str]:
 
 
 @contextmanager
-def downloading(door: Door, secret: str) -> Iterator[requests.Response]:
+def downloading(api: AgentAPI, secret: str) -> Iterator[requests.Response]:
     """Hold a download that is under way: its reader is slow."""
     with requests.get(
-        f"{door.url}{PATH}",
+        f"{api.url}{PATH}",
         params={"size_bytes": MAX_TRANSFER_BYTES},
         headers={"Authorization": f"Bearer {secret}"},
         stream=True,
@@ -54,86 +55,84 @@ def downloading(door: Door, secret: str) -> Iterator[requests.Response]:
         yield response
 
 
-def test_as_many_bytes_come_as_were_asked_for(door: Door) -> None:
-    response = door.request("GET", PATH, params={"size_bytes": 3 * MIB + 7})
+def test_as_many_bytes_come_as_were_asked_for(api: AgentAPI) -> None:
+    response = api.request("GET", PATH, params={"size_bytes": 3 * MIB + 7})
     assert response.status_code == 200
     assert response.headers["Content-Length"] == str(3 * MIB + 7)
     assert len(response.content) == 3 * MIB + 7
 
 
-def test_the_bytes_do_not_repeat_within_what_compression_sees(door: Door) -> None:
-    content = door.request("GET", PATH, params={"size_bytes": MIB}).content
+def test_the_bytes_do_not_repeat_within_what_compression_sees(api: AgentAPI) -> None:
+    content = api.request("GET", PATH, params={"size_bytes": MIB}).content
     chunks = [content[start : start + 65536] for start in range(0, MIB, 65536)]
     assert all(first != second for first, second in pairwise(chunks))
     assert len(set(chunks)) == len(chunks)
 
 
-def test_no_bytes_can_be_asked_for(door: Door) -> None:
-    assert door.request("GET", PATH, params={"size_bytes": 0}).content == b""
+def test_no_bytes_can_be_asked_for(api: AgentAPI) -> None:
+    assert api.request("GET", PATH, params={"size_bytes": 0}).content == b""
 
 
 @pytest.mark.parametrize("size", ["", "many", "-1", "1.5", "\N{ARABIC-INDIC DIGIT ONE}"])
-def test_a_size_that_is_no_number_is_refused_with_an_example(door: Door, size: str) -> None:
-    response = door.request("GET", PATH, params={"size_bytes": size})
+def test_a_size_that_is_no_number_is_refused_with_an_example(api: AgentAPI, size: str) -> None:
+    response = api.request("GET", PATH, params={"size_bytes": size})
     assert response.status_code == 400
     assert "size_bytes=1048576" in response.json()["message"]
 
 
 @pytest.mark.parametrize("size", [MAX_TRANSFER_BYTES + 1, 10**30])
-def test_more_than_the_bound_is_not_sent(door: Door, size: int) -> None:
-    response = door.request("GET", PATH, params={"size_bytes": size})
+def test_more_than_the_bound_is_not_sent(api: AgentAPI, size: int) -> None:
+    response = api.request("GET", PATH, params={"size_bytes": size})
     assert response.status_code == 413
     assert str(MAX_TRANSFER_BYTES) in response.json()["message"]
 
 
-def test_a_body_is_counted_and_forgotten(door: Door) -> None:
-    response = door.request("POST", PATH, data=bytes(2 * MIB))
+def test_a_body_is_counted_and_forgotten(api: AgentAPI) -> None:
+    response = api.request("POST", PATH, data=bytes(2 * MIB))
     assert response.status_code == 200
     assert response.json() == {"received_bytes": 2 * MIB}
 
 
-def test_a_body_without_an_announced_length_is_counted_too(door: Door) -> None:
-    response = door.request("POST", PATH, data=iter([b"ab", b"cde"]))
+def test_a_body_without_an_announced_length_is_counted_too(api: AgentAPI) -> None:
+    response = api.request("POST", PATH, data=iter([b"ab", b"cde"]))
     assert response.json() == {"received_bytes": 5}
 
 
-def test_a_body_that_announces_more_than_the_bound_is_refused_unread(door: Door) -> None:
-    response = door.request(
+def test_a_body_that_announces_more_than_the_bound_is_refused_unread(api: AgentAPI) -> None:
+    response = api.request(
         "POST", PATH, data=b"", headers={"Content-Length": str(MAX_TRANSFER_BYTES + 1)}
     )
     assert response.status_code == 413
 
 
-def test_an_appliance_has_one_transfer_at_a_time(door: Door) -> None:
-    with downloading(door, SECRET):
-        refused = door.request("GET", PATH, params={"size_bytes": 1})
+def test_an_appliance_has_one_transfer_at_a_time(api: AgentAPI) -> None:
+    with downloading(api, SECRET):
+        refused = api.request("GET", PATH, params={"size_bytes": 1})
     assert refused.status_code == 429
     assert int(refused.headers["Retry-After"]) == 60
 
 
-def test_a_few_transfers_are_served_at_once_and_samples_go_on(
-    door: Door, others: list[str]
+def test_a_few_transfers_are_served_max_concurrent_and_samples_go_on(
+    api: AgentAPI, others: list[str]
 ) -> None:
     with (
-        downloading(door, others[0]),
-        downloading(door, others[1]),
-        downloading(door, others[2]),
+        downloading(api, others[0]),
+        downloading(api, others[1]),
+        downloading(api, others[2]),
     ):
-        assert door.request("POST", PATH, data=b"1").status_code == 429
-        assert door.write(b"cpu usage_percent=1").status_code == 204
+        assert api.request("POST", PATH, data=b"1").status_code == 429
+        assert api.write(b"cpu usage_percent=1").status_code == 204
 
 
-def test_a_slot_is_free_again_when_its_reader_hangs_up(door: Door) -> None:
-    with downloading(door, SECRET):
+def test_a_slot_is_free_again_when_its_reader_hangs_up(api: AgentAPI) -> None:
+    with downloading(api, SECRET):
         pass
-    assert eventually(
-        lambda: door.request("GET", PATH, params={"size_bytes": 1}).status_code == 200
-    )
+    assert eventually(lambda: api.request("GET", PATH, params={"size_bytes": 1}).status_code == 200)
 
 
 @pytest.fixture
 def hasty_door(sessions: SessionFactory, clock: FrozenClock, dgx: Appliance) -> Iterator[str]:
-    """The address of a door at which a transfer may take a tenth of a second."""
+    """The address of a api at which a transfer may take a tenth of a second."""
     del dgx  # its agent is the one that knocks
     endpoints = TransferEndpoints(
         Authenticator(Database(sessions), clock=clock), time_limit_seconds=0.1
@@ -173,20 +172,21 @@ def test_a_reader_that_takes_too_long_is_cut_off(hasty_door: str) -> None:
 
 
 def transfer_to(url: str, token: str = SECRET) -> PortalTransfer:
-    return PortalTransfer(PortalAddresses([url]), agent_token=token, timeout_seconds=60)
+    connection = PortalConnection(AccessPoints([url]), agent_token=token, timeout_seconds=60)
+    return PortalTransfer(connection)
 
 
-def test_the_agents_speed_test_runs_through_the_door(door: Door) -> None:
+def test_the_agents_speed_test_runs_through_the_door(api: AgentAPI) -> None:
     config = SpeedtestConfig(download_bytes=MIB, upload_bytes=MIB, first_test_within_seconds=0)
-    plugin = SpeedtestPlugin(config, PluginContext(transfer=transfer_to(door.url)))
+    plugin = SpeedtestPlugin(config, PluginContext(transfer=transfer_to(api.url)))
     (point,) = plugin.gather(datetime(2026, 3, 1, tzinfo=UTC))
     assert point.fields["transferred_bytes"] == 1 + 2 * (256 * 1024 + MIB)
     assert float(point.fields["download_bytes_per_second"]) > 0
     assert float(point.fields["upload_bytes_per_second"]) > 0
 
 
-def test_the_agent_tells_why_a_transfer_was_refused(door: Door) -> None:
-    line = transfer_to(door.url, "vda_wrong")
+def test_the_agent_tells_why_a_transfer_was_refused(api: AgentAPI) -> None:
+    line = transfer_to(api.url, "vda_wrong")
     with pytest.raises(PluginError, match="answered 401"):
         line.download(1)
     with pytest.raises(PluginError, match="answered 401"):
@@ -202,8 +202,8 @@ def test_the_agent_tells_that_nobody_answers() -> None:
         line.upload(1)
 
 
-def test_a_portal_without_a_speed_test_is_nothing_to_read(door: Door) -> None:
-    line = transfer_to(f"{door.url}/elsewhere")
+def test_a_portal_without_a_speed_test_is_nothing_to_read(api: AgentAPI) -> None:
+    line = transfer_to(f"{api.url}/elsewhere")
     with pytest.raises(PluginUnavailableError, match="offers no speed test"):
         line.download(1)
     line.close()

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from alerting.service import RuleRequest
+from alerting.rule_request import RuleRequest
 from core.clock import to_ns
 from timeseries.points import Point
 from timeseries.store import Store, write

@@ -1,9 +1,10 @@
-"""Real servers on loopback ports: one takes email, one takes webhooks."""
+"""Real servers on loopback ports: one takes email, one takes webhooks, one resolves names."""
 
+import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from email.parser import BytesParser
@@ -12,10 +13,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv4Network
 from typing import Any
 
+import dns.message
+import dns.rdatatype
+import dns.resolver
+import dns.rrset
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
-from alerting.addresses import AddressPolicy
+from alerting.webhooks import AddressPolicy
 from tests.servers import free_port
 
 # The policy of senders that may reach these servers.
@@ -125,3 +130,34 @@ def hook_server(context: ssl.SSLContext | None = None) -> Iterator[Hook]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def dns_server(addresses: Mapping[str, list[str]]) -> Iterator[dns.resolver.Resolver]:
+    """Run a DNS server that knows these names, and ignores all others.
+
+    A name has its first address at the first query, and so on; the last one remains.
+    """
+    left = {name: list(found) for name, found in addresses.items()}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+
+        def serve() -> None:
+            with suppress(OSError):
+                while data := server.recvfrom(512):
+                    query = dns.message.from_wire(data[0])
+                    question = query.question[0]
+                    if found := left.get(str(question.name)):
+                        reply = dns.message.make_response(query)
+                        if question.rdtype == dns.rdatatype.A:
+                            address = found.pop(0) if len(found) > 1 else found[0]
+                            reply.answer.append(
+                                dns.rrset.from_text(question.name, 0, "IN", "A", address)
+                            )
+                        server.sendto(reply.to_wire(), data[1])
+
+        threading.Thread(target=serve, daemon=True).start()
+        resolver = dns.resolver.Resolver(configure=False)
+        resolver.nameservers = ["127.0.0.1"]
+        resolver.port = server.getsockname()[1]
+        yield resolver

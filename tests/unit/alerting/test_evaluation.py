@@ -4,16 +4,18 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from alerting.evaluation import EvaluationSummary, evaluate_rules
+from alerting.expression import preview_rule
 from alerting.models import Alert, AlertTransition, Notification, Rule
-from alerting.preview import preview_rule
-from alerting.service import RuleRequest, create_receiver, create_rule, set_rule_enabled
+from alerting.receivers import create_receiver
+from alerting.rule_request import RuleRequest
+from alerting.service import create_rule, set_rule_enabled
 from alerting.states import AlertState, NoDataPolicy, ReceiverKind, Severity
 from core.db import SessionFactory, transaction
 from core.errors import InvalidInputError
@@ -28,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass
 class Watch:
-    """Acme's appliance gpu-01 under the eyes of rules that tell a receiver."""
+    """Acme's appliance gpu-01 and a receiver."""
 
     sessions: SessionFactory
     store: Store
@@ -41,14 +43,18 @@ class Watch:
         with transaction(self.sessions) as session:
             return create_rule(session, scope_of(by or self.cast.bob), request, now=NOON)
 
-    def told(self, **changes: object) -> Rule:
+    def notifying_rule(self, **changes: object) -> Rule:
         return self.rule(hot(receiver_ids=[self.receiver_id], **changes))
 
     def heat(self, celsius: float, *, gpu: str = "0") -> None:
         heat(
-            self.store, tenant=self.cast.acme.id, appliance=self.appliance.id,
-            celsius=celsius, at=self.clock.now - timedelta(seconds=1), gpu=gpu,
-        )  # fmt: skip
+            self.store,
+            tenant=self.cast.acme.id,
+            appliance=self.appliance.id,
+            celsius=celsius,
+            at=self.clock.now - timedelta(seconds=1),
+            gpu=gpu,
+        )
 
     def evaluate(self, *, after: float = 0.0) -> EvaluationSummary:
         self.clock.advance(after)
@@ -82,14 +88,19 @@ def watch(sessions: SessionFactory, store: Store, clock: FrozenClock, cast: Cast
     with transaction(sessions) as session:
         appliance = make_appliance(session, session.get_one(Tenant, cast.acme.id), "gpu-01")
         receiver, _secret = create_receiver(
-            session, scope_of(cast.bob), name="ops", kind=ReceiverKind.EMAIL,
-            target="ops@acme.example", box=BOX, now=NOON,
-        )  # fmt: skip
+            session,
+            scope_of(cast.bob),
+            name="ops",
+            kind=ReceiverKind.EMAIL,
+            target="ops@acme.example",
+            box=BOX,
+            now=NOON,
+        )
     return Watch(sessions, store, clock, cast, appliance, receiver.id)
 
 
 def test_an_episode_leaves_its_history_and_its_messages(watch: Watch) -> None:
-    watch.told(for_seconds=60.0)
+    watch.notifying_rule(for_seconds=60.0)
     for celsius in (70.0, 85.0, 85.0, 95.0, 70.0):
         watch.go(celsius)
     assert watch.moves() == [
@@ -98,12 +109,12 @@ def test_an_episode_leaves_its_history_and_its_messages(watch: Watch) -> None:
         ("firing", "firing", "critical"),
         ("firing", "resolved", "critical"),
     ]
-    told = [(m.payload["state"], m.payload["severity"]) for m in watch.messages()]
-    assert told == [("firing", "warning"), ("firing", "critical"), ("resolved", "critical")]
+    notified = [(m.payload["state"], m.payload["severity"]) for m in watch.messages()]
+    assert notified == [("firing", "warning"), ("firing", "critical"), ("resolved", "critical")]
 
 
 def test_a_message_carries_all_that_a_reader_needs(watch: Watch) -> None:
-    rule = watch.told()
+    rule = watch.notifying_rule()
     watch.go(85.5)
     (message,) = watch.messages()
     base = f"{URL}/dashboards/appliances/{watch.appliance.id}"
@@ -139,14 +150,14 @@ def test_a_message_carries_all_that_a_reader_needs(watch: Watch) -> None:
 
 
 def test_groups_that_never_breached_have_no_row(watch: Watch) -> None:
-    watch.told()
+    watch.notifying_rule()
     watch.heat(60.0, gpu="1")
     watch.go(85.0, after=0.0)
     assert [a.tags["gpu"] for a in watch.alerts()] == ["0"]
 
 
 def test_each_group_has_its_own_alert(watch: Watch) -> None:
-    watch.told()
+    watch.notifying_rule()
     watch.heat(95.0, gpu="1")
     summary = watch.go(85.0, after=0.0)
     severities = {a.tags["gpu"]: a.severity for a in watch.alerts()}
@@ -154,8 +165,8 @@ def test_each_group_has_its_own_alert(watch: Watch) -> None:
     assert (summary.rules, summary.transitions, summary.notifications) == (1, 2, 2)
 
 
-def test_a_second_evaluation_of_the_same_value_tells_nothing_new(watch: Watch) -> None:
-    watch.told()
+def test_a_second_evaluation_of_the_same_value_notifies_nobody(watch: Watch) -> None:
+    watch.notifying_rule()
     watch.go(85.0)
     assert watch.evaluate(after=1.0).notifications == 0
     assert len(watch.messages()) == 1
@@ -168,31 +179,31 @@ def test_a_rule_sees_only_its_own_tenants_samples(watch: Watch) -> None:
 
 
 def test_filters_narrow_the_groups(watch: Watch) -> None:
-    watch.told(filters={"gpu": ["1"]})
+    watch.notifying_rule(filters={"gpu": ["1"]})
     watch.go(95.0)
     assert watch.alerts() == []
 
 
 @pytest.mark.parametrize(
-    ("policy", "state", "told"),
+    ("policy", "state", "notified"),
     [
         (NoDataPolicy.KEEP, AlertState.FIRING, []),
         (NoDataPolicy.RESOLVE, AlertState.RESOLVED, ["resolved"]),
         (NoDataPolicy.ALERT, AlertState.NO_DATA, ["no_data"]),
     ],
 )
-def test_silence_means_what_the_rule_says(
-    watch: Watch, policy: NoDataPolicy, state: AlertState, told: list[str]
+def test_missing_data_is_handled_by_the_policy(
+    watch: Watch, policy: NoDataPolicy, state: AlertState, notified: list[str]
 ) -> None:
-    watch.told(no_data=policy)
+    watch.notifying_rule(no_data=policy)
     watch.go(85.0)
     watch.evaluate(after=120.0)
     assert [a.state for a in watch.alerts()] == [state]
-    assert [m.payload["state"] for m in watch.messages()[1:]] == told
+    assert [m.payload["state"] for m in watch.messages()[1:]] == notified
 
 
-def test_where_silence_is_an_alert_a_group_that_was_always_fine_raises_it(watch: Watch) -> None:
-    watch.told(no_data=NoDataPolicy.ALERT)
+def test_a_no_data_rule_fires_for_a_group_that_never_breached(watch: Watch) -> None:
+    watch.notifying_rule(no_data=NoDataPolicy.ALERT)
     watch.go(60.0)
     assert watch.messages() == []
     watch.evaluate(after=120.0)
@@ -202,36 +213,38 @@ def test_where_silence_is_an_alert_a_group_that_was_always_fine_raises_it(watch:
     assert [m.payload["state"] for m in watch.messages()] == ["no_data", "resolved"]
 
 
-def test_silence_means_nothing_until_the_portal_has_listened_for_a_window(watch: Watch) -> None:
-    watch.told(no_data=NoDataPolicy.ALERT)
+def test_missing_data_is_ignored_until_the_portal_has_ingested_for_a_window(watch: Watch) -> None:
+    watch.notifying_rule(no_data=NoDataPolicy.ALERT)
     watch.go(85.0)
     started_at = watch.clock.advance(3600.0)
     for seconds, expected in ((59, AlertState.FIRING), (60, AlertState.NO_DATA)):
         evaluate_rules(
-            watch.sessions, watch.store, now=started_at + timedelta(seconds=seconds),
+            watch.sessions,
+            watch.store,
+            now=started_at + timedelta(seconds=seconds),
             listening_since=started_at,
-        )  # fmt: skip
+        )
         assert [a.state for a in watch.alerts()] == [expected]
 
 
-def test_a_group_that_left_a_month_ago_is_forgotten(watch: Watch) -> None:
-    watch.told(no_data=NoDataPolicy.RESOLVE)
+def test_the_alert_of_a_group_missing_for_a_month_is_deleted(watch: Watch) -> None:
+    watch.notifying_rule(no_data=NoDataPolicy.RESOLVE)
     watch.go(85.0)
     watch.evaluate(after=120.0)
     watch.evaluate(after=30 * 86400.0)
     assert watch.alerts() == []
 
 
-def test_a_rule_switched_off_is_not_evaluated(watch: Watch) -> None:
-    rule = watch.told()
+def test_a_disabled_rule_is_not_evaluated(watch: Watch) -> None:
+    rule = watch.notifying_rule()
     with transaction(watch.sessions) as session:
         set_rule_enabled(session, scope_of(watch.cast.bob), rule.id, is_enabled=False, now=NOON)
     assert watch.go(95.0).rules == 0
     assert watch.alerts() == []
 
 
-def test_an_alert_left_by_a_rule_switched_off_meanwhile_is_resolved(watch: Watch) -> None:
-    rule = watch.told()
+def test_an_alert_of_a_rule_disabled_during_evaluation_is_resolved(watch: Watch) -> None:
+    rule = watch.notifying_rule()
     watch.go(95.0)
     with transaction(watch.sessions) as session:
         session.execute(update(Rule).where(Rule.id == rule.id).values(is_enabled=False))
@@ -240,8 +253,8 @@ def test_an_alert_left_by_a_rule_switched_off_meanwhile_is_resolved(watch: Watch
     assert [m.payload["state"] for m in watch.messages()] == ["firing", "resolved"]
 
 
-def test_a_suspended_tenants_rules_rest(watch: Watch) -> None:
-    watch.told()
+def test_rules_of_a_suspended_tenant_are_not_evaluated(watch: Watch) -> None:
+    watch.notifying_rule()
     with transaction(watch.sessions) as session:
         session.get_one(Tenant, watch.cast.acme.id).state = TenantState.SUSPENDED
     assert watch.go(95.0).rules == 0
@@ -266,8 +279,8 @@ class PickyStore:
 def test_a_rule_that_fails_shows_its_error_and_stops_no_other(
     watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken = watch.told(name="Broken", measurement="disk", field="used_percent")
-    good = watch.told()
+    broken = watch.notifying_rule(name="Broken", measurement="disk", field="used_percent")
+    good = watch.notifying_rule()
     watch.store = PickyStore(watch.store, down_for="disk")  # type: ignore[assignment]
     with caplog.at_level(logging.WARNING):
         summary = watch.go(85.0)
@@ -276,8 +289,41 @@ def test_a_rule_that_fails_shows_its_error_and_stops_no_other(
     assert errors == {broken.id: "The store does not answer. Try again later.", good.id: ""}
 
 
-def test_a_store_that_is_down_is_not_silence(watch: Watch) -> None:
-    watch.told(no_data=NoDataPolicy.ALERT)
+@dataclass
+class DuringQuery:
+    """A store during whose query a rule is deleted or disabled."""
+
+    store: Store
+    change: Callable[[], object]
+
+    def query_range(self, query: RangeQuery) -> list[Series]:
+        found = self.store.query_range(query)
+        self.change()
+        return found
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_rule_that_is_deleted_or_disabled_during_evaluation_is_skipped_without_an_error(
+    watch: Watch, caplog: pytest.LogCaptureFixture, *, is_deleted: bool
+) -> None:
+    rule = watch.notifying_rule()
+    watch.heat(95.0)
+
+    def change() -> None:
+        with transaction(watch.sessions) as session:
+            if is_deleted:
+                session.execute(delete(Rule).where(Rule.id == rule.id))
+            else:
+                session.execute(update(Rule).values(is_enabled=False))
+
+    store: Any = DuringQuery(watch.store, change)
+    summary = evaluate_rules(watch.sessions, store, now=watch.clock.now)
+    assert summary == EvaluationSummary(rules=1)
+    assert (watch.alerts(), watch.messages(), caplog.records) == ([], [], [])
+
+
+def test_an_unavailable_store_is_not_missing_data(watch: Watch) -> None:
+    watch.notifying_rule(no_data=NoDataPolicy.ALERT)
     watch.go(85.0)
     real, watch.store = watch.store, PickyStore(watch.store, down_for="gpu")  # type: ignore[assignment]
     watch.evaluate(after=120.0)
@@ -287,7 +333,7 @@ def test_a_store_that_is_down_is_not_silence(watch: Watch) -> None:
     assert watch.read(lambda s: s.scalars(select(Rule)).one().evaluation_error) == ""
 
 
-def test_a_preview_shows_each_group_with_its_level_now(watch: Watch) -> None:
+def test_a_preview_shows_each_group_with_its_severity(watch: Watch) -> None:
     watch.heat(85.0)
     watch.heat(60.0, gpu="1")
     groups = preview_rule(
@@ -300,7 +346,7 @@ def test_a_preview_shows_each_group_with_its_level_now(watch: Watch) -> None:
     assert preview_rule(watch.store, scope_of(watch.cast.charlie), hot(), now=watch.clock.now) == []
 
 
-def test_a_preview_of_a_faulty_rule_names_the_faults(watch: Watch) -> None:
+def test_a_preview_of_an_invalid_rule_lists_the_errors(watch: Watch) -> None:
     with pytest.raises(InvalidInputError) as caught:
         preview_rule(
             watch.store, scope_of(watch.cast.bob), hot(aggregate="median"), now=watch.clock.now

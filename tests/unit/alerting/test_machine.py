@@ -8,21 +8,23 @@ import pytest
 
 from alerting.machine import (
     AlertView,
-    Observation,
     Outcome,
-    RuleLevels,
-    is_forgotten,
-    level_of,
+    is_stale,
     next_state,
     resolve,
+    severity_of,
 )
+from alerting.rule_request import RuleRequest
 from alerting.states import TRANSITIONS, AlertState, Comparison, NoDataPolicy, Severity
 from tests.cast import NOON
 from tests.diagrams import diagram_of
 
 S = AlertState
 W, C = Severity.WARNING, Severity.CRITICAL
-LEVELS = RuleLevels(
+RULE = RuleRequest(
+    name="GPU is hot",
+    measurement="gpu",
+    field="temperature_celsius",
     comparison=Comparison.ABOVE,
     warning_threshold=80.0,
     critical_threshold=90.0,
@@ -30,7 +32,7 @@ LEVELS = RuleLevels(
     critical_reset=85.0,
     for_seconds=60.0,
 )
-AT_ONCE = replace(LEVELS, for_seconds=0.0)
+WITHOUT_FOR = replace(RULE, for_seconds=0.0)
 
 
 def view(
@@ -42,7 +44,7 @@ def view(
     resolved_seconds: float | None = None,
     seen_seconds: float = 5.0,
 ) -> AlertView:
-    """An alert whose instants lie so many seconds before noon."""
+    """An alert whose instants are seconds before noon."""
 
     def ago(seconds: float) -> timedelta:
         return timedelta(seconds=seconds)
@@ -69,45 +71,45 @@ SITUATIONS: dict[str, AlertView | None] = {
     "long resolved": view(
         S.RESOLVED, active_seconds=9000, fired_seconds=8000, resolved_seconds=3600
     ),
-    "no data, was calm": view(S.NO_DATA, active_seconds=100),
+    "no data, was inactive": view(S.NO_DATA, active_seconds=100),
     "no data, was critical": view(S.NO_DATA, C, active_seconds=200, fired_seconds=140),
 }
 VALUES = {
     "good": 60.0,
-    "behind warning": 75.0,
+    "below warning": 75.0,
     "warning": 82.0,
-    "behind critical": 87.0,
+    "below critical": 87.0,
     "critical": 95.0,
 }
 
-# One row a situation, one column a value: the state and severity that follow. A trailing mark says
-# that receivers are told: ! firing, - resolved, ? no data.
+# One row a situation, one column a value: the state and severity that follow. A trailing mark means
+# a notification: ! firing, - resolved, ? no data.
 AFTER_VALUE = {
-    #                         good  behind warning  warning  behind critical  critical
-    "new":                   "iw    iw              pw       pw               pc",
-    "inactive":              "iw    iw              pw       pw               pc",
-    "just pending":          "iw    iw              pw       pw               pc",
-    "long pending":          "iw    iw              fw!      fw!              fc!",
-    "firing warning":        "rw-   fw              fw       fw               fc!",
-    "firing critical":       "rc-   fw!             fw!      fc               fc",
-    "just resolved":         "rw    rw              pw       pw               pc",
-    "long resolved":         "iw    iw              pw       pw               pc",
-    "no data, was calm":     "rw-   rw-             pw-      pw-              pc-",
+    #                         good  below warning  warning  below critical  critical
+    "new": "iw    iw              pw       pw               pc",
+    "inactive": "iw    iw              pw       pw               pc",
+    "just pending": "iw    iw              pw       pw               pc",
+    "long pending": "iw    iw              fw!      fw!              fc!",
+    "firing warning": "rw-   fw              fw       fw               fc!",
+    "firing critical": "rc-   fw!             fw!      fc               fc",
+    "just resolved": "rw    rw              pw       pw               pc",
+    "long resolved": "iw    iw              pw       pw               pc",
+    "no data, was inactive": "rw-   rw-             pw-      pw-              pc-",
     "no data, was critical": "rc-   fw!             fw!      fc!              fc!",
-}  # fmt: skip
+}
 AFTER_NOTHING = {
     #                         keep  resolve  alert
-    "new":                   "iw    iw       iw",
-    "inactive":              "iw    iw       nw?",
-    "just pending":          "pw    iw       nw?",
-    "long pending":          "pw    iw       nw?",
-    "firing warning":        "fw    rw-      nw?",
-    "firing critical":       "fc    rc-      nc?",
-    "just resolved":         "rw    rw       nw?",
-    "long resolved":         "iw    iw       nw?",
-    "no data, was calm":     "rw-   rw-      nw",
+    "new": "iw    iw       iw",
+    "inactive": "iw    iw       nw?",
+    "just pending": "pw    iw       nw?",
+    "long pending": "pw    iw       nw?",
+    "firing warning": "fw    rw-      nw?",
+    "firing critical": "fc    rc-      nc?",
+    "just resolved": "rw    rw       nw?",
+    "long resolved": "iw    iw       nw?",
+    "no data, was inactive": "rw-   rw-      nw",
     "no data, was critical": "rc-   rc-      nc",
-}  # fmt: skip
+}
 _STATES = {"i": S.INACTIVE, "p": S.PENDING, "f": S.FIRING, "r": S.RESOLVED, "n": S.NO_DATA}
 _MARKS = {"": None, "!": S.FIRING, "-": S.RESOLVED, "?": S.NO_DATA}
 
@@ -130,26 +132,31 @@ def check(outcome: Outcome, cell: str) -> None:
 def test_a_value_moves_every_situation_as_the_table_says(
     situation: str, value: str, cell: str
 ) -> None:
-    observation = Observation(VALUES[value])
-    check(next_state(SITUATIONS[situation], observation, LEVELS, now=NOON), cell)
+    check(next_state(SITUATIONS[situation], VALUES[value], RULE, now=NOON), cell)
 
 
 @pytest.mark.parametrize(("situation", "policy", "cell"), cells(AFTER_NOTHING, list(NoDataPolicy)))
-def test_silence_moves_every_situation_as_the_policy_says(
+def test_missing_data_moves_every_situation_as_the_policy_says(
     situation: str, policy: NoDataPolicy, cell: str
 ) -> None:
-    levels = replace(LEVELS, no_data=policy)
-    check(next_state(SITUATIONS[situation], Observation(None), levels, now=NOON), cell)
+    rule = replace(RULE, no_data=policy)
+    check(next_state(SITUATIONS[situation], None, rule, now=NOON), cell)
 
 
 def _all_outcomes() -> list[tuple[AlertState, Outcome]]:
-    observed = [Observation(value) for value in (*VALUES.values(), None)]
-    rules = [replace(base, no_data=policy) for base in (LEVELS, AT_ONCE) for policy in NoDataPolicy]
+    values = [*VALUES.values(), None]
+    rules = [
+        replace(base, no_data=policy) for base in (RULE, WITHOUT_FOR) for policy in NoDataPolicy
+    ]
     return [
-        (S.INACTIVE if current is None else current.state,
-         next_state(current, observation, levels, now=NOON))
-        for current in SITUATIONS.values() for observation in observed for levels in rules
-    ]  # fmt: skip
+        (
+            S.INACTIVE if current is None else current.state,
+            next_state(current, value, rule, now=NOON),
+        )
+        for current in SITUATIONS.values()
+        for value in values
+        for rule in rules
+    ]
 
 
 def test_the_machine_makes_exactly_the_moves_of_the_table() -> None:
@@ -157,7 +164,13 @@ def test_the_machine_makes_exactly_the_moves_of_the_table() -> None:
     assert moves == {(before, after) for before, all_ in TRANSITIONS.items() for after in all_}
 
 
-def test_whatever_is_told_is_in_the_history() -> None:
+def test_a_move_that_the_table_does_not_have_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TRANSITIONS, S.INACTIVE, frozenset())
+    with pytest.raises(AssertionError, match="from inactive to firing"):
+        next_state(None, 95.0, WITHOUT_FOR, now=NOON)
+
+
+def test_every_notification_is_in_the_history() -> None:
     assert all(o.is_transition for _, o in _all_outcomes() if o.notify is not None)
 
 
@@ -166,34 +179,34 @@ def test_the_diagram_is_the_table() -> None:
     assert diagram == {(a.value, b.value) for a, after in TRANSITIONS.items() for b in after}
 
 
-def test_without_a_time_to_wait_an_alert_fires_at_once() -> None:
-    outcome = next_state(None, Observation(95.0), AT_ONCE, now=NOON)
+def test_without_a_for_duration_an_alert_fires_at_once() -> None:
+    outcome = next_state(None, 95.0, WITHOUT_FOR, now=NOON)
     check(outcome, "fc!")
     assert (outcome.after.active_since_at, outcome.after.fired_at) == (NOON, NOON)
 
 
-def test_an_alert_remembers_since_when_it_was_beyond() -> None:
-    outcome = next_state(SITUATIONS["long pending"], Observation(95.0), LEVELS, now=NOON)
+def test_a_firing_alert_keeps_the_start_of_its_breach() -> None:
+    outcome = next_state(SITUATIONS["long pending"], 95.0, RULE, now=NOON)
     assert outcome.after.active_since_at == NOON - timedelta(seconds=60)
     assert outcome.after.fired_at == NOON
 
 
-def test_a_second_firing_counts_its_time_anew() -> None:
-    outcome = next_state(SITUATIONS["just resolved"], Observation(95.0), LEVELS, now=NOON)
+def test_a_second_breach_has_its_own_start() -> None:
+    outcome = next_state(SITUATIONS["just resolved"], 95.0, RULE, now=NOON)
     assert outcome.after.active_since_at == NOON
 
 
-@pytest.mark.parametrize(("calm_seconds", "cell"), [(119, "fw"), (120, "rw-")])
+@pytest.mark.parametrize(("recovered_seconds", "cell"), [(119, "fw"), (120, "rw-")])
 def test_an_alert_keeps_firing_for_its_time_after_the_last_breach(
-    calm_seconds: float, cell: str
+    recovered_seconds: float, cell: str
 ) -> None:
-    levels = replace(LEVELS, keep_firing_seconds=120.0)
-    current = view(S.FIRING, active_seconds=900, fired_seconds=800, seen_seconds=calm_seconds)
-    check(next_state(current, Observation(60.0), levels, now=NOON), cell)
+    rule = replace(RULE, keep_firing_seconds=120.0)
+    current = view(S.FIRING, active_seconds=900, fired_seconds=800, seen_seconds=recovered_seconds)
+    check(next_state(current, 60.0, rule, now=NOON), cell)
 
 
 @pytest.mark.parametrize(
-    ("value", "held", "severity"),
+    ("value", "firing", "severity"),
     [
         (20.0, None, None),
         (9.0, None, W),
@@ -203,27 +216,132 @@ def test_an_alert_keeps_firing_for_its_time_after_the_last_breach(
         (16.0, C, None),
     ],
 )
-def test_a_rule_with_below_looks_downwards(
-    value: float, held: Severity | None, severity: Severity | None
+def test_a_rule_with_below_compares_downwards(
+    value: float, firing: Severity | None, severity: Severity | None
 ) -> None:
-    levels = RuleLevels(
+    rule = replace(
+        RULE,
         comparison=Comparison.BELOW,
         warning_threshold=10.0,
         critical_threshold=5.0,
         warning_reset=15.0,
         critical_reset=7.0,
     )
-    assert level_of(value, levels, held=held) is severity
+    assert severity_of(value, rule, firing=firing) is severity
 
 
-def test_the_threshold_itself_is_not_beyond() -> None:
-    assert level_of(80.0, LEVELS) is None
+def test_the_threshold_itself_is_no_breach() -> None:
+    assert severity_of(80.0, RULE) is None
 
 
-def test_a_rule_may_know_one_level_only() -> None:
-    only_critical = replace(LEVELS, warning_threshold=None, warning_reset=None)
-    assert level_of(85.0, only_critical) is None
-    assert level_of(95.0, only_critical) is C
+def test_the_threshold_itself_is_no_breach_of_a_rule_with_below_either() -> None:
+    rule = replace(RULE, comparison=Comparison.BELOW, warning_threshold=80.0, warning_reset=90.0)
+    below = replace(rule, critical_threshold=70.0, critical_reset=75.0)
+    assert severity_of(80.0, below) is None
+    assert severity_of(70.0, below) is W
+    assert severity_of(90.0, below, firing=W) is None
+
+
+ONLY_CRITICAL = replace(RULE, warning_threshold=None, warning_reset=None)
+
+
+def test_a_rule_may_have_one_severity_only() -> None:
+    assert severity_of(85.0, ONLY_CRITICAL) is None
+    assert severity_of(95.0, ONLY_CRITICAL) is C
+
+
+@pytest.mark.parametrize(
+    ("rule", "severity"),
+    [(RULE, W), (replace(RULE, critical_threshold=None, critical_reset=None), W)],
+)
+def test_a_new_group_has_the_warning_severity_where_the_rule_has_one(
+    rule: RuleRequest, severity: Severity
+) -> None:
+    assert next_state(None, 60.0, rule, now=NOON).after.severity is severity
+
+
+@pytest.mark.parametrize("value", [60.0, None])
+def test_a_new_group_of_a_rule_with_only_a_critical_threshold_is_critical(
+    value: float | None,
+) -> None:
+    outcome = next_state(None, value, ONLY_CRITICAL, now=NOON)
+    assert (outcome.after.state, outcome.after.severity) == (S.INACTIVE, C)
+    assert outcome.after.observed_at == NOON
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_every_breach_records_its_instant(situation: str) -> None:
+    after = next_state(SITUATIONS[situation], 95.0, RULE, now=NOON).after
+    assert after.last_breach_at == NOON
+
+
+@pytest.mark.parametrize("situation", ["firing warning", "firing critical"])
+def test_a_value_that_recovers_leaves_the_instant_of_the_last_breach(situation: str) -> None:
+    after = next_state(SITUATIONS[situation], 60.0, RULE, now=NOON).after
+    assert after.last_breach_at == NOON - timedelta(seconds=5)
+
+
+def test_an_alert_that_fires_again_is_not_resolved() -> None:
+    current = view(S.PENDING, active_seconds=60, fired_seconds=900, resolved_seconds=800)
+    after = next_state(current, 82.0, RULE, now=NOON).after
+    assert (after.state, after.fired_at, after.resolved_at) == (S.FIRING, NOON, None)
+
+
+def test_an_alert_that_is_pending_again_stays_resolved_until_it_fires() -> None:
+    after = next_state(SITUATIONS["just resolved"], 82.0, RULE, now=NOON).after
+    assert (after.state, after.resolved_at) == (S.PENDING, NOON - timedelta(seconds=3599))
+
+
+@pytest.mark.parametrize(
+    ("situation", "value", "policy"),
+    [
+        ("firing warning", 60.0, NoDataPolicy.KEEP),
+        ("no data, was inactive", 60.0, NoDataPolicy.ALERT),
+        ("no data, was critical", 60.0, NoDataPolicy.ALERT),
+        ("firing critical", None, NoDataPolicy.RESOLVE),
+        ("no data, was critical", None, NoDataPolicy.RESOLVE),
+    ],
+)
+def test_a_resolved_alert_records_when(
+    situation: str, value: float | None, policy: NoDataPolicy
+) -> None:
+    rule = replace(RULE, no_data=policy)
+    after = next_state(SITUATIONS[situation], value, rule, now=NOON).after
+    assert (after.state, after.resolved_at) == (S.RESOLVED, NOON)
+
+
+@pytest.mark.parametrize(
+    ("situation", "value"),
+    [("just pending", 60.0), ("just pending", None), ("long resolved", 60.0)],
+)
+def test_an_inactive_alert_has_no_start(situation: str, value: float | None) -> None:
+    rule = replace(RULE, no_data=NoDataPolicy.RESOLVE)
+    after = next_state(SITUATIONS[situation], value, rule, now=NOON).after
+    assert (after.state, after.active_since_at) == (S.INACTIVE, None)
+
+
+def test_a_resolved_alert_keeps_its_start_while_it_is_listed() -> None:
+    after = next_state(SITUATIONS["just resolved"], 60.0, RULE, now=NOON).after
+    assert after.active_since_at == NOON - timedelta(seconds=900)
+
+
+@pytest.mark.parametrize(
+    ("current", "start_seconds"),
+    [
+        (view(S.FIRING, active_seconds=200, fired_seconds=140), 200),
+        (view(S.PENDING, active_seconds=59), 59),
+        (view(S.FIRING, fired_seconds=140, seen_seconds=7), 7),
+        (view(S.INACTIVE, active_seconds=200, seen_seconds=7), 7),
+        (view(S.RESOLVED, active_seconds=900, resolved_seconds=800, seen_seconds=7), 7),
+    ],
+)
+def test_a_no_data_alert_starts_with_the_breach_or_with_the_last_value(
+    current: AlertView, start_seconds: float
+) -> None:
+    rule = replace(RULE, no_data=NoDataPolicy.ALERT)
+    after = next_state(replace(current, value=95.0), None, rule, now=NOON).after
+    assert (after.state, after.value) == (S.NO_DATA, None)
+    assert after.active_since_at == NOON - timedelta(seconds=start_seconds)
 
 
 DAY = 24 * 3600.0
@@ -236,36 +354,51 @@ DAY = 24 * 3600.0
         (view(S.FIRING, fired_seconds=9, seen_seconds=DAY), NoDataPolicy.KEEP, "rw-"),
         (view(S.PENDING, active_seconds=9, seen_seconds=DAY), NoDataPolicy.KEEP, "iw"),
         (view(S.INACTIVE, seen_seconds=DAY), NoDataPolicy.ALERT, "iw"),
+        (view(S.RESOLVED, resolved_seconds=3600, seen_seconds=DAY), NoDataPolicy.ALERT, "iw"),
+        (view(S.RESOLVED, resolved_seconds=3599, seen_seconds=DAY), NoDataPolicy.ALERT, "rw"),
         (view(S.NO_DATA, seen_seconds=7 * DAY - 1), NoDataPolicy.ALERT, "nw"),
         (view(S.NO_DATA, seen_seconds=7 * DAY), NoDataPolicy.ALERT, "rw-"),
     ],
 )
-def test_a_group_that_is_gone_for_long_is_no_longer_an_alert(
+def test_an_alert_ends_when_its_group_is_missing_for_long(
     current: AlertView, policy: NoDataPolicy, cell: str
 ) -> None:
-    levels = replace(LEVELS, no_data=policy)
-    check(next_state(current, Observation(None), levels, now=NOON), cell)
+    rule = replace(RULE, no_data=policy)
+    outcome = next_state(current, None, rule, now=NOON)
+    check(outcome, cell)
+    if cell == "rw-":
+        assert outcome.after.resolved_at == NOON
 
 
-def test_a_value_after_silence_is_stored_and_silence_keeps_the_last_instant() -> None:
-    levels = replace(LEVELS, no_data=NoDataPolicy.ALERT)
-    silent = next_state(SITUATIONS["inactive"], Observation(None), levels, now=NOON).after
-    assert (silent.value, silent.observed_at) == (None, NOON - timedelta(seconds=5))
-    back = next_state(silent, Observation(60.0), levels, now=NOON).after
+def test_missing_data_keeps_the_instant_of_the_last_value() -> None:
+    rule = replace(RULE, no_data=NoDataPolicy.ALERT)
+    missing = next_state(SITUATIONS["inactive"], None, rule, now=NOON).after
+    assert (missing.value, missing.observed_at) == (None, NOON - timedelta(seconds=5))
+    back = next_state(missing, 60.0, rule, now=NOON).after
     assert (back.value, back.observed_at) == (60.0, NOON)
 
 
 @pytest.mark.parametrize(
     ("situation", "cell"),
-    [("firing critical", "rc-"), ("just pending", "iw"), ("no data, was calm", "rw-")],
+    [("firing critical", "rc-"), ("just pending", "iw"), ("no data, was inactive", "rw-")],
 )
-def test_switching_a_rule_off_ends_its_alerts(situation: str, cell: str) -> None:
+def test_disabling_a_rule_ends_its_alerts(situation: str, cell: str) -> None:
     current = SITUATIONS[situation]
     assert current is not None
-    check(resolve(current, now=NOON), cell)
+    outcome = resolve(current, now=NOON)
+    check(outcome, cell)
+    assert outcome.after.resolved_at == (NOON if cell[0] == "r" else None)
 
 
-def test_only_an_alert_that_is_over_is_forgotten_and_only_after_thirty_days() -> None:
-    assert is_forgotten(view(S.INACTIVE, seen_seconds=30 * DAY), now=NOON)
-    assert not is_forgotten(view(S.INACTIVE, seen_seconds=30 * DAY - 1), now=NOON)
-    assert not is_forgotten(view(S.FIRING, seen_seconds=30 * DAY), now=NOON)
+def test_disabling_a_rule_leaves_a_resolved_alert_listed_for_its_hour() -> None:
+    listed, over = SITUATIONS["just resolved"], SITUATIONS["long resolved"]
+    assert listed is not None
+    assert over is not None
+    assert resolve(listed, now=NOON).after == listed
+    assert resolve(over, now=NOON).after.state is S.INACTIVE
+
+
+def test_only_an_alert_that_is_over_is_stale_and_only_after_thirty_days() -> None:
+    assert is_stale(view(S.INACTIVE, seen_seconds=30 * DAY), now=NOON)
+    assert not is_stale(view(S.INACTIVE, seen_seconds=30 * DAY - 1), now=NOON)
+    assert not is_stale(view(S.FIRING, seen_seconds=30 * DAY), now=NOON)

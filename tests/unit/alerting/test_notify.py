@@ -80,7 +80,7 @@ def test_an_email_says_the_same_in_text_and_html(mailbox: Mailbox) -> None:
     plain, html = mailbox.mails[0].iter_parts()
     assert plain.get_content_type() == "text/plain"
     lines = plain.get_content().splitlines()
-    assert {"Value:      91 °C", "The rule: https://portal.example/rules/r1?a=1&b=2"} <= set(lines)
+    assert {"Value:      91 °C", "Rule: https://portal.example/rules/r1?a=1&b=2"} <= set(lines)
     assert html.get_content_type() == "text/html"
     assert "GPU &lt;too&gt; hot" in html.get_content()
     assert 'href="https://portal.example/rules/r1?a=1&amp;b=2"' in html.get_content()
@@ -93,7 +93,7 @@ def test_the_user_and_password_of_the_url_sign_in(mailbox: Mailbox) -> None:
 
 
 def test_a_wrong_mail_password_is_an_error_that_does_not_repeat_it(mailbox: Mailbox) -> None:
-    with pytest.raises(DeliveryError, match="did not take the message: 535") as caught:
+    with pytest.raises(DeliveryError, match="535") as caught:
         mail_by(mailbox, "vedette:guessed@").send(to("ops@acme.example"), message())
     assert "guessed" not in caught.value.message
 
@@ -110,14 +110,14 @@ def test_without_a_mail_server_the_error_names_the_setting() -> None:
 
 def test_a_mail_url_of_another_kind_is_an_error_that_hides_it() -> None:
     sender = EmailSender("http://user:hidden@mail.example", "alerts@portal.example")
-    with pytest.raises(DeliveryError, match="VEDETTE_SMTP_URL is not") as caught:
+    with pytest.raises(DeliveryError, match="VEDETTE_SMTP_URL") as caught:
         sender.send(to("ops@acme.example"), message())
     assert "hidden" not in caught.value.message
 
 
 def test_a_mail_server_that_is_down_is_a_delivery_error() -> None:
     sender = EmailSender(f"smtp://127.0.0.1:{free_port()}", "alerts@portal.example")
-    with pytest.raises(DeliveryError, match="ConnectionRefusedError"):
+    with pytest.raises(DeliveryError, match="connection refused"):
         sender.send(to("ops@acme.example"), message())
 
 
@@ -146,9 +146,9 @@ def test_a_key_that_no_server_can_open_is_a_delivery_error(hook: Hook) -> None:
 
 
 @pytest.mark.parametrize("status", [302, 400, 500])
-def test_any_answer_but_success_is_an_error_with_its_status(hook: Hook, status: int) -> None:
+def test_any_response_but_success_is_an_error_with_its_status(hook: Hook, status: int) -> None:
     hook.status, hook.location = status, hook.url
-    with pytest.raises(DeliveryError, match=f"answered {status}"):
+    with pytest.raises(DeliveryError, match=f"{status}"):
         WebhookSender(5.0, policy=LOOPBACK, box=BOX).send(to(hook.url), message())
     assert len(hook.posts) == 1
 
@@ -156,9 +156,10 @@ def test_any_answer_but_success_is_an_error_with_its_status(hook: Hook, status: 
 def test_an_error_does_not_repeat_the_secrets_of_a_webhooks_address() -> None:
     port = free_port()
     target = f"http://user:hidden@127.0.0.1:{port}/services/T0/hidden"
-    with pytest.raises(DeliveryError, match=rf"127\.0\.0\.1:{port} did not answer") as caught:
+    with pytest.raises(DeliveryError, match=rf"127\.0\.0\.1:{port} did not respond") as caught:
         WebhookSender(5.0, policy=LOOPBACK, box=BOX).send(to(target), message())
     assert "hidden" not in caught.value.message
+    assert "connection refused" in caught.value.message
 
 
 @pytest.mark.parametrize(

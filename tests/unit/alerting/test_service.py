@@ -9,20 +9,22 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.models import Alert, AlertTransition, Notification, Receiver, Rule
-from alerting.sealing import opened
+from alerting.receivers import (
+    create_receiver,
+    delete_receiver,
+    get_receiver,
+    list_notifications,
+    list_receivers,
+    signing_key,
+)
 from alerting.service import (
     alert_counts,
     alert_transitions,
-    create_receiver,
     create_rule,
-    delete_receiver,
     delete_rule,
     get_alert,
-    get_receiver,
     get_rule,
     list_alerts,
-    list_notifications,
-    list_receivers,
     list_rules,
     set_rule_enabled,
     update_rule,
@@ -37,9 +39,14 @@ from tests.unit.alerting.helpers import HOT, hot
 
 def receiver(session: Session, scope: Scope, name: str = "ops") -> Receiver:
     made, _secret = create_receiver(
-        session, scope, name=name, kind=ReceiverKind.EMAIL, target="ops@acme.example", box=BOX,
+        session,
+        scope,
+        name=name,
+        kind=ReceiverKind.EMAIL,
+        target="ops@acme.example",
+        box=BOX,
         now=NOON,
-    )  # fmt: skip
+    )
     return made
 
 
@@ -208,17 +215,24 @@ def test_alerts_that_need_a_look_come_first(session: Session, cast: Cast, rule: 
     inactive = list_alerts(session, scope, states=[AlertState.INACTIVE], rule_id=rule.id)
     assert [a.group_key for a in inactive.items] == ["3"]
     assert alert_counts(session, scope) == {Severity.WARNING: 1, Severity.CRITICAL: 1}
+    assert alert_counts(session, scope, appliances={"a1"}) == alert_counts(session, scope)
+    assert set(alert_counts(session, scope, appliances={"a2"}).values()) == {0}
 
 
 def test_a_webhook_gets_a_secret_and_an_email_none(session: Session, cast: Cast) -> None:
     scope = scope_of(cast.bob)
     hook, secret = create_receiver(
-        session, scope, name="hook", kind=ReceiverKind.WEBHOOK,
-        target="https://acme.example/hook", box=BOX, now=NOON,
-    )  # fmt: skip
+        session,
+        scope,
+        name="hook",
+        kind=ReceiverKind.WEBHOOK,
+        target="https://acme.example/hook",
+        box=BOX,
+        now=NOON,
+    )
     assert secret.startswith("vdw_")
     assert secret not in hook.secret
-    assert opened(hook, BOX) == secret
+    assert signing_key(hook, BOX) == secret
     assert receiver(session, scope).secret == ""
 
 

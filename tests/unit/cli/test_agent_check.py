@@ -1,21 +1,20 @@
 """`vedette agent check`: one line a check, and what to do where something is not in order."""
 
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from collector.checking.checks import check_appliance
-from collector.checking.findings import Finding, Verdict
+from collector.checks.appliance import check_appliance
+from collector.checks.connections import CheckResult, Verdict
 from collector.config import AgentConfig
-from collector.identity import Identity, save_identity
+from collector.data_dir import Identity, save_identity
 from core.clock import utc_now
 from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal
 from tests.servers import free_port
+from tests.unit.cli.in_process import Result, run_vedette
 
 
 @pytest.fixture
@@ -33,12 +32,12 @@ def home(tmp_path: Path) -> Path:
 
 def findings(
     home: Path, *urls: str, now: datetime | None = None, **settings: object
-) -> dict[str, Finding]:
+) -> dict[str, CheckResult]:
     """Return what is found, by what was looked at."""
     fields: dict[str, object] = {"executor": "none", "buffer_max_bytes": 2**20, **settings}
     config = AgentConfig(portal_urls=list(urls), data_dir=home, **fields)  # type: ignore[arg-type] # as named
     found = check_appliance(config, clock=utc_now if now is None else lambda: now)
-    return {finding.what: finding for finding in found}
+    return {finding.name: finding for finding in found}
 
 
 def write_config(home: Path, url: str, *lines: str) -> Path:
@@ -48,11 +47,8 @@ def write_config(home: Path, url: str, *lines: str) -> Path:
     return path
 
 
-def vedette_check(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cli.main", "agent", "check", *arguments],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+def vedette_check(*arguments: str) -> Result:
+    return run_vedette("agent", "check", *arguments)
 
 
 def test_an_appliance_in_order_is_said_to_be(home: Path, portal: RecordingPortal) -> None:
@@ -60,20 +56,20 @@ def test_an_appliance_in_order_is_said_to_be(home: Path, portal: RecordingPortal
     assert {finding.verdict for finding in found.values()} == {Verdict.OK}
     assert set(found) == {
         "data folder",
-        "room",
+        "disk space",
         "identity",
         f"portal {portal.url}",
         f"clock against {portal.url}",
         f"identity at {portal.url}",
     }
-    assert " ms" in found[f"portal {portal.url}"].says
+    assert " ms" in found[f"portal {portal.url}"].message
 
 
 def test_a_portal_that_does_not_listen_fails(home: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     finding = findings(home, url)[f"portal {url}"]
     assert finding.verdict is Verdict.FAIL
-    assert "Connection refused" in finding.says
+    assert "Connection refused" in finding.message
     assert "curl -i" in finding.advice
 
 
@@ -84,10 +80,10 @@ def test_each_address_is_checked(home: Path, portal: RecordingPortal) -> None:
     assert found[f"portal {portal.url}"].verdict is Verdict.OK
 
 
-def test_a_name_without_an_address_is_told_from_a_portal_that_is_away(home: Path) -> None:
+def test_a_name_that_does_not_resolve_fails(home: Path) -> None:
     finding = findings(home, "http://portal.invalid")["portal http://portal.invalid"]
     assert finding.verdict is Verdict.FAIL
-    assert "has no address" in finding.says
+    assert "can't resolve" in finding.message
 
 
 def test_a_port_that_does_not_speak_tls_fails_without_a_traceback(
@@ -104,7 +100,7 @@ def test_an_identity_that_the_portal_does_not_take_fails(
     save_identity(home, revoked)
     finding = findings(home, portal.url)[f"identity at {portal.url}"]
     assert finding.verdict is Verdict.FAIL
-    assert "unknown agent" in finding.says
+    assert "unknown agent" in finding.message
     assert "vedette agent enroll --again" in finding.advice
 
 
@@ -131,19 +127,19 @@ def test_a_clock_that_is_off_is_a_warning(
     now = datetime.now(UTC) + timedelta(seconds=seconds)
     finding = findings(home, portal.url, now=now)[f"clock against {portal.url}"]
     assert finding.verdict is Verdict.WARNING
-    assert f"s {side}" in finding.says
+    assert f"s {side}" in finding.message
 
 
 def test_a_buffer_larger_than_the_disk_is_a_warning(home: Path, portal: RecordingPortal) -> None:
-    finding = findings(home, portal.url, buffer_max_bytes=2**60)["room"]
+    finding = findings(home, portal.url, buffer_max_bytes=2**60)["disk space"]
     assert finding.verdict is Verdict.WARNING
-    assert "1024 PiB more" in finding.says
+    assert "1024 PiB" in finding.message
 
 
 @pytest.mark.parametrize(
     ("executor", "verdict"), [("docker", Verdict.FAIL), ("auto", Verdict.WARNING)]
 )
-def test_a_missing_docker_engine_fails_only_where_it_is_asked_for(
+def test_a_missing_docker_engine_fails_only_if_configured(
     home: Path, portal: RecordingPortal, executor: str, verdict: Verdict
 ) -> None:
     found = findings(home, portal.url, executor=executor, docker_url=f"unix://{home}/docker.sock")
@@ -174,11 +170,11 @@ def test_the_command_fails_when_a_check_does(home: Path) -> None:
     assert "Traceback" not in result.stdout + result.stderr
 
 
-def test_all_faults_of_the_file_are_lines_of_the_check(home: Path) -> None:
+def test_all_configuration_errors_are_lines_of_the_check(home: Path) -> None:
     write_config(home, "portal.example.com", "intervall_seconds = 5")
     result = vedette_check("--data-dir", str(home))
     assert result.returncode == 1
-    assert "an address starts with http://" in result.stdout
+    assert "must start with http://" in result.stdout
     assert "did you mean interval_seconds?" in result.stdout
 
 
@@ -186,4 +182,4 @@ def test_offline_only_the_file_is_looked_at(home: Path) -> None:
     path = write_config(home, "http://portal.invalid")
     result = vedette_check("--offline", str(path))
     assert result.returncode == 0, result.stderr
-    assert result.stdout == f"{path} is in order.\n"
+    assert result.stdout == f"{path} is valid.\n"

@@ -1,34 +1,31 @@
 """`vedette agent`: the token may come through standard input; a hang-up reloads the settings."""
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
-from collector.health.known_gpus import KnownGPU, KnownGPUs
-from collector.identity import Identity, load_identity, save_identity
+from collector.data_dir import Identity, load_identity, save_identity
+from collector.health.gpus import KnownGPU, KnownGPUs
 from plugins.registry import plugin_names
 from tests.fixtures.polling import eventually
-from tests.fixtures.recording_portal import AGENT_TOKEN, ENROL_TOKEN, RecordingPortal
+from tests.fixtures.recording_portal import AGENT_TOKEN, ENROLL_TOKEN, RecordingPortal
 from tests.servers import running
+from tests.unit.cli.in_process import Result, run_vedette
 
 
-def vedette_agent(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cli.main", "agent", *arguments],
-        input=stdin, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+def vedette_agent(*arguments: str, stdin: str = "") -> Result:
+    return run_vedette("agent", *arguments, stdin=stdin)
 
 
 def test_the_token_is_read_from_standard_input(tmp_path: Path) -> None:
     with RecordingPortal() as portal:
         result = vedette_agent(
-            "enroll", portal.url, "-", "--data-dir", str(tmp_path), stdin=f"{ENROL_TOKEN}\n"
+            "enroll", portal.url, "-", "--data-dir", str(tmp_path), stdin=f"{ENROLL_TOKEN}\n"
         )
-        [request] = portal.recording.enrolments
+        [request] = portal.recording.enrollments
 
     assert result.returncode == 0, result.stderr
-    assert request.token == ENROL_TOKEN
+    assert request.token == ENROLL_TOKEN
     assert load_identity(tmp_path) is not None
 
 
@@ -36,10 +33,10 @@ def test_an_empty_standard_input_is_no_token(tmp_path: Path) -> None:
     result = vedette_agent("enroll", "http://127.0.0.1:9", "-", "--data-dir", str(tmp_path))
 
     assert result.returncode == 1
-    assert "Standard input holds no token" in result.stderr
+    assert "standard input" in result.stderr
 
 
-def test_checking_a_configuration_names_all_its_faults(tmp_path: Path) -> None:
+def test_checking_a_configuration_reports_all_errors(tmp_path: Path) -> None:
     config_path = tmp_path / "other.toml"
     config_path.write_text("intervall_seconds = 5\n", encoding="utf-8")
 
@@ -50,7 +47,7 @@ def test_checking_a_configuration_names_all_its_faults(tmp_path: Path) -> None:
     assert "did you mean interval_seconds?" in result.stderr
 
 
-def test_a_hang_up_reads_the_configuration_again(tmp_path: Path) -> None:
+def test_sighup_reloads_the_configuration(tmp_path: Path) -> None:
     log_path = tmp_path / "agent.log"
     with RecordingPortal() as portal:
         settings = f'portal_urls = ["{portal.url}"]\ndata_dir = "{tmp_path}"\nexecutor = "none"\n'
@@ -80,7 +77,7 @@ def test_a_hang_up_reads_the_configuration_again(tmp_path: Path) -> None:
 
     log = log_path.read_text(encoding="utf-8")
     assert "did you mean interval_seconds?" in log
-    assert "buffer_max_bytes: takes effect after a restart" in log
+    assert "restart the agent to apply: buffer_max_bytes" in log
 
 
 def measurements(portal: RecordingPortal) -> set[str]:
@@ -97,20 +94,20 @@ def test_accepting_gpus_names_those_that_the_agent_will_forget(tmp_path: Path) -
         KnownGPU(uuid=f"GPU-{index}", index=index, model="NVIDIA H100", has_nvlinks=False)
         for index in range(2)
     )
-    known.see([gone, here])
-    known.see([here])
+    known.update([gone, here])
+    known.update([here])
     known.save()
 
     result = vedette_agent("accept-gpus", "--data-dir", str(tmp_path))
 
     assert result.returncode == 0, result.stderr
-    assert "GPU 0 (NVIDIA H100, GPU-0) is forgotten." in result.stdout
+    assert "Removed GPU 0 (NVIDIA H100, GPU-0)." in result.stdout
     assert "GPU-1" not in result.stdout
-    assert KnownGPUs(tmp_path).is_acceptance_asked()
+    assert KnownGPUs(tmp_path).take_acceptance()
 
 
 def test_accepting_gpus_is_for_enrolled_appliances(tmp_path: Path) -> None:
     result = vedette_agent("accept-gpus", "--data-dir", str(tmp_path))
 
     assert result.returncode == 1
-    assert "holds no identity" in result.stderr
+    assert "has no identity" in result.stderr

@@ -1,36 +1,23 @@
-"""The command says what is wrong in a line, and never shows a traceback."""
+"""Errors of the command are one line, never a traceback."""
 
-import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from cli.main import COMMANDS, HIDDEN
-from cli.up import only_one
+from cli.up import exclusive
 from core.errors import ConfigurationError
 from tests.servers import free_port
+from tests.unit.cli.in_process import run_vedette
 
 ROOT = Path(__file__).parents[3]
 
 
-def vedette(*arguments: str, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    keep = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
-    return subprocess.run(
-        [sys.executable, "-m", "cli.main", *arguments],
-        env={**keep, **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def test_every_fault_of_the_configuration_is_named_at_once(tmp_path: Path) -> None:
-    result = vedette(
+def test_all_configuration_errors_are_reported_together(tmp_path: Path) -> None:
+    result = run_vedette(
         "server",
         environ={
             "VEDETTE_DATA_DIR": str(tmp_path),
@@ -45,20 +32,20 @@ def test_every_fault_of_the_configuration_is_named_at_once(tmp_path: Path) -> No
     assert "Traceback" not in result.stderr
 
 
-def test_commands_without_a_door_load_no_web_framework() -> None:
+def test_commands_other_than_server_load_no_web_framework() -> None:
     code = (
-        "import sys, cli.agent, cli.db, cli.job, cli.store, cli.tenant\n"
+        "import sys, cli.agent, cli.database, cli.job, cli.store, cli.tenant\n"
         "sys.exit(sorted({'access', 'dash', 'flask', 'portal', 'starlette'} & {*sys.modules}) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
 
 
-def test_a_taken_port_gets_one_clear_line(tmp_path: Path) -> None:
+def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        result = vedette(
+        result = run_vedette(
             "up", environ={"VEDETTE_DATA_DIR": str(tmp_path), "VEDETTE_PORT": str(port)}
         )
 
@@ -67,8 +54,8 @@ def test_a_taken_port_gets_one_clear_line(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_a_folder_that_cannot_be_written_gets_one_clear_line() -> None:
-    result = vedette(
+def test_a_read_only_data_directory_is_one_line() -> None:
+    result = run_vedette(
         "up", environ={"VEDETTE_DATA_DIR": "/proc/vedette", "VEDETTE_PORT": str(free_port())}
     )
 
@@ -78,8 +65,8 @@ def test_a_folder_that_cannot_be_written_gets_one_clear_line() -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_the_demo_refuses_to_listen_beyond_this_machine(tmp_path: Path) -> None:
-    result = vedette(
+def test_the_demo_listens_only_on_loopback(tmp_path: Path) -> None:
+    result = run_vedette(
         "up", "--demo", environ={"VEDETTE_DATA_DIR": str(tmp_path), "VEDETTE_HOST": "192.0.2.1"}
     )
 
@@ -87,25 +74,25 @@ def test_the_demo_refuses_to_listen_beyond_this_machine(tmp_path: Path) -> None:
     assert "its logins are public" in result.stderr
 
 
-def test_a_data_folder_belongs_to_one_start_at_a_time(tmp_path: Path) -> None:
+def test_only_one_vedette_up_uses_a_data_directory(tmp_path: Path) -> None:
     with (
-        only_one(tmp_path),
+        exclusive(tmp_path),
         pytest.raises(ConfigurationError, match="another `vedette up`"),
-        only_one(tmp_path),
+        exclusive(tmp_path),
     ):
         pass
 
 
-def test_calling_a_portal_without_a_login_says_how_to_sign_in(tmp_path: Path) -> None:
-    result = vedette("job", "list", environ={"XDG_CONFIG_HOME": str(tmp_path)})
+def test_a_call_without_login_says_how_to_sign_in(tmp_path: Path) -> None:
+    result = run_vedette("job", "list", environ={"XDG_CONFIG_HOME": str(tmp_path)})
 
     assert result.returncode == 1
     assert "vedette login" in result.stderr
 
 
-def test_a_portal_that_is_away_is_named(tmp_path: Path) -> None:
+def test_an_unreachable_portal_is_named(tmp_path: Path) -> None:
     address = f"http://127.0.0.1:{free_port()}"
-    result = vedette(
+    result = run_vedette(
         "job",
         "list",
         environ={
@@ -120,8 +107,8 @@ def test_a_portal_that_is_away_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", sorted(set(COMMANDS) - HIDDEN))
-def test_every_command_explains_itself(command: str, tmp_path: Path) -> None:
-    result = vedette(command, "--help", environ={"XDG_CONFIG_HOME": str(tmp_path)})
+def test_every_command_has_help(command: str, tmp_path: Path) -> None:
+    result = run_vedette(command, "--help", environ={"XDG_CONFIG_HOME": str(tmp_path)})
 
     assert result.returncode == 0
     assert "Usage: vedette" in result.stdout

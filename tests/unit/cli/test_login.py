@@ -1,42 +1,21 @@
 """`vedette login` against a real portal: password, second factor, and the token that is kept."""
 
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyotp
 import pytest
 from click.testing import CliRunner, Result
-from werkzeug.serving import make_server
 
-from cli.client import PortalClient, load_credentials
 from cli.login import login
+from cli.main import vedette
 from core.db import SessionFactory
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
-from portal.app import create_portal
-from tenants.people.second_factor import begin_setup, confirm_setup
+from tenants.users.second_factor import begin_setup, confirm_setup
 from tests.cast import PASSWORD, Cast, FrozenClock
-from timeseries.store import Store
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> ServerSettings:
-    return ServerSettings(data_dir=tmp_path / "data")
-
-
-@pytest.fixture
-def url(
-    settings: ServerSettings, sessions: SessionFactory, store: Store, clock: FrozenClock
-) -> Iterator[str]:
-    app = create_portal(settings, sessions=sessions, store=store, clock=clock)
-    server = make_server("127.0.0.1", 0, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+from vedette.client import Client
+from vedette.credentials import load_credentials
+from vedette.errors import PortalError
 
 
 @pytest.fixture
@@ -65,7 +44,7 @@ def run(url: str, cast: Cast, *options: str, typed: str = "") -> Result:
 
 
 def who_am_i() -> str:
-    client = PortalClient(load_credentials())
+    client = Client()
     try:
         return str(client.get("/me")["email"])
     finally:
@@ -82,32 +61,45 @@ def test_signing_in_again_takes_the_place_of_this_hosts_older_token(url: str, ca
     run(url, cast)
     older = load_credentials()
     run(url, cast)
-    client = PortalClient(load_credentials())
+    client = Client()
     tokens = client.get("/tokens", sort="created_at")["items"]
     client.close()
     assert [token["revoked_at"] is None for token in tokens] == [False, True]
     assert load_credentials().token != older.token
 
 
-def test_the_code_is_asked_for_where_there_is_a_second_factor(
+def test_login_prompts_for_the_second_factor_code(
     url: str, cast: Cast, totp: pyotp.TOTP, clock: FrozenClock
 ) -> None:
     result = run(url, cast, typed=f"{totp.at(clock.now)}\n")
-    assert "Code of your authenticator app" in result.output
+    assert "authenticator app" in result.output
     assert result.exit_code == 0, result.output
     assert who_am_i() == cast.bob.email
 
 
-def test_a_code_given_as_an_option_is_not_asked_for(
+def test_a_code_option_needs_no_prompt(
     url: str, cast: Cast, totp: pyotp.TOTP, clock: FrozenClock
 ) -> None:
     result = run(url, cast, "--code", totp.at(clock.now))
     assert result.exit_code == 0, result.output
-    assert "Code of your authenticator app" not in result.output
+    assert "authenticator app" not in result.output
 
 
-def test_a_wrong_code_keeps_no_token(url: str, cast: Cast, totp: pyotp.TOTP) -> None:
+def test_a_wrong_code_stores_no_token(url: str, cast: Cast, totp: pyotp.TOTP) -> None:
     assert totp
     result = run(url, cast, "--code", "000000")
     assert result.exit_code != 0
-    assert "wrong or was used already" in str(result.exception)
+    assert "wrong or was already used" in str(result.exception)
+
+
+def test_whoami_names_the_user_and_logout_revokes_the_token(url: str, cast: Cast) -> None:
+    run(url, cast)
+    token = load_credentials().token
+    shown = CliRunner().invoke(vedette, ["whoami"])
+    assert shown.output == f"{cast.bob.email} (member) at {url}\n"
+
+    assert "Signed out" in CliRunner().invoke(vedette, ["logout"]).output
+    with Client(url, token) as client, pytest.raises(PortalError, match="revoked"):
+        client.get("/me")
+    assert "not signed in" in CliRunner().invoke(vedette, ["logout"]).output
+    assert CliRunner().invoke(vedette, ["whoami"]).exit_code != 0

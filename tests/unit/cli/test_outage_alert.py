@@ -5,9 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from alerting.notify import EmailSender
-from cli.outage_alert import tell_operators
 from core.db import SessionFactory
-from tenants.fleet.outages import Silence, hold_brake, release_brake
+from scheduler.outage_email import email_operators
+from tenants.fleet.liveness import (
+    FleetReachability,
+    release_mass_outage_guard,
+    update_mass_outage_guard,
+)
 from tenants.models import User
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.servers import free_port
@@ -26,12 +30,12 @@ def mailbox() -> Iterator[Mailbox]:
 def outage(sessions: SessionFactory, cast: Cast) -> None:
     assert cast
     with sessions.begin() as session:
-        hold_brake(session, Silence(312, 500), now=NOON)
+        update_mass_outage_guard(session, FleetReachability(312, 500), now=NOON)
 
 
 def tell(sessions: SessionFactory, port: int) -> int:
     sender = EmailSender(f"smtp://127.0.0.1:{port}", "vedette@example.com")
-    return tell_operators(sessions, sender, public_url=URL, now=NOON)
+    return email_operators(sessions, sender, public_url=URL, now=NOON)
 
 
 @pytest.mark.usefixtures("outage")
@@ -41,11 +45,11 @@ def test_an_outage_is_one_email_to_each_operator(
     assert [tell(sessions, mailbox.port) for _ in range(3)] == [1, 0, 0]
     (mail,) = mailbox.mails
     assert mail["To"] == "olivia@vedette.example"
-    assert mail["Subject"] == "[CRITICAL] 312 of 500 appliances fell silent"
+    assert mail["Subject"] == "[CRITICAL] 312 of 500 appliances stopped reporting"
     body = mail.get_body(("plain",))
     assert body is not None
-    assert "no job is placed anew" in body.get_content()
-    assert f"{URL}/appliances?life=unreachable" in body.get_content()
+    assert "no job is marked as lost" in body.get_content()
+    assert f"{URL}/appliances?status=unreachable" in body.get_content()
 
 
 @pytest.mark.usefixtures("cast")
@@ -78,11 +82,11 @@ def test_an_outage_that_is_released_is_no_alert_any_more(
     sessions: SessionFactory, cast: Cast, mailbox: Mailbox
 ) -> None:
     with sessions.begin() as session:
-        release_brake(session, scope_of(cast.olivia), now=NOON)
+        release_mass_outage_guard(session, scope_of(cast.olivia), now=NOON)
     assert tell(sessions, mailbox.port) == 0
     assert mailbox.mails == []
 
 
 @pytest.mark.usefixtures("outage")
 def test_without_a_mail_server_the_pages_have_to_do(sessions: SessionFactory) -> None:
-    assert tell_operators(sessions, None, public_url=URL, now=NOON) == 0
+    assert email_operators(sessions, None, public_url=URL, now=NOON) == 0

@@ -12,8 +12,7 @@ from core.clock import utc_now
 from core.db import SessionFactory
 from core.errors import InvalidInputError
 from core.settings import ServerSettings, secret_key
-from tenants.people.links import Purpose, read_link
-from tenants.people.resets import find_reset
+from tenants.users.resets import Purpose, find_reset, read_link
 
 EMAIL = "olivia@vedette.example"
 

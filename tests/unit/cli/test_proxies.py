@@ -6,7 +6,7 @@ from ipaddress import ip_network
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cli.proxies import believe_proxies
+from cli.proxies import trust_proxies
 
 TRUSTED = (ip_network("10.0.0.0/24"), ip_network("192.0.2.1/32"))
 
@@ -20,7 +20,7 @@ def seen_from(peer: str, *, trusted: bool = True, **headers: str) -> str:
 
     pairs = [(k.replace("_", "-").encode(), v.encode()) for k, v in headers.items()]
     scope = {"type": "http", "scheme": "http", "client": (peer, 5000), "headers": pairs}
-    app = believe_proxies(note, TRUSTED if trusted else ())
+    app = trust_proxies(note, TRUSTED if trusted else ())
     asyncio.run(_call(app, scope))
     return seen[0]
 

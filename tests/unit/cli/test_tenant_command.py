@@ -26,12 +26,12 @@ def test_tenants_are_listed_with_their_state() -> None:
     assert "active" in listed
 
 
-def test_a_tenant_is_suspended_and_let_in_again() -> None:
+def test_a_tenant_is_suspended_and_activated() -> None:
     assert run("suspend", "acme").output == "acme is suspended.\n"
     assert run("activate", "acme").output == "acme is active.\n"
 
 
-def test_closing_asks_first() -> None:
+def test_closing_prompts_for_confirmation() -> None:
     assert run("close", "acme").exit_code == 1
     assert run("close", "acme", "--yes").output == "acme is closed.\n"
 
@@ -49,8 +49,8 @@ def test_a_closed_tenant_is_handed_to_the_server_to_be_removed(tmp_path: Path) -
     assert "exporting" in run("list", "--removed").output
 
 
-def test_quotas_are_set_shown_and_taken_away() -> None:
-    shown = run("quota", "acme", "--gpus", "8").output
+def test_quotas_are_set_shown_and_removed() -> None:
+    shown = run("quota", "acme", "--gpus", "8", "--measurements", "70").output
     assert "max_gpus             8\n" in shown
     assert "max_appliances       unlimited\n" in shown
     assert "8" not in run("quota", "acme", "--unlimited").output

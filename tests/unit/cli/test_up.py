@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from cli.up import told_settings
-from cli.upstart import here
+from cli.process_plan import local_address
+from cli.up import environment_of
 from core.settings import ServerSettings
 
 
-def test_settings_that_differ_are_told_for_commands_beside_the_server() -> None:
+def test_non_default_settings_are_printed_as_variables() -> None:
     settings = ServerSettings(data_dir=Path("/srv/my data"), port=9000)
-    assert told_settings(settings) == "VEDETTE_DATA_DIR='/srv/my data' VEDETTE_PORT=9000"
+    assert environment_of(settings) == "VEDETTE_DATA_DIR='/srv/my data' VEDETTE_PORT=9000"
 
 
-def test_nothing_is_told_of_defaults() -> None:
-    assert told_settings(ServerSettings()) == ""
+def test_default_settings_are_not_printed() -> None:
+    assert environment_of(ServerSettings()) == ""
 
 
 @pytest.mark.parametrize(
@@ -28,4 +28,4 @@ def test_nothing_is_told_of_defaults() -> None:
     ],
 )
 def test_a_server_on_every_address_is_reached_on_the_loopback(host: str, reached: str) -> None:
-    assert here(host) == reached
+    assert local_address(host) == reached

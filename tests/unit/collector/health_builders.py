@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from collector.health.judge import judge
+from collector.health.evaluation import evaluate_health
 from collector.health.monitor import HealthMonitor
-from collector.health.signs import GPUSigns, Signs
+from collector.health.signals import GPUSignals, Signals
 from core.clock import to_ns
-from jobqueue.executors.health import GPUHealth
-from jobqueue.executors.wire import GPUInfo, Inventory
+from protocol.health import GPUHealth
+from protocol.inventory import GPUInfo, Inventory
 from tests.cast import NOON
 from timeseries.points import FieldValue, Point
 
@@ -43,7 +43,7 @@ def inventory(gpus: int = 8) -> Inventory:
     return Inventory(hostname="dgx", gpus=[gpu_info(index) for index in range(gpus)])
 
 
-def signs(**changes: Any) -> GPUSigns:
+def signs(**changes: Any) -> GPUSignals:
     """A GPU in order, but for the changes; `reading` is added to a loaded GPU's."""
     reading = {
         "utilization_percent": 97.0,
@@ -57,12 +57,12 @@ def signs(**changes: Any) -> GPUSigns:
         "lost": 0.0,
     } | changes.pop("reading", {})
     fields: dict[str, Any] = {"index": 0, "uuid": "GPU-0", "info": gpu_info(), "reading": reading}
-    return GPUSigns(**(fields | changes))
+    return GPUSignals(**(fields | changes))
 
 
-def judged(gpu: GPUSigns, now: datetime = NOON) -> GPUHealth:
-    """The judgement of one GPU."""
-    return judge(Signs(gpus=(gpu,)), now).gpus[0]
+def judged(gpu: GPUSignals, now: datetime = NOON) -> GPUHealth:
+    """The judgment of one GPU."""
+    return evaluate_health(Signals(gpus=(gpu,)), now).gpus[0]
 
 
 def after(seconds: float) -> datetime:
@@ -112,7 +112,7 @@ def feed(found: HealthMonitor, points: Iterable[Point], *, until: float) -> None
 
 
 def first(found: HealthMonitor, seconds: float = 0.0) -> GPUHealth:
-    """Return the judgement of the first GPU."""
+    """Return the judgment of the first GPU."""
     return found.report(after(seconds)).gpus[0]
 
 

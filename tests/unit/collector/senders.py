@@ -5,10 +5,9 @@ from random import Random
 
 from collector.buffering.buffer import DiskBuffer
 from collector.buffering.frames import Frame
-from collector.sending.addresses import PortalAddresses
-from collector.sending.sender import Sender
-from collector.sending.targets import APITarget
-from collector.sending.undeliverable import UndeliverableLines
+from collector.sending.access_points import AccessPoints
+from collector.sending.sender import Sender, UndeliverableLines
+from collector.sending.write_targets import portal_target
 from core.clock import to_ns
 from tests.fixtures.recording_portal import AGENT_TOKEN
 from tests.unit.collector.hand_clock import HandClock
@@ -24,8 +23,8 @@ def make_sender(
 ) -> Sender:
     return Sender(
         buffer,
-        PortalAddresses(urls, monotonic=clock.seconds),
-        APITarget(token=token, timeout_seconds=60),
+        AccessPoints(urls, monotonic=clock.seconds),
+        portal_target(token, timeout_seconds=60),
         clock=clock,
         undeliverable=UndeliverableLines(aside),
         random=Random(1),  # noqa: S311 - jitter that can be repeated

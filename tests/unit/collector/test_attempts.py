@@ -3,18 +3,18 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from collector.errors import PortalUnreachableError
 from collector.jobs.attempts import AttemptRunner
 from collector.jobs.executors import simulated_executor
-from collector.sending.addresses import PortalAddresses
-from collector.sending.link import PortalLink
-from jobqueue.executors.base import AttemptSpec, ObservedState
+from collector.sending.access_points import AccessPoints
+from collector.sending.portal_connection import PortalConnection
 from jobqueue.executors.simulated import SimulatedExecutor
-from jobqueue.executors.wire import DesiredState
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import SimulationConfig
+from protocol.attempts import AttemptSpec, DesiredState, ObservedState
 from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal, Refusal
 from tests.unit.collector.hand_clock import HandClock
 
@@ -37,13 +37,15 @@ class Site:
     def __init__(self, folder: Path, portal: RecordingPortal, clock: HandClock) -> None:
         self.folder, self.portal, self.clock = folder, portal, clock
         self.model = SimulatedAppliance(CONFIG, started_at=clock.now)
-        self.link = PortalLink(PortalAddresses([portal.url]), agent_token=AGENT_TOKEN)
+        self.link = PortalConnection(AccessPoints([portal.url]), agent_token=AGENT_TOKEN)
         self.restart()
 
     def restart(self) -> None:
         """Begin again as a new agent process does: from what is on disk."""
         self.executor = simulated_executor(self.model, clock=self.clock, data_dir=self.folder)
-        self.runner = AttemptRunner(self.executor, ledger_path=self.folder / "attempts.json")
+        self.runner = AttemptRunner(
+            self.executor, state_path=self.folder / "attempts.json", clock=self.clock
+        )
 
     def turn(self, *, seconds: float = 1.0) -> None:
         """Let time pass and go once round the loop."""
@@ -65,7 +67,7 @@ def site(tmp_path: Path, portal: RecordingPortal, hand_clock: HandClock) -> Iter
 
 
 def test_an_attempt_is_started_reported_and_its_log_shipped(site: Site) -> None:
-    site.runner.take_desired(RUN)
+    site.runner.set_desired(RUN)
     site.turn()
     site.turn()
     assert site.state() is ObservedState.STARTING
@@ -77,11 +79,24 @@ def test_an_attempt_is_started_reported_and_its_log_shipped(site: Site) -> None:
     assert site.portal.recording.logs["a"].endswith(b"training finished\n")
 
 
-def test_what_the_portal_drops_is_removed_once_its_log_is_there(site: Site) -> None:
-    site.runner.take_desired(RUN)
+def test_an_attempt_fails_at_its_time_limit_over_a_restart(site: Site) -> None:
+    limited = msgspec.structs.replace(SPEC, time_limit_seconds=5)
+    site.runner.set_desired(DesiredState(generation=1, attempts=[limited]))
+    site.turn()
+    site.turn(seconds=5)
+    assert site.state() is ObservedState.RUNNING
+    site.restart()
+    site.turn(seconds=3)
+    site.turn()
+    ended = site.portal.recording.observed["a"]
+    assert (ended.state, ended.reason) == (ObservedState.FAILED, "time_limit")
+
+
+def test_an_unlisted_attempt_is_removed_once_its_log_is_delivered(site: Site) -> None:
+    site.runner.set_desired(RUN)
     site.turn()
     site.turn(seconds=20)
-    site.runner.take_desired(DesiredState(generation=2))
+    site.runner.set_desired(DesiredState(generation=2))
     site.turn()
     site.turn()
     assert site.executor.observe() == []
@@ -91,20 +106,20 @@ def test_what_the_portal_drops_is_removed_once_its_log_is_there(site: Site) -> N
 def test_an_ended_attempt_is_not_run_again_after_a_restart_that_lost_the_executors_memory(
     site: Site,
 ) -> None:
-    site.runner.take_desired(RUN)
+    site.runner.set_desired(RUN)
     site.turn()
     site.turn(seconds=20)
     (site.folder / "simulated-attempts.json").unlink()
     site.restart()
-    site.runner.take_desired(RUN)
+    site.runner.set_desired(RUN)
     site.turn()
     site.turn()
     assert site.executor.observe() == []
     assert site.state() is ObservedState.SUCCEEDED
 
 
-def test_a_running_attempt_goes_on_over_a_restart_without_the_portal(site: Site) -> None:
-    site.runner.take_desired(RUN)
+def test_a_running_attempt_continues_over_a_restart_without_the_portal(site: Site) -> None:
+    site.runner.set_desired(RUN)
     site.turn()
     site.turn(seconds=3)
     site.restart()
@@ -114,17 +129,17 @@ def test_a_running_attempt_goes_on_over_a_restart_without_the_portal(site: Site)
     assert site.runner.generation == 1
 
 
-def test_nothing_is_stopped_before_the_portal_was_ever_heard(site: Site) -> None:
+def test_nothing_is_stopped_before_the_first_desired_state(site: Site) -> None:
     site.executor.start(SPEC)
     site.turn(seconds=3)
     assert site.state() is ObservedState.RUNNING
 
 
 def test_a_stopped_attempt_is_reported_stopped(site: Site) -> None:
-    site.runner.take_desired(RUN)
+    site.runner.set_desired(RUN)
     site.turn()
     site.turn(seconds=3)
-    site.runner.take_desired(DesiredState(generation=2, stopping=["a"]))
+    site.runner.set_desired(DesiredState(generation=2, stopping=["a"]))
     site.turn()
     site.turn()
     assert site.state() is ObservedState.STOPPED
@@ -138,8 +153,8 @@ def test_reports_are_sent_on_change_and_every_ten_seconds(site: Site) -> None:
     assert site.portal.recording.reports == 2
 
 
-def test_a_log_goes_on_from_where_the_portal_wants_it(site: Site) -> None:
-    site.runner.take_desired(RUN)
+def test_a_log_continues_at_the_offset_from_the_portal(site: Site) -> None:
+    site.runner.set_desired(RUN)
     site.turn()
     site.turn(seconds=5)
     kept = site.portal.recording.logs["a"]
@@ -153,17 +168,17 @@ def test_a_log_goes_on_from_where_the_portal_wants_it(site: Site) -> None:
 
 def test_a_log_that_is_full_is_not_sent_on(site: Site) -> None:
     site.portal.recording.log_limit_bytes = 50
-    site.runner.take_desired(RUN)
+    site.runner.set_desired(RUN)
     site.turn()
     site.turn(seconds=20)
     assert len(site.portal.recording.logs["a"]) == 50
-    site.runner.take_desired(DesiredState(generation=2))
+    site.runner.set_desired(DesiredState(generation=2))
     site.turn()
     assert site.executor.observe() == []
 
 
-def test_an_end_that_could_not_be_told_is_told_later(site: Site) -> None:
-    site.runner.take_desired(RUN)
+def test_an_unreported_end_is_reported_later(site: Site) -> None:
+    site.runner.set_desired(RUN)
     site.turn()
     site.portal.refuse_always(Refusal(503))
     with pytest.raises(PortalUnreachableError):
@@ -174,13 +189,13 @@ def test_an_end_that_could_not_be_told_is_told_later(site: Site) -> None:
 
 
 def test_gpus_are_attributed_to_the_job_while_it_runs(site: Site) -> None:
-    site.runner.take_desired(RUN)
+    site.runner.set_desired(RUN)
     site.turn()
-    assert site.runner.gpu_holders() == {}
+    assert site.runner.job_of_gpu() == {}
     site.turn(seconds=3)
-    assert site.runner.gpu_holders() == dict.fromkeys(CONFIG.gpu_uuids[:2], "job-1")
+    assert site.runner.job_of_gpu() == dict.fromkeys(CONFIG.gpu_uuids[:2], "job-1")
     site.turn(seconds=20)
-    assert site.runner.gpu_holders() == {}
+    assert site.runner.job_of_gpu() == {}
 
 
 class ContainerExecutor(SimulatedExecutor):
@@ -194,12 +209,12 @@ def in_containers(site: Site) -> AttemptRunner:
     executor = ContainerExecutor(
         site.clock, on_work=lambda *_: None, on_end=lambda *_: None, state_path=None
     )
-    return AttemptRunner(executor, ledger_path=site.folder / "containers.json")
+    return AttemptRunner(executor, state_path=site.folder / "containers.json")
 
 
 def test_a_container_is_attributed_to_its_job_until_the_attempt_ends(site: Site) -> None:
     runner = in_containers(site)
-    runner.take_desired(RUN)
+    runner.set_desired(RUN)
     runner.step()
     assert runner.job_of_container() == {}
     site.clock.advance(3)
@@ -212,16 +227,16 @@ def test_a_container_is_attributed_to_its_job_until_the_attempt_ends(site: Site)
 
 def test_a_container_that_is_being_stopped_still_belongs_to_its_job(site: Site) -> None:
     runner = in_containers(site)
-    runner.take_desired(RUN)
+    runner.set_desired(RUN)
     runner.step()
     site.clock.advance(3)
     runner.step()
-    runner.take_desired(DesiredState(generation=2, stopping=["a"]))
+    runner.set_desired(DesiredState(generation=2, stopping=["a"]))
     assert runner.job_of_container() == {f"{'a':0>64}": "job-1"}
 
 
 def test_the_use_of_a_running_attempt_becomes_a_point(site: Site) -> None:
-    site.runner.take_desired(RUN)
+    site.runner.set_desired(RUN)
     site.turn()
     site.turn(seconds=3)
     [point] = site.runner.usage_points(site.clock.now)

@@ -103,7 +103,7 @@ def test_old_samples_of_an_earlier_run_are_backlog(tmp_path: Path, hand_clock: H
     assert taken(buffer) == ["m v=1", "m v=2"]
 
 
-def test_what_arrived_out_of_order_is_not_sent_again_after_a_restart(
+def test_frames_out_of_order_are_not_sent_again_after_a_restart(
     tmp_path: Path, hand_clock: HandClock
 ) -> None:
     buffer = opened(tmp_path, hand_clock)
@@ -155,7 +155,7 @@ def test_the_oldest_are_dropped_before_live_samples(tmp_path: Path, hand_clock: 
     fill(buffer, hand_clock, *range(100), points=1)
     hand_clock.advance(600)
     fill(buffer, hand_clock, *range(100, 110), points=1)
-    assert buffer.dropped_by_size_points > 0
+    assert buffer.losses.dropped_by_size_points > 0
     assert taken(buffer) == [f"m v={number}" for number in range(100, 110)]
 
 
@@ -168,7 +168,9 @@ def test_who_waits_is_woken_by_a_flush(buffer: DiskBuffer, hand_clock: HandClock
     assert woken == [True]
 
 
-def test_who_waits_is_told_that_nothing_came(tmp_path: Path, hand_clock: HandClock) -> None:
+def test_waiting_for_frames_returns_false_after_the_timeout(
+    tmp_path: Path, hand_clock: HandClock
+) -> None:
     buffer = DiskBuffer(tmp_path, max_bytes=100_000, max_age_seconds=3600, clock=hand_clock)
     assert not buffer.wait_for_frames(0.01)
 

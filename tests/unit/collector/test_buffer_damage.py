@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from collector.buffering.buffer import DiskBuffer
-from collector.buffering.frames import Frame, encode_frame
-from collector.buffering.live import CACHE_BYTES
+from collector.buffering.frames import Extent, Frame, encode_frame
+from collector.buffering.queues import CACHE_BYTES
+from collector.buffering.segments import Segment, set_aside
 from core.clock import to_ns
 from tests.unit.collector.hand_clock import HandClock
 
@@ -69,7 +70,7 @@ def offsets_of(part: str, middle: bytes) -> range:
 
 
 @pytest.mark.parametrize("part", [*PARTS, "payload"])
-def test_a_bit_flipped_at_rest_costs_one_frame(
+def test_a_bit_flipped_at_rest_loses_one_frame(
     tmp_path: Path, hand_clock: HandClock, part: str
 ) -> None:
     first, middle, last = frames()
@@ -78,14 +79,14 @@ def test_a_bit_flipped_at_rest_costs_one_frame(
         folder = tmp_path / str(offset)
         flip(filled(folder, hand_clock), start + offset)
         buffer = opened(folder, hand_clock)
-        assert buffer.damaged_bytes == len(encode_frame(middle))
+        assert buffer.losses.damaged_bytes == len(encode_frame(middle))
         assert drain(buffer, hand_clock) == [first, last]
         assert [path.suffix for path in folder.rglob("*.damaged-*")] == [f".damaged-{start}"]
 
 
 @pytest.mark.parametrize("age_seconds", [0, 600], ids=["live", "backlog"])
 @pytest.mark.parametrize("part", [*PARTS, "payload"])
-def test_a_bit_flipped_while_the_agent_runs_costs_one_frame(
+def test_a_bit_flipped_while_the_agent_runs_loses_one_frame(
     tmp_path: Path, hand_clock: HandClock, part: str, age_seconds: float
 ) -> None:
     first, middle, last = frames()
@@ -98,20 +99,20 @@ def test_a_bit_flipped_while_the_agent_runs_costs_one_frame(
         buffer = opened(folder, clock)
         flip(segment, start + offset)
         assert drain(buffer, clock) == [first, last]
-        assert buffer.damaged_points == 9
-        assert buffer.damaged_bytes == len(encode_frame(middle))
+        assert buffer.losses.damaged_points == 9
+        assert buffer.losses.damaged_bytes == len(encode_frame(middle))
 
 
 def test_the_points_of_a_damaged_frame_are_known_from_its_header(
     tmp_path: Path, hand_clock: HandClock
 ) -> None:
     flip(filled(tmp_path, hand_clock), len(encode_frame(frames()[0])) + 40)
-    assert opened(tmp_path, hand_clock).damaged_points == 9
+    assert opened(tmp_path, hand_clock).losses.damaged_points == 9
 
 
 def test_damage_is_counted_once_over_restarts(tmp_path: Path, hand_clock: HandClock) -> None:
     flip(filled(tmp_path, hand_clock), 30)
-    counts = [opened(tmp_path, hand_clock).damaged_bytes for _ in range(3)]
+    counts = [opened(tmp_path, hand_clock).losses.damaged_bytes for _ in range(3)]
     assert counts == [len(encode_frame(frames()[0]))] * 3
 
 
@@ -129,10 +130,10 @@ def test_a_segment_cut_while_the_agent_runs_ends_there(
     buffer = opened(tmp_path, hand_clock)
     segment.write_bytes(segment.read_bytes()[: len(encode_frame(frames()[0])) + 10])
     assert drain(buffer, hand_clock) == frames()[:1]
-    assert buffer.damaged_points == 18
+    assert buffer.losses.damaged_points == 18
 
 
-def test_what_is_set_aside_is_bounded(tmp_path: Path, hand_clock: HandClock) -> None:
+def test_the_number_of_damaged_copies_is_limited(tmp_path: Path, hand_clock: HandClock) -> None:
     buffer = opened(tmp_path, hand_clock)
     for number in range(40):
         buffer.append(Frame(b"m v=%d" % number, 1, NOON_NS))
@@ -146,7 +147,7 @@ def test_what_is_set_aside_is_bounded(tmp_path: Path, hand_clock: HandClock) -> 
     assert len(list((tmp_path / "buffer").glob("*.damaged-*"))) == 8
 
 
-def test_live_frames_beyond_the_cache_are_read_from_disk(
+def test_live_frames_that_exceed_the_cache_are_read_from_disk(
     tmp_path: Path, hand_clock: HandClock
 ) -> None:
     buffer = opened(tmp_path, hand_clock)
@@ -156,3 +157,15 @@ def test_live_frames_beyond_the_cache_are_read_from_disk(
     for one in large:
         buffer.append(one)
     assert drain(buffer, hand_clock) == large
+
+
+def test_damage_of_one_segment_is_never_overwritten_by_later_damage(tmp_path: Path) -> None:
+    segment = Segment(tmp_path / "000000000001.seg", 1, size_bytes=8)
+    segment.path.write_bytes(b"first---")
+    assert set_aside(segment, Extent(0, 5, 0, is_damaged=True))
+    segment.path.write_bytes(b"--second")
+    assert not set_aside(segment, Extent(0, 5, 0, is_damaged=True))
+    assert set_aside(segment, Extent(2, 8, 0, is_damaged=True))
+    aside = sorted(tmp_path.glob("*.damaged-*"))
+    assert [path.name for path in aside] == ["000000000001.damaged-0", "000000000001.damaged-2"]
+    assert [path.read_bytes() for path in aside] == [b"first", b"second"]

@@ -73,7 +73,7 @@ def test_all_that_was_appended_is_read_back_and_nothing_that_arrived_comes_twice
         assert all(payload == text_of(number_of(payload)) for payload in payloads)
 
 
-def test_what_was_read_after_a_kill_is_gone_from_the_disk(
+def test_frames_acknowledged_after_a_kill_are_deleted_from_disk(
     runs: list[dict[str, object]],
 ) -> None:
     for run in runs:

@@ -1,4 +1,4 @@
-"""The buffer while the disk takes no writes: memory stands in, bounded, until it does again."""
+"""The buffer while the disk is not writable: memory stands in, bounded, until it does again."""
 
 import errno
 import logging
@@ -8,14 +8,14 @@ from random import Random
 
 import pytest
 
-from collector.buffering.buffer import MEMORY_BOUND_BYTES, DiskBuffer
+from collector.buffering.buffer import MAX_MEMORY_BYTES, DiskBuffer
 from tests.unit.collector.frames import drain, frame, refusing, reopened
 from tests.unit.collector.hand_clock import HandClock
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
 @pytest.mark.parametrize("call", ["open", "write", "fsync"])
-def test_a_disk_that_takes_no_writes_is_replaced_by_memory_and_recovers(
+def test_frames_stay_in_memory_until_the_disk_is_writable_again(
     tmp_path: Path,
     hand_clock: HandClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -31,14 +31,14 @@ def test_a_disk_that_takes_no_writes_is_replaced_by_memory_and_recovers(
         broken.setattr(f"collector.buffering.segments.os.{call}", refusing(code))
         buffer.append(frame("m v=1"))
         buffer.append(frame("m v=2"))
-        assert len([one for one in caplog.records if "takes no writes" in one.message]) == 1
+        assert len([one for one in caplog.records if "is not writable" in one.message]) == 1
     buffer.append(frame("m v=3"))
     expected = [f"m v={number}" for number in range(1 if call == "open" else 0, 4)]
     assert drain(reopened(tmp_path, hand_clock)) == expected
     assert drain(buffer) == expected
 
 
-def test_a_segment_that_can_not_be_cut_back_is_written_to_no_more(
+def test_a_segment_that_can_not_be_truncated_is_sealed(
     tmp_path: Path, hand_clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffer = reopened(tmp_path, hand_clock)
@@ -49,7 +49,7 @@ def test_a_segment_that_can_not_be_cut_back_is_written_to_no_more(
         buffer.append(frame("m v=1"))
     buffer.append(frame("m v=2"))
     assert drain(buffer) == ["m v=0", "m v=1", "m v=2"]
-    assert buffer.damaged_bytes == 0
+    assert buffer.losses.damaged_bytes == 0
 
 
 def test_a_folder_that_can_not_be_made_is_replaced_by_memory(
@@ -72,15 +72,15 @@ def test_frames_in_memory_are_sent_while_the_disk_is_full(
     assert (buffer.points, buffer.size_bytes) == (0, 0)
 
 
-def test_memory_is_bounded_and_what_has_no_room_there_is_counted(
+def test_memory_is_limited_and_dropped_points_are_counted(
     buffer: DiskBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("collector.buffering.segments.os.write", refusing(errno.ENOSPC))
     large = Random(1).randbytes(400_000).hex()  # noqa: S311 - repeatable
     for number in range(20):
         buffer.append(frame(f"m v={number} {large}"))
-    assert buffer.size_bytes <= MEMORY_BOUND_BYTES
-    assert buffer.points + buffer.dropped_by_size_points == 20
+    assert buffer.size_bytes <= MAX_MEMORY_BYTES
+    assert buffer.points + buffer.losses.dropped_by_size_points == 20
     assert drain(buffer)[-1].startswith("m v=19 ")
 
 
@@ -90,7 +90,7 @@ def test_a_cursor_that_can_not_be_written_is_written_later(
     buffer = reopened(tmp_path, hand_clock)
     buffer.append(frame("m v=0"))
     with monkeypatch.context() as full_disk:
-        full_disk.setattr("collector.files.os.fsync", refusing(errno.ENOSPC))
+        full_disk.setattr("collector.data_dir.os.fsync", refusing(errno.ENOSPC))
         assert drain(buffer) == ["m v=0"]
     assert not list((tmp_path / "buffer").glob("*.partial"))
     buffer.append(frame("m v=1"))

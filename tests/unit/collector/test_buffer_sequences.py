@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
@@ -100,6 +100,7 @@ class Played:
 
 
 @hypothesis_settings(max_examples=150, deadline=None)
+@example([("append", 1), ("read", 1), ("wait", 61), ("append", 1), ("acknowledge", 0)])
 @given(OPERATIONS)
 def test_nothing_is_lost_doubled_or_reordered(operations: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

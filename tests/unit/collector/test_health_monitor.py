@@ -1,11 +1,11 @@
-"""The monitor: points in, judgement out; lost GPUs, and what it gives as samples."""
+"""The monitor: points in, judgment out; lost GPUs, and what it gives as samples."""
 
 from pathlib import Path
 
 import pytest
 
 from collector.health.monitor import HealthMonitor
-from jobqueue.executors.health import HealthReason, HealthState
+from protocol.health import HealthReason, HealthState
 from tests.cast import NOON
 from tests.unit.collector.health_builders import (
     after,
@@ -30,7 +30,7 @@ def test_eight_gpus_in_order_are_healthy_and_flagship(eight: HealthMonitor) -> N
     ]
 
 
-def test_a_lost_gpu_fails_and_the_others_go_on(eight: HealthMonitor) -> None:
+def test_a_lost_gpu_fails_and_the_others_stay_healthy(eight: HealthMonitor) -> None:
     feed(eight, [gpu_point(10, 0, lost=1), gpu_point(10, 1, lost=0)], until=10)
     health = eight.report(after(10))
     assert [gpu.state for gpu in health.gpus[:2]] == [HealthState.FAILED, HealthState.HEALTHY]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from collector.health.signs import GPUSigns
-from collector.health.tiers import Figures, class_of, figures_of, tier_by_figures, tier_of
-from jobqueue.executors.health import Tier
-from jobqueue.executors.wire import GPUInfo
+from collector.health.signals import GPUSignals
+from collector.health.tiers import Specs, class_of, specs_of, tier_by_specs, tier_of
+from protocol.health import Tier
+from protocol.inventory import GPUInfo
 from tests.unit.collector.health_builders import gpu_info, signs
 
 MIB = 1024**2
@@ -16,9 +16,13 @@ def info(
     model: str, mib: int, *, cores: int = 0, sm: int = 0, bits: int = 0, memory: int = 0
 ) -> GPUInfo:
     return gpu_info(
-        model=model, memory_bytes=mib * MIB, core_count=cores, sm_clock_max_hertz=sm * MHZ,
-        memory_bus_bits=bits, memory_clock_max_hertz=memory * MHZ,
-    )  # fmt: skip
+        model=model,
+        memory_bytes=mib * MIB,
+        core_count=cores,
+        sm_clock_max_hertz=sm * MHZ,
+        memory_bus_bits=bits,
+        memory_clock_max_hertz=memory * MHZ,
+    )
 
 
 H100 = info("NVIDIA H100 80GB HBM3", 81559, cores=16896, sm=1980, bits=5120, memory=2619)
@@ -50,10 +54,10 @@ MI300X = info("AMD Instinct MI300X", 196592, sm=2100, bits=8192, memory=1300)
 def test_a_gpu_is_classed_by_its_figures(
     gpu: GPUInfo, terabytes: float, teraflops: float, tier: Tier
 ) -> None:
-    figures = figures_of(gpu)
+    figures = specs_of(gpu)
     assert figures.bandwidth == pytest.approx(terabytes * 1e12)
     assert figures.flops == pytest.approx(teraflops * 1e12)
-    assert tier_by_figures(figures) is tier
+    assert tier_by_specs(figures) is tier
 
 
 @pytest.mark.parametrize(
@@ -71,17 +75,17 @@ def test_a_gpu_is_classed_by_its_figures(
 def test_a_known_model_is_classed_though_its_driver_tells_only_its_memory(
     model: str, mib: int, tier: Tier
 ) -> None:
-    assert tier_by_figures(figures_of(info(model, mib))) is tier
+    assert tier_by_specs(specs_of(info(model, mib))) is tier
 
 
 def test_a_model_of_which_only_the_memory_is_known_is_standard_at_best() -> None:
-    assert tier_by_figures(figures_of(info("Prototype", 200_000))) is Tier.STANDARD
-    assert tier_by_figures(figures_of(info("Prototype", 2_000))) is Tier.ENTRY
+    assert tier_by_specs(specs_of(info("Prototype", 200_000))) is Tier.STANDARD
+    assert tier_by_specs(specs_of(info("Prototype", 2_000))) is Tier.ENTRY
 
 
 def test_a_gpu_of_which_nothing_is_known_has_no_tier() -> None:
-    assert tier_by_figures(Figures(None, None, None)) is None
-    assert tier_of(GPUSigns(index=0, uuid="GPU-0")) is None
+    assert tier_by_specs(Specs(None, None, None)) is None
+    assert tier_of(GPUSignals(index=0, uuid="GPU-0")) is None
 
 
 @pytest.mark.parametrize(
@@ -97,7 +101,7 @@ def test_a_gpu_of_which_nothing_is_known_has_no_tier() -> None:
     ],
     ids=["fast-enough", "slow", "narrow", "both-count-once", "no-tier-below-entry", "idle"],
 )
-def test_a_gpu_that_performs_below_its_model_is_one_tier_lower(gpu: GPUSigns, tier: Tier) -> None:
+def test_a_gpu_that_performs_below_its_model_is_one_tier_lower(gpu: GPUSignals, tier: Tier) -> None:
     assert tier_of(gpu) is tier
 
 

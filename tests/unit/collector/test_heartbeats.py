@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from collector.buffering.buffer import DiskBuffer
-from collector.heartbeats import Heartbeats, InventoryMemory
-from collector.sending.addresses import PortalAddresses
-from collector.sending.link import PortalLink
-from jobqueue.executors.wire import Inventory
+from collector.heartbeats import Heartbeats, InventoryCache
+from collector.sending.access_points import AccessPoints
+from collector.sending.portal_connection import PortalConnection
+from protocol.inventory import Inventory
 from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal
 from tests.unit.collector.hand_clock import HandClock
 
@@ -19,13 +19,13 @@ class Scene:
     """Heartbeats of an appliance, sent to a recording portal by hand."""
 
     def __init__(self, folder: Path, portal: RecordingPortal, clock: HandClock) -> None:
-        self.memory = InventoryMemory(folder)
-        self.is_waited_for = False
+        self.memory = InventoryCache(folder)
+        self.is_starting = False
         self.executors: list[str] = []
         self.portal = portal
         self._heartbeats = Heartbeats(
             inventory=self.memory.best,
-            is_waited_for=lambda: self.is_waited_for,
+            is_starting=lambda: self.is_starting,
             executors=lambda: self.executors,
             buffer=DiskBuffer(
                 folder / "buffer", max_bytes=1_000_000, max_age_seconds=3600, clock=clock
@@ -35,7 +35,7 @@ class Scene:
 
     def beat(self) -> int:
         """Look once; return how many heartbeats there are now."""
-        link = PortalLink(PortalAddresses([self.portal.url]), agent_token=AGENT_TOKEN)
+        link = PortalConnection(AccessPoints([self.portal.url]), agent_token=AGENT_TOKEN)
         try:
             self._heartbeats.step(link, interval_seconds=10.0)
         finally:
@@ -44,7 +44,9 @@ class Scene:
 
     @property
     def last(self) -> Inventory:
-        return self.portal.recording.heartbeats[-1].inventory
+        found = self.portal.recording.heartbeats[-1].inventory
+        assert found is not None
+        return found
 
 
 @pytest.fixture
@@ -52,15 +54,15 @@ def scene(tmp_path: Path, portal: RecordingPortal, hand_clock: HandClock) -> Sce
     return Scene(tmp_path, portal, hand_clock)
 
 
-def test_a_heartbeat_carries_the_published_inventory_and_the_executors(scene: Scene) -> None:
-    scene.memory.publish(DGX)
+def test_a_heartbeat_has_the_published_inventory_and_the_executors(scene: Scene) -> None:
+    scene.memory.update(DGX)
     scene.executors = ["docker"]
     scene.beat()
     assert (scene.last.hostname, scene.last.executors) == ("dgx-1", ["docker"])
 
 
-def test_heartbeats_keep_their_interval(scene: Scene, hand_clock: HandClock) -> None:
-    scene.memory.publish(DGX)
+def test_heartbeats_are_sent_at_their_interval(scene: Scene, hand_clock: HandClock) -> None:
+    scene.memory.update(DGX)
     counts = []
     for _ in range(21):
         counts.append(scene.beat())
@@ -70,35 +72,35 @@ def test_heartbeats_keep_their_interval(scene: Scene, hand_clock: HandClock) -> 
     assert counts[20] == 3
 
 
-def test_a_change_of_the_executors_is_told_at_once(scene: Scene, hand_clock: HandClock) -> None:
-    scene.memory.publish(DGX)
+def test_a_change_of_the_executors_is_reported_at_once(scene: Scene, hand_clock: HandClock) -> None:
+    scene.memory.update(DGX)
     scene.beat()
     scene.executors = ["docker"]
     hand_clock.advance(1)
     assert scene.beat() == 2
 
 
-def test_a_clock_that_is_set_back_does_not_silence_the_agent(
+def test_a_clock_that_is_set_back_does_not_stop_heartbeats(
     scene: Scene, hand_clock: HandClock
 ) -> None:
-    scene.memory.publish(DGX)
+    scene.memory.update(DGX)
     scene.beat()
     hand_clock.advance(-3600)
     assert scene.beat() == 2
 
 
 def test_the_first_heartbeat_waits_for_the_first_inventory(scene: Scene) -> None:
-    scene.is_waited_for = True
+    scene.is_starting = True
     assert scene.beat() == 0
-    scene.memory.publish(DGX)
-    scene.is_waited_for = False
+    scene.memory.update(DGX)
+    scene.is_starting = False
     assert scene.beat() == 1
 
 
 def test_the_first_heartbeat_waits_no_longer_than_ten_seconds(
     scene: Scene, hand_clock: HandClock
 ) -> None:
-    scene.is_waited_for = True
+    scene.is_starting = True
     scene.beat()
     hand_clock.advance(9)
     assert scene.beat() == 0
@@ -107,13 +109,15 @@ def test_the_first_heartbeat_waits_no_longer_than_ten_seconds(
     assert scene.last.cpu_count >= 1
 
 
-def test_an_inventory_is_remembered_over_a_restart(scene: Scene, tmp_path: Path) -> None:
-    scene.memory.publish(DGX)
-    assert InventoryMemory(tmp_path).best() == DGX
+def test_an_inventory_survives_a_restart(scene: Scene, tmp_path: Path) -> None:
+    scene.memory.update(DGX)
+    assert InventoryCache(tmp_path).best() == DGX
 
 
-def test_a_damaged_memory_is_replaced_by_a_look_at_the_host(scene: Scene, tmp_path: Path) -> None:
+def test_a_damaged_inventory_file_is_replaced_by_the_hosts_inventory(
+    scene: Scene, tmp_path: Path
+) -> None:
     (tmp_path / "inventory.json").write_bytes(b'{"hostname": 5')
-    assert InventoryMemory(tmp_path).best().hostname
-    scene.memory.publish(DGX)
-    assert InventoryMemory(tmp_path).best() == DGX
+    assert InventoryCache(tmp_path).best().hostname
+    scene.memory.update(DGX)
+    assert InventoryCache(tmp_path).best() == DGX

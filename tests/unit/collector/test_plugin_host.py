@@ -10,7 +10,7 @@ import pytest
 
 from collector.config import AgentConfig
 from collector.reading.plugin_host import PluginHost, plugin_plans
-from collector.reading.readers import PluginPlan
+from collector.reading.plugin_reader import PluginPlan
 from core.clock import to_ns
 from plugins.base import (
     Metric,
@@ -70,7 +70,7 @@ class Stage:
         return PluginHost(
             plans,
             context or PluginContext(job_of_gpu=lambda: self.jobs),
-            deliver=self.points.extend,
+            on_points=self.points.extend,
             clock=self.clock,
             monotonic=self.clock.seconds,
         )
@@ -80,7 +80,7 @@ class Stage:
         before = len(plugin.read_at)
         for _ in range(seconds):
             self.clock.advance(1)
-            host.turn()
+            host.read_due()
         return len(plugin.read_at) - before
 
 
@@ -114,7 +114,7 @@ def stage(hand_clock: HandClock) -> Stage:
 @pytest.fixture
 def host(stage: Stage, scripted: ScriptedPlugin) -> Iterator[PluginHost]:
     host = stage.host([plan_for(scripted)])
-    host.turn()
+    host.read_due()
     yield host
     host.stop()
 
@@ -126,12 +126,12 @@ def test_a_plugin_is_read_at_once_and_then_at_its_interval(
     assert stage.reads(host, scripted, seconds=60) == 6
 
 
-def test_the_host_says_when_it_wants_to_be_asked_again(stage: Stage, host: PluginHost) -> None:
+def test_the_host_returns_the_seconds_until_a_plugin_is_due(stage: Stage, host: PluginHost) -> None:
     stage.clock.advance(10)
-    wait_seconds = host.turn()
+    wait_seconds = host.read_due()
     assert 5.0 <= wait_seconds <= 15.0
     stage.clock.advance(wait_seconds)
-    assert host.turn() == pytest.approx(10.0)
+    assert host.read_due() == pytest.approx(10.0)
 
 
 def test_a_failing_plugin_is_read_ever_less_often_and_counted(
@@ -179,7 +179,7 @@ def test_a_plugin_that_can_not_be_built_is_tried_again(stage: Stage) -> None:
 
     host = stage.host([plan_for(ScriptedPlugin(), plugin_class=build)])
     for _ in range(40):
-        host.turn()
+        host.read_due()
         stage.clock.advance(1)
     assert host.gather_failures == 1
     assert stage.points
@@ -192,15 +192,15 @@ def test_the_wall_clock_does_not_move_the_readings(
     host = PluginHost(
         [plan_for(scripted)],
         PluginContext(),
-        deliver=stage.points.extend,
+        on_points=stage.points.extend,
         clock=hand_clock,
         monotonic=lambda: elapsed["seconds"],
     )
-    host.turn()
+    host.read_due()
     hand_clock.advance(-86_400)
     for _ in range(30):
         elapsed["seconds"] += 1
-        host.turn()
+        host.read_due()
     assert len(scripted.read_at) == 4
 
 
@@ -214,7 +214,7 @@ def test_own_figures_come_once_a_minute(
     assert counted == 5
 
 
-def test_own_figures_hold_the_last_readings_samples_and_all_faults(
+def test_own_metrics_have_the_last_readings_samples_and_all_failures(
     stage: Stage, host: PluginHost, scripted: ScriptedPlugin
 ) -> None:
     [point] = host.own_points(stage.clock.now)
@@ -239,7 +239,7 @@ def test_a_plugin_with_nothing_to_read_has_no_figures(
     assert host.own_points(stage.clock.now) == []
 
 
-def test_a_gpu_that_is_held_is_tagged_with_its_job(
+def test_an_allocated_gpu_is_tagged_with_its_job(
     stage: Stage, host: PluginHost, scripted: ScriptedPlugin
 ) -> None:
     stage.jobs["GPU-1"] = "job-1"
@@ -250,9 +250,7 @@ def test_a_gpu_that_is_held_is_tagged_with_its_job(
     assert [point.tags.get("job") for point in stage.points[-2:]] == ["job-1", None]
 
 
-def test_a_lost_gpu_is_named_and_tagged_with_the_job_that_held_it(
-    stage: Stage, scripted: ScriptedPlugin
-) -> None:
+def test_a_lost_gpu_has_its_former_tags_and_job(stage: Stage, scripted: ScriptedPlugin) -> None:
     known = {"3": {"uuid": "GPU-3", "model": "NVIDIA H100 80GB HBM3"}}
     context = PluginContext(job_of_gpu=lambda: {"GPU-3": "job-1"}, known_gpus=lambda: known)
     host = stage.host([plan_for(scripted)], context=context)
@@ -296,4 +294,4 @@ def test_generic_settings_win_over_a_plugins_traits(tmp_path: Path) -> None:
     config = agent_config(tmp_path, {"nvml": table})
     [plan] = [one for one in plugin_plans(config, is_simulated=False) if one.name == "nvml"]
     assert (plan.interval_seconds, plan.jitter_seconds, plan.time_limit_seconds) == (7, 2, 3)
-    assert plan.child == "nvml"
+    assert plan.worker == "nvml"

@@ -1,10 +1,16 @@
 """The table of the reconciliation, row by row."""
 
+import msgspec
 import pytest
 
 from collector.jobs.reconcile import Action, Forget, Mark, Remove, Start, Stop, reconcile
-from jobqueue.executors.base import AttemptObservation, AttemptSpec, ObservedState
-from jobqueue.executors.wire import DesiredState
+from protocol.attempts import (
+    AttemptObservation,
+    AttemptSpec,
+    DesiredState,
+    ObservedState,
+    StopReason,
+)
 
 SPEC = AttemptSpec(attempt_id="a", job_id="j", name="train", image="train:1")
 RUN = DesiredState(generation=1, attempts=[SPEC])
@@ -44,7 +50,7 @@ FAILED = seen(ObservedState.FAILED)
         pytest.param(UNLISTED, None, None, False, [], id="nothing at all"),
     ],
 )
-def test_the_action_follows_from_what_is_wanted_and_what_is_here(
+def test_actions_follow_from_desired_and_observed_state(
     desired: DesiredState,
     observed: AttemptObservation | None,
     remembered: AttemptObservation | None,
@@ -56,19 +62,51 @@ def test_the_action_follows_from_what_is_wanted_and_what_is_here(
         {"a": observed} if observed else {},
         remembered={"a": remembered} if remembered else {},
         delivered_logs={"a"} if is_log_delivered else set(),
+        now_ns=0,
     )
     assert actions == expected
 
 
 def test_an_attempt_that_ran_and_vanished_is_marked_failed_and_not_run_again() -> None:
-    [action] = reconcile(RUN, {}, remembered={"a": RUNNING}, delivered_logs=set())
+    [action] = reconcile(RUN, {}, remembered={"a": RUNNING}, delivered_logs=set(), now_ns=0)
     assert isinstance(action, Mark)
     assert action.observation.state is ObservedState.FAILED
-    assert "somebody removed it" in action.observation.message
+    assert "removed from its executor" in action.observation.message
 
 
-def test_stopping_what_never_ran_here_is_marked_stopped() -> None:
-    [action] = reconcile(STOP, {}, remembered={}, delivered_logs=set())
+def test_an_attempt_that_never_ran_is_marked_stopped() -> None:
+    [action] = reconcile(STOP, {}, remembered={}, delivered_logs=set(), now_ns=0)
     assert isinstance(action, Mark)
     assert action.observation.state is ObservedState.STOPPED
     assert action.observation.reason == "never_started"
+
+
+def test_an_attempt_with_an_unknown_container_policy_fails_once_and_never_starts() -> None:
+    """An agent that is older than the portal must not run it with more rights."""
+    spec = msgspec.structs.replace(SPEC, container_policy="open")
+    desired = DesiredState(generation=1, attempts=[spec])
+
+    (action,) = reconcile(desired, {}, remembered={}, delivered_logs=set(), now_ns=0)
+
+    assert isinstance(action, Mark)
+    failed = action.observation
+    assert (failed.state, failed.reason) == (ObservedState.FAILED, "start_failed")
+    assert "'open'" in failed.message
+    assert reconcile(desired, {}, remembered={"a": failed}, delivered_logs=set(), now_ns=0) == []
+
+
+@pytest.mark.parametrize(("ran_seconds", "is_stopped"), [(59, False), (60, True)])
+def test_an_attempt_is_stopped_at_its_time_limit(
+    ran_seconds: int,
+    is_stopped: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    limited = msgspec.structs.replace(SPEC, time_limit_seconds=60)
+    running = msgspec.structs.replace(RUNNING, started_at_ns=7 * 10**9)
+    actions = reconcile(
+        DesiredState(generation=1, attempts=[limited]),
+        {"a": running},
+        remembered={},
+        delivered_logs=set(),
+        now_ns=(7 + ran_seconds) * 10**9,
+    )
+    assert actions == ([Stop("a", StopReason.TIME_LIMIT)] if is_stopped else [])

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from collector.buffering.buffer import DiskBuffer
-from collector.samples import SampleFlow
-from collector.usage import OwnUsage, process_cpu_seconds, resident_bytes
+from collector.own_metrics import ProcessUsage, process_cpu_seconds, resident_bytes
+from collector.samples import SampleWriter
 from tests.unit.collector.hand_clock import HandClock
 from timeseries.points import Point
 
@@ -16,12 +16,12 @@ POINT = Point("cpu", {}, {"usage_percent": 1.0}, 1_772_366_400_000_000_000)
 
 
 @pytest.fixture
-def flow(buffer: DiskBuffer, hand_clock: HandClock) -> SampleFlow:
-    return SampleFlow(buffer, flush_interval_seconds=5.0, monotonic=hand_clock.seconds)
+def flow(buffer: DiskBuffer, hand_clock: HandClock) -> SampleWriter:
+    return SampleWriter(buffer, flush_interval_seconds=5.0, monotonic=hand_clock.seconds)
 
 
 def test_points_are_flushed_at_the_interval(
-    flow: SampleFlow, buffer: DiskBuffer, hand_clock: HandClock
+    flow: SampleWriter, buffer: DiskBuffer, hand_clock: HandClock
 ) -> None:
     assert flow.flush_when_due() == 5.0
     flow.add([POINT])
@@ -34,7 +34,7 @@ def test_points_are_flushed_at_the_interval(
 
 
 def test_a_flush_that_is_nearly_due_is_done_with_the_readings(
-    flow: SampleFlow, buffer: DiskBuffer, hand_clock: HandClock
+    flow: SampleWriter, buffer: DiskBuffer, hand_clock: HandClock
 ) -> None:
     flow.flush_when_due()
     flow.add([POINT])
@@ -43,7 +43,9 @@ def test_a_flush_that_is_nearly_due_is_done_with_the_readings(
     assert buffer.points == 1
 
 
-def test_no_point_is_lost_or_doubled_between_threads(flow: SampleFlow, buffer: DiskBuffer) -> None:
+def test_no_point_is_lost_or_doubled_between_threads(
+    flow: SampleWriter, buffer: DiskBuffer
+) -> None:
     def add() -> None:
         for _ in range(500):
             flow.add([POINT])
@@ -58,7 +60,7 @@ def test_no_point_is_lost_or_doubled_between_threads(flow: SampleFlow, buffer: D
 
 
 def test_a_point_that_can_not_be_written_does_not_take_the_others_with_it(
-    flow: SampleFlow, buffer: DiskBuffer
+    flow: SampleWriter, buffer: DiskBuffer
 ) -> None:
     bad = Point("cpu", {}, {"usage_percent": float("nan")}, POINT.time_ns)
     flow.add([POINT, bad, POINT])
@@ -69,8 +71,8 @@ def test_a_point_that_can_not_be_written_does_not_take_the_others_with_it(
 @pytest.mark.parametrize(
     "fields", [{"v": None}, {"v": [1]}, {"v": {}}, {}, {"v": 2**70}, {"v": "\ud800"}]
 )
-def test_a_plugin_that_gives_nonsense_costs_no_other_plugin_a_sample(
-    flow: SampleFlow,
+def test_a_plugin_with_invalid_points_loses_no_other_plugins_samples(
+    flow: SampleWriter,
     buffer: DiskBuffer,
     fields: dict[str, Any],
     caplog: pytest.LogCaptureFixture,
@@ -79,13 +81,13 @@ def test_a_plugin_that_gives_nonsense_costs_no_other_plugin_a_sample(
     flow.add([Point("foreign", {"n": 5}, {"v": 1}, POINT.time_ns)])  # type: ignore[dict-item] # as read
     flow.flush()
     assert buffer.points == 2
-    assert "left out 2 samples, the first: " in caplog.text
+    assert "dropped 2 invalid points, the first: " in caplog.text
     assert "foreign" in caplog.text
 
 
-def test_the_agents_own_use_counts_its_children(tmp_path: Path) -> None:
+def test_the_agents_cpu_time_includes_its_workers(tmp_path: Path) -> None:
     del tmp_path
-    usage = OwnUsage(lambda: [1, 2**22 + 1])
+    usage = ProcessUsage(lambda: [1, 2**22 + 1])
     fields = usage.fields()
     assert fields["cpu_percent"] >= 0.0
     assert fields["resident_bytes"] == pytest.approx(resident_bytes(), rel=0.2)

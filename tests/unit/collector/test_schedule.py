@@ -5,32 +5,37 @@ from random import Random
 
 import pytest
 
-from collector.reading.schedule import Beat, phase_anchor, retry_seconds, unavailable_seconds
+from collector.reading.plugin_reader import (
+    Schedule,
+    phase_anchor,
+    retry_seconds,
+    unavailable_seconds,
+)
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
-def beats(beat: Beat, at_seconds: float, *, count: int) -> list[float]:
+def beats(beat: Schedule, at_seconds: float, *, count: int) -> list[float]:
     """Return the first beats of a plugin that is read in time each time."""
     found: list[float] = []
     planned: float | None = None
     for _ in range(count):
         wait_seconds = beat.interval_seconds
-        planned = beat.next_after(planned, at_seconds, wait_seconds=wait_seconds)
+        planned = beat.next_tick(planned, at_seconds, wait_seconds=wait_seconds)
         found.append(planned)
         at_seconds = planned
     return found
 
 
-def test_beats_go_through_the_anchor() -> None:
-    beat = Beat(anchor_seconds=3.0, interval_seconds=10.0)
+def test_ticks_include_the_anchor() -> None:
+    beat = Schedule(anchor_seconds=3.0, interval_seconds=10.0)
     assert beats(beat, 101.0, count=3) == [113.0, 123.0, 133.0]
 
 
-def test_beats_of_a_short_interval_meet_those_of_a_long_one() -> None:
+def test_ticks_of_a_short_interval_include_those_of_a_long_one() -> None:
     anchor_seconds = phase_anchor("dgx-1", now=NOW, at_seconds=500.0)
-    fast = Beat(anchor_seconds=anchor_seconds, interval_seconds=1.0)
-    slow = Beat(anchor_seconds=anchor_seconds, interval_seconds=10.0)
+    fast = Schedule(anchor_seconds=anchor_seconds, interval_seconds=1.0)
+    slow = Schedule(anchor_seconds=anchor_seconds, interval_seconds=10.0)
     in_time = [round(at, 6) for at in beats(fast, 500.0, count=60)]
     assert {round(at, 6) for at in beats(slow, 500.0, count=4)} <= set(in_time)
 
@@ -38,7 +43,7 @@ def test_beats_of_a_short_interval_meet_those_of_a_long_one() -> None:
 def test_agents_differ_in_their_phase_and_keep_it_over_restarts() -> None:
     def second_of_minute(seed: str, *, booted_seconds: float) -> float:
         anchor_seconds = phase_anchor(seed, now=NOW, at_seconds=booted_seconds)
-        beat = Beat(anchor_seconds=anchor_seconds, interval_seconds=60.0)
+        beat = Schedule(anchor_seconds=anchor_seconds, interval_seconds=60.0)
         [first] = beats(beat, booted_seconds, count=1)
         return round((first - booted_seconds) % 60, 3)
 
@@ -48,8 +53,8 @@ def test_agents_differ_in_their_phase_and_keep_it_over_restarts() -> None:
     assert before == after
 
 
-def test_the_first_beat_leaves_at_least_half_an_interval() -> None:
-    beat = Beat(anchor_seconds=0.0, interval_seconds=10.0)
+def test_the_first_tick_is_at_least_half_an_interval_away() -> None:
+    beat = Schedule(anchor_seconds=0.0, interval_seconds=10.0)
     assert beats(beat, 9.9, count=1) == [20.0]
     assert beats(beat, 2.0, count=1) == [10.0]
 
@@ -57,18 +62,18 @@ def test_the_first_beat_leaves_at_least_half_an_interval() -> None:
 @pytest.mark.parametrize(
     ("late_seconds", "expected"), [(0.0, 110.0), (3.0, 110.0), (4.9, 110.0), (13.0, 120.0)]
 )
-def test_a_late_reading_does_not_shift_the_beat(late_seconds: float, expected: float) -> None:
-    beat = Beat(anchor_seconds=0.0, interval_seconds=10.0)
-    assert beat.next_after(100.0, 100.0 + late_seconds, wait_seconds=10.0) == expected
+def test_a_late_reading_does_not_shift_the_schedule(late_seconds: float, expected: float) -> None:
+    beat = Schedule(anchor_seconds=0.0, interval_seconds=10.0)
+    assert beat.next_tick(100.0, 100.0 + late_seconds, wait_seconds=10.0) == expected
 
 
-def test_jitter_neither_skips_nor_repeats_a_beat() -> None:
-    beat = Beat(anchor_seconds=0.0, interval_seconds=10.0, jitter_seconds=9.0)
+def test_jitter_neither_skips_nor_repeats_a_tick() -> None:
+    beat = Schedule(anchor_seconds=0.0, interval_seconds=10.0, jitter_seconds=9.0)
     random = Random(7)  # noqa: S311 - the same jitter each time
     planned, read_at = 100.0, []
     for _ in range(100):
         read_at.append(beat.with_jitter(planned, random))
-        planned = beat.next_after(planned, read_at[-1], wait_seconds=10.0)
+        planned = beat.next_tick(planned, read_at[-1], wait_seconds=10.0)
     assert planned == 1100.0
     delays = [at - (100.0 + 10.0 * turn) for turn, at in enumerate(read_at)]
     assert min(delays) >= 0.0

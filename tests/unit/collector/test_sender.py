@@ -24,7 +24,7 @@ def test_lines_arrive_as_they_were_written(
     assert sender.counters.sent_points == 2
 
 
-def test_an_overloaded_portal_is_given_the_time_that_it_asks_for(
+def test_the_retry_after_of_an_overloaded_portal_is_respected(
     sender: Sender, buffer: DiskBuffer, portal: RecordingPortal, hand_clock: HandClock
 ) -> None:
     portal.refuse(Refusal(429, "busy", {"Retry-After": "7"}))
@@ -35,7 +35,7 @@ def test_an_overloaded_portal_is_given_the_time_that_it_asks_for(
     assert sender.send_next().outcome is Outcome.SENT
 
 
-def test_a_date_says_when_to_come_back_too(
+def test_retry_after_can_be_a_date(
     sender: Sender, buffer: DiskBuffer, portal: RecordingPortal, hand_clock: HandClock
 ) -> None:
     portal.refuse(Refusal(503, "busy", {"Retry-After": "Sun, 01 Mar 2026 12:00:45 GMT"}))
@@ -109,7 +109,7 @@ def test_the_next_address_is_tried_when_one_does_not_answer(
     sender.close()
 
 
-def test_the_agent_token_is_what_authenticates(
+def test_the_agent_token_authenticates(
     buffer: DiskBuffer, portal: RecordingPortal, hand_clock: HandClock, aside: Path
 ) -> None:
     sender = make_sender(buffer, [portal.url], hand_clock, aside=aside, token="vda_wrong")

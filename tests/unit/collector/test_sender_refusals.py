@@ -20,14 +20,14 @@ def test_lines_that_the_portal_refuses_are_named_and_not_sent_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fill(buffer, hand_clock, "m v=1", "nonsense", "m v=2")
-    assert sender.send_next().outcome is Outcome.SENT_IN_PART
+    assert sender.send_next().outcome is Outcome.PARTLY_SENT
     assert portal.recording.lines == ["m v=1", "m v=2"]
     assert "line 2: no field" in caplog.text
     assert buffer.points == 0
     assert sender.counters.undeliverable_lines == 1
 
 
-def test_refused_lines_are_kept_aside_with_the_reason(
+def test_rejected_lines_are_logged_with_the_reason(
     sender: Sender, buffer: DiskBuffer, hand_clock: HandClock, aside: Path
 ) -> None:
     fill(buffer, hand_clock, "m v=1", "nonsense", "m v=2")
@@ -45,7 +45,7 @@ def test_a_server_that_does_not_name_the_line_is_asked_with_smaller_parts(
     portal.recording.refuses_whole_batches = True
     good = [f"m v={number}" for number in range(100)]
     fill(buffer, hand_clock, *good[:37], 'm s="it\nnonsense"', "nonsense", *good[37:])
-    assert sender.send_next().outcome is Outcome.SENT_IN_PART
+    assert sender.send_next().outcome is Outcome.PARTLY_SENT
     assert portal.recording.lines == [*good[:37], *good[37:]]
     assert sender.counters.undeliverable_lines == 3
     assert 'm s="it\nnonsense"\n' in aside.read_text()
@@ -56,21 +56,21 @@ def test_a_batch_of_nothing_but_bad_lines_is_given_up_after_some_tries(
 ) -> None:
     portal.refuse_always(Refusal(400, "unable to parse"))
     fill(buffer, hand_clock, *(f"m v={number}" for number in range(1000)))
-    assert sender.send_next().outcome is Outcome.SENT_IN_PART
+    assert sender.send_next().outcome is Outcome.PARTLY_SENT
     assert sender.counters.undeliverable_lines == 1000
     assert portal.recording.refused < 100
 
 
-def test_refused_lines_that_can_not_be_kept_aside_do_not_hold_up_the_others(
+def test_rejected_lines_that_can_not_be_logged_do_not_block_the_others(
     sender: Sender, buffer: DiskBuffer, portal: RecordingPortal, hand_clock: HandClock, aside: Path
 ) -> None:
     aside.mkdir()
     fill(buffer, hand_clock, "m v=1", "nonsense", "m v=2")
-    assert sender.send_next().outcome is Outcome.SENT_IN_PART
+    assert sender.send_next().outcome is Outcome.PARTLY_SENT
     assert portal.recording.lines == ["m v=1", "m v=2"]
 
 
-def test_a_web_page_of_a_proxy_is_not_taken_for_the_servers_word(
+def test_a_proxys_web_page_does_not_count_as_the_servers_response(
     sender: Sender,
     buffer: DiskBuffer,
     portal: RecordingPortal,
@@ -82,7 +82,7 @@ def test_a_web_page_of_a_proxy_is_not_taken_for_the_servers_word(
     fill(buffer, hand_clock, "m v=1")
     assert sender.send_next().outcome is Outcome.FAILED
     assert buffer.points == 1
-    assert "No required SSL certificate was sent. Samples are kept." in caplog.text
+    assert "No required SSL certificate was sent. Samples stay in the buffer." in caplog.text
     assert "client_certificate_file" in caplog.text
 
 
@@ -101,12 +101,12 @@ def test_a_frame_that_is_too_large_is_split_by_lines_and_a_hopeless_line_dropped
 ) -> None:
     portal.recording.largest_body_bytes = 60
     fill(buffer, hand_clock, "m v=1", "m v=" + "9" * 80, "m v=2")
-    assert sender.send_next().outcome is Outcome.SENT_IN_PART
+    assert sender.send_next().outcome is Outcome.PARTLY_SENT
     assert portal.recording.lines == ["m v=1", "m v=2"]
     assert sender.counters.undeliverable_lines == 1
 
 
-def test_however_little_a_server_takes_at_once_every_line_gets_there(
+def test_every_line_arrives_however_small_the_servers_size_limit(
     sender: Sender, buffer: DiskBuffer, portal: RecordingPortal, hand_clock: HandClock
 ) -> None:
     portal.recording.largest_body_bytes = 30
@@ -117,7 +117,7 @@ def test_however_little_a_server_takes_at_once_every_line_gets_there(
     assert sender.counters.undeliverable_lines == 0
 
 
-def test_a_refused_agent_keeps_its_samples_and_says_so_once_a_minute(
+def test_a_refused_agent_stores_its_samples_and_warns_once_a_minute(
     sender: Sender,
     buffer: DiskBuffer,
     portal: RecordingPortal,
@@ -129,15 +129,15 @@ def test_a_refused_agent_keeps_its_samples_and_says_so_once_a_minute(
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert sender.send_next().outcome is Outcome.REFUSED
-        assert caplog.text.count("Samples are kept") == 1
+        assert caplog.text.count("Samples stay in the buffer") == 1
         hand_clock.advance(61)
         sender.send_next()
-    assert caplog.text.count("Samples are kept") == 2
+    assert caplog.text.count("Samples stay in the buffer") == 2
     assert "token revoked" in caplog.text
     assert buffer.points == 1
 
 
-def test_an_agent_that_is_shut_out_asks_ever_less_often(
+def test_a_refused_agent_retries_less_and_less_often(
     sender: Sender, buffer: DiskBuffer, portal: RecordingPortal, hand_clock: HandClock
 ) -> None:
     portal.refuse_always(Refusal(401, "The appliance 'dgx-1' was retired."))
@@ -149,7 +149,7 @@ def test_an_agent_that_is_shut_out_asks_ever_less_often(
     assert sender.send_next().outcome is Outcome.SENT
 
 
-def test_an_access_point_that_shuts_the_agent_out_does_not_keep_it_from_the_others(
+def test_other_access_points_are_used_if_one_refuses_the_agent(
     buffer: DiskBuffer, portal: RecordingPortal, hand_clock: HandClock, aside: Path
 ) -> None:
     with RecordingPortal() as other:

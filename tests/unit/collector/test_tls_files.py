@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.configuring.tls_files import TLSFiles, tls_faults
-from collector.sending.tls import TLSContexts
+from collector.tls import TLSContexts, TLSFiles, tls_errors
 from tests.fixtures.certificates import Authority, Pair
 
 
@@ -20,18 +19,18 @@ def pair(authority: Authority) -> Pair:
 
 
 def test_good_files_have_no_fault(authority: Authority, pair: Pair) -> None:
-    assert tls_faults(TLSFiles(authority.certificate, pair.certificate, pair.key)) == []
+    assert tls_errors(TLSFiles(authority.certificate, pair.certificate, pair.key)) == []
 
 
 def test_one_file_may_hold_certificate_and_key(pair: Pair, tmp_path: Path) -> None:
     both = tmp_path / "both.pem"
     both.write_bytes(pair.certificate.read_bytes() + pair.key.read_bytes())
-    assert tls_faults(TLSFiles(None, both)) == []
+    assert tls_errors(TLSFiles(None, both)) == []
 
 
 def test_a_missing_file_is_named_with_its_setting(tmp_path: Path, pair: Pair) -> None:
     nowhere = tmp_path / "nowhere.pem"
-    assert tls_faults(TLSFiles(nowhere, pair.certificate, nowhere)) == [
+    assert tls_errors(TLSFiles(nowhere, pair.certificate, nowhere)) == [
         f"ca_file = {str(nowhere)!r}: can't be read: No such file or directory",
         f"client_key_file = {str(nowhere)!r}: can't be read: No such file or directory",
     ]
@@ -40,26 +39,26 @@ def test_a_missing_file_is_named_with_its_setting(tmp_path: Path, pair: Pair) ->
 def test_a_file_that_is_no_certificate_is_named(tmp_path: Path, pair: Pair) -> None:
     nonsense = tmp_path / "nonsense.pem"
     nonsense.write_text("nonsense")
-    assert tls_faults(TLSFiles(nonsense, nonsense, pair.key)) == [
-        f"ca_file = {str(nonsense)!r}: holds no certificate in PEM form",
-        f"client_certificate_file = {str(nonsense)!r}: holds no certificate in PEM form",
+    assert tls_errors(TLSFiles(nonsense, nonsense, pair.key)) == [
+        f"ca_file = {str(nonsense)!r}: contains no certificate in PEM format",
+        f"client_certificate_file = {str(nonsense)!r}: contains no certificate in PEM format",
     ]
 
 
 def test_a_key_of_another_certificate_is_named(authority: Authority, pair: Pair) -> None:
     other = authority.issue("other")
-    [fault] = tls_faults(TLSFiles(None, pair.certificate, other.key))
-    assert fault.startswith(f"client_key_file = {str(other.key)!r}: is not the key of the")
+    [fault] = tls_errors(TLSFiles(None, pair.certificate, other.key))
+    assert fault.startswith(f"client_key_file = {str(other.key)!r}: doesn't match the certificate")
 
 
-def test_a_certificate_without_its_key_asks_for_it(pair: Pair) -> None:
-    [fault] = tls_faults(TLSFiles(None, pair.certificate))
-    assert fault.endswith("name the key in client_key_file")
+def test_the_error_for_a_missing_key_names_the_setting(pair: Pair) -> None:
+    [fault] = tls_errors(TLSFiles(None, pair.certificate))
+    assert fault.endswith("set client_key_file")
 
 
-def test_a_key_without_its_certificate_asks_for_it(pair: Pair) -> None:
-    assert tls_faults(TLSFiles(None, None, pair.key)) == [
-        "client_key_file is set: set client_certificate_file too"
+def test_the_error_for_a_missing_certificate_names_the_setting(pair: Pair) -> None:
+    assert tls_errors(TLSFiles(None, None, pair.key)) == [
+        "client_key_file is set without client_certificate_file; set both"
     ]
 
 

@@ -16,13 +16,13 @@ def test_the_defaults_suit_the_embedded_server() -> None:
     assert settings.resolved_public_url == "http://127.0.0.1:8000"
 
 
-def test_all_faults_come_together_with_the_nearest_spelling() -> None:
+def test_all_errors_are_reported_with_the_nearest_key() -> None:
     values = {"prot": 1, "port": 70_000, "stale_after_seconds": "soon", "zzz": 1}
     with pytest.raises(ConfigurationError) as caught:
         load_config(ServerSettings, values, source="vedette.toml")
     text = caught.value.message
-    assert len(caught.value.faults) == 4
-    assert text.startswith("vedette.toml has 4 faults:")
+    assert len(caught.value.problems) == 4
+    assert text.startswith("vedette.toml has 4 errors:")
     assert "prot is not a setting; did you mean port?" in text
     assert "port = 70000" in text
     assert "stale_after_seconds = 'soon'" in text
@@ -41,7 +41,7 @@ def test_platform_variables_need_no_prefix() -> None:
     assert settings.resolved_database_url == "mysql+pymysql://db/x"
 
 
-def test_a_typo_in_the_environment_is_a_fault() -> None:
+def test_a_typo_in_the_environment_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="did you mean smtp_url"):
         load_server_settings({"VEDETTE_SMPT_URL": "smtp://mail"})
 
@@ -51,14 +51,14 @@ def test_only_prefixed_variables_are_settings() -> None:
     assert found == {"port": "1"}
 
 
-def test_a_file_that_is_not_toml_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_toml_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "vedette.toml"
     path.write_text("port = 1\nhost = \n", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="line 2"):
         read_toml(path)
 
 
-def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"none\.toml: can.t be read"):
         read_toml(tmp_path / "none.toml")
 
@@ -73,6 +73,6 @@ def test_the_key_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> Non
 
 def test_certificates_are_a_must_only_where_one_can_be_shown() -> None:
     must = {"VEDETTE_REQUIRE_CLIENT_CERTIFICATE": "true"}
-    with pytest.raises(ConfigurationError, match="no agent could show one"):
+    with pytest.raises(ConfigurationError, match="needs tls_certificate_file"):
         load_server_settings(must)
     assert load_server_settings({**must, "VEDETTE_PROXY_SECRET": "x"}).require_client_certificate

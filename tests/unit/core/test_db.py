@@ -52,7 +52,7 @@ def test_a_failed_transaction_leaves_nothing(sessions: SessionFactory) -> None:
         assert session.get(Lease, "x") is None
 
 
-def test_sqlite_holds_foreign_keys_and_writes_ahead(engine: Engine, session: Session) -> None:
+def test_sqlite_enforces_foreign_keys_and_uses_wal(engine: Engine, session: Session) -> None:
     with engine.connect() as connection:
         assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
     session.add(LoginSession(user_id="nobody", secret_hash="x", created_at=NOON, expires_at=NOON))

@@ -50,8 +50,10 @@ def fleet_of_three(sessions: SessionFactory, cast: Cast, clock: FrozenClock, sto
         job = _running(session, first, cast.acme, cast.alice, name="train")
         foreign_job = _running(session, foreign, cast.globex, cast.charlie, name="secret")
     for appliance, level, holder in (
-        (first, 80.0, job), (second, 20.0, None), (foreign, 50.0, foreign_job),
-    ):  # fmt: skip
+        (first, 80.0, job),
+        (second, 20.0, None),
+        (foreign, 50.0, foreign_job),
+    ):
         _write_samples(store, appliance, level=level, holder=holder, clock=clock)
     return Fleet(first, second, foreign, job, foreign_job)
 
@@ -73,20 +75,33 @@ def _running(
 ) -> Job:
     started_at = appliance.enrolled_at - timedelta(minutes=8)
     job = Job(
-        tenant_id=tenant.id, user_id=user.id, name=name, kind=JobKind.BATCH, image="pytorch",
-        gpus=1, memory_bytes=GIB, state=JobState.RUNNING, submitted_at=started_at,
+        tenant_id=tenant.id,
+        user_id=user.id,
+        name=name,
+        kind=JobKind.BATCH,
+        image="pytorch",
+        gpus=1,
+        memory_bytes=GIB,
+        state=JobState.RUNNING,
+        submitted_at=started_at,
+        queue_at=started_at,
         started_at=started_at,
-    )  # fmt: skip
+    )
     session.add(job)
     session.flush()
     uuid = appliance.inventory["gpus"][0]["uuid"]
     session.add(
         Attempt(
-            job_id=job.id, tenant_id=tenant.id, appliance_id=appliance.id, number=1,
-            state=AttemptState.RUNNING, gpu_uuids=[uuid], bound_at=started_at,
+            job_id=job.id,
+            tenant_id=tenant.id,
+            appliance_id=appliance.id,
+            number=1,
+            state=AttemptState.RUNNING,
+            gpu_uuids=[uuid],
+            bound_at=started_at,
             started_at=started_at,
         )
-    )  # fmt: skip
+    )
     session.flush()
     return job
 
@@ -100,8 +115,8 @@ def _write_samples(
         time_ns = to_ns(clock.now) - back * 10 * NS_PER_SECOND
         points += _host_points(level, time_ns)
         for gpu in appliance.inventory["gpus"]:
-            is_held = holder is not None and gpu["index"] == 0
-            points.append(_gpu_point(gpu, level, time_ns, holder if is_held else None))
+            has_job = holder is not None and gpu["index"] == 0
+            points.append(_gpu_point(gpu, level, time_ns, holder if has_job else None))
         if holder is not None:
             fields = {"cpu_percent": 400.0, "memory_bytes": 8 * GIB}
             points.append(Point("attempt", {"job": holder.id, "attempt": "1"}, fields, time_ns))
@@ -110,22 +125,40 @@ def _write_samples(
 
 def _host_points(level: float, time_ns: int) -> list[Point]:
     return [
-        Point("cpu", {}, {"usage_percent": level, "user_percent": level - 5, "nice_percent": 5.0,
-                          "guest_percent": 0.0}, time_ns),
-        Point("memory", {}, {"used_bytes": 64 * GIB, "total_bytes": 512 * GIB,
-                             "used_percent": 12.5}, time_ns),
+        Point(
+            "cpu",
+            {},
+            {
+                "usage_percent": level,
+                "user_percent": level - 5,
+                "nice_percent": 5.0,
+                "guest_percent": 0.0,
+            },
+            time_ns,
+        ),
+        Point(
+            "memory",
+            {},
+            {"used_bytes": 64 * GIB, "total_bytes": 512 * GIB, "used_percent": 12.5},
+            time_ns,
+        ),
         Point("disk", {"mount": "/"}, {"used_percent": 30.0}, time_ns),
         Point("disk", {"mount": "/data"}, {"used_percent": 70.0}, time_ns),
         Point("network", {"interface": "lo"}, {"received_bytes_per_second": 9e9}, time_ns),
         Point("network", {"interface": "eth0"}, {"received_bytes_per_second": 1e6}, time_ns),
-    ]  # fmt: skip
+    ]
 
 
 def _gpu_point(gpu: dict[str, Any], level: float, time_ns: int, holder: Job | None) -> Point:
     tags = {"gpu": str(gpu["index"]), "uuid": gpu["uuid"], "model": gpu["model"]}
     if holder is not None:
         tags["job"] = holder.id
-    fields = {"utilization_percent": level, "power_watts": level * 5, "throttled": 0,
-              "memory_used_bytes": 40 * GIB, "memory_total_bytes": 80 * GIB,
-              "temperature_celsius": 60.0}  # fmt: skip
+    fields = {
+        "utilization_percent": level,
+        "power_watts": level * 5,
+        "throttled": 0,
+        "memory_used_bytes": 40 * GIB,
+        "memory_total_bytes": 80 * GIB,
+        "temperature_celsius": 60.0,
+    }
     return Point("gpu", tags, fields, time_ns)

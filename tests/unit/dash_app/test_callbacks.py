@@ -1,32 +1,40 @@
-"""The callbacks as the browser reaches them: over HTTP, in a request with a scope."""
+"""The callbacks over HTTP, in requests with a scope."""
 
 import json
 
 import pytest
 from flask import Flask, request
 from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
 
 from core.db import SessionFactory
 from dash_app.app import create_dashboards
+from dash_app.routes import appliance_path, gpu_path, job_path
 from tenants.models import Appliance
 from tenants.scope import Scope
-from tests.cast import Cast, FrozenClock, scope_of
+from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.dash_app.conftest import Fleet
 from tests.unit.dash_app.lost_store import MESSAGE, LostStore
 from timeseries.store import Store
 
-WHO = "X-Test-User"
+USER_HEADER = "X-Test-User"
 
 
 class Browser:
-    """Asks for callbacks by the id of one of their outputs, as the page's script does."""
+    """Calls callbacks by the id of one of their outputs, as Dash's script does."""
 
     def __init__(self, client: FlaskClient, who: str) -> None:
         self.client = client
-        self.headers = {WHO: who}
+        self.headers = {USER_HEADER: who}
 
     def fill(self, output: str, changed: str = "", **values: object) -> str:
-        """Return the JSON answer of the callback that writes `output`, as text."""
+        """Return the JSON response of the callback that writes `output`, as text."""
+        response = self.post(output, changed, **values)
+        assert response.status_code == 200, response.text
+        return json.dumps(response.get_json())
+
+    def post(self, output: str, changed: str = "", **values: object) -> TestResponse:
+        """Call the callback that writes `output`."""
         known = self.client.get("/dashboards/_dash-dependencies", headers=self.headers).get_json()
         entry = next(item for item in known if output in item["output"])
         body = {
@@ -39,11 +47,9 @@ class Browser:
             "state": [self._with_value(item, values) for item in entry["state"]],
             "changedPropIds": [changed] if changed else [],
         }
-        answer = self.client.post(
+        return self.client.post(
             "/dashboards/_dash-update-component", json=body, headers=self.headers
         )
-        assert answer.status_code == 200, answer.text
-        return json.dumps(answer.get_json())
 
     @staticmethod
     def _with_value(item: dict[str, str], values: dict[str, object]) -> dict[str, object]:
@@ -52,11 +58,11 @@ class Browser:
 
 
 def served(sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock) -> FlaskClient:
-    people = {"alice": cast.alice, "charlie": cast.charlie, "olivia": cast.olivia}
+    users = {"alice": cast.alice, "charlie": cast.charlie, "olivia": cast.olivia}
     server = Flask("test")
 
     def scope_provider() -> Scope:
-        return scope_of(people[request.headers[WHO]])
+        return scope_of(users[request.headers[USER_HEADER]])
 
     create_dashboards(
         server,
@@ -87,7 +93,12 @@ def charlie(client: FlaskClient) -> Browser:
     return Browser(client, "charlie")
 
 
-FLEET = {"fleet_state_value": "all", "fleet_sort_value": "name", "url_search": "?range=15m"}
+FLEET = {
+    "fleet_path_data": "/dashboards/",
+    "fleet_state_value": "all",
+    "fleet_sort_value": "name",
+    "url_search": "?range=15m",
+}
 
 
 @pytest.mark.parametrize("path", ["/dashboards/", "/dashboards/appliances/x/gpus/0"])
@@ -122,7 +133,7 @@ def test_the_operators_cards_are_grouped_by_tenant(client: FlaskClient) -> None:
     assert text.index("Acme") < text.index("dgx-02") < text.index("Globex")
 
 
-def test_a_tenant_without_appliances_is_led_to_adding_one(
+def test_an_empty_fleet_links_to_adding_an_appliance(
     sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock
 ) -> None:
     browser = Browser(served(sessions, store, cast, clock), "alice")
@@ -137,14 +148,16 @@ def test_an_unknown_and_a_foreign_appliance_get_the_same_page(
         text = charlie.fill("page.children", url_pathname=f"/dashboards/appliances/{ident}")
         pages.append(text.replace(ident, "ID"))
     assert pages[0] == pages[1]
-    assert "Nothing here" in pages[0]
+    assert "Not found" in pages[0]
 
 
 def test_charlie_gets_no_figure_of_acmes_appliance_by_a_forged_callback(
     charlie: Browser, fleet_of_three: Fleet
 ) -> None:
     text = charlie.fill(
-        "appliance-cpu.figure", appliance_subject_data=fleet_of_three.first.id, url_search=""
+        "appliance-cpu.figure",
+        appliance_path_data=appliance_path(fleet_of_three.first.id),
+        url_search="",
     )
     assert "There is no appliance" in text
     assert "dgx-01" not in text
@@ -154,37 +167,54 @@ def test_charlie_gets_no_figure_of_acmes_appliance_by_a_forged_callback(
 def test_charlie_gets_no_figure_of_acmes_gpu_by_a_forged_callback(
     charlie: Browser, fleet_of_three: Fleet
 ) -> None:
-    subject = {"appliance": fleet_of_three.first.id, "gpu": "0"}
-    text = charlie.fill("gpu-power.figure", gpu_subject_data=subject, url_search="")
+    path = gpu_path(fleet_of_three.first.id, "0")
+    text = charlie.fill("gpu-power.figure", gpu_path_data=path, url_search="")
     assert "scatter" not in text
 
 
 def test_charlie_gets_no_figure_of_acmes_job_by_a_forged_callback(
     charlie: Browser, fleet_of_three: Fleet
 ) -> None:
-    text = charlie.fill("job-gpu-power_watts.figure", job_subject_data=fleet_of_three.job.id)
+    text = charlie.fill("job-gpu-power_watts.figure", job_path_data=job_path(fleet_of_three.job.id))
     assert "There is no job" in text
     assert "scatter" not in text
 
 
 def test_an_appliance_is_filled_with_figures(alice: Browser, fleet_of_three: Fleet) -> None:
     answer = json.loads(
-        alice.fill("appliance-cpu.figure", appliance_subject_data=fleet_of_three.first.id)
+        alice.fill(
+            "appliance-cpu.figure", appliance_path_data=appliance_path(fleet_of_three.first.id)
+        )
     )["response"]
     assert answer["appliance-cpu"]["figure"]["data"]
     assert len(answer["appliance-gpu-power_watts"]["figure"]["data"]) == 2
 
 
 def test_a_gpu_is_filled_with_figures(alice: Browser, fleet_of_three: Fleet) -> None:
-    subject = {"appliance": fleet_of_three.first.id, "gpu": "0"}
-    answer = json.loads(alice.fill("gpu-power.figure", gpu_subject_data=subject))["response"]
+    path = gpu_path(fleet_of_three.first.id, "0")
+    answer = json.loads(alice.fill("gpu-power.figure", gpu_path_data=path))["response"]
     assert answer["gpu-power"]["figure"]["data"]
     assert "train" in json.dumps(answer["gpu-jobs"])
 
 
+def test_a_window_of_a_gpu_shows_who_used_it_at_its_end(
+    alice: Browser, fleet_of_three: Fleet
+) -> None:
+    path = gpu_path(fleet_of_three.first.id, "0")
+    started_ms = int((fleet_of_three.job.started_at or NOON).timestamp() * 1000)
+
+    def header(until_ms: int) -> str:
+        search = f"?from={until_ms - 120_000}&to={until_ms}"
+        answer = alice.fill("gpu-power.figure", gpu_path_data=path, url_search=search)
+        return json.dumps(json.loads(answer)["response"]["gpu-header"])
+
+    assert "not allocated" in header(started_ms - 60_000)
+    assert '"train"' in header(started_ms + 60_000)
+
+
 def test_a_job_is_filled_with_figures(alice: Browser, fleet_of_three: Fleet) -> None:
     answer = json.loads(
-        alice.fill("job-gpu-power_watts.figure", job_subject_data=fleet_of_three.job.id)
+        alice.fill("job-gpu-power_watts.figure", job_path_data=job_path(fleet_of_three.job.id))
     )["response"]
     assert answer["job-gpu-power_watts"]["figure"]["data"]
 
@@ -198,7 +228,7 @@ def test_each_tier_has_a_skeleton_and_a_way_up(
         "page.children", url_pathname=f"/dashboards/{path}", url_search="?range=6h&refresh=off"
     )
     assert "/dashboards/?range=6h&refresh=off" in text
-    assert "Nothing here" not in text
+    assert "Not found" not in text
 
 
 def test_a_new_range_keeps_the_panels(alice: Browser) -> None:
@@ -208,12 +238,12 @@ def test_a_new_range_keeps_the_panels(alice: Browser) -> None:
     assert "page" not in json.loads(text)["response"]
 
 
-def test_a_lost_store_is_told_in_words(
+def test_an_unavailable_store_is_reported_once_on_the_page_and_in_every_panel(
     sessions: SessionFactory, cast: Cast, clock: FrozenClock, fleet_of_three: Fleet
 ) -> None:
     client = served(sessions, LostStore(), cast, clock)  # type: ignore[arg-type]
     text = Browser(client, "alice").fill(
-        "appliance-cpu.figure", appliance_subject_data=fleet_of_three.first.id
+        "appliance-cpu.figure", appliance_path_data=appliance_path(fleet_of_three.first.id)
     )
     assert text.count(MESSAGE) == 11
     assert "Traceback" not in text
@@ -229,12 +259,51 @@ def test_the_findings_of_an_appliance_reach_its_page(
             "gpus": [{"index": 1, "uuid": "GPU-a1", "state": "failed", "findings": [finding]}],
         }
     ident = fleet_of_three.first.id
-    values = {"appliance_subject_data": ident, "url_search": ""}
+    values = {"appliance_path_data": appliance_path(ident), "url_search": ""}
     text = alice.fill("appliance-health.children", **values)
     assert "The driver does not reach it." in text
     assert "out of service" in text
-    subject = {"appliance": ident, "gpu": "1"}
-    text = alice.fill("gpu-health.children", gpu_subject_data=subject, url_search="")
+    path = gpu_path(ident, "1")
+    text = alice.fill("gpu-health.children", gpu_path_data=path, url_search="")
     assert "The driver does not reach it." in text
     text = alice.fill("fleet-cards.children", **FLEET)
     assert "failed: lost" in text
+
+
+def test_a_refresh_sends_only_what_has_changed(
+    alice: Browser, fleet_of_three: Fleet, clock: FrozenClock
+) -> None:
+    path = appliance_path(fleet_of_three.first.id)
+    first = json.loads(alice.fill("appliance-cpu.figure", appliance_path_data=path))["response"]
+    shown = {
+        "appliance_path_data": path,
+        "appliance_digests_data": first["appliance-digests"]["data"],
+    }
+    again = json.loads(alice.fill("appliance-cpu.figure", **shown))["response"]
+    assert again.keys() == {"appliance-digests"}
+    clock.advance(60)
+    later = json.loads(alice.fill("appliance-cpu.figure", **shown))["response"]
+    assert "appliance-cpu" in later
+    assert "appliance-gpus" not in later
+
+
+def test_a_callback_with_the_path_of_another_tier_returns_nothing(
+    client: FlaskClient, alice: Browser, fleet_of_three: Fleet
+) -> None:
+    assert client
+    path = job_path(fleet_of_three.job.id)
+    assert alice.post("appliance-cpu.figure", appliance_path_data=path).status_code == 204
+
+
+def test_a_filter_of_the_fleet_applies_to_totals_and_charts(alice: Browser) -> None:
+    def filled(text: str) -> dict[str, str]:
+        answer = json.loads(alice.fill("fleet-cards.children", fleet_text_value=text, **FLEET))
+        return {name: json.dumps(found) for name, found in answer["response"].items()}
+
+    everything, one, none = filled(""), filled("dgx-02"), filled("nothing like it")
+    assert '"2 / 2"' in everything["fleet-totals"]
+    assert '"1 / 1"' in one["fleet-totals"]
+    assert everything["fleet-power"] != one["fleet-power"]
+    assert '"0 / 0"' in none["fleet-totals"]
+    for chart in ("fleet-heat", "fleet-power"):
+        assert "No appliance matches the filter" in none[chart]

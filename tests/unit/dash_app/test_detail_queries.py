@@ -6,6 +6,7 @@ from sqlalchemy.orm import Session
 from core.clock import to_ns
 from core.db import SessionFactory
 from core.errors import NotFoundError
+from dash_app.charts import Line
 from dash_app.queries.appliance import appliance_detail
 from dash_app.queries.gpu import gpu_detail
 from dash_app.queries.job import job_detail
@@ -15,10 +16,11 @@ from jobqueue.states import JobKind, JobState
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.dash_app.conftest import Fleet
 from tests.unit.dash_app.lost_store import MESSAGE, LostStore
-from timeseries.store import Store
+from timeseries.points import Point
+from timeseries.store import Store, write
 
 
-def test_every_gpu_has_its_own_line_and_colour_in_every_panel(
+def test_every_gpu_has_its_own_line_and_color_in_every_panel(
     session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
 ) -> None:
     seen = appliance_detail(
@@ -29,7 +31,7 @@ def test_every_gpu_has_its_own_line_and_colour_in_every_panel(
         assert [(line.name, line.color) for line in lines] == [("GPU 0", 0), ("GPU 1", 1)]
 
 
-def test_the_gpu_table_names_the_holder(
+def test_the_gpu_table_names_the_job(
     session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
 ) -> None:
     seen = appliance_detail(
@@ -38,7 +40,7 @@ def test_the_gpu_table_names_the_holder(
     assert [gpu.job.name if gpu.job else "" for gpu in seen.gpus] == ["train", ""]
 
 
-def test_kinds_of_cpu_time_that_there_was_none_of_are_not_drawn(
+def test_unused_cpu_modes_are_not_drawn(
     session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
 ) -> None:
     seen = appliance_detail(
@@ -66,7 +68,7 @@ def test_bob_cannot_look_at_globexs_appliance(
     assert foreign.value.code == missing.value.code
 
 
-def test_a_lost_store_leaves_the_appliance_with_a_reason_in_every_panel(
+def test_an_unavailable_store_is_reported_in_every_panel(
     session: Session, cast: Cast, fleet_of_three: Fleet, span: Span
 ) -> None:
     lost = LostStore()
@@ -76,24 +78,46 @@ def test_a_lost_store_leaves_the_appliance_with_a_reason_in_every_panel(
     assert lost.asked == 1
 
 
-def test_a_gpu_shows_the_hold_of_its_job(
+def test_a_gpu_shows_the_run_of_its_job(
     session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
 ) -> None:
     seen = gpu_detail(
         session, store, scope_of(cast.alice), fleet_of_three.first.id, index="0", span=span
     )
-    assert [mark.label for mark in seen.charts["utilization"].marks] == ["train"]
+    assert [band.label for band in seen.charts["utilization"].bands] == ["train"]
     # It started eight minutes ago and goes on.
-    assert seen.holdings[0].end_ns - seen.holdings[0].start_ns == 480 * 10**9
+    assert seen.runs[0].end_ns - seen.runs[0].start_ns == 480 * 10**9
 
 
-def test_a_free_gpu_shows_no_hold(
+def test_a_spike_shows_in_a_step_that_hides_it(
+    *, session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, clock: FrozenClock
+) -> None:
+    ident, at_ns = fleet_of_three.first.id, to_ns(clock.now) - 5 * 10**9
+    tags = {"gpu": "0", "uuid": fleet_of_three.first.inventory["gpus"][0]["uuid"]}
+    spike = Point("gpu", tags, {"power_watts": 999.0}, at_ns)
+    write(store, [spike], identity={"tenant": cast.acme.id, "appliance": ident})
+
+    def power(step_seconds: int) -> Line:
+        step_ns = step_seconds * 10**9
+        end_ns = -(-to_ns(clock.now) // step_ns) * step_ns
+        wide = Span(end_ns - 4 * 10**5 * step_ns, end_ns, step_ns)
+        scope = scope_of(cast.alice)
+        return (
+            gpu_detail(session, store, scope, ident, index="0", span=wide).charts["power"].lines[0]
+        )
+
+    assert max(high for _, high in power(600).extremes) == 999.0
+    assert max(power(600).values) < 999.0
+    assert power(10).extremes == ()
+
+
+def test_a_free_gpu_shows_no_run(
     session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
 ) -> None:
     seen = gpu_detail(
         session, store, scope_of(cast.alice), fleet_of_three.first.id, index="1", span=span
     )
-    assert (seen.holdings, seen.gpu.job) == ((), None)
+    assert (seen.runs, seen.gpu.job) == ((), None)
 
 
 def test_the_time_throttled_is_a_share_in_percent(
@@ -116,13 +140,13 @@ def test_a_gpu_that_is_not_there_is_not_found(
             gpu_detail(session, store, scope, ident, index=index, span=span)
 
 
-def test_a_job_shows_its_own_gpu_over_its_life(
+def test_a_job_shows_its_own_gpu_from_its_start_to_now(
     session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, clock: FrozenClock
 ) -> None:
     seen = job_detail(session, store, scope_of(cast.alice), fleet_of_three.job.id, now=clock.now)
     assert seen.gpus == ((fleet_of_three.first.id, "0"),)
     assert [line.name for line in seen.charts["gpu-power_watts"].lines] == ["GPU 0"]
-    assert seen.ran_seconds == 480.0
+    assert seen.run_seconds == 480.0
     assert seen.span is not None
     assert seen.span.end_ns == to_ns(clock.now)
 
@@ -141,14 +165,20 @@ def test_charlie_cannot_look_at_acmes_job(
         job_detail(session, store, scope_of(cast.charlie), fleet_of_three.job.id, now=clock.now)
 
 
-def test_a_waiting_job_has_no_life_yet(
+def test_a_waiting_job_has_no_charts(
     sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock
 ) -> None:
     with sessions.begin() as session:
         job = Job(
-            tenant_id=cast.acme.id, name="waits", kind=JobKind.BATCH, image="x", memory_bytes=1,
-            state=JobState.QUEUED, submitted_at=clock.now - timedelta(minutes=1),
-        )  # fmt: skip
+            tenant_id=cast.acme.id,
+            name="waits",
+            kind=JobKind.BATCH,
+            image="x",
+            memory_bytes=1,
+            state=JobState.QUEUED,
+            submitted_at=clock.now - timedelta(minutes=1),
+            queue_at=clock.now - timedelta(minutes=1),
+        )
         session.add(job)
     with sessions() as session:
         seen = job_detail(session, store, scope_of(cast.alice), job.id, now=clock.now)

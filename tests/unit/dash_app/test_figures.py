@@ -3,9 +3,8 @@ import pytest
 
 from core.clock import NS_PER_SECOND
 from dash_app.axes import Figure, axis_scale
-from dash_app.charts import Chart, HeatMap, HeatRow, Line, Mark
+from dash_app.charts import Band, Chart, Line, with_gaps
 from dash_app.figures import NO_SAMPLES, heat_figure, message_figure, time_figure
-from dash_app.gaps import with_gaps
 from dash_app.timerange import Span
 
 STEP_NS = 10 * NS_PER_SECOND
@@ -20,9 +19,12 @@ def at(*steps: float) -> list[int]:
 def line(*steps: float, value: float = 1.0, is_filled: bool = False) -> Line:
     times_ns = at(*steps)
     return Line(
-        name="GPU 0", times_ns=times_ns, values=[value] * len(times_ns), color=0,
+        name="GPU 0",
+        times_ns=times_ns,
+        values=[value] * len(times_ns),
+        color=0,
         is_filled=is_filled,
-    )  # fmt: skip
+    )
 
 
 def drawn(*lines: Line, field: str = "usage_percent", is_stacked: bool = False) -> Figure:
@@ -51,16 +53,30 @@ def test_a_lone_sample_in_an_outage_has_a_gap_on_both_sides() -> None:
     assert values == [1.0, 1.0, 1.0, None, 1.0, None, 1.0, 1.0, 1.0]
 
 
-def test_a_filled_line_is_drawn_in_pieces_with_one_legend_entry() -> None:
+def test_the_extremes_of_a_line_are_an_area_behind_it_and_raise_the_axis() -> None:
+    pairs = [(10.0, 90.0), (20.0, 150.0), (5.0, 80.0)]
+    times_ns = at(0, 1, 9)
+    whole = Line(name="GPU", times_ns=times_ns, values=[50.0] * 3, color=0, extremes=pairs)
+    figure = drawn(whole, field="power_watts")
+
+    *areas, drawn_line = figure["data"]
+    assert [area["fill"] for area in areas] == ["toself", "toself"]
+    assert areas[0]["y"] == [90.0, 150.0, 20.0, 10.0]
+    assert drawn_line["customdata"] == [[10.0, 90.0], [20.0, 150.0], [None, None], [5.0, 80.0]]
+    assert figure["layout"]["yaxis"]["range"][1] > 150
+    assert not figure["layout"]["showlegend"]
+
+
+def test_a_filled_line_is_drawn_in_parts_with_one_legend_entry() -> None:
     figure = drawn(line(0, 1, 9, 10, is_filled=True), line(0, 1, 9, 10))
     filled = [trace for trace in figure["data"] if "fill" in trace]
     assert [trace["showlegend"] for trace in filled] == [True, False]
     assert all(None not in trace["y"] for trace in filled)
 
 
-def test_pieces_of_a_stack_do_not_stack_on_one_another() -> None:
+def test_parts_of_a_stack_do_not_stack_on_one_another() -> None:
     figure = drawn(line(0, 1, 9, 10), line(0, 1, 9, 10), is_stacked=True)
-    assert [trace["stackgroup"] for trace in figure["data"]] == ["piece 0", "piece 1"] * 2
+    assert [trace["stackgroup"] for trace in figure["data"]] == ["part 0", "part 1"] * 2
 
 
 def test_the_axis_of_a_stack_has_room_for_the_sum() -> None:
@@ -113,31 +129,33 @@ def test_a_refresh_keeps_the_zoom() -> None:
     assert drawn(line(0, 1))["layout"]["uirevision"] == drawn(line(1, 2))["layout"]["uirevision"]
 
 
-def test_no_samples_are_said_in_words() -> None:
+def test_a_chart_without_samples_says_so() -> None:
     assert drawn()["layout"]["annotations"][0]["text"] == NO_SAMPLES
 
 
-def test_a_problem_is_said_in_its_own_words() -> None:
-    figure = time_figure(Chart(field="load1", problem="The store is away."), SPAN, revision="r")
-    assert figure["layout"]["annotations"][0]["text"] == "The store is away."
+def test_a_problem_is_shown_as_it_is() -> None:
+    figure = time_figure(
+        Chart(field="load1", problem="The store is unavailable."), SPAN, revision="r"
+    )
+    assert figure["layout"]["annotations"][0]["text"] == "The store is unavailable."
 
 
 def test_a_lone_sample_is_a_dot() -> None:
     assert drawn(line(5))["data"][0]["mode"] == "markers"
 
 
-def test_a_narrow_mark_has_no_label() -> None:
-    marks = (Mark(0, STEP_NS, "short"), Mark(STEP_NS, 60 * STEP_NS, "long"))
-    figure = time_figure(Chart(field="load1", lines=(line(0, 1),), marks=marks), SPAN, revision="r")
+def test_a_narrow_band_has_no_label() -> None:
+    bands = (Band(0, STEP_NS, "short"), Band(STEP_NS, 60 * STEP_NS, "long"))
+    figure = time_figure(Chart(field="load1", lines=(line(0, 1),), bands=bands), SPAN, revision="r")
     assert [shape["label"]["text"] for shape in figure["layout"]["shapes"]] == ["", "long"]
 
 
-def test_a_heat_map_leaves_a_hole_where_a_row_has_no_value() -> None:
+def test_a_heat_map_has_a_gap_where_a_row_has_no_value() -> None:
     rows = (
-        HeatRow(name="a", times_ns=at(0, 1, 2), values=[1.0, 2.0, 3.0]),
-        HeatRow(name="b", times_ns=at(0, 2), values=[4.0, 5.0]),
+        Line(name="a", times_ns=at(0, 1, 2), values=[1.0, 2.0, 3.0], color=0),
+        Line(name="b", times_ns=at(0, 2), values=[4.0, 5.0], color=0),
     )
-    figure = heat_figure(HeatMap(rows=rows), SPAN, revision="r")
+    figure = heat_figure(Chart(field="utilization_percent", lines=rows), SPAN, revision="r")
     assert figure["data"][0]["z"] == [[1.0, 2.0, 3.0], [4.0, None, 5.0]]
 
 
@@ -148,7 +166,7 @@ def test_a_heat_map_leaves_a_hole_where_a_row_has_no_value() -> None:
         drawn(line(0, 1), line(0, 1), is_stacked=True),
         message_figure("nothing"),
         heat_figure(
-            HeatMap(rows=(HeatRow(name="a", times_ns=at(0), values=[1.0]),)),
+            Chart(field="usage_percent", lines=(line(0),)),
             SPAN,
             revision="r",
         ),

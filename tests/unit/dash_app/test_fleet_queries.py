@@ -6,8 +6,8 @@ from sqlalchemy.orm import Session
 from core.db import SessionFactory
 from dash_app.charts import Line
 from dash_app.queries.fleet import Fleet as FleetView
-from dash_app.queries.fleet import fleet, total_power, usage_heat
-from dash_app.queries.telemetry import Answer
+from dash_app.queries.fleet import fleet, fleet_totals, total_power, usage_heat
+from dash_app.queries.telemetry import Result
 from dash_app.timerange import Span
 from tests.cast import Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.dash_app.conftest import Fleet
@@ -23,26 +23,32 @@ def seen_by_alice(
     return fleet(session, store, scope_of(cast.alice), span=span)
 
 
-def test_a_card_shows_the_newest_figures_and_the_fullest_disk(seen_by_alice: FleetView) -> None:
+def test_a_card_shows_the_latest_values_and_the_fullest_disk(seen_by_alice: FleetView) -> None:
     card = seen_by_alice.cards[0]
     assert (card.name, card.cpu_percent, card.memory_percent) == ("dgx-01", 80.0, 12.5)
     assert (card.disk_percent, card.disk_mount) == (70.0, "/data")
 
 
-def test_a_tile_names_the_job_that_holds_its_gpu(seen_by_alice: FleetView) -> None:
-    assert [tile.job_name for tile in seen_by_alice.cards[0].gpus] == ["train", ""]
+def test_a_tile_names_the_job_of_its_gpu(seen_by_alice: FleetView) -> None:
+    assert [gpu.job and gpu.job.name for gpu in seen_by_alice.cards[0].gpus] == ["train", None]
 
 
 def test_a_card_counts_its_running_jobs(seen_by_alice: FleetView) -> None:
     assert [card.running_jobs for card in seen_by_alice.cards] == [1, 0]
 
 
-def test_totals_are_of_the_own_tenant_only(seen_by_alice: FleetView) -> None:
-    totals = seen_by_alice.totals
+def test_totals_are_of_the_own_tenant_only(
+    session: Session, cast: Cast, seen_by_alice: FleetView
+) -> None:
+    scope, cards = scope_of(cast.alice), seen_by_alice.cards
+    totals = fleet_totals(session, scope, cards, is_filtered=False)
     assert (totals.appliances, totals.online, totals.gpus, totals.busy_gpus) == (2, 2, 4, 4)
     # Two GPUs at 80 % and 400 W, two at 20 % and 100 W.
     assert (totals.gpu_percent, totals.power_watts) == (50.0, 1000.0)
     assert (totals.running_jobs, totals.queued_jobs) == (1, 0)
+    some = fleet_totals(session, scope, cards[1:], is_filtered=True)
+    assert (some.appliances, some.gpu_percent, some.power_watts) == (1, 20.0, 200.0)
+    assert (some.running_jobs, some.queued_jobs) == (0, None)
 
 
 @pytest.mark.usefixtures("fleet_of_three")
@@ -52,7 +58,8 @@ def test_charlie_sees_nothing_of_acme(
     seen = fleet(session, store, scope_of(cast.charlie), span=span)
     assert [card.name for card in seen.cards] == ["globex-01"]
     assert len(seen.usage.of("utilization_percent")) == 1
-    assert seen.totals.power_watts == 500.0
+    totals = fleet_totals(session, scope_of(cast.charlie), seen.cards, is_filtered=False)
+    assert totals.power_watts == 500.0
 
 
 @pytest.mark.usefixtures("fleet_of_three")
@@ -63,7 +70,7 @@ def test_olivia_sees_every_tenant(session: Session, store: Store, cast: Cast, sp
 
 
 @pytest.mark.usefixtures("fleet_of_three")
-def test_readings_of_an_hour_ago_are_no_present_figures(
+def test_values_of_an_hour_ago_are_outdated(
     session: Session, store: Store, cast: Cast, clock: FrozenClock
 ) -> None:
     clock.advance(seconds=3600)
@@ -77,7 +84,7 @@ def test_an_empty_tenant_has_an_empty_fleet(
     session: Session, store: Store, cast: Cast, span: Span
 ) -> None:
     seen = fleet(session, store, scope_of(cast.alice), span=span)
-    assert (seen.cards, seen.totals.appliances, seen.problem) == ((), 0, "")
+    assert (seen.cards, seen.problem) == ((), "")
 
 
 @pytest.mark.usefixtures("fleet_of_three")
@@ -92,7 +99,7 @@ def test_a_revoked_appliance_is_not_shown(
     assert [card.name for card in seen.cards] == ["dgx-01", "dgx-02"]
 
 
-def test_a_lost_store_is_asked_once_and_the_cards_stay(
+def test_an_unavailable_store_is_queried_once_and_the_cards_stay(
     sessions: SessionFactory, cast: Cast, span: Span, clock: FrozenClock
 ) -> None:
     with sessions.begin() as session:
@@ -101,11 +108,11 @@ def test_a_lost_store_is_asked_once_and_the_cards_stay(
     with sessions() as session:
         seen = fleet(session, lost, scope_of(cast.alice), span=span)  # type: ignore[arg-type]
     assert (lost.asked, seen.problem, len(seen.cards)) == (1, MESSAGE, 1)
-    assert seen.power.problem == MESSAGE
+    assert total_power(seen.usage, {}, span=span).problem == MESSAGE
 
 
 def power_of(*series: Series, counts: dict[str, int]) -> Line:
-    return total_power(Answer(series), counts, span=Span(0, 1000, 10)).lines[0]
+    return total_power(Result(series), counts, span=Span(0, 1000, 10)).lines[0]
 
 
 def test_total_power_is_the_mean_per_gpu_times_the_gpus() -> None:
@@ -114,7 +121,7 @@ def test_total_power_is_the_mean_per_gpu_times_the_gpus() -> None:
     assert power_of(one, two, counts={"a": 8, "b": 2}).values == [900.0, 1700.0]
 
 
-def test_a_late_window_counts_with_its_last_value() -> None:
+def test_a_late_step_counts_with_the_last_value() -> None:
     one = Series("power_watts", {"appliance": "a"}, [0, 10, 20], [100.0, 100.0, 100.0])
     late = Series("power_watts", {"appliance": "b"}, [0, 10], [50.0, 50.0])
     assert power_of(one, late, counts={"a": 1, "b": 1}).values == [150.0, 150.0, 150.0]
@@ -122,5 +129,5 @@ def test_a_late_window_counts_with_its_last_value() -> None:
 
 def test_heat_rows_keep_the_order_of_the_cards(seen_by_alice: FleetView) -> None:
     names = {card.appliance_id: card.name for card in reversed(seen_by_alice.cards)}
-    rows = usage_heat(seen_by_alice.usage, names).rows
+    rows = usage_heat(seen_by_alice.usage, names).lines
     assert [row.name for row in rows] == ["dgx-02", "dgx-01"]

@@ -9,16 +9,17 @@ from sqlalchemy.orm import Session
 from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
 from dash_app.charts import Chart, Event, Line
+from dash_app.components import findings_list, xid_table
 from dash_app.figures import time_figure
-from dash_app.health import findings_list, xid_table
+from dash_app.queries.annotations import finding_names, own_findings, xid_events
 from dash_app.queries.appliance import appliance_detail
-from dash_app.queries.fleet import fleet
+from dash_app.queries.fleet import FleetTotals, fleet, fleet_totals
 from dash_app.queries.gpu import gpu_detail
 from dash_app.queries.telemetry import Telemetry
-from dash_app.tiers.fleet_choice import Choice, chosen
+from dash_app.tiers.cards import filtered
 from dash_app.timerange import Span
-from jobqueue.executors.health import HealthFinding, HealthReason, HealthState
-from tenants.models import Appliance
+from protocol.health import HealthFinding, HealthReason, HealthState
+from tenants.models import Appliance, User
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.dash_app.conftest import Fleet
 from timeseries.points import Point
@@ -32,13 +33,16 @@ COUNTED = {"reason": "gpu_failed", "state": "degraded", "detail": "1 of 3 GPUs f
 
 def gpu(index: int, uuid: str, state: str = "healthy", *findings: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
     return {
-        "index": index, "uuid": uuid, "state": state, "findings": list(findings),
+        "index": index,
+        "uuid": uuid,
+        "state": state,
+        "findings": list(findings),
         "tier": "flagship",
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
-def ill(sessions: SessionFactory, fleet_of_three: Fleet) -> Appliance:
+def unhealthy(sessions: SessionFactory, fleet_of_three: Fleet) -> Appliance:
     """acme's first appliance: GPU 0 lost, GPU 1 with an NVLink down, GPU 2 missing."""
     with sessions.begin() as session:
         row = session.get_one(Appliance, fleet_of_three.first.id)
@@ -70,47 +74,55 @@ def report_xids(store: Store, appliance: Appliance, clock: FrozenClock) -> None:
     assert write(store, points, identity=identity) == []
 
 
-def test_a_card_tells_health_and_class_and_its_tiles_what_is_wrong(
-    *, session: Session, store: Store, cast: Cast, ill: Appliance, span: Span
+def test_a_card_shows_health_and_class_and_its_tiles_findings(
+    *, session: Session, store: Store, cast: Cast, unhealthy: Appliance, span: Span
 ) -> None:
-    assert ill
+    assert unhealthy
     cards = fleet(session, store, scope_of(cast.alice), span=span).cards
     assert [(card.health, card.appliance_class) for card in cards] == [
         (HealthState.DEGRADED, "2 x flagship"),
         (None, ""),
     ]
-    assert [(tile.index, tile.health, tile.findings) for tile in cards[0].gpus] == [
+    assert [
+        (gpu.index, gpu.state, finding_names(gpu.health.findings) if gpu.health else "")
+        for gpu in cards[0].gpus
+    ] == [
         ("0", HealthState.FAILED, "lost"),
         ("1", HealthState.DEGRADED, "NVLink down"),
         ("2", HealthState.FAILED, "missing"),
     ]
 
 
-def test_the_totals_count_appliances_and_gpus_that_are_not_well(
-    *, session: Session, store: Store, cast: Cast, ill: Appliance, span: Span
+def test_the_totals_count_appliances_and_gpus_that_are_unhealthy(
+    *, session: Session, store: Store, cast: Cast, unhealthy: Appliance, span: Span
 ) -> None:
-    assert ill
-    totals = fleet(session, store, scope_of(cast.alice), span=span).totals
+    assert unhealthy
+
+    def totals_of(user: User) -> FleetTotals:
+        cards = fleet(session, store, scope_of(user), span=span).cards
+        return fleet_totals(session, scope_of(user), cards, is_filtered=False)
+
+    totals = totals_of(cast.alice)
     assert (totals.degraded, totals.failed, totals.failed_gpus) == (1, 0, 2)
-    others = fleet(session, store, scope_of(cast.charlie), span=span).totals
+    others = totals_of(cast.charlie)
     assert (others.degraded, others.failed_gpus) == (0, 0)
 
 
 def test_cards_are_filtered_and_sorted_by_health(
-    *, session: Session, store: Store, cast: Cast, ill: Appliance, span: Span
+    *, session: Session, store: Store, cast: Cast, unhealthy: Appliance, span: Span
 ) -> None:
-    assert ill
+    assert unhealthy
     cards = fleet(session, store, scope_of(cast.olivia), span=span).cards
-    assert [card.name for card in chosen(cards, Choice(state="ill"))] == ["dgx-01"]
-    by_health = [card.name for card in chosen(cards, Choice(sort="health")) if card.health]
+    assert [card.name for card in filtered(cards, state="unhealthy")] == ["dgx-01"]
+    by_health = [card.name for card in filtered(cards, sort="health") if card.health]
     assert by_health == ["dgx-01"]
 
 
 def test_an_appliance_shows_its_own_findings_and_those_of_each_gpu(
-    *, session: Session, store: Store, cast: Cast, ill: Appliance, span: Span
+    *, session: Session, store: Store, cast: Cast, unhealthy: Appliance, span: Span
 ) -> None:
-    seen = appliance_detail(session, store, scope_of(cast.alice), ill.id, span=span)
-    assert [finding.reason for finding in seen.health.own_findings] == [HealthReason.DISK_FULL]
+    seen = appliance_detail(session, store, scope_of(cast.alice), unhealthy.id, span=span)
+    assert [finding.reason for finding in own_findings(seen.health)] == [HealthReason.DISK_FULL]
     states = [(one.index, one.health.state if one.health else None) for one in seen.gpus]
     assert states == [
         ("0", HealthState.FAILED),
@@ -120,13 +132,19 @@ def test_an_appliance_shows_its_own_findings_and_those_of_each_gpu(
 
 
 def test_xids_are_marked_on_every_gpu_chart_with_their_meaning(
-    *, session: Session, store: Store, cast: Cast, ill: Appliance, span: Span, clock: FrozenClock
+    *,
+    session: Session,
+    store: Store,
+    cast: Cast,
+    unhealthy: Appliance,
+    span: Span,
+    clock: FrozenClock,
 ) -> None:
-    report_xids(store, ill, clock)
-    seen = appliance_detail(session, store, scope_of(cast.alice), ill.id, span=span)
+    report_xids(store, unhealthy, clock)
+    seen = appliance_detail(session, store, scope_of(cast.alice), unhealthy.id, span=span)
     for key in ("gpu-utilization_percent", "gpu-power_watts"):
         events = seen.charts[key].events
-        assert [(event.label, event.is_bad) for event in events] == [
+        assert [(event.label, event.is_critical) for event in events] == [
             ("XID 79", True),
             ("XID 31", False),
         ]
@@ -134,38 +152,44 @@ def test_xids_are_marked_on_every_gpu_chart_with_their_meaning(
 
 
 def test_a_gpu_shows_its_own_xids_only_and_counts_those_of_a_window(
-    *, session: Session, store: Store, cast: Cast, ill: Appliance, span: Span, clock: FrozenClock
+    *,
+    session: Session,
+    store: Store,
+    cast: Cast,
+    unhealthy: Appliance,
+    span: Span,
+    clock: FrozenClock,
 ) -> None:
-    report_xids(store, ill, clock)
-    seen = gpu_detail(session, store, scope_of(cast.alice), ill.id, index="1", span=span)
+    report_xids(store, unhealthy, clock)
+    seen = gpu_detail(session, store, scope_of(cast.alice), unhealthy.id, index="1", span=span)
     assert [(event.xid.code, event.count) for event in seen.xids] == [(31, 2)]
     assert seen.charts["temperature"].events[0].label == "XID 31"
 
 
-def test_a_missing_gpu_has_a_page_that_says_so(
-    *, session: Session, store: Store, cast: Cast, ill: Appliance, span: Span
+def test_a_missing_gpu_has_a_page(
+    *, session: Session, store: Store, cast: Cast, unhealthy: Appliance, span: Span
 ) -> None:
-    seen = gpu_detail(session, store, scope_of(cast.alice), ill.id, index="2", span=span)
+    seen = gpu_detail(session, store, scope_of(cast.alice), unhealthy.id, index="2", span=span)
     assert seen.gpu.health is not None
     assert [finding.reason for finding in seen.gpu.health.findings] == [HealthReason.MISSING]
 
 
 def test_another_tenants_xids_are_not_seen(
-    *, store: Store, cast: Cast, ill: Appliance, span: Span, clock: FrozenClock
+    *, store: Store, cast: Cast, unhealthy: Appliance, span: Span, clock: FrozenClock
 ) -> None:
-    report_xids(store, ill, clock)
+    report_xids(store, unhealthy, clock)
     telemetry = Telemetry(store, scope_of(cast.charlie), span)
-    assert telemetry.events("gpu_xid", "events", group_by=("gpu", "xid")) == ()
+    assert xid_events(telemetry) == ()
 
 
 def test_events_are_drawn_above_the_lines_and_named_where_there_is_room() -> None:
     span = Span(0, 1000 * NS_PER_SECOND, 10 * NS_PER_SECOND)
     events = tuple(
-        Event(at * NS_PER_SECOND, f"XID {at}", f"GPU 0: XID {at}", is_bad=at == 900)
+        Event(at * NS_PER_SECOND, f"XID {at}", f"GPU 0: XID {at}", is_critical=at == 900)
         for at in (20, 500, 510, 900)
     )
     line = Line(name="GPU 0", times_ns=[0, 10 * NS_PER_SECOND], values=[1.0, 2.0], color=0)
-    chart = Chart(field="power_watts", lines=(line,)).with_events(events)
+    chart = Chart(field="power_watts", lines=(line,), events=events)
     figure = time_figure(chart, span, revision="r")
     marks = figure["data"][-1]
     assert marks["text"] == ["", "XID 500", "", "XID 900"]
@@ -179,12 +203,12 @@ def test_events_are_drawn_above_the_lines_and_named_where_there_is_room() -> Non
     ]
 
 
-def test_a_finding_is_told_with_what_to_do() -> None:
+def test_a_finding_is_shown_with_advice() -> None:
     finding = HealthFinding(reason=HealthReason.LOST, state=HealthState.FAILED, detail="Gone.")
     text = str(findings_list([("GPU 5", finding)]))
     assert "GPU 5" in text
     assert "Power the host off and on" in text
 
 
-def test_no_xid_is_said_in_words() -> None:
+def test_a_table_without_xids_shows_the_empty_text() -> None:
     assert "none at all" in str(xid_table((), empty="none at all"))

@@ -9,14 +9,14 @@ from sqlalchemy.orm import Session
 from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
 from core.errors import ForbiddenError
-from dash_app.minute import MinuteCache
-from dash_app.queries.platform import gpu_hours_by_tenant, platform_figures
+from dash_app.context import MinuteCache
+from dash_app.queries.platform import gpu_hours_by_day, platform_figures
 from dash_app.queries.platform_charts import platform_charts
 from dash_app.timerange import Span
 from jobqueue.models import Attempt, Job
 from jobqueue.states import AttemptState, JobState
-from tenants.customers.usage import StorageUse, note_usage
-from tenants.fleet.life import LifeState
+from tenants.fleet.states import EffectiveStatus
+from tenants.lifecycle.usage import StorageUse, store_usage
 from tenants.models import Tenant, TenantQuota, TenantState
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.dash_app.conftest import Fleet
@@ -25,9 +25,10 @@ from tests.unit.dash_app.test_callbacks import Browser, served
 from timeseries.store import Store
 
 DAY = timedelta(days=1)
+PATH = "/dashboards/platform"
 
 
-def test_each_tenant_is_shown_with_its_own_figures(
+def test_each_tenant_has_its_own_totals(
     session: Session, store: Store, cast: Cast, fleet_of_three: Fleet
 ) -> None:
     assert fleet_of_three
@@ -38,12 +39,12 @@ def test_each_tenant_is_shown_with_its_own_figures(
     assert acme.utilization_percent == pytest.approx(50.0)
     # Ten minutes of a job on one GPU that began eight minutes ago.
     assert acme.gpu_hours == pytest.approx(8 / 60)
-    assert found.by_life[LifeState.ONLINE] == found.appliances == 3
+    assert found.by_status[EffectiveStatus.ONLINE] == found.appliances == 3
     assert found.utilization_percent == pytest.approx(50.0)
     assert found.problem == ""
 
 
-def test_figures_without_a_store_say_why_they_are_short(
+def test_totals_without_a_store_say_why_values_are_missing(
     session: Session, cast: Cast, fleet_of_three: Fleet
 ) -> None:
     assert fleet_of_three
@@ -60,26 +61,32 @@ def test_figures_without_a_store_say_why_they_are_short(
     assert found.points_per_second is None
 
 
-def test_a_tenants_admin_gets_no_figures(session: Session, store: Store, cast: Cast) -> None:
+def test_a_tenants_admin_gets_no_totals(session: Session, store: Store, cast: Cast) -> None:
     with pytest.raises(ForbiddenError):
         platform_figures(session, store, scope_of(cast.alice), now=NOON)
 
 
-def test_hours_count_gpus_and_only_what_lies_in_the_time_asked_for(
+def test_hours_count_gpus_and_only_what_lies_in_the_time_calls_for(
     session: Session, cast: Cast, fleet_of_three: Fleet
 ) -> None:
     job = session.get_one(Job, fleet_of_three.job.id)
     session.add(
         Attempt(
-            job_id=job.id, tenant_id=cast.acme.id, appliance_id=fleet_of_three.second.id, number=2,
-            state=AttemptState.SUCCEEDED, gpu_uuids=["x", "y"], bound_at=NOON - 3 * DAY,
-            started_at=NOON - 3 * DAY, finished_at=NOON - DAY,
+            job_id=job.id,
+            tenant_id=cast.acme.id,
+            appliance_id=fleet_of_three.second.id,
+            number=2,
+            state=AttemptState.SUCCEEDED,
+            gpu_uuids=["x", "y"],
+            bound_at=NOON - 3 * DAY,
+            started_at=NOON - 3 * DAY,
+            finished_at=NOON - DAY,
         )
-    )  # fmt: skip
+    )
     session.flush()
     since = NOON - 2 * DAY
-    hours = gpu_hours_by_tenant(session, since=since, now=NOON)
-    assert hours[cast.acme.id] == pytest.approx(24 * 2 + 8 / 60)
+    hours = gpu_hours_by_day(session, since=since, now=NOON)
+    assert sum(hours[cast.acme.id].values()) == pytest.approx(24 * 2 + 8 / 60)
 
 
 def test_a_quota_that_is_nearly_reached_is_marked(
@@ -97,18 +104,18 @@ def test_charts_show_the_rate_by_tenant_and_storage_by_day(
     session: Session, store: Store, cast: Cast, fleet_of_three: Fleet
 ) -> None:
     assert fleet_of_three
-    note_usage(session, {cast.acme.id: StorageUse(10, 4000)}, now=NOON - DAY)
-    note_usage(session, {cast.acme.id: StorageUse(20, 8000)}, now=NOON)
+    store_usage(session, {cast.acme.id: StorageUse(10, 4000)}, now=NOON - DAY)
+    store_usage(session, {cast.acme.id: StorageUse(20, 8000)}, now=NOON)
     step_ns = 60 * NS_PER_SECOND
     span = Span(to_ns(NOON) - 10 * step_ns, to_ns(NOON), step_ns)
     charts = platform_charts(session, store, scope_of(cast.olivia), span=span, now=NOON)
-    assert [line.name for line in charts.utilization.lines] == ["Acme", "Globex"]
-    ingest = {line.name: line.values for line in charts.ingest.lines}
+    assert [line.name for line in charts["utilization"].lines] == ["Acme", "Globex"]
+    ingest = {line.name: line.values for line in charts["ingest"].lines}
     # A sample every 10 s: on two hosts cpu, memory, 2 disks, 2 networks, 2 GPUs, and one attempt.
     assert ingest["Acme"][-1] == pytest.approx((2 * 8 + 1) / 10)
-    storage = {line.name: line.values for line in charts.storage.lines}
+    storage = {line.name: line.values for line in charts["storage"].lines}
     assert storage["Acme"] == [4000.0, 8000.0]
-    (hours,) = [line for line in charts.gpu_hours.lines if line.name == "Acme"]
+    (hours,) = [line for line in charts["hours"].lines if line.name == "Acme"]
     assert sum(hours.values) == pytest.approx(8 / 60)
 
 
@@ -119,12 +126,12 @@ def test_small_tenants_are_drawn_together(session: Session, store: Store, cast: 
     ]
     session.add_all(tenants)
     session.flush()
-    note_usage(session, {one.id: StorageUse(1, 100) for one in tenants}, now=NOON)
+    store_usage(session, {one.id: StorageUse(1, 100) for one in tenants}, now=NOON)
     span = Span(to_ns(NOON - DAY), to_ns(NOON), 3600 * NS_PER_SECOND)
     charts = platform_charts(session, store, scope_of(cast.olivia), span=span, now=NOON)
-    assert len(charts.storage.lines) == 9
-    assert charts.storage.lines[-1].name == "others"
-    assert charts.storage.lines[-1].values == [400.0]
+    assert len(charts["storage"].lines) == 9
+    assert charts["storage"].lines[-1].name == "others"
+    assert charts["storage"].lines[-1].values == [400.0]
 
 
 def test_charts_without_a_store_say_so(session: Session, cast: Cast) -> None:
@@ -137,19 +144,19 @@ def test_charts_without_a_store_say_so(session: Session, cast: Cast) -> None:
         span=span,
         now=NOON,
     )
-    assert charts.utilization.problem == charts.ingest.problem == MESSAGE
+    assert charts["utilization"].problem == charts["ingest"].problem == MESSAGE
 
 
-def test_answers_are_kept_for_a_minute_by_key(clock: FrozenClock) -> None:
-    cache, asked = MinuteCache(clock), []
+def test_results_are_cached_for_a_minute_by_key(clock: FrozenClock) -> None:
+    cache, calls = MinuteCache(clock), []
 
-    def find() -> int:
-        asked.append(1)
-        return len(asked)
+    def compute() -> int:
+        calls.append(1)
+        return len(calls)
 
-    assert [cache.get("a", find), cache.get("a", find), cache.get("b", find)] == [1, 1, 2]
+    assert [cache.get("a", compute), cache.get("a", compute), cache.get("b", compute)] == [1, 1, 2]
     clock.advance(60)
-    assert cache.get("a", find) == 3
+    assert cache.get("a", compute) == 3
 
 
 def test_an_operator_sees_the_dashboard_and_a_tenants_admin_does_not(
@@ -157,22 +164,22 @@ def test_an_operator_sees_the_dashboard_and_a_tenants_admin_does_not(
 ) -> None:
     assert fleet_of_three
     client = served(sessions, store, cast, clock)
-    shown = Browser(client, "olivia").fill("page.children", url_pathname="/dashboards/platform")
-    assert "GPU-hours a day, by tenant" in shown
-    filled = Browser(client, "olivia").fill("platform-problem.children", url_search="")
+    shown = Browser(client, "olivia").fill("page.children", url_pathname=PATH)
+    assert "GPU-hours per day by tenant" in shown
+    filled = Browser(client, "olivia").fill("platform-problem.children", platform_path_data=PATH)
     assert "Acme" in filled
     assert "Globex" in filled
-    hidden = Browser(client, "alice").fill("page.children", url_pathname="/dashboards/platform")
-    assert "There is no dashboard at /dashboards/platform" in hidden
+    hidden = Browser(client, "alice").fill("page.children", url_pathname=PATH)
+    assert "There is no dashboard" in hidden
 
 
-def test_a_tenants_admin_can_not_ask_the_callback_for_what_an_operator_just_saw(
+def test_a_tenants_admin_cannot_get_the_cached_data_of_an_operator(
     sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock, fleet_of_three: Fleet
 ) -> None:
     assert fleet_of_three
     client = served(sessions, store, cast, clock)
-    Browser(client, "olivia").fill("platform-problem.children", url_search="")
-    answer = Browser(client, "alice").fill("platform-problem.children", url_search="")
+    Browser(client, "olivia").fill("platform-problem.children", platform_path_data=PATH)
+    answer = Browser(client, "alice").fill("platform-problem.children", platform_path_data=PATH)
     assert "Globex" not in answer
     assert "Acme" not in answer
 

@@ -30,7 +30,7 @@ def test_a_span_starts_on_the_start_of_a_window() -> None:
     assert span.start_ns % span.step_ns == 0
 
 
-def test_a_life_of_seconds_is_shown_as_a_minute() -> None:
+def test_a_run_of_seconds_is_shown_as_a_minute() -> None:
     span = span_between(NOON, NOON + timedelta(seconds=3))
     assert span.end_ns == to_ns(NOON + timedelta(minutes=1))
 
@@ -39,7 +39,7 @@ def test_a_month_has_a_step_of_hours() -> None:
     assert step_seconds(30 * 24 * 3600) == 4 * 3600
 
 
-def test_a_window_in_the_address_stands_still() -> None:
+def test_a_window_in_the_address_does_not_move() -> None:
     controls = Controls.parse("?range=1h&refresh=5s&from=1795291200000&to=1795292400000")
     early, late = controls.span(NOON), controls.span(NOON + timedelta(days=1))
     assert early == late
@@ -49,14 +49,14 @@ def test_a_window_in_the_address_stands_still() -> None:
 def test_a_window_is_carried_to_another_tier_and_left_again() -> None:
     controls = Controls(range_key="6h", window=(1795291200000, 1795292400000))
     assert Controls.parse(controls.search) == controls
-    assert controls.moving() == Controls(range_key="6h")
+    assert controls.without_window() == Controls(range_key="6h")
 
 
-def test_a_window_is_told_in_utc() -> None:
+def test_a_window_is_shown_in_utc() -> None:
     within_a_day = Controls(window=(1795291200000, 1795292400000))
     over_midnight = Controls(window=(1795291200000, 1795377600000))
-    assert within_a_day.window_words == "Nov 21 20:00 to 20:20 UTC"
-    assert over_midnight.window_words == "Nov 21 20:00 to Nov 22 20:00 UTC"
+    assert within_a_day.window_text == "Nov 21 20:00 to 20:20 UTC"
+    assert over_midnight.window_text == "Nov 21 20:00 to Nov 22 20:00 UTC"
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_a_window_is_told_in_utc() -> None:
         "?from=1&to=9" + "9" * 30,
     ],
 )
-def test_a_window_that_makes_no_sense_is_none(search: str) -> None:
+def test_an_invalid_window_is_ignored(search: str) -> None:
     assert Controls.parse(search).window is None
 
 
-@pytest.mark.parametrize(("width_ms", "kept_ms"), [(1, 60_000), (10**12, 2 * 366 * 86_400_000)])
-def test_a_window_is_neither_without_samples_nor_without_end(width_ms: int, kept_ms: int) -> None:
+@pytest.mark.parametrize(("width_ms", "clamped_ms"), [(1, 60_000), (10**12, 2 * 366 * 86_400_000)])
+def test_the_width_of_a_window_is_clamped(width_ms: int, clamped_ms: int) -> None:
     end_ms = 1795292400000
     window = Controls.parse(f"?from={end_ms - width_ms}&to={end_ms}").window
-    assert window == (end_ms - kept_ms, end_ms)
+    assert window == (end_ms - clamped_ms, end_ms)

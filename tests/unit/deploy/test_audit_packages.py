@@ -29,8 +29,9 @@ def audit(folder: Path, *, says: str, exits: int) -> subprocess.CompletedProcess
 def test_packages_without_known_vulnerabilities_pass(tmp_path: Path) -> None:
     done = audit(tmp_path, says=json.dumps({"dependencies": [CLEAN]}), exits=0)
     assert (done.returncode, done.stdout) == (
-        0, "pip-audit: 0 of 1 packages have known vulnerabilities.\n",
-    )  # fmt: skip
+        0,
+        "pip-audit: 0 of 1 packages have known vulnerabilities.\n",
+    )
 
 
 def test_a_known_vulnerability_fails_and_says_what_to_install(tmp_path: Path) -> None:

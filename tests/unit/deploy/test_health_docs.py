@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from collector.health.tiers import GIB, LIMITS, TERA
-from jobqueue.executors.health import HealthReason, HealthState, Tier
-from jobqueue.executors.health_advice import ADVICE
-from jobqueue.executors.xids import XIDS, XIDKind
+from protocol.health import ADVICE, HealthReason, HealthState, Tier
+from protocol.xids import XIDS, XIDKind
 
 PAGE = (Path(__file__).parents[3] / "docs" / "health.md").read_text(encoding="utf-8")
 
@@ -39,7 +38,7 @@ def test_every_state_is_documented() -> None:
 
 
 @pytest.mark.parametrize(("row", "kind"), list(enumerate(XIDKind)))
-def test_the_xids_are_those_of_the_catalogue(row: int, kind: XIDKind) -> None:
+def test_the_xids_are_those_of_the_catalog(row: int, kind: XIDKind) -> None:
     numbers = {int(number) for number in re.findall(r"\d+", rows("XIDs")[row][1])}
     assert numbers == {code for code, entry in XIDS.items() if entry.kind is kind}
 

@@ -7,14 +7,15 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from core.clock import to_ns
-from jobqueue.desired import apply_report
+from jobqueue.desired_state import apply_report
 from jobqueue.dispatch import dispatch
-from jobqueue.executors.base import AttemptObservation, ObservedState
 from jobqueue.models import Attempt, Job
-from jobqueue.refusals import ApplianceView, GPUView, Held, JobView
-from jobqueue.service import JobRequest, submit_job
+from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob
+from jobqueue.requests import JobRequest
+from jobqueue.service import submit_job
+from protocol.attempts import AttemptObservation, ObservedState
 from tenants.models import Appliance, Tenant, User
-from tests.cast import NOON, Cast, make_appliance, scope_of
+from tests.cast import BOX, NOON, Cast, make_appliance, scope_of
 
 GIB = 1024**3
 
@@ -39,8 +40,8 @@ def appliance(name: str, *, gpus: int = 8, **changes: Any) -> ApplianceView:
 
 def busy(name: str, *, free_gpus: int = 0, **changes: Any) -> ApplianceView:
     """An appliance of eight GPUs of which the last `free_gpus` are free."""
-    taken = frozenset(gpu_uuid(name, index) for index in range(8 - free_gpus))
-    return appliance(name, held=Held(gpu_uuids=taken), **changes)
+    taken = [gpu_uuid(name, index) for index in range(8 - free_gpus)]
+    return appliance(name, running=[RunningJob(job_id=f"on-{name}", gpu_uuids=taken)], **changes)
 
 
 def job(name: str, **changes: Any) -> JobView:
@@ -82,7 +83,7 @@ def add_appliance(session: Session, tenant: Tenant, name: str, **changes: Any) -
 def submit(session: Session, user: User, name: str = "train", **changes: Any) -> Job:
     """Submit a job at noon."""
     fields: dict[str, Any] = {"name": name, "image": "python:3.13"}
-    return submit_job(session, scope_of(user), JobRequest(**(fields | changes)), now=NOON)
+    return submit_job(session, scope_of(user), JobRequest(**(fields | changes)), box=BOX, now=NOON)
 
 
 def start(session: Session, cast: Cast, **changes: Any) -> Attempt:

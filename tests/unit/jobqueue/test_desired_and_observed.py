@@ -6,12 +6,12 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
-from jobqueue.desired import apply_report, desired_state
+from jobqueue.desired_state import apply_report, desired_state
 from jobqueue.dispatch import dispatch
-from jobqueue.executors.base import AttemptObservation, AttemptSpec, ObservedState
 from jobqueue.service import stop_job
 from jobqueue.states import AttemptState, JobKind, JobState, Reason
-from tests.cast import NOON, Cast, scope_of
+from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
+from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import (
     GIB,
     add_appliance,
@@ -25,26 +25,39 @@ from tests.unit.jobqueue.builders import (
 
 def test_an_agent_is_told_all_it_needs_to_run_an_attempt(session: Session, cast: Cast) -> None:
     attempt = start(
-        session, cast, command=["serve"], env={"PORT": "80"}, gpus=1, cpus=2.5,
-        memory_bytes=4 * GIB, kind=JobKind.SERVICE,
-    )  # fmt: skip
-    desired = desired_state(session, attempt.appliance_id)
+        session,
+        cast,
+        command=["serve"],
+        env={"PORT": "80"},
+        gpus=1,
+        cpus=2.5,
+        memory_bytes=4 * GIB,
+        kind=JobKind.SERVICE,
+    )
+    desired = desired_state(session, attempt.appliance_id, box=BOX)
     assert desired.generation == attempt.appliance.desired_generation
     assert desired.stopping == []
     assert desired.attempts == [
         AttemptSpec(
-            attempt_id=attempt.id, job_id=attempt.job_id, name="train", image="python:3.13",
-            command=["serve"], env={"PORT": "80"}, gpu_uuids=["GPU-dgx-01-0"], cpus=2.5,
-            memory_bytes=4 * GIB, is_service=True,
+            attempt_id=attempt.id,
+            job_id=attempt.job_id,
+            name="train",
+            image="python:3.13",
+            command=["serve"],
+            env={"PORT": "80"},
+            gpu_uuids=["GPU-dgx-01-0"],
+            cpus=2.5,
+            memory_bytes=4 * GIB,
+            is_service=True,
         )
-    ]  # fmt: skip
+    ]
 
 
 def test_an_attempt_to_be_stopped_is_listed_apart(session: Session, cast: Cast) -> None:
     attempt = start(session, cast)
     stop_job(session, scope_of(cast.alice), attempt.job_id, now=NOON)
     session.refresh(attempt.job)
-    desired = desired_state(session, attempt.appliance_id)
+    desired = desired_state(session, attempt.appliance_id, box=BOX)
     assert (desired.attempts, desired.stopping) == ([], [attempt.id])
 
 
@@ -53,12 +66,12 @@ def test_bound_and_ended_attempts_are_not_shown(session: Session, cast: Cast) ->
     submit(session, cast.alice, "second", gpus=8)
     dispatch(session, now=NOON)
     report(session, attempt, ObservedState.SUCCEEDED)
-    assert desired_state(session, attempt.appliance_id).attempts == []
+    assert desired_state(session, attempt.appliance_id, box=BOX).attempts == []
 
 
 def test_a_deleted_appliance_has_no_desired_state(session: Session) -> None:
     with pytest.raises(NotFoundError):
-        desired_state(session, "no-such-id")
+        desired_state(session, "no-such-id", box=BOX)
 
 
 def test_a_running_report_starts_the_job(session: Session, cast: Cast) -> None:
@@ -73,9 +86,13 @@ def test_an_end_is_kept_with_its_exit_code_and_reason(session: Session, cast: Ca
     attempt = start(session, cast)
     report(session, attempt, ObservedState.RUNNING)
     report(
-        session, attempt, ObservedState.FAILED, exit_code=137, reason="out_of_memory",
+        session,
+        attempt,
+        ObservedState.FAILED,
+        exit_code=137,
+        reason="out_of_memory",
         message="It used more than 1 GiB.",
-    )  # fmt: skip
+    )
     for row in (attempt, attempt.job):
         assert row.state.value == "failed"
         assert (row.reason, row.exit_code) == (Reason.OUT_OF_MEMORY, 137)

@@ -5,16 +5,9 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, NotFoundError
 from jobqueue.dispatch import dispatch
-from jobqueue.executors.base import ObservedState
-from jobqueue.service import (
-    get_job,
-    gpu_holders,
-    job_counts,
-    job_events,
-    list_jobs,
-    stop_job,
-)
+from jobqueue.service import get_job, gpu_allocations, job_counts, job_events, list_jobs, stop_job
 from jobqueue.states import AttemptState, JobState, Reason
+from protocol.attempts import ObservedState
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import report, start, submit
 
@@ -41,7 +34,7 @@ def test_charlie_sees_nothing_of_acmes_jobs(session: Session, cast: Cast) -> Non
     charlie = scope_of(cast.charlie)
     assert list_jobs(session, charlie).total == 0
     assert job_counts(session, charlie)[JobState.STARTING] == 0
-    assert gpu_holders(session, charlie) == {}
+    assert gpu_allocations(session, charlie) == {}
 
 
 @pytest.mark.parametrize("call", [get_job, job_events, stop_job])
@@ -67,11 +60,11 @@ def test_the_operator_sees_every_tenants_jobs(session: Session, cast: Cast) -> N
 
 def test_a_gpu_names_the_job_that_holds_it(session: Session, cast: Cast) -> None:
     attempt = start(session, cast, gpus=1)
-    assert {u: j.id for u, j in gpu_holders(session, scope_of(cast.bob)).items()} == {
+    assert {u: j.id for u, j in gpu_allocations(session, scope_of(cast.bob)).items()} == {
         "GPU-dgx-01-0": attempt.job_id
     }
     report(session, attempt, ObservedState.SUCCEEDED)
-    assert gpu_holders(session, scope_of(cast.bob)) == {}
+    assert gpu_allocations(session, scope_of(cast.bob)) == {}
 
 
 def test_a_waiting_job_is_stopped_at_once(session: Session, cast: Cast) -> None:
@@ -86,7 +79,7 @@ def test_a_waiting_job_is_stopped_at_once(session: Session, cast: Cast) -> None:
     assert running.state is AttemptState.STARTING
 
 
-def test_a_running_job_is_asked_to_stop_through_its_appliance(session: Session, cast: Cast) -> None:
+def test_a_running_job_stops_through_its_appliance(session: Session, cast: Cast) -> None:
     attempt = start(session, cast)
     report(session, attempt, ObservedState.RUNNING)
     before = attempt.appliance.desired_generation
@@ -95,7 +88,7 @@ def test_a_running_job_is_asked_to_stop_through_its_appliance(session: Session, 
     assert (job.state, job.stop_requested_at) == (JobState.RUNNING, NOON)
     assert attempt.appliance.desired_generation == before + 1
     assert (
-        job_events(session, scope_of(cast.alice), job.id)[-1].message == "Alice asked to stop it."
+        job_events(session, scope_of(cast.alice), job.id)[-1].message == "Alice requested a stop."
     )
 
 
@@ -112,7 +105,7 @@ def test_asking_twice_to_stop_changes_nothing(session: Session, cast: Cast) -> N
 def test_an_ended_job_can_not_be_stopped(session: Session, cast: Cast) -> None:
     job = submit(session, cast.alice)
     stop_job(session, scope_of(cast.alice), job.id, now=NOON)
-    with pytest.raises(ConflictError, match="ended already: stopped"):
+    with pytest.raises(ConflictError, match="already ended \\(stopped\\)"):
         stop_job(session, scope_of(cast.alice), job.id, now=NOON)
 
 

@@ -4,10 +4,9 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
-from jobqueue.executors.base import ObservedState
-from jobqueue.executors.wire import LogAck
 from jobqueue.logs import MAX_LOG_BYTES, append_log, read_log
 from jobqueue.models import Attempt
+from protocol.attempts import LogAck, ObservedState
 from tests.cast import Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, report, start, submit
 

@@ -4,9 +4,9 @@ from itertools import product
 
 import pytest
 
-from jobqueue.executors.base import AttemptObservation, ObservedState
-from jobqueue.observations import next_state
+from jobqueue.desired_state import next_state
 from jobqueue.states import ATTEMPT_TRANSITIONS, AttemptState, Reason
+from protocol.attempts import AttemptObservation, ObservedState
 
 _A = AttemptState
 _O = ObservedState
@@ -60,16 +60,16 @@ def test_a_failure_gets_a_reason_that_an_appliance_may_give(
     assert outcome.reason is expected
 
 
-def test_a_failure_without_words_names_the_exit_code() -> None:
+def test_a_failure_without_a_message_names_the_exit_code() -> None:
     observation = AttemptObservation(attempt_id="a", state=_O.FAILED, exit_code=3)
     outcome = next_state(_A.RUNNING, observation, is_stop_requested=False)
     assert outcome is not None
-    assert outcome.message == "It exited with code 3."
+    assert outcome.message == "The command exited with code 3."
 
 
-def test_a_stop_that_nobody_asked_for_is_a_failure_that_says_so() -> None:
+def test_a_stop_outside_the_portal_is_a_failure() -> None:
     observation = AttemptObservation(attempt_id="a", state=_O.STOPPED)
     outcome = next_state(_A.RUNNING, observation, is_stop_requested=False)
     assert outcome is not None
     assert (outcome.state, outcome.reason) == (_A.FAILED, Reason.EXECUTOR_ERROR)
-    assert "no user asked for that" in outcome.message
+    assert "not through the portal" in outcome.message

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jobqueue.placement import Action, Decision, Policy, Snapshot, plan
-from jobqueue.refusals import ApplianceView, GPUView, JobView
+from jobqueue.placement.plan import Action, Decision, Rule, plan
+from jobqueue.placement.views import ApplianceView, GPUView, JobView, Snapshot
 from tenants.models import ApplianceState
 from tests.cast import NOON
 from tests.unit.jobqueue.builders import GIB, appliance, busy, job
@@ -15,7 +15,7 @@ from tests.unit.jobqueue.builders import GIB, appliance, busy, job
 
 def decide(appliances: list[ApplianceView], *jobs: JobView) -> list[Decision]:
     snapshot = Snapshot(now=NOON, appliances=tuple(appliances), jobs=jobs)
-    return list(plan(snapshot).decisions)
+    return plan(snapshot)
 
 
 def test_a_job_goes_to_the_first_free_appliance_by_name() -> None:
@@ -23,15 +23,18 @@ def test_a_job_goes_to_the_first_free_appliance_by_name() -> None:
     assert decision.action is Action.ASSIGN
     assert decision.appliance_id == "dgx-01"
     assert decision.gpu_uuids == ("GPU-dgx-01-0", "GPU-dgx-01-1")
-    assert decision.policy is Policy.FIRST_FREE
+    assert decision.policy == "first_free_else_lru"
     assert decision.reason == "dgx-01 was the first free appliance."
 
 
 def test_a_busy_appliance_is_passed_over_with_the_figures() -> None:
     [decision] = decide([busy("dgx-01", free_gpus=3), appliance("dgx-02")], job("train", gpus=4))
     assert decision.appliance_id == "dgx-02"
-    [refusal] = decision.refused
-    assert (refusal.code, refusal.reason) == ("gpus_busy", "dgx-01: 3 of 8 GPUs free, 4 asked")
+    [rejection] = decision.rejections
+    assert (rejection.code, str(rejection)) == (
+        "gpus_busy",
+        "dgx-01: 3 of 8 GPUs free, 4 requested",
+    )
 
 
 def test_a_job_that_needs_no_gpu_is_given_none() -> None:
@@ -50,17 +53,17 @@ def test_two_jobs_of_one_plan_never_get_the_same_gpu() -> None:
 def test_the_cores_and_memory_that_one_job_takes_are_gone_for_the_next() -> None:
     first = job("first", cpus=40, memory_bytes=100 * GIB)
     for second, code, fact in [
-        (job("second", cpus=30), "cpus_busy", "24 of 64 CPU cores free, 30 asked"),
+        (job("second", cpus=30), "cpus_busy", "24 of 64 CPU cores free, 30 requested"),
         (
             job("second", memory_bytes=450 * GIB),
             "memory_busy",
-            "412 GiB of 512 GiB of memory free, 450 GiB asked",
+            "412 GiB of 512 GiB of memory free, 450 GiB requested",
         ),
     ]:
         decision = decide([appliance("dgx-01")], first, second)[1]
         assert decision.action is Action.BIND
-        assert decision.refused[0].code == code
-        assert decision.refused[0].reason == f"dgx-01: {fact}"
+        assert decision.rejections[0].code == code
+        assert str(decision.rejections[0]) == f"dgx-01: {fact}"
 
 
 def test_many_fractions_of_a_core_fill_an_appliance_exactly() -> None:
@@ -77,10 +80,11 @@ def test_when_all_are_busy_a_job_is_bound_to_the_least_recently_used_appliance()
     ]
     [decision] = decide(fleet, job("train", gpus=1))
     assert (decision.action, decision.appliance_id) == (Action.BIND, "dgx-02")
-    assert decision.policy is Policy.LEAST_RECENTLY_USED
+    assert decision.policy is Rule.LEAST_RECENTLY_USED
     assert decision.gpu_uuids == ()
-    assert "dgx-02 is the least recently used" in decision.reason
-    assert [refusal.appliance for refusal in decision.refused] == ["dgx-01", "dgx-02", "dgx-03"]
+    assert "dgx-02, the least recently used" in decision.reason
+    [rejection] = decision.rejections
+    assert [one.appliance for one in rejection.examples] == ["dgx-01", "dgx-02", "dgx-03"]
 
 
 def test_an_appliance_that_was_never_used_counts_as_the_least_recently_used() -> None:
@@ -99,7 +103,8 @@ def test_a_job_is_never_bound_where_it_could_not_run_at_all() -> None:
     small = appliance("aaa-small", gpus=1)
     [decision] = decide([small, busy("dgx-01")], job("train", gpus=4))
     assert decision.appliance_id == "dgx-01"
-    assert decision.refused[0].reason == "aaa-small: has 1 GPU, 4 asked"
+    assert [one.code for one in decision.rejections] == ["gpus_busy", "too_few_gpus"]
+    assert str(decision.rejections[1]) == "aaa-small: has 1 GPU, 4 requested"
 
 
 def test_a_bound_job_stays_while_everything_is_busy() -> None:
@@ -114,7 +119,7 @@ def test_a_bound_job_starts_where_it_waits_once_there_is_room() -> None:
     [decision] = decide(fleet, job("train", gpus=1, bound_to="dgx-02"))
     assert (decision.action, decision.appliance_id) == (Action.ASSIGN, "dgx-02")
     assert decision.gpu_uuids == ("GPU-dgx-02-7",)
-    assert decision.reason == "dgx-02, where it waited, is free now."
+    assert decision.reason.startswith("dgx-02, which the job waited for")
 
 
 def test_a_bound_job_moves_when_another_appliance_is_free_first() -> None:
@@ -122,7 +127,7 @@ def test_a_bound_job_moves_when_another_appliance_is_free_first() -> None:
     [decision] = decide(fleet, job("train", gpus=1, bound_to="dgx-02"))
     assert (decision.action, decision.appliance_id) == (Action.ASSIGN, "dgx-01")
     assert decision.moved_from == "dgx-02"
-    assert decision.reason == "dgx-01 became free before dgx-02, where it waited."
+    assert decision.reason.startswith("dgx-01 became free before dgx-02")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +146,7 @@ def test_a_bound_job_is_bound_elsewhere_when_its_appliance_takes_no_more(
     [decision] = decide(fleet, job("train", gpus=1, bound_to="dgx-02"))
     assert (decision.action, decision.appliance_id) == (Action.BIND, "dgx-01")
     assert decision.moved_from == "dgx-02"
-    assert decision.reason.startswith("dgx-02 takes no jobs now.")
+    assert decision.reason.startswith("dgx-02 accepts no jobs")
 
 
 def test_a_bound_job_sits_out_a_short_silence_of_its_appliance() -> None:
@@ -164,38 +169,38 @@ def test_a_bound_job_outlives_the_removal_of_its_appliance() -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "fact"),
     [
-        ({"state": ApplianceState.ENROLLED}, "not_online", "enrolled, has not reported yet"),
+        ({"state": ApplianceState.ENROLLED}, "not_online", "enrolled, no heartbeat yet"),
         (
             {"state": ApplianceState.STALE},
             "stale",
-            "silent for a short while, takes no new jobs until it is heard",
+            "no recent heartbeat, accepts no new jobs until it reports again",
         ),
         ({"state": ApplianceState.UNREACHABLE}, "not_online", "unreachable"),
         ({"state": ApplianceState.LOST}, "not_online", "lost"),
-        ({"is_drained": True}, "drained", "drained, takes no new jobs"),
-        ({"executors": ()}, "no_executor", "has nothing to run jobs with"),
-        ({"gpus": ()}, "too_few_gpus", "has 0 GPUs, 2 asked"),
-        ({"cpus": 2.0}, "too_few_cpus", "has 2 CPU cores, 4 asked"),
+        ({"is_drained": True}, "drained", "drained, accepts no new jobs"),
+        ({"executors": ()}, "no_executor", "has no executor"),
+        ({"gpus": ()}, "too_few_gpus", "has 0 GPUs, 2 requested"),
+        ({"cpus": 2.0}, "too_few_cpus", "has 2 CPU cores, 4 requested"),
         (
             {"memory_bytes": GIB},
             "too_little_memory",
-            "has 1 GiB of memory, 2 GiB asked",
+            "has 1 GiB of memory, 2 GiB requested",
         ),
         (
             {"gpus": (GPUView("a", 16 * GIB), GPUView("b", 80 * GIB))},
             "gpu_memory_too_small",
-            "has 1 GPU of that memory, 2 with 40 GiB asked",
+            "has 1 GPU of that memory, 2 with 40 GiB requested",
         ),
     ],
 )
-def test_an_unsuitable_appliance_is_refused_with_its_reason(
+def test_an_infeasible_appliance_is_rejected_with_its_reason(
     changes: dict[str, Any], code: str, fact: str
 ) -> None:
     asked = job("train", gpus=2, gpu_memory_bytes=40 * GIB, cpus=4, memory_bytes=2 * GIB)
     [decision] = decide([replace(appliance("dgx-01"), **changes)], asked)
     assert decision.action is Action.UNPLACED
-    [refusal] = decision.refused
-    assert (refusal.code, refusal.reason) == (code, f"dgx-01: {fact}")
+    [rejection] = decision.rejections
+    assert (rejection.code, str(rejection)) == (code, f"dgx-01: {fact}")
 
 
 def test_a_job_gets_the_smallest_gpus_that_suffice() -> None:
@@ -208,15 +213,15 @@ def test_a_job_gets_the_smallest_gpus_that_suffice() -> None:
 def test_a_requested_appliance_is_the_only_one_considered() -> None:
     fleet = [appliance("dgx-01"), appliance("dgx-02")]
     [decision] = decide(fleet, job("train", requested="dgx-02"))
-    assert (decision.appliance_id, decision.policy) == ("dgx-02", Policy.REQUESTED)
-    assert decision.refused[0].code == "not_requested"
+    assert (decision.appliance_id, decision.policy) == ("dgx-02", Rule.REQUESTED)
+    assert decision.rejections[0].code == "not_requested"
 
 
 def test_a_job_waits_on_its_requested_appliance_though_another_is_free() -> None:
     fleet = [appliance("dgx-01"), busy("dgx-02")]
     [decision] = decide(fleet, job("train", gpus=1, requested="dgx-02"))
     assert (decision.action, decision.appliance_id) == (Action.BIND, "dgx-02")
-    assert decision.policy is Policy.REQUESTED
+    assert decision.policy is Rule.REQUESTED
 
 
 def test_an_earlier_job_gets_the_gpu_that_a_later_one_also_wants() -> None:
@@ -226,24 +231,18 @@ def test_an_earlier_job_gets_the_gpu_that_a_later_one_also_wants() -> None:
     assert [decision.action for decision in decisions] == [Action.ASSIGN, Action.STAY]
 
 
-def test_a_small_job_may_use_what_is_too_little_for_the_large_one_before_it() -> None:
-    fleet = [busy("dgx-01", free_gpus=2)]
-    decisions = decide(fleet, job("large", gpus=8, bound_to="dgx-01"), job("small", gpus=1))
-    assert [decision.action for decision in decisions] == [Action.STAY, Action.ASSIGN]
-
-
-def test_an_appliance_is_held_for_a_job_that_has_waited_long_there() -> None:
+def test_a_job_without_a_time_limit_does_not_pass_one_that_it_could_delay() -> None:
     large = job("large", gpus=8, bound_to="dgx-01", submitted_at=NOON - timedelta(minutes=12))
     decisions = decide([busy("dgx-01", free_gpus=2)], large, job("small", gpus=1))
     assert [decision.action for decision in decisions] == [Action.STAY, Action.BIND]
-    [refusal] = decisions[1].refused
-    assert refusal.code == "held_for_earlier_job"
-    assert refusal.reason == "dgx-01: held for 'large', which has waited 12 min"
+    [rejection] = decisions[1].rejections
+    assert rejection.code == "reserved_for_earlier_job"
+    assert str(rejection) == "dgx-01: reserved for 'large', which has waited 12 min"
 
 
 def test_without_appliances_a_job_is_unplaced() -> None:
     [decision] = decide([], job("train"))
-    assert (decision.action, decision.refused) == (Action.UNPLACED, ())
+    assert (decision.action, list(decision.rejections)) == (Action.UNPLACED, [])
 
 
 def test_the_same_snapshot_always_gives_the_same_plan() -> None:

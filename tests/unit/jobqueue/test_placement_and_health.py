@@ -11,11 +11,11 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from jobqueue.dispatch import dispatch
-from jobqueue.executors.health import HealthState
-from jobqueue.placement import Action, Decision, Snapshot, plan
-from jobqueue.refusals import ApplianceView, GPUView, Held, JobView
-from jobqueue.snapshot import appliance_view
+from jobqueue.placement.plan import Action, Decision, plan
+from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob, Snapshot
+from jobqueue.snapshot import tenant_views
 from jobqueue.states import JobState, Reason
+from protocol.health import HealthState
 from tenants.models import Appliance
 from tests.cast import NOON, Cast
 from tests.unit.jobqueue.builders import (
@@ -34,7 +34,7 @@ HEALTHY, DEGRADED, FAILED = HealthState.HEALTHY, HealthState.DEGRADED, HealthSta
 
 def decide(appliances: list[ApplianceView], *jobs: JobView) -> list[Decision]:
     snapshot = Snapshot(now=NOON, appliances=tuple(appliances), jobs=jobs)
-    return list(plan(snapshot).decisions)
+    return plan(snapshot)
 
 
 def ailing(
@@ -42,10 +42,16 @@ def ailing(
 ) -> ApplianceView:
     """The appliance with some of its GPUs, by their place, in another state."""
     gpus = [
-        replace(gpu, state=states[place], fault=fault) if place in states else gpu
+        replace(gpu, state=states[place], failure=fault) if place in states else gpu
         for place, gpu in enumerate(view.gpus)
     ]
     return replace(view, gpus=tuple(gpus))
+
+
+def view_of(session: Session, row: Appliance) -> ApplianceView:
+    """The appliance as placement sees it."""
+    session.flush()
+    return next(view for view in tenant_views(session, row.tenant_id) if view.id == row.id)
 
 
 def health(**states: HealthState) -> dict[str, Any]:
@@ -74,16 +80,16 @@ def test_a_job_for_all_gpus_is_refused_by_an_appliance_with_a_failed_one() -> No
     view = ailing(appliance("dgx-01"), {5: FAILED})
     [decision] = decide([view], job("train", gpus=8))
     assert decision.action is Action.UNPLACED
-    [refusal] = decision.refused
-    assert refusal.code == "gpus_failed"
-    assert refusal.reason == "dgx-01: has 8 GPUs, 1 failed (lost), 8 asked"
+    [rejection] = decision.rejections
+    assert rejection.code == "gpus_failed"
+    assert str(rejection) == "dgx-01: has 8 GPUs, 1 failed (lost), 8 requested"
 
 
 def test_the_figures_of_a_busy_appliance_name_its_failed_gpus() -> None:
     view = ailing(busy("dgx-01", free_gpus=3), {7: FAILED})
     [decision] = decide([view], job("train", gpus=4))
     assert decision.action is Action.BIND
-    assert decision.refused[0].reason == "dgx-01: 2 of 8 GPUs free, 1 failed, 4 asked"
+    assert str(decision.rejections[0]) == "dgx-01: 2 of 8 GPUs free, 1 failed, 4 requested"
 
 
 def test_healthy_gpus_are_given_before_degraded_ones() -> None:
@@ -104,7 +110,7 @@ def test_an_appliance_with_healthy_gpus_goes_before_one_with_degraded_ones() -> 
     [decision] = decide([ill, appliance("dgx-02")], job("train", gpus=1))
     assert decision.appliance_id == "dgx-02"
     assert decision.reason == "dgx-02 was the first free appliance with enough healthy GPUs."
-    assert decision.refused == ()
+    assert list(decision.rejections) == []
 
 
 def test_degraded_gpus_are_better_than_waiting() -> None:
@@ -114,11 +120,11 @@ def test_degraded_gpus_are_better_than_waiting() -> None:
 
 
 def test_a_failed_appliance_takes_jobs_without_gpus_only() -> None:
-    view = replace(appliance("dgx-01"), fault="driver silent")
-    train, clean = decide([view], job("train", gpus=1), job("clean"))
+    view = replace(appliance("dgx-01"), failure="driver silent")
+    clean, train = decide([view], job("clean"), job("train", gpus=1))
     assert train.action is Action.UNPLACED
-    assert train.refused[0].code == "appliance_failed"
-    assert train.refused[0].reason == "dgx-01: failed (driver silent), takes no GPU jobs"
+    assert train.rejections[0].code == "appliance_failed"
+    assert str(train.rejections[0]) == "dgx-01: failed (driver silent), accepts no GPU jobs"
     assert clean.action is Action.ASSIGN
 
 
@@ -132,6 +138,11 @@ def test_a_bound_job_moves_on_when_too_many_gpus_of_its_appliance_fail() -> None
 STATES = st.sampled_from(list(HealthState))
 
 
+def uuids_of(view: ApplianceView) -> set[str]:
+    """The GPUs of an appliance that running jobs have."""
+    return {uuid for running in view.running for uuid in running.gpu_uuids}
+
+
 @st.composite
 def fleets(draw: st.DrawFn) -> list[ApplianceView]:
     """Up to three appliances with GPUs in any state, some of them held."""
@@ -142,11 +153,18 @@ def fleets(draw: st.DrawFn) -> list[ApplianceView]:
             GPUView(gpu_uuid(name, index), draw(st.sampled_from([16, 80])) * GIB, state, "lost")
             for index, state in enumerate(draw(st.lists(STATES, max_size=8)))
         )
-        held = frozenset(gpu.uuid for gpu in gpus if draw(st.booleans()))
-        fault = draw(st.sampled_from(["", "", "driver silent"]))
-        views.append(appliance(name, gpus=0) if not gpus else replace(
-            appliance(name), gpus=gpus, fault=fault, held=Held(gpu_uuids=held)
-        ))  # fmt: skip
+        taken = [gpu.uuid for gpu in gpus if draw(st.booleans())]
+        failure = draw(st.sampled_from(["", "", "driver silent"]))
+        views.append(
+            appliance(name, gpus=0)
+            if not gpus
+            else replace(
+                appliance(name),
+                gpus=gpus,
+                failure=failure,
+                running=[RunningJob(job_id=f"on-{name}", gpu_uuids=taken)],
+            )
+        )
     return views
 
 
@@ -161,7 +179,7 @@ def test_no_plan_ever_uses_a_failed_or_held_gpu_or_one_twice(
         gpu.uuid
         for view in fleet
         for gpu in view.gpus
-        if gpu.is_failed or view.fault or gpu.uuid in view.held.gpu_uuids
+        if gpu.is_failed or view.failure or gpu.uuid in uuids_of(view)
     }
     assert forbidden.isdisjoint(given_uuids)
     assert len(given_uuids) == len(set(given_uuids))
@@ -177,7 +195,7 @@ def test_a_degraded_gpu_is_only_given_where_no_healthy_one_is_left(
     if decision.action is not Action.ASSIGN:
         return
     view = next(view for view in fleet if view.id == decision.appliance_id)
-    free = [gpu for gpu in view.gpus if gpu.uuid not in view.held.gpu_uuids]
+    free = [gpu for gpu in view.gpus if gpu.uuid not in uuids_of(view)]
     healthy = {gpu.uuid for gpu in free if gpu.state is HEALTHY}
     degraded = set(decision.gpu_uuids) - healthy
     assert not degraded or healthy <= set(decision.gpu_uuids)
@@ -186,13 +204,13 @@ def test_a_degraded_gpu_is_only_given_where_no_healthy_one_is_left(
 def test_what_the_agent_told_is_what_placement_sees(session: Session, cast: Cast) -> None:
     row = add_appliance(session, cast.acme, "dgx-01", gpus=3)
     row.health = health(**{"GPU-dgx-01-0": FAILED, "GPU-dgx-01-1": DEGRADED})
-    view = appliance_view(row)
-    assert [(gpu.state, gpu.fault) for gpu in view.gpus] == [
+    view = view_of(session, row)
+    assert [(gpu.state, gpu.failure) for gpu in view.gpus] == [
         (FAILED, "lost"),
         (DEGRADED, "lost"),
         (HEALTHY, ""),
     ]
-    assert view.fault == ""
+    assert view.failure == ""
 
 
 def test_a_missing_gpu_still_counts_among_those_that_there_are(
@@ -200,15 +218,16 @@ def test_a_missing_gpu_still_counts_among_those_that_there_are(
 ) -> None:
     row = add_appliance(session, cast.acme, "dgx-01", gpus=7)
     row.health = health(**{"GPU-dgx-01-7": FAILED})
-    missing = appliance_view(row).gpus[-1]
-    assert missing == GPUView("GPU-dgx-01-7", 80 * GIB, FAILED, "lost")
+    missing = view_of(session, row).gpus[-1]
+    assert (missing.uuid, missing.memory_bytes) == ("GPU-dgx-01-7", 80 * GIB)
+    assert (missing.state, missing.failure) == (FAILED, "lost")
 
 
 def test_a_failed_appliance_is_seen_with_its_reason(session: Session, cast: Cast) -> None:
     row = add_appliance(session, cast.acme, "dgx-01")
     finding = {"reason": "driver_silent", "state": "failed", "detail": "No GPU could be read."}
     row.health = {"state": "failed", "findings": [finding]}
-    assert appliance_view(row).fault == "driver silent"
+    assert view_of(session, row).failure == "driver silent"
 
 
 @pytest.mark.parametrize("told", [None, {}, {"state": "sublime"}, {"state": "failed", "gpus": 1}])
@@ -217,8 +236,8 @@ def test_health_that_is_not_known_keeps_no_job_away(
 ) -> None:
     row = add_appliance(session, cast.acme, "dgx-01", gpus=1)
     row.health = told
-    view = appliance_view(row)
-    assert (view.fault, view.gpus[0].state) == ("", HEALTHY)
+    view = view_of(session, row)
+    assert (view.failure, view.gpus[0].state) == ("", HEALTHY)
 
 
 def test_a_job_that_only_failed_gpus_keep_from_running_waits_with_the_reason(
@@ -230,7 +249,7 @@ def test_a_job_that_only_failed_gpus_keep_from_running_waits_with_the_reason(
     dispatch(session, now=NOON)
     session.refresh(waiting)
     assert (waiting.state, waiting.reason) == (JobState.QUEUED, Reason.WAITING_FOR_APPLIANCE)
-    assert "dgx-01: has 8 GPUs, 1 failed (lost), 8 asked" in waiting.message
+    assert "dgx-01: has 8 GPUs, 1 failed (lost), 8 requested" in waiting.message
 
     session.get_one(Appliance, row.id).health = health()
     dispatch(session, now=NOON)

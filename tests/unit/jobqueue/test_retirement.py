@@ -1,18 +1,22 @@
 """Retiring an appliance, and the jobs that keep it from that."""
 
+import msgspec
 import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, NotFoundError
+from jobqueue.appliance_lifecycle import retire_idle_appliance, running_job_names, sweep_attempts
 from jobqueue.dispatch import dispatch
-from jobqueue.executors.base import ObservedState
-from jobqueue.retirement import jobs_held, retire
-from jobqueue.service import JobRequest, submit_job
+from jobqueue.placement.plan import Action
+from jobqueue.requests import JobRequest
+from jobqueue.service import submit_job
 from jobqueue.states import AttemptState, JobState
-from jobqueue.sweep import sweep_attempts
-from tenants.fleet.appliances import record_heartbeat, reinstate_appliance
-from tenants.fleet.life import LifeState, life_of
-from tests.cast import NOON, Cast, scope_of
+from protocol.attempts import ObservedState
+from protocol.inventory import Inventory
+from tenants.fleet.appliance_service import reinstate_appliance
+from tenants.fleet.heartbeats import record_heartbeat
+from tenants.fleet.states import EffectiveStatus, effective_status_of
+from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import report, start
 
 
@@ -21,18 +25,21 @@ def test_an_appliance_is_retired_once_its_jobs_have_ended(session: Session, cast
     report(session, attempt, ObservedState.RUNNING)
     scope = scope_of(cast.alice)
     with pytest.raises(ConflictError, match=attempt.job.name):
-        retire(session, scope, attempt.appliance_id, now=NOON)
+        retire_idle_appliance(session, scope, attempt.appliance_id, now=NOON)
     report(session, attempt, ObservedState.SUCCEEDED, exit_code=0)
-    assert jobs_held(session, attempt.appliance_id) == []
-    assert life_of(retire(session, scope, attempt.appliance_id, now=NOON)) is LifeState.RETIRED
+    assert running_job_names(session, attempt.appliance_id) == []
+    assert (
+        effective_status_of(retire_idle_appliance(session, scope, attempt.appliance_id, now=NOON))
+        is EffectiveStatus.RETIRED
+    )
 
 
 def test_retiring_is_an_admins_and_never_a_strangers(session: Session, cast: Cast) -> None:
     appliance_id = start(session, cast).appliance_id
     with pytest.raises(ForbiddenError):
-        retire(session, scope_of(cast.bob), appliance_id, now=NOON)
+        retire_idle_appliance(session, scope_of(cast.bob), appliance_id, now=NOON)
     with pytest.raises(NotFoundError):
-        retire(session, scope_of(cast.charlie), appliance_id, now=NOON)
+        retire_idle_appliance(session, scope_of(cast.charlie), appliance_id, now=NOON)
 
 
 def test_a_retired_appliance_gets_no_job_and_one_that_came_back_and_was_heard_does(
@@ -41,16 +48,20 @@ def test_a_retired_appliance_gets_no_job_and_one_that_came_back_and_was_heard_do
     attempt = start(session, cast)
     report(session, attempt, ObservedState.SUCCEEDED, exit_code=0)
     request = JobRequest(name="next", image="acme/train:1", command=["train"])
-    submit_job(session, scope_of(cast.bob), request, now=NOON)
+    submit_job(session, scope_of(cast.bob), request, box=BOX, now=NOON)
     appliance, scope = attempt.appliance, scope_of(cast.alice)
-    retire(session, scope, appliance.id, now=NOON)
-    assert dispatch(session, now=NOON).assigned == 0
+    retire_idle_appliance(session, scope, appliance.id, now=NOON)
+    assert dispatch(session, now=NOON)[Action.ASSIGN] == 0
     reinstate_appliance(session, scope, appliance.id, now=NOON)
     record_heartbeat(
-        session, appliance.id, inventory=appliance.inventory, agent_version="", sent_at=NOON,
+        session,
+        appliance.id,
+        inventory=msgspec.convert(appliance.inventory, Inventory),
+        agent_version="",
+        sent_at=NOON,
         now=NOON,
-    )  # fmt: skip
-    assert dispatch(session, now=NOON).assigned == 1
+    )
+    assert dispatch(session, now=NOON)[Action.ASSIGN] == 1
 
 
 def test_an_attempt_that_is_held_by_a_retired_appliance_is_lost(
@@ -63,4 +74,4 @@ def test_an_attempt_that_is_held_by_a_retired_appliance_is_lost(
     session.refresh(attempt)
     session.refresh(attempt.job)
     assert (attempt.state, attempt.job.state) == (AttemptState.LOST, JobState.LOST)
-    assert attempt.message == "dgx-01 was retired while it held this job."
+    assert "dgx-01 was retired" in attempt.message

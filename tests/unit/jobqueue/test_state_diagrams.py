@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue.states import ATTEMPT_TRANSITIONS, TRANSITIONS
+from jobqueue.states import ATTEMPT_TRANSITIONS, JOB_TRANSITIONS
 
 STATES = Path(__file__).parents[3] / "docs" / "states"
 
 
 @pytest.mark.parametrize(
-    ("name", "table"), [("job.md", TRANSITIONS), ("attempt.md", ATTEMPT_TRANSITIONS)]
+    ("name", "table"), [("job.md", JOB_TRANSITIONS), ("attempt.md", ATTEMPT_TRANSITIONS)]
 )
 def test_a_diagram_draws_exactly_the_moves_of_its_table(
     name: str, table: Mapping[StrEnum, frozenset[StrEnum]]
@@ -26,7 +26,7 @@ def test_a_diagram_draws_exactly_the_moves_of_its_table(
 
 
 @pytest.mark.parametrize(
-    ("name", "table"), [("job.md", TRANSITIONS), ("attempt.md", ATTEMPT_TRANSITIONS)]
+    ("name", "table"), [("job.md", JOB_TRANSITIONS), ("attempt.md", ATTEMPT_TRANSITIONS)]
 )
 def test_a_diagram_marks_the_first_and_the_final_states(
     name: str, table: Mapping[StrEnum, frozenset[StrEnum]]

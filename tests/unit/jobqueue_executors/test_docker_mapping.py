@@ -2,16 +2,27 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from jobqueue.executors.base import AttemptSpec, ObservedState
+from jobqueue.executors.confinement import has_seccomp
 from jobqueue.executors.docker_mapping import (
     container_options,
     engine_time_ns,
     observe_container,
-    pull_fault,
-    start_fault,
+    start_failure,
     usage_between,
+)
+from jobqueue.executors.docker_pull import PullProgress
+from jobqueue.executors.pull_failures import pull_failure
+from protocol.attempts import (
+    AttemptSpec,
+    HealthCheck,
+    HealthCheckKind,
+    Mount,
+    ObservedState,
+    Port,
+    StopReason,
 )
 
 SPEC = AttemptSpec(
@@ -70,10 +81,74 @@ def test_gpus_are_given_by_uuid() -> None:
     assert options["environment"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-1,MIG-2"
 
 
+def test_gpus_are_cdi_devices_where_the_engine_lists_them() -> None:
+    listed = [
+        {"Source": "cdi", "ID": f"nvidia.com/gpu={one}"} for one in ("0", "GPU-1", "MIG-2", "all")
+    ]
+    [request] = container_options(SPEC, engine={"DiscoveredDevices": listed})["device_requests"]
+    assert (request["Driver"], request["Capabilities"]) == ("cdi", [])
+    assert request["DeviceIDs"] == ["nvidia.com/gpu=GPU-1", "nvidia.com/gpu=MIG-2"]
+    [request] = container_options(SPEC, engine={"DiscoveredDevices": listed[:2]})["device_requests"]
+    assert request["Driver"] == ""
+
+
+def test_paths_ports_shared_memory_and_health_check_reach_the_container() -> None:
+    options = container_options(
+        msgspec.structs.replace(
+            SPEC,
+            shared_memory_bytes=2**20,
+            working_dir="/work",
+            mounts=[Mount(source="/data", target="/mnt")],
+            ports=[Port(container_port=8888, name="web")],
+            health_check=HealthCheck(kind=HealthCheckKind.COMMAND, command="true"),
+        )
+    )
+    assert (options["shm_size"], options["working_dir"]) == (2**20, "/work")
+    [mount] = options["mounts"]
+    assert (mount["Source"], mount["Target"], mount["ReadOnly"]) == ("/data", "/mnt", True)
+    assert options["ports"] == {"8888/tcp": ("127.0.0.1", None)}
+    assert options["healthcheck"]["test"] == ["CMD-SHELL", "true"]
+    described = inspected("running") | {
+        "NetworkSettings": {"Ports": {"8888/tcp": [{"HostIp": "127.0.0.1", "HostPort": "49153"}]}},
+        "Config": {"Labels": options["labels"]},
+    }
+    seen = observe_container("a", described, stop_reason=None)
+    assert seen.endpoints == {"web": "127.0.0.1:49153"}
+
+
+def test_the_progress_of_a_pull_counts_layers_and_bytes() -> None:
+    progress = PullProgress()
+    for line in (
+        {"status": "Pulling from train", "id": "1"},
+        {"status": "Already exists", "id": "a"},
+        {"status": "Pulling fs layer", "id": "b"},
+        {"status": "Downloading", "id": "b", "progressDetail": {"current": 47, "total": 100}},
+    ):
+        progress.add(line)
+    assert progress.text == "1 of 2 layers, 40 % downloaded"
+
+
 def test_a_job_without_gpus_sees_none() -> None:
     options = container_options(AttemptSpec(attempt_id="a", job_id="j", name="n", image="i"))
     assert "device_requests" not in options
     assert options["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        ({"SecurityOptions": ["name=apparmor", "name=seccomp,profile=default"]}, True),
+        ({"SecurityOptions": ["name=seccomp,profile=builtin", "name=cgroupns"]}, True),
+        ({"SecurityOptions": ["name=seccomp,profile=unconfined"]}, False),
+        ({"SecurityOptions": ["name=apparmor"]}, False),
+        ({"SecurityOptions": None}, False),
+    ],
+)
+def test_an_engine_without_a_seccomp_filter_is_recognized(
+    engine: dict[str, list[str]],
+    expected: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    assert has_seccomp(engine) is expected
 
 
 def test_a_service_is_restarted_by_the_engine() -> None:
@@ -82,38 +157,55 @@ def test_a_service_is_restarted_by_the_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("description", "is_stop_asked", "state", "reason"),
+    ("description", "stop_reason", "state", "reason"),
     [
-        (inspected("created", StartedAt=NEVER), False, ObservedState.STARTING, ""),
-        (inspected("running"), False, ObservedState.RUNNING, ""),
-        (inspected("paused"), False, ObservedState.RUNNING, ""),
-        (inspected("restarting", ExitCode=1), False, ObservedState.RUNNING, ""),
-        (inspected("exited"), False, ObservedState.SUCCEEDED, ""),
-        (inspected("exited", ExitCode=3), False, ObservedState.FAILED, "exit_code"),
+        (inspected("created", StartedAt=NEVER), None, ObservedState.STARTING, ""),
+        (inspected("running"), None, ObservedState.RUNNING, ""),
+        (inspected("paused"), None, ObservedState.RUNNING, ""),
+        (inspected("restarting", ExitCode=1), None, ObservedState.RUNNING, ""),
+        (inspected("exited"), None, ObservedState.SUCCEEDED, ""),
+        (inspected("exited", ExitCode=3), None, ObservedState.FAILED, "exit_code"),
         (
             inspected("exited", ExitCode=137, OOMKilled=True),
-            False,
+            None,
             ObservedState.FAILED,
             "out_of_memory",
         ),
-        (inspected("exited", ExitCode=137), True, ObservedState.STOPPED, "stopped_by_user"),
-        (inspected("exited", ExitCode=0), True, ObservedState.STOPPED, "stopped_by_user"),
+        (
+            inspected("exited", ExitCode=137),
+            StopReason.USER,
+            ObservedState.STOPPED,
+            "stopped_by_user",
+        ),
+        (inspected("exited", ExitCode=137), None, ObservedState.FAILED, "signal"),
+        (
+            inspected("exited", ExitCode=143),
+            StopReason.TIME_LIMIT,
+            ObservedState.FAILED,
+            "time_limit",
+        ),
+        (
+            inspected("exited", ExitCode=0),
+            StopReason.USER,
+            ObservedState.STOPPED,
+            "stopped_by_user",
+        ),
         (
             inspected("exited", restart="unless-stopped"),
-            False,
+            None,
             ObservedState.STOPPED,
             "stopped_outside",
         ),
-        (inspected("dead", ExitCode=1), False, ObservedState.FAILED, "exit_code"),
+        (inspected("dead", ExitCode=1), None, ObservedState.FAILED, "exit_code"),
     ],
 )
 def test_each_state_of_a_container_means_one_thing(
     description: dict[str, Any],
-    is_stop_asked: bool,  # noqa: FBT001 - a column of the table
+    stop_reason: StopReason | None,
     state: ObservedState,
     reason: str,
 ) -> None:
-    seen = observe_container("a", description, is_stop_asked=is_stop_asked)
+    seen = observe_container("a", description, stop_reason=stop_reason)
     assert (seen.state, seen.reason) == (state, reason)
 
 
@@ -167,11 +259,13 @@ def test_a_container_that_just_ended_has_no_use() -> None:
         ("pull access denied for x, repository does not exist", "image_not_found"),
         ("dial tcp: lookup registry-1.docker.io: no such host", "start_failed"),
         ("toomanyrequests: You have reached your pull rate limit", "start_failed"),
+        ("unauthorized: authentication required", "start_failed"),
+        ("no matching manifest for linux/arm64 in the manifest list entries", "image_not_found"),
     ],
 )
 def test_a_pull_that_failed_says_whether_the_image_exists(message: str, reason: str) -> None:
-    assert pull_fault("train:1", message)[0] == reason
-    assert "'train:1'" in pull_fault("train:1", message)[1]
+    assert pull_failure("train:1", message)[0] == reason
+    assert "'train:1'" in pull_failure("train:1", message)[1]
 
 
 @pytest.mark.parametrize(
@@ -181,12 +275,12 @@ def test_a_pull_that_failed_says_whether_the_image_exists(message: str, reason: 
             'could not select device driver "" with capabilities: [[gpu]]',
             "NVIDIA container toolkit",
         ),
-        ('exec: "trian": executable file not found in $PATH: unknown', "not in the image"),
-        ("Minimum memory limit allowed is 6MB", "could not be started"),
+        ('exec: "trian": executable file not found in $PATH: unknown', "not found in the image"),
+        ("Minimum memory limit allowed is 6MB", "Can't start"),
     ],
 )
 def test_a_container_that_did_not_start_says_why(message: str, advice: str) -> None:
-    reason, sentence = start_fault(message)
+    reason, sentence = start_failure(message)
     assert reason == "start_failed"
     assert advice in sentence
     assert message in sentence

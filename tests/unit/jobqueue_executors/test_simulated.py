@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue.executors.base import AttemptSpec, ObservedState
 from jobqueue.executors.simulated import SimulatedExecutor
+from protocol.attempts import AttemptSpec, ObservedState
 
 SPEC = AttemptSpec(
     attempt_id="a",
@@ -159,7 +159,7 @@ def test_a_damaged_state_file_is_an_empty_start(
 ) -> None:
     (bench.folder / "attempts.json").write_text("{")
     assert bench.reopen().observe() == []
-    assert "attempts are forgotten" in caplog.text
+    assert "dropping its attempts" in caplog.text
 
 
 def test_use_follows_what_was_asked_for(bench: Bench) -> None:

@@ -1,14 +1,14 @@
-"""The catalogue of XIDs: what NVIDIA says of the numbers that matter most."""
+"""The catalog of XIDs: what NVIDIA says of the numbers that matter most."""
 
 import pytest
 
-from jobqueue.executors.xids import XIDS, XIDKind, xid
+from protocol.xids import XIDS, XIDKind, xid
 
 
 @pytest.mark.parametrize(
     ("kind", "codes"),
     [
-        # RESET_GPU and RESTART_BM of the catalogue; 48 and 74 by their workflows.
+        # RESET_GPU and RESTART_BM of the catalog; 48 and 74 by their workflows.
         (XIDKind.FATAL, [46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 158]),
         (XIDKind.WARNING, [63, 92, 93, 94, 109, 154, 156, 157]),
         (XIDKind.APPLICATION, [8, 11, 13, 25, 31, 32, 39, 43, 45, 68, 69, 80, 105, 126, 139]),

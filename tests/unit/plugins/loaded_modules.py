@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from plugins.base import PluginContext
-from plugins.collectd_python import CollectdPythonPlugin
-from plugins.collectd_python.reader import CollectdPythonConfig
+from plugins.collectd_python.reader import CollectdPythonConfig, CollectdPythonPlugin
 from tests.cast import FrozenClock
 from timeseries.points import Point
 

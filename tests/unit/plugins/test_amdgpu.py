@@ -74,7 +74,7 @@ def test_a_consumers_card_has_a_fan_and_an_edge_and_no_error_counts() -> None:
     assert not {name for name in fields if name.startswith(("ecc", "retired"))}
 
 
-def test_cards_are_numbered_by_their_bus_address_and_other_makers_left_out() -> None:
+def test_cards_are_numbered_by_bus_address_without_other_vendors() -> None:
     points = read(CAPTURES / "amdgpu" / "radeon")
     assert {uuid: point.tags["gpu"] for uuid, point in points.items()} == {OLD: "0", RADEON: "1"}
     assert points[OLD].tags["model"] == "AMD GPU 67df"
@@ -109,7 +109,7 @@ def test_the_error_counts_of_a_reset_card_are_read_as_far_as_they_go(mi300x: Pat
     assert (fields["ecc_corrected_volatile"], fields["ecc_uncorrected_volatile"]) == (2, 0)
 
 
-def test_a_card_can_be_left_out() -> None:
+def test_a_card_can_be_skipped() -> None:
     assert set(read(CAPTURES / "amdgpu" / "radeon", OLD)) == {RADEON}
 
 

@@ -132,13 +132,13 @@ def test_commands_are_read_in_any_case() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("hello world", "column 1: 'hello' is no command; expected PUTVAL or PUTNOTIF"),
+        ("hello world", "column 1: 'hello' is not a command; expected PUTVAL or PUTNOTIF"),
         ("PUTVAL", "column 1: PUTVAL needs an identifier and values"),
-        ("PUTVAL h/p/gauge", "column 8: there are no values behind the identifier"),
-        ("PUTVAL h/p/gauge interval=5", "column 8: there are no values"),
-        ("PUTVAL p/gauge N:1", "column 8: 'p/gauge' is no identifier"),
-        ("PUTVAL h/-x/gauge N:1", "column 8: 'h/-x/gauge' names no plugin or no type"),
-        ("PUTVAL h/p/nope N:1", "column 8: type 'nope' is in no types.db"),
+        ("PUTVAL h/p/gauge", "column 8: no values after the identifier"),
+        ("PUTVAL h/p/gauge interval=5", "column 8: no values"),
+        ("PUTVAL p/gauge N:1", "column 8: 'p/gauge' is not an identifier"),
+        ("PUTVAL h/-x/gauge N:1", "column 8: 'h/-x/gauge' has no plugin or no type"),
+        ("PUTVAL h/p/nope N:1", "column 8: type 'nope' is not in any types.db"),
         ("PUTVAL h/p/gauge N", "column 18: type gauge takes TIME:value, and 'N' has 0 values"),
         ("PUTVAL h/p/gauge  N:1:2", "column 19: type gauge takes TIME:value"),
         ("PUTVAL h/p/if_octets N:1", "column 22: type if_octets takes TIME:rx:tx"),
@@ -150,25 +150,25 @@ def test_commands_are_read_in_any_case() -> None:
         ("PUTVAL h/p/gauge soon:1", "column 18: the time is 'soon'; expected seconds since"),
         ("PUTVAL h/p/gauge -5:1", "column 18: the time is '-5'"),
         ("PUTVAL h/p/gauge 1e30:1", "column 18: the time is '1e30'"),
-        ('PUTVAL "h/p/gauge N:1', "column 8: a quote is opened and never closed"),
-        ('PUTVAL "h/p/gauge\\', "column 8: a quote is opened and never closed"),
+        ('PUTVAL "h/p/gauge N:1', "column 8: unterminated quote"),
+        ('PUTVAL "h/p/gauge\\', "column 8: unterminated quote"),
     ],
 )
-def test_a_bad_line_is_refused_with_place_and_reason(line: str, expected: str) -> None:
+def test_an_invalid_line_is_rejected_with_column_and_reason(line: str, expected: str) -> None:
     assert fault(line).startswith(expected)
 
 
-def test_a_long_bad_word_is_shown_cut() -> None:
+def test_a_long_invalid_word_is_truncated_in_the_error() -> None:
     assert len(fault("x" * 5000)) < 150
 
 
-def test_a_notification_says_who_when_and_what() -> None:
+def test_a_notification_has_series_time_and_message() -> None:
     line = "PUTNOTIF type=temperature severity=warning time=1201094702 message=The roof is on fire!"
     assert notification(line) == Notification(
         severity=Severity.WARNING,
         message="The roof is on fire!",
         time_ns=1201094702 * 10**9,
-        type="temperature",
+        identity=Identity(type="temperature"),
     )
 
 
@@ -185,10 +185,12 @@ def test_a_notifications_message_may_be_quoted() -> None:
         ("PUTNOTIF severity=okay time=5", "column 1: PUTNOTIF needs the option message="),
         ("PUTNOTIF severity=bad time=5 message=x", "column 10: severity is 'bad'"),
         ("PUTNOTIF severity=okay time=N message=x", "column 24: the time is 'N'"),
-        ("PUTNOTIF severe message=x", "column 10: 'severe' is no option"),
+        ("PUTNOTIF severe message=x", "column 10: 'severe' is not an option"),
     ],
 )
-def test_a_bad_notification_is_refused_with_place_and_reason(line: str, expected: str) -> None:
+def test_an_invalid_notification_is_rejected_with_column_and_reason(
+    line: str, expected: str
+) -> None:
     assert fault(line).startswith(expected)
 
 
@@ -199,7 +201,7 @@ def test_no_text_breaks_the_parser(text: str) -> None:
 
 
 @given(st.text(min_size=1, max_size=40).filter(lambda text: "/" not in text))
-def test_any_instance_comes_through_quotes(instance: str) -> None:
+def test_any_instance_can_be_quoted(instance: str) -> None:
     quoted = instance.replace("\\", "\\\\").replace('"', '\\"')
     [one] = value_lists(f'PUTVAL "h/p/gauge-{quoted}" N:1')
     assert one.identity.type_instance == instance

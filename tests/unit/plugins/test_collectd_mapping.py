@@ -8,10 +8,12 @@ from plugins.base import PluginError
 from plugins.collectd.mapping import MAX_PLUGINS, MAX_SERIES, PointMapper
 from plugins.collectd.types_db import parse_types
 from plugins.collectd.values import Identity, Notification, Number, Severity, ValueList
+from timeseries.duckdb.ingest import point_error
 from timeseries.duckdb.schema import Table
-from timeseries.duckdb.vetting import name_fault, point_fault
-from timeseries.lineprotocol import encode, parse
+from timeseries.lineprotocol import parse
+from timeseries.lineprotocol_encode import encode
 from timeseries.points import Point
+from timeseries.validation import name_error
 
 TYPES, _ = parse_types(
     """
@@ -63,7 +65,7 @@ def test_a_whole_gauge_is_a_float_so_that_the_field_keeps_one_type() -> None:
     assert isinstance(point.fields["value"], float)
 
 
-def test_a_gauge_over_the_types_bound_is_kept_as_collectd_keeps_it() -> None:
+def test_a_gauge_above_the_bound_is_stored_as_in_collectd() -> None:
     assert Readings("percent").fields(5, 500.0) == {"value": 500.0}
 
 
@@ -78,7 +80,7 @@ def test_a_derive_is_its_growth_per_second() -> None:
     assert readings.fields(110, 3000, 5000) == {"rx_per_second": 200.0, "tx_per_second": 0.0}
 
 
-def test_a_derive_that_went_back_is_left_out_where_the_least_is_0() -> None:
+def test_a_decreasing_derive_with_minimum_0_is_omitted() -> None:
     readings = Readings("derive")
     readings.at(100, 1000)
     assert readings.fields(110, 10) == {}
@@ -91,7 +93,7 @@ def test_a_derive_without_bounds_may_fall() -> None:
     assert readings.fields(110, 900) == {"value_per_second": -10.0}
 
 
-def test_a_rate_over_the_types_bound_is_left_out() -> None:
+def test_a_rate_above_the_maximum_of_its_type_is_omitted() -> None:
     readings = Readings("capped")
     readings.at(100, 0)
     assert readings.fields(110, 501) == {}
@@ -131,7 +133,7 @@ def test_a_counter_from_the_past_changes_nothing() -> None:
     assert readings.fields(110, 1100) == {"value_per_second": 10.0}
 
 
-def test_gauges_and_rates_of_one_type_stand_side_by_side() -> None:
+def test_one_type_can_have_gauges_and_rates() -> None:
     readings = Readings("mixed")
     assert readings.fields(100, 7, 0) == {"used": 7.0}
     assert readings.fields(110, 8, 50) == {"used": 8.0, "hits_total_per_second": 5.0}
@@ -161,11 +163,11 @@ def test_a_foreign_plugin_never_writes_into_a_measurement_of_vedettes_own() -> N
 
 
 def test_an_unknown_type_is_named() -> None:
-    with pytest.raises(PluginError, match=r"spam/nope: type 'nope' is in no types.db"):
+    with pytest.raises(PluginError, match=r"spam/nope: type 'nope' is not in any types.db"):
         Readings("nope").at(5, 1)
 
 
-def test_a_program_that_varies_its_plugins_name_is_held_back() -> None:
+def test_too_many_plugin_names_are_rejected() -> None:
     mapper = PointMapper(TYPES, host="h")
 
     def send(number: int) -> None:
@@ -175,7 +177,7 @@ def test_a_program_that_varies_its_plugins_name_is_held_back() -> None:
 
     for number in range(MAX_PLUGINS):
         send(number)
-    with pytest.raises(PluginError, match="put what varies into the instance"):
+    with pytest.raises(PluginError, match=r"more than .* plugin names"):
         send(MAX_PLUGINS)
     send(0)
 
@@ -195,10 +197,9 @@ def test_series_that_are_read_no_more_are_forgotten() -> None:
 
 
 def test_a_notification_is_an_event_with_its_severity() -> None:
-    said = Notification(
-        severity=Severity.FAILURE, message="fire", time_ns=7, plugin="ups", plugin_instance="1"
-    )
-    point = PointMapper(TYPES, host="h").notification(said, now_ns=9)
+    identity = Identity(plugin="ups", plugin_instance="1")
+    fire = Notification(identity=identity, severity=Severity.FAILURE, message="fire", time_ns=7)
+    point = PointMapper(TYPES, host="h").notification(fire, now_ns=9)
     tags = {"severity": "failure", "plugin": "ups", "instance": "1"}
     assert point == Point("notification", tags, {"events": 1}, 7)
 
@@ -222,5 +223,5 @@ def test_any_name_makes_a_point_that_line_protocol_and_store_take(
     point = mapper.point(values, now_ns=1, interval_seconds=10)
     assert point is not None
     assert parse(encode([point]), default_time_ns=0).points == [point]
-    assert name_fault("measurement", point.measurement) is None
-    assert point_fault(point, {"tenant": "t", "appliance": "a"}, Table()) is None
+    assert name_error("measurement", point.measurement) is None
+    assert point_error(point, {"tenant": "t", "appliance": "a"}, Table()) is None

@@ -102,7 +102,7 @@ def test_flush_calls_the_callback_of_that_name(load: Load) -> None:
     assert seen() == [(5, "x", "d"), (-1, None, "d")]
 
 
-def test_callbacks_can_be_taken_back(load: Load) -> None:
+def test_callbacks_can_be_unregistered(load: Load) -> None:
     it = load("""
     def read():
         seen.append('read')
@@ -118,7 +118,7 @@ def test_callbacks_can_be_taken_back(load: Load) -> None:
     assert seen() == ["read"]
 
 
-def test_a_read_function_of_a_known_name_is_refused_with_a_warning(
+def test_a_read_function_with_a_registered_name_is_rejected_with_a_warning(
     load: Load, caplog: pytest.LogCaptureFixture
 ) -> None:
     it = load("""

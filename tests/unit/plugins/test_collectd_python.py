@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from plugins.base import PluginContext, PluginError, PluginUnavailableError
-from plugins.collectd_python import CollectdPythonPlugin
-from plugins.collectd_python.reader import CollectdPythonConfig
+from plugins.collectd_python.reader import CollectdPythonConfig, CollectdPythonPlugin
 from tests.cast import FrozenClock
 from tests.unit.plugins.loaded_modules import Load, load, seen
 
@@ -89,7 +88,7 @@ def test_a_module_may_be_configured_under_a_name_of_its_own(load: Load) -> None:
     assert seen() == [(3.0,)]
 
 
-def test_callbacks_are_called_in_the_order_of_their_lives_and_data_only_where_given(
+def test_callbacks_are_called_in_order_and_get_data_only_if_given(
     load: Load,
 ) -> None:
     it = load("""
@@ -139,7 +138,7 @@ def test_a_module_that_can_not_be_imported_leaves_the_others_alone(
 
 def test_when_no_module_can_be_loaded_the_plugin_fails(load: Load) -> None:
     it = load("import nowhere_at_all")
-    with pytest.raises(PluginError, match="none of spam registered anything"):
+    with pytest.raises(PluginError, match="no callbacks registered by spam"):
         it.gather()
 
 
@@ -188,11 +187,11 @@ def test_the_types_of_a_module_come_from_its_own_file(load: Load, tmp_path: Path
     assert it.gather()[0].fields == {"white": 1.0, "yolk": 2.0}
 
 
-def test_a_configuration_that_nobody_takes_is_said(
+def test_a_configuration_without_a_callback_is_logged(
     load: Load, caplog: pytest.LogCaptureFixture
 ) -> None:
     load("collectd.register_read(print)", modules={"spam": {"Key": 1}}).gather()
-    assert "spam: it has a configuration, but registered no config callback" in caplog.text
+    assert "spam: has a configuration, but registered no config callback" in caplog.text
 
 
 def test_without_modules_there_is_nothing_to_read(clock: FrozenClock) -> None:
@@ -204,6 +203,6 @@ def test_without_modules_there_is_nothing_to_read(clock: FrozenClock) -> None:
 
 def test_only_with_modules_a_child_process_is_worth_its_cost() -> None:
     context = PluginContext()
-    assert not CollectdPythonConfig().needs_child(context)
-    assert CollectdPythonConfig(modules={"spam": {}}).needs_child(context)
-    assert CollectdPythonConfig(imports=("spam",)).needs_child(context)
+    assert not CollectdPythonConfig().needs_worker(context)
+    assert CollectdPythonConfig(modules={"spam": {}}).needs_worker(context)
+    assert CollectdPythonConfig(imports=("spam",)).needs_worker(context)

@@ -90,7 +90,7 @@ def test_collectds_own_error_costs_no_traceback(
     assert "Traceback" not in caplog.text
 
 
-def test_tracebacks_can_be_left_out(load: Load, caplog: pytest.LogCaptureFixture) -> None:
+def test_tracebacks_can_be_omitted(load: Load, caplog: pytest.LogCaptureFixture) -> None:
     load("collectd.register_read(lambda: 1 / 0)", log_traces=False).gather()
     assert "ZeroDivisionError" in caplog.text
     assert "Traceback" not in caplog.text

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugins.base import PluginError
-from plugins.collectd.common_types import COMMON_TYPES
-from plugins.collectd.types_db import DataSource, SourceKind, load_types, parse_types
+from plugins.collectd.types_db import COMMON_TYPES, DataSource, SourceKind, load_types, parse_types
 
 NOWHERE = Path("/nowhere/types.db")
 
@@ -19,7 +18,7 @@ def test_the_common_types_are_there_without_collectd() -> None:
     assert [source.name for source in types["if_octets"]] == ["rx", "tx"]
 
 
-def test_the_common_types_have_no_faults() -> None:
+def test_the_common_types_are_valid() -> None:
     assert parse_types(COMMON_TYPES)[1] == []
 
 
@@ -47,14 +46,14 @@ def test_comments_and_empty_lines_say_nothing() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("lonely", "has no data source"),
-        ("short value:GAUGE:0", "is no data source"),
+        ("lonely", "no data source"),
+        ("short value:GAUGE:0", "is not a data source"),
         ("odd value:SPEED:0:U", "has the kind 'SPEED'"),
         ("bound value:GAUGE:low:U", "has the bound 'low'"),
         ("twice value:GAUGE:0:U value:GAUGE:0:U", "two data sources have the same name"),
     ],
 )
-def test_a_bad_line_is_named_and_the_others_are_kept(line: str, reason: str) -> None:
+def test_an_invalid_line_is_reported_and_the_others_are_accepted(line: str, reason: str) -> None:
     types, faults = parse_types(f"good value:GAUGE:U:U\n{line}\n")
     assert list(types) == ["good"]
     assert len(faults) == 1

@@ -71,19 +71,29 @@ def test_containers_are_counted_by_state(host: Host) -> None:
     counts = next(iter(host.plugin().gather(FIRST_AT)))
     assert counts.measurement == "containers"
     assert counts.fields == {
-        "running": 1, "paused": 0, "exited": 1, "created": 1, "restarting": 0, "dead": 0,
-    }  # fmt: skip
+        "running": 1,
+        "paused": 0,
+        "exited": 1,
+        "created": 1,
+        "restarting": 0,
+        "dead": 0,
+    }
 
 
 def test_the_first_reading_has_gauges_and_no_rates(host: Host) -> None:
     point = container(host.plugin())
     limit = {"memory_limit_bytes": 67108864} if host.version == "v1" else {}
     assert point.fields == {
-        "memory_bytes": 1048576 - 102400, "processes": 2, "restarts": 0, **limit,
-    }  # fmt: skip
+        "memory_bytes": 1048576 - 102400,
+        "processes": 2,
+        "restarts": 0,
+        **limit,
+    }
     assert point.tags == {
-        "container": "busy", "image": "vedette-test/busybox:1", "job": "job-1",
-    }  # fmt: skip
+        "container": "busy",
+        "image": "vedette-test/busybox:1",
+        "job": "job-1",
+    }
 
 
 def grow(host: Host) -> None:
@@ -123,7 +133,7 @@ def test_rates_are_growth_over_the_time_between_two_readings(host: Host) -> None
     }
 
 
-def test_the_network_of_the_host_is_not_given_to_a_container(host: Host) -> None:
+def test_the_host_network_is_not_counted_for_a_container(host: Host) -> None:
     host.change_listed(HostConfig={"NetworkMode": "host"})
     plugin = host.plugin()
     container(plugin)
@@ -157,7 +167,7 @@ def test_a_container_is_named_by_its_own_name_not_by_a_links(host: Host) -> None
     assert container(host.plugin()).tags["container"] == "busy"
 
 
-def test_the_engine_is_asked_every_few_seconds_only(host: Host) -> None:
+def test_the_container_list_is_cached(host: Host) -> None:
     plugin = host.plugin()
     for second in range(8):
         container(plugin, seconds=second)
@@ -179,12 +189,12 @@ def test_a_container_that_was_started_again_is_inspected_again(host: Host) -> No
     assert fields["received_bytes_per_second"] == 0
 
 
-def test_another_process_with_the_same_number_is_not_taken_for_the_container(host: Host) -> None:
+def test_a_reused_pid_is_not_the_container(host: Host) -> None:
     host.write("proc/2577/cgroup", "0::/system.slice/cron.service\n")
     assert container(host.plugin()).fields == {"restarts": 0}
 
 
-def test_a_container_that_goes_while_it_is_listed_is_left_out(host: Host) -> None:
+def test_a_container_removed_while_listing_is_skipped(host: Host) -> None:
     del host.engine.answers[INSPECT]
     assert [point.measurement for point in host.plugin().gather(FIRST_AT)] == ["containers"]
 
@@ -224,8 +234,8 @@ def test_an_engine_that_went_away_is_a_failure_that_is_tried_again() -> None:
     assert not isinstance(failure.value, PluginUnavailableError)
 
 
-def test_what_is_no_engine_is_a_failure_that_says_so() -> None:
+def test_a_server_that_is_not_an_engine_fails() -> None:
     with ReplayedEngine({LIST: b"<html>"}) as other:
         plugin = ContainersPlugin(ContainersConfig(), PluginContext(docker_url=other.url))
-        with pytest.raises(PluginError, match="does not speak as a Docker engine"):
+        with pytest.raises(PluginError, match="is not a Docker engine"):
             list(plugin.gather(FIRST_AT))

@@ -76,12 +76,12 @@ def test_each_core_has_its_own_shares(host: CapturedHost) -> None:
     assert second.fields["iowait_percent"] == pytest.approx(100 * 31 / 990, abs=ROUNDING)
 
 
-def test_cores_can_be_left_out(host: CapturedHost) -> None:
+def test_cores_can_be_skipped(host: CapturedHost) -> None:
     points = read_twice(host, CPUPlugin(CPUConfig(per_core=False), host.context))
     assert [point.measurement for point in points] == ["cpu"]
 
 
-def test_guests_are_taken_out_of_user_and_nice_so_that_shares_sum_to_100() -> None:
+def test_guest_time_is_subtracted_from_user_and_nice() -> None:
     before = [0] * 10
     # user 60 of which guest 40, nice 20 of which guest_nice 5.
     fields = shares(before, [60, 20, 10, 50, 10, 1, 2, 7, 40, 5])
@@ -109,7 +109,7 @@ def test_a_host_of_96_cores_has_a_point_for_each(host: CapturedHost) -> None:
     assert total.fields["user_percent"] == pytest.approx(100 * 897 / 1984, abs=ROUNDING)
 
 
-def test_a_core_that_went_off_line_is_left_out_and_starts_afresh(host: CapturedHost) -> None:
+def test_an_offline_core_is_skipped_and_starts_afresh(host: CapturedHost) -> None:
     plugin = CPUPlugin(CPUConfig(), host.context)
     host.use("proc_a")
     host.write("stat", with_cores(host.read("stat"), 4))

@@ -11,9 +11,8 @@ from threading import Event
 import pytest
 
 from plugins.base import PluginContext
-from plugins.disk.mounts import MountFilter, wanted_mounts
+from plugins.disk.mounts import RemoteReader, wanted_mounts
 from plugins.disk.reader import DiskConfig, DiskPlugin, file_system_fields
-from plugins.disk.remote import RemoteReader
 from tests.fixtures.polling import eventually
 from tests.unit.plugins.conftest import CAPTURES, FIRST_AT, SECOND_AT, CapturedHost
 
@@ -41,18 +40,10 @@ def server() -> Iterator[HungServer]:
     server.is_back.set()
 
 
-def default_filter(config: DiskConfig | None = None) -> MountFilter:
-    config = config or DiskConfig()
-    return MountFilter(
-        skip_devices=config.skip_devices,
-        skip_file_systems=config.skip_file_systems,
-        skip_mounts=config.skip_mounts,
-        has_remote=config.has_remote,
-    )
-
-
 def mounts(config: DiskConfig | None = None) -> dict[str, str]:
-    return {mount.mount: mount.device for mount in wanted_mounts(DGX, default_filter(config))}
+    return {
+        mount.mount: mount.device for mount in wanted_mounts(DGX, (config or DiskConfig()).includes)
+    }
 
 
 def mountinfo(*mount_points: Path, file_system: str = "ext4 /dev/sda1") -> str:
@@ -74,24 +65,33 @@ def test_disks_and_network_file_systems_of_a_dgx_are_read_once_each() -> None:
     }
 
 
-def test_network_file_systems_can_be_left_out() -> None:
+def test_network_file_systems_can_be_skipped() -> None:
     assert mounts(DiskConfig(has_remote=False)).keys() == {
-        "/", "/mnt/hidden", "/raid", "/tank", "/tank/models",
-    }  # fmt: skip
+        "/",
+        "/mnt/hidden",
+        "/raid",
+        "/tank",
+        "/tank/models",
+    }
 
 
-def test_what_to_leave_out_is_patterns() -> None:
+def test_mounts_are_skipped_by_pattern() -> None:
     config = DiskConfig(
         skip_mounts=("/tank*",), skip_devices=("/dev/mapper/*",), skip_file_systems=("lustre",)
     )
     assert mounts(config).keys() == {
-        "/", "/home", "/raid", "/boot/efi", "/snap/core20/1974", "/var/lib/lxcfs",
-    }  # fmt: skip
+        "/",
+        "/home",
+        "/raid",
+        "/boot/efi",
+        "/snap/core20/1974",
+        "/var/lib/lxcfs",
+    }
 
 
-def test_a_mount_whose_name_line_protocol_can_not_hold_is_left_out() -> None:
+def test_a_mount_whose_name_is_no_valid_tag_is_skipped() -> None:
     odd = rb"1 0 8:1 / /mnt/a\012b rw - ext4 /dev/sdb rw" + b"\n"
-    assert wanted_mounts(odd, default_filter()) == []
+    assert wanted_mounts(odd, DiskConfig().includes) == []
 
 
 def test_a_file_system_is_counted_as_df_does() -> None:
@@ -122,7 +122,7 @@ def test_this_hosts_disks_are_read_once() -> None:
     assert len(devices) == len(set(devices))
 
 
-def test_a_mount_that_is_gone_is_left_out_and_the_others_stay(
+def test_a_mount_that_is_gone_is_skipped_and_the_others_are_read(
     host: CapturedHost, tmp_path: Path
 ) -> None:
     host.write("self/mountinfo", mountinfo(tmp_path, tmp_path / "gone"))
@@ -194,7 +194,7 @@ def test_a_server_that_is_back_is_read_again(server: HungServer) -> None:
     reader.close()
 
 
-def test_a_mount_that_can_not_be_asked_is_left_out() -> None:
+def test_a_mount_that_cannot_be_read_is_skipped() -> None:
     reader = RemoteReader(wait_seconds=60)
     assert reader.read([b"/nowhere/at/all", b"/"]).keys() == {b"/"}
     reader.close()

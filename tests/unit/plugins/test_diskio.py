@@ -57,7 +57,7 @@ def test_partitions_and_single_paths_are_part_of_whole_devices(nvme_host: Captur
     assert devices(nvme_host, DiskIOConfig()) == ["md1", "nvme0n1"]
 
 
-def test_partitions_can_be_asked_for(nvme_host: CapturedHost) -> None:
+def test_partitions_can_be_enabled(nvme_host: CapturedHost) -> None:
     names = devices(nvme_host, DiskIOConfig(has_partitions=True))
     assert names == ["md1", "nvme0n1", "nvme0n1p1"]
 

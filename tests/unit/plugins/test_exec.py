@@ -15,9 +15,8 @@ import pytest
 
 from collector.config import check_plugin_tables
 from plugins.base import PluginContext, PluginError, PluginUnavailableError
-from plugins.exec import ExecPlugin
 from plugins.exec.program import ProgramConfig
-from plugins.exec.reader import ExecConfig
+from plugins.exec.reader import ExecConfig, ExecPlugin
 from tests.fixtures.polling import eventually
 from timeseries.points import Point
 
@@ -88,7 +87,7 @@ def test_what_a_program_prints_becomes_points() -> None:
         assert (point.fields, point.time_ns) == ({"value": 5.0}, 1700000000 * SECOND)
 
 
-def test_a_gathering_does_not_wait_for_a_program_that_says_nothing() -> None:
+def test_a_reading_does_not_wait_for_a_silent_program() -> None:
     with reading(shell("exec sleep 600")) as it:
         began = time.perf_counter()
         for _ in range(5):
@@ -168,7 +167,7 @@ def test_a_program_that_fails_is_started_ever_less_often(
         return len(runs.read_text(encoding="ascii")) if runs.exists() else 0
 
     def has_failed(times: int) -> bool:
-        return bool(it.gather()) or caplog.text.count("prog ended with status 3") == times
+        return bool(it.gather()) or caplog.text.count("prog exited with status 3") == times
 
     with reading(shell(f"printf x >> {runs}; exit 3")) as it:
         it.gather()
@@ -194,8 +193,8 @@ def test_a_run_over_its_time_limit_is_ended(caplog: pytest.LogCaptureFixture) ->
     with reading(shell("exec sleep 600", time_limit_seconds=30)) as it:
         it.gather()
         it.gather(after_seconds=30)
-        assert "prog has run for over 30 s: it is ended" in caplog.text
-        eventually(lambda: it.gather() or "prog was ended by signal 15" in caplog.text)
+        assert "prog ran for over 30 s: terminating it" in caplog.text
+        eventually(lambda: it.gather() or "prog was killed by signal 15" in caplog.text)
 
 
 def test_a_run_that_ignores_its_end_is_killed(
@@ -208,11 +207,11 @@ def test_a_run_that_ignores_its_end_is_killed(
         eventually(ready.exists)
         it.gather(after_seconds=30)
         eventually(
-            lambda: it.gather(after_seconds=1) or "prog was ended by signal 9" in caplog.text
+            lambda: it.gather(after_seconds=1) or "prog was killed by signal 9" in caplog.text
         )
 
 
-def test_bad_lines_are_counted_with_the_first_reason_and_good_ones_are_kept(
+def test_invalid_lines_are_counted_and_valid_ones_are_read(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     script = (
@@ -222,7 +221,7 @@ def test_bad_lines_are_counted_with_the_first_reason_and_good_ones_are_kept(
         it.gather()
         [point] = it.until()
         assert point.fields == {"value": 1.0}
-    assert "exec: prog: 3 bad readings; first line 1, column 1: 'hello' is no command" in (
+    assert "exec: prog: 3 bad readings; first line 1, column 1: 'hello' is not a command" in (
         caplog.text
     )
 
@@ -236,7 +235,7 @@ def test_complaints_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> No
     assert len([one for one in caplog.records if "bad readings" in one.message]) == 1
 
 
-def test_binary_rubbish_is_a_bad_line_and_the_next_line_is_read(
+def test_binary_output_is_an_invalid_line_and_the_next_line_is_read(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     script = (
@@ -260,7 +259,7 @@ def test_a_flood_is_cut_and_counted_and_costs_little(caplog: pytest.LogCaptureFi
             points = it.gather(after_seconds=1)
             assert time.perf_counter() - began < 30.0
             assert len(points) <= 16384 // 20
-        eventually(lambda: it.gather() and "bytes, more than is taken at a time" in caplog.text)
+        eventually(lambda: it.gather() and "bytes, above the limit" in caplog.text)
 
 
 def test_a_line_without_end_is_dropped_to_its_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -278,7 +277,7 @@ def test_a_last_line_without_newline_counts() -> None:
         assert it.until()[0].fields == {"value": 1.0}
 
 
-def test_what_a_program_says_on_its_error_output_is_logged_with_its_name(
+def test_standard_error_is_logged_with_the_name_of_the_program(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with reading(shell("echo no access >&2")) as it:
@@ -334,7 +333,7 @@ def test_a_program_ends_at_its_next_word_when_its_reader_was_killed(tmp_path: Pa
 import os, signal
 from datetime import UTC, datetime
 from plugins.base import PluginContext
-from plugins.exec import ExecPlugin
+from plugins.exec.reader import ExecPlugin
 from plugins.exec.program import ProgramConfig
 from plugins.exec.reader import ExecConfig
 program = ProgramConfig(command=("/bin/sh", "-c", {script!r}))

@@ -61,7 +61,7 @@ def test_an_external_process_is_named_in_the_log_once(
     with caplog.at_level(logging.INFO):
         owners.of([7])
         owners.of([7])
-    assert caplog.messages == ["process 7 (xmrig) of the host uses a GPU and belongs to no job"]
+    assert caplog.messages == ["process 7 (xmrig) of the host uses a GPU without a job"]
 
 
 def test_processes_of_jobs_are_not_news(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

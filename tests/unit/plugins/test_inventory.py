@@ -6,17 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue.executors.wire import (
-    DiskInfo,
-    GPUInfo,
-    Inventory,
-    NICInfo,
-    NVLinkInfo,
-)
-from plugins.base import PluginContext
+from plugins.base import NoSettings, PluginContext
 from plugins.inventory.nvidia import nvlinks_between
-from plugins.inventory.reader import InventoryConfig, InventoryPlugin
-from plugins.inventory.source import InventorySource
+from plugins.inventory.reader import InventoryPlugin, InventorySource
+from protocol.inventory import DiskInfo, GPUInfo, Inventory, NICInfo, NVLinkInfo
 from tests.unit.plugins.conftest import CAPTURES, FIRST_AT
 
 HOST = CAPTURES / "inventory"
@@ -42,7 +35,7 @@ def test_what_a_maker_did_not_fill_in_is_left_empty() -> None:
     assert look().serial == ""
 
 
-def test_threads_cores_and_sockets_are_told_apart() -> None:
+def test_threads_cores_and_sockets_are_counted() -> None:
     found = look()
     assert (found.cpu_count, found.cpu_core_count, found.cpu_socket_count) == (8, 4, 2)
     assert found.cpu_model == "Intel(R) Xeon(R) Platinum 8480CL"
@@ -62,11 +55,13 @@ def test_network_cards_are_listed_with_their_speed_which_is_0_while_the_line_is_
     ethernet = [nic for nic in look().nics if nic.driver == "ice"]
     assert ethernet == [
         NICInfo(
-            name="ens1f0", address="b8:3f:d2:11:22:33", driver="ice",
+            name="ens1f0",
+            address="b8:3f:d2:11:22:33",
+            driver="ice",
             speed_bits_per_second=25_000_000_000,
         ),
         NICInfo(name="ens1f1", address="b8:3f:d2:11:22:34", driver="ice"),
-    ]  # fmt: skip
+    ]
 
 
 def test_infiniband_is_listed_once_with_or_without_a_network_interface() -> None:
@@ -92,12 +87,20 @@ def test_amd_gpus_are_listed_with_the_uuid_of_their_samples(host: Path) -> None:
     shutil.copytree(CAPTURES / "amdgpu/mi300x/sys", host / "sys", symlinks=True, dirs_exist_ok=True)
     assert look(host).gpus == [
         GPUInfo(
-            index=0, uuid="AMD-a1f3c9d2e47b8056", model="AMD Instinct MI300X OAM",
-            memory_bytes=206141652992, power_limit_max_watts=750.0, pci_address="0000:c1:00.0",
-            pcie_generation=5, pcie_generation_max=5, pcie_width=16, pcie_width_max=16,
-            serial="692251001124", vbios_version="113-M3000100-102",
+            index=0,
+            uuid="AMD-a1f3c9d2e47b8056",
+            model="AMD Instinct MI300X OAM",
+            memory_bytes=206141652992,
+            power_limit_max_watts=750.0,
+            pci_address="0000:c1:00.0",
+            pcie_generation=5,
+            pcie_generation_max=5,
+            pcie_width=16,
+            pcie_width_max=16,
+            serial="692251001124",
+            vbios_version="113-M3000100-102",
         )
-    ]  # fmt: skip
+    ]
 
 
 def test_a_host_that_shows_nothing_still_has_an_inventory(tmp_path: Path) -> None:
@@ -112,15 +115,18 @@ def test_the_plugin_publishes_what_it_finds_and_counts_it() -> None:
     context = PluginContext(
         proc=HOST / "proc", sys=HOST / "sys", publish_inventory=published.append
     )
-    plugin = InventoryPlugin(InventoryConfig(), replace(context))
+    plugin = InventoryPlugin(NoSettings(), replace(context))
     (point,) = plugin.gather(FIRST_AT)
     plugin.close()
     assert published == [look()]
     assert point.measurement == "inventory"
     assert point.fields == {
-        "cpu_count": 8, "memory_bytes": 2113394016 * 1024, "gpu_count": 0, "disk_count": 2,
+        "cpu_count": 8,
+        "memory_bytes": 2113394016 * 1024,
+        "gpu_count": 0,
+        "disk_count": 2,
         "nic_count": 4,
-    }  # fmt: skip
+    }
 
 
 def gpu(uuid: str, *remotes: str, down: int = 0) -> GPUInfo:

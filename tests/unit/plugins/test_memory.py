@@ -4,10 +4,11 @@ import os
 
 import pytest
 
-from plugins.load.reader import LoadConfig, LoadPlugin
-from plugins.memory.reader import MemoryConfig, MemoryPlugin
-from plugins.swap.reader import SwapConfig, SwapPlugin
-from plugins.uptime.reader import UptimeConfig, UptimePlugin
+from plugins.base import NoSettings
+from plugins.load.reader import LoadPlugin
+from plugins.memory.reader import MemoryPlugin
+from plugins.swap.reader import SwapPlugin
+from plugins.uptime.reader import UptimePlugin
 from tests.unit.plugins.conftest import FIRST_AT, SECOND_AT, CapturedHost
 
 KIBIBYTE = 1024
@@ -16,7 +17,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 def test_memory_counts_what_could_not_be_had_as_used(host: CapturedHost) -> None:
     host.use("proc_a")
-    [point] = MemoryPlugin(MemoryConfig(), host.context).gather(FIRST_AT)
+    [point] = MemoryPlugin(NoSettings(), host.context).gather(FIRST_AT)
     total, available = 24_684_084 * KIBIBYTE, 24_019_456 * KIBIBYTE
     assert point.fields == {
         "total_bytes": total,
@@ -35,13 +36,13 @@ def test_memory_counts_what_could_not_be_had_as_used(host: CapturedHost) -> None
 def test_a_line_that_the_kernel_does_not_have_is_absent(host: CapturedHost) -> None:
     host.use("proc_a")
     host.replace("meminfo", "MemAvailable:   24019456 kB\n", "")
-    [point] = MemoryPlugin(MemoryConfig(), host.context).gather(FIRST_AT)
+    [point] = MemoryPlugin(NoSettings(), host.context).gather(FIRST_AT)
     assert point.fields.keys().isdisjoint({"available_bytes", "used_bytes", "used_percent"})
     assert point.fields["total_bytes"] == 24_684_084 * KIBIBYTE
 
 
 def test_swap_has_its_space_and_the_pages_that_moved(host: CapturedHost) -> None:
-    plugin = SwapPlugin(SwapConfig(), host.context)
+    plugin = SwapPlugin(NoSettings(), host.context)
     host.use("proc_swap_a")
     [first] = plugin.gather(FIRST_AT)
     assert "in_bytes_per_second" not in first.fields
@@ -62,19 +63,22 @@ def test_swap_has_its_space_and_the_pages_that_moved(host: CapturedHost) -> None
 
 def test_a_host_without_swap_has_none_in_use_and_no_share_of_it(host: CapturedHost) -> None:
     host.use("proc_a")
-    [point] = SwapPlugin(SwapConfig(), host.context).gather(FIRST_AT)
+    [point] = SwapPlugin(NoSettings(), host.context).gather(FIRST_AT)
     assert point.fields == {
-        "total_bytes": 0, "used_bytes": 0, "free_bytes": 0, "cached_bytes": 0,
-    }  # fmt: skip
+        "total_bytes": 0,
+        "used_bytes": 0,
+        "free_bytes": 0,
+        "cached_bytes": 0,
+    }
 
 
 def test_load_averages_are_those_of_the_file(host: CapturedHost) -> None:
     host.use("proc_a")
-    [point] = LoadPlugin(LoadConfig(), host.context).gather(FIRST_AT)
+    [point] = LoadPlugin(NoSettings(), host.context).gather(FIRST_AT)
     assert point.fields == {"load1": 0.63, "load5": 0.84, "load15": 0.47}
 
 
 def test_uptime_is_the_time_since_boot_rather_than_the_time_idle(host: CapturedHost) -> None:
     host.use("proc_a")
-    [point] = UptimePlugin(UptimeConfig(), host.context).gather(FIRST_AT)
+    [point] = UptimePlugin(NoSettings(), host.context).gather(FIRST_AT)
     assert point.fields == {"uptime_seconds": 184233.07}

@@ -7,10 +7,11 @@ import pytest
 
 from plugins.base import PluginContext
 from plugins.registry import load_plugin_class
-from plugins.simulation.appliance import SimulatedAppliance, Workload
-from plugins.simulation.config import SimulationConfig
+from plugins.simulation.appliance import SimulatedAppliance
+from plugins.simulation.config import SimulationConfig, Workload
 from tests.fixtures.metrics_page import documented, undocumented
 from tests.unit.plugins.conftest import CAPTURES, FIRST_AT, SECOND_AT, CapturedHost
+from timeseries.declared import DECLARED
 from timeseries.points import Point
 
 
@@ -72,7 +73,13 @@ def test_the_inventory_is_on_the_page(host: CapturedHost) -> None:
 
 @pytest.mark.parametrize("name", ["simulated_gpu", "simulated_host"])
 def test_a_simulated_appliances_readings_are_on_the_page(name: str, host: CapturedHost) -> None:
-    config = SimulationConfig(seed="acme/dgx-1", xid_gpu=2, stray_gpu=3)
+    config = SimulationConfig(seed="acme/dgx-1", xid_gpu=2, external_gpu=3)
     model = SimulatedAppliance(config, started_at=FIRST_AT)
     model.add(Workload(workload_id="train", gpu_uuids=config.gpu_uuids[:1], started_at=FIRST_AT))
     assert odd(read_twice(name, host, replace(host.context, simulation=model))) == set()
+
+
+def test_the_declared_metrics_are_those_of_the_page() -> None:
+    declared = {name: (one.tags, one.fields) for name, one in DECLARED.items()}
+
+    assert declared == {name: (one.tags, one.fields) for name, one in documented().items()}

@@ -26,7 +26,7 @@ def test_rates_are_of_ten_seconds_and_leave_the_loopback_out(host: CapturedHost)
     assert point.fields["drops_per_second"] == 0
 
 
-def test_interfaces_to_leave_out_are_patterns(host: CapturedHost) -> None:
+def test_interfaces_are_skipped_by_pattern(host: CapturedHost) -> None:
     plugin = NetworkPlugin(NetworkConfig(skip_interfaces=("eth*",)), host.context)
     host.use("proc_a")
     plugin.gather(FIRST_AT)

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from plugins.base import PluginContext
-from plugins.processes.reader import ProcessesConfig, ProcessesPlugin
-from plugins.processes.states import STATE_FIELDS, count_states
+from plugins.processes.reader import STATE_FIELDS, ProcessesConfig, ProcessesPlugin, count_states
 from tests.unit.plugins.conftest import FIRST_AT, SECOND_AT, CapturedHost
 
 
@@ -20,12 +19,17 @@ def states_host(host: CapturedHost) -> CapturedHost:
 def test_each_process_is_in_one_state(states_host: CapturedHost) -> None:
     # Among them a program called `train) S (v2`, which runs.
     assert count_states(states_host.proc) == {
-        "total": 8, "running": 1, "blocked": 1, "sleeping": 2, "idle": 1, "stopped": 2,
+        "total": 8,
+        "running": 1,
+        "blocked": 1,
+        "sleeping": 2,
+        "idle": 1,
+        "stopped": 2,
         "zombies": 1,
-    }  # fmt: skip
+    }
 
 
-def test_a_process_that_ended_after_the_listing_is_left_out(states_host: CapturedHost) -> None:
+def test_a_process_that_ended_after_the_listing_is_skipped(states_host: CapturedHost) -> None:
     (states_host.proc / "9999").mkdir()
     assert count_states(states_host.proc)["total"] == 8
 

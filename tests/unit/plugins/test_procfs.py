@@ -37,7 +37,7 @@ def test_a_file_that_is_not_there_is_nothing_to_read(tmp_path: Path) -> None:
         ProcFile(tmp_path / "diskstats").read()
 
 
-def test_a_file_that_fails_says_which_and_why(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_with_name_and_reason(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match=r"can't be read: Is a directory"):
         ProcFile(tmp_path).read()
 
@@ -60,7 +60,7 @@ def test_a_line_of_meminfo_is_found_by_its_whole_name() -> None:
     assert kibibytes(meminfo, b"Total:") is None
 
 
-def test_names_are_left_out_by_pattern_also_when_there_are_very_many() -> None:
+def test_names_are_skipped_by_pattern_even_if_there_are_many() -> None:
     chosen = NameFilter(["veth*"])
     for number in range(2 * KNOWN_NAMES_LIMIT):
         assert chosen.tag(b"veth%d" % number) is None

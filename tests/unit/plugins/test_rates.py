@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from plugins.rates import CounterRates
+from plugins.procfs import CounterRates
 from tests.unit.plugins.conftest import FIRST_AT, SECOND_AT
 
 

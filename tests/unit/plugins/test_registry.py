@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from core.units import unit_of
+from core.quantities import unit_of
 from plugins.base import MetricKind
 from plugins.registry import BUILT_IN, ENTRY_POINT_GROUP, load_plugin_class, plugin_names
 
@@ -26,7 +26,7 @@ def test_the_built_in_plugins_are_those_of_the_distribution() -> None:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_a_plugin_knows_its_name_and_has_a_frozen_config_with_defaults(name: str) -> None:
+def test_a_plugin_has_its_name_and_a_frozen_config_with_defaults(name: str) -> None:
     plugin_class = load_plugin_class(name)
     assert plugin_class.name == name
     config = plugin_class.config_class()
@@ -66,7 +66,7 @@ def test_the_readme_gives_every_metric_the_kind_and_unit_that_it_has(name: str) 
     assert declared - told == set()
 
 
-def test_a_suffix_stands_for_one_unit_whoever_reads_it() -> None:
+def test_a_suffix_means_the_same_unit_in_every_plugin() -> None:
     units: dict[str, set[str]] = {}
     for name in BUILT_IN:
         for metric in load_plugin_class(name).metrics:

@@ -17,7 +17,7 @@ def sample(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_a_sample_loads_and_holds_every_default(name: str) -> None:
+def test_a_sample_file_loads_and_has_every_default(name: str) -> None:
     tables = tomllib.loads(sample(name))["plugins"]
     assert list(tables) == [name]
     [settings], faults = check_plugin_tables(tables)

@@ -52,7 +52,7 @@ def test_every_sensor_is_in_the_unit_of_its_field(server: CapturedHost) -> None:
     plugin.close()
 
 
-def test_a_sensor_with_a_fault_is_absent(server: CapturedHost) -> None:
+def test_a_faulty_sensor_is_absent(server: CapturedHost) -> None:
     plugin = SensorsPlugin(SensorsConfig(), server.context)
     assert ("bmc", "External") not in readings(plugin)
     plugin.close()
@@ -67,7 +67,7 @@ def test_a_sensor_that_does_not_answer_is_absent_and_the_others_stay(server: Cap
     plugin.close()
 
 
-def test_two_sensors_of_one_name_and_kind_are_told_apart(server: CapturedHost) -> None:
+def test_two_sensors_of_one_name_and_kind_are_distinguished(server: CapturedHost) -> None:
     for number in (1, 2):
         (server.sys / BMC / f"fan{number}_label").write_text("FAN\n", encoding="utf-8")
     plugin = SensorsPlugin(SensorsConfig(), server.context)
@@ -89,12 +89,14 @@ def test_values_are_read_anew_and_new_sensors_found_within_a_minute(server: Capt
     plugin.close()
 
 
-def test_chips_and_sensors_to_leave_out_are_patterns(server: CapturedHost) -> None:
+def test_chips_and_sensors_are_skipped_by_pattern(server: CapturedHost) -> None:
     config = SensorsConfig(skip_chips=("nvme*", "bmc"), skip_sensors=("Core *",))
     plugin = SensorsPlugin(config, server.context)
     assert readings(plugin).keys() == {
-        ("power_meter", "power1"), ("coretemp-0", "Package id 0"), ("coretemp-1", "Package id 1"),
-    }  # fmt: skip
+        ("power_meter", "power1"),
+        ("coretemp-0", "Package id 0"),
+        ("coretemp-1", "Package id 1"),
+    }
     plugin.close()
 
 

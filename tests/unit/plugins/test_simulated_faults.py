@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from plugins.base import PluginContext
-from plugins.simulated_gpu.reader import SimulatedGPUConfig, SimulatedGPUPlugin
-from plugins.simulation.appliance import SimulatedAppliance, Workload
-from plugins.simulation.config import GIB, SimulationConfig
+from plugins.base import NoSettings, PluginContext
+from plugins.simulated_gpu.reader import SimulatedGPUPlugin
+from plugins.simulation.appliance import SimulatedAppliance
+from plugins.simulation.config import GIB, SimulationConfig, Workload
 from plugins.simulation.history import history
 from tests.unit.plugins.conftest import FIRST_AT
 from timeseries.points import Point
@@ -21,7 +21,7 @@ def gathered(seconds: Sequence[int], **faults: int) -> list[list[Point]]:
     config = SimulationConfig(seed="acme/dgx-1", **faults)  # type: ignore[arg-type] # by name
     model = SimulatedAppliance(config, started_at=FIRST_AT)
     model.add(Workload(workload_id="train", gpu_uuids=config.gpu_uuids[:2], started_at=FIRST_AT))
-    plugin = SimulatedGPUPlugin(SimulatedGPUConfig(), PluginContext(simulation=model))
+    plugin = SimulatedGPUPlugin(NoSettings(), PluginContext(simulation=model))
     return [list(plugin.gather(after(second))) for second in seconds]
 
 
@@ -33,7 +33,7 @@ def readings_of(points: list[Point], gpu: int, measurement: str = "gpu") -> list
     ]
 
 
-def test_a_lost_gpu_says_so_and_nothing_else_with_one_event_at_the_start() -> None:
+def test_a_lost_gpu_reports_only_that_and_one_event_at_the_start() -> None:
     first, second = gathered([1, 2], lost_gpu=5)
     assert [readings_of(points, 5)[0].fields for points in (first, second)] == [{"lost": 1}] * 2
     [event] = readings_of(first, 5, "gpu_xid")
@@ -41,19 +41,19 @@ def test_a_lost_gpu_says_so_and_nothing_else_with_one_event_at_the_start() -> No
     assert readings_of(second, 5, "gpu_xid") == []
 
 
-def test_an_agent_that_starts_again_tells_of_no_event_a_second_time() -> None:
+def test_a_restarted_agent_reports_no_event_twice() -> None:
     config = SimulationConfig(seed="acme/dgx-1", lost_gpu=5, xid_gpu=2)
     model = SimulatedAppliance(config, started_at=FIRST_AT, is_restart=True)
-    plugin = SimulatedGPUPlugin(SimulatedGPUConfig(), PluginContext(simulation=model))
+    plugin = SimulatedGPUPlugin(NoSettings(), PluginContext(simulation=model))
     points = list(plugin.gather(after(1)))
     assert readings_of(points, 5)[0].fields == {"lost": 1}
     assert [point for point in points if point.measurement == "gpu_xid"] == []
 
 
-def test_a_plugin_whose_settings_change_tells_of_no_event_a_second_time() -> None:
+def test_a_reconfigured_plugin_reports_no_event_twice() -> None:
     config = SimulationConfig(seed="acme/dgx-1", lost_gpu=5)
     context = PluginContext(simulation=SimulatedAppliance(config, started_at=FIRST_AT))
-    plugins = [SimulatedGPUPlugin(SimulatedGPUConfig(), context) for _ in range(2)]
+    plugins = [SimulatedGPUPlugin(NoSettings(), context) for _ in range(2)]
     events = [readings_of(list(one.gather(after(1))), 5, "gpu_xid") for one in plugins]
     assert [len(points) for points in events] == [1, 0]
 
@@ -71,8 +71,8 @@ def test_an_nvlink_that_is_down_is_missing_from_the_active_ones() -> None:
     assert [(one["nvlinks"], one["nvlinks_active"]) for one in links] == [(18, 18), (18, 17)]
 
 
-def test_users_of_gpus_are_told_every_ten_seconds() -> None:
-    first, second, third = gathered([1, 3, 11], stray_gpu=7)
+def test_gpu_processes_are_reported_every_ten_seconds() -> None:
+    first, second, third = gathered([1, 3, 11], external_gpu=7)
     owners = {
         (point.tags["gpu"], point.tags["owner"])
         for point in first
@@ -83,8 +83,8 @@ def test_users_of_gpus_are_told_every_ten_seconds() -> None:
     assert len([point for point in third if point.measurement == "gpu_process"]) == 3
 
 
-def test_a_stray_program_holds_memory() -> None:
-    [points] = gathered([1], stray_gpu=7)
+def test_an_external_process_uses_memory() -> None:
+    [points] = gathered([1], external_gpu=7)
     assert float(readings_of(points, 7)[0].fields["memory_used_bytes"]) > 6 * GIB
 
 

@@ -6,18 +6,18 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from plugins.base import PluginContext, PluginUnavailableError
+from plugins.base import NoSettings, PluginContext, PluginUnavailableError
 from plugins.registry import load_plugin_class
-from plugins.simulated_gpu.reader import SimulatedGPUConfig, SimulatedGPUPlugin
-from plugins.simulated_host.reader import SimulatedHostConfig, SimulatedHostPlugin
-from plugins.simulation.appliance import SimulatedAppliance, Workload
-from plugins.simulation.config import GIB, SimulationConfig
+from plugins.simulated_gpu.reader import SimulatedGPUPlugin
+from plugins.simulated_host.reader import SimulatedHostPlugin
+from plugins.simulation.appliance import SimulatedAppliance
+from plugins.simulation.config import GIB, SimulationConfig, Workload
 from plugins.simulation.gpu import GPUReading
-from plugins.simulation.history import history
+from plugins.simulation.history import LONGEST_REST, continue_history, history
 from tests.unit.plugins.conftest import FIRST_AT
 from timeseries.points import Point
 
-CONFIG = SimulationConfig(seed="acme/dgx-1", hot_gpu=3, xid_gpu=6, stray_gpu=7)
+CONFIG = SimulationConfig(seed="acme/dgx-1", hot_gpu=3, xid_gpu=6, external_gpu=7)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_temperature_lags_behind_power(model: SimulatedAppliance) -> None:
     assert early.temperature_celsius < late.temperature_celsius - 10
 
 
-def test_utilisation_dips_between_epochs(model: SimulatedAppliance) -> None:
+def test_utilization_dips_between_epochs(model: SimulatedAppliance) -> None:
     model.add(training(0))
     values = [one.utilization_percent for one in readings(model, 0, seconds=range(20, 220))]
     assert max(values) > 90
@@ -85,7 +85,7 @@ def test_the_hot_gpu_throttles_and_its_clock_drops(model: SimulatedAppliance) ->
     assert max(reading.temperature_celsius for reading in hot) < 95
 
 
-def test_a_gpu_falls_back_to_idle_when_the_work_is_taken_off(model: SimulatedAppliance) -> None:
+def test_a_gpu_becomes_idle_when_its_workload_is_removed(model: SimulatedAppliance) -> None:
     model.add(training(0))
     readings(model, 0, seconds=range(1, 120))
     model.remove("train")
@@ -129,15 +129,15 @@ def test_outages_come_as_configured() -> None:
     assert offline == [*range(510, 600), *range(1110, 1200)]
 
 
-def test_there_are_no_outages_unless_asked_for(model: SimulatedAppliance) -> None:
+def test_outages_are_off_by_default(model: SimulatedAppliance) -> None:
     assert not any(model.is_offline(after(second)) for second in range(0, 86_400, 60))
 
 
 def simulated_points(model: SimulatedAppliance) -> list[Point]:
     context = PluginContext(simulation=model)
     return [
-        *SimulatedGPUPlugin(SimulatedGPUConfig(), context).gather(after(1)),
-        *SimulatedHostPlugin(SimulatedHostConfig(), context).gather(after(1)),
+        *SimulatedGPUPlugin(NoSettings(), context).gather(after(1)),
+        *SimulatedHostPlugin(NoSettings(), context).gather(after(1)),
     ]
 
 
@@ -152,8 +152,16 @@ def test_simulated_points_have_the_declared_fields_only(model: SimulatedApplianc
     on_gpus = [fields.pop(name) for name in ("gpu", "gpu_process", "gpu_xid")]
     assert set().union(*on_gpus) == declared_fields("simulated_gpu")
     assert fields.keys() == {
-        "cpu", "memory", "swap", "load", "disk", "diskio", "network", "processes", "uptime",
-    }  # fmt: skip
+        "cpu",
+        "memory",
+        "swap",
+        "load",
+        "disk",
+        "diskio",
+        "network",
+        "processes",
+        "uptime",
+    }
     assert set().union(*fields.values()) == declared_fields("simulated_host")
 
 
@@ -165,18 +173,55 @@ def test_a_field_has_the_type_that_the_real_plugin_gives_it(model: SimulatedAppl
         if isinstance(value, int)
     }
     assert integers == {
-        "total_bytes", "used_bytes", "available_bytes", "cached_bytes", "free_bytes",
-        "buffers_bytes", "slab_bytes", "shared_bytes", "dirty_bytes",
-        "inodes_total", "inodes_used", "inodes_free", "in_flight",
-        "total", "running", "blocked", "sleeping", "idle", "stopped", "zombies", "threads",
-        "memory_total_bytes", "memory_used_bytes", "memory_reserved_bytes", "memory_free_bytes",
-        "sm_clock_hertz", "sm_clock_max_hertz", "memory_clock_hertz", "performance_state",
-        "throttled", "throttled_by_heat", "throttled_by_power", "throttled_by_hardware",
-        "clocks_idle", "pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max",
-        "nvlinks", "nvlinks_active", "ecc_enabled", "ecc_corrected_volatile",
-        "ecc_uncorrected_volatile", "remapped_rows_pending", "remapped_rows_failed", "lost",
-        "processes", "events",
-    }  # fmt: skip
+        "total_bytes",
+        "used_bytes",
+        "available_bytes",
+        "cached_bytes",
+        "free_bytes",
+        "buffers_bytes",
+        "slab_bytes",
+        "shared_bytes",
+        "dirty_bytes",
+        "inodes_total",
+        "inodes_used",
+        "inodes_free",
+        "in_flight",
+        "total",
+        "running",
+        "blocked",
+        "sleeping",
+        "idle",
+        "stopped",
+        "zombies",
+        "threads",
+        "memory_total_bytes",
+        "memory_used_bytes",
+        "memory_reserved_bytes",
+        "memory_free_bytes",
+        "sm_clock_hertz",
+        "sm_clock_max_hertz",
+        "memory_clock_hertz",
+        "performance_state",
+        "throttled",
+        "throttled_by_heat",
+        "throttled_by_power",
+        "throttled_by_hardware",
+        "clocks_idle",
+        "pcie_generation",
+        "pcie_generation_max",
+        "pcie_width",
+        "pcie_width_max",
+        "nvlinks",
+        "nvlinks_active",
+        "ecc_enabled",
+        "ecc_corrected_volatile",
+        "ecc_uncorrected_volatile",
+        "remapped_rows_pending",
+        "remapped_rows_failed",
+        "lost",
+        "processes",
+        "events",
+    }
 
 
 def test_the_simulated_hosts_shares_and_states_add_up(model: SimulatedAppliance) -> None:
@@ -192,9 +237,9 @@ def test_the_simulated_hosts_shares_and_states_add_up(model: SimulatedAppliance)
 
 def test_an_appliance_that_is_not_simulated_has_nothing_to_read() -> None:
     with pytest.raises(PluginUnavailableError):
-        SimulatedGPUPlugin(SimulatedGPUConfig(), PluginContext()).gather(FIRST_AT)
+        SimulatedGPUPlugin(NoSettings(), PluginContext()).gather(FIRST_AT)
     with pytest.raises(PluginUnavailableError):
-        SimulatedHostPlugin(SimulatedHostConfig(), PluginContext()).gather(FIRST_AT)
+        SimulatedHostPlugin(NoSettings(), PluginContext()).gather(FIRST_AT)
 
 
 def test_a_past_day_has_busy_and_idle_hours_and_ends_where_it_should() -> None:
@@ -206,8 +251,30 @@ def test_a_past_day_has_busy_and_idle_hours_and_ends_where_it_should() -> None:
         for point in points
         if point.measurement == "gpu" and point.tags["gpu"] == "0"
     ]
-    assert len(gpu0) == 144
+    # 23 hours every 10 minutes, and the last hour every 15 seconds.
+    assert len(gpu0) == 23 * 6 + 4 * 60
     assert 0 in gpu0
     assert max(gpu0) > 60  # type: ignore[operator] # floats by contract
     times = [point.time_ns for point in points]
     assert times == sorted(times)
+
+
+def test_a_new_appliance_goes_on_as_its_history_ends_until_jobs_take_its_gpus() -> None:
+    end_at = FIRST_AT + timedelta(hours=12)
+    points = history(CONFIG, start_at=FIRST_AT, end_at=end_at, step=timedelta(minutes=2))
+    last = {point.tags["gpu"]: point.fields for point in points if point.measurement == "gpu"}
+    model = SimulatedAppliance(CONFIG, started_at=end_at)
+    continue_history(model, start_at=FIRST_AT, end_at=end_at)
+
+    present = list(model.read(end_at + timedelta(seconds=5)).gpus.values())
+    before = sum(float(fields["power_watts"]) for fields in last.values())
+    assert sum(gpu.power_watts for gpu in present) == pytest.approx(before, rel=0.2)
+    assert before > 300  # some GPUs work
+    assert not any(gpu.is_held for gpu in present)
+
+    model.add(training(0, started_at=end_at))
+    assert [gpu.is_held for gpu in model.read(end_at + timedelta(seconds=10)).gpus.values()] == [
+        index == 0 for index in range(CONFIG.gpu_count)
+    ]
+    later = model.read(end_at + LONGEST_REST).gpus.values()
+    assert {gpu.utilization_percent for gpu in list(later)[1:]} == {0}

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -12,8 +14,9 @@ from werkzeug.test import TestResponse
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from portal.app import create_portal
+from portal.context import install, portal_of
 from tenants.models import User
-from tenants.people.tokens import create_api_token
+from tenants.users.tokens import create_api_token
 from tests.cast import PASSWORD, Cast, FrozenClock, scope_of
 from timeseries.store import Store
 
@@ -52,11 +55,10 @@ class Browser:
         return self.client.post(f"/login{query}", data=form)
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> ServerSettings:
-    """The portal's settings; nobody is limited, so that a test may ask as often as it wants."""
+def usual_settings(data_dir: Path) -> ServerSettings:
+    """Return settings without rate limits, so that a test may send any number of requests."""
     return ServerSettings(
-        data_dir=tmp_path,
+        data_dir=data_dir,
         public_url="http://portal.example",
         requests_per_second_per_user=0.0,
         requests_per_second_per_address=0.0,
@@ -64,9 +66,60 @@ def settings(tmp_path: Path) -> ServerSettings:
 
 
 @pytest.fixture
+def settings(tmp_path: Path) -> ServerSettings:
+    """The portal's settings."""
+    return usual_settings(tmp_path)
+
+
+class Current:
+    """Forwards to the database, store or clock of the test that runs now."""
+
+    target: Any = None
+
+    def __call__(self, *args: object, **options: object) -> object:
+        return self.target(*args, **options)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.target, name)
+
+
+class SharedPortal:
+    """One app for all tests with the usual settings: to build one takes half a second."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._parts: dict[str, Any] = {name: Current() for name in ("sessions", "store", "clock")}
+        self._app = create_portal(settings, **self._parts)
+
+    def fits(self, settings: ServerSettings) -> bool:
+        return replace(settings, data_dir=self._settings.data_dir) == self._settings
+
+    def serve(self, settings: ServerSettings, **targets: object) -> Flask:
+        """Return the app, which from now on works on the settings and parts of one test."""
+        for name, target in targets.items():
+            self._parts[name].target = target
+        install(self._app, portal_of(settings, **self._parts))
+        return self._app
+
+
+@pytest.fixture(scope="session")
+def shared_portal(tmp_path_factory: pytest.TempPathFactory) -> SharedPortal:
+    return SharedPortal(usual_settings(tmp_path_factory.mktemp("portal")))
+
+
+@pytest.fixture
 def app(
-    settings: ServerSettings, sessions: SessionFactory, store: Store, clock: FrozenClock
+    *,
+    request: pytest.FixtureRequest,
+    settings: ServerSettings,
+    sessions: SessionFactory,
+    store: Store,
+    clock: FrozenClock,
+    shared_portal: SharedPortal,
 ) -> Flask:
+    """The portal on this test's database; marked `own_app`, one that the test may add routes to."""
+    if shared_portal.fits(settings) and "own_app" not in request.keywords:
+        return shared_portal.serve(settings, sessions=sessions, store=store, clock=clock)
     return create_portal(settings, sessions=sessions, store=store, clock=clock)
 
 

@@ -1,4 +1,4 @@
-"""The REST API: what it answers beyond its errors, and its description."""
+"""The REST API: lists, resources and the OpenAPI document."""
 
 import re
 
@@ -19,14 +19,14 @@ def world_of(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
 
 
 @pytest.mark.usefixtures("cast")
-def test_lists_come_in_one_envelope(bob: Browser) -> None:
+def test_lists_share_one_envelope(bob: Browser) -> None:
     for name in ("appliances", "jobs", "rules", "alerts", "receivers", "tenants", "metrics"):
         answer = bob.get(f"/api/v1/{name}").json
         assert answer is not None
         assert set(answer) == {"items", "total", "page", "page_size"}, name
 
 
-def test_paging_gives_the_asked_page(alice: Browser, cast: Cast) -> None:
+def test_paging_returns_the_requested_page(alice: Browser, cast: Cast) -> None:
     first = alice.get("/api/v1/users?page_size=1").json
     second = alice.get("/api/v1/users?page_size=1&page=2").json
     assert first is not None
@@ -36,7 +36,7 @@ def test_paging_gives_the_asked_page(alice: Browser, cast: Cast) -> None:
     assert second["items"][0]["email"] == cast.bob.email
 
 
-def test_no_answer_holds_a_secret(
+def test_no_response_contains_a_secret(
     alice: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
 ) -> None:
     world_of(sessions, cast, clock)
@@ -45,7 +45,7 @@ def test_no_answer_holds_a_secret(
         assert not re.search(r"secret|password|hash", text), name
 
 
-def test_a_job_goes_from_submission_to_stop(
+def test_a_job_is_submitted_followed_and_stopped(
     bob: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
 ) -> None:
     world_of(sessions, cast, clock)
@@ -63,14 +63,14 @@ def test_a_job_goes_from_submission_to_stop(
     assert bob.call("POST", f"{path}/stop").status_code == 409
 
 
-def test_an_enrolment_token_names_the_command(alice: Browser) -> None:
-    made = alice.call("POST", "/api/v1/enrolment-tokens", {"site": "Oslo", "uses": 3}).json
+def test_an_enrollment_token_comes_with_its_command(alice: Browser) -> None:
+    made = alice.call("POST", "/api/v1/enrollment-tokens", {"site": "Oslo", "uses": 3}).json
     assert made is not None
     assert made["command"] == f"vedette agent enroll http://portal.example {made['token']}"
     assert made["uses_left"] == 3
 
 
-def test_the_catalogue_names_fields_units_and_tags(
+def test_the_catalog_names_fields_units_and_tags(
     bob: Browser, charlie: Browser, cast: Cast, store: Store, clock: FrozenClock
 ) -> None:
     point = Point("gpu", {"gpu": "0"}, {"power_watts": 300.0}, to_ns(clock.now))
@@ -85,7 +85,7 @@ def test_the_catalogue_names_fields_units_and_tags(
 
 
 @pytest.mark.usefixtures("cast")
-def test_rules_are_made_replaced_previewed_and_deleted(bob: Browser) -> None:
+def test_rules_are_created_replaced_previewed_and_deleted(bob: Browser) -> None:
     body = {
         "name": "Hot",
         "measurement": "gpu",
@@ -109,6 +109,27 @@ def test_rules_are_made_replaced_previewed_and_deleted(bob: Browser) -> None:
     assert bob.get(path).status_code == 404
 
 
+@pytest.mark.usefixtures("cast")
+def test_a_rule_is_given_as_an_expression_or_as_fields(bob: Browser) -> None:
+    body = {"name": "Hot", "expression": "max(gpu.power_watts) by gpu > 600 reset 550 for 2m"}
+    made = bob.call("POST", "/api/v1/rules", body).json
+    assert made is not None
+    assert (made["aggregate"], made["warning_reset"], made["for_seconds"]) == ("max", 550, 120)
+    assert made["group_by"] == ["gpu"]
+    assert made["expression"] == (
+        "max(gpu.power_watts) over 5m by appliance, gpu > 600 W reset 550 W for 2m"
+    )
+    for wrong, fields in (
+        ({"expression": "avg(gpu.x) > hot", "receiver_ids": 1}, {"expression", "receiver_ids"}),
+        ({"expression": body["expression"], "comparison": "<"}, {"comparison"}),
+        ({"is_enabled": "perhaps"}, {"measurement", "field", "is_enabled"}),
+    ):
+        answer = bob.call("POST", "/api/v1/rules", {"name": "x", **wrong})
+        assert answer.status_code == 422
+        assert answer.json is not None
+        assert set(answer.json["errors"]) == fields
+
+
 def test_the_description_names_every_operation(nobody: Browser) -> None:
     described = nobody.get("/api/v1/openapi.json").json
     assert described is not None
@@ -124,12 +145,12 @@ def test_the_description_names_every_operation(nobody: Browser) -> None:
                 assert operation["summary"], (method, path)
 
 
-def test_the_reference_needs_nothing_from_elsewhere(alice: Browser) -> None:
+def test_the_api_docs_load_nothing_from_other_hosts(alice: Browser) -> None:
     text = alice.get("/api/v1/docs").text
     sources = re.findall(r'(?:src|href)="([^"#]+)"', text)
     assert sources
     assert all(source.startswith("/") for source in sources)
 
 
-def test_health_answers_without_a_login(nobody: Browser) -> None:
+def test_health_is_public(nobody: Browser) -> None:
     assert nobody.get("/health").json == {"status": "ok"}

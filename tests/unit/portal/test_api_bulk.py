@@ -1,4 +1,4 @@
-"""Several appliances are changed by one request: all of them or none."""
+"""Bulk actions change all named appliances or none."""
 
 import pytest
 from werkzeug.test import TestResponse
@@ -44,33 +44,31 @@ def items(answer: TestResponse) -> list[dict[str, object]]:
     return found
 
 
-def test_what_they_are_now_comes_in_the_order_of_the_request(
-    alice: Browser, busy: str, idle: str
-) -> None:
+def test_the_response_has_the_order_of_the_request(alice: Browser, busy: str, idle: str) -> None:
     found = items(ask(alice, [idle, busy, idle], "drain"))
-    assert [(one["id"], one["life"]) for one in found] == [(idle, "drained"), (busy, "drained")]
+    assert [(one["id"], one["status"]) for one in found] == [(idle, "drained"), (busy, "drained")]
     assert {one["drained_at"] for one in items(ask(alice, [idle, busy], "undrain"))} == {None}
 
 
-def test_labels_are_put_on_and_taken_off_at_once(alice: Browser, idle: str) -> None:
+def test_labels_are_set_and_removed_together(alice: Browser, idle: str) -> None:
     (found,) = items(ask(alice, [idle], "label", labels={"rack": "c1", "tier": None, "row": "3"}))
     assert found["labels"] == {"rack": "c1", "row": "3"}
 
 
-def test_they_are_moved_and_what_is_left_out_stays(alice: Browser, idle: str) -> None:
+def test_a_move_leaves_omitted_fields_unchanged(alice: Browser, idle: str) -> None:
     items(ask(alice, [idle], "move", site="Oslo", region="north"))
     (found,) = items(ask(alice, [idle], "move", site="Bergen"))
     assert (found["site"], found["region"]) == ("Bergen", "north")
 
 
-def test_they_are_retired_and_taken_back(alice: Browser, idle: str) -> None:
+def test_appliances_are_retired_and_reinstated(alice: Browser, idle: str) -> None:
     (found,) = items(ask(alice, [idle], "retire"))
-    assert found["life"] == "retired"
+    assert found["status"] == "retired"
     (found,) = items(ask(alice, [idle], "reinstate"))
     assert found["retired_at"] is None
 
 
-def test_where_one_is_refused_none_is_changed_and_it_is_named(
+def test_one_refusal_changes_none_and_is_reported_by_id(
     alice: Browser, busy: str, idle: str, sessions: SessionFactory
 ) -> None:
     answer = ask(alice, [idle, busy], "retire")
@@ -83,7 +81,7 @@ def test_where_one_is_refused_none_is_changed_and_it_is_named(
         assert session.get_one(Appliance, idle).retired_at is None
 
 
-def test_one_that_is_not_there_is_named_and_the_others_stay(
+def test_a_missing_appliance_is_reported_and_none_is_changed(
     alice: Browser, charlie: Browser, idle: str, busy: str, sessions: SessionFactory
 ) -> None:
     answer = ask(alice, [idle, "nowhere"], "drain")
@@ -103,7 +101,7 @@ def test_one_that_is_not_there_is_named_and_the_others_stay(
         ("retire", {"region": "north"}, "site"),
     ],
 )
-def test_an_action_takes_what_is_for_it_and_nothing_else(
+def test_an_action_accepts_only_its_own_parameters(
     alice: Browser, idle: str, action: str, values: dict[str, object], field: str
 ) -> None:
     answer = ask(alice, [idle], action, **values)
@@ -111,15 +109,15 @@ def test_an_action_takes_what_is_for_it_and_nothing_else(
     assert list((answer.json or {})["errors"]) == [field]
 
 
-def test_who_may_only_look_changes_none(bob: Browser, idle: str) -> None:
+def test_members_can_not_change_appliances_in_bulk(bob: Browser, idle: str) -> None:
     assert ask(bob, [idle], "drain").status_code == 403
 
 
 def test_the_page_moves_and_retires_the_ticked_ones(alice: Browser, idle: str, busy: str) -> None:
     form: dict[str, object] = {"appliance_id": [idle, busy], "action": "move", "site": "Oslo"}
     alice.post("/appliances/bulk", form)
-    assert "2 appliances have another site now." in alice.get("/appliances?site=Oslo").text
+    assert "2 appliances moved" in alice.get("/appliances?site=Oslo").text
     alice.post("/appliances/bulk", {"appliance_id": [idle, busy], "action": "retire"})
-    assert "Nothing was changed: 1 of 2 appliances" in alice.get("/appliances").text
+    assert "1 of 2 appliances" in alice.get("/appliances").text
     alice.post("/appliances/bulk", {"appliance_id": [idle], "action": "retire"})
-    assert "1 appliance are retired" in alice.get("/appliances").text
+    assert "1 appliance retired" in alice.get("/appliances").text

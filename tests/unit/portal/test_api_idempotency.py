@@ -1,4 +1,4 @@
-"""Idempotency keys: a creation that is sent twice happens once."""
+"""Idempotency keys: a creation request that is sent twice creates one object."""
 
 from datetime import timedelta
 from typing import Any
@@ -9,7 +9,7 @@ from werkzeug.test import TestResponse
 
 from core.db import SessionFactory
 from tenants.models import IdempotencyKey
-from tenants.people.tokens import TokenLimits
+from tenants.users.tokens import TokenLimits
 from tests.cast import FrozenClock
 from tests.unit.portal.conftest import Browser
 
@@ -24,7 +24,7 @@ def create(browser: Browser, key: str, body: object = None, path: str = PATH) ->
     return browser.client.post(path, json={"name": "ci"} if body is None else body, headers=headers)
 
 
-def test_the_same_request_gets_the_same_answer(bob: Browser) -> None:
+def test_the_same_request_returns_the_same_response(bob: Browser) -> None:
     first, again = create(bob, "one"), create(bob, "one")
     assert (first.status_code, again.status_code) == (201, 201)
     assert again.json == first.json
@@ -32,7 +32,7 @@ def test_the_same_request_gets_the_same_answer(bob: Browser) -> None:
     assert bob.get(PATH).json["total"] == 1  # type: ignore[index] # JSON
 
 
-def test_another_key_makes_another(bob: Browser) -> None:
+def test_another_key_creates_another_object(bob: Browser) -> None:
     assert create(bob, "one").json != create(bob, "two").json
 
 
@@ -49,16 +49,16 @@ def test_another_address_with_the_same_key_is_refused(bob: Browser) -> None:
     assert create(bob, "one", body, "/api/v1/receivers").status_code == 422
 
 
-def test_keys_of_others_are_others(alice: Browser, bob: Browser) -> None:
+def test_keys_of_different_users_are_independent(alice: Browser, bob: Browser) -> None:
     assert create(alice, "one").json != create(bob, "one").json
 
 
-def test_what_failed_may_be_sent_again(bob: Browser) -> None:
+def test_a_failed_request_can_be_sent_again(bob: Browser) -> None:
     assert create(bob, "one", {"name": ""}).status_code == 422
     assert create(bob, "one").status_code == 201
 
 
-def test_a_key_is_forgotten_after_a_day(bob: Browser, clock: FrozenClock) -> None:
+def test_a_key_expires_after_a_day(bob: Browser, clock: FrozenClock) -> None:
     first = create(bob, "one").json
     clock.advance(DAY_SECONDS - 1)
     assert create(bob, "one").json == first
@@ -74,7 +74,7 @@ def crash(sessions: SessionFactory, *, is_created: bool) -> None:
 
 
 @pytest.mark.parametrize("is_created", [False, True])
-def test_a_request_whose_first_has_not_ended_is_told_to_wait(
+def test_a_concurrent_request_with_the_same_key_is_refused(
     bob: Browser, sessions: SessionFactory, *, is_created: bool
 ) -> None:
     create(bob, "one")
@@ -84,7 +84,7 @@ def test_a_request_whose_first_has_not_ended_is_told_to_wait(
     assert answer.json["code"] == "idempotency_key_in_flight"  # type: ignore[index] # JSON
 
 
-def test_a_claim_of_which_nothing_came_is_taken_over_after_a_minute(
+def test_an_abandoned_claim_is_taken_over_after_a_minute(
     bob: Browser, sessions: SessionFactory, clock: FrozenClock
 ) -> None:
     first = create(bob, "one").json
@@ -108,7 +108,7 @@ def test_what_was_created_before_a_crash_is_never_created_again(
     assert bob.get(PATH).json["total"] == 1  # type: ignore[index] # JSON
 
 
-def test_a_slow_request_creates_nothing_once_its_key_was_taken_over(
+def test_a_slow_request_creates_nothing_after_its_claim_was_taken_over(
     *, bob: Browser, sessions: SessionFactory, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow(*args: Any) -> TokenLimits:  # noqa: ANN401 - what limits are made of
@@ -117,14 +117,14 @@ def test_a_slow_request_creates_nothing_once_its_key_was_taken_over(
             row.created_at = clock.now + timedelta(minutes=1)
         return TokenLimits(*args)
 
-    monkeypatch.setattr("portal.api.tokens.TokenLimits", slow)
+    monkeypatch.setattr("portal.api.account.TokenLimits", slow)
     answer = create(bob, "one")
     assert answer.status_code == 409
     assert answer.json["code"] == "idempotency_key_in_flight"  # type: ignore[index] # JSON
     assert bob.get(PATH).json["total"] == 0  # type: ignore[index] # JSON
 
 
-def test_the_secret_in_a_kept_answer_is_encrypted(bob: Browser, sessions: SessionFactory) -> None:
+def test_stored_responses_are_encrypted(bob: Browser, sessions: SessionFactory) -> None:
     made = create(bob, "one").json
     assert made is not None
     with sessions() as session:
@@ -135,13 +135,13 @@ def test_the_secret_in_a_kept_answer_is_encrypted(bob: Browser, sessions: Sessio
 
 
 @pytest.mark.parametrize("key", ["x" * 256, "two words"])
-def test_a_key_that_can_not_be_is_refused(bob: Browser, key: str) -> None:
+def test_an_invalid_key_is_refused(bob: Browser, key: str) -> None:
     answer = create(bob, key)
     assert answer.status_code == 422
     assert "Idempotency-Key" in answer.json["errors"]  # type: ignore[index] # JSON
 
 
-def test_a_creation_without_a_key_happens_each_time(bob: Browser) -> None:
+def test_without_a_key_every_request_creates_an_object(bob: Browser) -> None:
     for _ in range(2):
         assert bob.call("POST", PATH, {"name": "ci"}).status_code == 201
     assert bob.get(PATH).json["total"] == 2  # type: ignore[index] # JSON

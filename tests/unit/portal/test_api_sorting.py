@@ -1,4 +1,4 @@
-"""Lists come in the order that is asked for, and pages never overlap."""
+"""Lists honor the sort parameter, and pages never overlap."""
 
 import itertools
 import re
@@ -8,8 +8,9 @@ import pytest
 from flask import Flask
 
 from core.db import SessionFactory
-from jobqueue.service import JobRequest, submit_job
-from tests.cast import Cast, FrozenClock, scope_of
+from jobqueue.requests import JobRequest
+from jobqueue.service import submit_job
+from tests.cast import BOX, Cast, FrozenClock, scope_of
 from tests.unit.portal.conftest import Browser
 
 
@@ -19,7 +20,7 @@ def jobs(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> None:
         for number, name in enumerate(("b", "a", "b", "c")):
             request = JobRequest(name=name, image=f"acme/x:{number}")
             at = clock.now + timedelta(seconds=number)
-            submit_job(session, scope_of(cast.bob), request, now=at)
+            submit_job(session, scope_of(cast.bob), request, box=BOX, now=at)
 
 
 def images(browser: Browser, query: str) -> str:
@@ -28,7 +29,7 @@ def images(browser: Browser, query: str) -> str:
     return "".join(job["image"][-1] for job in answer["items"])
 
 
-def test_without_being_asked_the_newest_is_first(bob: Browser) -> None:
+def test_lists_are_sorted_newest_first_by_default(bob: Browser) -> None:
     assert images(bob, "") == "3210"
 
 
@@ -41,13 +42,11 @@ def test_without_being_asked_the_newest_is_first(bob: Browser) -> None:
         ("-name,submitted_at", "3021"),
     ],
 )
-def test_names_say_the_order_and_a_hyphen_turns_it_round(
-    bob: Browser, sort: str, expected: str
-) -> None:
+def test_a_leading_hyphen_sorts_in_descending_order(bob: Browser, sort: str, expected: str) -> None:
     assert images(bob, f"sort={sort}") == expected
 
 
-def test_pages_of_equals_do_not_overlap(bob: Browser) -> None:
+def test_pages_of_equal_values_do_not_overlap(bob: Browser) -> None:
     pages = [images(bob, f"sort=gpus&page_size=1&page={number}") for number in range(1, 5)]
     assert sorted(itertools.chain(*pages)) == ["0", "1", "2", "3"]
 
@@ -58,7 +57,7 @@ def test_pages_of_equals_do_not_overlap(bob: Browser) -> None:
         "alerts?sort=-severity,fired_at",
         "appliances?sort=-last_seen_at,site",
         "certificates?sort=-not_after",
-        "enrolment-tokens?sort=site",
+        "enrollment-tokens?sort=site",
         "invitations?sort=email",
         "notifications?sort=-sent_at",
         "receivers?sort=kind,-name",
@@ -78,11 +77,12 @@ UNSORTED = {
     "/api/v1/alerts/{alert_id}/transitions": "a history, the newest first",
     "/api/v1/jobs/{job_id}/events": "a history, short and whole",
     "/api/v1/metrics": "names, in their order",
+    "/api/v1/rules/apply": "changes, in the order of the file",
     "/api/v1/rules/preview": "what a rule finds, whole",
 }
 
 
-def test_every_list_of_the_description_says_how_it_sorts(app: Flask) -> None:
+def test_every_documented_list_has_a_sort_parameter(app: Flask) -> None:
     described = app.test_client().get("/api/v1/openapi.json").json
     assert described is not None
     unsorted = set()
@@ -103,7 +103,7 @@ def test_every_list_of_the_description_says_how_it_sorts(app: Flask) -> None:
     [
         "platform/growth?sort=-storage_bytes",
         "platform/jobs/stuck?sort=-stop_requested_at,name",
-        "platform/messages?sort=tries",
+        "platform/notifications?sort=tries",
         "platform/removals?sort=tenant_name",
     ],
 )

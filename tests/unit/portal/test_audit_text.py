@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from portal.showing.audit_text import NOTHING, differences
+from portal.presenters.audit import NOTHING, differences
 from tenants.models import AuditEntry
 
 

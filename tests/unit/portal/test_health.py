@@ -7,10 +7,8 @@ from markupsafe import escape
 from sqlalchemy.orm import Session
 
 from core.db import SessionFactory
-from jobqueue.executors.health import HealthReason, HealthState
-from jobqueue.executors.health_advice import ADVICE
+from protocol.health import ADVICE, HealthReason, HealthState
 from tenants.models import Appliance
-from tenants.models import HealthState as KeptState
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
 from tests.unit.portal.world import World, add_appliance, make_world
@@ -23,13 +21,23 @@ HEALTH: dict[str, Any] = {
     "state": "degraded",
     "findings": [FULL, COUNTED],
     "gpus": [
-        {"index": 0, "uuid": "GPU-dgx-01-0", "state": "failed", "findings": [LOST],
-         "tier": "flagship"},
-        {"index": 1, "uuid": "GPU-dgx-01-1", "state": "degraded", "findings": [SLOW],
-         "tier": "performance"},
+        {
+            "index": 0,
+            "uuid": "GPU-dgx-01-0",
+            "state": "failed",
+            "findings": [LOST],
+            "tier": "flagship",
+        },
+        {
+            "index": 1,
+            "uuid": "GPU-dgx-01-1",
+            "state": "degraded",
+            "findings": [SLOW],
+            "tier": "performance",
+        },
     ],
     "appliance_class": "1 x flagship, 1 x performance",
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -47,7 +55,7 @@ def ill(sessions: SessionFactory, world: World) -> str:
 
 
 def _tell(row: Appliance, health: dict[str, Any]) -> None:
-    row.health, row.health_state = health, KeptState(health["state"])
+    row.health, row.health_state = health, HealthState(health["state"])
 
 
 def test_the_list_shows_state_and_class(bob: Browser, ill: str) -> None:
@@ -68,7 +76,7 @@ def test_the_list_is_narrowed_by_health(
         assert [name for name in ("dgx-01", "dgx-02") if f">{name}<" in text] == (
             [shown] if shown else []
         )
-    assert "Nothing matches" in bob.get("/appliances?health=failed").text
+    assert 'class="vd-empty"' in bob.get("/appliances?health=failed").text
 
 
 def test_the_page_names_every_finding_with_what_to_do_the_worst_first(
@@ -86,8 +94,8 @@ def test_the_page_names_every_finding_with_what_to_do_the_worst_first(
 @pytest.mark.parametrize(
     ("health", "text"),
     [
-        (None, "Its agent does not tell how it does."),
-        ({"state": "healthy"}, "Nothing is wrong with its GPUs"),
+        (None, "report health"),
+        ({"state": "healthy"}, "GPUs, driver and disks are healthy"),
     ],
 )
 def test_a_page_without_findings_says_why(
@@ -157,5 +165,8 @@ def test_a_stranger_does_not_see_it(charlie: Browser, ill: str, session: Session
     assert session.get_one(Appliance, ill).health == HEALTH
     assert charlie.get(f"/appliances/{ill}").status_code == 404
     assert charlie.get("/api/v1/appliances?health=degraded").json == {
-        "items": [], "total": 0, "page": 1, "page_size": 50,
-    }  # fmt: skip
+        "items": [],
+        "total": 0,
+        "page": 1,
+        "page_size": 50,
+    }

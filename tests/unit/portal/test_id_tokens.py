@@ -1,4 +1,4 @@
-"""Which ID tokens count: one fault each, signed by a provider that signs anything."""
+"""Validation of ID tokens: one defect each, from a provider that signs anything."""
 
 import json
 from base64 import urlsafe_b64encode
@@ -12,9 +12,9 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from core.errors import UnavailableError
 from core.settings import ServerSettings
-from portal.door.claims import RefusedIdentityError
-from portal.door.oidc import Provider
-from tenants.people.oidc import Identity
+from portal.auth.discovery import RefusedIdentityError
+from portal.auth.oidc import Provider
+from tenants.users.oidc import Identity
 from tests.cast import NOON, FrozenClock
 from tests.fixtures.puppet_provider import Claims, PuppetProvider, puppet_provider
 
@@ -74,7 +74,7 @@ def refused(provider: Provider) -> None:
         finish(provider)
 
 
-def test_a_good_token_says_who_somebody_is(puppet: PuppetProvider, provider: Provider) -> None:
+def test_a_valid_token_identifies_the_user(puppet: PuppetProvider, provider: Provider) -> None:
     puppet.sign(claims(puppet))
     assert finish(provider) == Identity(
         issuer=puppet.issuer,
@@ -123,7 +123,7 @@ def test_clocks_may_differ_by_a_minute(puppet: PuppetProvider, provider: Provide
     finish(provider)
 
 
-def test_a_token_signed_by_nobody_is_refused(puppet: PuppetProvider, provider: Provider) -> None:
+def test_an_unsigned_token_is_refused(puppet: PuppetProvider, provider: Provider) -> None:
     def part(value: object) -> str:
         return urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
@@ -131,7 +131,7 @@ def test_a_token_signed_by_nobody_is_refused(puppet: PuppetProvider, provider: P
     refused(provider)
 
 
-def test_a_token_signed_by_another_key_of_the_same_name_is_refused(
+def test_a_token_signed_by_another_key_with_the_same_id_is_refused(
     puppet: PuppetProvider, provider: Provider
 ) -> None:
     puppet.sign(claims(puppet), key=RSAKey.generate_key(2048, {"kid": "first"}))
@@ -157,16 +157,14 @@ def test_a_token_with_the_public_key_as_its_secret_is_refused(
     refused(provider)
 
 
-def test_elliptic_curves_are_good_too(puppet: PuppetProvider, provider: Provider) -> None:
+def test_elliptic_curve_keys_are_accepted(puppet: PuppetProvider, provider: Provider) -> None:
     key = ECKey.generate_key("P-256", {"kid": "curve"})
     puppet.keys = [puppet.key, key]
     puppet.sign(claims(puppet), algorithm="ES256", key=key)
     assert finish(provider).subject == "dana-1"
 
 
-def test_a_new_key_of_the_provider_is_fetched_when_it_is_used(
-    puppet: PuppetProvider, provider: Provider
-) -> None:
+def test_an_unknown_key_id_refreshes_the_keys(puppet: PuppetProvider, provider: Provider) -> None:
     puppet.sign(claims(puppet))
     finish(provider)
     key = RSAKey.generate_key(2048, {"kid": "second"})
@@ -176,9 +174,7 @@ def test_a_new_key_of_the_provider_is_fetched_when_it_is_used(
     assert puppet.asked.count("keys") == 2
 
 
-def test_a_key_of_an_unknown_kind_beside_it_does_no_harm(
-    puppet: PuppetProvider, provider: Provider
-) -> None:
+def test_keys_of_unsupported_types_are_ignored(puppet: PuppetProvider, provider: Provider) -> None:
     assert isinstance(puppet.key, RSAKey)
     puppet.key_document = {"keys": [{"kty": "?"}, puppet.key.as_dict(private=False)]}
     puppet.sign(claims(puppet))
@@ -190,7 +186,7 @@ def test_an_unknown_key_is_refused(puppet: PuppetProvider, provider: Provider) -
     refused(provider)
 
 
-def test_configuration_and_keys_are_kept_for_an_hour(
+def test_configuration_and_keys_are_cached_for_an_hour(
     puppet: PuppetProvider, provider: Provider, clock: FrozenClock
 ) -> None:
     puppet.sign(claims(puppet, exp=SECONDS + 2 * HOUR))
@@ -203,16 +199,16 @@ def test_configuration_and_keys_are_kept_for_an_hour(
     assert puppet.asked.count("keys") == 2
 
 
-def test_a_provider_with_another_name_than_the_settings_say_is_not_asked_further(
+def test_a_provider_with_another_issuer_is_refused(
     puppet: PuppetProvider, provider: Provider
 ) -> None:
     puppet.metadata["issuer"] = "https://evil.example"
-    with pytest.raises(UnavailableError, match="The two must be the same"):
+    with pytest.raises(UnavailableError, match="oidc_issuer"):
         provider.begin()
 
 
 @pytest.mark.parametrize("document", ["not JSON", [], {}, {"keys": None}, {"keys": [{"kty": "?"}]}])
-def test_keys_that_are_none_are_a_clear_fault(
+def test_an_invalid_key_set_is_an_error(
     puppet: PuppetProvider, provider: Provider, document: object
 ) -> None:
     puppet.sign(claims(puppet))
@@ -222,7 +218,7 @@ def test_keys_that_are_none_are_a_clear_fault(
 
 
 @pytest.mark.parametrize("document", ["not JSON", [], {}])
-def test_a_configuration_that_is_none_is_a_clear_fault(
+def test_an_invalid_configuration_is_an_error(
     puppet: PuppetProvider, provider: Provider, document: object
 ) -> None:
     puppet.metadata_document = document
@@ -234,11 +230,11 @@ def test_a_configuration_that_is_none_is_a_clear_fault(
     "answer",
     [("not JSON", 200), ("a gateway's page", 502), ({}, 500), ("", 429)],
 )
-def test_an_answer_that_is_no_answer_is_a_fault_of_the_provider(
+def test_an_invalid_token_response_is_an_error(
     puppet: PuppetProvider, provider: Provider, answer: tuple[Claims | str, int]
 ) -> None:
     puppet.token = answer
-    with pytest.raises(UnavailableError, match="does not answer"):
+    with pytest.raises(UnavailableError, match="does not respond"):
         finish(provider)
 
 
@@ -251,14 +247,14 @@ def test_an_answer_that_is_no_answer_is_a_fault_of_the_provider(
         ({"access_token": "a", "token_type": "Bearer", "id_token": 5}, 200),
     ],
 )
-def test_an_answer_without_a_token_is_refused(
+def test_a_response_without_an_id_token_is_refused(
     puppet: PuppetProvider, provider: Provider, answer: tuple[Claims | str, int]
 ) -> None:
     puppet.token = answer
     refused(provider)
 
 
-def test_what_the_token_leaves_out_is_asked_for(puppet: PuppetProvider, provider: Provider) -> None:
+def test_missing_claims_are_read_from_userinfo(puppet: PuppetProvider, provider: Provider) -> None:
     puppet.sign(claims(puppet, email=None, email_verified=None, groups=None))
     puppet.userinfo = {
         "sub": "dana-1",
@@ -272,15 +268,13 @@ def test_what_the_token_leaves_out_is_asked_for(puppet: PuppetProvider, provider
     assert found.groups == {"a"}
 
 
-def test_what_is_told_of_somebody_else_is_refused(
-    puppet: PuppetProvider, provider: Provider
-) -> None:
+def test_userinfo_of_another_subject_is_refused(puppet: PuppetProvider, provider: Provider) -> None:
     puppet.sign(claims(puppet, groups=None))
     puppet.userinfo = {"sub": "eve", "groups": ["a"]}
     refused(provider)
 
 
-def test_a_verified_address_and_its_proof_come_from_one_place(
+def test_email_and_email_verified_come_from_the_same_source(
     puppet: PuppetProvider, provider: Provider
 ) -> None:
     """`email_verified` of the one must not vouch for the `email` of the other."""
@@ -290,7 +284,7 @@ def test_a_verified_address_and_its_proof_come_from_one_place(
     assert (found.email, found.is_email_verified) == ("dana@acme.example", False)
 
 
-def test_groups_may_stand_inside_another_claim(
+def test_groups_may_be_nested_in_another_claim(
     settings: ServerSettings, puppet: PuppetProvider, clock: FrozenClock
 ) -> None:
     provider = connected(replace(settings, oidc_groups_claim="realm_access.roles"), clock)
@@ -298,7 +292,7 @@ def test_groups_may_stand_inside_another_claim(
     assert finish(provider).groups == {"gpu-users"}
 
 
-def test_too_many_groups_to_tell_take_nothing_away(
+def test_omitted_groups_refuse_the_sign_in_and_remove_nothing(
     puppet: PuppetProvider, provider: Provider
 ) -> None:
     """Entra ID names where to ask for the groups of who has too many: that is not 'none'."""
@@ -308,7 +302,7 @@ def test_too_many_groups_to_tell_take_nothing_away(
         finish(provider)
 
 
-def test_the_client_secret_goes_the_way_that_the_provider_takes(
+def test_the_client_secret_is_sent_by_the_supported_method(
     settings: ServerSettings, puppet: PuppetProvider, clock: FrozenClock
 ) -> None:
     for offered in (["client_secret_post"], ["client_secret_post", "client_secret_basic"], None):

@@ -7,9 +7,9 @@ import pytest
 
 from collector.inventory import simulated_inventory
 from core.db import SessionFactory
-from jobqueue.executors.wire import DiskInfo, GPUInfo, GPUPath, Inventory, NICInfo, NVLinkInfo
 from plugins.simulation.config import SimulationConfig
-from portal.showing.inventory import NONE, TIMES, hardware_of, line_speed, path_matrix
+from portal.presenters.inventory import NONE, TIMES, hardware_of, line_speed, path_matrix
+from protocol.inventory import DiskInfo, GPUInfo, GPUPath, Inventory, NICInfo, NVLinkInfo
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock, make_appliance
 from tests.unit.portal.conftest import Browser
@@ -38,10 +38,17 @@ def dgx(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> str:
 def test_the_page_shows_host_gpus_paths_disks_and_cards(bob: Browser, dgx: str) -> None:
     text = bob.get(f"/appliances/{dgx}").text
     for shown in (
-        "Simulated GPU server", "2 sockets, 48 cores, 96 threads", "550.127.05, CUDA 12.4",
-        "Hopper (9.0)", "16,896", "18 of 18", "NV18", "nvme1n1, nvme2n1, nvme3n1, nvme4n1",
-        "mlx5_core", "400 Gbit/s",
-    ):  # fmt: skip
+        "Simulated GPU server",
+        "2 sockets, 48 cores, 96 threads",
+        "550.127.05, CUDA 12.4",
+        "Hopper (9.0)",
+        "16,896",
+        "18 of 18",
+        "NV18",
+        "nvme1n1, nvme2n1, nvme3n1, nvme4n1",
+        "mlx5_core",
+        "400 Gbit/s",
+    ):
         assert shown in text
 
 
@@ -57,7 +64,7 @@ def test_an_appliance_that_never_told_has_a_page(
     with sessions.begin() as session:
         found = make_appliance(session, cast.acme, "new", now=clock.now, inventory={})
         appliance_id = found.id
-    assert "Its agent named none." in bob.get(f"/appliances/{appliance_id}").text
+    assert "None reported" in bob.get(f"/appliances/{appliance_id}").text
 
 
 def test_the_matrix_reads_the_same_from_both_ends() -> None:
@@ -101,8 +108,9 @@ def test_disks_of_one_kind_share_a_row() -> None:
     ]
     rows = hardware_of(appliance_with(Inventory(hostname="dgx", disks=disks))).disks
     assert [(row.names, row.count, row.kind) for row in rows] == [
-        ("sdb, sda", 2, "rotating"), ("nvme0n1", 1, "solid state"),
-    ]  # fmt: skip
+        ("sdb, sda", 2, "HDD"),
+        ("nvme0n1", 1, "SSD"),
+    ]
 
 
 @pytest.mark.parametrize(

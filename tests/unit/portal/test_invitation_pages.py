@@ -96,7 +96,7 @@ def test_somebody_else_who_is_signed_in_does_not_join(
     alice: Browser, charlie: Browser, mail: MailServer
 ) -> None:
     invite(alice)
-    assert "Sign out, and open the link again" in charlie.get(link_of(mail)).text
+    assert "Sign out" in charlie.get(link_of(mail)).text
     assert join(charlie, link_of(mail)) == 403
 
 
@@ -148,7 +148,7 @@ def test_a_link_works_once(alice: Browser, nobody: Browser, mail: MailServer) ->
     accept(nobody, link_of(mail))
     answer = nobody.get(link_of(mail))
     assert answer.status_code == 404
-    assert "of no use any more" in answer.text
+    assert "no longer valid" in answer.text
 
 
 @pytest.mark.usefixtures("cast")
@@ -159,7 +159,7 @@ def test_sending_again_makes_a_new_link(
     first = link_of(mail)
     clock.advance(8 * 24 * 3600)
     alice.sign_in("alice@acme.example")
-    assert "ran out" in alice.get("/users").text
+    assert "expired" in alice.get("/users").text
     (action,) = re.findall(r'action="(/invitations/[^"]+/resend)"', alice.get("/users").text)
     alice.post(action)
     assert nobody.get(first).status_code == 404
@@ -172,7 +172,7 @@ def test_a_revoked_link_works_no_more(alice: Browser, nobody: Browser, mail: Mai
     (action,) = re.findall(r'action="(/invitations/[^"]+/revoke)"', alice.get("/users").text)
     alice.post(action)
     assert nobody.get(link_of(mail)).status_code == 404
-    assert "Nobody is invited" in alice.get("/invitations").text
+    assert 'class="vd-empty"' in alice.get("/invitations").text
 
 
 def test_a_member_and_somebody_invited_are_named_beside_the_field(
@@ -181,7 +181,7 @@ def test_a_member_and_somebody_invited_are_named_beside_the_field(
     assert invite(alice, cast.bob.email) == 409
     assert invite(alice) == 302
     again = alice.post("/users", {"email": DORA, "role": "viewer"})
-    assert "is invited already" in again.text
+    assert "invited" in again.text
 
 
 @pytest.mark.usefixtures("cast")

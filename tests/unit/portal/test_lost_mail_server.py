@@ -1,4 +1,4 @@
-"""A mail server that does not answer: the link goes to the inviter, who is told why."""
+"""Without a reachable mail server the inviter gets the link and the reason."""
 
 from pathlib import Path
 
@@ -22,5 +22,5 @@ def settings(tmp_path: Path) -> ServerSettings:
 @pytest.mark.usefixtures("cast")
 def test_an_invitation_that_could_not_be_sent_is_passed_on(alice: Browser, nobody: Browser) -> None:
     text = alice.post("/users", {"email": "dora@example.com", "role": "member"}).text
-    assert "The email could not be sent." in text
+    assert "could not be sent" in text
     assert nobody.get(link_in(text)).status_code == 200

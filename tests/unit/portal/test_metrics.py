@@ -1,4 +1,4 @@
-"""Names are a tenant's own: what another one calls its fields and tags is shown nowhere."""
+"""Names of measurements, fields and tags are visible to their tenant only."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def _samples(store: Store, cast: Cast, clock: FrozenClock) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_strangers_names_show_nowhere(alice: Browser, place: str) -> None:
+def test_another_tenants_names_are_hidden(alice: Browser, place: str) -> None:
     answer = alice.get(place)
 
     assert answer.status_code == 200
@@ -38,7 +38,7 @@ def test_a_strangers_names_show_nowhere(alice: Browser, place: str) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES[1:])
-def test_their_owner_sees_them(charlie: Browser, place: str) -> None:
+def test_the_owner_sees_its_names(charlie: Browser, place: str) -> None:
     text = charlie.get(place).text
 
     assert all(secret in text for secret in SECRETS)
@@ -53,7 +53,7 @@ def test_the_operator_sees_all_fields(olivia: Browser) -> None:
     assert answer["tags"] == ["tenant", "appliance", "gpu", "hydra_rack"]
 
 
-def test_a_measurement_of_others_alone_is_a_missing_one(
+def test_a_measurement_of_other_tenants_is_404(
     bob: Browser, store: Store, cast: Cast, clock: FrozenClock
 ) -> None:
     point = Point("secret", {}, {"x": 1.0}, to_ns(clock.now) - 1)

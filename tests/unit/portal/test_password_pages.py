@@ -48,7 +48,7 @@ def test_the_link_of_the_email_sets_a_password_that_signs_in(
     assert mail.messages[-1]["To"] == cast.bob.email
     assert cast.bob.email in nobody.get(link_of(mail)).text
     assert set_password(nobody, link_of(mail)) == 302
-    assert "Your password is changed" in nobody.get("/login").text
+    assert "alert-success" in nobody.get("/login").text
     assert nobody.sign_in(cast.bob.email, NEXT).status_code == 302
 
 
@@ -58,6 +58,29 @@ def test_the_answer_is_the_same_whether_the_address_is_known_or_not(
     answers = {ask(nobody, email) for email in (cast.bob.email, "nobody@acme.example")}
     assert len(answers) == 1
     assert [one["To"] for one in mail.messages] == [cast.bob.email]
+
+
+def test_requests_for_links_by_others_do_not_use_up_those_of_a_known_browser(
+    bob: Browser, nobody: Browser, cast: Cast, mail: MailServer
+) -> None:
+    for _ in range(6):
+        text = ask(nobody, cast.bob.email)
+    assert "Too many requests" in text
+    assert len(mail.messages) == 5
+    bob.post("/logout")
+    ask(bob, cast.bob.email)
+    assert len(mail.messages) == 6
+
+
+def test_the_link_makes_known_browsers_unknown(
+    bob: Browser, nobody: Browser, cast: Cast, mail: MailServer
+) -> None:
+    bob.post("/logout")
+    ask(nobody, cast.bob.email)
+    set_password(nobody, link_of(mail))
+    for _ in range(5):
+        assert nobody.sign_in(cast.bob.email, "wrong").status_code == 401
+    assert bob.sign_in(cast.bob.email, NEXT).status_code == 429
 
 
 def test_the_link_signs_every_browser_out(
@@ -77,7 +100,7 @@ def test_the_link_works_once_and_looking_at_it_is_no_use(
         assert nobody.get(path).status_code == 200
     assert set_password(nobody, path) == 302
     assert set_password(nobody, path) == 404
-    assert "of no use any more" in nobody.get(path).text
+    assert "no longer valid" in nobody.get(path).text
 
 
 def test_the_link_lasts_an_hour(
@@ -92,7 +115,7 @@ def test_the_link_lasts_an_hour(
 def test_a_link_that_was_tampered_with_is_no_link(nobody: Browser) -> None:
     answer = nobody.get("/password/reset/InZkcl9ndWVzc2VkIg.c2lnbmF0dXJl")
     assert answer.status_code == 404
-    assert "not whole" in answer.text
+    assert "incomplete" in answer.text
 
 
 @pytest.mark.parametrize(("new", "repeated"), [("short", "short"), (NEXT, "another one")])

@@ -31,7 +31,7 @@ def test_a_suspended_tenant_is_locked_out_at_once(
 def test_a_taken_slug_is_said_beside_its_field(olivia: Browser) -> None:
     taken = olivia.post("/tenants", {"name": "Acme", "slug": ""})
     assert taken.status_code == 409
-    assert "belongs to another tenant" in taken.text
+    assert "another tenant" in taken.text
 
 
 def test_bob_manages_no_users(bob: Browser) -> None:
@@ -68,7 +68,7 @@ def test_a_wrong_current_password_is_said_beside_its_field(alice: Browser) -> No
     form: dict[str, object] = {"current": "no", "new": NEW_PASSWORD, "repeated": NEW_PASSWORD}
     answer = alice.post("/settings/password", form)
     assert answer.status_code == 422
-    assert "This is not your current password." in answer.text
+    assert 'id="current-error"' in answer.text
 
 
 def test_an_api_token_is_shown_once_and_revoked(alice: Browser) -> None:
@@ -99,7 +99,7 @@ def test_a_token_is_made_with_scopes_and_an_end_and_its_use_is_shown(alice: Brow
     assert "from 127.0.0.1" in page
 
 
-def test_the_enrolment_token_comes_with_the_commands_to_paste(alice: Browser) -> None:
+def test_the_enrollment_token_comes_with_the_commands_to_paste(alice: Browser) -> None:
     form: dict[str, object] = {
         "site": "Oslo",
         "region": "",
@@ -128,18 +128,18 @@ def test_the_appliance_page_says_which_job_holds_which_gpu(bob: Browser, world: 
 def test_an_appliance_is_drained_and_undrained(alice: Browser, world: World) -> None:
     path = f"/appliances/{world.ids['appliance_id']}"
     alice.post(f"{path}/drain")
-    assert "takes no new jobs" in alice.get(path).text
+    assert "Drained " in alice.get(path).text
     alice.post(f"{path}/undrain")
     assert alice.get(f"/api/v1{path}").json["drained_at"] is None  # type: ignore[index] # JSON
 
 
 def test_a_revoked_appliance_leaves_the_list(alice: Browser, world: World) -> None:
     alice.post(f"/appliances/{world.ids['appliance_id']}/revoke")
-    assert "No appliances yet" in alice.get("/appliances").text
+    assert 'class="vd-empty"' in alice.get("/appliances").text
 
 
 @pytest.mark.usefixtures("world")
 def test_search_and_state_filter_the_appliances(bob: Browser) -> None:
-    assert "dgx-01" in bob.get("/appliances?search=DGX&life=online").text
-    assert "Nothing matches" in bob.get("/appliances?search=nothing").text
-    assert "Nothing matches" in bob.get("/appliances?life=lost").text
+    assert "dgx-01" in bob.get("/appliances?search=DGX&status=online").text
+    assert 'class="vd-empty"' in bob.get("/appliances?search=nothing").text
+    assert 'class="vd-empty"' in bob.get("/appliances?status=lost").text

@@ -13,8 +13,10 @@ from core.clock import to_ns
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from jobqueue.models import Job
-from tenants.audit import Actor, acting
-from tenants.customers.removal_work import SETTLE, Remover, work_removals
+from tenants.auditing.drafts import Actor
+from tenants.auditing.recording import acting
+from tenants.lifecycle.removal_worker import SETTLE, Remover, run_removals
+from tenants.lifecycle.usage import SampleCounts, store_sample_counts
 from tenants.models import (
     AuditEntry,
     Invitation,
@@ -32,8 +34,8 @@ from tests.unit.portal.world import World, make_world
 from timeseries.points import Point
 from timeseries.store import Store, write
 
-OPERATORS_PAGES = ("/console", "/console/removals", "/housekeeping", "/tenants")
-OPERATORS_RESOURCES = ("figures", "growth", "removals", "housekeeping", "messages")
+OPERATORS_PAGES = ("/console", "/console/removals", "/console/maintenance", "/tenants")
+OPERATORS_RESOURCES = ("summary", "growth", "removals", "maintenance", "notifications")
 
 
 @pytest.fixture
@@ -62,7 +64,7 @@ def test_the_console_shows_every_tenant_with_what_it_uses(
     assert "Acme" in page
     assert "Globex" in page
     assert "64 %" in page
-    found = olivia.get("/api/v1/platform/figures").json
+    found = olivia.get("/api/v1/platform/summary").json
     assert found is not None
     acme = next(one for one in found["tenants"] if one["slug"] == "acme")
     assert (acme["appliances"], acme["gpus"], acme["active_jobs"]) == (1, 2, 1)
@@ -95,7 +97,7 @@ class TestWithoutAStore:
     def test_it_shows_what_the_database_knows(self, olivia: Browser) -> None:
         answer = olivia.get("/console")
         assert answer.status_code == 200
-        assert "Utilisation and ingest are missing" in answer.text
+        assert "not available" in answer.text
 
 
 @pytest.mark.parametrize("path", OPERATORS_PAGES)
@@ -119,7 +121,7 @@ def test_a_tenant_is_added_with_an_invitation_for_its_first_admin(
 ) -> None:
     answer = olivia.post("/tenants", {"name": "Initech", "email": "peter@initech.example"})
     assert answer.status_code == 200
-    assert "Pass this link on" in answer.text
+    assert 'aria-label="Invitation link"' in answer.text
     with sessions() as session:
         invitation = session.scalars(select(Invitation)).one()
         assert invitation.tenant is not None
@@ -137,7 +139,7 @@ def test_a_tenant_is_not_added_when_its_first_admin_can_not_be_invited(
 
 def test_tenants_are_searched_and_narrowed(olivia: Browser) -> None:
     assert "Globex" not in olivia.get("/tenants?search=acm").text
-    assert "No tenant is like this" in olivia.get("/tenants?state=closed").text
+    assert 'class="vd-empty"' in olivia.get("/tenants?state=closed").text
 
 
 def test_quotas_are_changed_on_a_page(olivia: Browser, cast: Cast) -> None:
@@ -150,7 +152,7 @@ def test_quotas_are_changed_on_a_page(olivia: Browser, cast: Cast) -> None:
     assert answer.status_code == 302
     page = olivia.get(f"/tenants/{cast.acme.id}").text
     assert "0 of 20" in page
-    assert "at most 50" in page
+    assert "limit 50" in page
     assert "50 GiB" in olivia.get(f"/tenants/{cast.acme.id}/quotas").text
 
 
@@ -165,9 +167,14 @@ def test_quotas_are_changed_by_rest_and_told_in_the_audit_log(
 ) -> None:
     answer = olivia.call("PUT", f"/api/v1/tenants/{cast.acme.id}/quotas", json={"max_gpus": 8})
     assert answer.json == {
-        "max_appliances": None, "max_gpus": 8, "max_active_jobs": None, "max_series": None,
+        "max_appliances": None,
+        "max_gpus": 8,
+        "max_active_jobs": None,
+        "max_series": None,
+        "max_measurements": None,
+        "max_fields": None,
         "max_storage_bytes": None,
-    }  # fmt: skip
+    }
     with sessions() as session:
         (entry,) = session.scalars(select(AuditEntry).where(AuditEntry.target_kind == "quota"))
         assert entry.after == {"max_gpus": 8}
@@ -181,16 +188,38 @@ def test_an_admin_sees_use_against_quotas_and_what_is_nearly_reached(
     with sessions.begin() as session:
         session.add(
             TenantUsage(
-                tenant_id=cast.acme.id, day=NOON.date(), measured_at=NOON, appliances=1, gpus=2,
-                points=10, storage_bytes=850,
+                tenant_id=cast.acme.id,
+                day=NOON.date(),
+                measured_at=NOON,
+                appliances=1,
+                gpus=2,
+                points=10,
+                storage_bytes=850,
             )
-        )  # fmt: skip
+        )
     page = alice.get("/usage").text
     assert "1 of 1" in page
-    assert "No more appliances can enrol" in page
-    assert "Nearly reached" in page
+    assert "No more appliances can enroll" in page
+    assert "Close to the quota" in page
     uses = (alice.get(f"/api/v1/tenants/{cast.acme.id}/usage").json or {})["uses"]
     assert [one["name"] for one in uses if one["is_near"]] == ["Appliances", "Storage"]
+
+
+def test_an_admin_sees_names_against_the_own_quota_or_that_of_the_server(
+    alice: Browser, cast: Cast, sessions: SessionFactory
+) -> None:
+    limit(sessions, cast, max_measurements=40)
+    with sessions.begin() as session:
+        store_sample_counts(session, "one:1", {cast.acme.id: SampleCounts(9, 39, 700)}, now=NOON)
+
+    page = alice.get("/usage").text
+    uses = (alice.get(f"/api/v1/tenants/{cast.acme.id}/usage").json or {})["uses"]
+
+    found = {one["name"]: (one["used"], one["most"], one["is_near"]) for one in uses}
+    assert found["Measurements"] == (39, 40, True)
+    assert found["Fields"] == (700, 2000, False)
+    assert found["Series"] == (9, 200_000, False)
+    assert "39 of 40" in page
 
 
 def test_a_tenant_is_closed_and_removed_with_its_export(
@@ -203,7 +232,7 @@ def test_a_tenant_is_closed_and_removed_with_its_export(
     clock: FrozenClock,
 ) -> None:
     path = f"/tenants/{cast.acme.id}"
-    assert "Close it first" in olivia.get(f"{path}/removal").text
+    assert "Close the tenant first" in olivia.get(f"{path}/removal").text
     assert olivia.post(f"{path}/state", {"move": "close"}).status_code == 302
     assert olivia.post(f"{path}/removal", {"name": "acme"}).status_code == 422
     assert olivia.post(f"{path}/removal", {"name": "Acme"}).status_code == 302
@@ -211,10 +240,13 @@ def test_a_tenant_is_closed_and_removed_with_its_export(
     clock.advance(SETTLE.total_seconds())
     acted = acting(sessions, Actor(name="scheduler", via="scheduler"), clock=clock)
     remover = Remover(
-        sessions=acted, store=store, folder=settings.exports_dir, clock=clock,
+        sessions=acted,
+        store=store,
+        folder=settings.exports_dir,
+        clock=clock,
         is_stopping=lambda: False,
-    )  # fmt: skip
-    assert work_removals(remover) == 1
+    )
+    assert run_removals(remover) == 1
     (removal,) = (olivia.get("/api/v1/platform/removals").json or {})["items"]
     assert (removal["state"], removal["has_file"]) == ("removed", True)
     archive = olivia.get(f"/console/removals/{removal['id']}/export")
@@ -237,35 +269,35 @@ def test_a_removal_is_asked_for_by_rest_with_id_and_name(olivia: Browser, cast: 
     assert (made.status_code, (made.json or {})["state"]) == (202, "exporting")
 
 
-def test_messages_that_were_given_up_are_retried_and_discarded(
+def test_failed_notifications_are_retried_and_discarded(
     olivia: Browser, world: World, sessions: SessionFactory
 ) -> None:
     ident = world.ids["notification_id"]
-    assert "refused" in olivia.get("/housekeeping").text
-    assert olivia.post(f"/housekeeping/messages/{ident}/retry").status_code == 302
+    assert "refused" in olivia.get("/console/maintenance").text
+    assert olivia.post(f"/console/maintenance/notifications/{ident}/retry").status_code == 302
     with sessions() as session:
         found = session.get_one(Notification, ident)
         assert (found.state, found.tries) == (NotificationState.WAITING, 0)
-    assert olivia.call("DELETE", f"/api/v1/platform/messages/{ident}").status_code == 204
+    assert olivia.call("DELETE", f"/api/v1/platform/notifications/{ident}").status_code == 204
     with sessions() as session:
         assert session.get(Notification, ident) is None
 
 
-def test_a_message_that_is_sent_is_left_alone(
+def test_a_sent_notification_can_not_be_retried(
     olivia: Browser, world: World, sessions: SessionFactory
 ) -> None:
     ident = world.ids["notification_id"]
     with sessions.begin() as session:
         session.get_one(Notification, ident).state = NotificationState.SENT
-    answer = olivia.call("POST", f"/api/v1/platform/messages/{ident}/retry")
+    answer = olivia.call("POST", f"/api/v1/platform/notifications/{ident}/retry")
     assert (answer.status_code, (answer.json or {})["code"]) == (409, "notification_sent")
 
 
-def test_all_messages_that_were_given_up_are_discarded_at_once(
+def test_all_failed_notifications_are_discarded_at_once(
     olivia: Browser, world: World, sessions: SessionFactory
 ) -> None:
     assert world
-    assert olivia.post("/housekeeping/messages/discard-all").status_code == 302
+    assert olivia.post("/console/maintenance/notifications/discard-all").status_code == 302
     with sessions() as session:
         assert session.scalars(select(Notification)).all() == []
 
@@ -280,8 +312,8 @@ def test_jobs_that_ended_long_ago_are_deleted(
     assert (olivia.call("POST", "/api/v1/platform/jobs/clean").json or {})["deleted"] == 0
     with sessions.begin() as session:
         session.get_one(Job, ident).finished_at = clock.now - timedelta(days=91)
-    assert "1 jobs ended" in olivia.get("/housekeeping").text
-    assert olivia.post("/housekeeping/jobs/clean").status_code == 302
+    assert "1 job ended" in olivia.get("/console/maintenance").text
+    assert olivia.post("/console/maintenance/jobs/clean").status_code == 302
     with sessions() as session:
         assert session.get(Job, ident) is None
 

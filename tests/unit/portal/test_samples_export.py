@@ -1,18 +1,23 @@
-"""Samples leave through the API as files, a tenant's own and no others."""
+"""Export of samples by the API, of the own tenant only."""
 
 import csv
 import io
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from urllib.parse import urlencode
 
 import pytest
+from flask import Flask
 from pyarrow import parquet
 
 from core.clock import to_ns
-from portal.api import samples
+from portal.api import metrics as samples
+from portal.context import set_principal
+from portal.downloads import DISCONNECTED, MAX_PER_TENANT, stream_file
+from tenants.principals import Via, principal_of
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
-from timeseries.moving.export import ExportFormat
+from timeseries.migration.export import ExportFormat
 from timeseries.points import Point
 from timeseries.store import Store, write
 
@@ -43,7 +48,7 @@ def rows(browser: Browser, **query: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.usefixtures("_history")
-def test_bob_gets_his_tenants_samples_of_the_last_hour(bob: Browser, cast: Cast) -> None:
+def test_the_default_export_is_the_last_hour_of_the_own_tenant(bob: Browser, cast: Cast) -> None:
     found = rows(bob)
 
     assert len(found) == 10
@@ -52,17 +57,17 @@ def test_bob_gets_his_tenants_samples_of_the_last_hour(bob: Browser, cast: Cast)
 
 
 @pytest.mark.usefixtures("_history")
-def test_charlie_gets_none_of_acmes(charlie: Browser, cast: Cast) -> None:
+def test_another_tenants_samples_are_not_exported(charlie: Browser, cast: Cast) -> None:
     assert {row["tenant"] for row in rows(charlie)} == {cast.globex.id}
 
 
 @pytest.mark.usefixtures("_history")
-def test_the_operator_gets_those_of_all(olivia: Browser, cast: Cast) -> None:
+def test_operators_export_samples_of_all_tenants(olivia: Browser, cast: Cast) -> None:
     assert {row["tenant"] for row in rows(olivia)} == {cast.acme.id, cast.globex.id}
 
 
 @pytest.mark.usefixtures("_history")
-def test_a_span_is_kept_to(bob: Browser, clock: FrozenClock) -> None:
+def test_an_export_honors_its_time_range(bob: Browser, clock: FrozenClock) -> None:
     since, until = clock.now - timedelta(minutes=5), clock.now - timedelta(minutes=2)
 
     found = rows(bob, since=since.isoformat(), until=until.isoformat())
@@ -72,7 +77,7 @@ def test_a_span_is_kept_to(bob: Browser, clock: FrozenClock) -> None:
 
 
 @pytest.mark.usefixtures("_history")
-def test_parquet_comes_as_a_file_to_keep(bob: Browser) -> None:
+def test_parquet_is_sent_as_an_attachment(bob: Browser) -> None:
     answer = bob.get(f"{PATH}?measurement=gpu&format=parquet")
 
     assert answer.content_type == "application/vnd.apache.parquet"
@@ -91,7 +96,7 @@ def test_parquet_comes_as_a_file_to_keep(bob: Browser) -> None:
         ("m" * 200, "m" * 80),
     ],
 )
-def test_a_file_is_called_by_what_was_measured_and_when(measurement: str, named: str) -> None:
+def test_the_file_name_has_measurement_and_time_range(measurement: str, named: str) -> None:
     since, until = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, 1, 2, 3, tzinfo=UTC)
 
     name = samples.file_name(measurement, since, until, ExportFormat.PARQUET)
@@ -101,7 +106,7 @@ def test_a_file_is_called_by_what_was_measured_and_when(measurement: str, named:
 
 @pytest.mark.usefixtures("_history")
 @pytest.mark.parametrize("at", ["0001-01-01T05:00:00Z", "1677-01-01T00:00:00Z", "9999-12-31"])
-def test_a_span_without_samples_is_a_header_alone(bob: Browser, at: str) -> None:
+def test_an_empty_range_exports_only_the_header(bob: Browser, at: str) -> None:
     assert rows(bob, until=at) == []
 
     answer = bob.get(f"{PATH}?{urlencode({'measurement': 'gpu', 'until': at})}")
@@ -120,7 +125,7 @@ def test_an_empty_parquet_file_has_its_columns(bob: Browser) -> None:
 
 
 @pytest.mark.usefixtures("cast")
-def test_a_measurement_of_another_tenant_is_a_missing_one(
+def test_a_measurement_of_another_tenant_is_404(
     bob: Browser, store: Store, cast: Cast, clock: FrozenClock
 ) -> None:
     point = Point("secret", {}, {"x": 1.0}, to_ns(clock.now) - 1)
@@ -147,7 +152,7 @@ def test_a_measurement_of_another_tenant_is_a_missing_one(
         ("measurement=gpu&since=2025-01-01T00:00Z&until=2026-01-01T00:00Z", "until"),
     ],
 )
-def test_a_fault_of_the_query_names_its_field(bob: Browser, query: str, field: str) -> None:
+def test_an_invalid_query_reports_its_field(bob: Browser, query: str, field: str) -> None:
     answer = bob.get(f"{PATH}?{query}")
 
     assert answer.status_code == 422
@@ -156,7 +161,7 @@ def test_a_fault_of_the_query_names_its_field(bob: Browser, query: str, field: s
 
 
 @pytest.mark.usefixtures("_history")
-def test_more_rows_than_a_request_may_take_are_refused_before_the_first(
+def test_too_many_rows_are_refused_before_streaming(
     bob: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(samples, "MAX_ROWS", 9)
@@ -164,13 +169,41 @@ def test_more_rows_than_a_request_may_take_are_refused_before_the_first(
     answer = bob.get(f"{PATH}?measurement=gpu")
 
     assert answer.status_code == 422
-    assert "holds 10 points, and one request takes 9" in answer.text
+    assert "10 points" in answer.text
 
 
-def test_both_forms_are_described(nobody: Browser) -> None:
+def test_both_formats_are_documented(nobody: Browser) -> None:
     described = nobody.get("/api/v1/openapi.json").json
     assert described is not None
 
     content = described["paths"][PATH]["get"]["responses"]["200"]["content"]
 
     assert set(content) == {"text/csv", "application/vnd.apache.parquet"}
+
+
+@pytest.mark.usefixtures("_history")
+def test_a_tenant_has_few_downloads_at_once_and_others_still_get_theirs(
+    bob: Browser, charlie: Browser
+) -> None:
+    path = f"{PATH}?measurement=gpu"
+    unread = [bob.client.get(path) for _ in range(MAX_PER_TENANT)]
+    refused = bob.get(path)
+    assert (refused.status_code, refused.get_json()["code"]) == (429, "overloaded")
+    assert int(refused.headers["Retry-After"]) > 0
+    assert charlie.get(path).status_code == 200
+
+    for response in unread:
+        response.close()
+    assert bob.get(path).status_code == 200
+
+
+def test_an_export_ends_when_its_client_has_gone(app: Flask, cast: Cast) -> None:
+    asgi_scope: dict[str, object] = {}
+    with app.test_request_context(environ_base={"asgi.scope": asgi_scope}):
+        set_principal(principal_of(cast.bob, via=Via.PASSWORD))
+        response = stream_file(map(str, count()), media_type="text/csv", file_name="x.csv")
+        pieces = response.response
+        assert next(iter(pieces)) == "0"
+        asgi_scope[DISCONNECTED] = True
+        assert list(pieces) == []
+        response.close()

@@ -1,4 +1,4 @@
-"""What browsers are told about our pages, and what strangers can't make of them."""
+"""Security headers, cookies, redirects and size limits."""
 
 import re
 from dataclasses import replace
@@ -9,17 +9,25 @@ from flask import Flask
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from portal.app import MAX_BODY_BYTES, MAX_FORM_FIELD_BYTES, MAX_FORM_PARTS, create_portal
-from portal.door.auth import safe_next
+from portal.auth.guard import safe_next
 from tests.cast import PASSWORD, Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
 from timeseries.store import Store
 
 SCRIPT = re.compile(r"<script(?P<attributes>[^>]*)>(?P<body>.*?)</script>", re.DOTALL)
 ELSEWHERE = [
-    "https://evil.example/", "//evil.example/", "/\\evil.example", "\\\\evil.example", "evil",
-    "javascript:alert(1)", "/\t/evil.example", "/\r\nLocation: https://evil.example",
-    "http:///evil.example", "///evil.example", "https:evil.example",
-]  # fmt: skip
+    "https://evil.example/",
+    "//evil.example/",
+    "/\\evil.example",
+    "\\\\evil.example",
+    "evil",
+    "javascript:alert(1)",
+    "/\t/evil.example",
+    "/\r\nLocation: https://evil.example",
+    "http:///evil.example",
+    "///evil.example",
+    "https:evil.example",
+]
 
 
 @pytest.fixture
@@ -49,11 +57,20 @@ def test_no_page_runs_inline_script_or_evaluates_text(alice: Browser, path: str)
 
 
 @pytest.mark.parametrize("path", ["/login", "/settings", "/dashboards/", "/nothing"])
-def test_no_site_can_frame_a_page_or_take_its_forms(alice: Browser, path: str) -> None:
+def test_no_site_can_frame_a_page_or_receive_its_forms(alice: Browser, path: str) -> None:
     policy = policy_of(alice, path)
     assert policy["frame-ancestors"] == ["'none'"]
     assert policy["form-action"] == policy["base-uri"] == ["'self'"]
     assert alice.get(path).headers["X-Frame-Options"] == "DENY"
+
+
+def test_an_embedded_dashboard_can_be_framed_by_the_portal_alone(alice: Browser) -> None:
+    path = "/dashboards/?embed=1"
+    assert policy_of(alice, path)["frame-ancestors"] == ["'self'"]
+    answer = alice.get(path)
+    assert answer.headers["X-Frame-Options"] == "SAMEORIGIN"
+    assert "vd-sidebar" not in answer.text
+    assert alice.get("/jobs?embed=1").headers["X-Frame-Options"] == "DENY"
 
 
 def test_the_dashboards_have_one_inline_script_and_its_hash_is_in_the_policy(
@@ -77,12 +94,12 @@ def test_the_dashboards_have_one_inline_script_and_its_hash_is_in_the_policy(
 @pytest.mark.parametrize(
     "path", ["/settings", "/api/v1/jobs", "/dashboards/", "/dashboards/_dash-layout", "/nothing"]
 )
-def test_what_a_user_sees_is_not_kept_by_caches(alice: Browser, path: str) -> None:
+def test_responses_are_not_cached(alice: Browser, path: str) -> None:
     assert alice.get(path).headers["Cache-Control"] == "private, no-store"
 
 
 @pytest.mark.parametrize("path", ["/login", "/api/v1/jobs", "/static/vedette.css", "/nothing"])
-def test_every_answer_is_taken_as_the_type_it_names(nobody: Browser, path: str) -> None:
+def test_every_response_forbids_content_sniffing(nobody: Browser, path: str) -> None:
     with nobody.get(path) as answer:
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Cross-Origin-Opener-Policy"] == "same-origin"
@@ -90,7 +107,8 @@ def test_every_answer_is_taken_as_the_type_it_names(nobody: Browser, path: str) 
         assert answer.headers["Referrer-Policy"] == "same-origin"
 
 
-def test_https_keeps_the_session_to_this_host_and_to_https(secure_app: Flask, cast: Cast) -> None:
+@pytest.mark.parametrize("name", ["__Host-vedette", "__Host-vedette-device"])
+def test_https_binds_the_cookies_to_the_host(secure_app: Flask, cast: Cast, name: str) -> None:
     browser = Browser(secure_app.test_client())
     options = {
         "base_url": "https://portal.example",
@@ -101,20 +119,20 @@ def test_https_keeps_the_session_to_this_host_and_to_https(secure_app: Flask, ca
     assert token is not None
     form = {"csrf_token": token[1], "email": cast.alice.email, "password": PASSWORD}
     answer = browser.client.post("/login", data=form, **options)
-    cookie = answer.headers["Set-Cookie"]
-    assert cookie.startswith("__Host-vedette=")
+    cookies = answer.headers.getlist("Set-Cookie")
+    (cookie,) = [one for one in cookies if one.startswith(f"{name}=")]
     words = {word.strip() for word in cookie.split(";")[1:]}
     assert {"Secure", "HttpOnly", "Path=/", "SameSite=Lax"} <= words
     assert not any(word.startswith("Domain") for word in words)
 
 
-def test_https_alone_is_asked_for_again(secure_app: Flask, nobody: Browser) -> None:
+def test_https_sets_strict_transport_security(secure_app: Flask, nobody: Browser) -> None:
     answer = secure_app.test_client().get("/login")
     assert answer.headers["Strict-Transport-Security"] == "max-age=31536000"
     assert "Strict-Transport-Security" not in nobody.get("/login").headers
 
 
-def test_signing_in_drops_the_session_that_the_browser_brought(app: Flask, cast: Cast) -> None:
+def test_signing_in_replaces_a_planted_session(app: Flask, cast: Cast) -> None:
     browser = Browser(app.test_client())
     with browser.client.session_transaction() as session:
         session["planted"] = "by somebody else"
@@ -126,17 +144,17 @@ def test_signing_in_drops_the_session_that_the_browser_brought(app: Flask, cast:
 
 
 @pytest.mark.parametrize("target", ELSEWHERE)
-def test_the_way_back_after_signing_in_never_leaves_the_portal(target: str) -> None:
+def test_signing_in_never_redirects_outside_the_portal(target: str) -> None:
     assert safe_next(target) == "/"
 
 
 @pytest.mark.parametrize("target", ["/jobs", "/alerts?state=firing", "/dashboards/?range=1h#gpu"])
-def test_the_way_back_within_the_portal_is_kept(target: str) -> None:
+def test_signing_in_redirects_to_paths_of_the_portal(target: str) -> None:
     assert safe_next(target) == target
 
 
 @pytest.mark.parametrize("target", ELSEWHERE)
-def test_signing_in_with_a_foreign_way_back_goes_home(
+def test_signing_in_with_an_external_target_redirects_home(
     nobody: Browser, cast: Cast, target: str
 ) -> None:
     form = {

@@ -11,16 +11,17 @@ from alerting.models import Alert, Notification
 from alerting.receivers import create_receiver
 from alerting.rule_request import RuleRequest
 from alerting.service import create_rule
+from alerting.silences import SilenceRequest, create_silence
 from alerting.states import AlertState, NotificationState, ReceiverKind, Severity
 from core.ids import new_id
-from jobqueue.desired import apply_report
+from jobqueue.desired_state import apply_report
 from jobqueue.dispatch import dispatch
-from jobqueue.executors.base import AttemptObservation, ObservedState
 from jobqueue.logs import append_log
 from jobqueue.models import Job
-from jobqueue.service import JobRequest, submit_job
-from tenants.entry.certificates import Issuer, issue_certificate
-from tenants.entry.enrolment_tokens import create_enrolment_token
+from jobqueue.requests import JobRequest
+from jobqueue.service import submit_job
+from protocol.attempts import AttemptObservation, ObservedState
+from tenants.enrollment import create_enrollment_token
 from tenants.models import (
     Appliance,
     ApplianceCertificate,
@@ -29,9 +30,10 @@ from tenants.models import (
     Role,
     TenantRemoval,
 )
-from tenants.people.invitations import invite
-from tenants.people.signin import start_session
-from tenants.people.tokens import create_api_token
+from tenants.pki.certificates import Issuer, issue_certificate
+from tenants.users.invitations import invite
+from tenants.users.sessions import start_session
+from tenants.users.tokens import create_api_token
 from tests.cast import BOX, Cast, make_appliance, scope_of
 from tests.fixtures.signing_requests import signing_request
 
@@ -63,7 +65,7 @@ def add_appliance(session: Session, cast: Cast, name: str, *, now: datetime) -> 
 def run_job(session: Session, cast: Cast, *, now: datetime, log: bytes = b"") -> Job:
     """Submit a job of bob's, place it and let its appliance report that it runs."""
     request = JobRequest(name="train", image="acme/train:1", command=["python", "train.py"], gpus=1)
-    job = submit_job(session, scope_of(cast.bob), request, now=now)
+    job = submit_job(session, scope_of(cast.bob), request, box=BOX, now=now)
     dispatch(session, now=now)
     session.refresh(job)
     attempt = job.attempt
@@ -110,9 +112,14 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
     job = run_job(session, cast, now=now + timedelta(seconds=1), log=b"step 1\n")
     rule = create_rule(session, scope, hot_gpu_rule(), now=now)
     receiver, _secret = create_receiver(
-        session, scope, name="On call", kind=ReceiverKind.EMAIL, target="x@acme.example", box=BOX,
+        session,
+        scope,
+        name="On call",
+        kind=ReceiverKind.EMAIL,
+        target="x@acme.example",
+        box=BOX,
         now=now,
-    )  # fmt: skip
+    )
     alert = Alert(
         rule_id=rule.id,
         tenant_id=cast.acme.id,
@@ -127,7 +134,15 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         updated_at=now,
     )
     session.add(alert)
-    enrolment_token, _ = create_enrolment_token(session, scope, lifetime=timedelta(days=1), now=now)
+    silence = create_silence(
+        session,
+        scope,
+        SilenceRequest(matchers=["mount=/"], starts_at=now, ends_at=now + timedelta(hours=1)),
+        now=now,
+    )
+    enrollment_token, _ = create_enrollment_token(
+        session, scope, lifetime=timedelta(days=1), now=now
+    )
     certificate = make_certificate(session, appliance, now=now)
     token, _ = create_api_token(session, scope, name="laptop", now=now)
     invitation, _ = invite(
@@ -135,13 +150,22 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
     )
     start_session(session, cast.bob, now=now, lifetime=timedelta(days=1))
     message = Notification(
-        tenant_id=cast.acme.id, receiver_id=receiver.id, state=NotificationState.FAILED, tries=9,
-        next_try_at=now, created_at=now, last_error="refused",
-    )  # fmt: skip
+        tenant_id=cast.acme.id,
+        receiver_id=receiver.id,
+        state=NotificationState.FAILED,
+        tries=9,
+        next_try_at=now,
+        created_at=now,
+        last_error="refused",
+    )
     removal = TenantRemoval(
-        tenant_id=new_id(), tenant_slug="gone", tenant_name="Gone", state=RemovalState.REMOVED,
-        requested_by="olivia@vedette.example", requested_at=now,
-    )  # fmt: skip
+        tenant_id=new_id(),
+        tenant_slug="gone",
+        tenant_name="Gone",
+        state=RemovalState.REMOVED,
+        requested_by="olivia@vedette.example",
+        requested_at=now,
+    )
     session.add_all([message, removal])
     session.flush()
     browser = session.scalars(
@@ -154,8 +178,9 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "rule_id": rule.id,
             "receiver_id": receiver.id,
             "alert_id": alert.id,
+            "silence_id": silence.id,
             "token_id": token.id,
-            "enrolment_token_id": enrolment_token.id,
+            "enrollment_token_id": enrollment_token.id,
             "certificate_id": certificate.id,
             "tenant_id": cast.acme.id,
             "user_id": cast.bob.id,

@@ -4,21 +4,14 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
-from tenants.accounts import (
-    TenantCounts,
-    change_password,
-    create_tenant,
-    create_user,
-    find_tenant,
-    get_tenant,
-    list_tenants,
-    set_tenant_state,
-    tenant_counts,
-)
+from tenants.lifecycle.removal import set_tenant_state
+from tenants.lifecycle.usage import TenantCounts, tenant_counts
 from tenants.models import Role, TenantState, User
-from tenants.people.member_changes import add_user, set_user_active
-from tenants.people.members import Member, get_user, list_users
-from tenants.people.signin import session_visitor, start_session
+from tenants.tenants import create_tenant, find_tenant, get_tenant, list_tenants
+from tenants.users.member_changes import add_user, set_user_active
+from tenants.users.members import Member, create_user, get_user, list_users
+from tenants.users.passwords import change_password
+from tenants.users.sessions import session_principal, start_session
 from tests.cast import NOON, PASSWORD, Cast, make_appliance, scope_of
 from tests.unit.tenants.helpers import DAY, authenticate
 
@@ -37,7 +30,7 @@ def test_a_name_without_letters_needs_a_slug(session: Session) -> None:
     assert list(caught.value.errors) == ["slug"]
 
 
-def test_a_taken_slug_is_a_conflict_and_the_session_goes_on(session: Session) -> None:
+def test_a_taken_slug_is_a_conflict_and_the_session_stays_usable(session: Session) -> None:
     create_tenant(session, name="Initech", now=NOON)
     with pytest.raises(ConflictError, match="'initech' belongs to another tenant"):
         create_tenant(session, name="INITECH", now=NOON)
@@ -79,39 +72,60 @@ def test_suspending_a_tenant_signs_its_users_out(session: Session, cast: Cast) -
     scope = scope_of(cast.olivia)
     set_tenant_state(session, scope, cast.acme.id, TenantState.SUSPENDED, now=NOON)
     set_tenant_state(session, scope, cast.acme.id, TenantState.ACTIVE, now=NOON)
-    assert session_visitor(session, secret, now=NOON) is None
+    assert session_principal(session, secret, now=NOON) is None
 
 
-def test_a_new_users_faults_are_reported_together(session: Session, cast: Cast) -> None:
+def test_all_errors_of_a_new_user_are_reported_together(session: Session, cast: Cast) -> None:
     with pytest.raises(InvalidInputError) as caught:
         create_user(
-            session, tenant_id=cast.acme.id, email="dora@", name=" ", role=Role.OPERATOR,
-            password="short", now=NOON,
-        )  # fmt: skip
+            session,
+            tenant_id=cast.acme.id,
+            email="dora@",
+            name=" ",
+            role=Role.OPERATOR,
+            password="short",
+            now=NOON,
+        )
     assert sorted(caught.value.errors) == ["email", "name", "password", "role"]
 
 
 def test_a_member_without_a_tenant_is_refused(session: Session) -> None:
-    with pytest.raises(InvalidInputError, match="belongs to a tenant"):
+    with pytest.raises(InvalidInputError, match="needs a tenant"):
         create_user(
-            session, tenant_id=None, email="dora@acme.example", name="Dora", role=Role.MEMBER,
-            password=PASSWORD, now=NOON,
-        )  # fmt: skip
+            session,
+            tenant_id=None,
+            email="dora@acme.example",
+            name="Dora",
+            role=Role.MEMBER,
+            password=PASSWORD,
+            now=NOON,
+        )
 
 
 def test_an_email_address_is_taken_whatever_its_case(session: Session, cast: Cast) -> None:
     with pytest.raises(ConflictError, match=r"alice@acme\.example"):
         create_user(
-            session, tenant_id=cast.globex.id, email="ALICE@Acme.example", name="Alice",
-            role=Role.MEMBER, password=PASSWORD, now=NOON,
-        )  # fmt: skip
+            session,
+            tenant_id=cast.globex.id,
+            email="ALICE@Acme.example",
+            name="Alice",
+            role=Role.MEMBER,
+            password=PASSWORD,
+            now=NOON,
+        )
 
 
 def _add(session: Session, by: User, tenant_id: str | None, role: Role = Role.MEMBER) -> Member:
     return add_user(
-        session, scope_of(by), tenant_id=tenant_id, email="dora@acme.example", name="Dora",
-        role=role, password=PASSWORD, now=NOON,
-    )  # fmt: skip
+        session,
+        scope_of(by),
+        tenant_id=tenant_id,
+        email="dora@acme.example",
+        name="Dora",
+        role=role,
+        password=PASSWORD,
+        now=NOON,
+    )
 
 
 def test_the_operator_adds_users_to_any_tenant(session: Session, cast: Cast) -> None:
@@ -157,11 +171,11 @@ def test_locking_a_user_out_ends_their_sessions(session: Session, cast: Cast) ->
     secret = start_session(session, cast.bob, now=NOON, lifetime=DAY)
     set_user_active(session, scope_of(cast.alice), cast.bob.id, is_active=False)
     set_user_active(session, scope_of(cast.alice), cast.bob.id, is_active=True)
-    assert session_visitor(session, secret, now=NOON) is None
+    assert session_principal(session, secret, now=NOON) is None
 
 
-def test_nobody_locks_themselves_out(session: Session, cast: Cast) -> None:
-    with pytest.raises(ConflictError, match="lock yourself out"):
+def test_nobody_deactivates_themselves(session: Session, cast: Cast) -> None:
+    with pytest.raises(ConflictError, match="deactivate yourself"):
         set_user_active(session, scope_of(cast.alice), cast.alice.id, is_active=False)
 
 
@@ -171,15 +185,13 @@ def test_a_changed_password_is_the_one_that_counts(session: Session, cast: Cast)
     assert found.id == cast.bob.id
 
 
-def test_changing_the_password_keeps_only_the_session_that_asked(
-    session: Session, cast: Cast
-) -> None:
+def test_changing_the_password_ends_all_other_sessions(session: Session, cast: Cast) -> None:
     here, there = (start_session(session, cast.bob, now=NOON, lifetime=DAY) for _ in range(2))
     change_password(
         session, cast.bob, current=PASSWORD, new="another horse battery", keep_session=here
     )
-    assert session_visitor(session, here, now=NOON) is not None
-    assert session_visitor(session, there, now=NOON) is None
+    assert session_principal(session, here, now=NOON) is not None
+    assert session_principal(session, there, now=NOON) is None
 
 
 @pytest.mark.parametrize(

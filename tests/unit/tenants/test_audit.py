@@ -8,15 +8,16 @@ import pytest
 from sqlalchemy import DateTime, delete, select, update
 from sqlalchemy.orm import Session
 
-from alerting.models import Receiver, Rule
+from alerting.models import Receiver, Rule, Silence
 from alerting.states import Comparison, ReceiverKind
 from core.db import Base, SessionFactory
 from core.ids import new_id
-from jobqueue.models import Job
+from jobqueue.models import Job, TenantContainerPolicies, TenantQueueSettings
 from jobqueue.service import stop_job
 from jobqueue.states import JobKind, JobState
-from tenants.audit import Actor, acting, record, set_actor
-from tenants.auditing.changes import SECRET
+from protocol.attempts import ContainerPolicy
+from tenants.auditing.drafts import Actor
+from tenants.auditing.recording import SECRET, acting, record, set_actor
 from tenants.models import (
     PLATFORM_CHAIN,
     APIToken,
@@ -24,7 +25,7 @@ from tenants.models import (
     ApplianceCertificate,
     AuditEntry,
     CertificateAuthority,
-    EnrolmentToken,
+    EnrollmentToken,
     Invitation,
     Membership,
     OIDCIdentity,
@@ -70,40 +71,81 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             user_id=cast.charlie.id, tenant_id=cast.acme.id, role=Role.VIEWER, created_at=NOON
         ),
         TenantQuota(**tenant, max_gpus=8),
+        TenantContainerPolicies(
+            **tenant, allowed=["restricted"], default=ContainerPolicy.RESTRICTED
+        ),
+        TenantQueueSettings(
+            **tenant, placement_policy="first_free", allows_preemption=False, data_roots=[]
+        ),
         APIToken(
             **tenant, user_id=cast.bob.id, name="ci", secret_hash=next(secret), created_at=NOON
         ),
         Invitation(
-            **tenant, email="erin@acme.example", role=Role.MEMBER, secret_hash=next(secret),
-            created_at=NOON, expires_at=LATER,
+            **tenant,
+            email="erin@acme.example",
+            role=Role.MEMBER,
+            secret_hash=next(secret),
+            created_at=NOON,
+            expires_at=LATER,
         ),
         OIDCIdentity(user_id=cast.bob.id, issuer="https://id", subject="bob", created_at=NOON),
-        EnrolmentToken(
-            **tenant, name="rack 4", secret_hash=next(secret), uses_left=1, created_at=NOON,
+        Silence(**tenant, matchers=["gpu=0"], starts_at=NOON, ends_at=LATER, created_at=NOON),
+        EnrollmentToken(
+            **tenant,
+            name="rack 4",
+            secret_hash=next(secret),
+            uses_left=1,
+            created_at=NOON,
             expires_at=LATER,
         ),
         Appliance(
-            **tenant, name="gpu-09", state=appliance.state, secret_hash=next(secret),
+            **tenant,
+            name="gpu-09",
+            state=appliance.state,
+            secret_hash=next(secret),
             enrolled_at=NOON,
         ),
         authority,
         ApplianceCertificate(
-            **tenant, appliance_id=appliance.id, authority_id=authority.id, serial="01",
-            fingerprint="02", not_before=NOON, not_after=LATER, issued_at=NOON,
+            **tenant,
+            appliance_id=appliance.id,
+            authority_id=authority.id,
+            serial="01",
+            fingerprint="02",
+            not_before=NOON,
+            not_after=LATER,
+            issued_at=NOON,
         ),
         Receiver(
-            **tenant, name="hook", kind=ReceiverKind.WEBHOOK, target="https://h", secret="s3cr3t",
+            **tenant,
+            name="hook",
+            kind=ReceiverKind.WEBHOOK,
+            target="https://h",
+            secret="s3cr3t",
             created_at=NOON,
         ),
         Rule(
-            **tenant, name="hot", measurement="gpu", field="x", aggregate="avg", window_seconds=60,
-            comparison=Comparison.ABOVE, warning_threshold=1.0, created_at=NOON,
+            **tenant,
+            name="hot",
+            measurement="gpu",
+            field="x",
+            aggregate="avg",
+            window_seconds=60,
+            comparison=Comparison.ABOVE,
+            warning_threshold=1.0,
+            created_at=NOON,
         ),
         Job(
-            **tenant, name="train", kind=JobKind.BATCH, image="i", memory_bytes=1,
-            state=JobState.QUEUED, submitted_at=NOON,
+            **tenant,
+            name="train",
+            kind=JobKind.BATCH,
+            image="i",
+            memory_bytes=1,
+            state=JobState.QUEUED,
+            submitted_at=NOON,
+            queue_at=NOON,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def audited_models() -> Iterator[type[Any]]:
@@ -186,7 +228,7 @@ def test_an_entry_says_who_from_where_and_when(
     assert (entry.before, entry.after) == ({"name": "Acme"}, {"name": "Acme Robotics"})
 
 
-def test_a_value_that_was_not_read_before_is_told_all_the_same(
+def test_a_value_that_was_not_read_before_is_recorded_too(
     cast: Cast, audited: SessionFactory
 ) -> None:
     with audited.begin() as session:
@@ -196,7 +238,9 @@ def test_a_value_that_was_not_read_before_is_told_all_the_same(
     assert entries(audited, chain=cast.acme.id)[0].before == {"name": "Acme"}
 
 
-def test_secrets_are_told_as_changed_and_never_shown(cast: Cast, audited: SessionFactory) -> None:
+def test_secrets_are_recorded_as_changed_and_never_shown(
+    cast: Cast, audited: SessionFactory
+) -> None:
     with audited.begin() as session:
         bob = session.get_one(User, cast.bob.id)
         old, bob.password_hash = bob.password_hash, "new-hash"
@@ -225,7 +269,7 @@ def test_setting_what_is_set_already_makes_no_entry(cast: Cast, audited: Session
     assert entries(audited) == []
 
 
-def test_nothing_is_told_of_what_was_rolled_back(cast: Cast, audited: SessionFactory) -> None:
+def test_nothing_is_recorded_of_what_was_rolled_back(cast: Cast, audited: SessionFactory) -> None:
     with audited() as session:
         session.get_one(Tenant, cast.acme.id).name = "Acme Robotics"
         session.flush()
@@ -270,16 +314,22 @@ def test_a_service_names_a_change_and_the_values_are_noticed(
     with audited.begin() as session:
         tenant = session.get_one(Tenant, cast.acme.id)
         record(
-            session, action="tenant.suspended", target_kind="tenant", target_id=tenant.id,
-            target_name="Acme", tenant_id=tenant.id, reason="unpaid", now=clock.now,
-        )  # fmt: skip
+            session,
+            action="tenant.suspended",
+            target_kind="tenant",
+            target_id=tenant.id,
+            target_name="Acme",
+            tenant_id=tenant.id,
+            reason="unpaid",
+            now=clock.now,
+        )
         tenant.state = TenantState.SUSPENDED
     (entry,) = entries(audited, chain=cast.acme.id)
     assert (entry.action, entry.reason) == ("tenant.suspended", "unpaid")
     assert (entry.before, entry.after) == ({"state": "active"}, {"state": "suspended"})
 
 
-def test_people_are_told_of_in_the_logs_of_all_their_tenants(
+def test_users_are_recorded_in_the_logs_of_all_their_tenants(
     cast: Cast, sessions: SessionFactory, audited: SessionFactory
 ) -> None:
     with sessions.begin() as session:
@@ -296,13 +346,20 @@ def test_people_are_told_of_in_the_logs_of_all_their_tenants(
     assert [one.chain for one in entries(sessions, target_id=cast.olivia.id)] == [PLATFORM_CHAIN]
 
 
-def test_a_stopped_job_is_told_though_its_row_was_changed_by_a_guarded_update(
+def test_a_stopped_job_is_recorded_though_its_row_was_changed_by_a_guarded_update(
     cast: Cast, audited: SessionFactory, clock: FrozenClock
 ) -> None:
     job = Job(
-        tenant_id=cast.acme.id, user_id=cast.bob.id, name="train", kind=JobKind.BATCH, image="i",
-        memory_bytes=1, state=JobState.QUEUED, submitted_at=NOON,
-    )  # fmt: skip
+        tenant_id=cast.acme.id,
+        user_id=cast.bob.id,
+        name="train",
+        kind=JobKind.BATCH,
+        image="i",
+        memory_bytes=1,
+        state=JobState.QUEUED,
+        submitted_at=NOON,
+        queue_at=NOON,
+    )
     with audited.begin() as session:
         session.add(job)
     for _ in range(2):
@@ -314,15 +371,20 @@ def test_a_stopped_job_is_told_though_its_row_was_changed_by_a_guarded_update(
     assert actions(audited) == ["job.submitted", "job.stop_requested"]
 
 
-def test_sessions_without_an_actor_notice_nothing_but_records_are_kept(
+def test_sessions_without_an_actor_observe_nothing_but_records_are_stored(
     cast: Cast, sessions: SessionFactory, clock: FrozenClock
 ) -> None:
     with sessions.begin() as session:
         session.get_one(Tenant, cast.acme.id).name = "A"
         record(
-            session, action="session.failed", target_kind="user", target_id=None,
-            target_name="x@y.example", tenant_id=None, now=clock.now,
-        )  # fmt: skip
+            session,
+            action="session.failed",
+            target_kind="user",
+            target_id=None,
+            target_name="x@y.example",
+            tenant_id=None,
+            now=clock.now,
+        )
     (entry,) = entries(sessions)
     assert (entry.action, entry.actor_name) == ("session.failed", "unknown")
 
@@ -346,7 +408,7 @@ def test_texts_that_are_too_long_are_cut(
     assert (len(entry.actor_name), len(entry.via), len(entry.user_agent)) == (254, 100, 300)
 
 
-def test_nothing_refers_to_the_log_so_entries_outlive_what_they_tell_of(
+def test_nothing_refers_to_the_log_so_entries_outlive_their_targets(
     cast: Cast, audited: SessionFactory
 ) -> None:
     with audited.begin() as session:

@@ -12,17 +12,16 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
-from tenants.entry.authority import (
+from tenants.models import Appliance, ApplianceCertificate, CertificateAuthority
+from tenants.pki.authority import (
     CLOCK_MARGIN,
     authorities_pem,
     rotate_authority,
     signing_authority,
     trusted_authorities,
 )
-from tenants.entry.certificates import fingerprint_of
-from tenants.entry.signing import Subject, revocation_lists_pem, sign, sign_server
-from tenants.entry.signing_requests import key_of_request
-from tenants.models import Appliance, ApplianceCertificate, CertificateAuthority
+from tenants.pki.certificates import fingerprint_of
+from tenants.pki.signing import Subject, key_of_request, revocation_lists_pem, sign, sign_server
 from tests.cast import BOX, NOON, Cast, make_appliance
 from tests.fixtures.signing_requests import Key, signing_request
 
@@ -36,7 +35,7 @@ def signed(session: Session, request: str) -> x509.Certificate:
     return sign(authority, BOX, key_of_request(request), SUBJECT, lifetime=WEEK, now=NOON)
 
 
-def test_the_first_need_makes_an_authority_whose_key_is_stored_encrypted(session: Session) -> None:
+def test_the_first_authority_is_created_on_demand_with_an_encrypted_key(session: Session) -> None:
     made = signing_authority(session, BOX, now=NOON)
     assert signing_authority(session, BOX, now=NOON).id == made.id
     assert session.scalar(select(func.count()).select_from(CertificateAuthority)) == 1
@@ -44,7 +43,7 @@ def test_the_first_need_makes_an_authority_whose_key_is_stored_encrypted(session
     assert "PRIVATE KEY" in BOX.decrypt(made.private_key)
 
 
-def test_a_certificate_names_whom_we_say_and_not_whom_its_holder_says(session: Session) -> None:
+def test_the_portal_sets_the_subject_and_ignores_that_of_the_request(session: Session) -> None:
     certificate = signed(session, signing_request(subject="another appliance"))
     names = {one.oid: one.value for one in certificate.subject}
     assert names == {NameOID.ORGANIZATION_NAME: "acme", NameOID.COMMON_NAME: "dgx-01"}
@@ -74,7 +73,7 @@ def test_a_certificate_passes_a_strict_verification(session: Session) -> None:
     ("key", "fault"),
     [
         (ec.generate_private_key(ec.SECP256K1()), "curve secp256k1"),
-        (ed25519.Ed25519PrivateKey.generate(), "another kind"),
+        (ed25519.Ed25519PrivateKey.generate(), "neither EC nor RSA"),
         (rsa.generate_private_key(65537, WEAK_BITS), "1024 bits"),
     ],
     ids=["curve", "kind", "size"],
@@ -84,7 +83,7 @@ def test_a_weak_or_odd_key_is_not_signed(key: Key, fault: str) -> None:
         key_of_request(signing_request(key))
 
 
-def test_a_request_that_somebody_else_signed_is_refused() -> None:
+def test_a_request_that_another_user_signed_is_refused() -> None:
     request = x509.load_pem_x509_csr(signing_request().encode())
     whole = request.public_bytes(serialization.Encoding.DER)
     bent = whole[:-1] + bytes([whole[-1] ^ 1])
@@ -109,7 +108,7 @@ def test_after_a_rotation_the_old_one_signs_until_the_overlap_is_over(session: S
     assert authorities_pem(session, now=NOON).count("BEGIN CERTIFICATE") == 2
 
 
-def test_an_authority_that_has_run_out_is_trusted_no_more(session: Session) -> None:
+def test_an_expired_authority_is_not_trusted(session: Session) -> None:
     old = signing_authority(session, BOX, now=NOON)
     later = old.not_after
     assert trusted_authorities(session, now=later) == []

@@ -14,27 +14,30 @@ from core.errors import (
     OverloadedError,
     UnauthenticatedError,
 )
-from tenants.customers.pruning import prune
-from tenants.entry.admission import GRACE, Admission, admit_certificate
-from tenants.entry.agents import authenticate_agent
-from tenants.entry.certificate_list import (
-    CertificateState,
-    expiring_certificates,
-    list_certificates,
-    newest_certificate,
-    state_of,
+from tenants.fleet.agents import authenticate_agent, registry_revision
+from tenants.lifecycle.pruning import prune
+from tenants.models import Appliance, ApplianceCertificate, ApplianceEvent
+from tenants.pki.admission import (
+    GRACE,
+    Admission,
+    admit_certificate,
+    readmit_appliance,
+    revoke_certificate,
+    revoke_identity,
 )
-from tenants.entry.certificates import (
+from tenants.pki.certificates import (
     MAX_RENEWALS,
+    CertificateState,
     Issued,
     Issuer,
+    expiring_certificates,
     fingerprint_of,
     issue_certificate,
+    list_certificates,
+    newest_certificate,
     renew_certificate,
+    state_of,
 )
-from tenants.entry.revocation import let_in_again, revoke_certificate, revoke_identity
-from tenants.entry.roll import roll_revision
-from tenants.models import Appliance, ApplianceCertificate, ApplianceEvent
 from tests.cast import BOX, NOON, Cast, make_appliance, scope_of
 from tests.fixtures.signing_requests import signing_request
 
@@ -64,19 +67,19 @@ def row(session: Session, fingerprint: str) -> ApplianceCertificate:
     ).one()
 
 
-def test_a_certificate_lets_its_own_appliance_in(session: Session, dgx: Appliance) -> None:
+def test_a_certificate_admits_its_own_appliance(session: Session, dgx: Appliance) -> None:
     admission = admit(session, issue(session, dgx))
     assert admission.appliance is dgx
     assert admission.until == NOON + WEEK
 
 
 def test_an_unknown_certificate_is_refused_whoever_signed_it(session: Session) -> None:
-    assert "unknown" in admit(session, "0" * 64).refusal
+    assert "Unknown certificate" in admit(session, "0" * 64).refusal
 
 
 def test_an_expired_certificate_is_refused(session: Session, dgx: Appliance) -> None:
     held = issue(session, dgx)
-    assert "ran out" in admit(session, held, now=NOON + WEEK).refusal
+    assert "expired" in admit(session, held, now=NOON + WEEK).refusal
 
 
 def test_the_old_one_goes_on_until_the_new_one_is_used(session: Session, dgx: Appliance) -> None:
@@ -135,7 +138,7 @@ def test_revoking_the_one_in_force_takes_the_agents_secret_too(
 ) -> None:
     held, unused = issue(session, dgx), issue(session, dgx)
     admit(session, held)
-    revision, generation = roll_revision(session), dgx.desired_generation
+    revision, generation = registry_revision(session), dgx.desired_generation
     revoked = revoke_certificate(
         session, scope_of(cast.alice), row(session, held).id, reason="stolen", now=NOON
     )
@@ -145,7 +148,7 @@ def test_revoking_the_one_in_force_takes_the_agents_secret_too(
     with pytest.raises(UnauthenticatedError):
         authenticate_agent(session, "vda_acme_dgx-01")
     session.refresh(dgx)
-    assert roll_revision(session) > revision
+    assert registry_revision(session) > revision
     assert dgx.desired_generation > generation
 
 
@@ -170,7 +173,7 @@ def test_only_admins_of_the_tenant_revoke(session: Session, cast: Cast, dgx: App
         list_certificates(session, scope_of(cast.charlie), dgx.id)
 
 
-def test_an_agent_that_asks_for_ever_more_is_held_up(session: Session, dgx: Appliance) -> None:
+def test_renewals_are_rate_limited(session: Session, dgx: Appliance) -> None:
     for _ in range(MAX_RENEWALS):
         renew_certificate(session, ISSUER, dgx.id, csr=signing_request(), now=NOON)
     with pytest.raises(OverloadedError, match="in the last 0:10:00"):
@@ -179,13 +182,13 @@ def test_an_agent_that_asks_for_ever_more_is_held_up(session: Session, dgx: Appl
     assert renew_certificate(session, ISSUER, dgx.id, csr=signing_request(), now=later)
 
 
-def test_a_certificate_that_was_not_renewed_is_seen_before_it_runs_out(
+def test_a_certificate_that_was_not_renewed_is_seen_before_it_expires(
     session: Session, cast: Cast, dgx: Appliance
 ) -> None:
     held = issue(session, dgx)
     admit(session, held)
     scope, six_days = scope_of(cast.alice), NOON + timedelta(days=6)
-    assert state_of(row(session, held), now=NOON) is CertificateState.IN_FORCE
+    assert state_of(row(session, held), now=NOON) is CertificateState.ACTIVE
     assert state_of(row(session, held), now=six_days) is CertificateState.OVERDUE
     within = timedelta(days=1)
     assert expiring_certificates(session, scope, within=within, now=NOON).total == 0
@@ -207,18 +210,18 @@ def test_the_one_in_use_is_shown_before_one_that_was_only_issued(
 
 def test_certificates_of_long_ago_are_pruned(session: Session, dgx: Appliance) -> None:
     issue(session, dgx)
-    name = "certificates that ran out three months ago"
+    name = "certificates expired for three months"
     assert prune(session, now=NOON + timedelta(days=90))[name] == 0
     assert prune(session, now=NOON + timedelta(days=98))[name] == 1
 
 
-def test_the_certificate_that_was_used_last_is_kept_because_it_binds_the_secret(
+def test_the_certificate_that_was_used_last_is_retained_because_it_binds_the_secret(
     session: Session, dgx: Appliance
 ) -> None:
     admit(session, issue(session, dgx))
     late = NOON + timedelta(days=200)
     prune(session, now=late)
-    with pytest.raises(UnauthenticatedError, match="let its agent in"):
+    with pytest.raises(UnauthenticatedError, match="can readmit"):
         renew_by_secret(session, dgx, now=late)
 
 
@@ -234,39 +237,39 @@ def test_a_secret_gets_the_first_certificate_again_until_one_is_used(
     assert renew_by_secret(session, dgx, now=NOON)  # the answer may be lost
     got = renew_by_secret(session, dgx, now=NOON)
     admit(session, fingerprint_of(x509.load_pem_x509_certificate(got.certificate.encode())))
-    with pytest.raises(UnauthenticatedError, match="must show it") as refused:
+    with pytest.raises(UnauthenticatedError, match="must use it") as refused:
         renew_by_secret(session, dgx, now=NOON)
     assert refused.value.code == "certificate_needed"
 
 
-def test_a_secret_gets_nothing_after_the_certificate_ran_out_until_an_admin_lets_it_in(
+def test_a_secret_gets_nothing_after_the_certificate_expired_until_an_admin_readmits_it(
     session: Session, cast: Cast, dgx: Appliance
 ) -> None:
     admit(session, issue(session, dgx))
     late = NOON + WEEK
-    with pytest.raises(UnauthenticatedError, match="An admin of the tenant can let its agent in"):
+    with pytest.raises(UnauthenticatedError, match="An admin of the tenant can readmit"):
         renew_by_secret(session, dgx, now=late)
-    let_in_again(session, scope_of(cast.alice), dgx.id, now=late)
+    readmit_appliance(session, scope_of(cast.alice), dgx.id, now=late)
     got = renew_by_secret(session, dgx, now=late)
     fingerprint = fingerprint_of(x509.load_pem_x509_certificate(got.certificate.encode()))
     assert admit(session, fingerprint, now=late).appliance is dgx
-    with pytest.raises(UnauthenticatedError, match="must show it"):
+    with pytest.raises(UnauthenticatedError, match="must use it"):
         renew_by_secret(session, dgx, now=late)
 
 
-def test_nobody_is_let_in_again_whose_certificate_is_good(
+def test_an_appliance_with_a_valid_certificate_is_not_readmitted(
     session: Session, cast: Cast, dgx: Appliance
 ) -> None:
     admit(session, issue(session, dgx))
-    with pytest.raises(ConflictError, match="No certificate of 'dgx-01' ran out"):
-        let_in_again(session, scope_of(cast.alice), dgx.id, now=NOON)
+    with pytest.raises(ConflictError, match="No certificate of 'dgx-01' has expired"):
+        readmit_appliance(session, scope_of(cast.alice), dgx.id, now=NOON)
     with pytest.raises(ForbiddenError):
-        let_in_again(session, scope_of(cast.bob), dgx.id, now=NOON + WEEK)
+        readmit_appliance(session, scope_of(cast.bob), dgx.id, now=NOON + WEEK)
     with pytest.raises(NotFoundError):
-        let_in_again(session, scope_of(cast.charlie), dgx.id, now=NOON + WEEK)
+        readmit_appliance(session, scope_of(cast.charlie), dgx.id, now=NOON + WEEK)
 
 
-def test_enrolled_again_an_appliance_starts_anew_though_its_certificate_ran_out(
+def test_enrolled_again_an_appliance_starts_again_though_its_certificate_expired(
     session: Session, dgx: Appliance
 ) -> None:
     admit(session, issue(session, dgx))

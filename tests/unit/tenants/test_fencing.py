@@ -4,9 +4,9 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError, UnauthenticatedError
-from tenants.entry.agents import authenticate_agent
-from tenants.entry.fencing import lift_fence
-from tenants.fleet.appliances import record_heartbeat
+from protocol.inventory import Inventory
+from tenants.fleet.agents import authenticate_agent, lift_fence
+from tenants.fleet.heartbeats import record_heartbeat
 from tenants.models import Appliance
 from tests.cast import NOON, Cast, make_appliance, scope_of
 
@@ -21,9 +21,14 @@ def dgx(session: Session, cast: Cast) -> Appliance:
 def beat(session: Session, appliance: Appliance, *instances: str) -> None:
     for instance_id in instances:
         record_heartbeat(
-            session, appliance.id, inventory={}, agent_version="1", sent_at=NOON, now=NOON,
+            session,
+            appliance.id,
+            inventory=Inventory(hostname="gpu-01"),
+            agent_version="1",
+            sent_at=NOON,
+            now=NOON,
             instance_id=instance_id,
-        )  # fmt: skip
+        )
     session.refresh(appliance)
 
 
@@ -43,12 +48,14 @@ def test_agents_that_take_turns_are_fenced(
         authenticate_agent(session, SECRET)
 
 
-def test_an_agent_that_tells_no_instance_is_not_judged(session: Session, dgx: Appliance) -> None:
+def test_an_agent_that_reports_no_instance_is_not_judged(session: Session, dgx: Appliance) -> None:
     beat(session, dgx, "a", "", "a", "")
     assert dgx.fenced_at is None
 
 
-def test_a_lifted_fence_lets_in_who_is_left(session: Session, cast: Cast, dgx: Appliance) -> None:
+def test_a_lifted_fence_admits_the_remaining_agent(
+    session: Session, cast: Cast, dgx: Appliance
+) -> None:
     beat(session, dgx, *"aba")
     lift_fence(session, scope_of(cast.alice), dgx.id, now=NOON)
     beat(session, dgx, *"aaa")

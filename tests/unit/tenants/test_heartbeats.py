@@ -3,32 +3,42 @@
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
-from tenants.fleet.appliances import record_heartbeat
+from protocol.health import ApplianceHealth, HealthState
+from protocol.inventory import GPUInfo, Inventory
 from tenants.fleet.events import EventKind, add_event, list_events, prune_events
-from tenants.models import Appliance, ApplianceState, HealthState, Tenant
+from tenants.fleet.heartbeats import record_heartbeat
+from tenants.models import Appliance, ApplianceState, Tenant
 from tests.cast import NOON, Cast, make_appliance, scope_of
 
-GPUS = [{"index": n, "uuid": f"GPU-{n}", "model": "H100 80GB"} for n in range(8)]
-INVENTORY = {"hostname": "gpu-01", "gpus": GPUS}
+GPUS = [
+    GPUInfo(index=n, uuid=f"GPU-{n}", model="H100 80GB", memory_bytes=80 * 2**30) for n in range(8)
+]
+INVENTORY = Inventory(hostname="gpu-01", gpus=GPUS)
 
 
 @pytest.fixture
 def gpu01(session: Session, cast: Cast) -> Appliance:
     return make_appliance(
-        session, session.get_one(Tenant, cast.acme.id), "gpu-01", inventory=INVENTORY
+        session,
+        session.get_one(Tenant, cast.acme.id),
+        "gpu-01",
+        inventory=msgspec.to_builtins(INVENTORY),
     )
 
 
 def beat(session: Session, appliance: Appliance, after_seconds: float = 10, **told: Any) -> None:  # noqa: ANN401 - what the heartbeat tells
     now = NOON + timedelta(seconds=after_seconds)
     values: dict[str, Any] = {
-        "inventory": INVENTORY, "agent_version": appliance.agent_version, "sent_at": now,
-    }  # fmt: skip
+        "inventory": INVENTORY,
+        "agent_version": appliance.agent_version,
+        "sent_at": now,
+    }
     record_heartbeat(session, appliance.id, now=now, **{**values, **told})
     session.refresh(appliance)
 
@@ -45,9 +55,14 @@ def test_an_ordinary_heartbeat_makes_no_event_and_two_statements(
     beat(session, gpu01)
     asked: list[str] = []
     engine = session.get_bind()
-    event.listen(engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+
+    def note(*args: Any) -> None:  # noqa: ANN401 - whatever SQLAlchemy hands over
+        asked.append(args[2])
+
+    event.listen(engine, "before_cursor_execute", note)
     now = NOON + timedelta(seconds=20)
     record_heartbeat(session, gpu01.id, inventory=INVENTORY, agent_version="", sent_at=now, now=now)
+    event.remove(engine, "before_cursor_execute", note)
     assert [statement.split()[0] for statement in asked] == ["SELECT", "UPDATE"]
     assert "inventory=" not in asked[1]
     assert events(session, cast, gpu01) == []
@@ -62,8 +77,8 @@ def test_a_clock_that_swings_around_the_limit_makes_one_event_and_one_when_it_is
         beat(session, gpu01, after_seconds=at, sent_at=sent_at)
     told = [message for kind, message in events(session, cast, gpu01) if kind == "clock"]
     assert told == [
-        "Its clock is 5.2 s ahead of the portal's. Check its time service.",
-        "Its clock is within 2.5 s of the portal's again.",
+        "The clock is 5.2 s ahead of the portal's. Check the time service.",
+        "The clock is within 2.5 s of the portal's again.",
     ]
 
 
@@ -71,9 +86,9 @@ def test_the_columns_of_lists_follow_inventory_and_health(
     session: Session, gpu01: Appliance
 ) -> None:
     assert (gpu01.gpu_count, gpu01.gpu_model) == (8, "H100 80GB")
-    two = [GPUS[0], {"index": 1, "uuid": "GPU-x", "model": "A100"}]
-    told = {"state": "degraded", "appliance_class": "2 x flagship"}
-    beat(session, gpu01, inventory={"gpus": two}, health=told)
+    two = [GPUS[0], GPUInfo(index=1, uuid="GPU-x", model="A100", memory_bytes=0)]
+    health = ApplianceHealth(state=HealthState.DEGRADED, appliance_class="2 x flagship")
+    beat(session, gpu01, inventory=Inventory(hostname="gpu-01", gpus=two), health=health)
     assert (gpu01.gpu_count, gpu01.gpu_model) == (2, "A100, H100 80GB")
     assert (gpu01.appliance_class, gpu01.health_state) == ("2 x flagship", HealthState.DEGRADED)
 
@@ -84,27 +99,36 @@ def test_a_return_from_silence_says_how_long_it_was(
     gpu01.state = ApplianceState.UNREACHABLE
     session.flush()
     beat(session, gpu01, 720)
-    assert events(session, cast, gpu01) == [("state", "Online again after 12 min of silence.")]
+    assert events(session, cast, gpu01) == [("state", "Online again after 12m without heartbeats.")]
 
 
 def test_all_that_is_new_becomes_an_event_each(
     session: Session, cast: Cast, gpu01: Appliance
 ) -> None:
     gpu01.agent_version = "1.0"
-    gpu01.inventory = {**INVENTORY, "boot_id": "a"}
+    gpu01.inventory = {**gpu01.inventory, "boot_id": "a"}
     session.flush()
+    after = Inventory(hostname="gpu-01", gpus=GPUS[:7], boot_id="b")
+    health = ApplianceHealth(state=HealthState.FAILED)
     beat(
         session,
         gpu01,
-        inventory={"hostname": "gpu-01", "gpus": GPUS[:7], "boot_id": "b"},
+        inventory=after,
         agent_version="1.1",
-        health={"state": "failed", "findings": []},
+        health=health,
         sent_at=NOON - timedelta(seconds=50),
     )
     kinds = [kind for kind, _ in events(session, cast, gpu01)]
     assert sorted(kinds) == ["agent", "clock", "health", "inventory", "reboot"]
-    beat(session, gpu01, 20, inventory=gpu01.inventory, agent_version="1.1", health=gpu01.health,
-         sent_at=NOON - timedelta(seconds=40))  # fmt: skip
+    beat(
+        session,
+        gpu01,
+        20,
+        inventory=after,
+        agent_version="1.1",
+        health=health,
+        sent_at=NOON - timedelta(seconds=40),
+    )
     assert len(events(session, cast, gpu01)) == 5
 
 
@@ -120,7 +144,7 @@ def test_a_sweep_in_between_costs_no_event(session: Session, cast: Cast, gpu01: 
     event.listen(session.get_bind(), "before_cursor_execute", sweep_first)
     beat(session, gpu01, 31)
     assert gpu01.state is ApplianceState.ONLINE
-    assert events(session, cast, gpu01) == [("state", "Online again after 31 s of silence.")]
+    assert events(session, cast, gpu01) == [("state", "Online again after 31s without heartbeats.")]
 
 
 def test_a_retired_appliance_stays_as_it_was(session: Session, gpu01: Appliance) -> None:
@@ -131,7 +155,14 @@ def test_a_retired_appliance_stays_as_it_was(session: Session, gpu01: Appliance)
 
 
 def test_a_heartbeat_of_nobody_is_dropped(session: Session) -> None:
-    record_heartbeat(session, "gone", inventory={}, agent_version="", sent_at=NOON, now=NOON)
+    record_heartbeat(
+        session,
+        "gone",
+        inventory=Inventory(hostname="gpu-01"),
+        agent_version="",
+        sent_at=NOON,
+        now=NOON,
+    )
 
 
 def test_events_are_paged_narrowed_and_nobody_elses(
@@ -160,9 +191,7 @@ def test_old_events_are_pruned_and_young_ones_stay(
     assert events(session, cast, gpu01) == [("state", "1 days")]
 
 
-def test_a_message_is_cut_to_what_the_column_holds(
-    session: Session, cast: Cast, gpu01: Appliance
-) -> None:
+def test_a_long_message_is_truncated(session: Session, cast: Cast, gpu01: Appliance) -> None:
     add_event(session, gpu01, EventKind.HEALTH, "x" * 600, now=NOON)
     session.flush()
     assert events(session, cast, gpu01) == [("health", "x" * 500)]

@@ -1,14 +1,17 @@
-"""Silence: from online over stale and unreachable to lost, and the brake on mass outages."""
+"""Missing heartbeats: online, stale, unreachable, lost; and the mass-outage guard."""
 
 import logging
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 
 import pytest
 from sqlalchemy.orm import Session
 
-from tenants.fleet.appliances import ApplianceChange, record_heartbeat, sweep_appliances
-from tenants.fleet.liveness import TRANSITIONS, Thresholds, next_state
+from protocol.inventory import Inventory
+from tenants.fleet.heartbeats import record_heartbeat
+from tenants.fleet.liveness import ApplianceChange, sweep_appliances
+from tenants.fleet.states import TRANSITIONS, Thresholds, check_transition, next_state
 from tenants.models import Appliance, ApplianceState, Tenant
 from tests.cast import NOON, Cast, make_appliance
 from tests.diagrams import diagram_of
@@ -37,9 +40,16 @@ def fleet(session: Session, cast: Cast, count: int) -> list[Appliance]:
     return [make_appliance(session, tenant, f"gpu-{n:02}") for n in range(count)]
 
 
-def hear(session: Session, appliance: Appliance, after_seconds: float) -> None:
+def report(session: Session, appliance: Appliance, after_seconds: float) -> None:
     at = NOON + timedelta(seconds=after_seconds)
-    record_heartbeat(session, appliance.id, inventory={}, agent_version="0.1.0", sent_at=at, now=at)
+    record_heartbeat(
+        session,
+        appliance.id,
+        inventory=Inventory(hostname="gpu-01"),
+        agent_version="0.1.0",
+        sent_at=at,
+        now=at,
+    )
 
 
 @pytest.mark.parametrize("current", list(S))
@@ -47,7 +57,7 @@ def hear(session: Session, appliance: Appliance, after_seconds: float) -> None:
     ("seconds", "by_silence"),
     [(0, S.ONLINE), (30, S.ONLINE), (31, S.STALE), (91, S.UNREACHABLE), (601, S.LOST)],
 )
-def test_silence_only_makes_a_state_worse(
+def test_missing_heartbeats_only_worsen_a_state(
     current: ApplianceState, seconds: int, by_silence: ApplianceState
 ) -> None:
     order = [S.ENROLLED, S.ONLINE, S.STALE, S.UNREACHABLE, S.LOST]
@@ -90,46 +100,70 @@ def test_a_revoked_appliance_is_left_alone(session: Session, cast: Cast) -> None
     assert sweep(session, 700) == []
 
 
-def test_the_portals_own_downtime_is_nobodys_silence(session: Session, cast: Cast) -> None:
+def test_the_portals_own_downtime_does_not_count(session: Session, cast: Cast) -> None:
     fleet(session, cast, 1)
     assert sweep(session, 3600, listening_for=10) == []
     assert [change.after for change in sweep(session, 3640, listening_for=50)] == [S.STALE]
 
 
-def test_the_brake_keeps_a_fleet_that_vanished_together_from_being_lost(
+def test_the_guard_protects_a_fleet_that_disappears_at_once(
     session: Session, cast: Cast, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet(session, cast, 5)
     with caplog.at_level(logging.WARNING):
         changes = sweep(session, 700)
     assert [change.after for change in changes] == [S.UNREACHABLE] * 5
-    assert "silent together" in caplog.text
+    (entry,) = caplog.records
+    assert (entry.levelno, entry.args) == (logging.CRITICAL, (5, 5))
 
 
-def test_the_brake_holds_those_already_unreachable(session: Session, cast: Cast) -> None:
+def test_the_guard_protects_unreachable_appliances(session: Session, cast: Cast) -> None:
     fleet(session, cast, 6)
     sweep(session, 100)
     assert sweep(session, 700) == []
 
 
-def test_the_brake_lets_go_once_enough_are_heard(session: Session, cast: Cast) -> None:
+def test_the_guard_ends_when_enough_appliances_report_again(session: Session, cast: Cast) -> None:
     appliances = fleet(session, cast, 6)
     sweep(session, 700)
     for appliance in appliances[:3]:
-        hear(session, appliance, 700)
+        report(session, appliance, 700)
     assert [change.after for change in sweep(session, 701)] == [S.LOST] * 3
 
 
-def test_a_small_or_partial_outage_is_no_reason_to_brake(session: Session, cast: Cast) -> None:
+def test_half_of_the_fleet_is_not_a_mass_outage(session: Session, cast: Cast) -> None:
     appliances = fleet(session, cast, 10)
     for appliance in appliances[:5]:
-        hear(session, appliance, 700)
+        report(session, appliance, 700)
     assert [change.after for change in sweep(session, 700)] == [S.LOST] * 5
 
 
-def test_four_appliances_are_too_few_to_brake(session: Session, cast: Cast) -> None:
+def test_four_appliances_are_too_few_for_a_mass_outage(session: Session, cast: Cast) -> None:
     fleet(session, cast, 4)
     assert [change.after for change in sweep(session, 700)] == [S.LOST] * 4
+
+
+@pytest.mark.parametrize(("current", "target"), list(product(S, S)))
+def test_only_transitions_of_the_table_are_allowed(
+    current: ApplianceState, target: ApplianceState
+) -> None:
+    if target is current or target in TRANSITIONS[current]:
+        assert check_transition(current, target) is target
+    else:
+        with pytest.raises(ValueError, match=f"{current} to {target}"):
+            check_transition(current, target)
+
+
+def test_the_end_of_an_outage_is_logged_as_a_warning(
+    session: Session, cast: Cast, caplog: pytest.LogCaptureFixture
+) -> None:
+    appliances = fleet(session, cast, 5)
+    sweep(session, 700)
+    caplog.clear()
+    for appliance in appliances:
+        report(session, appliance, 700)
+    sweep(session, 701)
+    assert [entry.levelno for entry in caplog.records] == [logging.WARNING]
 
 
 def test_the_diagram_is_the_table() -> None:

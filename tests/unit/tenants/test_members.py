@@ -5,11 +5,11 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from tenants.models import Membership, Role, Tenant, User
-from tenants.people.member_changes import remove_operator, remove_user, set_role, set_user_active
-from tenants.people.members import get_user, list_users
-from tenants.people.signin import session_visitor, start_session
-from tenants.people.tokens import create_api_token, token_visitor
 from tenants.scope import Scope
+from tenants.users.member_changes import remove_operator, remove_user, set_role, set_user_active
+from tenants.users.members import get_user, list_users
+from tenants.users.sessions import session_principal, start_session
+from tenants.users.tokens import create_api_token, token_principal
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.tenants.helpers import DAY
 
@@ -64,7 +64,7 @@ def test_one_of_two_admins_may_go(session: Session, cast: Cast, act: str) -> Non
 
 
 @pytest.mark.parametrize("act", ["role", "lock", "remove"])
-def test_an_admin_who_is_locked_out_is_no_other_admin(
+def test_a_deactivated_admin_does_not_count_as_another_admin(
     session: Session, cast: Cast, act: str
 ) -> None:
     set_role(session, scope_of(cast.alice), cast.bob.id, Role.ADMIN)
@@ -73,7 +73,7 @@ def test_an_admin_who_is_locked_out_is_no_other_admin(
         _do(session, scope_of(cast.olivia), cast.alice.id, act, tenant_id=cast.acme.id)
 
 
-def test_the_operator_locks_nobody_out_who_is_the_last_admin_elsewhere(
+def test_the_operator_does_not_deactivate_the_last_admin_of_another_tenant(
     session: Session, cast: Cast
 ) -> None:
     join(session, cast.charlie, cast.acme)
@@ -81,24 +81,24 @@ def test_the_operator_locks_nobody_out_who_is_the_last_admin_elsewhere(
         set_user_active(session, scope_of(cast.olivia), cast.charlie.id, is_active=False)
 
 
-def test_who_is_removed_is_signed_out_and_their_tokens_are_revoked(
+def test_a_removed_user_is_signed_out_and_their_tokens_are_revoked(
     session: Session, cast: Cast
 ) -> None:
     cookie = start_session(session, cast.bob, now=NOON, lifetime=DAY)
     token, secret = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)
     remove_user(session, scope_of(cast.alice), cast.bob.id, now=NOON)
-    assert session_visitor(session, cookie, now=NOON) is None
-    assert token_visitor(session, secret, now=NOON) is None
+    assert session_principal(session, cookie, now=NOON) is None
+    assert token_principal(session, secret, now=NOON) is None
     assert token.revoked_at == NOON
     assert [one.id for one in list_users(session, scope_of(cast.alice)).items] == [cast.alice.id]
 
 
-def test_who_is_removed_keeps_their_other_tenants(session: Session, cast: Cast) -> None:
+def test_a_removed_user_keeps_their_other_tenants(session: Session, cast: Cast) -> None:
     join(session, cast.bob, cast.globex)
     there = Scope(cast.bob.id, Role.MEMBER, cast.globex.id)
     _, secret = create_api_token(session, there, name="ci", now=NOON)
     remove_user(session, scope_of(cast.alice), cast.bob.id, now=NOON)
-    found = token_visitor(session, secret, now=NOON)
+    found = token_principal(session, secret, now=NOON)
     assert found is not None
     assert found.scope.tenant_id == cast.globex.id
 
@@ -133,7 +133,9 @@ def test_an_admin_removes_no_operator(session: Session, cast: Cast) -> None:
         remove_operator(session, scope_of(cast.alice), cast.olivia.id, now=NOON)
 
 
-def test_the_operator_lets_in_whom_the_admin_locked_out(session: Session, cast: Cast) -> None:
+def test_the_operator_reactivates_a_user_whom_the_admin_deactivated(
+    session: Session, cast: Cast
+) -> None:
     set_user_active(session, scope_of(cast.alice), cast.bob.id, is_active=False)
     set_user_active(
         session, scope_of(cast.olivia), cast.bob.id, is_active=True, tenant_id=cast.acme.id

@@ -1,4 +1,4 @@
-"""People of an identity provider: recognised, linked, and made members by their groups."""
+"""People of an identity provider: recognized, linked, and made members by their groups."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -19,10 +19,9 @@ from tenants.models import (
     TenantState,
     User,
 )
-from tenants.people.group_roles import GroupRoles
-from tenants.people.oidc import Identity, user_of_identity
-from tenants.people.signin import start_session
-from tenants.people.tokens import create_api_token
+from tenants.users.oidc import GroupRoles, Identity, user_for_identity
+from tenants.users.sessions import start_session
+from tenants.users.tokens import create_api_token
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.tenants.helpers import DAY
 
@@ -41,7 +40,7 @@ ROLES, _ = GroupRoles.parse(
 
 
 def arrive(session: Session, identity: Identity) -> User:
-    user = user_of_identity(session, identity, ROLES, now=NOON)
+    user = user_for_identity(session, identity, ROLES, now=NOON)
     session.flush()
     return user
 
@@ -50,7 +49,7 @@ def roles(user: User) -> dict[str, Role]:
     return {one.tenant.slug: one.role for one in user.memberships}
 
 
-def test_somebody_new_is_added_with_what_their_groups_give(session: Session, cast: Cast) -> None:
+def test_a_new_user_is_added_with_what_their_groups_give(session: Session, cast: Cast) -> None:
     assert cast
     user = arrive(session, DANA)
     assert (user.email, user.name, user.password_hash) == ("dana@acme.example", "Dana", None)
@@ -64,7 +63,7 @@ def test_the_highest_role_of_several_groups_counts(session: Session, cast: Cast)
 
 
 @pytest.mark.parametrize("groups", [set(), {"gone"}, {"unheard-of"}])
-def test_somebody_new_whose_groups_give_nothing_is_not_added(
+def test_a_new_user_without_grants_is_not_created(
     session: Session, cast: Cast, groups: set[str]
 ) -> None:
     assert cast
@@ -76,7 +75,7 @@ def test_somebody_new_whose_groups_give_nothing_is_not_added(
 def test_an_unverified_address_links_and_adds_nobody(session: Session, cast: Cast) -> None:
     assert cast
     for identity in (DANA, BOB):
-        with pytest.raises(UnauthenticatedError, match="vouch for your email"):
+        with pytest.raises(UnauthenticatedError, match="not verified your email"):
             arrive(session, replace(identity, is_email_verified=False))
     assert session.scalars(select(OIDCIdentity)).all() == []
 
@@ -89,7 +88,7 @@ def test_a_known_identity_needs_no_address_any_more(session: Session, cast: Cast
     assert first.email == "dana@acme.example"
 
 
-def test_the_same_subject_of_another_issuer_is_somebody_else(session: Session, cast: Cast) -> None:
+def test_the_same_subject_of_another_issuer_is_another_user(session: Session, cast: Cast) -> None:
     assert cast
     first = arrive(session, DANA)
     other = replace(DANA, issuer="https://evil.example", email="eve@acme.example")
@@ -103,11 +102,11 @@ def test_a_verified_address_links_the_account_that_has_it(session: Session, cast
 
 def test_a_locked_account_is_not_linked(session: Session, cast: Cast) -> None:
     session.get_one(User, cast.bob.id).is_active = False
-    with pytest.raises(UnauthenticatedError, match="locked"):
+    with pytest.raises(UnauthenticatedError, match="deactivated"):
         arrive(session, BOB)
 
 
-def test_what_somebody_else_prepared_is_closed_when_the_owner_comes(
+def test_what_another_user_prepared_is_closed_when_the_owner_comes(
     session: Session, cast: Cast
 ) -> None:
     """Whoever added the account knows its password and may hold sessions and tokens of it."""
@@ -144,14 +143,14 @@ def test_groups_change_and_take_what_groups_gave(session: Session, cast: Cast) -
     assert roles(arrive(session, replace(DANA, groups=frozenset()))) == {}
 
 
-def test_groups_leave_alone_what_was_given_by_hand(session: Session, cast: Cast) -> None:
+def test_groups_do_not_change_manual_memberships(session: Session, cast: Cast) -> None:
     assert cast
     for groups in ({"gpu-admins"}, set(), {"gpu-admins"}):
         user = arrive(session, replace(BOB, groups=frozenset(groups)))
         assert roles(user) == {"acme": Role.MEMBER}
 
 
-def test_a_membership_given_again_by_hand_stays(session: Session, cast: Cast) -> None:
+def test_a_membership_granted_manually_again_stays(session: Session, cast: Cast) -> None:
     user = arrive(session, DANA)
     session.delete(user.memberships[0])
     session.flush()
@@ -163,7 +162,7 @@ def test_a_membership_given_again_by_hand_stays(session: Session, cast: Cast) ->
     assert roles(arrive(session, replace(DANA, groups=frozenset()))) == {"acme": Role.VIEWER}
 
 
-def test_who_was_locked_out_of_a_tenant_stays_so(session: Session, cast: Cast) -> None:
+def test_a_user_deactivated_in_a_tenant_stays_so(session: Session, cast: Cast) -> None:
     assert cast
     arrive(session, DANA).memberships[0].is_active = False
     assert not arrive(session, DANA).memberships[0].is_active
@@ -190,7 +189,7 @@ def by_groups_alone(session: Session, cast: Cast) -> User:
 
 
 @pytest.mark.parametrize("groups", [set(), {"gpu-users"}])
-def test_groups_do_not_take_a_tenants_last_admin_and_it_is_told(
+def test_groups_do_not_take_a_tenants_last_admin_and_it_is_logged(
     session: Session, cast: Cast, caplog: pytest.LogCaptureFixture, *, groups: set[str]
 ) -> None:
     by_groups_alone(session, cast)
@@ -200,12 +199,10 @@ def test_groups_do_not_take_a_tenants_last_admin_and_it_is_told(
     session.commit()
     entry = session.scalars(select(AuditEntry).where(AuditEntry.action == "membership.kept")).one()
     assert entry.chain == cast.acme.id
-    assert "nobody else is an admin" in entry.reason
+    assert "last admin" in entry.reason
 
 
-def test_groups_take_an_admin_who_was_kept_once_there_is_another(
-    session: Session, cast: Cast
-) -> None:
+def test_groups_take_a_retained_admin_once_there_is_another(session: Session, cast: Cast) -> None:
     by_groups_alone(session, cast)
     nothing = replace(DANA, groups=frozenset())
     arrive(session, nothing)
@@ -230,11 +227,11 @@ def test_groups_give_nothing_of_a_closed_tenant(session: Session, cast: Cast) ->
         arrive(session, DANA)
 
 
-def test_the_last_visit_is_kept(session: Session, cast: Cast) -> None:
+def test_the_last_sign_in_is_stored(session: Session, cast: Cast) -> None:
     assert cast
     arrive(session, DANA)
     later = NOON + timedelta(days=3)
-    user_of_identity(session, DANA, ROLES, now=later)
+    user_for_identity(session, DANA, ROLES, now=later)
     assert session.scalars(select(OIDCIdentity.last_used_at)).all() == [later]
 
 

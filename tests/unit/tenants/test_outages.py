@@ -1,4 +1,4 @@
-"""The brake on mass outages, with a fleet of 500."""
+"""The mass-outage guard, with a fleet of 500."""
 
 from datetime import datetime, timedelta
 
@@ -8,16 +8,17 @@ from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError, NotFoundError
 from core.ids import new_id
-from tenants.fleet.appliances import ApplianceChange, sweep_appliances
 from tenants.fleet.events import list_events
-from tenants.fleet.outages import (
+from tenants.fleet.liveness import (
     REOPENED_WITHIN,
-    Silence,
-    hold_brake,
-    mark_told,
-    present_outage,
-    release_brake,
-    untold_outage,
+    ApplianceChange,
+    FleetReachability,
+    current_outage,
+    mark_reported,
+    release_mass_outage_guard,
+    sweep_appliances,
+    unreported_outage,
+    update_mass_outage_guard,
 )
 from tenants.models import Appliance, ApplianceState, FleetOutage
 from tests.cast import NOON, Cast, scope_of
@@ -31,11 +32,16 @@ def fleet(session: Session, cast: Cast) -> list[str]:
     """Ids of 500 appliances of two tenants, all heard at noon."""
     rows = [
         {
-            "id": new_id(), "tenant_id": (cast.acme, cast.globex)[n % 2].id, "name": f"gpu-{n:03}",
-            "state": S.ONLINE, "secret_hash": f"{n:064}", "enrolled_at": NOON, "last_seen_at": NOON,
+            "id": new_id(),
+            "tenant_id": (cast.acme, cast.globex)[n % 2].id,
+            "name": f"gpu-{n:03}",
+            "state": S.ONLINE,
+            "secret_hash": f"{n:064}",
+            "enrolled_at": NOON,
+            "last_seen_at": NOON,
         }
         for n in range(FLEET)
-    ]  # fmt: skip
+    ]
     session.execute(insert(Appliance), rows)
     return [str(row["id"]) for row in rows]
 
@@ -75,7 +81,7 @@ def test_300_of_500_that_vanish_together_are_not_lost(session: Session, fleet: l
         hear(session, fleet[300:], seconds)
         sweep(session, seconds)
     assert (count(session, S.LOST), count(session, S.UNREACHABLE)) == (0, 300)
-    assert present_outage(session) is not None
+    assert current_outage(session) is not None
 
 
 def test_a_mass_outage_is_one_outage_however_long_it_lasts(
@@ -86,10 +92,10 @@ def test_a_mass_outage_is_one_outage_however_long_it_lasts(
         sweep(session, seconds)
     (outage,) = outages(session)
     assert (outage.began_at, outage.ended_at) == (at(120), None)
-    assert (outage.silent_count, outage.fleet_count) == (300, 500)
+    assert (outage.unreachable_count, outage.fleet_count) == (300, 500)
 
 
-def test_the_brake_is_off_once_half_of_them_are_heard_and_the_rest_is_lost(
+def test_the_guard_is_off_once_half_of_them_report_again_and_the_rest_is_lost(
     session: Session, fleet: list[str]
 ) -> None:
     hear(session, fleet[300:], 700)
@@ -97,11 +103,11 @@ def test_the_brake_is_off_once_half_of_them_are_heard_and_the_rest_is_lost(
     hear(session, fleet[50:], 760)
     lost = [one for one in sweep(session, 760) if one.after is S.LOST]
     assert len(lost) == 50
-    assert present_outage(session) is None
+    assert current_outage(session) is None
     assert outages(session)[0].ended_at == at(760)
 
 
-def test_half_of_the_fleet_is_not_enough_for_the_brake(session: Session, fleet: list[str]) -> None:
+def test_half_of_the_fleet_is_not_a_mass_outage(session: Session, fleet: list[str]) -> None:
     hear(session, fleet[250:], 700)
     assert len([one for one in sweep(session, 700) if one.after is S.LOST]) == 250
     assert outages(session) == []
@@ -126,11 +132,11 @@ def test_a_fleet_that_comes_and_goes_makes_one_outage(session: Session, fleet: l
 
 
 def test_an_outage_long_after_is_another_one(session: Session) -> None:
-    suspect, well = Silence(300, 500), Silence(0, 500)
-    assert hold_brake(session, suspect, now=NOON)
-    assert not hold_brake(session, well, now=at(60))
+    suspect, well = FleetReachability(300, 500), FleetReachability(0, 500)
+    assert update_mass_outage_guard(session, suspect, now=NOON)
+    assert not update_mass_outage_guard(session, well, now=at(60))
     later = at(61) + REOPENED_WITHIN
-    assert hold_brake(session, suspect, now=later)
+    assert update_mass_outage_guard(session, suspect, now=later)
     assert [one.began_at for one in outages(session)] == [NOON, later]
 
 
@@ -142,47 +148,47 @@ def test_every_change_of_the_sweep_is_an_event(
         sweep(session, seconds)
     page = list_events(session, scope_of(cast.alice), fleet[0])
     assert [one.message for one in reversed(page.items)] == [
-        "Stale: nothing was heard of it for 40 s.",
-        "Unreachable: nothing was heard of it for 100 s.",
-        "Lost: nothing was heard of it for 11 min.",
+        "Stale: no heartbeat for 40s.",
+        "Unreachable: no heartbeat for 1m 40s.",
+        "Lost: no heartbeat for 11m 40s.",
     ]
 
 
 @pytest.mark.usefixtures("fleet")
-def test_the_operator_releases_the_brake_and_the_silent_are_lost(
+def test_the_operator_releases_the_guard_and_the_unreachable_are_lost(
     session: Session, cast: Cast
 ) -> None:
     sweep(session, 700)
-    release_brake(session, scope_of(cast.olivia), now=at(710))
-    assert present_outage(session) is None
+    release_mass_outage_guard(session, scope_of(cast.olivia), now=at(710))
+    assert current_outage(session) is None
     assert len(sweep(session, 720)) == FLEET
     assert count(session, S.LOST) == FLEET
 
 
-def test_a_new_mass_outage_after_a_release_brakes_again(session: Session, cast: Cast) -> None:
-    suspect, well = Silence(300, 500), Silence(0, 200)
-    hold_brake(session, suspect, now=NOON)
-    release_brake(session, scope_of(cast.olivia), now=at(10))
-    assert not hold_brake(session, suspect, now=at(20))
-    hold_brake(session, well, now=at(30))
-    assert hold_brake(session, Silence(150, 200), now=at(40))
-
-
-def test_only_an_operator_releases_and_only_a_brake_that_holds(
+def test_a_new_mass_outage_after_a_release_activates_the_guard_again(
     session: Session, cast: Cast
 ) -> None:
+    suspect, well = FleetReachability(300, 500), FleetReachability(0, 200)
+    update_mass_outage_guard(session, suspect, now=NOON)
+    release_mass_outage_guard(session, scope_of(cast.olivia), now=at(10))
+    assert not update_mass_outage_guard(session, suspect, now=at(20))
+    update_mass_outage_guard(session, well, now=at(30))
+    assert update_mass_outage_guard(session, FleetReachability(150, 200), now=at(40))
+
+
+def test_only_an_operator_releases_and_only_an_active_guard(session: Session, cast: Cast) -> None:
     with pytest.raises(ForbiddenError):
-        release_brake(session, scope_of(cast.alice), now=NOON)
+        release_mass_outage_guard(session, scope_of(cast.alice), now=NOON)
     with pytest.raises(NotFoundError):
-        release_brake(session, scope_of(cast.olivia), now=NOON)
+        release_mass_outage_guard(session, scope_of(cast.olivia), now=NOON)
 
 
-def test_an_outage_is_told_once(session: Session) -> None:
-    hold_brake(session, Silence(300, 500), now=NOON)
-    outage = untold_outage(session)
+def test_an_outage_is_reported_once(session: Session) -> None:
+    update_mass_outage_guard(session, FleetReachability(300, 500), now=NOON)
+    outage = unreported_outage(session)
     assert outage is not None
-    assert [mark_told(session, outage.id, now=NOON) for _ in range(2)] == [True, False]
-    assert untold_outage(session) is None
+    assert [mark_reported(session, outage.id, now=NOON) for _ in range(2)] == [True, False]
+    assert unreported_outage(session) is None
 
 
 @pytest.mark.parametrize(
@@ -194,4 +200,4 @@ def test_five_and_more_than_half_make_the_portal_suspect_itself(
     fleet_count: int,
     suspect: bool,  # noqa: FBT001 - a table
 ) -> None:
-    assert Silence(silent, fleet_count).is_suspect is suspect
+    assert FleetReachability(silent, fleet_count).is_mass_outage is suspect

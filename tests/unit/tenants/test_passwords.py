@@ -7,8 +7,8 @@ import pytest
 from argon2 import PasswordHasher, extract_parameters
 
 from core.errors import OverloadedError
-from tenants.people import passwords
-from tenants.people.passwords import Hashing, hash_password, needs_rehash, verify_password
+from tenants.users import passwords
+from tenants.users.passwords import Hashing, hash_password, needs_rehash, verify_password
 
 CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 WAIT_SECONDS = 60
@@ -61,8 +61,8 @@ def test_who_has_no_hash_has_no_password_either() -> None:
     assert not verify_password(None, "")
 
 
-def test_nobodys_hash_costs_what_a_real_one_does() -> None:
-    nobodys = passwords._nobodys_hash(CHEAP)  # noqa: SLF001 - its time is all that shows of it
+def test_the_dummy_hash_costs_what_a_real_one_does() -> None:
+    nobodys = passwords.dummy_hash(CHEAP)
     assert extract_parameters(nobodys) == extract_parameters(CHEAP.hash("a password"))
 
 
@@ -71,7 +71,7 @@ def test_the_cost_is_one_that_owasp_names() -> None:
     assert (passwords.PASSES, passwords.MEMORY_KIB, passwords.LANES) in named
 
 
-def test_a_hash_of_other_costs_is_to_be_made_anew() -> None:
+def test_a_hash_of_other_costs_is_to_be_forged() -> None:
     assert needs_rehash(PasswordHasher(time_cost=3, memory_cost=16, parallelism=1).hash("horse"))
     assert not needs_rehash(hash_password("horse"))
 
@@ -95,7 +95,7 @@ def test_where_too_many_wait_the_next_one_is_sent_away_at_once(guests: Guests) -
         assert guests.inside.acquire(timeout=WAIT_SECONDS)
 
 
-def test_a_turn_that_fails_is_given_back() -> None:
+def test_a_failed_turn_is_released() -> None:
     hashing = Hashing(CHEAP, at_once=1, waiting=0)
     for _ in range(3):
         with pytest.raises(ValueError, match="broken"), hashing.turn():

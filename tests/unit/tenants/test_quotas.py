@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy.orm import Session
 
@@ -9,7 +10,10 @@ from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFou
 from jobqueue.requests import JobRequest
 from jobqueue.service import submit_job
 from jobqueue.states import JobState
-from tenants.customers.quotas import (
+from protocol.inventory import Inventory
+from tenants.enrollment import enroll_appliance
+from tenants.models import EnrollmentToken
+from tenants.quotas import (
     MAX_COUNT,
     QUOTA_REACHED,
     UNLIMITED,
@@ -18,10 +22,8 @@ from tenants.customers.quotas import (
     read_limits,
     set_limits,
 )
-from tenants.fleet.appliances import enrol_appliance
-from tenants.models import EnrolmentToken
-from tests.cast import NOON, Cast, make_appliance, scope_of
-from tests.unit.tenants.helpers import enrol, enrolment_secret
+from tests.cast import BOX, NOON, Cast, make_appliance, scope_of
+from tests.unit.tenants.helpers import enroll, enrollment_secret
 
 
 def limit(session: Session, cast: Cast, **limits: int) -> None:
@@ -79,49 +81,61 @@ def test_a_limit_that_is_no_sensible_number_is_refused(
     assert list(refused.value.errors) == ["max_gpus"]
 
 
-def test_enrolment_stops_at_the_quota_of_appliances_and_spends_no_token(
+def test_enrollment_stops_at_the_quota_of_appliances_and_spends_no_token(
     session: Session, cast: Cast
 ) -> None:
     limit(session, cast, max_appliances=1)
-    secret = enrolment_secret(session, cast.alice, uses=2)
-    enrol(session, secret, "gpu-01")
+    secret = enrollment_secret(session, cast.alice, uses=2)
+    enroll(session, secret, "gpu-01")
     session.commit()
     with pytest.raises(ConflictError, match="1 of at most 1 appliances") as refused:
-        enrol(session, secret, "gpu-02")
+        enroll(session, secret, "gpu-02")
     session.rollback()
     assert refused.value.code == QUOTA_REACHED
-    assert session.query(EnrolmentToken).one().uses_left == 1
+    assert session.query(EnrollmentToken).one().uses_left == 1
 
 
-def test_an_appliance_out_of_service_makes_room(session: Session, cast: Cast) -> None:
+def test_an_appliance_out_of_service_frees_quota(session: Session, cast: Cast) -> None:
     limit(session, cast, max_appliances=1)
-    first, _ = enrol(session, enrolment_secret(session, cast.alice, uses=1), "gpu-01")
+    first, _ = enroll(session, enrollment_secret(session, cast.alice, uses=1), "gpu-01")
     first.retired_at = NOON
     session.flush()
-    enrol(session, enrolment_secret(session, cast.alice, uses=1), "gpu-02")
+    enroll(session, enrollment_secret(session, cast.alice, uses=1), "gpu-02")
 
 
-def test_enrolment_stops_at_the_quota_of_gpus(session: Session, cast: Cast) -> None:
+def test_enrollment_stops_at_the_quota_of_gpus(session: Session, cast: Cast) -> None:
     limit(session, cast, max_gpus=8)
     make_appliance(session, cast.acme, "gpu-01", inventory=inventory(6))
-    secret = enrolment_secret(session, cast.alice, uses=2)
+    secret = enrollment_secret(session, cast.alice, uses=2)
     with pytest.raises(ConflictError, match="6 of at most 8 GPUs, and this needs 4 more"):
-        enrol_appliance(session, secret=secret, name="gpu-02", inventory=inventory(4), now=NOON)
-    enrol_appliance(session, secret=secret, name="gpu-03", inventory=inventory(2), now=NOON)
+        enroll_appliance(
+            session,
+            secret=secret,
+            name="gpu-02",
+            inventory=msgspec.convert(inventory(4), Inventory),
+            now=NOON,
+        )
+    enroll_appliance(
+        session,
+        secret=secret,
+        name="gpu-03",
+        inventory=msgspec.convert(inventory(2), Inventory),
+        now=NOON,
+    )
 
 
 def test_another_tenants_quota_is_not_touched(session: Session, cast: Cast) -> None:
     limit(session, cast, max_appliances=0)
-    enrol(session, enrolment_secret(session, cast.charlie), "gpu-01")
+    enroll(session, enrollment_secret(session, cast.charlie), "gpu-01")
 
 
 def test_submission_stops_at_the_quota_of_jobs_until_one_ends(session: Session, cast: Cast) -> None:
     limit(session, cast, max_active_jobs=1)
     make_appliance(session, cast.acme, "gpu-01", inventory=inventory(2))
     request = JobRequest(name="train", image="acme/train:1")
-    first = submit_job(session, scope_of(cast.bob), request, now=NOON)
-    with pytest.raises(ConflictError, match="1 of at most 1 jobs at a time"):
-        submit_job(session, scope_of(cast.bob), request, now=NOON)
+    first = submit_job(session, scope_of(cast.bob), request, box=BOX, now=NOON)
+    with pytest.raises(ConflictError, match="1 of at most 1 active jobs"):
+        submit_job(session, scope_of(cast.bob), request, box=BOX, now=NOON)
     first.state = JobState.SUCCEEDED
     session.flush()
-    submit_job(session, scope_of(cast.bob), request, now=NOON)
+    submit_job(session, scope_of(cast.bob), request, box=BOX, now=NOON)

@@ -14,19 +14,19 @@ from sqlalchemy.orm import Session
 from core.clock import to_ns
 from core.db import Base, SessionFactory
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
-from tenants.accounts import set_tenant_state
-from tenants.audit import Actor, acting
-from tenants.auditing.verification import verify_all
-from tenants.customers.quotas import Limits, set_limits
-from tenants.customers.removal import (
+from tenants.auditing.chain import verify_all
+from tenants.auditing.drafts import Actor
+from tenants.auditing.recording import acting
+from tenants.lifecycle.removal import (
     discard_export,
     export_file,
     find_removal,
     get_removal,
     list_removals,
     request_removal,
+    set_tenant_state,
 )
-from tenants.customers.removal_work import SETTLE, Remover, work_removals
+from tenants.lifecycle.removal_worker import SETTLE, Remover, run_removals
 from tenants.models import (
     AuditEntry,
     Membership,
@@ -37,6 +37,7 @@ from tenants.models import (
     TenantState,
     User,
 )
+from tenants.quotas import Limits, set_limits
 from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
 from timeseries.points import Point
 from timeseries.store import Store, write
@@ -46,9 +47,12 @@ from timeseries.store import Store, write
 def remover(sessions: SessionFactory, store: Store, tmp_path: Path, clock: FrozenClock) -> Remover:
     acted = acting(sessions, Actor(name="scheduler", via="scheduler"), clock=clock)
     return Remover(
-        sessions=acted, store=store, folder=tmp_path / "exports", clock=clock,
+        sessions=acted,
+        store=store,
+        folder=tmp_path / "exports",
+        clock=clock,
         is_stopping=lambda: False,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -94,21 +98,21 @@ def test_an_admin_can_not_remove_their_tenant(session: Session, cast: Cast) -> N
 def test_a_tenant_is_removed_once(session: Session, cast: Cast) -> None:
     set_tenant_state(session, scope_of(cast.olivia), cast.acme.id, TenantState.CLOSED, now=NOON)
     ask(session, cast)
-    with pytest.raises(ConflictError, match="being removed already"):
+    with pytest.raises(ConflictError, match="already being removed"):
         ask(session, cast)
 
 
 def test_a_closed_tenant_is_closed_for_good(session: Session, cast: Cast) -> None:
     operator = scope_of(cast.olivia)
     set_tenant_state(session, operator, cast.acme.id, TenantState.CLOSED, now=NOON)
-    with pytest.raises(ConflictError, match="closed for good"):
+    with pytest.raises(ConflictError, match="closed permanently"):
         set_tenant_state(session, operator, cast.acme.id, TenantState.ACTIVE, now=NOON)
 
 
 def test_nothing_of_the_tenant_is_left_and_others_are_untouched(
     remover: Remover, doomed: str, cast: Cast, store: Store, session: Session
 ) -> None:
-    assert work_removals(remover) == 1
+    assert run_removals(remover) == 1
     for table in Base.metadata.sorted_tables:
         if "tenant_id" in table.c and table.name != "tenant_removals":
             found = session.execute(select(table).where(table.c.tenant_id == cast.acme.id)).all()
@@ -133,16 +137,16 @@ def test_who_belongs_to_another_tenant_too_stays(
                 user_id=cast.bob.id, tenant_id=cast.globex.id, role=Role.VIEWER, created_at=NOON
             )
         )
-    work_removals(remover)
+    run_removals(remover)
     assert [one.tenant_id for one in session.get_one(User, cast.bob.id).memberships] == [
         cast.globex.id
     ]
 
 
-def test_the_export_holds_everything_without_secrets(
+def test_the_export_contains_everything_except_secrets(
     remover: Remover, doomed: str, cast: Cast, session: Session, tmp_path: Path
 ) -> None:
-    work_removals(remover)
+    run_removals(remover)
     path = export_file(session, scope_of(cast.olivia), doomed, folder=remover.folder, now=NOON)
     assert path.stat().st_mode & 0o077 == 0
     with zipfile.ZipFile(path) as archive:
@@ -178,17 +182,17 @@ def test_a_process_that_dies_anywhere_leaves_a_removal_that_another_ends(
         return False
 
     with suppress(DiedError):
-        work_removals(replace(remover, is_stopping=die))
-    work_removals(remover)
+        run_removals(replace(remover, is_stopping=die))
+    run_removals(remover)
     with remover.sessions() as session:
         assert get_removal(session, scope_of(cast.olivia), doomed).state is RemovalState.REMOVED
     assert [path.suffix for path in remover.folder.iterdir()] == [".zip"]
 
 
-def test_a_process_that_is_asked_to_end_leaves_the_removal_where_it_is(
+def test_stopping_the_process_interrupts_the_removal(
     remover: Remover, doomed: str, cast: Cast, session: Session
 ) -> None:
-    assert work_removals(replace(remover, is_stopping=lambda: True)) == 0
+    assert run_removals(replace(remover, is_stopping=lambda: True)) == 0
     assert get_removal(session, scope_of(cast.olivia), doomed).state is RemovalState.EXPORTING
     assert session.get(Tenant, cast.acme.id) is not None
 
@@ -197,34 +201,37 @@ def test_a_removal_that_fails_says_why_and_deletes_nothing(
     remover: Remover, doomed: str, cast: Cast, session: Session, tmp_path: Path
 ) -> None:
     (tmp_path / "exports").write_text("a file in the way")
-    assert work_removals(remover) == 0
+    assert run_removals(remover) == 0
     removal = get_removal(session, scope_of(cast.olivia), doomed)
     assert removal.state is RemovalState.EXPORTING
     assert "exports" in removal.error
     assert session.get(Tenant, cast.acme.id) is not None
 
 
-def test_nothing_begins_before_the_doors_forgot_the_agents(
+def test_removal_starts_after_agents_are_refused(
     remover: Remover, doomed: str, clock: FrozenClock
 ) -> None:
     assert doomed
     clock.advance(-1)
-    assert work_removals(remover) == 0
+    assert run_removals(remover) == 0
 
 
-def test_the_platforms_log_tells_of_it_and_the_chains_are_whole(
+def test_the_platforms_log_records_it_and_the_chains_are_whole(
     remover: Remover, doomed: str, cast: Cast, session: Session
 ) -> None:
     assert doomed
-    work_removals(remover)
+    run_removals(remover)
     entries = session.scalars(
         select(AuditEntry.action).where(AuditEntry.target_id == cast.acme.id)
     ).all()
     assert entries[-4:] == [
-        "tenant.removal_requested", "tenant.exported", "tenant.rows_deleted", "tenant.removed",
-    ]  # fmt: skip
+        "tenant.removal_requested",
+        "tenant.exported",
+        "tenant.rows_deleted",
+        "tenant.removed",
+    ]
     verdicts = verify_all(session)
-    assert [one.fault for one in verdicts] == [""] * len(verdicts)
+    assert [one.problem for one in verdicts] == [""] * len(verdicts)
     assert cast.acme.id not in {one.head.chain for one in verdicts}
 
 
@@ -235,7 +242,7 @@ def test_an_export_is_discarded_by_hand_and_then_gone(
     with pytest.raises(ConflictError, match="still being removed"):
         discard_export(session, operator, doomed, folder=remover.folder, now=NOON)
     session.rollback()
-    work_removals(remover)
+    run_removals(remover)
     discard_export(session, operator, doomed, folder=remover.folder, now=NOON)
     assert list(remover.folder.iterdir()) == []
     with pytest.raises(NotFoundError):

@@ -16,18 +16,18 @@ from core.errors import (
 )
 from core.secretbox import SecretBox, new_key
 from tenants.models import Membership, RecoveryCode, Role, User
-from tenants.people.second_factor import (
+from tenants.users.second_factor import (
     RECOVERY_CODES,
     begin_setup,
     check_code,
-    codes_left,
     confirm_setup,
     is_on,
-    own_unused_codes,
-    renew_codes,
+    pending_setup,
+    recovery_codes_left,
+    renew_recovery_codes,
     reset_second_factor,
-    setup_under_way,
     turn_off,
+    unused_codes,
 )
 from tests.cast import NOON, PASSWORD, Cast, scope_of
 
@@ -65,18 +65,18 @@ def test_it_counts_only_after_a_first_right_code(
 ) -> None:
     phone = Phone(begin_setup(session, cast.bob.id, box=box).secret)
     assert not is_on(row(session, cast.bob))
-    with pytest.raises(InvalidInputError, match="not the code of now"):
+    with pytest.raises(InvalidInputError, match="This code is wrong"):
         confirm_setup(session, cast.bob.id, "000000", box=box, now=NOON)
     assert not is_on(row(session, cast.bob))
     confirm_setup(session, cast.bob.id, phone.code(NOON), box=box, now=NOON)
     assert row(session, cast.bob).totp_confirmed_at == NOON
 
 
-def test_the_app_is_told_whose_code_it_is(session: Session, cast: Cast, box: SecretBox) -> None:
+def test_the_app_gets_the_name_of_the_user(session: Session, cast: Cast, box: SecretBox) -> None:
     setup = begin_setup(session, cast.bob.id, box=box)
     parsed = pyotp.parse_uri(setup.uri)
     assert (parsed.issuer, parsed.name) == ("Vedette", "bob@acme.example")
-    assert setup_under_way(row(session, cast.bob), box=box) == setup
+    assert pending_setup(row(session, cast.bob), box=box) == setup
 
 
 def test_the_secret_is_stored_encrypted_and_the_codes_as_hashes(
@@ -96,12 +96,12 @@ def test_a_second_setup_needs_the_first_one_turned_off(
     session: Session, cast: Cast, box: SecretBox
 ) -> None:
     set_up(session, cast.bob, box)
-    with pytest.raises(ConflictError, match="on already"):
+    with pytest.raises(ConflictError, match="already on"):
         begin_setup(session, cast.bob.id, box=box)
 
 
 @pytest.mark.parametrize("steps", [-1, 0, 1])
-def test_the_code_of_now_and_its_neighbours_are_good(
+def test_the_code_of_now_and_its_neighbors_are_good(
     session: Session, cast: Cast, box: SecretBox, steps: int
 ) -> None:
     phone, _ = set_up(session, cast.bob, box)
@@ -121,16 +121,16 @@ def test_older_and_later_codes_are_not(
         )
 
 
-def test_a_code_is_good_once(session: Session, cast: Cast, box: SecretBox) -> None:
+def test_a_code_is_valid_once(session: Session, cast: Cast, box: SecretBox) -> None:
     phone, _ = set_up(session, cast.bob, box)
     now = NOON + 10 * STEP
     check_code(session, row(session, cast.bob), phone.code(now), box=box, now=now)
     for later in (now, now + STEP):
-        with pytest.raises(UnauthenticatedError, match="used already"):
+        with pytest.raises(UnauthenticatedError, match="already used"):
             check_code(session, row(session, cast.bob), phone.code(now), box=box, now=later)
 
 
-def test_a_code_before_the_last_one_taken_is_good_no_more(
+def test_a_code_before_the_last_accepted_one_is_invalid(
     session: Session, cast: Cast, box: SecretBox
 ) -> None:
     phone, _ = set_up(session, cast.bob, box)
@@ -164,13 +164,13 @@ def test_a_code_may_be_typed_in_groups(session: Session, cast: Cast, box: Secret
     check_code(session, row(session, cast.bob), f" {code[:3]} {code[3:]} ", box=box, now=now)
 
 
-def test_a_recovery_code_is_good_once_however_it_is_typed(
+def test_a_recovery_code_is_valid_once_however_it_is_typed(
     session: Session, cast: Cast, box: SecretBox
 ) -> None:
     _, codes = set_up(session, cast.bob, box)
     typed = codes[0].upper().replace("-", " ")
     check_code(session, row(session, cast.bob), typed, box=box, now=NOON)
-    assert codes_left(session, cast.bob.id) == RECOVERY_CODES - 1
+    assert recovery_codes_left(session, cast.bob.id) == RECOVERY_CODES - 1
     with pytest.raises(UnauthenticatedError):
         check_code(session, row(session, cast.bob), codes[0], box=box, now=NOON)
 
@@ -182,14 +182,14 @@ def test_recovery_codes_are_their_owners_alone(
     set_up(session, cast.alice, box)
     with pytest.raises(UnauthenticatedError):
         check_code(session, row(session, cast.alice), codes[0], box=box, now=NOON)
-    assert own_unused_codes(session, cast.alice.id, codes) == []
-    assert own_unused_codes(session, cast.bob.id, codes) == codes
+    assert unused_codes(session, cast.alice.id, codes) == []
+    assert unused_codes(session, cast.bob.id, codes) == codes
 
 
 def test_new_codes_end_the_old_ones(session: Session, cast: Cast, box: SecretBox) -> None:
     _, old = set_up(session, cast.bob, box)
-    new = renew_codes(session, cast.bob.id, proof=PASSWORD, box=box, now=NOON)
-    assert codes_left(session, cast.bob.id) == RECOVERY_CODES
+    new = renew_recovery_codes(session, cast.bob.id, proof=PASSWORD, box=box, now=NOON)
+    assert recovery_codes_left(session, cast.bob.id) == RECOVERY_CODES
     with pytest.raises(UnauthenticatedError):
         check_code(session, row(session, cast.bob), old[0], box=box, now=NOON)
     check_code(session, row(session, cast.bob), new[0], box=box, now=NOON)
@@ -202,10 +202,10 @@ def test_turning_off_needs_the_password(session: Session, cast: Cast, box: Secre
     turn_off(session, cast.bob.id, proof=PASSWORD, box=box, now=NOON)
     bob = row(session, cast.bob)
     assert (bob.totp_secret, bob.totp_confirmed_at, bob.totp_last_step) == (None, None, None)
-    assert codes_left(session, cast.bob.id) == 0
+    assert recovery_codes_left(session, cast.bob.id) == 0
 
 
-def test_who_has_no_password_turns_it_off_by_a_code(
+def test_a_user_without_a_password_turns_it_off_by_a_code(
     session: Session, cast: Cast, box: SecretBox
 ) -> None:
     phone, _ = set_up(session, cast.bob, box)
@@ -224,10 +224,12 @@ def test_an_admin_resets_a_member_and_an_operator_anybody(
         set_up(session, cast.bob, box)
         reset_second_factor(session, scope_of(who), cast.bob.id, NOON)
         assert not is_on(row(session, cast.bob))
-        assert codes_left(session, cast.bob.id) == 0
+        assert recovery_codes_left(session, cast.bob.id) == 0
 
 
-def test_members_and_strangers_reset_nobody(session: Session, cast: Cast, box: SecretBox) -> None:
+def test_members_and_other_tenants_users_reset_nobody(
+    session: Session, cast: Cast, box: SecretBox
+) -> None:
     set_up(session, cast.bob, box)
     with pytest.raises(ForbiddenError):
         reset_second_factor(session, scope_of(cast.bob), cast.alice.id, NOON)
@@ -253,6 +255,6 @@ def test_an_admin_does_not_weaken_an_account_that_others_rely_on(
     )
     session.flush()
     session.expire_all()
-    with pytest.raises(ConflictError, match="not your tenant's alone"):
+    with pytest.raises(ConflictError, match="also belongs elsewhere"):
         reset_second_factor(session, scope_of(cast.alice), cast.bob.id, NOON)
     reset_second_factor(session, scope_of(cast.olivia), cast.bob.id, NOON)

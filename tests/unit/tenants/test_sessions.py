@@ -8,14 +8,15 @@ from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError, NotFoundError
 from tenants.models import LoginSession, Membership, Role, Tenant, TenantState, User
-from tenants.people.sessions import (
+from tenants.users.sessions import (
+    available_tenants,
     end_all_sessions,
     end_one_session,
     list_sessions,
+    session_principal,
+    start_session,
     switch_tenant,
-    tenants_to_choose,
 )
-from tenants.people.signin import session_visitor, start_session
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.tenants.helpers import DAY
 
@@ -47,7 +48,7 @@ def test_browsers_are_listed_with_where_and_what_they_are(session: Session, cast
     assert (found.address, found.user_agent, found.last_seen_at) == ("192.0.2.7", "Firefox", NOON)
 
 
-def test_what_ran_out_is_not_listed(session: Session, cast: Cast) -> None:
+def test_what_expired_is_not_listed(session: Session, cast: Cast) -> None:
     sign_in(session, cast.bob)
     assert list_sessions(session, cast.bob.id, now=NOON + DAY).total == 0
 
@@ -62,7 +63,7 @@ def test_that_a_browser_was_seen_is_written_once_a_minute(session: Session, cast
     seen = []
     for seconds in (30, 59, 60, 90, 120):
         now = NOON + timedelta(seconds=seconds)
-        session_visitor(session, secret, now=now, address="198.51.100.9")
+        session_principal(session, secret, now=now, address="198.51.100.9")
         session.refresh(made)
         assert made.last_seen_at is not None
         seen.append((made.last_seen_at - NOON).total_seconds())
@@ -74,11 +75,11 @@ def test_one_browser_is_signed_out(session: Session, cast: Cast) -> None:
     here, _ = sign_in(session, cast.bob)
     there, lost = sign_in(session, cast.bob)
     end_one_session(session, scope_of(cast.bob), lost.id)
-    assert session_visitor(session, here, now=NOON) is not None
-    assert session_visitor(session, there, now=NOON) is None
+    assert session_principal(session, here, now=NOON) is not None
+    assert session_principal(session, there, now=NOON) is None
 
 
-def test_nobody_signs_somebody_else_out(session: Session, cast: Cast) -> None:
+def test_nobody_signs_another_user_out(session: Session, cast: Cast) -> None:
     _, made = sign_in(session, cast.bob)
     for other in (cast.alice, cast.charlie, cast.olivia):
         with pytest.raises(NotFoundError):
@@ -94,14 +95,14 @@ def test_a_token_of_few_scopes_signs_nobody_out(session: Session, cast: Cast) ->
 def test_all_browsers_are_signed_out(session: Session, cast: Cast) -> None:
     secrets = [sign_in(session, user)[0] for user in (cast.bob, cast.bob, cast.alice)]
     end_all_sessions(session, cast.bob.id)
-    visitors = [session_visitor(session, secret, now=NOON) for secret in secrets]
+    visitors = [session_principal(session, secret, now=NOON) for secret in secrets]
     assert [one is not None for one in visitors] == [False, False, True]
 
 
 def test_a_browser_looks_at_another_tenant(session: Session, cast: Cast, bob_of_both: User) -> None:
     secret, made = sign_in(session, bob_of_both)
     switch_tenant(session, made.id, cast.globex.id, now=NOON)
-    found = session_visitor(session, secret, now=NOON)
+    found = session_principal(session, secret, now=NOON)
     assert found is not None
     assert (found.scope.tenant_id, found.scope.role) == (cast.globex.id, Role.VIEWER)
 
@@ -118,19 +119,19 @@ def test_a_suspended_tenant_is_not_looked_at(
 ) -> None:
     _, made = sign_in(session, bob_of_both)
     session.get_one(Tenant, cast.globex.id).state = TenantState.SUSPENDED
-    assert [one.id for one in tenants_to_choose(bob_of_both)] == [cast.acme.id]
+    assert [one.id for one in available_tenants(bob_of_both)] == [cast.acme.id]
     with pytest.raises(NotFoundError):
         switch_tenant(session, made.id, cast.globex.id, now=NOON)
 
 
-def test_an_operator_who_is_a_member_looks_at_either(session: Session, cast: Cast) -> None:
+def test_an_operator_a_member_looks_at_either(session: Session, cast: Cast) -> None:
     bob = session.get_one(User, cast.bob.id)
     bob.is_operator = True
     secret, made = sign_in(session, bob)
     roles = []
     for tenant_id in (None, cast.acme.id, None):
         switch_tenant(session, made.id, tenant_id, now=NOON)
-        found = session_visitor(session, secret, now=NOON)
+        found = session_principal(session, secret, now=NOON)
         assert found is not None
         roles.append(found.scope.role)
     assert roles == [Role.OPERATOR, Role.MEMBER, Role.OPERATOR]

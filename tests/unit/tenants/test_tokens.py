@@ -8,16 +8,16 @@ from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError, InvalidInputError, NotFoundError
 from tenants.models import APIToken, Role
-from tenants.people.tokens import (
+from tenants.permissions import Permission
+from tenants.users.tokens import (
     TokenLimits,
     create_api_token,
     list_api_tokens,
     revoke_api_token,
     revoke_older_tokens,
     scopes_for,
-    token_visitor,
+    token_principal,
 )
-from tenants.permissions import Permission
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.tenants.helpers import DAY
 
@@ -26,11 +26,11 @@ SECOND = timedelta(seconds=1)
 
 def test_a_token_acts_as_its_user_until_it_is_revoked(session: Session, cast: Cast) -> None:
     token, secret = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)
-    found = token_visitor(session, secret, now=NOON)
+    found = token_principal(session, secret, now=NOON)
     assert found is not None
     assert found.user.id == cast.bob.id
     revoke_api_token(session, scope_of(cast.bob), token.id, now=NOON)
-    assert token_visitor(session, secret, now=NOON) is None
+    assert token_principal(session, secret, now=NOON) is None
 
 
 def test_revoking_twice_keeps_the_first_instant(session: Session, cast: Cast) -> None:
@@ -57,21 +57,21 @@ def test_a_token_needs_a_name(session: Session, cast: Cast) -> None:
 
 
 def test_an_unknown_token_is_nobody(session: Session) -> None:
-    assert token_visitor(session, "vdt_unknown", now=NOON) is None
+    assert token_principal(session, "vdt_unknown", now=NOON) is None
 
 
 def test_a_token_lasts_until_it_expires(session: Session, cast: Cast) -> None:
     _, secret = create_api_token(
         session, scope_of(cast.bob), name="ci", limits=TokenLimits(lifetime=DAY), now=NOON
     )
-    assert token_visitor(session, secret, now=NOON + DAY - SECOND) is not None
-    assert token_visitor(session, secret, now=NOON + DAY) is None
+    assert token_principal(session, secret, now=NOON + DAY - SECOND) is not None
+    assert token_principal(session, secret, now=NOON + DAY) is None
 
 
 def test_a_token_may_do_what_its_scopes_and_its_user_may(session: Session, cast: Cast) -> None:
     limits = TokenLimits(scopes=("jobs",))
     _, secret = create_api_token(session, scope_of(cast.bob), name="ci", limits=limits, now=NOON)
-    found = token_visitor(session, secret, now=NOON)
+    found = token_principal(session, secret, now=NOON)
     assert found is not None
     assert found.scope.allows(Permission.SUBMIT_JOBS)
     assert not found.scope.allows(Permission.STOP_ANY_JOB)
@@ -81,7 +81,7 @@ def test_a_token_may_do_what_its_scopes_and_its_user_may(session: Session, cast:
 def test_a_limited_token_makes_no_token(session: Session, cast: Cast) -> None:
     limits = TokenLimits(scopes=("users",))
     _, secret = create_api_token(session, scope_of(cast.alice), name="ci", limits=limits, now=NOON)
-    found = token_visitor(session, secret, now=NOON)
+    found = token_principal(session, secret, now=NOON)
     assert found is not None
     with pytest.raises(ForbiddenError, match="limited to users"):
         create_api_token(session, found.scope, name="wider", now=NOON)
@@ -116,7 +116,7 @@ def test_use_is_written_down_once_a_minute(session: Session, cast: Cast) -> None
     token, secret = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)
     seen = []
     for seconds, address in ((0, "192.0.2.1"), (59, "192.0.2.2"), (60, "192.0.2.3")):
-        token_visitor(session, secret, now=NOON + seconds * SECOND, address=address)
+        token_principal(session, secret, now=NOON + seconds * SECOND, address=address)
         session.refresh(token)
         seen.append((token.last_used_at, token.last_used_address))
     first, later = (NOON, "192.0.2.1"), (NOON + 60 * SECOND, "192.0.2.3")
@@ -134,7 +134,7 @@ def test_a_token_replaces_those_of_its_name_and_tenant_only(session: Session, ca
     assert [token.revoked_at for token in (other, hers, new)] == [None, None, None]
 
 
-def test_tokens_are_sorted_by_what_is_asked(session: Session, cast: Cast) -> None:
+def test_tokens_are_sorted_by_the_requested_field(session: Session, cast: Cast) -> None:
     scope = scope_of(cast.bob)
     for name, at in (("b", NOON), ("a", NOON + DAY), ("c", NOON + 2 * DAY)):
         create_api_token(session, scope, name=name, now=at)

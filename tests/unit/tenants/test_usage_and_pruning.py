@@ -7,15 +7,15 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from core.clock import to_ns
-from tenants.customers.pruning import count_useless, prune
-from tenants.customers.usage import (
-    RECKONED_BYTES_PER_POINT,
+from tenants.lifecycle.pruning import count_prunable, prune
+from tenants.lifecycle.usage import (
+    ESTIMATED_BYTES_PER_POINT,
     StorageUse,
     file_bytes,
     growth,
     latest_usage,
     measure_storage,
-    note_usage,
+    store_usage,
 )
 from tenants.models import (
     IdempotencyKey,
@@ -55,7 +55,7 @@ def test_the_bytes_of_the_stores_file_are_shared_out_by_points(store: Store) -> 
 def test_points_of_a_store_of_unknown_size_are_reckoned(store: Store) -> None:
     fill(store, "acme", points=5)
     found = measure_storage(store, store_bytes=None, now=NOON)
-    assert found["acme"].bytes == 5 * RECKONED_BYTES_PER_POINT
+    assert found["acme"].bytes == 5 * ESTIMATED_BYTES_PER_POINT
 
 
 def test_measurements_of_one_tenant_add_up(store: Store) -> None:
@@ -68,26 +68,30 @@ def test_measurements_of_one_tenant_add_up(store: Store) -> None:
 def test_the_size_of_a_file_counts_what_is_not_folded_in_yet(tmp_path: Path) -> None:
     (tmp_path / "samples.duckdb").write_bytes(b"x" * 100)
     (tmp_path / "samples.duckdb.wal").write_bytes(b"x" * 10)
-    assert file_bytes(f"duckdb:///{tmp_path / 'samples.duckdb'}") == 110
+    sealed = tmp_path / "samples" / "acme" / "gpu" / "2026-11-22" / "1.raw.parquet"
+    sealed.parent.mkdir(parents=True)
+    sealed.write_bytes(b"x")
+    assert file_bytes(f"duckdb:///{tmp_path / 'samples.duckdb'}") == 111
     assert file_bytes("victoriametrics://localhost:8428") is None
 
 
 def test_a_day_keeps_its_last_measurement(session: Session, cast: Cast) -> None:
-    make_appliance(session, cast.acme, "gpu-01", inventory={"gpus": [GPU]})
-    note_usage(session, {cast.acme.id: StorageUse(1, 100)}, now=NOON)
-    note_usage(session, {cast.acme.id: StorageUse(2, 200)}, now=NOON + timedelta(hours=1))
-    note_usage(session, {cast.acme.id: StorageUse(3, 300)}, now=NOON + DAY)
+    make_appliance(session, cast.acme, "gpu-01", inventory={"hostname": "gpu-01", "gpus": [GPU]})
+    store_usage(session, {cast.acme.id: StorageUse(1, 100)}, now=NOON)
+    store_usage(session, {cast.acme.id: StorageUse(2, 200)}, now=NOON + timedelta(hours=1))
+    store_usage(session, {cast.acme.id: StorageUse(3, 300)}, now=NOON + DAY)
     session.expire_all()
     days = [one for one in growth(session, since=NOON.date()) if one.tenant_id == cast.acme.id]
     assert [(one.day, one.points) for one in days] == [
-        (NOON.date(), 2), ((NOON + DAY).date(), 3),
-    ]  # fmt: skip
+        (NOON.date(), 2),
+        ((NOON + DAY).date(), 3),
+    ]
     newest = latest_usage(session)[cast.acme.id]
     assert (newest.storage_bytes, newest.appliances, newest.gpus) == (300, 1, 1)
     assert latest_usage(session, [cast.globex.id])[cast.globex.id].storage_bytes == 0
 
 
-def test_what_has_expired_is_counted_then_deleted_and_the_rest_is_kept(
+def test_what_has_expired_is_counted_then_deleted_and_the_rest_is_retained(
     session: Session, cast: Cast
 ) -> None:
     for number, age in enumerate((timedelta(days=-1), timedelta(days=60))):
@@ -102,34 +106,39 @@ def test_what_has_expired_is_counted_then_deleted_and_the_rest_is_kept(
                 ),
                 IdempotencyKey(user_id=user, key=str(number), request_hash="h", created_at=then),
                 Throttle(
-                    kind=ThrottleKind.ACCOUNT, subject=str(number), failures=1,
+                    kind=ThrottleKind.ACCOUNT,
+                    subject=str(number),
+                    failures=1,
                     first_failed_at=then,
                 ),
             ]
-        )  # fmt: skip
+        )
     session.flush()
-    useless = {name: count for name, count in count_useless(session, now=NOON).items() if count}
+    useless = {name: count for name, count in count_prunable(session, now=NOON).items() if count}
     assert set(useless.values()) == {1}
     assert len(useless) == 5
     pruned = {name: count for name, count in prune(session, now=NOON).items() if count}
     assert pruned == useless
-    assert not any(count_useless(session, now=NOON).values())
+    assert not any(count_prunable(session, now=NOON).values())
     assert session.scalar(select(func.count()).select_from(LoginSession)) == 1
 
 
-def test_a_lock_that_still_holds_is_kept(session: Session) -> None:
+def test_a_lock_that_is_active_is_retained(session: Session) -> None:
     session.add(
         Throttle(
-            kind=ThrottleKind.ADDRESS, subject="x", failures=9, first_failed_at=NOON - 2 * DAY,
+            kind=ThrottleKind.ADDRESS,
+            subject="x",
+            failures=9,
+            first_failed_at=NOON - 2 * DAY,
             locked_until=NOON + DAY,
         )
-    )  # fmt: skip
+    )
     session.flush()
     assert not any(prune(session, now=NOON).values())
 
 
 def test_usage_of_two_years_ago_is_forgotten(session: Session, cast: Cast) -> None:
-    note_usage(session, {cast.acme.id: StorageUse(1, 1)}, now=NOON - timedelta(days=731))
-    note_usage(session, {cast.acme.id: StorageUse(1, 1)}, now=NOON)
+    store_usage(session, {cast.acme.id: StorageUse(1, 1)}, now=NOON - timedelta(days=731))
+    store_usage(session, {cast.acme.id: StorageUse(1, 1)}, now=NOON)
     prune(session, now=NOON)
     assert set(session.scalars(select(TenantUsage.day))) == {NOON.date()}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from timeseries.duckdb.store import DuckDBStore
-from timeseries.moving.state import StateFile
+from timeseries.migration.state import StateFile
 
 
 @pytest.fixture

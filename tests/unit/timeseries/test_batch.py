@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeseries.batch import Batch
-from timeseries.points import Point
+from timeseries.points import Batch, Point
 
 NAMES = st.sampled_from(["a", "b", "c"])
 VALUES = st.one_of(st.floats(allow_nan=False), st.integers(), st.booleans(), st.text(max_size=3))
@@ -33,7 +32,7 @@ def test_every_column_of_a_block_is_of_one_type_and_length(points: list[Point]) 
 
 
 @given(st.lists(POINTS, max_size=20), st.sets(st.integers(min_value=0, max_value=20)))
-def test_points_are_taken_out_by_their_position(points: list[Point], out: set[int]) -> None:
+def test_points_are_removed_by_position(points: list[Point], out: set[int]) -> None:
     kept = [point for position, point in enumerate(points) if position not in out]
     left = Batch.of(points).without(out)
     assert left.points() == kept

@@ -1,31 +1,32 @@
-"""From blocks to columns: shapes side by side, whose position is refused, and by what type."""
+"""From blocks to columns: shapes side by side, whose position is rejected, and by what type."""
 
 from collections.abc import Mapping, Sequence
 
 import pytest
 
-from timeseries.batch import Batch, Block
-from timeseries.duckdb.ingest import Insert, parts_by_measurement, plan_insert
-from timeseries.duckdb.schema import FieldType, Schema, Table
-from timeseries.points import FieldValue, Point
+from timeseries.duckdb.ingest import InsertPlan, parts_by_key, plan_insert
+from timeseries.duckdb.schema import Key, Schema, Table
+from timeseries.points import Batch, Block, FieldValue, Point
+from timeseries.validation import FieldType
 
 ACME = {"tenant": "acme", "appliance": "a1"}
-GLOBEX = {"tenant": "globex", "appliance": "g1"}
-KNOWN = {"gpu": Table(frozenset({"tenant", "appliance"}), {"x": FieldType.FLOAT})}
+ACME_2 = {"tenant": "acme", "appliance": "a2"}
+KNOWN = {Key("acme", "gpu"): Table(frozenset({"tenant", "appliance"}), {"x": FieldType.FLOAT})}
 
 Sent = tuple[Batch, Mapping[str, str]]
 
 
-def plan(*sent: Sent, schema: Schema | None = None) -> Insert:
-    parts = parts_by_measurement(sent)
-    return plan_insert("gpu", parts["gpu"], schema=schema or {})
+def plan(*sent: Sent, schema: Schema | None = None) -> InsertPlan:
+    parts = parts_by_key(sent)
+    (key,) = parts
+    return plan_insert(key, parts[key], schema=schema or {})
 
 
 def gpu(fields: Mapping[str, FieldValue], **tags: str) -> Point:
     return Point("gpu", tags, fields, 1)
 
 
-def rows(insert: Insert) -> list[dict[str, object]]:
+def rows(insert: InsertPlan) -> list[dict[str, object]]:
     """Return the rows without what is NULL in them."""
     assert insert.data is not None
     return [
@@ -34,16 +35,16 @@ def rows(insert: Insert) -> list[dict[str, object]]:
     ]
 
 
-def test_blocks_of_many_senders_are_laid_end_to_end_each_with_its_identity() -> None:
+def test_blocks_of_many_senders_are_concatenated_with_their_identities() -> None:
     sent = [
         (Batch.of([gpu({"x": 1.0}, gpu="0"), gpu({"x": 2.0}, gpu="1")]), ACME),
-        (Batch.of([gpu({"x": 3.0}, gpu="0")]), GLOBEX),
+        (Batch.of([gpu({"x": 3.0}, gpu="0")]), ACME_2),
     ]
 
     assert rows(plan(*sent)) == [
         {"tag_tenant": "acme", "tag_appliance": "a1", "tag_gpu": "0", "field_x": 1.0},
         {"tag_tenant": "acme", "tag_appliance": "a1", "tag_gpu": "1", "field_x": 2.0},
-        {"tag_tenant": "globex", "tag_appliance": "g1", "tag_gpu": "0", "field_x": 3.0},
+        {"tag_tenant": "acme", "tag_appliance": "a2", "tag_gpu": "0", "field_x": 3.0},
     ]
 
 
@@ -57,25 +58,25 @@ def test_shapes_that_differ_leave_gaps() -> None:
     ]
 
 
-def test_a_point_is_refused_by_its_submission_and_its_position_in_the_batch() -> None:
+def test_a_point_is_rejected_by_submission_and_position() -> None:
     good = Batch.of([gpu({"x": 1.0})] * 3)
     # The parser left out line 1 and gave the points the positions of their lines.
     block = Block("gpu", (), [()], [0, 0], ("x",), (float,), ([float("nan"), 2.0],), [1, 2], [3, 7])
 
-    insert = plan((good, ACME), (Batch((block,)), GLOBEX), schema=KNOWN)
+    insert = plan((good, ACME), (Batch((block,)), ACME_2), schema=KNOWN)
 
-    assert list(insert.refused) == [(1, 3)]
+    assert list(insert.rejected) == [(1, 3)]
     assert len(rows(insert)) == 4
 
 
-def test_one_sender_with_a_bad_type_costs_the_others_nothing() -> None:
+def test_a_type_conflict_of_one_sender_does_not_affect_others() -> None:
     insert = plan(
         (Batch.of([gpu({"x": 1.0})]), ACME),
-        (Batch.of([gpu({"x": "hot"}), gpu({"x": "cold"})]), GLOBEX),
+        (Batch.of([gpu({"x": "hot"}), gpu({"x": "cold"})]), ACME_2),
         (Batch.of([gpu({"x": 3})]), ACME),
     )
 
-    assert list(insert.refused) == [(1, 0), (1, 1)]
+    assert list(insert.rejected) == [(1, 0), (1, 1)]
     assert [row["field_x"] for row in rows(insert)] == [1.0, 3.0]
 
 
@@ -97,7 +98,7 @@ def test_numbers_at_the_edges_go_into_a_float_field(
 
     insert = plan((Batch((block,)), ACME), schema=KNOWN)
 
-    assert insert.refused == {}
+    assert insert.rejected == {}
     assert [row["field_x"] for row in rows(insert)] == stored
 
 
@@ -109,16 +110,64 @@ def test_an_identity_without_an_appliance_takes_none_from_the_sender() -> None:
     ]
 
 
-def test_a_kind_that_no_field_has_is_refused_point_by_point() -> None:
+def test_an_unsupported_type_is_rejected_point_by_point() -> None:
     block = Block("gpu", (), [()], [0], ("x",), (type(None),), ([None],), [1], [4])  # type: ignore[list-item]
 
     insert = plan((Batch((block,)), ACME))
 
     assert insert.data is None
-    assert "no number, boolean or text" in insert.refused[(0, 4)]
+    assert "not a number" in insert.rejected[(0, 4)]
 
 
 def test_an_unchanged_table_is_handed_back_as_it_is() -> None:
     insert = plan((Batch.of([gpu({"x": 1.0})]), ACME), schema=KNOWN)
 
-    assert insert.table is KNOWN["gpu"]
+    assert insert.table is KNOWN[Key("acme", "gpu")]
+
+
+def test_declared_points_share_a_table_and_others_are_their_tenants() -> None:
+    globex = {"tenant": "globex", "appliance": "g1"}
+    declared = gpu({"power_watts": 93}, gpu="0", host="a")
+    batches = [Batch.of([declared, gpu({"x": 1}), gpu({"power_watts": 1.0}, x="tag")])] * 2
+
+    parts = parts_by_key(zip(batches, (ACME, globex), strict=True))
+
+    assert {key: sum(len(one.block) for one in some) for key, some in parts.items()} == {
+        Key("", "gpu"): 2,
+        Key("acme", "gpu"): 2,
+        Key("globex", "gpu"): 2,
+    }
+    insert = plan_insert(Key("", "gpu"), parts[Key("", "gpu")], schema={})
+    assert insert.table.fields == {"power_watts": FieldType.FLOAT}
+
+
+def test_a_verified_block_of_two_tenants_goes_to_the_tables_of_both() -> None:
+    tag_sets = [("acme", "a1"), ("globex", "g1")]
+    values = ([1.0, 2.0, 3.0],)
+    block = Block(
+        "m",
+        ("tenant", "appliance"),
+        tag_sets,
+        [0, 1, 0],
+        ("x",),
+        (float,),
+        values,
+        [1, 2, 3],
+        [0, 1, 2],
+    )
+
+    parts = parts_by_key([(Batch((block,), is_stamped=True), {})])
+
+    assert {key.owner: list(part.block.positions) for key, (part,) in parts.items()} == {
+        "acme": [0, 2],
+        "globex": [1],
+    }
+
+
+def test_a_float_widens_a_field_of_integers() -> None:
+    known = {Key("acme", "gpu"): Table(fields={"x": FieldType.INTEGER})}
+
+    insert = plan((Batch.of([gpu({"x": 21}), gpu({"x": 21.5})]), ACME), schema=known)
+
+    assert insert.table.fields == {"x": FieldType.FLOAT}
+    assert [row["field_x"] for row in rows(insert)] == [21.0, 21.5]

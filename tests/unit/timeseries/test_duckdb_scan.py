@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from timeseries.duckdb.scan import HOUR_NS, SLICE_POINTS, slices
+from timeseries.duckdb.scan import SLICE_POINTS, slices
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
-from timeseries.store import ScanQuery, write
+from timeseries.store import HOUR_NS, ScanQuery, write
 
 ACME = {"tenant": "acme", "appliance": "a1"}
 FOREVER = ScanQuery(measurement="gpu", start_ns=-(2**63), end_ns=2**63, tenants=None)

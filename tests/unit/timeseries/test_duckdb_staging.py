@@ -10,14 +10,15 @@ import duckdb
 import pytest
 
 from tests.fixtures.polling import eventually
-from timeseries.batch import Batch
+from timeseries.duckdb import writer as duckdb_writer
 from timeseries.duckdb.database import Database
-from timeseries.duckdb.schema import READ_COLUMNS, FieldType, Table, quoted, schema_from, table_name
-from timeseries.duckdb.staging import STAGE_TABLE, Stage, packed, unpacked
+from timeseries.duckdb.insert import STAGING_TABLE, StagingTable, deserialize, serialize
+from timeseries.duckdb.schema import COLUMNS_SQL, Key, Table, parse_schema, quoted, table_name
 from timeseries.duckdb.store import DuckDBStore
-from timeseries.duckdb.writer import UNSTAGED_POINTS, DuckDBWriter
-from timeseries.points import Point
+from timeseries.duckdb.writer import MIN_DIRECT_POINTS, DuckDBWriter
+from timeseries.points import Batch, Point
 from timeseries.store import Latest, LatestQuery, StoreUnavailableError, write
+from timeseries.validation import FieldType
 
 ACME = {"tenant": "acme", "appliance": "a1"}
 GLOBEX = {"tenant": "globex", "appliance": "g1"}
@@ -95,7 +96,7 @@ def test_what_was_acknowledged_outlives_a_kill(tmp_path: Path) -> None:
         timeout=120,
     )
     assert died.returncode == -9
-    assert rows(path, STAGE_TABLE) == 6
+    assert rows(path, STAGING_TABLE) == 6
 
     store = DuckDBStore(path)
     assert [one.values for one in newest(store, "gpu")] == [
@@ -104,17 +105,20 @@ def test_what_was_acknowledged_outlives_a_kill(tmp_path: Path) -> None:
     assert store.tags("gpu", tenants=None) == ["tenant", "appliance", "tag0", "tag1", "tag2"]
     assert store.fields("cpu", tenants=None) == {"b": "boolean"}
     store.close()
-    assert (rows(path, STAGE_TABLE), rows(path, table_name("gpu"))) == (0, 3)
+    assert (rows(path, STAGING_TABLE), rows(path, table_name(Key("acme", "gpu")))) == (0, 3)
 
 
-def test_the_stage_is_empty_after_a_while_and_at_the_end(tmp_path: Path) -> None:
+def test_the_stage_is_empty_after_a_while_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duckdb_writer, "FLUSH_INTERVAL_SECONDS", 0.2)
     path = tmp_path / "samples.duckdb"
     with writing(path) as writer:
         writer.submit(Batch.of([point(1)]), ACME).result()
         assert eventually(lambda: writer.staged_points == 0)
         writer.submit(Batch.of([point(2)]), ACME).result()
 
-    assert (rows(path, STAGE_TABLE), rows(path, table_name("cpu"))) == (0, 2)
+    assert (rows(path, STAGING_TABLE), rows(path, table_name(Key("acme", "cpu")))) == (0, 2)
 
 
 def test_a_field_keeps_the_type_it_has_on_the_stage(store: DuckDBStore) -> None:
@@ -122,12 +126,12 @@ def test_a_field_keeps_the_type_it_has_on_the_stage(store: DuckDBStore) -> None:
 
     (rejected,) = write(store, [Point("cpu", {}, {"used": "much"}, 2)], identity=ACME)
 
-    assert "stored as float" in rejected.reason
+    assert "type float" in rejected.reason
 
 
 def test_many_points_go_past_the_stage(store: DuckDBStore) -> None:
     write(store, [point(1.0)], identity=ACME)
-    write(store, [point(2.0, time_ns=n + 2) for n in range(UNSTAGED_POINTS)], identity=ACME)
+    write(store, [point(2.0, time_ns=n + 2) for n in range(MIN_DIRECT_POINTS)], identity=ACME)
 
     assert [one.values for one in newest(store)] == [{"used": 2.0}]
 
@@ -145,28 +149,28 @@ def test_a_table_that_fails_holds_up_no_other(tmp_path: Path) -> None:
     path = tmp_path / "samples.duckdb"
     with writing(path) as writer:
         writer.submit(Batch.of([point(1, measurement="gpu"), point(1)]), ACME).result()
-        assert set(writer.schema) == {"gpu", "cpu"}
-        writer.run(lambda cursor, _schema: cursor.execute("DROP TABLE m_gpu"))
+        assert writer.measurements(None) == {"gpu", "cpu"}
+        writer.run(lambda cursor, _schema: cursor.execute('DROP TABLE "t_acme.gpu"'))
         writer.submit(Batch.of([point(2, measurement="gpu"), point(2)]), ACME).result()
-        assert set(writer.schema) == {"gpu", "cpu"}
+        assert writer.measurements(None) == {"gpu", "cpu"}
         assert writer.staged_points == 1
 
-    assert (rows(path, STAGE_TABLE), rows(path, table_name("cpu"))) == (1, 2)
+    assert (rows(path, STAGING_TABLE), rows(path, table_name(Key("acme", "cpu")))) == (1, 2)
 
 
-def test_a_read_fails_whose_samples_can_not_be_brought_into_their_table(
+def test_a_read_fails_while_staged_samples_cannot_be_flushed(
     store: DuckDBStore,
 ) -> None:
     for measurement in ("gpu", "cpu"):
         write(store, [point(1.0, measurement=measurement)], identity=ACME)
     assert store.measurements(tenants=None) == ["cpu", "gpu"]
-    run = store._writer.run  # noqa: SLF001 - nothing else can break one table
-    run(lambda cursor, _schema: cursor.execute("ALTER TABLE m_gpu RENAME TO hidden"))
+    run = store.writer.run  # nothing else can break one table
+    run(lambda cursor, _schema: cursor.execute('ALTER TABLE "t_acme.gpu" RENAME TO hidden'))
     for measurement in ("gpu", "cpu"):
         write(store, [point(2.0, measurement=measurement, time_ns=2)], identity=ACME)
 
     assert [one.values for one in newest(store)] == [{"used": 2.0}]
-    with pytest.raises(StoreUnavailableError, match="Samples of 'gpu' are kept and can't be read"):
+    with pytest.raises(StoreUnavailableError, match="Samples of 'gpu' are staged"):
         newest(store, "gpu")
     with pytest.raises(StoreUnavailableError):
         store.measurements(tenants=None)
@@ -185,27 +189,28 @@ def test_columns_are_the_same_after_they_were_staged(tmp_path: Path) -> None:
 
     with duckdb.connect(str(path)) as connection:
         found = connection.execute(
-            "SELECT time, tag_a, tag_b, field_f, field_i, field_b, field_s FROM m_mix ORDER BY time"
+            "SELECT time, tag_a, tag_b, field_f, field_i, field_b, field_s "
+            'FROM "t_acme.mix" ORDER BY time'
         ).fetchall()
-        schema = schema_from(connection.execute(READ_COLUMNS).fetchall())
+        schema = parse_schema(connection.execute(COLUMNS_SQL).fetchall())
     assert found == [
         (-5, "x", None, 1.5, 2**62, False, "täxt\n"),
         (7, None, None, -0.0, *[None] * 3),
     ]
-    assert set(schema) == {"mix", "M"}
+    assert set(schema) == {Key("acme", "mix"), Key("acme", "M")}
 
 
 def test_a_stage_tells_what_its_tables_will_be() -> None:
     with duckdb.connect() as connection:
-        stage = Stage(connection.cursor())
+        stage = StagingTable(connection.cursor())
         data = connection.sql(
             "SELECT 1::BIGINT AS time, 'x' AS tag_host, 1::DOUBLE AS field_a, 2::BIGINT AS field_b"
         ).to_arrow_table()
-        stage.inserted({"m": data})
+        stage.inserted({Key("acme", "m"): data})
 
         (table,) = stage.schema({}).values()
 
     assert table == Table(
         frozenset({"tenant", "appliance", "host"}), {"a": FieldType.FLOAT, "b": FieldType.INTEGER}
     )
-    assert unpacked(bytes(packed(data))) == data
+    assert deserialize(bytes(serialize(data))) == data

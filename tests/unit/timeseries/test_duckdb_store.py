@@ -11,9 +11,8 @@ import duckdb
 import pytest
 
 from core.errors import OverloadedError
-from timeseries.batch import Batch
 from timeseries.duckdb.store import DuckDBStore
-from timeseries.points import Point
+from timeseries.points import Batch, Point
 from timeseries.store import (
     Aggregate,
     Latest,
@@ -116,7 +115,7 @@ def test_every_acknowledged_row_outlives_kill_9(path: Path) -> None:
     store.close()
 
 
-def test_a_file_in_use_is_refused_with_its_holder_and_what_to_do(path: Path) -> None:
+def test_a_file_in_use_is_rejected_with_its_owner_and_advice(path: Path) -> None:
     with start_python(HOLDS_THE_FILE, path) as holder:
         assert holder.stdout
         assert holder.stdin
@@ -131,18 +130,33 @@ def test_a_file_in_use_is_refused_with_its_holder_and_what_to_do(path: Path) -> 
     assert "Stop that process" in caught.value.message
 
 
+def test_a_file_that_is_no_database_is_rejected_with_its_reason_and_advice(path: Path) -> None:
+    locked = path.with_name("lock.duckdb")
+    locked.write_text("not a database")
+    with pytest.raises(StoreUnavailableError) as caught:
+        DuckDBStore(locked)
+    assert "not a valid DuckDB database file" in caught.value.message
+    assert "TIMESERIES_URL" in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_folder_that_cannot_be_made_is_rejected_with_advice() -> None:
+    with pytest.raises(StoreUnavailableError, match="make the folder writable"):
+        DuckDBStore(Path("/proc/vedette/metrics.duckdb"))
+
+
 def test_the_file_can_be_opened_again_after_close(path: Path) -> None:
     DuckDBStore(path).close()
 
     duckdb.connect(str(path), read_only=True).close()
 
 
-def test_points_over_the_limit_are_refused_while_others_wait() -> None:
+def test_points_over_the_limit_are_rejected_while_others_wait() -> None:
     store = DuckDBStore(":memory:", max_queued_points=10)
     accepted: list[Future[list[RejectedPoint]]] = []
     points = [number(value) for value in range(9)]
 
-    with pytest.raises(OverloadedError, match="10 may; send the same points again later"):
+    with pytest.raises(OverloadedError, match="limit is 10"):
         accepted.extend(store.submit(Batch.of(points), identity=ACME) for _ in range(100_000))
 
     assert [future.result() for future in accepted] == [[]] * len(accepted)
@@ -150,7 +164,7 @@ def test_points_over_the_limit_are_refused_while_others_wait() -> None:
     store.close()
 
 
-def test_a_body_larger_than_the_queue_is_taken_when_the_queue_is_empty() -> None:
+def test_an_empty_queue_accepts_a_body_larger_than_its_limit() -> None:
     store = DuckDBStore(":memory:", max_queued_points=10)
 
     write(store, [number(value) for value in range(50)], identity=ACME)
@@ -195,7 +209,7 @@ def test_threads_read_while_others_write_and_add_columns(memory_store: DuckDBSto
     assert [seen == sorted(seen) and seen[-1] == 100 for seen in counts] == [True, True]
 
 
-def test_a_measurement_that_would_grow_too_wide_is_refused(memory_store: DuckDBStore) -> None:
+def test_a_measurement_with_too_many_columns_is_rejected(memory_store: DuckDBStore) -> None:
     wide = {f"f{index}": 1.0 for index in range(999)}
 
     (rejected,) = write(memory_store, [Point("gpu", {}, wide, 1), number(2)], identity=ACME)
@@ -207,4 +221,4 @@ def test_a_measurement_that_would_grow_too_wide_is_refused(memory_store: DuckDBS
 
 def test_statements_cannot_reach_other_files(memory_store: DuckDBStore) -> None:
     with pytest.raises(duckdb.Error, match="disabled"):
-        memory_store._database.cursor().execute("COPY (SELECT 1) TO '/tmp/leak.csv'")  # noqa: SLF001
+        memory_store.database.cursor().execute("COPY (SELECT 1) TO '/tmp/leak.csv'")

@@ -11,11 +11,12 @@ import pyarrow.csv as pyarrow_csv
 import pytest
 from pyarrow import parquet
 
+from core.csv_cells import FORMULA_STARTS
 from core.errors import NotFoundError
-from tests.unit.timeseries.moving import END_NS, START_NS, all_of, rows_of, write_history
+from tests.unit.timeseries.migration_samples import END_NS, START_NS, all_of, rows_of, write_history
 from timeseries.duckdb.store import DuckDBStore
-from timeseries.moving.export import ExportFormat, export
-from timeseries.points import Point
+from timeseries.migration.export import ExportFormat, export
+from timeseries.points import FieldValue, Point
 from timeseries.store import ScanQuery, write
 
 ACME = {"tenant": "acme", "appliance": "a1"}
@@ -99,6 +100,20 @@ def test_text_with_quotes_commas_and_newlines_survives_csv(store: DuckDBStore) -
     assert csv_rows(store, "log")[0]["text"] == text
 
 
+@pytest.mark.parametrize("start", FORMULA_STARTS)
+def test_csv_has_no_formulas_and_numbers_stay_numbers(store: DuckDBStore, start: str) -> None:
+    formula = f"{start}1+1|cmd\n{start}2"
+    fields: dict[str, FieldValue] = {"text": formula, f"{start}name": -1.5, "count": -3}
+    write(store, [Point("log", {"host": formula}, fields, START_NS)], identity=ACME)
+
+    (row,) = csv_rows(store, "log")
+    table = parquet.read_table(io.BytesIO(exported(store, ExportFormat.PARQUET, "log")))
+
+    assert row["text"] == row["host"] == f"'{formula}"
+    assert (row[f"'{start}name"], row["count"]) == ("-1.5", "-3")
+    assert table["text"].to_pylist() == [formula]
+
+
 def test_what_a_point_lacks_is_null_in_parquet_and_nothing_in_csv(store: DuckDBStore) -> None:
     points = [
         Point("gpu", {"gpu": "0"}, {"power_watts": 1.0}, START_NS),
@@ -130,9 +145,15 @@ EXPECTED: list[dict[str, object]] = [
 def read_csv(data: bytes) -> pa.Table:
     """Read an export as its types, as any reader that is told them would."""
     types = {
-        "time": pa.timestamp("ns", tz="UTC"), "tenant": pa.string(), "appliance": pa.string(),
-        "gpu": pa.string(), "b": pa.bool_(), "f": pa.float64(), "i": pa.int64(), "s": pa.string(),
-    }  # fmt: skip
+        "time": pa.timestamp("ns", tz="UTC"),
+        "tenant": pa.string(),
+        "appliance": pa.string(),
+        "gpu": pa.string(),
+        "b": pa.bool_(),
+        "f": pa.float64(),
+        "i": pa.int64(),
+        "s": pa.string(),
+    }
     return pyarrow_csv.read_csv(
         io.BytesIO(data),
         parse_options=pyarrow_csv.ParseOptions(newlines_in_values=True),
@@ -143,9 +164,7 @@ def read_csv(data: bytes) -> pa.Table:
 
 
 @pytest.mark.parametrize("file_format", ExportFormat)
-def test_what_is_read_back_is_what_was_written(
-    store: DuckDBStore, file_format: ExportFormat
-) -> None:
+def test_an_export_has_the_written_samples(store: DuckDBStore, file_format: ExportFormat) -> None:
     assert write(store, MIXED, identity=ACME) == []
 
     ever = ScanQuery(measurement="m", start_ns=-(2**63), end_ns=END_NS, tenants=None)
@@ -188,7 +207,7 @@ def test_an_empty_span_is_a_file_with_a_header_and_no_rows(store: DuckDBStore) -
     assert parquet.read_table(io.BytesIO(packed)).num_rows == 0
 
 
-def test_only_the_tenants_asked_for_are_in_it(store: DuckDBStore) -> None:
+def test_an_export_has_only_the_requested_tenants(store: DuckDBStore) -> None:
     write_history(store, hours=1)
     query = ScanQuery(measurement="gpu", start_ns=0, end_ns=END_NS, tenants=("globex",))
 
@@ -203,11 +222,11 @@ def test_an_unknown_measurement_is_an_error_before_any_byte(store: DuckDBStore) 
 
 
 def test_a_long_export_comes_in_pieces(store: DuckDBStore) -> None:
-    write_history(store, hours=20, every_seconds=3)
+    write_history(store, hours=10, every_seconds=3)
 
     pieces = list(export(store, all_of("gpu"), ExportFormat.PARQUET))
 
     assert len(pieces) > 2
-    assert pieces[-1].rows == 20 * 1200 * 6
+    assert pieces[-1].rows == 10 * 1200 * 6
     file = parquet.ParquetFile(io.BytesIO(b"".join(piece.data for piece in pieces)))
     assert file.num_row_groups > 1

@@ -5,7 +5,6 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -25,7 +24,8 @@ class StandIn(ThreadingHTTPServer):
     def __init__(self, version: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.version = version
-        self.refused: dict[bytes, tuple[int, str]] = {}
+        self.rejected: dict[bytes, tuple[int, str]] = {}
+        self.buckets = ["samples", "samples.tenant-acme"]
         self.notes: list[tuple[str, dict[str, list[str]], dict[str, str], bytes]] = []
 
     @property
@@ -40,9 +40,18 @@ class StandIn(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: StandIn
     protocol_version = "HTTP/1.1"
-    bodies: ClassVar = {"/query": b'{"results":[{"statement_id":0}]}\n'}
 
     def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        if address.path != "/api/v2/buckets":
+            self._answer(204)
+            return
+        (name,) = parse_qs(address.query)["name"]
+        found = [self._bucket(name)] if name in self.server.buckets else []
+        self._answer(200, json.dumps({"buckets": found}).encode())
+
+    def do_DELETE(self) -> None:
+        self.server.notes.append((self.path, {}, {}, b""))
         self._answer(204)
 
     def do_POST(self) -> None:
@@ -54,13 +63,31 @@ class _Handler(BaseHTTPRequestHandler):
             (address.path, parse_qs(address.query), dict(self.headers.items()), body)
         )
         if address.path == "/query":
-            self._answer(200, self.bodies["/query"])
+            self._answer(200, self._results(body))
             return
-        for part, (status, reason) in self.server.refused.items():
+        for part, (status, reason) in self.server.rejected.items():
             if part in body:
                 self._answer(status, json.dumps({"code": "x", "message": reason}).encode())
                 return
+        bucket = parse_qs(address.query).get("bucket", [""])[0]
+        if address.path == "/api/v2/write" and bucket not in self.server.buckets:
+            reason = f'bucket "{bucket}" not found'
+            self._answer(404, json.dumps({"code": "not found", "message": reason}).encode())
+            return
+        if address.path == "/api/v2/buckets":
+            self.server.buckets.append(json.loads(body)["name"])
         self._answer(204)
+
+    def _bucket(self, name: str) -> dict[str, object]:
+        rules = [{"type": "expire", "everySeconds": 1209600}]
+        return {"id": f"id-{name}", "orgID": "o1", "name": name, "retentionRules": rules}
+
+    def _results(self, body: bytes) -> bytes:
+        series = []
+        if parse_qs(body.decode())["q"] == ["SHOW DATABASES"]:
+            rows = [[name] for name in self.server.buckets]
+            series = [{"name": "databases", "columns": ["name"], "values": rows}]
+        return json.dumps({"results": [{"statement_id": 0, "series": series}]}).encode() + b"\n"
 
     def _answer(self, status: int, body: bytes = b"") -> None:
         self.send_response(status)
@@ -102,7 +129,8 @@ def test_lines_go_to_the_bucket_compressed_and_with_the_token(
     assert write(store, POINTS[:1], identity=ACME) == []
 
     ((query, headers, body),) = server.noted("/api/v2/write")
-    assert query == {"org": ["vedette"], "bucket": ["samples"], "precision": ["ns"]}
+    bucket = "samples" if server.version.startswith("3") else "samples.tenant-acme"
+    assert query == {"org": ["vedette"], "bucket": [bucket], "precision": ["ns"]}
     assert headers["Authorization"] == "Token t0k3n"
     assert headers["Content-Encoding"] == "gzip"
     assert body == b"gpu,appliance=a1,tenant=acme power_watts=0.0 1700000000000000000\n"
@@ -111,15 +139,42 @@ def test_lines_go_to_the_bucket_compressed_and_with_the_token(
 def test_reads_ask_for_the_bucket_as_a_database(store: InfluxDBStore, server: StandIn) -> None:
     assert store.measurements(tenants=("acme",)) == []
 
-    ((_, headers, body),) = server.noted("/query")
-    assert parse_qs(body.decode())["db"] == ["samples"]
+    listed, (_, headers, body) = server.noted("/query")
+    assert parse_qs(listed[2].decode())["q"] == ["SHOW DATABASES"]
+    asked = parse_qs(body.decode())
+    assert asked["db"] == ["samples"]
+    assert asked["q"] == ['SHOW FIELD KEYS; SHOW FIELD KEYS ON "samples.tenant-acme"']
     assert headers["Authorization"] == "Token t0k3n"
 
 
-def test_a_line_that_a_whole_batch_was_refused_for_is_found(
+def test_a_new_tenant_gets_a_bucket_with_the_retention_of_the_named_one(
     store: InfluxDBStore, server: StandIn
 ) -> None:
-    server.refused[b"power_watts=2.0"] = (400, "unable to parse: it is not liked")
+    assert write(store, POINTS, identity={**ACME, "tenant": "globex"}) == []
+
+    ((_, headers, body),) = server.noted("/api/v2/buckets")
+    assert json.loads(body) == {
+        "orgID": "o1",
+        "name": "samples.tenant-globex",
+        "description": "Samples of one tenant of Vedette",
+        "retentionRules": [{"type": "expire", "everySeconds": 1209600}],
+    }
+    assert headers["Authorization"] == "Token t0k3n"
+    assert len(server.noted("/api/v2/write")) == 2
+
+
+def test_a_token_of_one_bucket_goes_on_in_it(store: InfluxDBStore, server: StandIn) -> None:
+    server.rejected[b"orgID"] = (403, "insufficient permissions: unauthorized access")
+
+    for _ in range(2):
+        assert write(store, POINTS, identity={**ACME, "tenant": "globex"}) == []
+
+    buckets = [query["bucket"] for query, _, _ in server.noted("/api/v2/write")]
+    assert buckets == [["samples.tenant-globex"], ["samples"], ["samples"]]
+
+
+def test_the_line_that_fails_a_whole_batch_is_found(store: InfluxDBStore, server: StandIn) -> None:
+    server.rejected[b"power_watts=2.0"] = (400, "unable to parse: it is not liked")
 
     (rejected,) = write(store, POINTS, identity=ACME)
 
@@ -130,7 +185,7 @@ def test_a_line_that_a_whole_batch_was_refused_for_is_found(
 
 
 def test_too_many_requests_are_passed_on(store: InfluxDBStore, server: StandIn) -> None:
-    server.refused[b"gpu"] = (429, "write limit reached")
+    server.rejected[b"gpu"] = (429, "write limit reached")
 
     with pytest.raises(OverloadedError, match="write limit reached") as told:
         write(store, POINTS, identity=ACME)
@@ -138,14 +193,22 @@ def test_too_many_requests_are_passed_on(store: InfluxDBStore, server: StandIn) 
     assert told.value.retry_after_seconds == 11
 
 
-def test_a_refused_token_is_told(store: InfluxDBStore, server: StandIn) -> None:
-    server.refused[b"gpu"] = (401, "unauthorized access")
+def test_a_rejected_token_is_reported(store: InfluxDBStore, server: StandIn) -> None:
+    server.rejected[b"gpu"] = (401, "unauthorized access")
 
-    with pytest.raises(StoreUnavailableError, match="does not let the token use"):
+    with pytest.raises(StoreUnavailableError, match="denied the token access"):
         write(store, POINTS, identity=ACME)
 
 
-def test_a_tenant_is_deleted_by_predicate(store: InfluxDBStore, server: StandIn) -> None:
+def test_a_tenant_is_deleted_with_its_bucket(store: InfluxDBStore, server: StandIn) -> None:
+    store.delete_tenant("acme")
+
+    assert server.noted("/api/v2/buckets/id-samples.tenant-acme")
+
+
+def test_a_tenant_is_deleted_by_predicate_from_the_named_bucket(
+    store: InfluxDBStore, server: StandIn
+) -> None:
     store.delete_tenant('ac"me')
 
     ((query, _, body),) = server.noted("/api/v2/delete")
@@ -160,7 +223,8 @@ def test_a_tenant_is_deleted_by_predicate(store: InfluxDBStore, server: StandIn)
 def test_retention_deletes_up_to_the_instant(store: InfluxDBStore, server: StandIn) -> None:
     store.delete_before(1_700_000_000 * 10**9)
 
-    ((_, _, body),) = server.noted("/api/v2/delete")
+    (query, _, body), (own, *_) = server.noted("/api/v2/delete")
+    assert (query["bucket"], own["bucket"]) == (["samples"], ["samples.tenant-acme"])
     assert json.loads(body) == {
         "start": "1677-09-21T00:12:43.145224194Z",
         "stop": "2023-11-14T22:13:19.999999999Z",
@@ -168,12 +232,12 @@ def test_retention_deletes_up_to_the_instant(store: InfluxDBStore, server: Stand
 
 
 @pytest.mark.parametrize("server", ["3.1.0"], indirect=True)
-def test_a_server_that_cannot_delete_says_so(store: InfluxDBStore) -> None:
+def test_a_server_that_cannot_delete_reports_it(store: InfluxDBStore) -> None:
     with pytest.raises(StoreUnavailableError, match="can't delete samples"):
         store.delete_tenant("acme")
 
 
 @pytest.mark.parametrize("server", ["unknown"], indirect=True)
-def test_a_server_without_a_version_is_told_with_what_to_do(store: InfluxDBStore) -> None:
-    with pytest.raises(StoreUnavailableError, match="does not say that it is InfluxDB"):
+def test_a_server_without_a_version_header_is_reported(store: InfluxDBStore) -> None:
+    with pytest.raises(StoreUnavailableError, match="does not identify as InfluxDB"):
         write(store, POINTS, identity=ACME)

@@ -2,15 +2,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeseries.influxdb.names import identifier, literal, plain, stored, stored_key
-from timeseries.influxdb.ql import drop_tenant_statement, source
+from timeseries.influxdb.influxql import (
+    decode_name,
+    drop_tenant_statement,
+    encode_key,
+    encode_name,
+    from_clause,
+    identifier,
+    literal,
+)
 
 
 @pytest.mark.parametrize(
     "name", ["power_watts", "GPU", "a b", 'a"b', "a\\b", "100%", "a%b", "ü 🔥"]
 )
 def test_a_name_that_influxdb_can_hold_is_stored_as_it_is(name: str) -> None:
-    assert stored_key(name) == name
+    assert encode_key(name) == name
 
 
 @pytest.mark.parametrize(
@@ -31,22 +38,22 @@ def test_a_name_that_influxdb_can_hold_is_stored_as_it_is(name: str) -> None:
     ],
 )
 def test_what_influxdb_cannot_hold_is_escaped(name: str, expected: str) -> None:
-    assert stored_key(name) == expected
+    assert encode_key(name) == expected
 
 
 def test_a_value_may_be_called_time() -> None:
-    assert stored("time") == "time"
+    assert encode_name("time") == "time"
 
 
 @given(st.text(alphabet=st.one_of(st.sampled_from("%0257AD#\\\n\r\x00time"), st.characters())))
 def test_every_name_comes_back(name: str) -> None:
-    assert plain(stored(name)) == name
-    assert plain(stored_key(name)) == name
+    assert decode_name(encode_name(name)) == name
+    assert decode_name(encode_key(name)) == name
 
 
 @given(st.text(alphabet=st.one_of(st.sampled_from("%0257AD#\\\n\r\x00time"), st.characters())))
 def test_no_stored_name_breaks_a_line_or_a_statement(name: str) -> None:
-    kept = stored(name)
+    kept = encode_name(name)
 
     assert not set(kept) & set("\n\r\x00")
     assert not kept.endswith("\\")
@@ -79,7 +86,7 @@ def test_a_literal_closes_only_at_its_end(text: str, expected: str) -> None:
 
 
 def test_statements_hold_hostile_names_as_quoted_text() -> None:
-    assert source('gpu"; DROP DATABASE "x') == 'FROM "gpu\\"; DROP DATABASE \\"x"'
+    assert from_clause('gpu"; DROP DATABASE "x') == 'FROM "gpu\\"; DROP DATABASE \\"x"'
     assert drop_tenant_statement("a' OR 'b' = 'b") == (
         "DROP SERIES FROM /.*/ WHERE \"tenant\" = 'a\\' OR \\'b\\' = \\'b'"
     )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeseries.influxdb.quantiles import MAX_SIZES, Quantiles, quantile_of_flags
+from timeseries.influxdb.range_query import MAX_SIZES, Quantiles, boolean_quantile
 
 
 def nearest_rank(values: list[float], percent: float) -> float:
@@ -24,7 +24,7 @@ def interpolated(values: list[float], ratio: float) -> float:
     values=st.lists(st.integers(-1000, 1000).map(float), min_size=2, max_size=5_000),
     ratio=st.sampled_from([0.5, 0.95, 0.99]),
 )
-def test_the_ranks_around_a_quantile_are_asked_for(values: list[float], ratio: float) -> None:
+def test_the_ranks_around_a_quantile_are_requested(values: list[float], ratio: float) -> None:
     quantiles = Quantiles.of(ratio, {len(values)})
     row: dict[str, float] = {"n": len(values)}
     for name, expression in quantiles.columns("x").items():
@@ -49,4 +49,4 @@ def test_a_window_of_an_unforeseen_size_takes_the_nearest_rank() -> None:
     ("false", "true", "expected"), [(1, 1, 0.5), (3, 1, 0.0), (1, 3, 1.0), (0, 1, 1.0), (1, 0, 0.0)]
 )
 def test_the_median_of_flags_lies_between_them(false: int, true: int, expected: float) -> None:
-    assert quantile_of_flags(0.5, false=false, true=true) == expected
+    assert boolean_quantile(0.5, false=false, true=true) == expected

@@ -3,10 +3,16 @@ from concurrent.futures import Future
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeseries.batch import Batch
-from timeseries.influxdb.requests import Pending, encoded, packed, parts, pieces_of
-from timeseries.influxdb.vetting import FieldTypes, vet
-from timeseries.points import Point
+from timeseries.influxdb.validation import FieldTypes, validate
+from timeseries.influxdb.writer import (
+    PendingSubmission,
+    encode_lines,
+    pack_requests,
+    split_batch,
+    split_submission,
+)
+from timeseries.lineprotocol import parse
+from timeseries.points import Batch, Point
 from timeseries.write_queue import Submission
 
 TEXTS = st.text(alphabet=st.one_of(st.sampled_from('\\,= "#\n\r\x00%time'), st.characters()))
@@ -27,22 +33,23 @@ def points(count: int) -> list[Point]:
     return [Point("gpu", {"gpu": str(i % 3)}, {"x": float(i)}, i) for i in range(count)]
 
 
-def pending_of(batch: Batch) -> Pending:
-    return Pending(Submission(batch, {}, Future()))
+def pending_of(batch: Batch) -> PendingSubmission:
+    return PendingSubmission(Submission(batch, {}, Future()))
 
 
 @given(POINTS)
-def test_whatever_passes_the_vetting_can_be_written_as_lines(given_points: list[Point]) -> None:
-    batch, rejected = vet(
+def test_validated_points_encode_to_valid_lines(given_points: list[Point]) -> None:
+    batch, rejected = validate(
         Batch.of(given_points), {"tenant": "acme"}, FieldTypes(lambda _: {"x": "float"})
     )
 
-    assert encoded(batch).count(b"\n") == len(batch)
+    result = parse(encode_lines(batch), default_time_ns=0)
+    assert (len(result.batch), result.errors) == (len(batch), [])
     assert len(batch) + len(rejected) == len(given_points)
 
 
 def test_parts_keep_all_points_in_their_order() -> None:
-    cut = list(parts(Batch.of(points(10)), 4))
+    cut = list(split_batch(Batch.of(points(10)), 4))
 
     assert [len(part) for part in cut] == [4, 4, 2]
     assert [point for part in cut for point in part.points()] == points(10)
@@ -52,10 +59,10 @@ def test_small_submissions_share_a_request() -> None:
     pieces = [
         piece
         for _ in range(3)
-        for piece in pieces_of(pending_of(Batch.of(points(2))), Batch.of(points(2)))
+        for piece in split_submission(pending_of(Batch.of(points(2))), Batch.of(points(2)))
     ]
 
-    (request,) = packed(pieces)
+    (request,) = pack_requests(pieces)
 
     assert len(request) == 3
 
@@ -65,7 +72,7 @@ def test_a_request_has_at_most_5000_lines() -> None:
 
     sizes = [
         sum(len(piece.batch) for piece in request)
-        for request in packed(pieces_of(pending_of(batch), batch))
+        for request in pack_requests(split_submission(pending_of(batch), batch))
     ]
 
     assert sizes == [5_000, 5_000, 2_000]
@@ -76,18 +83,18 @@ def test_a_request_has_at_most_a_mebibyte_where_points_are_large() -> None:
 
     sizes = [
         sum(len(piece.lines) for piece in request)
-        for request in packed(pieces_of(pending_of(batch), batch))
+        for request in pack_requests(split_submission(pending_of(batch), batch))
     ]
 
     assert len(sizes) == 3
     assert max(sizes) <= 1024 * 1024
 
 
-def test_a_point_that_is_no_line_costs_its_neighbours_nothing() -> None:
+def test_a_point_that_is_no_line_costs_its_neighbors_nothing() -> None:
     batch = Batch.of([*points(3), Point("gpu", {}, {"x": float("nan")}, 0), *points(2)])
     pending = pending_of(batch)
 
-    kept = sum(len(piece.batch) for piece in pieces_of(pending, batch))
+    kept = sum(len(piece.batch) for piece in split_submission(pending, batch))
 
     assert kept == 5
     assert [one.position for one in pending.rejected] == [3]

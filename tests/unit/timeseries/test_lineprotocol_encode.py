@@ -3,9 +3,9 @@ from collections.abc import Callable
 import pytest
 
 from core.errors import InvalidInputError
-from timeseries.batch import Batch
-from timeseries.lineprotocol import encode, encode_batch, parse
-from timeseries.points import FieldValue, Point
+from timeseries.lineprotocol import parse
+from timeseries.lineprotocol_encode import encode, encode_batch
+from timeseries.points import Batch, FieldValue, Point
 
 NONE: dict[str, dict[str, str]] = {"extra_tags": {}}
 
@@ -39,13 +39,13 @@ def test_an_integer_over_63_bits_is_written_unsigned() -> None:
     [
         (Point("m", {}, {}, 1), "no fields"),
         (Point("", {}, {"f": 1.0}, 1), "the measurement is empty"),
-        (Point("#m", {}, {"f": 1.0}, 1), "begins like a comment"),
+        (Point("#m", {}, {"f": 1.0}, 1), "starts with a comment"),
         (Point("\tm", {}, {"f": 1.0}, 1), "or a blank"),
-        (Point("m", {}, {"\0f": 1.0}, 1), "begins with a blank"),
+        (Point("m", {}, {"\0f": 1.0}, 1), "starts with a blank"),
         (Point("m", {"": "x"}, {"f": 1.0}, 1), "a tag's name is empty"),
         (Point("m", {"a": ""}, {"f": 1.0}, 1), "tag 'a' is empty"),
-        (Point("m", {"a": "x\ny"}, {"f": 1.0}, 1), "holds a newline"),
-        (Point("m", {"a": "C:\\"}, {"f": 1.0}, 1), "ends with a backslash"),
+        (Point("m", {"a": "x\ny"}, {"f": 1.0}, 1), "has a newline"),
+        (Point("m", {"a": "C:\\"}, {"f": 1.0}, 1), "trailing backslash"),
         (Point("m", {}, {"": 1.0}, 1), "a field name is empty"),
         (Point("m", {}, {"f": float("nan")}, 1), "field 'f' is nan"),
         (Point("m", {}, {"f": float("-inf")}, 1), "field 'f' is -inf"),
@@ -55,7 +55,7 @@ def test_an_integer_over_63_bits_is_written_unsigned() -> None:
     ],
 )
 @pytest.mark.parametrize("write", [encode, lambda points: encode_batch(Batch.of(points), **NONE)])
-def test_what_no_line_can_carry_is_refused_by_name(
+def test_what_line_protocol_cannot_encode_is_rejected_by_name(
     write: Callable[[list[Point]], bytes], point: Point, reason: str
 ) -> None:
     with pytest.raises(InvalidInputError, match="line protocol") as caught:
@@ -75,7 +75,7 @@ def test_a_batch_is_stamped_over_the_tags_that_its_points_have() -> None:
     )
 
 
-def test_a_column_that_needs_escapes_beside_one_that_does_not_is_escaped() -> None:
+def test_only_the_column_that_needs_escapes_is_escaped() -> None:
     fields: list[dict[str, FieldValue]] = [{"50%": 2**63, "s": '"'}, {"50%": -1, "s": "x"}]
     points = [Point("%s", {"a": "%d", "b": tag}, f, 5) for tag, f in zip("= ", fields, strict=True)]
 
@@ -84,7 +84,7 @@ def test_a_column_that_needs_escapes_beside_one_that_does_not_is_escaped() -> No
     )
 
 
-def test_a_backslash_before_the_equals_sign_of_a_measurement_is_kept() -> None:
+def test_a_backslash_before_the_equals_sign_of_a_measurement_is_preserved() -> None:
     points = [Point(r"a\=b=c", {}, {"f": 1.0}, 5)]
 
     assert parse(encode(points), default_time_ns=0).points == points

@@ -81,7 +81,7 @@ def test_escapes_in_names_and_tags_are_undone(line: str, expected: Point) -> Non
     assert good(line) == [expected]
 
 
-def test_a_line_without_a_timestamp_takes_the_default_time() -> None:
+def test_a_line_without_a_timestamp_gets_the_default_time() -> None:
     assert [point.time_ns for point in good('m f=1\nm f="x"\n')] == [NOW_NS, NOW_NS]
 
 
@@ -105,12 +105,24 @@ def test_the_precision_is_the_unit_of_timestamps(precision: str, time_ns: int, v
     assert [point.time_ns for point in result.points] == [time_ns]
 
 
-def test_an_unknown_precision_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(InvalidInputError, match=r"'days' is unknown; use one of ns, n, us"):
+@pytest.mark.parametrize(("precision", "unit_ns"), [("ns", 1), ("u", 10**3), ("s", 10**9)])
+@pytest.mark.parametrize("value", ["1", '"text"'])
+def test_a_line_without_a_time_gets_that_of_the_server_in_the_unit(
+    precision: str, unit_ns: int, value: str
+) -> None:
+    default_ns = 1_700_000_000_123_456_789
+
+    result = parse(f"m f={value}".encode(), precision=precision, default_time_ns=default_ns)
+
+    assert [point.time_ns for point in result.points] == [default_ns // unit_ns * unit_ns]
+
+
+def test_an_unknown_precision_is_rejected_with_the_known_ones() -> None:
+    with pytest.raises(InvalidInputError, match=r"'days'. Use one of ns, n, us"):
         parse(b"", precision="days", default_time_ns=NOW_NS)
 
 
-def test_times_before_1970_are_taken() -> None:
+def test_times_before_1970_are_accepted() -> None:
     assert good("m f=1 -5")[0].time_ns == -5
 
 
@@ -151,47 +163,47 @@ def test_of_a_field_given_twice_the_last_counts() -> None:
         (b"m f=1,,g=2", "a field has no name"),
         (b"m f=1, g=2", "a field has no name"),
         (b"m f,1=g=2", "an equals sign is missing"),
-        (b"m f=1=2", "1=2 is no float"),
+        (b"m f=1=2", "1=2 is not a float"),
         (b"m f=,g5=3", "field 'f': it has no value"),
-        (b"m f=1,g=9i3", "9i3 is no float"),
-        (b"m f=1,g=i93", "i93 is no float"),
+        (b"m f=1,g=9i3", "9i3 is not a float"),
+        (b"m f=1,g=i93", "i93 is not a float"),
         (b"m f=NaN", "NaN can't be stored"),
         (b"m f=nan", "nan can't be stored"),
         (b"m f=+Inf", "Inf can't be stored"),
         (b"m f=-infinity", "infinity can't be stored"),
         (b"m f=1e999", "out of the range"),
-        (b"m f=1.0i", "1.0i is no float, integer"),
-        (b"m f=i", "i is no float"),
-        (b"m f=1_000", "1_000 is no float"),
-        (b"m f=0x10", "0x10 is no float"),
-        (b"m f=--1", "--1 is no float"),
-        (b"m f=+1", "+1 is no float"),
-        (b"m f=+1i", "+1i is no float"),
-        (b"m f=tRUE", "tRUE is no float"),
+        (b"m f=1.0i", "1.0i is not a float, integer"),
+        (b"m f=i", "i is not a float"),
+        (b"m f=1_000", "1_000 is not a float"),
+        (b"m f=0x10", "0x10 is not a float"),
+        (b"m f=--1", "--1 is not a float"),
+        (b"m f=+1", "+1 is not a float"),
+        (b"m f=+1i", "+1i is not a float"),
+        (b"m f=tRUE", "tRUE is not a float"),
         (b"m f=9223372036854775808i", "out of the range of 64 bits"),
         (b"m f=-9223372036854775809i", "out of the range of 64 bits"),
         (b"m f=18446744073709551616u", "out of the range of 64 bits"),
-        (b"m f=-1u", "-1u is no float"),
+        (b"m f=-1u", "-1u is not a float"),
         (b"m f=" + b"9" * 10_000 + b"i", "out of the range of 64 bits"),
-        (b"m f='x'", "'x' is no float"),
+        (b"m f='x'", "'x' is not a float"),
         (b'm f="x', "field 'f': the string is not closed"),
-        (b'm f="x"y', "something follows the closing quote"),
+        (b'm f="x"y', "text after the closing quote"),
         (b"m f=1 now", "timestamp 'now' is not an integer"),
         (b"m f=1 1.5", "timestamp '1.5' is not an integer"),
         (b"m f=1 1 2", "timestamp '1 2' is not an integer"),
         (b"m f=1 9223372036854775807", "out of the range of 64 bits"),
         (b"m f=1 -9223372036854775807", "out of the range of 64 bits"),
-        (b"m f=1\t1", "is no float"),
+        (b"m f=1\t1", "is not a float"),
         (b"m f=1 1\t", "is not an integer"),
         (b"m,a=" + b"x" * 70_000 + b" f=1", "more than 65535 bytes"),
         (b"m " + b"f" * 70_000 + b"=1", "more than 65535 bytes"),
         (b"m f" + b"1" * 70_000 + b"=1", "more than 65535 bytes"),
         (b"m\xff f=1", "not valid UTF-8"),
         (b"m,a=\xed\xa0\x80 f=1", "not valid UTF-8"),
-        ("m f=\u0661".encode(), "is no float"),
+        ("m f=\u0661".encode(), "is not a float"),
     ],
 )
-def test_a_bad_line_is_named_with_its_reason_and_its_neighbours_are_kept(
+def test_an_invalid_line_is_reported_and_its_neighbors_are_accepted(
     line: bytes, reason: str
 ) -> None:
     result = parse(b"m f=1 1\n" + line + b"\nm f=2 2\nm f=t 3\n", default_time_ns=NOW_NS)
@@ -201,7 +213,7 @@ def test_a_bad_line_is_named_with_its_reason_and_its_neighbours_are_kept(
     assert reason in result.errors[0].reason
 
 
-def test_a_bad_timestamp_out_of_range_after_the_precision_is_refused() -> None:
+def test_a_timestamp_out_of_range_after_the_precision_is_rejected() -> None:
     result = parse(b"m f=1 9223372036854775807", precision="s", default_time_ns=NOW_NS)
 
     assert [error.line_number for error in result.errors] == [1]
@@ -220,14 +232,14 @@ def test_an_unclosed_string_swallows_only_its_own_line() -> None:
     assert [error.line_number for error in result.errors] == [2]
 
 
-def test_lines_inside_the_string_of_a_bad_line_are_no_points_of_their_own() -> None:
+def test_lines_in_the_string_of_an_invalid_line_are_not_points() -> None:
     result = parse(b'm bad=1.0i,s="x\nforged f=1 1\ny" 1\n', default_time_ns=NOW_NS)
 
     assert result.points == []
 
 
 @pytest.mark.parametrize("start", [b"m f=bad", b"m,a", b"m,a=b ", b'm f="', b"m f=1 x", b"\\"])
-def test_what_is_shown_of_a_long_bad_line_is_cut(start: bytes) -> None:
+def test_a_long_invalid_line_is_truncated_in_the_error(start: bytes) -> None:
     (error,) = faults(start + b"x" * 100_000)
 
     assert len(error.text) < 400

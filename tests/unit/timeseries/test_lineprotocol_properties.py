@@ -5,10 +5,10 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeseries.batch import Batch
-from timeseries.lineprotocol import LineError, ParseResult, encode, encode_batch, parse
-from timeseries.lineprotocol_grammar import LineFaultError, logical_lines, parse_line
-from timeseries.points import Point
+from timeseries.lineprotocol import LineError, ParseResult, parse
+from timeseries.lineprotocol_encode import encode, encode_batch
+from timeseries.lineprotocol_grammar import InvalidLineError, logical_lines, parse_line
+from timeseries.points import Batch, Point
 
 NOW_NS = 1_700_000_000_000_000_000
 
@@ -63,11 +63,11 @@ def parse_exactly(text: str) -> ParseResult:
     for number, line in logical_lines(text):
         try:
             point = parse_line(line, multiplier=1, default_time_ns=NOW_NS)
-        except LineFaultError as fault:
+        except InvalidLineError as fault:
             errors.append(LineError(number, str(fault), line.removesuffix("\r")))
         else:
             placed.extend([(number - 1, point)] if point else [])
-    return ParseResult(Batch.of_placed(placed), errors)
+    return ParseResult(Batch.from_positioned(placed), errors)
 
 
 @given(st.lists(POINTS, max_size=4))

@@ -6,14 +6,21 @@ from concurrent.futures import Future
 import pytest
 
 from core.errors import ConfigurationError, OverloadedError
-from tests.unit.timeseries.migrations import ALL, move, never, stop_after
-from tests.unit.timeseries.moving import HOUR_NS, START_NS, rows_of, write_history
-from timeseries.batch import Batch
+from tests.unit.timeseries.migration_samples import (
+    ALL,
+    HOUR_NS,
+    START_NS,
+    move,
+    never,
+    rows_of,
+    stop_after,
+    write_history,
+)
 from timeseries.duckdb.store import DuckDBStore
-from timeseries.moving.check import differences
-from timeseries.moving.migration import Migration, Progress, Selection
-from timeseries.moving.state import StateFile
-from timeseries.points import Point
+from timeseries.migration.compare import Selection, differences
+from timeseries.migration.migration import Migration, Progress
+from timeseries.migration.state import StateFile
+from timeseries.points import Batch, Point
 from timeseries.store import RejectedPoint, write
 
 
@@ -24,7 +31,7 @@ def test_everything_arrives_with_tags_types_and_times(
 
     outcome = move(source, destination, state)
 
-    assert (outcome.is_complete, outcome.points, outcome.refused) == (True, total, 0)
+    assert (outcome.is_complete, outcome.points, outcome.rejected) == (True, total, 0)
     for measurement in ("gpu", "host"):
         assert rows_of(destination, measurement) == rows_of(source, measurement)
         assert destination.fields(measurement, tenants=None) == source.fields(
@@ -52,7 +59,7 @@ def test_what_a_killed_run_wrote_and_did_not_record_is_not_written_again(
 ) -> None:
     total = write_history(source, hours=3)
     move(source, destination, state)
-    state.forget()
+    state.delete()
 
     again = move(source, destination, state)
 
@@ -60,7 +67,7 @@ def test_what_a_killed_run_wrote_and_did_not_record_is_not_written_again(
     assert rows_of(destination) == rows_of(source)
 
 
-def test_what_is_half_there_is_completed(
+def test_a_partial_copy_is_completed(
     source: DuckDBStore, destination: DuckDBStore, state: StateFile
 ) -> None:
     write_history(source, hours=3)
@@ -90,7 +97,7 @@ def test_chunks_that_are_recorded_are_not_read_again(
     assert (again.is_complete, seen) == (True, [])
 
 
-def test_only_what_is_selected_is_moved(
+def test_only_the_selection_is_migrated(
     source: DuckDBStore, destination: DuckDBStore, state: StateFile
 ) -> None:
     write_history(source, hours=5)
@@ -128,11 +135,12 @@ def test_points_that_the_destination_refuses_are_counted_by_reason(
 ) -> None:
     write_history(source, hours=1)
     text = Point("host", {}, {"is_up": "yes"}, START_NS)
-    write(destination, [text], identity={"tenant": "other", "appliance": "o1"})
+    for tenant in ("acme", "globex"):
+        write(destination, [text], identity={"tenant": tenant, "appliance": "o1"})
 
     outcome = move(source, destination, state)
 
-    assert outcome.refused == sum(outcome.reasons.values()) == 3 * 12
+    assert outcome.rejected == sum(outcome.reasons.values()) == 3 * 12
     assert "is_up" in next(iter(outcome.reasons))
 
 
@@ -148,9 +156,7 @@ class BusyStore(DuckDBStore):
         return super().submit(batch, identity=identity)
 
 
-def test_a_destination_with_too_much_to_do_is_asked_again_later(
-    source: DuckDBStore, state: StateFile
-) -> None:
+def test_an_overloaded_destination_is_retried_later(source: DuckDBStore, state: StateFile) -> None:
     write_history(source, hours=3)
     busy, pauses = BusyStore(":memory:"), list[float]()
     moving = Migration(source, busy, ALL, state=state, pause=pauses.append)
@@ -199,7 +205,7 @@ def test_a_difference_names_chunk_field_and_both_counts(
 
 
 @pytest.mark.parametrize("content", ["{", '{"key": "x"}', '{"key": 1}'])
-def test_a_damaged_or_foreign_file_of_progress_is_refused(
+def test_a_damaged_or_foreign_progress_file_is_rejected(
     content: str, source: DuckDBStore, destination: DuckDBStore, state: StateFile
 ) -> None:
     state.path.parent.mkdir()

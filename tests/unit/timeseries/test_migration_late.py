@@ -2,11 +2,20 @@
 
 import pytest
 
-from tests.unit.timeseries.migrations import ACME, ALL, move, never, stop_after
-from tests.unit.timeseries.moving import HOUR_NS, START_NS, rows_of, write_history
+from tests.unit.timeseries.migration_samples import (
+    ACME,
+    ALL,
+    HOUR_NS,
+    START_NS,
+    move,
+    never,
+    rows_of,
+    stop_after,
+    write_history,
+)
 from timeseries.duckdb.store import DuckDBStore
-from timeseries.moving.migration import Migration, Progress
-from timeseries.moving.state import StateFile
+from timeseries.migration.migration import Migration, Progress
+from timeseries.migration.state import StateFile
 from timeseries.points import Point
 from timeseries.store import write
 

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from core.clock import NS_PER_SECOND
 from core.errors import ConfigurationError
+from timeseries.duckdb.store import DuckDBStore
 from timeseries.open_store import open_store
-from timeseries.store import StoreUnavailableError
+from timeseries.points import Point
+from timeseries.store import StoreUnavailableError, write
 
-LINE = "known are duckdb:///relative/path, duckdb:////absolute/path"
+LINE = "use one of duckdb:///relative/path, duckdb:////absolute/path"
 
 
 def test_three_slashes_are_a_path_from_here(
@@ -38,24 +41,24 @@ def test_no_path_is_a_store_in_memory(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_scheme_is_refused_with_those_that_are_known() -> None:
+def test_an_unknown_scheme_is_rejected_with_the_known_ones() -> None:
     with pytest.raises(ConfigurationError, match=f"starts with sqlite://; {LINE}"):
         open_store("sqlite:///x.db")
 
 
-def test_a_password_in_a_refused_url_is_not_shown() -> None:
+def test_a_password_in_a_rejected_url_is_not_shown() -> None:
     with pytest.raises(ConfigurationError) as caught:
         open_store("nosuchdb://user:hunter2@host/db")
 
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_url_without_a_scheme_is_refused() -> None:
+def test_a_url_without_a_scheme_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="has no scheme"):
         open_store("samples.duckdb")
 
 
-def test_two_slashes_and_a_path_are_told_from_three() -> None:
+def test_two_slashes_and_a_path_differ_from_three() -> None:
     with pytest.raises(ConfigurationError, match=r"write duckdb:///var/x\.duckdb"):
         open_store("duckdb://var/x.duckdb")
 
@@ -71,14 +74,14 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(StoreUnavailableError, match=r"folder of .*can't be made"):
+    with pytest.raises(StoreUnavailableError, match=r"create the folder"):
         open_store(f"duckdb:///{tmp_path}/file/x.duckdb")
 
 
 def test_a_file_that_must_exist_is_not_made(tmp_path: Path) -> None:
     path = tmp_path / "samples.duckdb"
 
-    with pytest.raises(StoreUnavailableError, match=f"no time series file {path}.*in --from"):
+    with pytest.raises(StoreUnavailableError, match=f"The time series file {path}.*in --from"):
         open_store(f"duckdb:///{path}", must_exist=True, source="--from")
 
     assert not path.exists()
@@ -93,3 +96,18 @@ def test_only_the_backend_of_the_url_is_imported() -> None:
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
 
     assert result.stdout.strip() == b"[]"
+
+
+def test_only_declared_metrics_have_roll_ups() -> None:
+    store = open_store("duckdb://")
+    assert isinstance(store, DuckDBStore)
+    fields = {"power_watts": 300.0, "invented": 1.0}
+    points = [Point("gpu", {"gpu": "0"}, fields, time * NS_PER_SECOND) for time in range(600)]
+    write(store, points, identity={"tenant": "acme", "appliance": "dgx-1"})
+
+    store.maintain(now_ns=3 * 24 * 3600 * NS_PER_SECOND)
+
+    (segment,) = store.manifest.of("gpu")
+    assert segment.table.fields.keys() == fields.keys()
+    assert segment.rolled == {"power_watts"}
+    store.close()

@@ -1,15 +1,11 @@
 """Roll-ups of the DuckDB store give the answers that the samples give."""
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-import timeseries.duckdb.rollups as rolling
 from tests.unit.timeseries.rollup_samples import (
     ACME,
     ACME_2,
@@ -24,6 +20,8 @@ from tests.unit.timeseries.rollup_samples import (
     seeded,
     write_all,
 )
+from timeseries.duckdb import sealing
+from timeseries.duckdb.schema import quoted, table_name
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.points import Point
 from timeseries.store import Aggregate, Resolution, Series
@@ -31,35 +29,10 @@ from timeseries.store import Aggregate, Resolution, Series
 QUANTILES = (Aggregate.P50, Aggregate.P95, Aggregate.P99)
 EXACT = tuple(aggregate for aggregate in Aggregate if aggregate not in QUANTILES)
 END_NS = START_NS + 4 * HOUR_NS
+# By then every hour is settled, but not the day: small segments are not merged yet.
+LATER_NS = END_NS + HOUR_NS
 STEPS_NS = (None, HOUR_NS, 5 * MINUTE_NS, MINUTE_NS, 7 * MINUTE_NS, 10 * 1_000_000_000)
 SPANS = ((0, 4), (0.3, 3.71), (1.01, 2.5), (-1, 9))
-
-# Ten appliances over an hour; the process waits to be killed between two steps of that hour.
-_STOPS_IN_THE_MIDDLE = """
-import sys, threading
-from pathlib import Path
-import timeseries.duckdb.rollups as rolling
-from tests.unit.timeseries.rollup_samples import ACME, HOUR_NS, MINUTE_NS, START_NS, gpu, write_all
-from timeseries.duckdb.store import DuckDBStore
-from timeseries.duckdb.writer import DuckDBWriter
-
-rolling.MAX_BUILD_VALUES = 1_000
-store = DuckDBStore(Path(sys.argv[1]))
-for number in range(10):
-    points = [gpu(START_NS + i * MINUTE_NS, power_watts=1.0) for i in range(60)]
-    write_all(store, points, ACME | {"appliance": f"a{number}"})
-run, steps = DuckDBWriter.run, []
-
-def run_twice(self, work):
-    if len(steps) == 2:
-        print("in the middle", flush=True)
-        threading.Event().wait()
-    steps.append(work)
-    return run(self, work)
-
-DuckDBWriter.run = run_twice
-store.roll_up(now_ns=START_NS + 2 * HOUR_NS)
-"""
 
 
 @dataclass(frozen=True)
@@ -73,6 +46,12 @@ class Pair:
         """Write points to both."""
         for store in (self.plain, self.rolled):
             write_all(store, points, identity)
+
+
+@pytest.fixture(autouse=True)
+def few_samples_are_worth_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealing, "MIN_ROWS", 1)
+    monkeypatch.setattr(sealing, "MAX_SHARE", 100)
 
 
 @pytest.fixture
@@ -98,9 +77,15 @@ def assert_same(got: list[Series], expected: list[Series], *, relative: float) -
         assert one.values == pytest.approx(other.values, rel=relative, abs=1e-6)
 
 
-def rows_of(store: DuckDBStore, table: str) -> int:
-    (row,) = store._fetch(f"SELECT count(*) FROM {table}", [])  # noqa: SLF001, S608
-    return int(row[0])
+def hot_rows(store: DuckDBStore) -> int:
+    tables = [quoted(table_name(key)) for key in store.writer.schema]
+    counted = " UNION ALL ".join(f"SELECT count(*) FROM {table}" for table in tables)  # noqa: S608
+    return sum(rows for (rows,) in store.fetch(counted, []))
+
+
+def files_of(store: DuckDBStore) -> list[str]:
+    folder = store.manifest.folder
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -108,7 +93,7 @@ def test_answers_are_those_of_the_samples_also_with_late_ones(pair: Pair, seed: 
     rng = seeded(seed)
     for identity in IDENTITIES:
         pair.write(random_points(rng, hours=(0, 3), amount=300), identity)
-    pair.rolled.roll_up(now_ns=START_NS + int(2.4 * HOUR_NS))
+    pair.rolled.maintain(now_ns=START_NS + int(2.4 * HOUR_NS))
     pair.write(random_points(rng, hours=(-1, 4), amount=50), rng.choice(IDENTITIES))
     questions = list(itertools.product(EXACT, STEPS_NS, SPANS, ((), ("appliance", "gpu"))))
     for is_late in (True, False):
@@ -117,7 +102,7 @@ def test_answers_are_those_of_the_samples_also_with_late_ones(pair: Pair, seed: 
             got = ask(pair.rolled, aggregate, hours=span, step_ns=step_ns, group_by=group_by)
             assert_same(got, expected, relative=1e-9)
         if is_late:
-            assert pair.rolled.roll_up(now_ns=END_NS) > 0
+            assert pair.rolled.maintain(now_ns=LATER_NS) > 0
 
 
 @pytest.mark.parametrize("aggregate", QUANTILES)
@@ -126,7 +111,7 @@ def test_percentiles_of_hours_are_within_a_hundredth(pair: Pair, aggregate: Aggr
     for identity in IDENTITIES:
         times = rng.sample(range(START_NS, END_NS), 2_000)
         pair.write([gpu(time, power_watts=rng.gauss(300, 60)) for time in times], identity)
-    pair.rolled.roll_up(now_ns=END_NS + HOUR_NS)
+    pair.rolled.maintain(now_ns=LATER_NS)
 
     for step_ns in (None, HOUR_NS):
         for span in SPANS:
@@ -138,10 +123,10 @@ def test_percentiles_of_hours_are_within_a_hundredth(pair: Pair, aggregate: Aggr
                 assert_same(got, expected, relative=0.01)
 
 
-def test_percentiles_of_minutes_are_exact_while_the_samples_are_kept(pair: Pair) -> None:
+def test_percentiles_of_minutes_are_exact_until_the_samples_expire(pair: Pair) -> None:
     rng = seeded(8)
     pair.write(random_points(rng, hours=(0, 4), amount=500), ACME)
-    pair.rolled.roll_up(now_ns=END_NS + HOUR_NS)
+    pair.rolled.maintain(now_ns=LATER_NS)
 
     expected = ask(pair.plain, Aggregate.P95, step_ns=10 * MINUTE_NS)
     assert ask(pair.rolled, Aggregate.P95, step_ns=10 * MINUTE_NS) == expected
@@ -149,33 +134,33 @@ def test_percentiles_of_minutes_are_exact_while_the_samples_are_kept(pair: Pair)
 
 def test_a_constant_has_exact_percentiles(store: DuckDBStore) -> None:
     write_all(store, [gpu(START_NS + i, power_watts=300.0) for i in range(10)], ACME)
-    store.roll_up(now_ns=END_NS)
+    store.maintain(now_ns=LATER_NS)
 
     (series,) = ask(store, Aggregate.P95)
 
     assert series.values == [300.0]
 
 
-@pytest.mark.parametrize("step_ns", [None, HOUR_NS, MINUTE_NS])
+@pytest.mark.parametrize("step_ns", [None, HOUR_NS, 10 * MINUTE_NS])
 @pytest.mark.parametrize("aggregate", EXACT)
 def test_long_ranges_answer_when_the_samples_are_gone(
     pair: Pair, aggregate: Aggregate, step_ns: int | None
 ) -> None:
     rng = seeded(9)
     pair.write(random_points(rng, hours=(0, 4), amount=500), ACME)
-    pair.rolled.roll_up(now_ns=END_NS + HOUR_NS)
+    pair.rolled.maintain(now_ns=LATER_NS)
     pair.rolled.delete_before(END_NS)
 
-    assert rows_of(pair.rolled, "m_gpu") == 0
+    assert hot_rows(pair.rolled) == 0
     expected = ask(pair.plain, aggregate, step_ns=step_ns)
     assert_same(ask(pair.rolled, aggregate, step_ns=step_ns), expected, relative=1e-9)
 
 
 def test_hours_answer_when_samples_and_minutes_are_gone(pair: Pair) -> None:
     pair.write(random_points(seeded(10), hours=(0, 4), amount=500), ACME)
-    pair.rolled.roll_up(now_ns=END_NS + HOUR_NS)
+    pair.rolled.maintain(now_ns=LATER_NS)
     pair.rolled.delete_before(END_NS)
-    pair.rolled.delete_before(END_NS, resolution=Resolution.MINUTE)
+    pair.rolled.delete_before(END_NS, resolution=Resolution.FIVE_MINUTES)
 
     expected = ask(pair.plain, Aggregate.MAX, step_ns=HOUR_NS)
     assert ask(pair.rolled, Aggregate.MAX, step_ns=MINUTE_NS) == expected
@@ -186,10 +171,10 @@ def test_hours_answer_when_samples_and_minutes_are_gone(pair: Pair) -> None:
 def test_samples_that_come_when_the_others_are_deleted_are_added(pair: Pair) -> None:
     rng = seeded(11)
     pair.write(random_points(rng, hours=(0, 4), amount=300), ACME)
-    pair.rolled.roll_up(now_ns=END_NS + HOUR_NS)
+    pair.rolled.maintain(now_ns=LATER_NS)
     pair.rolled.delete_before(START_NS + 2 * HOUR_NS)
     pair.write(random_points(rng, hours=(0, 4), amount=100), ACME)
-    pair.rolled.roll_up(now_ns=END_NS + HOUR_NS)
+    pair.rolled.maintain(now_ns=LATER_NS)
 
     for aggregate in EXACT:
         expected = ask(pair.plain, aggregate, step_ns=HOUR_NS)
@@ -200,9 +185,9 @@ def test_samples_delivered_twice_count_once(store: DuckDBStore) -> None:
     points = [gpu(START_NS + i * MINUTE_NS, power_watts=float(i)) for i in range(10)]
     write_all(store, points, ACME)
     write_all(store, points, ACME)
-    store.roll_up(now_ns=END_NS)
+    store.maintain(now_ns=LATER_NS)
     write_all(store, points[3:5], ACME)
-    store.roll_up(now_ns=END_NS)
+    store.maintain(now_ns=LATER_NS)
 
     assert ask(store, Aggregate.COUNT)[0].values == [10]
     assert ask(store, Aggregate.SUM)[0].values == [45]
@@ -210,28 +195,27 @@ def test_samples_delivered_twice_count_once(store: DuckDBStore) -> None:
 
 def test_rolling_up_again_changes_nothing(store: DuckDBStore) -> None:
     write_all(store, random_points(seeded(1), hours=(0, 3), amount=300), ACME)
-    assert store.roll_up(now_ns=END_NS) > 0
-    before = rows_of(store, "r1m_gpu"), rows_of(store, "r1h_gpu")
+    assert store.maintain(now_ns=LATER_NS) > 0
+    before = files_of(store)
 
-    assert store.roll_up(now_ns=END_NS) == 0
-    assert store.roll_up(now_ns=START_NS) == 0
-    assert (rows_of(store, "r1m_gpu"), rows_of(store, "r1h_gpu")) == before
+    assert store.maintain(now_ns=LATER_NS) == 0
+    assert store.maintain(now_ns=START_NS) == 0
+    assert files_of(store) == before
 
 
 def test_an_hour_is_rolled_up_in_parts_where_it_is_large(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rolling, "MAX_STEP_VALUES", 200)
-    monkeypatch.setattr(rolling, "MAX_BUILD_VALUES", 200)
+    monkeypatch.setattr(sealing, "MAX_ROWS", 40)
     rng = seeded(2)
     for number in range(12):
         identity = {"tenant": "acme", "appliance": f"a{number}"}
         pair.write(random_points(rng, hours=(0, 3), amount=40), identity)
-    pair.rolled.roll_up(now_ns=END_NS)
+    pair.rolled.maintain(now_ns=LATER_NS)
     for number in range(12):
         identity = {"tenant": "acme", "appliance": f"a{number}"}
         pair.write(random_points(rng, hours=(0, 3), amount=4), identity)
-    pair.rolled.roll_up(now_ns=END_NS)
+    pair.rolled.maintain(now_ns=LATER_NS)
 
     expected = ask(pair.plain, Aggregate.SUM, step_ns=HOUR_NS, group_by=("appliance",))
     got = ask(pair.rolled, Aggregate.SUM, step_ns=HOUR_NS, group_by=("appliance",))
@@ -240,10 +224,10 @@ def test_an_hour_is_rolled_up_in_parts_where_it_is_large(
 
 def test_new_tags_and_fields_join_the_roll_ups(store: DuckDBStore) -> None:
     write_all(store, [gpu(START_NS, power_watts=1.0)], ACME)
-    store.roll_up(now_ns=START_NS + 2 * HOUR_NS)
+    store.maintain(now_ns=START_NS + 2 * HOUR_NS)
     late = Point("gpu", {"gpu": "0", "job": "j1"}, {"count": 5, "note": "text"}, START_NS + 1)
     write_all(store, [late], ACME)
-    store.roll_up(now_ns=START_NS + 2 * HOUR_NS)
+    store.maintain(now_ns=START_NS + 2 * HOUR_NS)
     store.delete_before(START_NS + HOUR_NS)
 
     found = ask(store, Aggregate.SUM, group_by=("job",))
@@ -259,9 +243,9 @@ def test_any_name_is_only_a_name(store: DuckDBStore, name: str) -> None:
     identity = {"tenant": name, "appliance": name}
     point = Point("gpu", {name: name}, {"power_watts": 1.0, name: 2.0}, START_NS)
     write_all(store, [point], identity)
-    store.roll_up(now_ns=END_NS)
+    store.maintain(now_ns=LATER_NS)
     write_all(store, [point], identity)
-    store.roll_up(now_ns=END_NS)
+    store.maintain(now_ns=LATER_NS)
 
     (series,) = ask(store, Aggregate.P50, tenants=(name,), group_by=(name,))
 
@@ -271,60 +255,13 @@ def test_any_name_is_only_a_name(store: DuckDBStore, name: str) -> None:
 def test_deleting_a_tenant_takes_its_roll_ups_and_no_others(store: DuckDBStore) -> None:
     for identity in (ACME, ACME_2, GLOBEX):
         write_all(store, [gpu(START_NS, power_watts=1.0)], identity)
-    store.roll_up(now_ns=END_NS)
+    store.maintain(now_ns=LATER_NS)
 
     store.delete_tenant("acme")
 
     assert ask(store, Aggregate.COUNT, tenants=("acme",)) == []
     assert ask(store, Aggregate.COUNT, tenants=None)[0].values == [1]
-    assert rows_of(store, "r1h_gpu") == rows_of(store, "r1m_gpu") == 1
-
-
-def test_samples_that_are_not_rolled_up_yet_outlive_retention(store: DuckDBStore) -> None:
-    points = [gpu(START_NS + hour * HOUR_NS, power_watts=1.0) for hour in range(4)]
-    write_all(store, points, ACME)
-    store.roll_up(now_ns=START_NS + 2 * HOUR_NS + 2 * MINUTE_NS)
-
-    store.delete_before(START_NS + 4 * HOUR_NS)
-
-    assert rows_of(store, "m_gpu") == 2
-    assert ask(store, Aggregate.COUNT)[0].values == [4]
-
-
-def test_late_hours_are_remembered_over_a_restart(tmp_path: Path) -> None:
-    path = tmp_path / "samples.duckdb"
-    store = DuckDBStore(path)
-    write_all(store, [gpu(START_NS, power_watts=1.0)], ACME)
-    store.roll_up(now_ns=END_NS)
-    write_all(store, [gpu(START_NS + 1, power_watts=2.0)], ACME)
-    store.close()
-
-    store = DuckDBStore(path)
-    assert ask(store, Aggregate.SUM)[0].values == [3.0]
-    assert rows_of(store, "rollup_late") == 1
-    assert store.roll_up(now_ns=END_NS) == 2
-    assert rows_of(store, "rollup_late") == 0
-    assert ask(store, Aggregate.SUM)[0].values == [3.0]
-    store.close()
-
-
-def test_a_kill_9_in_the_middle_of_a_roll_up_loses_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "samples.duckdb"
-    child = subprocess.Popen(
-        [sys.executable, "-c", _STOPS_IN_THE_MIDDLE, str(path)], stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    with child:
-        assert child.stdout.readline() == "in the middle\n"
-        child.kill()
-
-    store = DuckDBStore(path)
-    assert rows_of(store, "r1m_gpu") > 0
-    for _ in range(2):
-        assert ask(store, Aggregate.COUNT, hours=(0, 2), tenants=None)[0].values == [600]
-        store.roll_up(now_ns=END_NS)
-    assert rows_of(store, "r1h_gpu") == 10
-    store.close()
+    assert {path.partition("/")[0] for path in files_of(store)} == {"globex"}
 
 
 def test_samples_from_before_1970_and_from_the_future_are_read_as_they_are(
@@ -332,7 +269,7 @@ def test_samples_from_before_1970_and_from_the_future_are_read_as_they_are(
 ) -> None:
     far = [gpu(time, power_watts=1.0) for time in (-(2**63), -1, 2**63 - 1)]
     write_all(store, [*far, gpu(START_NS, power_watts=1.0)], ACME)
-    store.roll_up(now_ns=END_NS)
+    store.maintain(now_ns=LATER_NS)
 
     # From 174 years before 1970 on: the oldest is not in it.
     (series,) = ask(store, Aggregate.COUNT, hours=(-2_000_000, 2_000_000))
@@ -347,7 +284,7 @@ def test_what_was_delivered_twice_weighs_once_in_the_samples_once_it_is_rolled_u
     others = [gpu(START_NS, count=3), gpu(START_NS + 1, power_watts=400.0)]
     for points in ([point, *others], [point]):
         write_all(pair.rolled, points, ACME)
-    pair.rolled.roll_up(now_ns=END_NS)
+    pair.rolled.maintain(now_ns=LATER_NS)
 
     (mean,) = (
         series.values

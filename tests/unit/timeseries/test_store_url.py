@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigurationError
-from timeseries.store_url import parse_store_url
+from timeseries.open_store import parse_store_url
 
 
 @pytest.mark.parametrize(
@@ -34,20 +34,20 @@ def test_two_spellings_of_a_file_are_one_place(
     relative = parse_store_url("duckdb:///var/../samples.duckdb")
     absolute = parse_store_url(f"duckdb:///{tmp_path}/samples.duckdb")
 
-    assert relative.place == absolute.place
+    assert relative.canonical == absolute.canonical
 
 
 def test_credentials_and_the_usual_port_do_not_tell_two_places_apart() -> None:
     one = parse_store_url("influxdb://ada:x@DB:8086/fleet")
     other = parse_store_url("influxdb://bob:y@db/fleet/")
 
-    assert one.place == other.place
+    assert one.canonical == other.canonical
 
 
 def test_two_databases_of_a_server_are_two_places() -> None:
     one, other = (parse_store_url(f"influxdb://db:8086/{name}") for name in ("fleet", "old"))
 
-    assert one.place != other.place
+    assert one.canonical != other.canonical
 
 
 @pytest.mark.parametrize(
@@ -55,21 +55,21 @@ def test_two_databases_of_a_server_are_two_places() -> None:
     [
         (
             "influxdb:///fleet",
-            r"influxdb:// URL names no host; write influxdb://user:password@host",
+            r"influxdb:// URL has no host; write influxdb://user:password@host",
         ),
-        ("victoriametrics://", r"names no host; write victoriametrics://host:8428"),
+        ("victoriametrics://", r"has no host; write victoriametrics://host:8428"),
         ("influxdb://ada:hunter2@db:http/fleet", r"port must be a number from 1 to 65535"),
         ("influxdb://ada:hun/ter2@db:8086/fleet", r"must be percent-encoded"),
-        ("influxdb://db:0/fleet", r"names no host"),
+        ("influxdb://db:0/fleet", r"has no host"),
     ],
 )
-def test_a_fault_says_what_to_write_and_shows_no_secret(url: str, fault: str) -> None:
+def test_an_error_has_the_correct_form_and_no_secret(url: str, fault: str) -> None:
     with pytest.raises(ConfigurationError, match=fault) as caught:
         parse_store_url(url)
 
     assert "hun" not in str(caught.value)
 
 
-def test_a_fault_names_the_option_that_the_url_comes_from() -> None:
+def test_an_error_names_the_option_with_the_url() -> None:
     with pytest.raises(ConfigurationError, match=r"^--to: the time series URL has no scheme"):
         parse_store_url("samples.duckdb", source="--to")

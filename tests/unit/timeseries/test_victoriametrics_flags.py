@@ -1,6 +1,6 @@
 import pytest
 
-from timeseries.victoriametrics.flags import DAY_MS, FIRST_MS, parse_flags
+from timeseries.victoriametrics.client import DAY_MS, FIRST_MS, parse_flags
 
 NOW_MS = 1_700_000_000_000
 
@@ -19,19 +19,19 @@ def test_the_default_retention_is_a_month() -> None:
     assert parse_flags('-httpListenAddr=":8428"').retention_ms == 31 * DAY_MS
 
 
-def test_the_times_kept_end_two_days_ahead_and_begin_with_the_retention() -> None:
+def test_accepted_times_start_with_the_retention_and_end_two_days_ahead() -> None:
     month = parse_flags('-retentionPeriod="30d"')
 
-    assert month.kept_ms(NOW_MS) == (NOW_MS - 30 * DAY_MS, NOW_MS + 2 * DAY_MS)
-    assert parse_flags('-retentionPeriod="100y"').kept_ms(NOW_MS)[0] == FIRST_MS
+    assert month.accepted_ms(NOW_MS) == (NOW_MS - 30 * DAY_MS, NOW_MS + 2 * DAY_MS)
+    assert parse_flags('-retentionPeriod="100y"').accepted_ms(NOW_MS)[0] == FIRST_MS
 
 
-def test_a_server_that_keeps_its_options_to_itself_is_used_with_a_warning() -> None:
+def test_a_server_that_hides_its_flags_gives_a_warning() -> None:
     flags = parse_flags(None)
 
-    assert flags.kept_ms(NOW_MS)[0] == FIRST_MS
-    assert flags.faults == ()
-    assert "does not show its options" in flags.warnings[0]
+    assert flags.accepted_ms(NOW_MS)[0] == FIRST_MS
+    assert flags.errors == ()
+    assert "does not show its flags" in flags.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_a_server_that_keeps_its_options_to_itself_is_used_with_a_warning() -> N
         ('-influxMeasurementFieldSeparator="."', "-influxMeasurementFieldSeparator=."),
     ],
 )
-def test_an_option_that_changes_the_names_is_a_fault(given: str, named: str) -> None:
-    (fault,) = parse_flags(given).faults
+def test_a_flag_that_changes_names_is_an_error(given: str, named: str) -> None:
+    (error,) = parse_flags(given).errors
 
-    assert named in fault
+    assert named in error
 
 
-def test_a_missing_deduplication_is_warned_of() -> None:
+def test_missing_deduplication_gives_a_warning() -> None:
     assert "-dedup.minScrapeInterval=1ms" in parse_flags("").warnings[0]
     assert parse_flags('-dedup.minScrapeInterval="1ms"').warnings == ()

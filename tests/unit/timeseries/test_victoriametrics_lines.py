@@ -1,13 +1,12 @@
 import pytest
 
-from timeseries.batch import Batch
-from timeseries.points import FieldValue, Point
+from timeseries.points import Batch, FieldValue, Point
 from timeseries.store import RejectedPoint
-from timeseries.victoriametrics.lines import MAX_TAGS, Frame, encode
+from timeseries.victoriametrics.lines import MAX_TAGS, WriteContext, encode
 
 MS = 1_000_000
 AT_NS = 1_500_000 * MS
-FRAME = Frame(
+FRAME = WriteContext(
     "vedette", {"tenant": "acme", "appliance": "a1"}, first_ms=1_000_000, last_ms=2_000_000
 )
 OURS = "tenant=acme,appliance=a1,vedette_scope=vedette/acme,vedette_measurement"
@@ -23,7 +22,7 @@ def lines(*points: Point) -> list[str]:
     return encode(Batch.of(points), FRAME).text.splitlines()
 
 
-def rejected(*points: Point) -> list[RejectedPoint]:
+def reject(*points: Point) -> list[RejectedPoint]:
     return encode(Batch.of(points), FRAME).rejected
 
 
@@ -52,32 +51,31 @@ def test_the_identity_wins_over_a_forged_tag() -> None:
     assert lines(forged) == [f"gpu,{OURS}=gpu x=1.0 1500000"]
 
 
-def test_texts_are_left_out_of_a_point_with_numbers_and_named() -> None:
+def test_text_fields_of_a_point_with_numbers_are_dropped_and_reported() -> None:
     encoded = encode(Batch.of([point(model="H100", x=1.0)]), FRAME)
 
     assert encoded.text.splitlines() == [f"gpu,{OURS}=gpu x=1.0 1500000"]
     assert (encoded.rejected, encoded.left_out) == ([], [("gpu", "model")])
 
 
-def test_a_point_of_texts_alone_is_refused_at_its_position() -> None:
-    (refused,) = rejected(point(x=1.0), point(model="H100"))
+def test_a_point_of_text_only_is_left_out_at_its_position() -> None:
+    (rejected,) = reject(point(x=1.0), point(model="H100"))
 
-    assert refused == RejectedPoint(
-        1, "field 'model' is text: this store keeps numbers only, and the point has none"
-    )
+    why = "field 'model' is text, and this store has only numbers"
+    assert rejected == RejectedPoint(1, why, is_left_out=True)
 
 
 @pytest.mark.parametrize(
     ("time_ms", "reason"),
-    [(999_999, "older than what the server keeps"), (2_000_001, "more than two days ahead")],
+    [(999_999, "retention"), (2_000_001, "more than two days ahead")],
 )
-def test_a_time_that_the_server_would_drop_is_refused(time_ms: int, reason: str) -> None:
+def test_a_time_that_the_server_would_drop_is_rejected(time_ms: int, reason: str) -> None:
     good = [point(x=1.0, time_ms=1_000_000), point(x=1.0, time_ms=2_000_000)]
 
-    (refused,) = rejected(*good, point(x=1.0, time_ms=time_ms))
+    (rejected,) = reject(*good, point(x=1.0, time_ms=time_ms))
 
-    assert refused.position == 2
-    assert reason in refused.reason
+    assert rejected.position == 2
+    assert reason in rejected.reason
 
 
 @pytest.mark.parametrize(
@@ -92,18 +90,16 @@ def test_a_time_that_the_server_would_drop_is_refused(time_ms: int, reason: str)
         (point(**{"x" * 300: 1.0}), "longer than 250 bytes"),
         (point("", x=1.0), "empty name"),
         (point(), "no fields"),
-        (Point("gpu", {"vedette_scope": "v/globex"}, {"x": 1.0}, AT_NS), "the store uses itself"),
-        (Point("gpu", {"__name__": "other"}, {"x": 1.0}, AT_NS), "the store uses itself"),
-        (Point("gpu", {"k": "a\nb"}, {"x": 1.0}, AT_NS), "tag 'k' holds a line break"),
+        (Point("gpu", {"vedette_scope": "v/globex"}, {"x": 1.0}, AT_NS), "reserved"),
+        (Point("gpu", {"__name__": "other"}, {"x": 1.0}, AT_NS), "reserved"),
+        (Point("gpu", {"k": "a\nb"}, {"x": 1.0}, AT_NS), "tag 'k' has a line break"),
         (Point("gpu", {"k": "x" * 17_000}, {"x": 1.0}, AT_NS), "tag 'k' is longer than 16384"),
         (Point("gpu", {"k": "\ud800"}, {"x": 1.0}, AT_NS), "not valid Unicode"),
         (Point("gpu", {f"k{i}": "v" for i in range(MAX_TAGS)}, {"x": 1.0}, AT_NS), "29 tags"),
         (point(**{f"f{i}": 1.0 for i in range(500)}), "500 fields"),
     ],
 )
-def test_what_the_server_would_skip_or_cut_is_refused_with_a_reason(
-    bad: Point, reason: str
-) -> None:
+def test_what_the_server_would_skip_or_truncate_is_rejected(bad: Point, reason: str) -> None:
     encoded = encode(Batch.of([point(x=1.0), bad]), FRAME)
 
     assert [one.position for one in encoded.rejected] == [1]
@@ -111,10 +107,10 @@ def test_what_the_server_would_skip_or_cut_is_refused_with_a_reason(
     assert encoded.text.splitlines() == [f"gpu,{OURS}=gpu x=1.0 1500000"]
 
 
-def test_a_bad_tag_set_takes_only_its_own_points() -> None:
+def test_an_invalid_tag_set_rejects_only_its_own_points() -> None:
     points = [Point("gpu", {"k": value}, {"x": 1.0}, AT_NS) for value in ("a", "b\n", "c", "b\n")]
 
-    assert [one.position for one in rejected(*points)] == [1, 3]
+    assert [one.position for one in reject(*points)] == [1, 3]
     assert len(lines(*points)) == 2
 
 

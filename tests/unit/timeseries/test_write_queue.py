@@ -3,10 +3,9 @@ import threading
 import pytest
 
 from core.errors import OverloadedError
-from timeseries.batch import Batch
-from timeseries.points import Point
+from timeseries.points import Batch, Point
 from timeseries.store import StoreUnavailableError
-from timeseries.write_queue import Chore, Linger, Submission, WriteQueue
+from timeseries.write_queue import Linger, Submission, Task, WriteQueue
 
 
 def submission(points: int) -> Submission:
@@ -19,7 +18,7 @@ def queue(
     return WriteQueue(max_points=max_points, max_group_points=max_group_points, linger=linger)
 
 
-def test_what_piled_up_is_taken_together_in_order() -> None:
+def test_waiting_submissions_are_grouped_in_order() -> None:
     waiting = queue()
     items = [submission(1), submission(2), submission(3)]
     for item in items:
@@ -37,19 +36,19 @@ def test_a_group_ends_when_it_is_large_enough() -> None:
     assert [waiting.take(), waiting.take()] == [items[:2], items[2:]]
 
 
-def test_a_chore_is_taken_alone_and_in_turn() -> None:
+def test_a_task_runs_alone_and_in_order() -> None:
     waiting = queue()
-    before, chore, after = submission(1), Chore(lambda: None), submission(1)
+    before, chore, after = submission(1), Task(lambda: None), submission(1)
     for item in (before, chore, after):
         waiting.put(item)
 
     assert [waiting.take(), waiting.take(), waiting.take()] == [[before], chore, [after]]
 
 
-def test_points_over_the_limit_are_refused_until_some_were_taken() -> None:
+def test_points_over_the_limit_are_rejected_until_some_are_written() -> None:
     waiting = queue(max_points=10)
     waiting.put(submission(8))
-    with pytest.raises(OverloadedError, match="8 points wait to be written, 10 may"):
+    with pytest.raises(OverloadedError, match="8 points are waiting, the limit is 10"):
         waiting.put(submission(3))
 
     waiting.take()
@@ -58,7 +57,7 @@ def test_points_over_the_limit_are_refused_until_some_were_taken() -> None:
     assert waiting.take() is not None
 
 
-def test_a_body_over_the_limit_is_taken_by_an_empty_queue() -> None:
+def test_an_empty_queue_accepts_a_body_over_the_limit() -> None:
     waiting = queue(max_points=10)
 
     waiting.put(submission(50))
@@ -131,7 +130,7 @@ def test_gathering_ends_when_nothing_came_for_a_while() -> None:
 
 
 @pytest.mark.parametrize("end", ["chore", "close"])
-def test_a_chore_or_the_end_is_not_kept_waiting(end: str) -> None:
+def test_a_task_or_the_close_does_not_linger(end: str) -> None:
     waiting = queue(linger=Linger(gap_seconds=600, max_seconds=600))
     for _ in range(2):
         waiting.put(submission(1))
@@ -141,7 +140,7 @@ def test_a_chore_or_the_end_is_not_kept_waiting(end: str) -> None:
     taker.start()
 
     if end == "chore":
-        waiting.put(Chore(lambda: None))
+        waiting.put(Task(lambda: None))
     else:
         waiting.close()
     taker.join(timeout=60)

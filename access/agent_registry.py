@@ -1,0 +1,166 @@
+"""Registry of the agents that may authenticate, by token hash and certificate fingerprint.
+
+The registry is cached and reloaded every few seconds by two queries, so that a thousand writes a
+second need no query each. Revoking or blocking an agent increments the registry's revision in the
+database, which is polled several times a second: that bounds how long a revoked agent is accepted.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from access.database import Database
+from core.clock import Clock
+from tenants.fleet.agents import registry_revision
+from tenants.models import Appliance, ApplianceCertificate, Tenant, TenantState
+from tenants.pki.admission import GRACE, valid_until
+from timeseries.store import APPLIANCE_TAG, TENANT_TAG
+
+logger = logging.getLogger(__name__)
+
+MAX_AGE = timedelta(seconds=5)
+# From this age it is reloaded in the background, so that no request waits for it.
+REFRESH_AFTER = timedelta(seconds=3)
+# The same for its revision.
+REVISION_MAX_AGE = timedelta(milliseconds=250)
+REVISION_REFRESH_AFTER = timedelta(milliseconds=150)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An authenticated agent, by its appliance."""
+
+    appliance_id: str
+    tenant_id: str
+    name: str
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The identity tags of every sample it sends."""
+        return {TENANT_TAG: self.tenant_id, APPLIANCE_TAG: self.appliance_id}
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The agent of a certificate, and until when it is accepted without another query."""
+
+    agent: Agent
+    valid_until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRegistry:
+    """The agents that may authenticate."""
+
+    secrets: dict[str, Agent] = field(default_factory=dict)
+    certificates: dict[str, Certificate] = field(default_factory=dict)
+    revision: int = -1
+
+
+class AgentRegistryCache:
+    """Refreshes the registry. For the tasks of one event loop."""
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._registry = AgentRegistry()
+        self._loaded = _Age(REFRESH_AFTER, MAX_AGE)
+        self._checked = _Age(REVISION_REFRESH_AFTER, REVISION_MAX_AGE)
+        self._load_task: asyncio.Task[None] | None = None
+        self._check_task: asyncio.Task[None] | None = None
+
+    async def current(self) -> AgentRegistry:
+        """Return the current registry."""
+        now = self._clock()
+        if self._loaded.is_due(now):
+            if self._load_task is None or self._load_task.done():
+                self._load_task = asyncio.create_task(self._load(now))
+            if self._loaded.is_expired(now):
+                # Shielded: many requests await the same task, and any of them may be cancelled.
+                await asyncio.shield(self._load_task)
+                return self._registry
+        if self._checked.is_due(now):
+            if self._check_task is None or self._check_task.done():
+                self._check_task = asyncio.create_task(self._check_revision(now))
+            if self._checked.is_expired(now):
+                await asyncio.shield(self._check_task)
+        return self._registry
+
+    async def _load(self, now: datetime) -> None:
+        self._registry = await self._database.run(lambda session: read_registry(session, now=now))
+        # The time before the query: later revocations must not be cached longer.
+        self._loaded.since = self._checked.since = now
+
+    async def _check_revision(self, now: datetime) -> None:
+        try:
+            revision = await self._database.run(registry_revision)
+        except SQLAlchemyError as error:
+            # Cached agents are accepted until the registry expires.
+            logger.warning("can't read the registry's revision: %s", error)
+            return
+        if revision == self._registry.revision:
+            self._checked.since = now
+        else:
+            await self._load(now)
+
+
+class _Age:
+    """The age of cached data: due for a refresh first, expired later."""
+
+    def __init__(self, due_after: timedelta, expires_after: timedelta) -> None:
+        self.since: datetime | None = None
+        self._due_after = due_after
+        self._expires_after = expires_after
+
+    def is_due(self, now: datetime) -> bool:
+        return self._is_older(self._due_after, now)
+
+    def is_expired(self, now: datetime) -> bool:
+        return self._is_older(self._expires_after, now)
+
+    def _is_older(self, age: timedelta, now: datetime) -> bool:
+        return self.since is None or not timedelta(0) <= now - self.since < age
+
+
+def read_registry(session: Session, *, now: datetime) -> AgentRegistry:
+    """Load the agents that may authenticate."""
+    # First: the queries below may miss concurrent changes, which increment it.
+    revision = registry_revision(session)
+    rows = session.execute(
+        select(Appliance.secret_hash, Appliance.id, Appliance.tenant_id, Appliance.name)
+        .join(Tenant, Tenant.id == Appliance.tenant_id)
+        .where(
+            Appliance.revoked_at.is_(None),
+            Appliance.retired_at.is_(None),
+            Appliance.fenced_at.is_(None),
+            Tenant.state == TenantState.ACTIVE,
+        )
+    )
+    secrets = {key: Agent(*identity) for key, *identity in rows}
+    agents = {agent.appliance_id: agent for agent in secrets.values()}
+    return AgentRegistry(secrets, _certificates(session, agents, now=now), revision)
+
+
+def _certificates(
+    session: Session, agents: dict[str, Agent], *, now: datetime
+) -> dict[str, Certificate]:
+    """Return the certificates in use; the first use of a new one takes a query of its own."""
+    one = ApplianceCertificate
+    rows = session.execute(
+        select(one.fingerprint, one.appliance_id, one.not_after, one.replaced_at).where(
+            one.not_after > now,
+            one.revoked_at.is_(None),
+            one.first_used_at.is_not(None),
+            one.replaced_at.is_(None) | (one.replaced_at > now - GRACE),
+        )
+    )
+    return {
+        fingerprint: Certificate(agents[ident], valid_until(not_after, replaced_at))
+        for fingerprint, ident, not_after, replaced_at in rows
+        if ident in agents
+    }

@@ -1,0 +1,116 @@
+"""The write endpoints of InfluxDB: `/api/v2/write`, and `/write` with `/ping` for version 1.
+
+204 means that every line is durable. Many senders drop a whole body on 400, so the valid lines are
+stored anyway, and the response lists the errors by line number. Points that the kind of store can't
+have, such as text in VictoriaMetrics, are no errors: the header X-Vedette-Left-Out counts them.
+Overload is 429 and an unavailable store 503, both with Retry-After. Each appliance has one place
+for its samples: `bucket`, `org`, `db` and `rp` may have any value. Samples are read through the
+portal, so `/query` is 404.
+
+Source: the HTTP APIs of InfluxDB 2 and 1.8; Telegraf's reaction to each status.
+"""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from access.agent_registry import Agent
+from access.auth import Authenticator
+from access.body import read_body
+from access.errors import BadRequestError, error_response
+from access.gateway import Gateway, WriteResult
+
+V2_PRECISIONS = ("ns", "us", "ms", "s")
+V1_PRECISIONS = ("n", "ns", "u", "us", "ms", "s", "m", "h")
+# Clients adapt to this version; `/write` behaves like it.
+V1_VERSION = "1.8.0"
+LEFT_OUT_HEADER = "X-Vedette-Left-Out"
+_MESSAGE_ERRORS = 5
+_LISTED_ERRORS = 100
+
+
+class InfluxEndpoints:
+    """Ingests line protocol from agents and from any client of InfluxDB."""
+
+    def __init__(
+        self, authenticator: Authenticator, gateway: Gateway, *, max_body_bytes: int
+    ) -> None:
+        self._authenticator = authenticator
+        self._gateway = gateway
+        self._max_body_bytes = max_body_bytes
+
+    async def write_v2(self, request: Request) -> Response:
+        """Store the body's lines with the sender's identity."""
+        agent = await self._authenticator.agent(request)
+        result = await self._write(request, agent, V2_PRECISIONS)
+        if result.errors:
+            return error_of(request, result, kind="line")
+        return Response(status_code=204, headers=left_out_header(result))
+
+    async def write_v1(self, request: Request) -> Response:
+        """Store the body's lines with the sender's identity; the password is the agent token."""
+        agent = await self._authenticator.agent_of_influx_v1(request)
+        result = await self._write(request, agent, V1_PRECISIONS)
+        if not result.errors:
+            return Response(status_code=204, headers=left_out_header(result))
+        message = f"partial write: {error_message(result, kind='line')}"
+        return error_response(
+            request,
+            code="invalid",
+            status=400,
+            message=f"{message} dropped={len(result.errors)}",
+        )
+
+    async def ping(self, _request: Request) -> Response:
+        """Answer that the server is up."""
+        headers = {"X-Influxdb-Version": V1_VERSION, "X-Influxdb-Build": "Vedette"}
+        return Response(status_code=204, headers=headers)
+
+    async def query(self, request: Request) -> Response:
+        """Answer that samples can't be queried through this API."""
+        return error_response(
+            request,
+            code="not_found",
+            status=404,
+            message="This address only accepts writes. Read samples through the portal, and turn "
+            "off database creation in the client (Telegraf: skip_database_creation = true).",
+        )
+
+    async def _write(
+        self, request: Request, agent: Agent, precisions: tuple[str, ...]
+    ) -> WriteResult:
+        precision = request.query_params.get("precision", "ns")
+        if precision not in precisions:
+            raise BadRequestError(
+                f"precision {precision[:50]!r} is unknown; use one of {', '.join(precisions)}."
+            )
+        body = await read_body(request, max_bytes=self._max_body_bytes, tenant_id=agent.tenant_id)
+        return await self._gateway.write_lines(agent, body, precision=precision)
+
+
+def left_out_header(result: WriteResult) -> dict[str, str]:
+    """Return the header with the number of points that this kind of store can't store."""
+    return {LEFT_OUT_HEADER: str(result.left_out)} if result.left_out else {}
+
+
+def error_of(request: Request, result: WriteResult, *, kind: str) -> Response:
+    """Return 400 with the errors of a write; `kind` is what they number, such as lines."""
+    errors = result.errors
+    return error_response(
+        request,
+        code="invalid",
+        status=400,
+        message=error_message(result, kind=kind),
+        line=errors[0].line,
+        errors=[{"line": error.line, "reason": error.reason} for error in errors[:_LISTED_ERRORS]],
+    )
+
+
+def error_message(result: WriteResult, *, kind: str) -> str:
+    """Return a message that counts the errors of a write and lists the first."""
+    errors = result.errors
+    listed = [f"{kind} {error.line}: {error.reason}" for error in errors[:_MESSAGE_ERRORS]]
+    if len(errors) > len(listed):
+        listed.append(f"and {len(errors) - len(listed)} more")
+    kinds = kind if result.total == 1 else f"{kind}s"
+    were = "was" if len(errors) == 1 else "were"
+    return f"{len(errors)} of {result.total} {kinds} {were} not stored: {'; '.join(listed)}"

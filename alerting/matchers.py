@@ -1,0 +1,83 @@
+"""Matchers of silences, in the notation of Alertmanager: `rule=GPU too hot`, `gpu=~"0|1"`.
+
+A matcher compares a label of an alert with `=`, `!=`, `=~` or `!~`. Labels are `rule`, `severity`
+and the tags of the alert; `appliance` is the appliance's name, and `appliance_id` its ID. A missing
+label is "". Patterns are RE2, which takes linear time, and must match the whole value.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeseries.store import APPLIANCE_TAG
+
+MAX_MATCHERS = 10
+MAX_LENGTH = 500
+_MATCHER = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.:/-]*)\s*(=~|!~|!=|=)\s*(.*?)\s*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """A label, an operator and a value."""
+
+    label: str
+    operator: str
+    value: str
+
+    def __str__(self) -> str:
+        """Return the text that `parse_matcher` reads."""
+        return f"{self.label}{self.operator}{self.value}"
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether the labels of an alert match."""
+        text = labels.get(self.label, "")
+        is_equal = (
+            _is_match(self.value, text) if self.operator.endswith("~") else text == self.value
+        )
+        return is_equal is not self.operator.startswith("!")
+
+
+def parse_matcher(text: str) -> Matcher:
+    """Return the matcher of a text.
+
+    Raises:
+        ValueError: names what is wrong.
+    """
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"The matcher {text[:20]!r}... is longer than {MAX_LENGTH} characters.")
+    found = _MATCHER.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a matcher. Use LABEL=VALUE, or !=, =~ or !~.")
+    label, operator, value = found.groups()
+    if len(value) > 1 and value.startswith('"') and value.endswith('"'):
+        value = value[1:-1]
+    if operator.endswith("~"):
+        try:
+            _is_match(value, "")
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{text!r} has an invalid pattern: {error}") from None
+    return Matcher(label, operator, value)
+
+
+def match_all(matchers: Sequence[str], labels: Mapping[str, str]) -> bool:
+    """Whether labels match all matchers."""
+    return all(parse_matcher(text).matches(labels) for text in matchers)
+
+
+def labels_of(
+    tags: Mapping[str, str], *, rule: str, severity: str, appliances: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the labels of an alert; `appliances` are names by ID."""
+    appliance_id = tags.get(APPLIANCE_TAG, "")
+    names = {APPLIANCE_TAG: appliances.get(appliance_id, appliance_id)} if appliance_id else {}
+    return {**tags, **names, "appliance_id": appliance_id, "rule": rule, "severity": severity}
+
+
+@lru_cache(maxsize=10_000)
+def _is_match(pattern: str, text: str) -> bool:
+    is_match = pc.match_substring_regex(pa.scalar(text), pattern=rf"\A(?:{pattern})\z")
+    return bool(is_match.as_py())

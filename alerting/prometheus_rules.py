@@ -1,0 +1,170 @@
+"""Prometheus alerting rules as rules of ours, as far as their expressions have an equivalent.
+
+`avg by (gpu) (avg_over_time(gpu_temperature_celsius{gpu="0"}[5m])) > 85` is
+`avg(gpu.temperature_celsius{gpu="0"}) over 5m by appliance, gpu > 85`. Without an outer function,
+a rule is by all tags of its measurement.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from alerting.rule_request import RuleRequest, rule_errors
+from alerting.rule_text import rule_expression
+from alerting.states import Comparison, Severity
+from core.quantities import parse_duration
+from timeseries.store import TENANT_TAG
+
+_FUNCTIONS = ("avg", "min", "max", "sum", "count", "last")
+_QUANTILES = {0.5: "p50", 0.95: "p95", 0.99: "p99"}
+# Of the values of all series of a group, these are the same function over all of its samples.
+_OUTER = ("avg", "min", "max", "sum")
+_CALL = re.compile(
+    r"(?P<function>[a-z]+)_over_time\s*\(\s*(?:(?P<quantile>[0-9.]+)\s*,\s*)?"
+    r"(?P<metric>[A-Za-z_:][A-Za-z0-9_:]*)\s*(?:\{(?P<matchers>[^{}]*)\})?\s*"
+    r"\[\s*(?P<window>[0-9a-z]+)\s*\]\s*\)"
+)
+_GROUPED = re.compile(
+    r"(?P<outer>[a-z]+)\s*(?:by\s*\((?P<by>[^()]*)\)\s*\(\s*(?P<call>.*?)\s*\)"
+    r"|\(\s*(?P<call_before>.*?)\s*\)\s*by\s*\((?P<by_after>[^()]*)\))",
+    re.DOTALL,
+)
+_CONDITION = re.compile(
+    r"\s*(?P<left>.*?)\s*(?P<sign>>=|<=|==|!=|>|<)\s*(?P<level>[+-]?[0-9][0-9.]*(?:e[+-]?[0-9]+)?)\s*",
+    re.DOTALL,
+)
+_MATCHER = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*(=~|=|!=|!~)\s*"([^"\\]*)"\s*')
+_PLAIN_ALTERNATIVES = re.compile(r"[A-Za-z0-9_/ :-]+(?:\|[A-Za-z0-9_/ :-]+)*")
+_KEYS = {"alert", "expr", "for", "keep_firing_for", "labels", "annotations"}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric of the portal, with the tags of its measurement."""
+
+    measurement: str
+    field: str
+    tags: Sequence[str]
+
+
+def convert_rules(
+    groups: Sequence[Any], metrics: Sequence[Metric]
+) -> tuple[list[dict[str, str]], list[str]]:
+    """Return the rules of a Prometheus file as `name` and `expression`, and what was left out.
+
+    Args:
+        groups: the list `groups` of the file.
+        metrics: those of the portal; `gpu_temperature_celsius` is `gpu.temperature_celsius`.
+    """
+    named = {re.sub(r"\W", "_", f"{one.measurement}_{one.field}"): one for one in metrics}
+    found: dict[str, str] = {}
+    left_out: list[str] = []
+    for group in groups:
+        rules = _get(group, "rules")
+        if not isinstance(rules, list):
+            left_out.append(f"a group without a list of rules: {str(group)[:100]}")
+            continue
+        for rule in rules:
+            name = str(_get(rule, "alert") or _get(rule, "record") or rule)[:100]
+            if name in found:
+                name = f"{name} ({_severity(rule)})"
+            if name in found:
+                left_out.append(f"{name}: not converted: the name and severity are repeated")
+                continue
+            try:
+                found[name] = rule_expression(_convert(rule, named))
+            except ValueError as error:
+                left_out.append(f"{name}: not converted: {error}")
+                continue
+            labels = _get(rule, "labels")
+            given = map(str, labels if isinstance(labels, Mapping) else ())
+            ignored = [f"label {label}" for label in sorted(given) if label != "severity"]
+            ignored += ["annotations"] if _get(rule, "annotations") else []
+            if ignored:
+                left_out.append(f"{name}: converted without {', '.join(ignored)}")
+    entries = [{"name": name, "expression": text} for name, text in found.items()]
+    return entries, left_out
+
+
+def _convert(rule: Mapping[str, Any], named: Mapping[str, Metric]) -> RuleRequest:
+    if _get(rule, "alert") is None:
+        raise ValueError("only alerting rules are supported")
+    unknown = sorted(str(key) for key in rule if key not in _KEYS)
+    if unknown:
+        raise ValueError(f"the key {unknown[0]!r} is not supported")
+    condition = _CONDITION.fullmatch(str(rule.get("expr")))
+    if condition is None or condition["sign"] not in set(Comparison):
+        raise ValueError("the expression must end with > or < and a number")
+    outer, by, call = _grouping(condition["left"])
+    metric = named.get(call["metric"])
+    if metric is None:
+        raise ValueError(f"the portal has no metric {call['metric']!r}")
+    request = RuleRequest(
+        name=str(rule["alert"]),
+        measurement=metric.measurement,
+        field=metric.field,
+        aggregate=_aggregate(call, outer),
+        window_seconds=_seconds(call["window"]),
+        group_by=[tag for tag in metric.tags if tag != TENANT_TAG] if by is None else by,
+        filters=_filters(call["matchers"] or ""),
+        comparison=Comparison(condition["sign"]),
+        for_seconds=_seconds(rule.get("for")),
+        keep_firing_seconds=_seconds(rule.get("keep_firing_for")),
+        **{f"{_severity(rule)}_threshold": float(condition["level"])},  # type: ignore[arg-type] # one of two fields
+    )
+    errors = rule_errors(request)
+    if errors:
+        raise ValueError(" ".join(text for texts in errors.values() for text in texts))
+    return request
+
+
+def _grouping(text: str) -> tuple[str | None, list[str] | None, re.Match[str]]:
+    grouped = _GROUPED.fullmatch(text)
+    inner = text if grouped is None else grouped["call"] or grouped["call_before"]
+    call = _CALL.fullmatch(inner)
+    if call is None:
+        raise ValueError("only FUNCTION_over_time(METRIC[5m]), alone or in FUNCTION by (...) (...)")
+    if grouped is None:
+        return None, None, call
+    tags = grouped["by"] if grouped["by"] is not None else grouped["by_after"]
+    return grouped["outer"], [tag.strip() for tag in tags.split(",") if tag.strip()], call
+
+
+def _aggregate(call: re.Match[str], outer: str | None) -> str:
+    function = call["function"]
+    if outer is not None and (outer != function or outer not in _OUTER):
+        raise ValueError(f"{outer} of {function}_over_time has no equivalent")
+    if function == "quantile" and float(call["quantile"] or 0) in _QUANTILES:
+        return _QUANTILES[float(call["quantile"])]
+    if function not in _FUNCTIONS:
+        raise ValueError(f"{function}_over_time has no equivalent")
+    return function
+
+
+def _filters(text: str) -> dict[str, list[str]]:
+    filters: dict[str, list[str]] = {}
+    while text.strip():
+        found = _MATCHER.match(text)
+        if found is None:
+            raise ValueError(f"the matchers {text!r} are not supported")
+        label, operator, value = found.groups()
+        is_list = operator == "=~" and _PLAIN_ALTERNATIVES.fullmatch(value)
+        if label in filters or not (operator == "=" or is_list):
+            raise ValueError(f"the matcher {found[0].strip()!r} is not supported")
+        filters[label] = value.split("|") if is_list else [value]
+        text = text[found.end() :].removeprefix(",")
+    return filters
+
+
+def _severity(rule: object) -> str:
+    severity = _get(_get(rule, "labels"), "severity")
+    return Severity.CRITICAL if severity in {"critical", "page"} else Severity.WARNING
+
+
+def _seconds(text: object) -> float:
+    return parse_duration(re.sub(r"(\d+)w", lambda found: f"{int(found[1]) * 7}d", str(text or 0)))
+
+
+def _get(found: object, key: str) -> Any:  # noqa: ANN401 - any YAML
+    return found.get(key) if isinstance(found, Mapping) else None

@@ -1,0 +1,151 @@
+"""Tenant B of `benchmarks.hostile`, and a stranger: everything at once, until they are ended.
+
+    python -m benchmarks.hostile_tenant URL AGENT_TOKEN
+
+Everything comes from 127.0.0.2 and goes to the server that the benchmark has started. The loops are
+bounded in time. At the end it prints how often each answer came.
+"""
+
+import gzip
+import itertools
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
+from urllib.parse import urlsplit
+
+ADDRESS = ("127.0.0.2", 0)
+SECONDS = 600.0
+HEADS, BODIES, READERS = 1_500, 32, 32
+FIELDS_OF_A_LINE = 900
+LINES_SECONDS, GZIP_SECONDS, DRIP_SECONDS = 0.5, 1.0, 0.5
+EMPTY_MEMBER = gzip.compress(b"", mtime=0)
+GZIP_BYTES = 2_000_000
+
+
+class Hostile:
+    """Runs every attack in a thread of its own and counts the answers."""
+
+    def __init__(self, url: str, token: str) -> None:
+        address = urlsplit(url)
+        self._server = (address.hostname or "", address.port or 80)
+        self._token = token
+        self.answers: Counter[str] = Counter()
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        """Attack until the end."""
+        attacks: list[Callable[[], None]] = [
+            self._wide_lines,
+            self._new_measurements,
+            self._gzip_members,
+            self._half_heads,
+            self._dripping_bodies,
+            self._slow_readers,
+        ]
+        threads = [threading.Thread(target=attack, daemon=True) for attack in attacks]
+        for thread in threads:
+            thread.start()
+        self.done.wait(SECONDS)
+        self.done.set()
+
+    def _wide_lines(self) -> None:
+        for number in itertools.count():
+            fields = ",".join(f"w{number}_{n}={n}.5" for n in range(FIELDS_OF_A_LINE))
+            # The second is late, so that its hour is rolled up again.
+            for age_seconds in (0, 7_200):
+                line = f"wide {fields} {time.time_ns() - age_seconds * 10**9}"
+                self._post("wide line", "/api/v2/write", line.encode())
+            if self.done.wait(LINES_SECONDS):
+                return
+
+    def _new_measurements(self) -> None:
+        for number in itertools.count():
+            lines = "\n".join(f"m{number}_{n} a=1,b=2" for n in range(50))
+            self._post("new measurements", "/api/v2/write", lines.encode())
+            if self.done.wait(LINES_SECONDS):
+                return
+
+    def _gzip_members(self) -> None:
+        body = EMPTY_MEMBER * (GZIP_BYTES // len(EMPTY_MEMBER))
+        for path in itertools.cycle(("/agent/v1/enroll", "/api/v2/write")):
+            self._post("gzip members", path, body, {"Content-Encoding": "gzip"})
+            if self.done.wait(GZIP_SECONDS):
+                return
+
+    def _half_heads(self) -> None:
+        head = b"GET /login HTTP/1.1\r\nHost: portal\r\nX-Half: "
+        self._keep_open("half head", HEADS, head, b"")
+
+    def _dripping_bodies(self) -> None:
+        head = (
+            b"POST /login HTTP/1.1\r\nHost: portal\r\nContent-Length: 100000\r\n"
+            b"Content-Type: application/x-www-form-urlencoded\r\n\r\n"
+        )
+        self._keep_open("dripping body", BODIES, head, b"x")
+
+    def _slow_readers(self) -> None:
+        # Many requests in a pipe, whose answers nobody takes.
+        request = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: portal\r\n\r\n" * 20
+        self._keep_open("slow reader", READERS, request, b"")
+
+    def _keep_open(self, name: str, count: int, start: bytes, drip: bytes) -> None:
+        """Keep this many connections open, and open those again that the server closes."""
+        sockets: list[socket.socket] = []
+        while not self.done.wait(DRIP_SECONDS):
+            open_ones = []
+            for one in sockets:
+                if self._is_open(one, drip):
+                    open_ones.append(one)
+                else:
+                    self.answers[f"{name}: closed"] += 1
+                    one.close()
+            sockets = open_ones
+            # A few at a time: the attack is the number that stays open.
+            for _ in range(min(100, count - len(sockets))):
+                with suppress(OSError):
+                    one = socket.create_connection(self._server, 5, ADDRESS)
+                    one.sendall(start)
+                    one.settimeout(0)
+                    sockets.append(one)
+
+    def _is_open(self, one: socket.socket, drip: bytes) -> bool:
+        try:
+            one.send(drip)
+            # Only to see whether the server has closed it: nothing is taken.
+            return one.recv(1, socket.MSG_PEEK) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def _post(
+        self, name: str, path: str, body: bytes, headers: dict[str, str] | None = None
+    ) -> None:
+        connection = HTTPConnection(*self._server, timeout=60, source_address=ADDRESS)
+        token = {"Authorization": f"Bearer {self._token}"} if path == "/api/v2/write" else {}
+        try:
+            connection.request("POST", path, body, {**token, **(headers or {})})
+            self.answers[f"{name}: {connection.getresponse().status}"] += 1
+        except (OSError, HTTPException) as error:
+            self.answers[f"{name}: {type(error).__name__}"] += 1
+        finally:
+            connection.close()
+
+
+def main() -> None:
+    """Attack the server named on the command line until SIGTERM."""
+    hostile = Hostile(sys.argv[1], sys.argv[2])
+    signal.signal(signal.SIGTERM, lambda *_: hostile.done.set())
+    hostile.run()
+    for answer, count in sorted(hostile.answers.items()):
+        print(f"{answer} x {count}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

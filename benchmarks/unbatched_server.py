@@ -1,0 +1,8 @@
+"""A Vedette server that stores every post on its own: what `access.request_batcher` saves."""
+
+from access import request_batcher
+from cli.main import main
+
+if __name__ == "__main__":
+    request_batcher.MAX_POST_BYTES = 0
+    main(["server"])

@@ -1,1 +1,0 @@
-"""The demo: a simulated fleet and the people who use it, through the same doors as everybody."""

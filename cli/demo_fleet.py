@@ -1,0 +1,193 @@
+"""`vedette demo-fleet`: agents of simulated appliances, and their users, in one process.
+
+Each appliance is an ordinary agent: it enrolls with a token, buffers and sends its samples, and
+runs attempts. On its first start it also sends a day of history.
+"""
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import click
+
+from cli.bootstrap import DEMO_PASSWORD
+from cli.demo_users import DemoUser
+from cli.supervision import stop_event, stop_with_parent
+from collector.agent import Agent
+from collector.certificates import portal_authority_files
+from collector.config import AgentConfig
+from collector.data_dir import Identity, load_identity
+from collector.enrollment import enroll
+from collector.inventory import simulated_inventory
+from collector.tls import TLSContexts, TLSFiles
+from core.clock import utc_now
+from core.logs import configure_logging
+from plugins.simulation.appliance import SimulatedAppliance
+from plugins.simulation.config import GIB, SimulationConfig
+from plugins.simulation.history import continue_history
+
+log = logging.getLogger(__name__)
+
+TOKENS_NAME = "enrollment.json"
+HISTORY_MARKER = "history-sent"
+START_MARKER = "started"
+HISTORY = timedelta(hours=24)
+HISTORY_STEP_SECONDS = 120
+HISTORY_POINTS_PER_SECOND = 20_000.0
+NICENESS = 10
+USERS = ("alice@acme.example", "charlie@globex.example")
+
+
+H100 = SimulationConfig(seed="")  # the default model
+H200 = replace(H100, gpu_model="NVIDIA H200", gpu_memory_bytes=141 * GIB)
+A100 = replace(
+    H100,
+    gpu_model="NVIDIA A100-SXM4-80GB",
+    power_limit_watts=400.0,
+    sm_clock_hertz=1_410_000_000,
+    nvlinks=12,
+    pcie_generation=4,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One simulated appliance: its tenant, name, site, and what is simulated."""
+
+    tenant: str
+    name: str
+    site: str
+    simulation: SimulationConfig
+
+
+def _member(tenant: str, name: str, site: str, model: SimulationConfig, **faults: int) -> Member:
+    simulation = replace(model, seed=f"{tenant}/{name}", hostname=name, **faults)  # type: ignore[arg-type]
+    return Member(tenant, name, site, simulation)
+
+
+FLEET = (
+    _member("acme", "dgx-01", "Lyon", H100),
+    _member("acme", "dgx-02", "Lyon", H100, hot_gpu=3),
+    _member("acme", "dgx-03", "Lyon", H100),
+    _member("acme", "dgx-04", "Porto", A100, outage_every_seconds=900, outage_seconds=75),
+    _member("acme", "dgx-05", "Porto", A100, lost_gpu=5),
+    _member("acme", "dgx-06", "Porto", A100, nvlink_down_gpu=1),
+    _member("globex", "hgx-a1", "Austin", H200),
+    _member("globex", "hgx-a2", "Austin", H200),
+    _member("globex", "hgx-a3", "Austin", H200, hot_gpu=5),
+    _member("globex", "hgx-b1", "Osaka", H100, xid_gpu=6),
+    _member("globex", "hgx-b2", "Osaka", H100, outage_every_seconds=1500, outage_seconds=75),
+    _member("globex", "hgx-b3", "Osaka", H100, external_gpu=0),
+)
+
+
+@click.command(hidden=True)
+@click.option("--portal-url", required=True)
+@click.option("--data-dir", type=click.Path(path_type=Path), required=True)
+@click.option("--interval", default=5.0, help="Seconds between samples.")
+def demo_fleet(portal_url: str, data_dir: Path, interval: float) -> None:
+    """Run the simulated fleet."""
+    configure_logging(process="fleet")
+    # Generating the history must not delay the pages.
+    os.nice(NICENESS)
+    stop = stop_event()
+    stop_with_parent()
+    threads = [
+        threading.Thread(target=target, args=(stop,), name=name)
+        for name, target in _runners(portal_url, data_dir, interval)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def home_of(data_dir: Path, member: Member) -> Path:
+    """Return the data directory of one appliance."""
+    return data_dir / member.tenant / member.name
+
+
+def _runners(
+    portal_url: str, data_dir: Path, interval: float
+) -> Iterator[tuple[str, Callable[[threading.Event], None]]]:
+    history_lock = threading.Lock()
+    for member in FLEET:
+        appliance = _Appliance(
+            member, portal_url, data_dir, interval=interval, history_lock=history_lock
+        )
+        yield member.name, appliance.run
+    for seed, email in enumerate(USERS):
+        user = DemoUser(portal_url, email=email, password=DEMO_PASSWORD, seed=seed)
+        yield email, user.run
+
+
+class _Appliance:
+    """One simulated appliance with its agent."""
+
+    def __init__(
+        self,
+        member: Member,
+        portal_url: str,
+        data_dir: Path,
+        *,
+        interval: float,
+        history_lock: threading.Lock,
+    ) -> None:
+        # Twelve histories generated at once would delay live samples.
+        self._history_lock = history_lock
+        self._member = member
+        self._portal_url = portal_url
+        self._tokens_path = data_dir / TOKENS_NAME
+        self._home = home_of(data_dir, member)
+        self._config = AgentConfig(
+            portal_urls=[portal_url],
+            data_dir=self._home,
+            name=member.name,
+            interval_seconds=interval,
+            flush_interval_seconds=interval,
+            heartbeat_interval_seconds=10.0,
+            backlog_points_per_second=HISTORY_POINTS_PER_SECOND,
+            executor="simulated",
+        )
+
+    def run(self, stop: threading.Event) -> None:
+        """Enroll if new, then run the agent; a thread sends the history."""
+        identity = load_identity(self._home) or self._enroll()
+        now, marker = utc_now(), self._home / START_MARKER
+        is_restart = marker.exists()
+        simulation = SimulatedAppliance(
+            self._member.simulation, started_at=now, is_restart=is_restart
+        )
+        if not is_restart:
+            continue_history(simulation, start_at=now - HISTORY, end_at=now)
+        marker.touch()
+        agent = Agent(self._config, identity, simulation=simulation)
+        history = threading.Thread(target=self._send_history, args=(agent, now), daemon=True)
+        history.start()
+        agent.run(stop)
+
+    def _send_history(self, agent: Agent, now: datetime) -> None:
+        marker = self._home / HISTORY_MARKER
+        if marker.exists():
+            return
+        with self._history_lock:
+            agent.push_history(now - HISTORY, now, step_seconds=HISTORY_STEP_SECONDS)
+        marker.touch()
+
+    def _enroll(self) -> Identity:
+        tokens = json.loads(self._tokens_path.read_text(encoding="utf-8"))
+        self._home.mkdir(parents=True, exist_ok=True)
+        return enroll(
+            portal_url=self._portal_url,
+            token=tokens[self._member.tenant],
+            name=self._member.name,
+            inventory=simulated_inventory(self._member.simulation, executors=["simulated"]),
+            data_dir=self._home,
+            site=self._member.site,
+            tls=TLSContexts(TLSFiles(also_trusted=portal_authority_files(self._home))),
+        )

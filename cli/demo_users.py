@@ -1,0 +1,187 @@
+"""Demo users: they create alert rules and keep the simulated fleet busy, through the REST API.
+
+One user of each tenant submits jobs whenever too many simulated GPUs are idle.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+
+from core.errors import VedetteError
+from vedette.client import Client, call_portal
+from vedette.errors import PortalError
+
+log = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 4.0
+MIN_BUSY_RATIO = 0.65
+MAX_QUEUED = 2
+GIB = 1024**3
+
+RULES: tuple[Mapping[str, Any], ...] = (
+    {
+        "name": "GPU is hot",
+        "measurement": "gpu",
+        "field": "temperature_celsius",
+        "aggregate": "avg",
+        "window_seconds": 30,
+        "group_by": ["appliance", "gpu"],
+        "comparison": ">",
+        "warning_threshold": 75,
+        "critical_threshold": 85,
+        "warning_reset": 70,
+        "critical_reset": 82,
+        "for_seconds": 20,
+    },
+    {
+        "name": "Disk is nearly full",
+        "measurement": "disk",
+        "field": "used_percent",
+        "aggregate": "last",
+        "window_seconds": 120,
+        "group_by": ["appliance", "mount"],
+        "comparison": ">",
+        "warning_threshold": 90,
+        "critical_threshold": 97,
+    },
+    {
+        "name": "GPU is throttled",
+        "measurement": "gpu",
+        "field": "throttled",
+        "aggregate": "avg",
+        "window_seconds": 180,
+        "group_by": ["appliance", "gpu"],
+        "comparison": ">",
+        "warning_threshold": 0.3,
+        "warning_reset": 0.1,
+        "for_seconds": 30,
+    },
+    {
+        "name": "GPU is not healthy",
+        "measurement": "gpu_health",
+        "field": "state",
+        "aggregate": "max",
+        "window_seconds": 120,
+        "group_by": ["appliance"],
+        "comparison": ">",
+        "warning_threshold": 0.5,
+        "critical_threshold": 1.5,
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobTemplate:
+    """A kind of job that the users submit; the simulated executor reads SIM_SECONDS."""
+
+    name: str
+    image: str
+    command: tuple[str, ...]
+    gpus: tuple[int, ...]
+    seconds: tuple[int, int]
+    exit_code: int = 0
+
+
+JOBS = (
+    JobTemplate(
+        "llama-finetune", "acme/train-llm:2.4", ("torchrun", "finetune.py"), (4, 8), (420, 900)
+    ),
+    JobTemplate("resnet-sweep", "acme/vision:1.9", ("python", "sweep.py"), (1, 2), (150, 420)),
+    JobTemplate("embeddings", "acme/embed:0.7", ("python", "embed.py"), (1,), (120, 300)),
+    JobTemplate("diffusion-eval", "acme/diffusion:3.1", ("python", "eval.py"), (2, 4), (180, 480)),
+    JobTemplate("protein-fold", "acme/fold:1.2", ("python", "fold.py"), (1, 2, 4), (200, 600)),
+    JobTemplate(
+        "broken-checkpoint", "acme/train-llm:2.4", ("torchrun", "resume.py"), (1,), (40, 90), 1
+    ),
+)
+
+
+class DemoUser:
+    """A user who keeps the simulated appliances of a tenant busy."""
+
+    def __init__(self, portal_url: str, *, email: str, password: str, seed: int) -> None:
+        self._url = portal_url
+        self._login = (email, password)
+        self._random = random.Random(seed)  # noqa: S311 - not for security
+        self._client: Client | None = None
+        self._simulated: dict[str, bool] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Submit jobs until `stop` is set; retry while the portal is unavailable."""
+        has_rules = False
+        while not stop.wait(PAUSE_SECONDS):
+            try:
+                client = self._signed_in_client()
+                if not has_rules:
+                    _create_rules(client)
+                    has_rules = True
+                self._submit_when_idle(client)
+            except VedetteError as error:
+                log.warning("%s: %s", self._login[0], error.message)
+        if self._client is not None:
+            self._client.close()
+
+    def _signed_in_client(self) -> Client:
+        if self._client is None:
+            with requests.Session() as session:
+                session.auth = self._login
+                # Replaces the token of the previous start.
+                body = {"name": "demo", "is_replacing": True}
+                token = call_portal(session, "POST", f"{self._url}/api/v1/tokens", json=body)
+            self._client = Client(self._url, token["secret"])
+        return self._client
+
+    def _submit_when_idle(self, client: Client) -> None:
+        online = client.get("/appliances", state="online", page_size=100)["items"]
+        appliances = [item for item in online if self._is_simulated(client, item["id"])]
+        total = sum(appliance["gpu_count"] for appliance in appliances)
+        running, starting, queued = (
+            client.get("/jobs", state=state, page_size=100)["items"]
+            for state in ("running", "starting", "queued")
+        )
+        busy = sum(job["gpus"] for job in running + starting + queued)
+        while busy < MIN_BUSY_RATIO * total and len(queued) < MAX_QUEUED:
+            request = self._next_job()
+            if any(item["gpu_count"] for item in online if item not in appliances):
+                # The images don't exist: keep the jobs off real GPUs.
+                request["appliance_id"] = self._random.choice(appliances)["id"]
+            client.post("/jobs", request)
+            busy += request["gpus"]
+
+    def _is_simulated(self, client: Client, appliance_id: str) -> bool:
+        """Return whether an appliance is simulated, by the OS name that it reports."""
+        if appliance_id not in self._simulated:
+            found = client.get(f"/appliances/{appliance_id}")["inventory"]["os"]
+            self._simulated[appliance_id] = found.endswith("(simulated)")
+        return self._simulated[appliance_id]
+
+    def _next_job(self) -> dict[str, Any]:
+        template = self._random.choice(JOBS)
+        gpus = self._random.choice(template.gpus)
+        seconds = self._random.randint(*template.seconds)
+        return {
+            "name": f"{template.name}-{self._random.randint(100, 999)}",
+            "kind": "batch",
+            "image": template.image,
+            "command": list(template.command),
+            "env": {"SIM_SECONDS": str(seconds), "SIM_EXIT_CODE": str(template.exit_code)},
+            "gpus": gpus,
+            "cpus": 4.0 * gpus,
+            "memory_bytes": 24 * gpus * GIB,
+        }
+
+
+def _create_rules(client: Client) -> None:
+    """Create the rules that don't exist yet."""
+    existing = {rule["name"] for rule in client.get("/rules", page_size=500)["items"]}
+    for rule in RULES:
+        if rule["name"] not in existing:
+            try:
+                client.post("/rules", rule)
+            except PortalError as error:
+                log.warning("rule %r: %s %s", rule["name"], error.message, error.errors)

@@ -1,0 +1,165 @@
+"""`vedette rules`: list alert rules, and keep them in a file: apply, diff, export, import.
+
+rules:
+  - name: GPU too hot
+    expression: avg(gpu.temperature_celsius) over 5m by appliance, gpu > 85
+    receivers: [On call]
+    is_enabled: true
+"""
+
+import difflib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
+from urllib.parse import quote
+
+import click
+import yaml
+
+from alerting.prometheus_rules import Metric, convert_rules
+from cli.client import output_option, print_items
+from core.errors import InvalidInputError
+from vedette.client import Client
+
+PAGE_SIZE = 100
+_KEYS = ("name", "expression", "receivers", "is_enabled")
+_COLORS = {"create": "green", "update": "yellow", "delete": "red", "keep": None}
+file_option = click.option(
+    "-f", "--file", "file", type=click.File(), required=True, help="YAML file; - reads stdin."
+)
+prune_option = click.option("--prune", is_flag=True, help="Delete rules that the file lacks.")
+
+
+@click.group()
+def rules() -> None:
+    """List alert rules, and keep them in a file."""
+
+
+@rules.command("ls")
+@output_option
+def list_rules(output: str) -> None:
+    """List the alert rules of your tenant."""
+    with Client() as client:
+        found = list(_all(client, "/rules"))
+    if output == "table" and not found:
+        click.echo("No rules yet. Create some with: vedette rules apply -f rules.yaml", err=True)
+        return
+    columns = {
+        "NAME": [one["name"] for one in found],
+        "ENABLED": ["yes" if one["is_enabled"] else "no" for one in found],
+        "EXPRESSION": [one["expression"] for one in found],
+    }
+    print_items(found, output, columns=columns)
+
+
+@rules.command()
+@file_option
+@click.option("--dry-run", is_flag=True, help="Only print what would change.")
+@prune_option
+def apply(file: TextIO, *, dry_run: bool, prune: bool) -> None:
+    """Create and update the rules of a file, by name. On any error nothing changes."""
+    for change in _apply(file, is_dry_run=dry_run, deletes_others=prune):
+        click.secho(f"{change['action']:<7} {change['name']}", fg=_COLORS[change["action"]])
+
+
+@rules.command()
+@file_option
+@prune_option
+def diff(file: TextIO, *, prune: bool) -> None:
+    """Print what `apply` would change; exit with status 1 if that is anything."""
+    is_different = False
+    for change in _apply(file, is_dry_run=True, deletes_others=prune):
+        is_different = is_different or change["action"] != "keep"
+        before, after = (_lines(change[side]) for side in ("before", "after"))
+        for line in difflib.unified_diff(before, after, n=10, lineterm=""):
+            if line.startswith(("---", "+++", "@@")):
+                continue
+            click.secho(line, fg={"+": "green", "-": "red"}.get(line[:1]))
+    sys.exit(1 if is_different else 0)
+
+
+@rules.command()
+@click.option("-f", "--file", "file", type=click.File("w"), default="-", help="Defaults to stdout.")
+def export(file: TextIO) -> None:
+    """Write the rules of your tenant as a file for `apply`."""
+    with Client() as client:
+        names = {one["id"]: one["name"] for one in _all(client, "/receivers")}
+        entries = [
+            {
+                "name": rule["name"],
+                "expression": rule["expression"],
+                "receivers": sorted(names[one] for one in rule["receiver_ids"] if one in names),
+                "is_enabled": rule["is_enabled"],
+            }
+            for rule in _all(client, "/rules")
+        ]
+    _dump(entries, file)
+
+
+@rules.command("import")
+@file_option
+def convert(file: TextIO) -> None:
+    """Convert the alerting rules of a Prometheus FILE, and print them as a file for `apply`.
+
+    What has no equivalent is named on stderr.
+    """
+    groups = _load(file, "groups")
+    with Client() as client:
+        found = [
+            client.get(f"/metrics/{quote(one['name'], safe='')}")
+            for one in client.get("/metrics")["items"]
+        ]
+    metrics = [
+        Metric(one["name"], field["name"], one["tags"]) for one in found for field in one["fields"]
+    ]
+    entries, left_out = convert_rules(groups, metrics)
+    for text in left_out:
+        click.secho(text, fg="yellow", err=True)
+    click.echo(_text({"rules": entries}), nl=False)
+
+
+def _all(client: Client, path: str) -> Iterator[dict[str, Any]]:
+    number = 0
+    while True:
+        number += 1
+        page = client.get(path, page=number, page_size=PAGE_SIZE)
+        yield from page["items"]
+        if number * PAGE_SIZE >= page["total"]:
+            return
+
+
+def _apply(file: TextIO, **options: bool) -> list[dict[str, Any]]:
+    entries = _load(file, "rules")
+    with Client() as client:
+        changes: list[dict[str, Any]] = client.post("/rules/apply", {"rules": entries, **options})[
+            "items"
+        ]
+    return changes
+
+
+def _load(file: TextIO, key: str) -> list[Any]:
+    name = getattr(file, "name", "<stdin>")
+    try:
+        found = yaml.safe_load(file)
+    except yaml.YAMLError as error:
+        raise InvalidInputError(f"{name} is not valid YAML: {error}") from None
+    entries = found.get(key) if isinstance(found, Mapping) else None
+    if not isinstance(entries, list):
+        raise InvalidInputError(f"{name} has no list {key!r}. Expected: {key}: [...]")
+    unknown = sorted(str(other) for other in found if other != key)
+    if unknown:
+        raise InvalidInputError(f"{name}: unknown key {unknown[0]!r}. Expected only {key!r}.")
+    return entries
+
+
+def _lines(entry: Mapping[str, Any] | None) -> list[str]:
+    # The keys of JSON objects are sorted.
+    return [] if entry is None else _text([{key: entry[key] for key in _KEYS}]).splitlines()
+
+
+def _dump(entries: list[dict[str, Any]], file: TextIO) -> None:
+    file.write(_text({"rules": entries}))
+
+
+def _text(found: object) -> str:
+    return str(yaml.safe_dump(found, sort_keys=False, allow_unicode=True, width=1000))

@@ -1,1 +1,0 @@
-"""This appliance's certificates: the one that the portal gave, and which is shown until when."""

@@ -1,1 +1,0 @@
-"""What `vedette agent check` looks at."""

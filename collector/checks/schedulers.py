@@ -1,0 +1,102 @@
+"""Checks of the servers that `executor = "marathon"` uses: reachable, their versions, GPUs."""
+
+import socket
+from collections.abc import Callable, Iterator
+
+from collector.checks.connections import CheckResult, Verdict
+from collector.config import AgentConfig
+from jobqueue.executors.base import ExecutorError
+from jobqueue.executors.chronos import PREFIXES, find_prefix
+from jobqueue.executors.marathon import GPU_FEATURE, features_of, release_of
+from jobqueue.executors.marathon_client import Marathon
+from jobqueue.executors.mesos_agent import MesosAgent
+from jobqueue.executors.scheduler_api import NotFoundError, SchedulerAPI
+from jobqueue.executors.settings import MesosSettings, ServerSettings
+
+OLDEST, NEWEST = (1, 4), (1, 11)
+ADVICE = "Check the url, the credentials and the network."
+
+
+def check_schedulers(config: AgentConfig) -> Iterator[CheckResult]:
+    """Yield the results for each configured server."""
+    if config.marathon is not None:
+        yield _checked("Marathon", config.marathon, _check_marathon)
+    if config.metronome is not None:
+        yield _checked("Metronome", config.metronome, _check_metronome)
+    if config.chronos is not None:
+        yield _checked("Chronos", config.chronos, _check_chronos)
+    mesos = config.mesos or MesosSettings()
+    if not mesos.url:
+        message = "not configured: jobs have no output, and failures no reasons"
+        yield CheckResult(Verdict.WARNING, "Mesos agent", message, "Set [mesos] url.")
+    else:
+        yield _checked("Mesos agent", mesos, lambda _: _check_mesos(mesos))
+
+
+def _checked(
+    name: str, settings: ServerSettings, check: Callable[[ServerSettings], CheckResult]
+) -> CheckResult:
+    try:
+        return check(settings)
+    except ExecutorError as error:
+        return CheckResult(Verdict.FAIL, name, str(error), ADVICE)
+    except OSError as error:
+        return CheckResult(Verdict.FAIL, name, f"a file can't be read: {error}", ADVICE)
+
+
+def _check_marathon(settings: ServerSettings) -> CheckResult:
+    client = Marathon(settings)
+    try:
+        info = client.get_info()
+    finally:
+        client.close()
+    version, release = info.get("version", "unknown"), release_of(info)
+    message = f"{settings.url} answers, version {version}"
+    if not OLDEST <= release <= NEWEST:
+        advice = "Releases 1.4 to 1.10 are supported."
+        return CheckResult(Verdict.WARNING, "Marathon", message, advice)
+    if GPU_FEATURE not in features_of(info):
+        message += f"; it offers no GPUs, the feature {GPU_FEATURE} is off"
+        advice = f"For services with GPUs, start it with --enable_features {GPU_FEATURE}."
+        return CheckResult(Verdict.WARNING, "Marathon", message, advice)
+    return CheckResult(Verdict.OK, "Marathon", f"{message}, with {GPU_FEATURE}")
+
+
+def _check_metronome(settings: ServerSettings) -> CheckResult:
+    api = SchedulerAPI("Metronome", settings)
+    try:
+        api.get("/v1/jobs")
+        version = api.get("/info").get("version", "unknown")
+    except NotFoundError:
+        version = "unknown"
+        api.get("/v1/jobs")
+    finally:
+        api.close()
+    return CheckResult(
+        Verdict.OK, "Metronome", f"{settings.url} answers, version {version}, with GPUs"
+    )
+
+
+def _check_chronos(settings: ServerSettings) -> CheckResult:
+    api = SchedulerAPI("Chronos", settings)
+    try:
+        prefix = find_prefix(api)
+    finally:
+        api.close()
+    generation = "3.x" if prefix == PREFIXES[0] else "2.x"
+    message = f"{settings.url} answers, generation {generation} (GPUs are not counted)"
+    return CheckResult(Verdict.OK, "Chronos", message)
+
+
+def _check_mesos(settings: MesosSettings) -> CheckResult:
+    agent = MesosAgent(settings)
+    try:
+        version, hostname = agent.describe()
+    finally:
+        agent.close()
+    message = f"{settings.url} answers, version {version}, host name {hostname}"
+    wanted = settings.hostname or socket.getfqdn()
+    if wanted not in {"*", hostname}:
+        advice = f'Set [mesos] hostname = "{hostname}", or no job starts.'
+        return CheckResult(Verdict.FAIL, "Mesos agent", f"{message}, not {wanted}", advice)
+    return CheckResult(Verdict.OK, "Mesos agent", message)

@@ -1,0 +1,114 @@
+"""The portal client: an enrolled agent's tasks beside sending samples, one thread each.
+
+heartbeat   sends heartbeats with inventory and health
+desired     long-polls the desired state
+attempts    makes the executor match it; reports observations and ships logs
+"""
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from threading import Event
+
+from collector.config import AgentConfig
+from collector.heartbeats import Heartbeats
+from collector.jobs.attempts import AttemptRunner
+from collector.periodic_task import PeriodicTask
+from collector.samples import SampleWriter
+from collector.sending.portal_connection import PortalConnection
+from core.clock import Clock
+
+OFFLINE_WAIT_SECONDS = 1.0
+UNCHANGED_WAIT_SECONDS = 1.0
+
+
+class PortalClient:
+    """Sends heartbeats, and runs attempts if there is an executor.
+
+    Args:
+        connect: opens a connection for one thread.
+        config: returns the current configuration.
+        heartbeats: sends heartbeats.
+        runner: runs attempts; None without an executor.
+        samples: takes the usage of attempts.
+        is_offline: whether a simulated appliance has an outage now.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], PortalConnection],
+        *,
+        config: Callable[[], AgentConfig],
+        heartbeats: Heartbeats,
+        runner: AttemptRunner | None,
+        samples: SampleWriter,
+        is_offline: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        self._connect = connect
+        self._config = config
+        self._heartbeats = heartbeats
+        self._runner = runner
+        self._samples = samples
+        self._is_offline = is_offline
+        self._clock = clock
+        self._usage_due_at: datetime | None = None
+
+    def tasks(self, stop: Event) -> list[PeriodicTask]:
+        """Return the tasks, not started yet."""
+        tasks = [self._task("heartbeat", self._send_heartbeat, stop)]
+        if (runner := self._runner) is not None:
+            tasks += [
+                self._task("attempts", lambda portal: self._run_attempts(runner, portal), stop),
+                self._task(
+                    "desired", lambda portal: self._poll(runner, portal), stop, is_polling=True
+                ),
+            ]
+        return tasks
+
+    def _task(
+        self,
+        name: str,
+        step: Callable[[PortalConnection], float],
+        stop: Event,
+        *,
+        is_polling: bool = False,
+    ) -> PeriodicTask:
+        portal = self._connect()
+        return PeriodicTask(
+            name, lambda: step(portal), stop=stop, on_end=portal.close, is_polling=is_polling
+        )
+
+    def _send_heartbeat(self, portal: PortalConnection) -> float:
+        if self._is_offline():
+            return OFFLINE_WAIT_SECONDS
+        interval_seconds = self._config().heartbeat_interval_seconds
+        return self._heartbeats.step(portal, interval_seconds=interval_seconds)
+
+    def _poll(self, runner: AttemptRunner, portal: PortalConnection) -> float:
+        if self._is_offline():
+            return OFFLINE_WAIT_SECONDS
+        began, generation = time.monotonic(), runner.generation
+        desired = portal.desired(generation, wait_seconds=self._config().poll_wait_seconds)
+        if desired is not None:
+            runner.set_desired(desired)
+        is_changed = runner.generation != generation
+        was_long = time.monotonic() - began >= UNCHANGED_WAIT_SECONDS
+        return 0.0 if is_changed or was_long else UNCHANGED_WAIT_SECONDS
+
+    def _run_attempts(self, runner: AttemptRunner, portal: PortalConnection) -> float:
+        runner.step()
+        self._add_usage(runner, self._clock())
+        if not self._is_offline():
+            # Logs first: once an attempt is reported as ended, its last line can be read.
+            runner.ship_logs(portal)
+            runner.report(portal, self._clock())
+        return self._config().attempts_interval_seconds
+
+    def _add_usage(self, runner: AttemptRunner, now: datetime) -> None:
+        interval = timedelta(seconds=self._config().interval_seconds)
+        due_at = self._usage_due_at
+        if due_at is None or not now < due_at <= now + interval:
+            self._usage_due_at = now + interval
+            self._samples.add(runner.usage_points(now))

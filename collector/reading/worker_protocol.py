@@ -1,0 +1,148 @@
+"""The protocol between the agent and its worker processes: length-prefixed msgpack messages.
+
+The agent sends a request, the worker replies, one at a time. The pipes carry these messages only:
+what a plugin prints goes to the agent's log.
+"""
+
+import os
+import select
+import struct
+import time
+from typing import Literal, TypeVar
+
+import msgspec
+
+from protocol.inventory import Inventory
+from timeseries.points import Point
+
+T = TypeVar("T")
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+_LENGTH = struct.Struct(">I")
+_CHUNK_BYTES = 1024 * 1024
+
+
+class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Create a plugin, replacing one with the same name.
+
+    `class_path` is `module:class`; `config` has the settings as plain values.
+    """
+
+    plugin: str
+    class_path: str
+    config: dict[str, object]
+    proc: str
+    sys: str
+    docker_url: str
+
+
+class Gather(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Read a plugin; the jobs are the current ones."""
+
+    plugin: str
+    now_ns: int
+    job_of_gpu: dict[str, str] = {}
+    job_of_container: dict[str, str] = {}
+
+
+class Close(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Close a plugin."""
+
+    plugin: str
+
+
+Request = Configure | Gather | Close
+
+
+class Gathered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A reading, with the inventory if it published one."""
+
+    points: list[Point]
+    inventory: Inventory | None = None
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The plugin failed, is not available on this host, or needs a new process."""
+
+    message: str
+    kind: Literal["error", "unavailable", "restart"] = "error"
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The plugin was created or closed."""
+
+
+Reply = Gathered | Failed | Done
+
+REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+
+class DisconnectedError(Exception):
+    """The other side has ended, or sent an invalid message."""
+
+
+def send(descriptor: int, message: msgspec.Struct, *, timeout_seconds: float | None) -> None:
+    """Send a message; with a timeout, the descriptor must be non-blocking.
+
+    Raises:
+        TimeoutError: the other side does not read.
+        DisconnectedError: it has ended.
+    """
+    body = msgspec.msgpack.encode(message)
+    rest = memoryview(_LENGTH.pack(len(body)) + body)
+    deadline = _deadline(timeout_seconds)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:
+            _wait(descriptor, select.POLLOUT, deadline)
+        except OSError as error:
+            raise DisconnectedError(str(error)) from error
+
+
+def receive(
+    descriptor: int, decoder: msgspec.msgpack.Decoder[T], *, timeout_seconds: float | None
+) -> T:
+    """Wait for a message.
+
+    Raises:
+        TimeoutError: it is not complete in time.
+        DisconnectedError: the other side has ended, or sent something else.
+    """
+    deadline = _deadline(timeout_seconds)
+    [length] = _LENGTH.unpack(_read(descriptor, _LENGTH.size, deadline))
+    if length > MAX_MESSAGE_BYTES:
+        raise DisconnectedError(f"a message of {length} bytes is too large")
+    try:
+        return decoder.decode(_read(descriptor, length, deadline))
+    except msgspec.MsgspecError as error:
+        raise DisconnectedError(f"invalid message: {error}") from error
+
+
+def _read(descriptor: int, size: int, deadline: float | None) -> bytes:
+    whole = b""
+    while len(whole) < size:
+        if deadline is not None:
+            _wait(descriptor, select.POLLIN, deadline)
+        try:
+            piece = os.read(descriptor, min(size - len(whole), _CHUNK_BYTES))
+        except OSError as error:
+            raise DisconnectedError(str(error)) from error
+        if not piece:
+            raise DisconnectedError("the pipe was closed")
+        whole += piece
+    return whole
+
+
+def _deadline(timeout_seconds: float | None) -> float | None:
+    return None if timeout_seconds is None else time.monotonic() + timeout_seconds
+
+
+def _wait(descriptor: int, events: int, deadline: float | None) -> None:
+    poll = select.poll()
+    poll.register(descriptor, events)
+    left_seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
+    if not poll.poll(None if left_seconds is None else left_seconds * 1000):
+        raise TimeoutError

@@ -1,0 +1,204 @@
+"""HTTP for the agent: connection pools with TLS and proxies, and readable errors.
+
+The agent uses urllib3 directly: it sends a request every second, for which requests would take
+several times the CPU time and memory.
+"""
+
+import math
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http.client import RemoteDisconnected
+from urllib.parse import urlsplit
+
+import msgspec
+import urllib3
+from urllib3.util import make_headers
+
+from collector.tls import TLSContexts
+
+HTTP_ERRORS = (urllib3.exceptions.HTTPError, OSError)
+POOL_SIZE = 2
+# The longest Retry-After that is respected: a wrong one must not stop the agent for days.
+MAX_RETRY_AFTER_SECONDS = 3600.0
+_TITLE = re.compile(r"<title>\s*(.*?)\s*</title>", re.IGNORECASE | re.DOTALL)
+_EXCERPT_CHARACTERS = 200
+
+
+class HTTPClient:
+    """Connection pools, renewed when the client certificate changes. For one thread."""
+
+    def __init__(
+        self, tls: TLSContexts | None = None, *, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._tls = tls or TLSContexts()
+        self._environ = environ
+        self._pools: dict[str, urllib3.PoolManager] = {}
+        self._context: ssl.SSLContext | None = None
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_seconds: float,
+        connect_timeout_seconds: float | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        """Send one request, without retries and redirects.
+
+        Args:
+            method: GET or POST.
+            url: with its query.
+            body: the body.
+            headers: the headers.
+            timeout_seconds: for each read.
+            connect_timeout_seconds: to connect, if that differs.
+
+        Raises:
+            urllib3.exceptions.HTTPError, OSError: no response; see `HTTP_ERRORS`.
+        """
+        connect_seconds = connect_timeout_seconds or timeout_seconds
+        return self.pool_for(url).request(
+            method,
+            url,
+            body=body,
+            headers=dict(headers or {}),
+            timeout=urllib3.Timeout(connect=connect_seconds, read=timeout_seconds),
+            retries=False,
+            redirect=False,
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        for pool in self._pools.values():
+            pool.clear()
+        self._pools = {}
+
+    def pool_for(self, url: str) -> urllib3.PoolManager:
+        """Return the pool for a URL, to stream bodies.
+
+        Raises:
+            OSError: a TLS file can't be used.
+        """
+        context = self._tls.current() if url.startswith("https:") else None
+        if context is not None and context is not self._context:
+            self.close()
+            self._context = context
+        proxy = proxy_for(url, self._environ) or ""
+        if proxy not in self._pools:
+            self._pools[proxy] = _make_pool(proxy, self._context)
+        return self._pools[proxy]
+
+
+def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
+    """Return the proxy for a URL from the environment, with curl's rules."""
+    parts = urlsplit(url)
+    name = f"{parts.scheme}_proxy"
+    proxy = environ.get(name) or environ.get(name.upper())
+    if not proxy:
+        return None
+    host = parts.hostname or ""
+    excepted = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
+    for entry in (one.strip().lstrip(".") for one in excepted.split(",")):
+        if entry == "*" or (entry and (host == entry or host.endswith(f".{entry}"))):
+            return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def proxy_headers(proxy: str) -> dict[str, str]:
+    """Return the headers with the credentials in a proxy's URL."""
+    parts = urlsplit(proxy)
+    if not parts.username:
+        return {}
+    return dict(make_headers(proxy_basic_auth=f"{parts.username}:{parts.password or ''}"))
+
+
+def error_message(body: bytes, *, default: str = "") -> str:
+    """Return the message in an error response: from JSON, a web page's title, or its beginning."""
+    try:
+        content = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        content = None
+    if isinstance(content, dict):
+        for key in ("message", "error"):
+            if isinstance(content.get(key), str):
+                return str(content[key])
+    text = body.decode(errors="replace")
+    title = _TITLE.search(text)
+    return (title[1] if title else text[:_EXCERPT_CHARACTERS].strip()) or default
+
+
+def is_web_page(body: bytes) -> bool:
+    """Return whether a response is HTML, as from a proxy in front of the server."""
+    return body.lstrip().startswith(b"<")
+
+
+def rejected_lines(body: bytes) -> dict[int, str]:
+    """Return the numbers of the lines that the portal rejected, with the reasons."""
+    try:
+        errors = msgspec.json.decode(body)["errors"]
+        return {int(error["line"]): str(error["reason"]) for error in errors}
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def retry_after_seconds(header: str | None, *, now: datetime) -> float | None:
+    """Parse a Retry-After header, in seconds or as a date; None without a valid one."""
+    if not header:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        seconds = _seconds_until(header, now=now)
+    return None if math.isnan(seconds) else min(MAX_RETRY_AFTER_SECONDS, max(0.0, seconds))
+
+
+def root_cause(error: BaseException | None) -> str:
+    """Return the operating system's message for a failed request, with a hint for TLS errors.
+
+    HTTP clients wrap `Connection refused` in three exceptions that repeat the address.
+    """
+    cause = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return _with_hint(cause.strerror)
+        if isinstance(cause, RemoteDisconnected):
+            return "it closed the connection without a response"
+        cause = cause.__cause__ or cause.__context__
+    return _with_hint(str(error))
+
+
+def _make_pool(proxy: str, context: ssl.SSLContext | None) -> urllib3.PoolManager:
+    if proxy:
+        return urllib3.ProxyManager(
+            proxy,
+            num_pools=POOL_SIZE,
+            maxsize=POOL_SIZE,
+            ssl_context=context,
+            proxy_headers=proxy_headers(proxy),
+        )
+    return urllib3.PoolManager(num_pools=POOL_SIZE, maxsize=POOL_SIZE, ssl_context=context)
+
+
+def _seconds_until(date: str, *, now: datetime) -> float:
+    """Return the seconds until an HTTP date; NaN if it isn't one."""
+    try:
+        at = parsedate_to_datetime(date)
+    except ValueError:
+        return math.nan
+    aware_at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return (aware_at - now).total_seconds()
+
+
+def _with_hint(cause: str) -> str:
+    hint = ""
+    if "CERTIFICATE_VERIFY_FAILED" in cause or "certificate verify failed" in cause:
+        hint = " (set ca_file to the authority that signed it)"
+    elif "alert certificate required" in cause or "alert handshake failure" in cause:
+        hint = " (set client_certificate_file)"
+    return re.sub(r"\s*\(_ssl\.c:\d+\)", "", cause) + hint

@@ -1,0 +1,167 @@
+"""A client of the agent API: HTTP to the access point in use, with failover to the others."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+import urllib3
+
+from collector.certificates import AgentCertificate
+from collector.errors import PortalRefusedError, PortalUnreachableError
+from collector.sending.access_points import AccessPoints
+from collector.sending.http import (
+    HTTP_ERRORS,
+    HTTPClient,
+    error_message,
+    is_web_page,
+    retry_after_seconds,
+    root_cause,
+)
+from collector.tls import TLSContexts
+from core.clock import Clock, utc_now
+from protocol.attempts import DesiredState, LogAck, ObservedReport
+from protocol.enrollment import EnrollReply, EnrollRequest, IssuedCertificate, RenewalRequest
+from protocol.heartbeat import Heartbeat
+
+T = TypeVar("T")
+
+OVERLOADED = frozenset({429, 502, 503, 504})
+UNAUTHENTICATED = 401
+UNCHANGED = frozenset({204, 304})
+SUCCESS = range(200, 300)
+# Long polls: the portal may respond this much later than asked.
+POLL_MARGIN_SECONDS = 10.0
+
+
+class PortalConnection:
+    """Calls the agent API. For one thread: each opens its own.
+
+    Every call may raise:
+        PortalUnreachableError: no access point answers, or the portal is overloaded.
+        PortalRefusedError: the portal responded with another status.
+    """
+
+    def __init__(
+        self,
+        access_points: AccessPoints,
+        *,
+        agent_token: str = "",
+        timeout_seconds: float = 10.0,
+        tls: TLSContexts | None = None,
+        certificate: AgentCertificate | None = None,
+        clock: Clock = utc_now,
+    ) -> None:
+        self._certificate = certificate
+        self.access_points = access_points
+        self.timeout_seconds = timeout_seconds
+        self._clock = clock
+        self.http = HTTPClient(tls)
+        self._headers = {"Authorization": f"Bearer {agent_token}"} if agent_token else {}
+
+    def enroll(self, request: EnrollRequest) -> EnrollReply:
+        """Exchange a one-time token for an identity."""
+        return _decode(*self._post("/agent/v1/enroll", request), EnrollReply)
+
+    def renew(self, request: RenewalRequest) -> IssuedCertificate:
+        """Request a new client certificate."""
+        return _decode(*self._post("/agent/v1/certificate", request), IssuedCertificate)
+
+    def heartbeat(self, heartbeat: Heartbeat) -> None:
+        """Send a heartbeat."""
+        self._post("/agent/v1/heartbeat", heartbeat)
+
+    def desired(self, generation: int, *, wait_seconds: float) -> DesiredState | None:
+        """Return the desired state once it is another than `generation`; None after the wait."""
+        query = urlencode({"generation": generation, "wait_seconds": f"{wait_seconds:g}"})
+        response, url = self._request(
+            "GET",
+            f"/agent/v1/desired?{query}",
+            timeout_seconds=wait_seconds + POLL_MARGIN_SECONDS,
+        )
+        return None if response.status in UNCHANGED else _decode(response, url, DesiredState)
+
+    def report(self, observed: ObservedReport) -> None:
+        """Report the observed attempts."""
+        self._post("/agent/v1/observed", observed)
+
+    def ship_log(self, attempt_id: str, *, offset: int, chunk: bytes) -> LogAck:
+        """Send a chunk of an attempt's log; the reply has the next offset."""
+        path = (
+            f"/agent/v1/attempts/{quote(attempt_id, safe='')}/log?{urlencode({'offset': offset})}"
+        )
+        headers = {"Content-Type": "application/octet-stream"}
+        return _decode(*self._request("POST", path, body=chunk, headers=headers), LogAck)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.http.close()
+
+    def _post(self, path: str, body: msgspec.Struct) -> tuple[urllib3.BaseHTTPResponse, str]:
+        headers = {"Content-Type": "application/json"}
+        return self._request("POST", path, body=msgspec.json.encode(body), headers=headers)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> tuple[urllib3.BaseHTTPResponse, str]:
+        """Try each access point once, the current one first; return the response and its URL."""
+        failure: BaseException | None = None
+        for _ in range(len(self.access_points)):
+            url = self.access_points.current
+            try:
+                response = self.http.request(
+                    method,
+                    f"{url}{path}",
+                    body=body,
+                    headers={**self.auth_headers(url), **(headers or {})},
+                    timeout_seconds=timeout_seconds or self.timeout_seconds,
+                    connect_timeout_seconds=self.timeout_seconds,
+                )
+            except HTTP_ERRORS as error:
+                failure = error
+                self.access_points.record_failure(url)
+            else:
+                address = f"{url}{path.partition('?')[0]}"
+                self._check(response, address)
+                return response, address
+        raise PortalUnreachableError(
+            f"The portal at {url} does not answer: {root_cause(failure)}."
+        ) from failure
+
+    def auth_headers(self, url: str) -> Mapping[str, str]:
+        """Return the headers that authenticate the agent at an address."""
+        certificate = self._certificate
+        if certificate is not None and certificate.replaces_secret_for(url):
+            return {}
+        return self._headers
+
+    def _check(self, response: urllib3.BaseHTTPResponse, address: str) -> None:
+        if response.status in SUCCESS or response.status in UNCHANGED:
+            return
+        reason = error_message(response.data, default=response.reason or "")
+        message = f"{address} answered {response.status}: {reason}"
+        if response.status == UNAUTHENTICATED and self._certificate is not None:
+            self._certificate.distrust()
+        if response.status in OVERLOADED:
+            wait = retry_after_seconds(response.headers.get("Retry-After"), now=self._clock())
+            raise PortalUnreachableError(message, retry_after_seconds=wait)
+        if is_web_page(response.data):
+            message += " (from a server in front of the portal; see client_certificate_file)"
+        raise PortalRefusedError(message, http_status=response.status)
+
+
+def _decode(response: urllib3.BaseHTTPResponse, address: str, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(response.data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise PortalRefusedError(
+            f"The response of {address} is not a valid {kind.__name__}: {error}. "
+            "Check that the address is that of a Vedette portal.",
+            http_status=response.status,
+        ) from error

@@ -1,0 +1,121 @@
+"""Fields of jobs, the queue settings of tenants, limits of measurements and fields, and silences.
+
+Revision ID: 0002_job_queue
+Revises: 0001_initial
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+from core.db import UTCDateTime
+
+revision = "0002_job_queue"
+down_revision = "0001_initial"
+branch_labels = None
+depends_on = None
+
+_QUOTAS = ("max_measurements", "max_fields")
+_COUNTS = ("measurements", "fields")
+# Of a column's rows so far; JSON has no default on MySQL.
+_JOB_COLUMNS: tuple[tuple[str, sa.types.TypeEngine[Any], str], ...] = (
+    ("labels", sa.JSON(), "'{}'"),
+    ("gpu_models", sa.JSON(), "'[]'"),
+    ("required_labels", sa.JSON(), "'{}'"),
+    ("mounts", sa.JSON(), "'[]'"),
+    ("ports", sa.JSON(), "'[]'"),
+    ("retry_on", sa.JSON(), "'[]'"),
+    ("working_dir", sa.String(length=300), "''"),
+    ("shared_memory_bytes", sa.BigInteger(), "0"),
+    ("priority", sa.Integer(), "0"),
+    ("is_preemptible", sa.Boolean(), "0"),
+    ("max_retries", sa.Integer(), "0"),
+    ("time_limit_seconds", sa.Integer(), "0"),
+    ("queue_at", UTCDateTime(), "submitted_at"),
+)
+
+
+def upgrade() -> None:
+    """Add the columns and the tables."""
+    for name in _QUOTAS:
+        op.add_column("tenant_quotas", sa.Column(name, sa.Integer(), nullable=True))
+    for name in _COUNTS:
+        # Existing rows are those of running servers, which replace them every minute.
+        count = sa.Column(name, sa.Integer(), nullable=False, server_default="0")
+        op.add_column("series_counts", count)
+    _add_job_columns()
+    op.add_column("jobs", sa.Column("retry_at", UTCDateTime(), nullable=True))
+    op.create_index("ix_jobs_queue", "jobs", ["tenant_id", "state", "queue_at", "id"])
+    op.drop_index("ix_jobs_tenant_id_state", "jobs")
+    op.add_column("attempts", sa.Column("stop_reason", sa.String(length=32), nullable=True))
+    op.create_table(
+        "tenant_queue_settings",
+        sa.Column(
+            "tenant_id",
+            sa.String(length=36),
+            sa.ForeignKey("tenants.id", ondelete="CASCADE"),
+            primary_key=True,
+        ),
+        sa.Column("placement_policy", sa.String(length=32), nullable=False),
+        sa.Column("max_gpus_per_user", sa.Integer(), nullable=True),
+        sa.Column("max_gpus", sa.Integer(), nullable=True),
+        sa.Column("allows_preemption", sa.Boolean(), nullable=False),
+        sa.Column("data_roots", sa.JSON(), nullable=False),
+    )
+
+    op.create_table(
+        "silences",
+        sa.Column("id", sa.String(length=36), primary_key=True),
+        sa.Column(
+            "tenant_id",
+            sa.String(length=36),
+            sa.ForeignKey("tenants.id", ondelete="CASCADE"),
+            nullable=False,
+        ),
+        sa.Column("matchers", sa.JSON(), nullable=False),
+        sa.Column("starts_at", UTCDateTime(), nullable=False),
+        sa.Column("ends_at", UTCDateTime(), nullable=False, index=True),
+        sa.Column("comment", sa.Text(), nullable=False),
+        sa.Column(
+            "created_by",
+            sa.String(length=36),
+            sa.ForeignKey("users.id", ondelete="SET NULL"),
+            nullable=True,
+            index=True,
+        ),
+        sa.Column("created_at", UTCDateTime(), nullable=False),
+    )
+    op.create_index("ix_silences_tenant_id_ends_at", "silences", ["tenant_id", "ends_at"])
+
+
+def downgrade() -> None:
+    """Drop the columns and the tables."""
+    op.drop_table("silences")
+    op.drop_table("tenant_queue_settings")
+    op.drop_column("attempts", "stop_reason")
+    op.create_index("ix_jobs_tenant_id_state", "jobs", ["tenant_id", "state"])
+    op.drop_index("ix_jobs_queue", "jobs")
+    op.drop_column("jobs", "retry_at")
+    for name, _, _ in reversed(_JOB_COLUMNS):
+        op.drop_column("jobs", name)
+    for name in _COUNTS:
+        op.drop_column("series_counts", name)
+    for name in _QUOTAS:
+        op.drop_column("tenant_quotas", name)
+
+
+def _add_job_columns() -> None:
+    # SQLite can change a column only by copying its table.
+    is_sqlite = op.get_bind().dialect.name == "sqlite"
+    for name, kind, value in _JOB_COLUMNS:
+        default = "'1970-01-01 00:00:00'" if name == "queue_at" else value
+        column = sa.Column(name, kind, nullable=True)
+        if is_sqlite:
+            column = sa.Column(name, kind, nullable=False, server_default=sa.text(default))
+        op.add_column("jobs", column)
+    filled = ", ".join(f"{name} = {value}" for name, _, value in _JOB_COLUMNS)
+    op.execute(f"UPDATE jobs SET {filled}")  # noqa: S608 - constants
+    if not is_sqlite:
+        for name, kind, _ in _JOB_COLUMNS:
+            op.alter_column("jobs", name, existing_type=kind, nullable=False)

@@ -1,0 +1,172 @@
+"""The cards of a fleet's appliances with a tile per GPU: filter, order, pages."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+from urllib.parse import urlencode
+
+from dash import dcc, html
+
+from dash_app import components
+from dash_app.components import HEALTH_TONES, badge, health_badge, meter, percent_text, value_text
+from dash_app.queries.annotations import finding_names
+from dash_app.queries.appliance import GPURow
+from dash_app.queries.fleet import ApplianceCard
+from dash_app.routes import PREFIX, appliance_path, gpu_path
+from dash_app.timerange import Controls
+from protocol.health import HealthState
+from tenants.fleet.states import EffectiveStatus
+from tenants.models import ApplianceState
+
+CARDS_PER_PAGE = 48
+NO_MATCH = "No appliance matches the filter."
+# Shades of a GPU tile; `assets/fleet.css` has one class for each.
+SHADES = 10
+STATES = {"all": "All", "online": "Online", "offline": "Not online", "unhealthy": "Unhealthy"}
+SORTS = {"name": "Name", "gpu": "GPU use", "state": "State", "health": "Health"}
+# Worst first.
+_HEALTH_ORDER = (HealthState.FAILED, HealthState.DEGRADED, None, HealthState.HEALTHY)
+_STATE_ORDER = (
+    ApplianceState.LOST,
+    ApplianceState.UNREACHABLE,
+    ApplianceState.STALE,
+    ApplianceState.ENROLLED,
+    ApplianceState.ONLINE,
+)
+_WORST = frozenset({EffectiveStatus.LOST, EffectiveStatus.FENCED})
+
+
+def filtered(
+    cards: Sequence[ApplianceCard], *, text: str = "", state: str = "all", sort: str = "name"
+) -> list[ApplianceCard]:
+    """Return the matching cards in order, by tenant first."""
+    words = text.casefold().split()
+    found = [card for card in cards if all(word in _search_text(card) for word in words)]
+    if state == "unhealthy":
+        found = [card for card in found if card.health in HEALTH_TONES]
+    elif state != "all":
+        is_online = state == "online"
+        found = [card for card in found if (card.state is ApplianceState.ONLINE) is is_online]
+    return sorted(found, key=lambda card: (card.tenant_name, _rank(card, sort), card.name))
+
+
+def grids(cards: Sequence[ApplianceCard], *, by_tenant: bool, search: str) -> list[Any]:
+    """Return the cards, with a heading per tenant for the operator."""
+    if not cards:
+        return [html.P(NO_MATCH, className="vdd-muted vdd-empty")]
+    if not by_tenant:
+        return [_grid(cards, search)]
+    return [
+        html.Section([html.H2(tenant, className="vdd-group"), _grid(list(group), search)])
+        for tenant, group in groupby(cards, key=lambda card: card.tenant_name)
+    ]
+
+
+def pager(number: int, pages: int, controls: Controls) -> list[Any]:
+    """Return links to the pages of cards, where there is more than one."""
+    if pages == 1:
+        return []
+    links = [
+        dcc.Link(
+            str(page),
+            href=f"{PREFIX}{controls.search}&{urlencode({'page': page})}",
+            className=f"page-link{' active' if page == number else ''}",
+        )
+        for page in range(1, pages + 1)
+    ]
+    return [
+        html.Nav(
+            html.Div(links, className="pagination"),
+            className="vdd-pager",
+            **components.labeled("Pages"),
+        )
+    ]
+
+
+def _search_text(card: ApplianceCard) -> str:
+    jobs = " ".join(gpu.job.name for gpu in card.gpus if gpu.job)
+    labels = " ".join(f"{key}={value}" for key, value in card.labels.items())
+    parts = (card.name, card.site, card.status, card.tenant_name, card.gpu_model, labels, jobs)
+    return " ".join(parts).casefold()
+
+
+def _rank(card: ApplianceCard, sort: str) -> float:
+    if sort == "gpu":
+        return -card.gpu_percent if card.gpu_percent is not None else 1.0
+    if sort == "state":
+        return _STATE_ORDER.index(card.state)
+    return _HEALTH_ORDER.index(card.health) if sort == "health" else 0.0
+
+
+def _grid(cards: Sequence[ApplianceCard], search: str) -> Any:  # noqa: ANN401 - a Dash component
+    return html.Div([_card(card, search) for card in cards], className="vdd-cards")
+
+
+def _card(card: ApplianceCard, search: str) -> Any:  # noqa: ANN401 - a Dash component
+    disk = f"{card.disk_mount} is the fullest file system" if card.disk_mount else ""
+    path = appliance_path(card.appliance_id)
+    return html.Article(
+        [
+            html.Div(
+                [
+                    components.status_dot(card.status),
+                    dcc.Link(card.name, href=f"{path}{search}", className="vdd-card-name"),
+                    html.Span(card.site, className="vdd-card-site", title=card.appliance_class),
+                    html.Span(_badges(card), className="vdd-card-badges"),
+                ],
+                className="vdd-card-head",
+            ),
+            meter("CPU", card.cpu_percent),
+            meter("Memory", card.memory_percent),
+            meter("Disk", card.disk_percent, title=disk),
+            meter("GPU", card.gpu_percent, warns=False),
+            html.Div(
+                [_tile(gpu, card.appliance_id, search) for gpu in card.gpus], className="vdd-tiles"
+            )
+            if card.gpus
+            else html.Div("No GPU", className="vdd-muted vdd-no-gpu"),
+        ],
+        className=f"vdd-card is-{card.state}",
+    )
+
+
+def _badges(card: ApplianceCard) -> list[Any]:
+    badges = [found] if (found := health_badge(card.health)) else []
+    if card.status not in {EffectiveStatus.ONLINE, EffectiveStatus.DRAINED}:
+        tone = "danger" if card.status in _WORST else "warning"
+        badges.append(badge(card.status.value, tone=tone))
+    if card.is_drained:
+        badges.append(badge(EffectiveStatus.DRAINED.value))
+    if card.running_jobs:
+        jobs = "1 job" if card.running_jobs == 1 else f"{card.running_jobs} jobs"
+        badges.append(badge(jobs, tone="primary"))
+    return badges
+
+
+def _tile(gpu: GPURow, appliance_id: str, search: str) -> Any:  # noqa: ANN401 - a component
+    percent = gpu.number("utilization_percent")
+    shade = "none" if percent is None else min(SHADES, max(0, round(percent / 100 * SHADES)))
+    throttled = " is-throttled" if gpu.number("throttled") else ""
+    health = f" is-{gpu.state.value}" if gpu.state in HEALTH_TONES else ""
+    allocated = " is-allocated" if gpu.job else ""
+    return dcc.Link(
+        components.ABSENT if percent is None else f"{percent:.0f}",
+        href=f"{gpu_path(appliance_id, gpu.index)}{search}",
+        className=f"vdd-tile vdd-shade-{shade}{throttled}{health}{allocated}",
+        title=_tile_title(gpu),
+    )
+
+
+def _tile_title(gpu: GPURow) -> str:
+    parts = [
+        f"GPU {gpu.index}: {percent_text(gpu.number('utilization_percent'))}",
+        f"memory {percent_text(gpu.number('memory_used_percent'))}",
+        value_text("_celsius", gpu.number("temperature_celsius")),
+        value_text("power_watts", gpu.number("power_watts")),
+    ]
+    if gpu.number("throttled"):
+        parts.append("throttled")
+    if gpu.health is not None and gpu.state in HEALTH_TONES:
+        parts.append(f"{gpu.state}: {finding_names(gpu.health.findings)}")
+    parts.append(f"job {gpu.job.name}" if gpu.job else "no job")
+    return " · ".join(parts)

@@ -1,0 +1,262 @@
+"""Desired and observed state: what an appliance should run, and what its reports change.
+
+Reports may arrive twice, late or out of order: only a transition in `ATTEMPT_TRANSITIONS` counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session
+
+from core.clock import from_ns, to_ns
+from core.errors import NotFoundError
+from core.secretbox import SecretBox
+from jobqueue.job_secrets import decrypt_secrets
+from jobqueue.models import Attempt
+from jobqueue.retries import end_job
+from jobqueue.states import (
+    ALLOCATED_STATES,
+    ATTEMPT_TRANSITIONS,
+    AttemptState,
+    JobKind,
+    JobState,
+    Reason,
+)
+from jobqueue.transitions import move_attempt, move_job, record_event, shorten
+from protocol.attempts import (
+    AttemptObservation,
+    AttemptSpec,
+    DesiredState,
+    Mount,
+    ObservedState,
+    Port,
+)
+from tenants.fleet.appliances import bump_generation
+from tenants.models import Appliance
+
+_MAX_EXIT_CODE = 2**31 - 1
+# The reasons that an appliance may report for a failure.
+_FAILURE_REASONS = frozenset(
+    {
+        Reason.EXIT_CODE,
+        Reason.OUT_OF_MEMORY,
+        Reason.IMAGE_NOT_FOUND,
+        Reason.START_FAILED,
+        Reason.EXECUTOR_ERROR,
+        Reason.SIGNAL,
+        Reason.TIME_LIMIT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The state that a report moves an attempt to, and why."""
+
+    state: AttemptState
+    reason: Reason = Reason.NONE
+    message: str = ""
+
+
+def desired_state(session: Session, appliance_id: str, *, box: SecretBox) -> DesiredState:
+    """Return the attempts that should run on an appliance, and those that should stop.
+
+    Raises:
+        UnavailableError: the key of a job's secrets is missing.
+        NotFoundError: the appliance was deleted.
+    """
+    # Read the generation first: a concurrent change then shows as a newer one at the next poll.
+    generation = session.scalar(
+        select(Appliance.desired_generation).where(Appliance.id == appliance_id)
+    )
+    if generation is None:
+        raise NotFoundError.of("appliance", appliance_id)
+    attempts = allocated_attempts(session, Attempt.appliance_id == appliance_id)
+    return DesiredState(
+        generation=generation,
+        attempts=[_spec(a, box) for a in attempts if not _is_stopping(a)],
+        stopping=[a.id for a in attempts if _is_stopping(a)],
+    )
+
+
+def apply_report(
+    session: Session,
+    appliance_id: str,
+    observations: Sequence[AttemptObservation],
+    *,
+    now: datetime,
+) -> int:
+    """Move attempts and their jobs to the observed states; return how many moved.
+
+    Attempts that this appliance does not have, and observations that change nothing, are ignored.
+    """
+    attempts = {
+        attempt.id: attempt
+        for attempt in allocated_attempts(session, Attempt.appliance_id == appliance_id)
+    }
+    moved = 0
+    has_ended = False
+    for observation in observations:
+        attempt = attempts.get(observation.attempt_id)
+        if attempt is None:
+            continue
+        outcome = next_state(
+            attempt.state,
+            observation,
+            is_stop_requested=attempt.job.stop_requested_at is not None,
+            stop_reason=attempt.stop_reason,
+        )
+        if outcome is None:
+            _update_progress(session, attempt, observation)
+        elif _move(session, attempt, outcome, observation, now=now):
+            moved += 1
+            has_ended |= outcome.state.is_final
+    if has_ended:
+        bump_generation(session, appliance_id)
+    return moved
+
+
+def next_state(
+    current: AttemptState,
+    observation: AttemptObservation,
+    *,
+    is_stop_requested: bool,
+    stop_reason: Reason | None = None,
+) -> Outcome | None:
+    """Return where the observation moves an attempt, or None where it changes nothing.
+
+    Only an attempt that is starting or running moves. Once a user, or the queue with a
+    `stop_reason`, has requested a stop, any end but success counts as stopped.
+    """
+    if current not in ALLOCATED_STATES:
+        return None
+    outcome = _outcome(observation, is_stop_requested=is_stop_requested or stop_reason is not None)
+    if outcome.state is AttemptState.STOPPED and stop_reason and not is_stop_requested:
+        outcome = Outcome(AttemptState.STOPPED, stop_reason, "Stopped for another job.")
+    return outcome if outcome.state in ATTEMPT_TRANSITIONS[current] else None
+
+
+def _outcome(observation: AttemptObservation, *, is_stop_requested: bool) -> Outcome:
+    match observation.state:
+        case ObservedState.STARTING:
+            return Outcome(AttemptState.STARTING)
+        case ObservedState.RUNNING:
+            return Outcome(AttemptState.RUNNING, message=observation.message)
+        case ObservedState.SUCCEEDED:
+            return Outcome(AttemptState.SUCCEEDED, message=observation.message)
+    if is_stop_requested:
+        message = observation.message or "Stopped by a user."
+        return Outcome(AttemptState.STOPPED, Reason.STOPPED_BY_USER, message)
+    if observation.state is ObservedState.STOPPED:
+        message = observation.message or "Stopped on the appliance, not through the portal."
+        return Outcome(AttemptState.FAILED, Reason.EXECUTOR_ERROR, message)
+    return _failure(observation)
+
+
+def _failure(observation: AttemptObservation) -> Outcome:
+    code = observation.exit_code
+    try:
+        reason = Reason(observation.reason)
+    except ValueError:
+        reason = Reason.EXECUTOR_ERROR
+    if reason not in _FAILURE_REASONS:
+        reason = Reason.EXIT_CODE if code is not None else Reason.EXECUTOR_ERROR
+    fallback = "The attempt failed." if code is None else f"The command exited with code {code}."
+    return Outcome(AttemptState.FAILED, reason, observation.message or fallback)
+
+
+def allocated_attempts(session: Session, condition: ColumnElement[bool]) -> list[Attempt]:
+    """Return the attempts with resources that meet a condition on them or their appliance."""
+    statement = (
+        select(Attempt)
+        .join(Appliance, Appliance.id == Attempt.appliance_id)
+        .where(Attempt.state.in_(ALLOCATED_STATES), condition)
+        .order_by(Attempt.id)
+        .execution_options(populate_existing=True)
+    )
+    return list(session.scalars(statement).unique())
+
+
+def _spec(attempt: Attempt, box: SecretBox) -> AttemptSpec:
+    job = attempt.job
+    return AttemptSpec(
+        attempt_id=attempt.id,
+        job_id=job.id,
+        name=job.name,
+        image=job.image,
+        command=job.command,
+        env=job.env,
+        secrets=decrypt_secrets(box, job.secret_env),
+        gpu_uuids=attempt.gpu_uuids,
+        cpus=job.cpus,
+        memory_bytes=job.memory_bytes,
+        is_service=job.kind is JobKind.SERVICE,
+        container_policy=job.container_policy.value,
+        working_dir=job.working_dir,
+        shared_memory_bytes=job.shared_memory_bytes,
+        mounts=msgspec.convert(job.mounts, list[Mount]),
+        ports=msgspec.convert(job.ports, list[Port]),
+        time_limit_seconds=job.time_limit_seconds,
+    )
+
+
+def _is_stopping(attempt: Attempt) -> bool:
+    return attempt.job.stop_requested_at is not None or attempt.stop_reason is not None
+
+
+def _move(
+    session: Session,
+    attempt: Attempt,
+    outcome: Outcome,
+    observation: AttemptObservation,
+    *,
+    now: datetime,
+) -> bool:
+    values: dict[str, Any] = {"reason": outcome.reason, "message": shorten(outcome.message)}
+    values |= _times(attempt, outcome, observation, now=now)
+    code = observation.exit_code
+    if outcome.state.is_final:
+        values["exit_code"] = code if code is not None and abs(code) <= _MAX_EXIT_CODE else None
+    if not move_attempt(session, attempt.id, outcome.state, expected={attempt.state}, **values):
+        return False
+    session.refresh(attempt)
+    if outcome.state.is_final:
+        end_job(session, attempt, JobState(outcome.state.value), values, now=now)
+    else:
+        move_job(session, attempt.job_id, JobState(outcome.state.value), **values)
+        record_event(session, attempt.job, message=outcome.message, now=now)
+    return True
+
+
+def _update_progress(session: Session, attempt: Attempt, observation: AttemptObservation) -> None:
+    """Show the progress of a start, such as the pull of its image."""
+    message = shorten(observation.message)
+    if observation.state is not ObservedState.STARTING or message in {"", attempt.message}:
+        return
+    starting, job_starting = AttemptState.STARTING, JobState.STARTING
+    if move_attempt(session, attempt.id, starting, expected={starting}, message=message):
+        move_job(session, attempt.job_id, job_starting, expected={job_starting}, message=message)
+
+
+def _times(
+    attempt: Attempt, outcome: Outcome, observation: AttemptObservation, *, now: datetime
+) -> dict[str, datetime]:
+    started_at = attempt.started_at or _plausible(observation.started_at_ns, attempt, now=now)
+    if not outcome.state.is_final:
+        return {"started_at": started_at}
+    finished_at = _plausible(observation.finished_at_ns, attempt, now=now)
+    if observation.started_at_ns is None and attempt.started_at is None:
+        return {"finished_at": finished_at}
+    return {"started_at": started_at, "finished_at": max(started_at, finished_at)}
+
+
+def _plausible(time_ns: int | None, attempt: Attempt, *, now: datetime) -> datetime:
+    """Return the appliance's time, clamped between assignment and now: its clock may be wrong."""
+    if time_ns is None:
+        return now
+    earliest_at = attempt.assigned_at or attempt.bound_at
+    return from_ns(min(max(time_ns, to_ns(earliest_at)), to_ns(now)))

@@ -1,0 +1,87 @@
+"""How the containers of jobs are confined, by the name of a policy.
+
+Under every policy a container has its own namespaces, no devices but its GPUs, the engine's
+seccomp filter, a limit of processes, and no way to gain privileges (`no-new-privileges`). Policies
+differ in the capabilities of root in the container.
+
+Source: Docker's documentation, "Runtime privilege and Linux capabilities"; Kubernetes' Pod Security
+Standards, which this follows.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from protocol.attempts import AttemptObservation, AttemptSpec, ContainerPolicy, ObservedState
+
+PIDS_LIMIT = 4096
+# The capabilities that each policy leaves to root. `standard` has those of Docker without NET_RAW
+# (raw sockets), MKNOD (device files) and AUDIT_WRITE (the kernel's audit log).
+CAPABILITIES: Mapping[str, tuple[str, ...]] = {
+    ContainerPolicy.RESTRICTED: (),
+    ContainerPolicy.STANDARD: (
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "FOWNER",
+        "FSETID",
+        "KILL",
+        "NET_BIND_SERVICE",
+        "SETFCAP",
+        "SETGID",
+        "SETPCAP",
+        "SETUID",
+        "SYS_CHROOT",
+    ),
+}
+
+
+def confinement_options(policy: str, *, pids_limit: int) -> dict[str, Any]:
+    """Return the keyword arguments that confine a container.
+
+    What the engine's own settings could widen is stated.
+
+    Raises:
+        KeyError: the policy is unknown.
+    """
+    return {
+        "privileged": False,
+        "cap_drop": ["ALL"],
+        "cap_add": list(CAPABILITIES[policy]),
+        "security_opt": ["no-new-privileges:true"],
+        "pids_limit": pids_limit,
+        "ipc_mode": "private",
+        "cgroupns": "private",
+    }
+
+
+def docker_parameters(spec: AttemptSpec, *, pids_limit: int) -> list[dict[str, str]]:
+    """Return the same as options of `docker run`, as the schedulers of Mesos pass them on."""
+    options = [
+        ("cap-drop", "ALL"),
+        *(("cap-add", name) for name in CAPABILITIES[spec.container_policy]),
+        ("security-opt", "no-new-privileges:true"),
+        ("pids-limit", str(pids_limit)),
+        ("ipc", "private"),
+        ("shm-size", str(spec.shared_memory_bytes or spec.memory_bytes // 2)),
+    ]
+    if spec.working_dir:
+        options.append(("workdir", spec.working_dir))
+    return [{"key": key, "value": value} for key, value in options]
+
+
+def has_seccomp(engine: Mapping[str, Any]) -> bool:
+    """Return whether an engine filters system calls by default, from its `docker info`."""
+    options = [option.split(",") for option in engine.get("SecurityOptions") or ()]
+    return any("name=seccomp" in one and "profile=unconfined" not in one for one in options)
+
+
+def unknown_policy(spec: AttemptSpec) -> AttemptObservation | None:
+    """Return the failure of an attempt whose policy this agent does not know, else None."""
+    if spec.container_policy in CAPABILITIES:
+        return None
+    return AttemptObservation(
+        attempt_id=spec.attempt_id,
+        state=ObservedState.FAILED,
+        reason="start_failed",
+        message=f"This agent does not know the container policy {spec.container_policy!r}. "
+        "Update the agent, or submit the job with another policy.",
+    )

@@ -1,0 +1,61 @@
+"""Several executors as one: services go to Marathon, one-time and scheduled work elsewhere."""
+
+from collections.abc import Mapping
+
+from jobqueue.executors.base import AttemptUsage, Executor
+from protocol.attempts import AttemptObservation, AttemptSpec, StopReason
+
+
+class RoutedExecutor:
+    """Starts services on one executor and everything else on another.
+
+    An attempt is looked for on both, so that it is found after a change of the configuration.
+    """
+
+    def __init__(self, name: str, *, services: Executor, batch: Executor) -> None:
+        self.name = name
+        self._services, self._batch = services, batch
+        self._all = (services, batch)
+
+    def start(self, spec: AttemptSpec) -> None:
+        """Start an attempt on the executor of its kind."""
+        (self._services if spec.is_service else self._batch).start(spec)
+
+    def stop(
+        self, attempt_id: str, *, grace_seconds: float, reason: StopReason = StopReason.USER
+    ) -> None:
+        """Stop an attempt on whichever executor has it."""
+        for one in self._all:
+            one.stop(attempt_id, grace_seconds=grace_seconds, reason=reason)
+
+    def observe(self) -> list[AttemptObservation]:
+        """Return the attempts of both; while one is unavailable, nothing is known."""
+        return [seen for one in self._all for seen in one.observe()]
+
+    def container_ids(self) -> Mapping[str, str]:
+        """Return the containers of both."""
+        return {**self._services.container_ids(), **self._batch.container_ids()}
+
+    def read_log(self, attempt_id: str, *, offset: int, limit: int) -> bytes:
+        """Return output from the executor that has some."""
+        for one in self._all:
+            if chunk := one.read_log(attempt_id, offset=offset, limit=limit):
+                return chunk
+        return b""
+
+    def usage(self, attempt_id: str) -> AttemptUsage | None:
+        """Return the use that one of them knows."""
+        for one in self._all:
+            if (usage := one.usage(attempt_id)) is not None:
+                return usage
+        return None
+
+    def remove(self, attempt_id: str) -> None:
+        """Remove an attempt from whichever executor has it."""
+        for one in self._all:
+            one.remove(attempt_id)
+
+    def close(self) -> None:
+        """Close both."""
+        for one in self._all:
+            one.close()

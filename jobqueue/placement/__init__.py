@@ -1,0 +1,1 @@
+"""Placement of waiting jobs on appliances: pure code, a snapshot in and decisions out."""

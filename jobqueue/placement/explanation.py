@@ -1,0 +1,130 @@
+"""Why a job waits, what would have to free up, and when it is expected to start.
+
+The same planner that places jobs is asked about one of them. The expected start plays on from the
+snapshot: jobs end at their time limits, and each time the jobs up to this one are placed again.
+Jobs that end earlier or are submitted later with a higher priority change it.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+
+from core.quantities import format_size
+from jobqueue.placement.filters import Rejection, count_free
+from jobqueue.placement.ledger import CPU_TOLERANCE, Ledger
+from jobqueue.placement.plan import Action, Decision, Planner, in_order
+from jobqueue.placement.views import UNLIMITED, WHOLE_GPU, JobView, Snapshot
+
+# The expected start is unknown with more jobs ahead, or after so many ends of jobs.
+MAX_AHEAD = 500
+MAX_ENDS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The answer for one job.
+
+    Attributes:
+        position: its place in the queue, from 1.
+        queue_length: how many jobs wait.
+        decision: what placement decides for it now.
+        needs: what would have to free up, on the appliance where the least is missing.
+        expected_start_at: by time limits; None if that can't be told.
+    """
+
+    position: int
+    queue_length: int
+    decision: Decision
+    needs: str
+    expected_start_at: datetime | None
+
+    @property
+    def rejections(self) -> Sequence[Rejection]:
+        """Why appliances were rejected, the most relevant reason first."""
+        return self.decision.rejections
+
+
+def explain(snapshot: Snapshot, job_id: str) -> Explanation:
+    """Explain a waiting job of the snapshot."""
+    jobs = in_order(snapshot.jobs)
+    place = next(place for place, job in enumerate(jobs) if job.id == job_id)
+    planner, waiting = Planner(snapshot), []
+    for job in jobs[: place + 1]:
+        decision = planner.decide(job)
+        if decision.action is not Action.ASSIGN:
+            waiting.append(job)
+    is_starting = decision.action is Action.ASSIGN
+    may_start = decision.action not in {Action.ASSIGN, Action.HELD}
+    needs = _needs(planner, jobs[place]) if may_start else ""
+    return Explanation(
+        position=place + 1,
+        queue_length=len(jobs),
+        decision=decision,
+        needs=needs,
+        expected_start_at=snapshot.now if is_starting else _expected_start(planner, waiting),
+    )
+
+
+def _expected_start(planner: Planner, waiting: list[JobView]) -> datetime | None:
+    """Return when the last of the waiting jobs starts."""
+    if len(waiting) > MAX_AHEAD:
+        return None
+    target, horizon = waiting[-1].id, planner.now + UNLIMITED / 2
+    ends = [
+        (one.ends_at, place) for place, of in enumerate(planner.ledger.allocations) for one in of
+    ]
+    heapq.heapify(ends)
+    for _ in range(MAX_ENDS):
+        if not ends or ends[0][0] > horizon:
+            return None
+        at, place = heapq.heappop(ends)
+        places = {place}
+        while ends and ends[0][0] == at:
+            places.add(heapq.heappop(ends)[1])
+        planner.release(places, at)
+        left = []
+        for job in waiting:
+            decision = planner.decide(job)
+            if decision.action is not Action.ASSIGN:
+                left.append(job)
+                continue
+            if job.id == target:
+                return at
+            started = planner.ledger.index[decision.appliance_id or ""]
+            heapq.heappush(ends, (planner.ledger.allocations[started][-1].ends_at, started))
+        waiting = left
+    return None
+
+
+def _needs(planner: Planner, job: JobView) -> str:
+    """Return what is missing on the feasible appliance where that is the least."""
+    shape, ledger = job.shape, planner.ledger
+    feasible, _ = planner.feasible(shape)
+    if not feasible.any():
+        return ""
+    gpus = np.maximum(shape.gpus - count_free(ledger, shape), 0)
+    cpus = np.maximum(shape.cpus - ledger.cpus_free, 0)
+    memory = np.maximum(shape.memory_bytes - ledger.memory_free, 0)
+    kinds = (gpus > 0) + (cpus > CPU_TOLERANCE) * 1 + (memory > 0)
+    order = np.lexsort((memory, cpus, gpus, kinds))
+    place = int(next(at for at in order if feasible[at]))
+    missing = _missing(ledger, job, place, int(gpus[place]), float(cpus[place]))
+    if not missing:
+        return ""
+    return f"{' and '.join(missing)} on {ledger.views[place].name}"
+
+
+def _missing(ledger: Ledger, job: JobView, place: int, gpus: int, cpus: float) -> list[str]:
+    found = []
+    if gpus:
+        whole = "" if job.gpu_milli == WHOLE_GPU else " with enough capacity"
+        found.append(f"{gpus} more GPU{'' if gpus == 1 else 's'}{whole}")
+    if cpus > CPU_TOLERANCE:
+        found.append(f"{cpus:g} more CPU core{'' if cpus == 1 else 's'}")
+    memory_bytes = job.memory_bytes - int(ledger.memory_free[place])
+    if memory_bytes > 0:
+        found.append(f"{format_size(memory_bytes)} more memory")
+    return found

@@ -1,0 +1,305 @@
+"""Filters of placement: each rejects appliances for one reason, and can say why.
+
+The filters run in order, each on what the ones before left. An appliance that passes those of
+`FEASIBLE` could run the job if it were idle; one that passes those of `FREE` can run it now. So a
+later filter is the more relevant reason: its appliances are closer to running the job.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from core.quantities import format_size
+from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Ledger, Mask
+from jobqueue.placement.views import WHOLE_GPU, JobShape
+from tenants.models import ApplianceState
+
+MAX_EXAMPLES = 3
+
+
+class Example(NamedTuple):
+    """An appliance that was refused, and the fact that speaks against it."""
+
+    appliance_id: str
+    appliance: str
+    fact: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """How many appliances were refused for one reason, with a few of them."""
+
+    code: str
+    count: int
+    examples: Sequence[Example]
+
+    def __str__(self) -> str:
+        first = self.examples[0]
+        more = f" (and {self.count - 1} more)" if self.count > 1 else ""
+        return f"{first.appliance}: {first.fact}{more}"
+
+
+class Filter(NamedTuple):
+    """A reason: its code, the appliances that it rejects, and the fact about one of them.
+
+    `rank` gives the order of the examples, the lowest first; None is by name.
+    """
+
+    code: str
+    rejects: Callable[[Ledger, JobShape], Mask]
+    fact: Callable[[Ledger, JobShape, int], str]
+    rank: Callable[[Ledger, JobShape], np.ndarray] | None = None
+
+
+def apply_filters(
+    filters: Sequence[Filter],
+    ledger: Ledger,
+    shape: JobShape,
+    left: Mask,
+    *,
+    is_ranked: bool = True,
+) -> tuple[Mask, list[Rejection]]:
+    """Return the appliances that pass all filters, and the rejections of the others.
+
+    Examples are by name, not by rank, unless `is_ranked`: that is faster.
+    """
+    rejections = []
+    for one in filters:
+        if not left.any():
+            break
+        rejected = left & one.rejects(ledger, shape)
+        places = np.flatnonzero(rejected)
+        if places.size:
+            ranks = one.rank(ledger, shape)[places] if one.rank and is_ranked else None
+            rejections.append(rejection(one, ledger, shape, places, ranks))
+            left = left & ~rejected
+    return left, rejections
+
+
+def rejection(
+    reason: Filter,
+    ledger: Ledger,
+    shape: JobShape,
+    places: np.ndarray,
+    ranks: np.ndarray | None = None,
+) -> Rejection:
+    """Return the rejection of some appliances for one reason."""
+    shown = places if ranks is None else places[np.argsort(ranks, kind="stable")]
+    examples = [
+        Example(ledger.views[at].id, ledger.views[at].name, reason.fact(ledger, shape, int(at)))
+        for at in shown[:MAX_EXAMPLES]
+    ]
+    return Rejection(reason.code, int(places.size), examples)
+
+
+def most_relevant_first(rejections: Sequence[Rejection]) -> list[Rejection]:
+    """Return the rejections, the closest to running the job first."""
+    return sorted(rejections, key=lambda one: -_ORDER[one.code])
+
+
+def count_free(ledger: Ledger, shape: JobShape) -> Ints:
+    """Return for each appliance the number of GPUs with the capacity that the job needs."""
+    enough = ledger.gpu_free >= shape.gpu_milli
+    if shape.gpu_memory_bytes or shape.gpu_models:
+        # Positions without a GPU have no capacity in any case.
+        enough &= ledger.eligible(shape)
+    found: Ints = np.count_nonzero(enough, axis=0)
+    return found
+
+
+def gpus_free_text(ledger: Ledger, shape: JobShape, place: int) -> str:
+    """Return what is free on an appliance, such as `3 of 8 GPUs free`."""
+    enough = ledger.gpu_free[:, place] >= shape.gpu_milli
+    if shape.gpu_memory_bytes or shape.gpu_models:
+        enough = enough & ledger.eligible(shape)[:, place]
+    facts = [f"{np.count_nonzero(enough)} of {ledger.gpus_total[place]} GPUs free"]
+    failed, outside = ledger.gpus_failed[place], ledger.gpus_outside[place]
+    notes = [(failed, "failed"), (outside, "used outside of jobs")]
+    facts += [f"{number} {what}" for number, what in notes if number]
+    return ", ".join(facts)
+
+
+def requested_text(shape: JobShape) -> str:
+    """Return the requested GPUs, such as `4 requested` or `1 with 40 GiB requested`."""
+    share = f"{shape.gpu_milli / WHOLE_GPU:g} of " if shape.gpu_milli < WHOLE_GPU else ""
+    models = f" {' or '.join(sorted(shape.gpu_models))}" if shape.gpu_models else ""
+    memory = f" with {format_size(shape.gpu_memory_bytes)}" if shape.gpu_memory_bytes else ""
+    return f"{share}{shape.gpus}{models}{memory} requested"
+
+
+def _is_in(ledger: Ledger, *states: ApplianceState) -> Mask:
+    found: Mask = np.isin(ledger.states, [state.value for state in states])
+    return found
+
+
+def _not_requested(ledger: Ledger, shape: JobShape) -> Mask:
+    rejected = np.full(ledger.size, shape.requested is not None)
+    place = ledger.index.get(shape.requested or "")
+    if place is not None:
+        rejected[place] = False
+    return rejected
+
+
+def _missing_labels(ledger: Ledger, shape: JobShape) -> Mask:
+    if not shape.labels:
+        return np.zeros(ledger.size, np.bool_)
+    missing = (not shape.labels <= view.labels for view in ledger.views)
+    return np.fromiter(missing, np.bool_, ledger.size)
+
+
+def _labels_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
+    missing = sorted(shape.labels - ledger.views[place].labels)
+    return f"lacks the label {', '.join(f'{key}={value}' for key, value in missing)}"
+
+
+def _too_few_usable(ledger: Ledger, shape: JobShape) -> Mask:
+    usable = np.count_nonzero(ledger.eligible(shape) & ledger.usable, axis=0)
+    found: Mask = shape.gpus > usable
+    return found
+
+
+def _failed_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
+    view = ledger.views[place]
+    failed = [gpu for gpu in view.gpus if gpu.is_failed]
+    causes = ", ".join(sorted({gpu.failure for gpu in failed if gpu.failure}))
+    why = f" ({causes})" if causes else ""
+    has = f"has {_count(len(view.gpus), 'GPU')}, {len(failed)} failed{why}"
+    return f"{has}, {requested_text(shape)}"
+
+
+def _eligible_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
+    kind = "of that memory" if not shape.gpu_models else "of that kind"
+    return f"has {_count(sum(ledger.eligible_at(place, shape)), 'GPU')} {kind}, " + (
+        requested_text(shape)
+    )
+
+
+def _used_outside(ledger: Ledger, shape: JobShape) -> Mask:
+    """Reject appliances where only programs outside of jobs keep the job from its GPUs."""
+    if not ledger.has_used_outside:
+        return np.zeros(ledger.size, np.bool_)
+    free = count_free(ledger, shape)
+    blocked = np.count_nonzero(ledger.used_outside & ledger.eligible(shape), axis=0)
+    found: Mask = (shape.gpus > free) & (shape.gpus <= free + blocked)
+    return found
+
+
+def _memory_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
+    free, total = max(int(ledger.memory_free[place]), 0), int(ledger.memory_total[place])
+    wanted = format_size(shape.memory_bytes)
+    return f"{format_size(free)} of {format_size(total)} of memory free, {wanted} requested"
+
+
+def _cpus_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
+    free, total = max(float(ledger.cpus_free[place]), 0.0), float(ledger.cpus_total[place])
+    return f"{free:g} of {total:g} CPU cores free, {shape.cpus:g} requested"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+_STATE_FACTS: dict[ApplianceState, str] = {
+    ApplianceState.ENROLLED: "enrolled, no heartbeat yet",
+    ApplianceState.UNREACHABLE: "unreachable",
+    ApplianceState.LOST: "lost",
+}
+TOTALS: Sequence[Filter] = (
+    Filter(
+        "too_few_gpus",
+        lambda ledger, shape: shape.gpus > ledger.gpus_total,
+        lambda ledger, shape, at: (
+            f"has {_count(len(ledger.views[at].gpus), 'GPU')}, {shape.gpus} requested"
+        ),
+    ),
+    Filter(
+        "gpu_model_missing",
+        lambda ledger, shape: (
+            shape.gpus
+            > np.count_nonzero(ledger.eligible(shape._replace(gpu_memory_bytes=0)), axis=0)
+            if shape.gpu_models
+            else np.zeros(ledger.size, np.bool_)
+        ),
+        _eligible_fact,
+    ),
+    Filter(
+        "gpu_memory_too_small",
+        lambda ledger, shape: shape.gpus > np.count_nonzero(ledger.eligible(shape), axis=0),
+        _eligible_fact,
+    ),
+    Filter(
+        "too_few_cpus",
+        lambda ledger, shape: shape.cpus > ledger.cpus_total + CPU_TOLERANCE,
+        lambda ledger, shape, at: (
+            f"has {ledger.cpus_total[at]:g} CPU cores, {shape.cpus:g} requested"
+        ),
+    ),
+    Filter(
+        "too_little_memory",
+        lambda ledger, shape: shape.memory_bytes > ledger.memory_total,
+        lambda ledger, shape, at: (
+            f"has {format_size(int(ledger.memory_total[at]))} of memory, "
+            f"{format_size(shape.memory_bytes)} requested"
+        ),
+    ),
+)
+FEASIBLE: Sequence[Filter] = (
+    Filter("not_requested", _not_requested, lambda *_: "the job requests another appliance"),
+    Filter(
+        "no_executor",
+        lambda ledger, _: ~ledger.executes,
+        lambda *_: "has no executor",
+    ),
+    Filter("label_missing", _missing_labels, _labels_fact),
+    *TOTALS,
+    Filter(
+        "not_online",
+        lambda ledger, _: _is_in(ledger, *_STATE_FACTS),
+        lambda ledger, _, at: _STATE_FACTS[ledger.views[at].state],
+    ),
+    Filter(
+        "drained",
+        lambda ledger, _: ledger.drained,
+        lambda *_: "drained, accepts no new jobs",
+    ),
+    Filter(
+        "stale",
+        lambda ledger, _: _is_in(ledger, ApplianceState.STALE),
+        lambda *_: "no recent heartbeat, accepts no new jobs until it reports again",
+    ),
+    Filter(
+        "appliance_failed",
+        lambda ledger, shape: ledger.failed & bool(shape.gpus),
+        lambda ledger, _, at: f"failed ({ledger.views[at].failure}), accepts no GPU jobs",
+    ),
+    Filter("gpus_failed", _too_few_usable, _failed_fact),
+)
+FREE: Sequence[Filter] = (
+    Filter(
+        "gpus_used_outside",
+        _used_outside,
+        lambda ledger, shape, at: f"{gpus_free_text(ledger, shape, at)}, {requested_text(shape)}",
+    ),
+    Filter(
+        "gpus_busy",
+        lambda ledger, shape: shape.gpus > count_free(ledger, shape),
+        lambda ledger, shape, at: f"{gpus_free_text(ledger, shape, at)}, {requested_text(shape)}",
+        rank=lambda ledger, shape: -count_free(ledger, shape),
+    ),
+    Filter(
+        "cpus_busy",
+        lambda ledger, shape: shape.cpus > ledger.cpus_free + CPU_TOLERANCE,
+        _cpus_fact,
+        rank=lambda ledger, _: -ledger.cpus_free,
+    ),
+    Filter(
+        "memory_busy",
+        lambda ledger, shape: shape.memory_bytes > ledger.memory_free,
+        _memory_fact,
+        rank=lambda ledger, _: -ledger.memory_free,
+    ),
+)
+_CODES = [one.code for one in (*FEASIBLE, *FREE)]
+_ORDER = {code: order for order, code in enumerate([*_CODES, "reserved_for_earlier_job"])}

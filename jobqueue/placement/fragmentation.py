@@ -1,0 +1,181 @@
+"""Fragmentation of free GPUs: how much of them usual jobs could not use.
+
+Source: Weng and others, "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
+Fragmentation Gradient Descent" (FGD), USENIX ATC 2023. A job goes where it increases the expected
+fragmentation least. For one shape of job, the free GPU capacity of an appliance is a fragment where
+the shape doesn't fit, on GPUs that are too full for it, and, beyond the paper, as far as free cores
+and memory don't suffice to use it: of eight free GPUs with cores for three jobs, five are
+fragments. The expectation is over the shapes of usual jobs, weighted by their frequency.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jobqueue.placement.ledger import Ledger, Mask
+from jobqueue.placement.views import WHOLE_GPU, JobShape
+
+# The most frequent shapes; rarer ones hardly change the expectation.
+MAX_SHAPES = 64
+# Appliances that are computed at once, to bound the memory.
+_CHUNK = 512
+
+
+@dataclass(slots=True)
+class _Known:
+    """The increases of one shape, each valid for a version of its appliance."""
+
+    increase: np.ndarray
+    slots: np.ndarray
+    versions: np.ndarray = field(repr=False)
+
+
+class Fragmentation:
+    """The fragmentation of each appliance, computed again only where something changed."""
+
+    def __init__(self, ledger: Ledger, workload: Sequence[tuple[JobShape, float]]) -> None:
+        self._ledger = ledger
+        usual = sorted(workload, key=lambda pair: -pair[1])
+        of_gpus = [(shape, weight) for shape, weight in usual if shape.gpus][:MAX_SHAPES]
+        shapes = [shape for shape, _ in of_gpus]
+        self._weights = np.array([weight for _, weight in of_gpus], np.float64)
+        # Jobs without GPUs count: to them, every free GPU is a fragment.
+        self._total_weight = self._weights.sum() + sum(w for s, w in usual if not s.gpus)
+        # Shapes that need the same of a GPU share its computation.
+        kinds = sorted(
+            {(s.gpu_milli, s.gpu_memory_bytes, tuple(sorted(s.gpu_models))) for s in shapes}
+        )
+        self._milli = np.array([kind[0] for kind in kinds], np.int64)[:, None, None]
+        self._eligible = np.array(
+            [ledger.eligible(JobShape(1, kind[0], kind[1], frozenset(kind[2]))) for kind in kinds],
+            np.bool_,
+        ).reshape(len(kinds), ledger.slots, ledger.size)
+        place_of = {kind: place for place, kind in enumerate(kinds)}
+        self._kind_of = np.array(
+            [
+                place_of[s.gpu_milli, s.gpu_memory_bytes, tuple(sorted(s.gpu_models))]
+                for s in shapes
+            ],
+            np.int64,
+        )
+        self._gpus = np.array([s.gpus for s in shapes], np.int64)[:, None]
+        self._cpus = np.array([max(s.cpus, 1e-9) for s in shapes], np.float64)[:, None]
+        self._memory = np.array([max(s.memory_bytes, 1) for s in shapes], np.int64)[:, None]
+        self._capacity = np.array([s.gpus * s.gpu_milli for s in shapes], np.int64)[:, None]
+        self._current = np.zeros(ledger.size, np.float64)
+        self._versions = np.full(ledger.size, -1, np.int64)
+        self._known: dict[JobShape, _Known] = {}
+        # Appliances with the same GPUs, and the states that they have been in, by number.
+        self._kinds = [
+            (*((gpu.memory_bytes, gpu.model) for gpu in view.gpus), view.failure)
+            for view in ledger.views
+        ]
+        self._states = np.zeros(ledger.size, np.int64)
+        self._state_ids: dict[tuple[object, ...], int] = {}
+        self._by_state: list[float] = []
+
+    def increase(self, shape: JobShape, candidates: Mask) -> tuple[np.ndarray, np.ndarray]:
+        """Return by how much a job would increase each candidate's fragmentation.
+
+        Returns:
+            The increases, in thousandths of a GPU, and for a share the GPU with the smallest one.
+        """
+        ledger, size = self._ledger, self._ledger.size
+        known = self._known.get(shape)
+        if known is None:
+            known = _Known(np.zeros(size), np.zeros(size, np.int64), np.full(size, -1, np.int64))
+            self._known[shape] = known
+        changed = np.flatnonzero(candidates & (ledger.version != known.versions))
+        self._refresh(changed)
+        # Appliances in the same state have the same increase.
+        _, first, same = np.unique(self._states[changed], return_index=True, return_inverse=True)
+        alike = changed[first]
+        for start in range(0, alike.size, _CHUNK):
+            places = alike[start : start + _CHUNK]
+            if shape.gpus == 1 and shape.gpu_milli < WHOLE_GPU:
+                self._try_shares(shape, places, known)
+            else:
+                after = self._after_whole(shape, places)
+                known.increase[places] = after - self._current[places]
+        known.increase[changed], known.slots[changed] = (
+            known.increase[alike][same],
+            known.slots[alike][same],
+        )
+        known.versions[changed] = ledger.version[changed]
+        return known.increase, known.slots
+
+    def _refresh(self, places: np.ndarray) -> None:
+        ledger = self._ledger
+        old = places[ledger.version[places] != self._versions[places]]
+        fresh = []
+        for place, *state in zip(
+            old.tolist(),
+            (column.tobytes() for column in ledger.gpu_free.T[old]),
+            ledger.cpus_free[old].tolist(),
+            ledger.memory_free[old].tolist(),
+            strict=True,
+        ):
+            key = (self._kinds[place], *state)
+            if key not in self._state_ids:
+                self._state_ids[key] = len(self._state_ids)
+                self._by_state.append(0.0)
+                fresh.append(place)
+            self._states[place] = self._state_ids[key]
+        for start in range(0, len(fresh), _CHUNK):
+            at = np.array(fresh[start : start + _CHUNK])
+            found = self._fragments(
+                ledger.gpu_free[:, at], ledger.cpus_free[at], ledger.memory_free[at], at
+            )
+            for state, fragments in zip(self._states[at].tolist(), found.tolist(), strict=True):
+                self._by_state[state] = fragments
+        self._current[old] = [self._by_state[state] for state in self._states[old].tolist()]
+        self._versions[old] = ledger.version[old]
+
+    def _after_whole(self, shape: JobShape, places: np.ndarray) -> np.ndarray:
+        ledger = self._ledger
+        free = ledger.gpu_free[:, places]
+        fits = (free >= shape.gpu_milli) & ledger.eligible(shape)[:, places]
+        taken = fits & (np.cumsum(fits, axis=0) <= shape.gpus)
+        return self._fragments(
+            free - taken * shape.gpu_milli,
+            ledger.cpus_free[places] - shape.cpus,
+            ledger.memory_free[places] - shape.memory_bytes,
+            places,
+        )
+
+    def _try_shares(self, shape: JobShape, places: np.ndarray, known: _Known) -> None:
+        """Try each GPU of the appliances; GPUs with the same capacity left are tried once."""
+        ledger = self._ledger
+        free = ledger.gpu_free[:, places]
+        fits = (free >= shape.gpu_milli) & ledger.eligible(shape)[:, places]
+        cpus = ledger.cpus_free[places] - shape.cpus
+        memory = ledger.memory_free[places] - shape.memory_bytes
+        known.increase[places] = np.inf
+        for slot in range(ledger.slots):
+            is_new = fits[slot] & ~(fits[:slot] & (free[:slot] == free[slot])).any(axis=0)
+            tried = np.flatnonzero(is_new)
+            if not tried.size:
+                continue
+            left = free[:, tried]
+            left[slot] -= shape.gpu_milli
+            at = places[tried]
+            found = self._fragments(left, cpus[tried], memory[tried], at) - self._current[at]
+            better = found < known.increase[at] - 1e-9
+            known.increase[at[better]] = found[better]
+            known.slots[at[better]] = slot
+
+    def _fragments(
+        self, free: np.ndarray, cpus: np.ndarray, memory: np.ndarray, places: np.ndarray
+    ) -> np.ndarray:
+        """Return the expected fragments of appliances in such a state."""
+        if not self._weights.size:
+            return np.zeros(len(places))
+        enough = (free[None] >= self._milli) & self._eligible[:, :, places]
+        count = np.count_nonzero(enough, axis=1)[self._kind_of]
+        capacity = (enough * free[None]).sum(axis=1)[self._kind_of]
+        by_cores = (np.maximum(cpus, 0) + 1e-6) // self._cpus
+        jobs = np.minimum(by_cores, np.maximum(memory, 0) // self._memory)
+        usable = np.minimum(capacity, jobs * self._capacity) * (count >= self._gpus)
+        found: np.ndarray = free.sum(axis=0) * self._total_weight - self._weights @ usable
+        return found

@@ -1,0 +1,345 @@
+"""The plan: an appliance and GPUs for each waiting job, or the reasons why it waits.
+
+Pure: a `Snapshot` of one tenant goes in, decisions come out, without any input or output.
+So the same code places jobs, explains ("why is it pending?") and simulates ("what if?").
+
+An appliance is *feasible* for a job when it is online, accepts jobs and its totals suffice; it is
+*free* when its free resources suffice too. A job without a free appliance is *bound* to a feasible
+one and waits there. `jobqueue/README.md` draws the flow.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import numpy as np
+
+from jobqueue.placement.backfill import Reservations
+from jobqueue.placement.filters import (
+    FEASIBLE,
+    FREE,
+    Filter,
+    Rejection,
+    apply_filters,
+    most_relevant_first,
+    rejection,
+)
+from jobqueue.placement.ledger import Ledger, Mask
+from jobqueue.placement.policies import POLICIES
+from jobqueue.placement.preemption import find_victims
+from jobqueue.placement.views import JobShape, JobView, RunningJob, Snapshot
+
+
+class Rule(StrEnum):
+    """Which rule chose the appliance, beside the policies by name."""
+
+    LEAST_RECENTLY_USED = "least_recently_used"
+    REQUESTED = "requested"
+
+
+class Action(StrEnum):
+    """What to do with a waiting job; a held one would exceed a cap."""
+
+    ASSIGN = "assign"
+    BIND = "bind"
+    STAY = "stay"
+    UNPLACED = "unplaced"
+    HELD = "held"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The decision for one job, the reason, and the rejections of other appliances.
+
+    Attributes:
+        appliance_id: where it runs (ASSIGN) or waits (BIND, STAY); None when it is UNPLACED.
+        policy: the name of the policy or `Rule` that chose it.
+        gpu_uuids: the GPUs allocated to it; only with ASSIGN.
+        moved_from: the appliance it was bound to before, if that is another one.
+        rejections: the most relevant first.
+        victims: the running jobs that must stop for it, by id.
+    """
+
+    job_id: str
+    action: Action
+    reason: str
+    appliance_id: str | None = None
+    policy: str = ""
+    gpu_uuids: Sequence[str] = ()
+    moved_from: str | None = None
+    rejections: Sequence[Rejection] = ()
+    victims: Sequence[str] = ()
+
+
+def plan(snapshot: Snapshot, *, max_changes: int | None = None) -> list[Decision]:
+    """Decide for every waiting job in turn; what one is allocated is not free for the next.
+
+    With `max_changes`, the plan ends with that many jobs that are assigned or bound.
+    """
+    planner, changes = Planner(snapshot), 0
+    decisions = []
+    for job in in_order(snapshot.jobs):
+        decision = planner.decide(job)
+        decisions.append(decision)
+        changes += decision.action in {Action.ASSIGN, Action.BIND}
+        if changes == max_changes:
+            break
+    return decisions
+
+
+def in_order(jobs: Sequence[JobView]) -> list[JobView]:
+    """Return jobs in the order of the queue."""
+    return sorted(jobs, key=lambda job: job.order)
+
+
+class Planner:
+    """Decides for jobs one by one; `now` moves only in forecasts."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.now = snapshot.now
+        self.ledger = Ledger(snapshot.appliances, now=snapshot.now)
+        self.reservations = Reservations(self.ledger)
+        self._policy = POLICIES[snapshot.policy](self.ledger, snapshot)
+        self._feasible: dict[JobShape, tuple[Mask, list[Rejection]]] = {}
+        self._full: dict[tuple[JobShape, timedelta | None], tuple[int, list[Rejection]]] = {}
+        self._barred: dict[tuple[JobShape, timedelta | None], Mask] = {}
+        self._gpus_by_user: Counter[str | None] = Counter()
+        self._owners: dict[str, tuple[str | None, int]] = {}
+        for view in snapshot.appliances:
+            for running in view.running:
+                self._count(running.job_id, running.user_id, len(running.gpu_uuids))
+
+    def decide(self, job: JobView) -> Decision:
+        """Decide for the next job in the order of the queue."""
+        held = self._over_cap(job)
+        if held:
+            return Decision(job_id=job.id, action=Action.HELD, reason=held, moved_from=job.bound_to)
+        started, rejections = self.start(job)
+        return started or self._wait(job, self.feasible(job.shape)[0], rejections)
+
+    def start(self, job: JobView) -> tuple[Decision | None, list[Rejection]]:
+        """Assign a job to an appliance that is free; return None and the rejections if none is."""
+        feasible, rejections = self.feasible(job.shape)
+        key = (job.shape, job.time_limit)
+        full = self._full.get(key)
+        if full is None or full[0] != self.ledger.changes:
+            # Nothing is freed within a plan: what was too much for such a job still is.
+            if full is None:
+                free, busy = apply_filters(FREE, self.ledger, job.shape, feasible, is_ranked=False)
+                found = self._choose(job, free) if free.any() else None
+                if found is not None:
+                    return self._assign(job, *found, [*rejections, *busy]), []
+            free, busy = apply_filters(FREE, self.ledger, job.shape, feasible)
+            busy += self._reserved_rejection(job, free)
+            full = self._full[key] = self.ledger.changes, busy
+        return None, most_relevant_first([*rejections, *full[1]])
+
+    def feasible(self, shape: JobShape) -> tuple[Mask, list[Rejection]]:
+        """Return the feasible appliances for a shape, and the rejections of the others."""
+        if shape not in self._feasible:
+            everything = np.ones(self.ledger.size, np.bool_)
+            self._feasible[shape] = apply_filters(FEASIBLE, self.ledger, shape, everything)
+        return self._feasible[shape]
+
+    def release(self, places: Iterable[int], at: datetime) -> None:
+        """Go on to a time at which jobs on some appliances reach their limits; for forecasts."""
+        self.now = at
+        for place in places:
+            for ended in [one for one in self.ledger.allocations[place] if one.ends_at <= at]:
+                self.ledger.release(place, ended)
+                user_id, gpus = self._owners.get(ended.job_id, (None, 0))
+                self._gpus_by_user[user_id] -= gpus
+        self._full.clear()
+        self._barred.clear()
+        self.reservations = Reservations(self.ledger)
+
+    def _count(self, job_id: str, user_id: str | None, gpus: int) -> None:
+        self._owners[job_id] = user_id, gpus
+        self._gpus_by_user[user_id] += gpus
+
+    def _over_cap(self, job: JobView) -> str:
+        caps = self.snapshot.caps
+        if not job.gpus:
+            return ""
+        if caps.gpus_per_user is not None:
+            used = self._gpus_by_user[job.user_id]
+            if used + job.gpus > caps.gpus_per_user:
+                return (
+                    f"The user's jobs have {used} of at most {caps.gpus_per_user} GPUs, and this "
+                    f"one requests {job.gpus}."
+                )
+        if caps.gpus is not None:
+            used = self._gpus_by_user.total()
+            if used + job.gpus > caps.gpus:
+                return (
+                    f"The tenant's jobs have {used} of at most {caps.gpus} GPUs, and this one "
+                    f"requests {job.gpus}."
+                )
+        return ""
+
+    def _choose(self, job: JobView, free: Mask) -> tuple[int, Sequence[int], bool] | None:
+        """Return the appliance, its GPUs, and whether free ones with degraded GPUs were passed."""
+        tiers = [free]
+        if self.ledger.has_degraded and job.gpus:
+            healthy = (self.ledger.gpu_free >= job.gpu_milli) & self.ledger.eligible(job.shape)
+            is_healthy = np.count_nonzero(healthy & ~self.ledger.degraded, axis=0) >= job.gpus
+            tiers = [free & is_healthy, free & ~is_healthy]
+        bound = self.ledger.index.get(job.bound_to or "")
+        # What would delay an earlier job there is not tried again for others of that shape.
+        barred = self._barred.setdefault(
+            (job.shape, job.time_limit), np.zeros(self.ledger.size, np.bool_)
+        )
+        for tier in tiers:
+            left = tier & ~barred
+            while left.any():
+                if bound is not None and left[bound]:
+                    place, gpus = bound, self.ledger.pick_gpus(bound, job.shape)
+                else:
+                    place, gpus = self._policy.choose(job.shape, left)
+                if not self.reservations.would_delay(job, place, gpus, now=self.now):
+                    skips = len(tiers) > 1 and tier is tiers[0] and bool(tiers[1].any())
+                    return place, gpus, skips
+                barred[place], left[place] = True, False
+        return None
+
+    def _assign(
+        self,
+        job: JobView,
+        place: int,
+        gpus: Sequence[int],
+        skipped_degraded: bool,  # noqa: FBT001 - the third of a tuple
+        rejections: list[Rejection],
+    ) -> Decision:
+        """Assign the job; `skipped_degraded` says that degraded GPUs were free elsewhere."""
+        view = self.ledger.views[place]
+        self.ledger.allocate(place, job, gpus, now=self.now)
+        self._count(job.id, job.user_id, job.gpus)
+        moved_from = job.bound_to if job.bound_to not in {None, view.id} else None
+        policy, reason = self.snapshot.policy, f"{view.name} was {self._policy.title}."
+        if job.requested:
+            policy, reason = Rule.REQUESTED, f"{view.name} was requested and is free."
+        elif skipped_degraded:
+            reason = f"{view.name} was {self._policy.title} with enough healthy GPUs."
+        elif job.bound_to == view.id:
+            policy = Rule.LEAST_RECENTLY_USED
+            reason = f"{view.name}, which the job waited for, is free now."
+        elif moved_from:
+            before = self._name_of(moved_from)
+            reason = f"{view.name} became free before {before}, which the job waited for."
+        return Decision(
+            job_id=job.id,
+            action=Action.ASSIGN,
+            reason=reason,
+            appliance_id=view.id,
+            policy=policy,
+            gpu_uuids=tuple(view.gpus[slot].uuid for slot in gpus),
+            moved_from=moved_from,
+            rejections=most_relevant_first(rejections),
+        )
+
+    def _wait(self, job: JobView, feasible: Mask, rejections: list[Rejection]) -> Decision:
+        rule = Rule.REQUESTED if job.requested else Rule.LEAST_RECENTLY_USED
+        place, victims = self._preempt(job, feasible)
+        bound = self.ledger.index.get(job.bound_to or "")
+        if place is None and bound is not None and self._may_stay(job, bound, feasible, rejections):
+            place = bound
+        if place is not None and place == bound:
+            self.reservations.add(bound, job)
+            view = self.ledger.views[bound]
+            return Decision(
+                job_id=job.id,
+                action=Action.STAY,
+                reason=f"Waiting for {view.name}{_stopping(victims)}.",
+                appliance_id=view.id,
+                policy=rule,
+                rejections=rejections,
+                victims=[victim.job_id for victim in victims],
+            )
+        if place is None and not feasible.any():
+            reason = "No appliance can run the job at present."
+            return Decision(
+                job_id=job.id,
+                action=Action.UNPLACED,
+                reason=reason,
+                moved_from=job.bound_to,
+                rejections=rejections,
+            )
+        if place is None:
+            last_used = np.where(feasible, self.ledger.last_used, np.iinfo(np.int64).max)
+            place = int(np.argmin(last_used))
+        view = self.ledger.views[place]
+        self.ledger.use(place)
+        self.reservations.add(place, job)
+        reason = self._binding_reason(job, view.name)
+        if victims:
+            reason = f"The job waits for {view.name}{_stopping(victims)}."
+        return Decision(
+            job_id=job.id,
+            action=Action.BIND,
+            reason=reason,
+            appliance_id=view.id,
+            policy=rule,
+            moved_from=job.bound_to,
+            rejections=rejections,
+            victims=[victim.job_id for victim in victims],
+        )
+
+    def _preempt(self, job: JobView, feasible: Mask) -> tuple[int | None, Sequence[RunningJob]]:
+        if not self.snapshot.allows_preemption or job.is_preemptible:
+            return None, ()
+        reserved = self.reservations.jobs
+        open_to_it = feasible.copy()
+        open_to_it[[place for place in reserved if reserved[place].id != job.id]] = False
+        return find_victims(job, self.ledger, open_to_it, now=self.now)
+
+    def _may_stay(
+        self, job: JobView, bound: int, feasible: Mask, rejections: Sequence[Rejection]
+    ) -> bool:
+        if feasible[bound]:
+            return True
+        # A few seconds without a heartbeat are no reason to rebind a waiting job.
+        _, why = apply_filters(FEASIBLE, self.ledger, job.shape, _only(bound, self.ledger.size))
+        return bool(rejections) and why[0].code == "stale"
+
+    def _reserved_rejection(self, job: JobView, free: Mask) -> list[Rejection]:
+        places = np.flatnonzero(free)
+        if not places.size:
+            return []
+        return [rejection(self._reserved_filter(free), self.ledger, job.shape, places)]
+
+    def _reserved_filter(self, free: Mask) -> Filter:
+        def fact(_ledger: Ledger, _shape: JobShape, place: int) -> str:
+            earlier = self.reservations.jobs[place]
+            minutes = int((self.now - earlier.submitted_at).total_seconds() // 60)
+            return f"reserved for {earlier.name!r}, which has waited {minutes} min"
+
+        return Filter("reserved_for_earlier_job", lambda *_: free, fact)
+
+    def _binding_reason(self, job: JobView, name: str) -> str:
+        if job.requested:
+            return f"{name} was requested and is busy. The job waits for it."
+        reason = f"No appliance is free. The job waits for {name}, the least recently used."
+        if job.bound_to:
+            return f"{self._name_of(job.bound_to)} accepts no jobs at present. {reason}"
+        return reason
+
+    def _name_of(self, ident: str) -> str:
+        place = self.ledger.index.get(ident)
+        return "the previous appliance" if place is None else self.ledger.views[place].name
+
+
+def _only(place: int, size: int) -> Mask:
+    mask = np.zeros(size, np.bool_)
+    mask[place] = True
+    return mask
+
+
+def _stopping(victims: Sequence[RunningJob]) -> str:
+    if not victims:
+        return ""
+    names = ", ".join(repr(victim.name) for victim in victims[:3])
+    more = f" and {len(victims) - 3} more" if len(victims) > 3 else ""  # noqa: PLR2004
+    return f", where {names}{more} must stop for it"

@@ -1,0 +1,119 @@
+"""Policies: which of the appliances that can run a job now runs it.
+
+A policy sees the appliances that passed every filter; it never relaxes one. Ties go to the first
+by name. All policies start jobs in the order of the queue and refuse none that fits.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from jobqueue.placement.fragmentation import Fragmentation
+from jobqueue.placement.ledger import Ledger, Mask
+from jobqueue.placement.views import WHOLE_GPU, JobShape, Snapshot
+
+Choice = tuple[int, tuple[int, ...]]
+
+
+class Policy(Protocol):
+    """Chooses an appliance and its GPUs, by their places in the ledger; `title` is for users."""
+
+    title: str
+
+    def choose(self, shape: JobShape, candidates: Mask) -> Choice:
+        """Return one of the candidates, of which there is at least one."""
+
+
+class FirstFree:
+    """The first free appliance by name."""
+
+    title = "the first free appliance"
+
+    def __init__(self, ledger: Ledger, _snapshot: Snapshot) -> None:
+        self._ledger = ledger
+
+    def choose(self, shape: JobShape, candidates: Mask) -> Choice:
+        """Return the first candidate."""
+        place = int(np.argmax(candidates))
+        return place, self._ledger.pick_gpus(place, shape)
+
+
+class BestFit:
+    """The appliance with the least left: free cores and GPUs, as shares of the fleet's largest.
+
+    GPUs count half and cores half, as in the BestFit of Weng and others (see `fragmentation`).
+    """
+
+    title = "the fullest appliance that is free"
+
+    def __init__(self, ledger: Ledger, _snapshot: Snapshot) -> None:
+        self._ledger = ledger
+        self._left = _Left(ledger)
+
+    def choose(self, shape: JobShape, candidates: Mask) -> Choice:
+        """Return the fullest candidate."""
+        place = int(np.argmin(np.where(candidates, self._left.now(), np.inf)))
+        return place, self._ledger.pick_gpus(place, shape)
+
+
+class Spread:
+    """The emptiest appliance, so that jobs disturb each other least."""
+
+    title = "the emptiest appliance"
+
+    def __init__(self, ledger: Ledger, _snapshot: Snapshot) -> None:
+        self._ledger = ledger
+        self._left = _Left(ledger)
+
+    def choose(self, shape: JobShape, candidates: Mask) -> Choice:
+        """Return the emptiest candidate, and its emptiest GPUs."""
+        place = int(np.argmax(np.where(candidates, self._left.now(), -np.inf)))
+        return place, self._ledger.pick_gpus(place, shape, most_free=True)
+
+
+class LeastFragmentation:
+    """The appliance whose free GPUs lose the least for usual jobs; see `fragmentation`.
+
+    Of appliances that lose the same, the fullest.
+    """
+
+    title = "the appliance that this job fragments least"
+
+    def __init__(self, ledger: Ledger, snapshot: Snapshot) -> None:
+        self._ledger = ledger
+        self._left = _Left(ledger)
+        workload = snapshot.workload or [(job.shape, 1.0) for job in snapshot.jobs]
+        self._fragmentation = Fragmentation(ledger, workload)
+
+    def choose(self, shape: JobShape, candidates: Mask) -> Choice:
+        """Return the candidate with the smallest increase of fragmentation."""
+        increase, slots = self._fragmentation.increase(shape, candidates)
+        best = np.flatnonzero(candidates & (increase <= increase[candidates].min() + 1e-6))
+        place = int(best[np.argmin(self._left.now()[best])])
+        first = int(slots[place]) if shape.gpu_milli < WHOLE_GPU else None
+        return place, self._ledger.pick_gpus(place, shape, first=first)
+
+
+class _Left:
+    """What is free on each appliance, as a share of the fleet's largest appliance."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._most_cpus = max(float(ledger.cpus_total.max(initial=0)), 1e-9)
+        self._most_gpus = max(int(ledger.gpus_total.max(initial=0)), 1) * WHOLE_GPU
+
+    def now(self) -> np.ndarray:
+        gpus: np.ndarray = self._ledger.gpu_free.sum(axis=0) / self._most_gpus
+        return gpus + self._ledger.cpus_free / self._most_cpus
+
+
+DEFAULT_POLICY = "first_free_else_lru"
+LEAST_FRAGMENTATION = "least_fragmentation"
+POLICIES: Mapping[str, Callable[[Ledger, Snapshot], Policy]] = {
+    DEFAULT_POLICY: FirstFree,
+    "best_fit": BestFit,
+    "spread": Spread,
+    LEAST_FRAGMENTATION: LeastFragmentation,
+}
+POLICY_NAMES: Sequence[str] = tuple(POLICIES)

@@ -1,0 +1,166 @@
+"""Policies on a trace of a real cluster: how much of its GPUs each policy can allocate.
+
+The experiment of Weng and others (see `fragmentation`): jobs are drawn from the trace at random,
+with replacement, until their GPUs amount to 130 % of the cluster's. They arrive one by one, none
+ends, and one that fits nowhere is refused. The code that places them is that of the queue:
+`plan.Planner`. Of equally good nodes, the first by name is taken.
+
+The files have the format of Alibaba's cluster-trace-gpu-v2023 ("openb").
+"""
+
+import csv
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from core.errors import InvalidInputError
+from jobqueue.placement.plan import Planner
+from jobqueue.placement.views import WHOLE_GPU, ApplianceView, GPUView, JobShape, JobView, Snapshot
+
+MIB = 1024**2
+MAX_GPUS = 1024
+MAX_ERRORS = 20
+# Any time will do: nothing ends.
+_START = datetime(2023, 1, 1, tzinfo=UTC)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a policy did with one random sequence of jobs."""
+
+    policy: str
+    seed: int
+    arrived: int
+    refused: int
+    allocated_ratio: float
+
+
+def read_nodes(path: Path) -> list[ApplianceView]:
+    """Return the nodes of a trace.
+
+    Raises:
+        InvalidInputError: lists what is wrong, with line numbers.
+    """
+    return _read(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model"), _node)
+
+
+def read_pods(path: Path) -> list[JobShape]:
+    """Return what the pods of a trace require, as `read_nodes` does."""
+    return _read(path, ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"), _pod)
+
+
+def simulate(
+    nodes: Sequence[ApplianceView],
+    pods: Sequence[JobShape],
+    *,
+    policy: str,
+    seed: int,
+    demand_ratio: float = 1.3,
+) -> Outcome:
+    """Let jobs arrive until they have requested that ratio of all GPUs."""
+    capacity = WHOLE_GPU * sum(len(node.gpus) for node in nodes)
+    snapshot = Snapshot(
+        now=_START,
+        appliances=nodes,
+        jobs=(),
+        policy=policy,
+        workload=[(shape, float(count)) for shape, count in Counter(pods).items()],
+    )
+    planner = Planner(snapshot)
+    # The order of a seed is the same for every policy.
+    drawn = random.Random(seed)  # noqa: S311 - an experiment
+    arrived = allocated = requested = refused = 0
+    while requested < demand_ratio * capacity:
+        shape = drawn.choice(pods)
+        size = shape.gpus * shape.gpu_milli
+        job = JobView(id=str(arrived), name="", submitted_at=_START, **shape._asdict())
+        decision, _ = planner.start(job)
+        arrived, requested = arrived + 1, requested + size
+        allocated += size if decision else 0
+        refused += decision is None
+    return Outcome(
+        policy=policy,
+        seed=seed,
+        arrived=arrived,
+        refused=refused,
+        allocated_ratio=allocated / capacity,
+    )
+
+
+def check_trace(nodes: Sequence[ApplianceView], pods: Sequence[JobShape]) -> None:
+    """Raise `InvalidInputError` if no GPU could ever be requested: the experiment has no end."""
+    if not any(node.gpus for node in nodes):
+        raise InvalidInputError("The nodes have no GPUs. Choose a file with GPU nodes.")
+    if not any(pod.gpus for pod in pods):
+        raise InvalidInputError("The pods request no GPUs. Choose a file with GPU pods.")
+
+
+def _node(row: dict[str, str]) -> ApplianceView:
+    return ApplianceView(
+        id=row["sn"],
+        name=row["sn"],
+        executors=("trace",),
+        cpus=_number(row, "cpu_milli") / 1000,
+        memory_bytes=_number(row, "memory_mib") * MIB,
+        gpus=[
+            GPUView(f"{row['sn']}-{slot}", 0, model=row["model"] or "")
+            for slot in range(_number(row, "gpu", most=MAX_GPUS))
+        ],
+    )
+
+
+def _pod(row: dict[str, str]) -> JobShape:
+    gpus = _number(row, "num_gpu", most=MAX_GPUS)
+    return JobShape(
+        gpus=gpus,
+        gpu_milli=_number(row, "gpu_milli", most=WHOLE_GPU) if gpus == 1 else WHOLE_GPU,
+        gpu_models=frozenset(filter(None, (row.get("gpu_spec") or "").split("|"))),
+        cpus=_number(row, "cpu_milli") / 1000,
+        memory_bytes=_number(row, "memory_mib") * MIB,
+    )
+
+
+def _number(row: dict[str, str], name: str, *, most: int = 2**40) -> int:
+    try:
+        value = int(row[name])
+    except (TypeError, ValueError):
+        value = -1
+    if not 0 <= value <= most:
+        raise ValueError(f"{name} is {row[name]!r}; enter a whole number from 0 to {most}")
+    return value
+
+
+def _read(path: Path, columns: Sequence[str], parse: Callable[[dict[str, str]], T]) -> list[T]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            reader = csv.DictReader(lines)
+            missing = [name for name in columns if name not in (reader.fieldnames or ())]
+            if missing:
+                raise InvalidInputError(f"{path} lacks the columns {', '.join(missing)}.")
+            errors: list[str] = []
+            found = list(_parsed(reader, parse, errors))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInputError(f"Can't read {path}: {error}.") from error
+    if errors:
+        rest = len(errors) - MAX_ERRORS
+        shown = errors[:MAX_ERRORS] + ([f"and {rest} more"] if rest > 0 else [])
+        raise InvalidInputError(f"{path} has errors: {'; '.join(shown)}.")
+    if not found:
+        raise InvalidInputError(f"{path} has no rows.")
+    return found
+
+
+def _parsed(
+    reader: "csv.DictReader[str]", parse: Callable[[dict[str, str]], T], errors: list[str]
+) -> Iterator[T]:
+    for row in reader:
+        try:
+            yield parse(row)
+        except ValueError as error:
+            errors.append(f"line {reader.line_num}: {error}")

@@ -1,0 +1,182 @@
+"""What placement sees: one tenant's appliances, what runs on them, and the waiting jobs.
+
+Pure values. A GPU's capacity is `WHOLE_GPU` thousandths, so that shares of a GPU can be placed,
+too; the queue requests whole GPUs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from protocol.health import HealthState
+from tenants.models import ApplianceState
+
+WHOLE_GPU = 1000
+# A job without a time limit is assumed to run this long.
+UNLIMITED = timedelta(days=3650)
+# A point of priority counts as much as this time of waiting, so every job comes first in the end.
+PRIORITY_POINT = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class GPUView:
+    """A GPU of an appliance, with the health that its agent reported last.
+
+    A failed GPU is never allocated; `failure` is the cause, in a word or two. A GPU that is *used
+    outside* of jobs, as its processes show, is not free until that program ends.
+    """
+
+    uuid: str
+    memory_bytes: int
+    state: HealthState = HealthState.HEALTHY
+    failure: str = ""
+    model: str = ""
+    is_used_outside: bool = False
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether it can't be allocated."""
+        return self.state is HealthState.FAILED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob:
+    """A job with resources of an appliance, whether it is starting, running or stopping.
+
+    Attributes:
+        gpu_milli: thousandths of each of its GPUs.
+        ends_at: by its time limit; None without one.
+    """
+
+    job_id: str
+    name: str = ""
+    user_id: str | None = None
+    gpu_uuids: Sequence[str] = ()
+    gpu_milli: int = WHOLE_GPU
+    cpus: float = 0.0
+    memory_bytes: int = 0
+    priority: int = 0
+    is_preemptible: bool = False
+    is_stopping: bool = False
+    ends_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplianceView:
+    """An appliance as placement sees it.
+
+    Attributes:
+        failure: why it can't run GPU jobs, whatever the state of each GPU; "" when it can.
+        last_used_at: when a job was last placed on it.
+    """
+
+    id: str
+    name: str
+    state: ApplianceState = ApplianceState.ONLINE
+    is_drained: bool = False
+    executors: Sequence[str] = ()
+    cpus: float = 0.0
+    memory_bytes: int = 0
+    gpus: Sequence[GPUView] = ()
+    failure: str = ""
+    labels: frozenset[tuple[str, str]] = frozenset()
+    running: Sequence[RunningJob] = ()
+    last_used_at: datetime | None = None
+
+
+class JobShape(NamedTuple):
+    """What a job requires of an appliance; jobs of one shape fit on the same appliances."""
+
+    gpus: int = 0
+    gpu_milli: int = WHOLE_GPU
+    gpu_memory_bytes: int = 0
+    gpu_models: frozenset[str] = frozenset()
+    cpus: float = 1.0
+    memory_bytes: int = 0
+    labels: frozenset[tuple[str, str]] = frozenset()
+    requested: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """A waiting job as placement sees it.
+
+    Attributes:
+        gpu_models: the models that may run it; empty for any.
+        labels: the labels that its appliance must have.
+        requested: the appliance that the user requested; None for any.
+        bound_to: the appliance that an earlier plan bound it to.
+        queue_at: its place in the queue, if that is not the one of its submission and priority.
+    """
+
+    id: str
+    name: str
+    submitted_at: datetime
+    user_id: str | None = None
+    gpus: int = 0
+    gpu_milli: int = WHOLE_GPU
+    gpu_memory_bytes: int = 0
+    gpu_models: frozenset[str] = frozenset()
+    cpus: float = 1.0
+    memory_bytes: int = 0
+    labels: frozenset[tuple[str, str]] = frozenset()
+    requested: str | None = None
+    bound_to: str | None = None
+    priority: int = 0
+    is_preemptible: bool = False
+    time_limit: timedelta | None = None
+    queue_at: datetime | None = None
+
+    @property
+    def shape(self) -> JobShape:
+        """What it requires of an appliance."""
+        return JobShape(
+            self.gpus,
+            self.gpu_milli,
+            self.gpu_memory_bytes,
+            self.gpu_models,
+            self.cpus,
+            self.memory_bytes,
+            self.labels,
+            self.requested,
+        )
+
+    @property
+    def order(self) -> tuple[datetime, str]:
+        """What the queue is sorted by."""
+        return self.queue_at or queue_time(self.submitted_at, self.priority), self.id
+
+
+def queue_time(submitted_at: datetime, priority: int) -> datetime:
+    """Return the time by which a queue sorts a job.
+
+    All jobs age at the same rate, so the order of two jobs never changes: a job is overtaken only
+    by those that are submitted within `PRIORITY_POINT` a point of the difference in priority.
+    """
+    return submitted_at - priority * PRIORITY_POINT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """The GPUs that the running jobs of one user and of the whole tenant may have; None: any."""
+
+    gpus_per_user: int | None = None
+    gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One tenant's appliances with what runs on them, its waiting jobs, and its rules.
+
+    Attributes:
+        workload: shapes of usual jobs and how frequent they are, for `least_fragmentation`.
+    """
+
+    now: datetime
+    appliances: Sequence[ApplianceView]
+    jobs: Sequence[JobView]
+    policy: str = "first_free_else_lru"
+    caps: Caps = field(default_factory=Caps)
+    allows_preemption: bool = False
+    workload: Sequence[tuple[JobShape, float]] = ()

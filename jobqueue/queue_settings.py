@@ -1,0 +1,155 @@
+"""How a tenant's jobs are placed, and which host paths they may use; an admin decides.
+
+A *data root* is a folder of the appliances that jobs may mount. A read-only root offers the folders
+in it, too. A writable one is only mounted as a whole: a job could leave a symbolic link in it, and
+mounting what that points to would leave the root. For the same reason roots don't overlap.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import PurePosixPath
+
+from sqlalchemy.orm import Session
+
+from core.errors import InvalidInputError
+from jobqueue.models import TenantQueueSettings
+from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
+from protocol.attempts import Mount
+from tenants.permissions import Permission
+from tenants.scope import Scope
+from tenants.tenants import get_tenant
+
+MAX_ROOTS = 20
+MAX_PATH_LENGTH = 300
+MAX_COUNT = 2**31 - 1
+# What containers must never see, as a whole or in part.
+FORBIDDEN = ("/", "/proc", "/sys", "/dev", "/etc", "/boot", "/root", "/run", "/var/run", "/var/lib")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataRoot:
+    """A folder of the appliances that jobs may mount."""
+
+    path: str
+    is_read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """The settings of a tenant; None is unlimited."""
+
+    placement_policy: str = DEFAULT_POLICY
+    max_gpus_per_user: int | None = None
+    max_gpus: int | None = None
+    allows_preemption: bool = False
+    data_roots: Sequence[DataRoot] = field(default_factory=tuple)
+
+
+def read_settings(session: Session, scope: Scope, tenant_id: str) -> QueueSettings:
+    """Return the settings of a tenant in the scope."""
+    return settings_of(session, get_tenant(session, scope, tenant_id).id)
+
+
+def settings_of(session: Session, tenant_id: str) -> QueueSettings:
+    """Return the settings of a tenant."""
+    row = session.get(TenantQueueSettings, tenant_id)
+    if row is None:
+        return QueueSettings()
+    return QueueSettings(
+        placement_policy=row.placement_policy,
+        max_gpus_per_user=row.max_gpus_per_user,
+        max_gpus=row.max_gpus,
+        allows_preemption=row.allows_preemption,
+        data_roots=[DataRoot(**root) for root in row.data_roots],
+    )
+
+
+def set_settings(
+    session: Session, scope: Scope, tenant_id: str, settings: QueueSettings
+) -> QueueSettings:
+    """Set the settings of a tenant; they apply from the next placement.
+
+    Raises:
+        InvalidInputError: names every invalid field.
+    """
+    scope.require(Permission.MANAGE_APPLIANCES)
+    get_tenant(session, scope, tenant_id)
+    errors: dict[str, list[str]] = {}
+    for name, error in _errors(settings):
+        errors.setdefault(name, []).append(error)
+    if errors:
+        details = " ".join(error for of_field in errors.values() for error in of_field)
+        raise InvalidInputError(f"The queue settings were not changed. {details}", errors=errors)
+    row = session.get(TenantQueueSettings, tenant_id)
+    if row is None:
+        row = TenantQueueSettings(tenant_id=tenant_id)
+        session.add(row)
+    for name, value in asdict(settings).items():
+        setattr(row, name, list(value) if name == "data_roots" else value)
+    session.flush()
+    return settings
+
+
+def mount_errors(mounts: Sequence[Mount], roots: Sequence[DataRoot]) -> Iterator[str]:
+    """Yield why data paths of a job are invalid, or not allowed by the tenant."""
+    targets = [mount.target for mount in mounts]
+    for mount in mounts:
+        source, target = mount.source, mount.target
+        if not _is_clean(source) or not _is_clean(target) or target == "/":
+            yield (
+                f"{source!r} at {target!r}: enter absolute paths without '..', such as "
+                "'/data/images' at '/data'."
+            )
+            continue
+        if targets.count(target) > 1:
+            yield f"{target!r} is mounted twice; use different paths in the container."
+        root = next((one for one in roots if _is_in(source, one.path)), None)
+        if root is None:
+            allowed = ", ".join(one.path for one in roots) or "none"
+            yield (
+                f"{source!r} is not in a data root of this tenant ({allowed}). An admin can add "
+                "one in the queue settings."
+            )
+        elif root.is_read_only and not mount.is_read_only:
+            yield f"{source!r} is in the read-only data root {root.path!r}; mount it read-only."
+        elif not root.is_read_only and source != root.path:
+            yield f"The writable data root {root.path!r} is mounted only as a whole."
+
+
+def _errors(settings: QueueSettings) -> Iterator[tuple[str, str]]:
+    if settings.placement_policy not in POLICY_NAMES:
+        known = ", ".join(POLICY_NAMES)
+        yield "placement_policy", f"{settings.placement_policy!r} is not one of: {known}."
+    for name in ("max_gpus_per_user", "max_gpus"):
+        value = getattr(settings, name)
+        if value is not None and not 0 <= value <= MAX_COUNT:
+            yield name, f"{name} is {value}; enter 0 or more, or leave it empty for no limit."
+    roots = [root.path for root in settings.data_roots]
+    if len(roots) > MAX_ROOTS:
+        yield "data_roots", f"There are {len(roots)} data roots; use at most {MAX_ROOTS}."
+    for place, path in enumerate(roots):
+        if not _is_clean(path):
+            yield "data_roots", f"{path!r} is not an absolute path without '..'."
+        elif path == "/" or any(
+            _is_in(path, one) or _is_in(one, path) for one in FORBIDDEN if one != "/"
+        ):
+            yield "data_roots", f"{path!r} belongs to the system; choose a folder for data."
+        for other in roots[:place]:
+            if _is_in(path, other) or _is_in(other, path):
+                yield "data_roots", f"{other!r} and {path!r} overlap; remove one."
+
+
+def _is_clean(path: str) -> bool:
+    parts = PurePosixPath(path)
+    return (
+        parts.is_absolute()
+        and len(path) <= MAX_PATH_LENGTH
+        and path.isprintable()
+        and str(parts) == path
+        and ".." not in parts.parts
+        and not path.startswith("//")
+    )
+
+
+def _is_in(path: str, root: str) -> bool:
+    return PurePosixPath(path).is_relative_to(root)

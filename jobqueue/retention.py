@@ -1,0 +1,99 @@
+"""Maintenance of jobs by the operator: delete ended ones, list stuck ones.
+
+A job is *stuck* if it has waited for more than a day, or has not stopped an hour after a stop
+request: its appliance may be gone, or no appliance can run it.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select
+from sqlalchemy.orm import Session
+
+from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
+from jobqueue.models import Job
+from jobqueue.snapshot import WAITING
+from jobqueue.states import JobState
+from tenants.auditing.recording import record
+from tenants.permissions import Permission
+from tenants.scope import Scope
+
+WAITS_TOO_LONG = timedelta(days=1)
+STOPS_TOO_LONG = timedelta(hours=1)
+BATCH = 500
+STUCK_JOB_SORTS: Columns = {
+    "submitted_at": Job.submitted_at,
+    "stop_requested_at": Job.stop_requested_at,
+    "name": Job.name,
+    "state": Job.state,
+}
+_FINAL = [state for state in JobState if state.is_final]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRetention:
+    """How many jobs ended long ago, and how many are stuck."""
+
+    ended: int
+    stuck: int
+
+
+def job_retention(
+    session: Session, scope: Scope, *, ended_before: datetime, now: datetime
+) -> JobRetention:
+    """Count the jobs that ended before a time, and those that are stuck."""
+    scope.require(Permission.OPERATE)
+    count = select(func.count()).select_from(Job)
+    ended = session.scalar(count.where(_has_ended(ended_before)))
+    return JobRetention(ended or 0, session.scalar(count.where(_is_stuck(now))) or 0)
+
+
+def list_stuck_jobs(
+    session: Session,
+    scope: Scope,
+    *,
+    now: datetime,
+    sort: str = "",
+    page: int = 1,
+    page_size: int = DEFAULT_PAGE_SIZE,
+) -> Page[Job]:
+    """Return the stuck jobs, the oldest first by default."""
+    scope.require(Permission.OPERATE)
+    statement = select(Job).where(_is_stuck(now)).order_by(Job.id)
+    statement = sorted_by(statement, sort, STUCK_JOB_SORTS, last=Job.id)
+    return paginate(session, statement, number=page, size=page_size)
+
+
+def delete_ended(session: Session, scope: Scope, *, before: datetime, now: datetime) -> int:
+    """Delete up to `BATCH` jobs that ended before a time, with their attempts, history and logs.
+
+    Returns:
+        The number of deleted jobs.
+    """
+    scope.require(Permission.OPERATE)
+    found = session.scalars(select(Job.id).where(_has_ended(before)).limit(BATCH)).all()
+    session.execute(
+        delete(Job).where(Job.id.in_(found)), execution_options={"synchronize_session": False}
+    )
+    if found:
+        record(
+            session,
+            action="job.cleaned",
+            target_kind="job",
+            target_id=None,
+            target_name=f"{len(found)} jobs that ended before {before:%Y-%m-%d}",
+            tenant_id=None,
+            after={"jobs": len(found), "ended_before": before.isoformat()},
+            now=now,
+        )
+    return len(found)
+
+
+def _has_ended(before: datetime) -> ColumnElement[bool]:
+    return and_(Job.state.in_(_FINAL), Job.finished_at < before)
+
+
+def _is_stuck(now: datetime) -> ColumnElement[bool]:
+    waits = and_(Job.state.in_(WAITING), Job.submitted_at < now - WAITS_TOO_LONG)
+    stops = and_(Job.state.not_in(_FINAL), Job.stop_requested_at < now - STOPS_TOO_LONG)
+    return or_(waits, stops)

@@ -1,0 +1,97 @@
+"""What happens to a job when an attempt ends: it ends as well, or it is queued again.
+
+It is queued again after a failure of a class that it lists in `retry_on`, up to `max_retries`
+times, each time after a longer pause, and after it was preempted, as often as that happens. A
+preempted job goes to the end of the queue, behind the job that it made room for.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from jobqueue.models import Attempt, Job
+from jobqueue.placement.views import queue_time
+from jobqueue.states import JobState, Reason
+from jobqueue.transitions import move_job, record_event, shorten
+
+FIRST_PAUSE = timedelta(seconds=10)
+LONGEST_PAUSE = timedelta(minutes=10)
+
+
+class FailureClass(StrEnum):
+    """A kind of failure that a job may be tried again after."""
+
+    EXIT = "exit"
+    OUT_OF_MEMORY = "out_of_memory"
+    START = "start"
+    APPLIANCE = "appliance"
+
+
+DESCRIPTIONS: Mapping[FailureClass, str] = {
+    FailureClass.EXIT: "The command exited with an error or was killed.",
+    FailureClass.OUT_OF_MEMORY: "The container used more memory than it requested.",
+    FailureClass.START: "The image could not be pulled, or the container could not be started.",
+    FailureClass.APPLIANCE: "The appliance was lost.",
+}
+_CLASSES: Mapping[Reason, FailureClass] = {
+    Reason.EXIT_CODE: FailureClass.EXIT,
+    Reason.SIGNAL: FailureClass.EXIT,
+    Reason.OUT_OF_MEMORY: FailureClass.OUT_OF_MEMORY,
+    Reason.START_FAILED: FailureClass.START,
+    Reason.IMAGE_NOT_FOUND: FailureClass.START,
+    Reason.EXECUTOR_ERROR: FailureClass.START,
+    Reason.APPLIANCE_LOST: FailureClass.APPLIANCE,
+}
+
+
+def end_job(
+    session: Session, attempt: Attempt, to: JobState, values: Mapping[str, Any], *, now: datetime
+) -> None:
+    """End an attempt's job with it, or queue it again; add that to its history.
+
+    Args:
+        session: the session.
+        attempt: the attempt, which has ended.
+        to: the state in which the job ends.
+        values: its other columns then.
+        now: the time.
+    """
+    job, reason = attempt.job, values["reason"]
+    state = JobState(job.state)
+    again = _again(job, attempt, reason)
+    if not again:
+        move_job(session, job.id, to, **values)
+        record_event(session, job, message=values["message"], now=now)
+        return
+    message, pause = again
+    waits: dict[str, Any] = {
+        "reason": Reason.PREEMPTED if reason is Reason.PREEMPTED else Reason.WAITING_FOR_RETRY,
+        "message": shorten(f"{message} {values['message']}".rstrip()),
+        "started_at": None,
+        "retry_at": now + pause,
+    }
+    if reason is Reason.PREEMPTED:
+        waits["queue_at"] = queue_time(now, job.priority)
+    if move_job(session, job.id, JobState.QUEUED, expected={state}, **waits):
+        record_event(session, job, now=now)
+
+
+def tries(job: Job) -> int:
+    """Return how many attempts counted; those that were preempted don't."""
+    return sum(attempt.reason is not Reason.PREEMPTED for attempt in job.attempts)
+
+
+def _again(job: Job, attempt: Attempt, reason: Reason) -> tuple[str, timedelta] | None:
+    if job.stop_requested_at is not None:
+        return None
+    if reason is Reason.PREEMPTED:
+        return f"Attempt {attempt.number} stopped for another job; queued again.", timedelta()
+    number = tries(job)
+    failure = _CLASSES.get(reason)
+    if failure is None or failure.value not in job.retry_on or number > job.max_retries:
+        return None
+    pause = min(FIRST_PAUSE * 2 ** min(number - 1, 10), LONGEST_PAUSE)
+    return f"Attempt {attempt.number} failed; retry {number} of {job.max_retries}.", pause

@@ -1,0 +1,135 @@
+"""State changes of jobs and attempts: the only code that writes their `state`.
+
+Portal, scheduler and agent API change the same rows concurrently, so every change is a guarded
+update: the row changes only while it is in an expected state, and the caller learns whether it did.
+A move that the tables of `jobqueue.states` don't allow raises `TransitionError`.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeVar
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import set_committed_value
+from sqlalchemy.orm.util import identity_key
+
+from core.guarded_update import changed_one
+from jobqueue.models import Attempt, Job, JobEvent
+from jobqueue.states import ATTEMPT_TRANSITIONS, JOB_TRANSITIONS, AttemptState, JobState
+
+MAX_MESSAGE_LENGTH = 2000
+# Ids in one statement.
+_CHUNK = 500
+
+S = TypeVar("S", bound=StrEnum)
+
+
+class TransitionError(Exception):
+    """The code tried to move a job or an attempt in a way that its state machine doesn't have."""
+
+
+def move_job(
+    session: Session,
+    job_id: str,
+    to: JobState,
+    *,
+    expected: Collection[JobState] | None = None,
+    **values: object,
+) -> bool:
+    """Move a job to a state; return whether it was in one of the expected states.
+
+    By default from every state that has this transition. A move to the present state is allowed and
+    updates the other columns, such as `reason` and `message`.
+
+    Raises:
+        TransitionError: `JOB_TRANSITIONS` doesn't have the move.
+    """
+    sources = _checked_sources(JOB_TRANSITIONS, to, expected)
+    return _update(session, Job, job_id, sources, {"state": to, **values})
+
+
+def move_attempt(
+    session: Session,
+    attempt_id: str,
+    to: AttemptState,
+    *,
+    expected: Collection[AttemptState] | None = None,
+    **values: object,
+) -> bool:
+    """Move an attempt to a state, as `move_job` does with `ATTEMPT_TRANSITIONS`."""
+    sources = _checked_sources(ATTEMPT_TRANSITIONS, to, expected)
+    return _update(session, Attempt, attempt_id, sources, {"state": to, **values})
+
+
+def lock_jobs(
+    session: Session, job_ids: Collection[str], *, expected: Collection[JobState]
+) -> set[str]:
+    """Lock jobs until the transaction ends; return those that are in one of the expected states."""
+    found: set[str] = set()
+    ids = list(job_ids)
+    for start in range(0, len(ids), _CHUNK):
+        chunk = ids[start : start + _CHUNK]
+        locked = select(Job.id).where(Job.id.in_(chunk), Job.state.in_(expected))
+        found.update(session.scalars(locked.with_for_update()))
+    return found
+
+
+def move_locked(
+    session: Session, model: type[Job | Attempt], rows: Sequence[Mapping[str, object]]
+) -> None:
+    """Write rows by their ids, of jobs that the caller has locked, or of their attempts."""
+    if rows:
+        session.execute(update(model), rows)
+
+
+def record_event(session: Session, job: Job, *, now: datetime, message: str | None = None) -> None:
+    """Add the job's state and reason to its history; the message is the job's by default."""
+    session.add(
+        JobEvent(
+            job_id=job.id,
+            tenant_id=job.tenant_id,
+            state=job.state,
+            reason=job.reason,
+            message=shorten(job.message if message is None else message),
+            at=now,
+        )
+    )
+
+
+def shorten(message: str) -> str:
+    """Return the message, truncated to `MAX_MESSAGE_LENGTH` characters."""
+    if len(message) <= MAX_MESSAGE_LENGTH:
+        return message
+    return message[: MAX_MESSAGE_LENGTH - 1] + "…"
+
+
+def _checked_sources(
+    transitions: Mapping[S, Collection[S]], to: S, expected: Collection[S] | None
+) -> Collection[S]:
+    if expected is None:
+        return {source for source, targets in transitions.items() if to in targets}
+    for source in expected:
+        if to not in transitions[source] and (to is not source or not transitions[source]):
+            raise TransitionError(f"{type(to).__name__} has no transition from {source} to {to}.")
+    return expected
+
+
+def _update(
+    session: Session,
+    model: type[Job | Attempt],
+    ident: str,
+    expected: Collection[StrEnum],
+    values: Mapping[str, object],
+) -> bool:
+    statement = update(model).where(model.id == ident, model.state.in_(expected)).values(**values)
+    if not changed_one(session, statement, synchronize_session=False):
+        return False
+    loaded = session.identity_map.get(identity_key(model, ident))
+    if loaded is not None:
+        for name, value in values.items():
+            set_committed_value(loaded, name, value)
+        if "appliance_id" in values:
+            session.expire(loaded, ["appliance"])
+    return True

@@ -1,1 +1,0 @@
-"""What every answer owes: one shape of errors, ETags, idempotency keys, limits, headers."""

@@ -1,0 +1,238 @@
+"""`/me`, `/tokens` and `/sessions`: the current user, their API tokens and browser sessions."""
+
+from datetime import timedelta
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from marshmallow import Schema, fields, validate
+
+from portal.api.blueprint import APIBlueprint, Own
+from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query, values_of
+from portal.api.users import UserSchema
+from portal.auth import sign_in
+from portal.auth.devices import device_name
+from portal.context import current_principal, current_scope, current_user, database, now
+from tenants.models import APIToken, LoginSession
+from tenants.permissions import TOKEN_SCOPES
+from tenants.users.members import Member, member_of
+from tenants.users.passwords import MIN_PASSWORD_LENGTH
+from tenants.users.sessions import (
+    SESSION_SORTS,
+    end_all_sessions,
+    end_one_session,
+    get_session,
+    list_sessions,
+)
+from tenants.users.signin import record_for_user
+from tenants.users.tokens import (
+    MAX_LIFETIME_DAYS,
+    MAX_TOKEN_NAME_LENGTH,
+    TOKEN_SORTS,
+    TokenLimits,
+    create_api_token,
+    get_api_token,
+    list_api_tokens,
+    revoke_api_token,
+    revoke_older_tokens,
+)
+
+MAX_SECRET_LENGTH = 1000
+
+me = APIBlueprint("Me", "/me", "The current user.")
+tokens = APIBlueprint("Tokens", "/tokens", "Your API tokens.")
+
+
+class TokenSchema(Schema):
+    """An API token, without its secret."""
+
+    id = fields.String()
+    name = fields.String()
+    tenant_id = fields.String(
+        allow_none=True, metadata={"description": "Tenant that it acts in; null for an operator."}
+    )
+    scopes = fields.List(
+        fields.String(validate=validate.OneOf(list(TOKEN_SCOPES))),
+        metadata={"description": "Allowed scopes; empty allows everything that its user may do."},
+    )
+    created_at = instant()
+    expires_at = instant(metadata={"description": "Null if it never expires."})
+    last_used_at = instant(metadata={"description": "Precise to a minute."})
+    last_used_address = fields.String()
+    revoked_at = instant()
+
+
+_TOKEN_ETAG = TokenSchema(exclude=("last_used_at", "last_used_address"))
+
+
+class NewTokenSchema(TokenSchema):
+    """A new API token with its secret."""
+
+    secret = fields.String(metadata={"description": "Shown only once: save it."})
+
+
+class TokenRequestSchema(StrictSchema):
+    """A new token: name, scopes and lifetime."""
+
+    name = fields.String(
+        required=True,
+        validate=validate.Length(min=1, max=MAX_TOKEN_NAME_LENGTH),
+        metadata={"example": "nightly build"},
+    )
+    scopes = fields.List(
+        fields.String(validate=validate.OneOf(list(TOKEN_SCOPES))),
+        load_default=list,
+        metadata={
+            "description": "Empty allows everything that you may do.",
+            "example": ["read", "jobs"],
+        },
+    )
+    lifetime_days = fields.Integer(
+        strict=True,
+        load_default=None,
+        allow_none=True,
+        validate=validate.Range(min=1, max=MAX_LIFETIME_DAYS),
+        metadata={"description": "Null never expires.", "example": 90},
+    )
+    is_replacing = fields.Boolean(
+        load_default=False,
+        metadata={"description": "Revoke your other tokens with this name and tenant."},
+    )
+
+
+class PasswordSchema(StrictSchema):
+    """The current and the new password."""
+
+    current = fields.String(
+        required=True, load_only=True, validate=validate.Length(max=MAX_SECRET_LENGTH)
+    )
+    new = fields.String(
+        required=True,
+        load_only=True,
+        validate=validate.Length(min=MIN_PASSWORD_LENGTH, max=MAX_SECRET_LENGTH),
+    )
+
+
+@me.operation("GET", answer=UserSchema, needs=Own.ANY)
+def show_me() -> Member:
+    """Return the current user."""
+    current = current_principal()
+    return member_of(current.user, current.scope.tenant_id)
+
+
+@me.operation("POST", "/password", body=PasswordSchema, status=HTTPStatus.NO_CONTENT)
+def change_own_password(body: dict[str, str]) -> None:
+    """Change your password; ends your other sessions, API tokens stay valid."""
+    sign_in.change_own_password(**body)
+
+
+@tokens.operation(
+    "GET", query=page_query(TOKEN_SORTS, default="-created_at"), answer=page_of(TokenSchema)
+)
+def list_tokens(query: dict[str, Any]) -> dict[str, Any]:
+    """List your tokens, including revoked ones."""
+    with database() as session:
+        return envelope(list_api_tokens(session, current_scope(), **query))
+
+
+@tokens.operation("POST", body=TokenRequestSchema, answer=NewTokenSchema, status=HTTPStatus.CREATED)
+@tokens.doc(security=[{"token": []}, {"password": []}])  # type: ignore[untyped-decorator] # flask-smorest
+def create_token(body: dict[str, Any]) -> dict[str, Any]:
+    """Create a token; accepts HTTP Basic with email address and password too."""
+    scope, days = current_scope(), body["lifetime_days"]
+    limits = TokenLimits(tuple(body["scopes"]), None if days is None else timedelta(days=days))
+    with database() as session:
+        token, secret = create_api_token(
+            session, scope, name=body["name"], limits=limits, now=now()
+        )
+        if body["is_replacing"]:
+            revoke_older_tokens(session, scope, token, now=now())
+    return values_of(TokenSchema, token) | {"secret": secret}
+
+
+@tokens.operation("GET", "/<token_id>", answer=TokenSchema)
+def show_token(token_id: str) -> APIToken:
+    """Return one of your tokens."""
+    with database() as session:
+        token = get_api_token(session, current_scope(), token_id)
+    tokens.set_etag(token, _TOKEN_ETAG)
+    return token
+
+
+@tokens.operation("DELETE", "/<token_id>", status=HTTPStatus.NO_CONTENT)
+def revoke_token(token_id: str) -> None:
+    """Revoke one of your tokens; requests with it are rejected from now on."""
+    with database() as session:
+        read = partial(get_api_token, session, current_scope(), token_id)
+        tokens.check_if_match(session, APIToken, token_id, read, _TOKEN_ETAG)
+        revoke_api_token(session, current_scope(), token_id, now=now())
+
+
+sessions = APIBlueprint("Sessions", "/sessions", "Your browser sessions.", reads=Own.UNLIMITED)
+
+
+class SessionSchema(Schema):
+    """A signed-in browser."""
+
+    id = fields.String()
+    device = fields.String(metadata={"description": "Browser and operating system."})
+    user_agent = fields.String()
+    address = fields.String(metadata={"description": "IP address of the last request."})
+    created_at = instant()
+    last_seen_at = instant(metadata={"description": "Precise to a minute."})
+    expires_at = instant()
+    is_current = fields.Boolean(metadata={"description": "Whether this request uses the session."})
+
+
+_SESSION_ETAG = SessionSchema(exclude=("last_seen_at", "address"))
+
+
+@sessions.operation(
+    "GET", query=page_query(SESSION_SORTS, default="-last_seen_at"), answer=page_of(SessionSchema)
+)
+def list_all(query: dict[str, Any]) -> dict[str, Any]:
+    """List your browser sessions, most recently seen first."""
+    current = current_principal()
+    with database() as session:
+        page = list_sessions(session, current.user.id, now=now(), **query)
+    return envelope(page, [_shaped(one, current.credential_id) for one in page.items])
+
+
+@sessions.operation("GET", "/<session_id>", answer=SessionSchema)
+def show(session_id: str) -> dict[str, Any]:
+    """Return one of your browser sessions."""
+    current = current_principal()
+    with database() as session:
+        shown = _shaped(get_session(session, current.scope, session_id), current.credential_id)
+    sessions.set_etag(shown, _SESSION_ETAG)
+    return shown
+
+
+@sessions.operation("DELETE", "/<session_id>", status=HTTPStatus.NO_CONTENT)
+def end(session_id: str) -> None:
+    """End one of your browser sessions."""
+    current = current_principal()
+    with database() as session:
+        sessions.check_if_match(
+            session,
+            LoginSession,
+            session_id,
+            lambda: _shaped(get_session(session, current.scope, session_id), current.credential_id),
+            _SESSION_ETAG,
+        )
+        end_one_session(session, current_scope(), session_id)
+        record_for_user(session, current_user(), action="session.ended", now=now())
+
+
+@sessions.operation("DELETE", status=HTTPStatus.NO_CONTENT)
+def end_all() -> None:
+    """End all your browser sessions including this one; API tokens stay valid."""
+    current_scope().require_unlimited()
+    with database() as session:
+        end_all_sessions(session, current_user().id)
+        record_for_user(session, current_user(), action="session.all_ended", now=now())
+
+
+def _shaped(one: LoginSession, current_id: str | None) -> dict[str, Any]:
+    device, is_current = device_name(one.user_agent), one.id == current_id
+    return values_of(SessionSchema, one, device=device, is_current=is_current)

@@ -1,0 +1,118 @@
+"""Schemas of an appliance: its state, its health and its inventory.
+
+Health and inventory are what the agent reported in its last heartbeat.
+"""
+
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
+from marshmallow import Schema, fields
+
+from portal.api.schemas import instant
+from protocol.health import ApplianceHealth, HealthReason, HealthState
+from protocol.inventory import Inventory
+from tenants.fleet.states import SKEW_LIMIT_SECONDS, EffectiveStatus, effective_status_of
+from tenants.models import ApplianceState
+
+DESCRIPTIONS = {
+    "appliance_class": "Such as `8 x flagship` or `cpu`.",
+    "boot_id": "Changes with every boot of the host.",
+    "cpu_count": "Hardware threads.",
+    "detail": "The problem in a sentence, with values.",
+    "kind": "`NV<n>` (n NVLinks), `PIX`, `PXB`, `PHB`, `NODE` or `SYS`.",
+    "reason": "Stable identifier; docs/health.md explains each.",
+    "remote": "UUID of a GPU, `switch`, or empty if the driver reports none.",
+    "speed_bits_per_second": "0 while the link is down.",
+    "tier": "Performance tier; empty if unknown.",
+}
+CHOICES = {"reason": HealthReason, "state": HealthState}
+_FIELDS: dict[Any, type[fields.Field[Any]]] = {
+    bool: fields.Boolean,
+    int: fields.Integer,
+    float: fields.Float,
+}
+
+
+@cache
+def _schema_of(struct: type[msgspec.Struct]) -> type[Schema]:
+    """Return the schema of a struct of the protocol, with the same fields."""
+    name = struct.__name__.removesuffix("Info")
+    found = {field.name: _field(field.name, field.type) for field in msgspec.structs.fields(struct)}
+    return Schema.from_dict(found, name=f"{name}Schema")
+
+
+def _field(name: str, kind: Any) -> fields.Field[Any]:  # noqa: ANN401 - a type
+    if get_origin(kind) is Annotated:  # with a limit, which matters to agents only
+        kind = get_args(kind)[0]
+    if get_origin(kind) is list:
+        return fields.List(_field("", *get_args(kind)))
+    if issubclass(kind, msgspec.Struct):
+        return fields.Nested(_schema_of(kind))
+    metadata: dict[str, Any] = {}
+    if name in DESCRIPTIONS:
+        metadata["description"] = DESCRIPTIONS[name]
+    if name in CHOICES:
+        metadata["enum"] = [member.value for member in CHOICES[name]]
+    return _FIELDS.get(kind, fields.String)(metadata=metadata)
+
+
+class ApplianceSchema(Schema):
+    """An enrolled host."""
+
+    id = fields.String()
+    tenant_id = fields.String()
+    name = fields.String()
+    site = fields.String()
+    region = fields.String()
+    labels = fields.Dict(keys=fields.String(), values=fields.String())
+    status = fields.Enum(
+        EffectiveStatus,
+        by_value=True,
+        metadata={"description": "Effective status: decides what the appliance can do."},
+    )
+    state = fields.Enum(
+        ApplianceState,
+        by_value=True,
+        metadata={"description": "Connection state, from the time of the last heartbeat."},
+    )
+    health_state = fields.Enum(
+        HealthState,
+        by_value=True,
+        allow_none=True,
+        metadata={"description": "Null if the agent reports none."},
+    )
+    health = fields.Nested(_schema_of(ApplianceHealth), allow_none=True)
+    inventory = fields.Nested(_schema_of(Inventory))
+    gpu_count = fields.Integer()
+    gpu_model = fields.String(metadata={"description": "Several models are comma-separated."})
+    appliance_class = fields.String()
+    agent_version = fields.String()
+    clock_skew_seconds = fields.Float(
+        allow_none=True,
+        metadata={
+            "description": "Positive if the agent's clock is ahead of the portal's. Check the "
+            f"clock if the skew exceeds {SKEW_LIMIT_SECONDS:g} s in either direction."
+        },
+    )
+    enrolled_at = instant()
+    last_seen_at = instant()
+    drained_at = instant()
+    retired_at = instant()
+    revoked_at = instant()
+    fenced_at = instant()
+
+    def get_attribute(self, obj: Any, attr: str, default: Any) -> Any:  # noqa: ANN401 - marshmallow's
+        """Return an attribute."""
+        if attr == "status":
+            return effective_status_of(obj)
+        return super().get_attribute(obj, attr, default)
+
+
+class BriefApplianceSchema(ApplianceSchema):
+    """An enrolled host without inventory and health."""
+
+    class Meta:
+        """marshmallow's options."""
+
+        exclude = ("inventory", "health")

@@ -1,0 +1,169 @@
+"""`/enrollment-tokens`: secrets that enroll appliances."""
+
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Any
+
+from marshmallow import Schema, fields, validate
+
+from portal.api.appliances import appliances
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import (
+    PageQuery,
+    StrictSchema,
+    envelope,
+    instant,
+    page_of,
+    sort_field,
+    values_of,
+)
+from portal.context import current_scope, database, now
+from portal.presenters.appliances import enroll_command
+from tenants.enrollment import (
+    ENROLLMENT_TOKEN_SORTS,
+    MAX_USES,
+    create_enrollment_token,
+    create_token_for_appliance,
+    get_enrollment_token,
+    list_enrollment_tokens,
+    revoke_enrollment_token,
+)
+from tenants.models import EnrollmentToken
+from tenants.permissions import Permission
+
+enrollment_tokens = APIBlueprint(
+    "Enrollment tokens",
+    "/enrollment-tokens",
+    "Secrets that enroll appliances.",
+    reads=Permission.MANAGE_APPLIANCES,
+    changes=Permission.MANAGE_APPLIANCES,
+)
+
+MAX_LIFETIME_HOURS = 24 * 90
+MAX_TEXT_LENGTH = 100
+
+
+def _lifetime() -> fields.Float:
+    bounds = validate.Range(min=0, min_inclusive=False, max=MAX_LIFETIME_HOURS)
+    return fields.Float(load_default=24.0, validate=bounds)
+
+
+def _text() -> fields.String:
+    return fields.String(load_default="", validate=validate.Length(max=MAX_TEXT_LENGTH))
+
+
+class EnrollmentRequestSchema(StrictSchema):
+    """A new token, and the settings of the appliances that enroll with it."""
+
+    name = _text()
+    site = _text()
+    region = _text()
+    labels = fields.Dict(keys=fields.String(), values=fields.String(), load_default=dict)
+    uses = fields.Integer(load_default=1, validate=validate.Range(min=1, max=MAX_USES))
+    lifetime_hours = _lifetime()
+
+
+class ReenrollSchema(StrictSchema):
+    """Lifetime of the token for a re-enrollment."""
+
+    lifetime_hours = _lifetime()
+
+
+class EnrollmentTokenSchema(Schema):
+    """An enrollment token; its secret is never shown again."""
+
+    id = fields.String()
+    name = fields.String()
+    site = fields.String()
+    region = fields.String()
+    labels = fields.Dict(keys=fields.String(), values=fields.String())
+    uses = fields.Integer(metadata={"description": "Number of appliances it can enroll in total."})
+    uses_left = fields.Integer()
+    appliance_id = fields.String(
+        allow_none=True,
+        metadata={"description": "The appliance that it re-enrolls; null for new appliances."},
+    )
+    created_by = fields.String(allow_none=True)
+    created_at = instant()
+    expires_at = instant()
+    revoked_at = instant()
+
+
+class NewEnrollmentTokenSchema(EnrollmentTokenSchema):
+    """A new enrollment token with its secret."""
+
+    token = fields.String(metadata={"description": "The secret, shown only once."})
+    command = fields.String(metadata={"description": "The command to run on the appliance."})
+
+
+class EnrollmentTokenQuery(PageQuery):
+    """Filters of the list."""
+
+    is_usable = fields.Boolean(
+        load_default=False, metadata={"description": "Only tokens that can still be used."}
+    )
+    sort = sort_field(ENROLLMENT_TOKEN_SORTS, default="-created_at")
+
+
+@enrollment_tokens.operation(
+    "GET", query=EnrollmentTokenQuery, answer=page_of(EnrollmentTokenSchema)
+)
+def list_all(query: dict[str, Any]) -> dict[str, Any]:
+    """List the enrollment tokens of your tenant, newest first."""
+    usable_at = now() if query.pop("is_usable") else None
+    with database() as session:
+        return envelope(
+            list_enrollment_tokens(session, current_scope(), usable_at=usable_at, **query)
+        )
+
+
+@enrollment_tokens.operation(
+    "POST", body=EnrollmentRequestSchema, answer=NewEnrollmentTokenSchema, status=HTTPStatus.CREATED
+)
+def create_enrollment(body: dict[str, Any]) -> dict[str, Any]:
+    """Create a token that enrolls appliances in your tenant."""
+    lifetime = timedelta(hours=body.pop("lifetime_hours"))
+    with database() as session:
+        token, secret = create_enrollment_token(
+            session, current_scope(), lifetime=lifetime, now=now(), **body
+        )
+    return _with_secret(token, secret)
+
+
+@enrollment_tokens.operation("GET", "/<enrollment_token_id>", answer=EnrollmentTokenSchema)
+def show(enrollment_token_id: str) -> EnrollmentToken:
+    """Return an enrollment token, without its secret."""
+    with database() as session:
+        return get_enrollment_token(session, current_scope(), enrollment_token_id)
+
+
+@enrollment_tokens.operation("POST", "/<enrollment_token_id>/revoke", answer=EnrollmentTokenSchema)
+def revoke(enrollment_token_id: str) -> EnrollmentToken:
+    """Revoke a token; appliances that enrolled with it stay enrolled."""
+    with database() as session:
+        return revoke_enrollment_token(session, current_scope(), enrollment_token_id, now=now())
+
+
+@appliances.operation(
+    "POST",
+    "/<appliance_id>/enrollment-token",
+    body=ReenrollSchema,
+    answer=NewEnrollmentTokenSchema,
+    status=HTTPStatus.CREATED,
+)
+def reenroll(appliance_id: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Create a token that re-enrolls this appliance under a new identity.
+
+    Its current identity stays valid until the token is used.
+    """
+    lifetime = timedelta(hours=body["lifetime_hours"])
+    with database() as session:
+        token, secret = create_token_for_appliance(
+            session, current_scope(), appliance_id, lifetime=lifetime, now=now()
+        )
+    return _with_secret(token, secret)
+
+
+def _with_secret(token: EnrollmentToken, secret: str) -> dict[str, Any]:
+    command = enroll_command(secret, again=token.appliance_id is not None)
+    return values_of(EnrollmentTokenSchema, token) | {"token": secret, "command": command}

@@ -1,0 +1,110 @@
+"""`/silences`: periods in which notifications of matching alerts are not sent."""
+
+from http import HTTPStatus
+from typing import Any
+
+from marshmallow import Schema, fields
+
+from alerting.models import Silence
+from alerting.silences import (
+    SILENCE_SORTS,
+    SilenceRequest,
+    SilenceState,
+    create_silence,
+    expire_silence,
+    get_silence,
+    list_silences,
+    state_of,
+)
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import (
+    PageQuery,
+    StrictSchema,
+    envelope,
+    instant,
+    page_of,
+    sort_field,
+)
+from portal.context import current_scope, database, now
+from tenants.permissions import Permission
+
+silences = APIBlueprint(
+    "Silences", "/silences", "Silences of alerts.", changes=Permission.EDIT_ALERTS
+)
+
+
+class SilenceSchema(Schema):
+    """A silence."""
+
+    id = fields.String()
+    tenant_id = fields.String()
+    state = fields.Function(
+        lambda silence: state_of(silence, now=now()).value,
+        metadata={"type": "string", "enum": [state.value for state in SilenceState]},
+    )
+    matchers = fields.List(fields.String())
+    starts_at = instant()
+    ends_at = instant()
+    comment = fields.String()
+    created_by = fields.String(allow_none=True)
+    creator_email = fields.Function(
+        lambda silence: silence.creator.email if silence.creator else None,
+        metadata={"type": ["string", "null"]},
+    )
+    created_at = instant()
+
+
+class SilenceRequestSchema(StrictSchema):
+    """A new silence."""
+
+    matchers = fields.List(
+        fields.String(),
+        required=True,
+        metadata={
+            "description": "All must match: `LABEL=VALUE`, or with `!=`, `=~`, `!~`. Labels are "
+            "`rule`, `severity`, `appliance` (the name), `appliance_id` and the alert's tags.",
+        },
+    )
+    starts_at = fields.AwareDateTime(
+        format="iso", load_default=None, metadata={"description": "Now, if left out."}
+    )
+    ends_at = fields.AwareDateTime(format="iso", required=True)
+    comment = fields.String(load_default="")
+
+
+class SilenceQuery(PageQuery):
+    """Filters of the list."""
+
+    state = fields.Enum(SilenceState, by_value=True, load_default=None)
+    sort = sort_field(SILENCE_SORTS, default="-ends_at")
+
+
+@silences.operation("GET", query=SilenceQuery, answer=page_of(SilenceSchema))
+def list_all(query: dict[str, Any]) -> dict[str, Any]:
+    """List silences."""
+    with database() as session:
+        return envelope(list_silences(session, current_scope(), now=now(), **query))
+
+
+@silences.operation(
+    "POST", body=SilenceRequestSchema, answer=SilenceSchema, status=HTTPStatus.CREATED
+)
+def create(body: dict[str, Any]) -> Silence:
+    """Silence the alerts that match, from a start to an end."""
+    request = SilenceRequest(**{**body, "starts_at": body["starts_at"] or now()})
+    with database() as session:
+        return create_silence(session, current_scope(), request, now=now())
+
+
+@silences.operation("GET", "/<silence_id>", answer=SilenceSchema, has_etag=False)
+def show(silence_id: str) -> Silence:
+    """Return a silence."""
+    with database() as session:
+        return get_silence(session, current_scope(), silence_id)
+
+
+@silences.operation("POST", "/<silence_id>/expire", answer=SilenceSchema)
+def expire(silence_id: str) -> Silence:
+    """End a silence now; notifications of alerts that still fire are sent."""
+    with database() as session:
+        return expire_silence(session, current_scope(), silence_id, now=now())

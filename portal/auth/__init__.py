@@ -1,0 +1,1 @@
+"""Authentication: sign-in, second factor, identity providers, support sessions."""

@@ -1,0 +1,160 @@
+"""Authentication of every request, by session cookie or API token.
+
+Every endpoint requires authentication unless `PUBLIC_ENDPOINTS` names it: pages redirect to the
+login form, the API responds with 401. Requests that rely on the cookie must carry a CSRF token. A
+support session is read-only and does not show the user's own secrets and sign-ins.
+"""
+
+from urllib.parse import urlsplit
+
+from flask import Flask, redirect, request, url_for
+from flask.typing import ResponseReturnValue
+from flask_wtf.csrf import CSRFProtect
+from werkzeug.datastructures import Authorization
+
+from core.errors import ForbiddenError, UnauthenticatedError
+from portal.auth.sign_in import check_password, require_otp_header, session_secret
+from portal.context import database, now, principal, set_principal
+from portal.middleware.errors import wants_json
+from tenants.principals import Principal, Via, principal_of
+from tenants.users.sessions import session_principal
+from tenants.users.signin import require_can_sign_in
+from tenants.users.tokens import token_principal
+
+PUBLIC_ENDPOINTS = frozenset(
+    {
+        "static",
+        "session.login",
+        "session.forgot",
+        "session.reset",
+        "invitations.accept",
+        "invitations.join",
+        "session.code",
+        "oidc.start",
+        "oidc.callback",
+        "home.health",
+        "api-docs.openapi_json",
+    }
+)
+# The only endpoint that accepts HTTP Basic: programs exchange email and password for a token.
+BASIC_ENDPOINT = "Tokens.create_token"
+API_PATH = "/api/v1/"
+# Endpoints that a support session may change something with.
+SUPPORT_ENDPOINTS = frozenset({"users.end_support", "session.logout", "static"})
+# Blueprints with the user's secrets, second factor and sign-ins, closed to support sessions.
+PERSONAL_BLUEPRINTS = frozenset(
+    {"settings", "second_factor", "password", "Tokens", "Sessions", "SecondFactor"}
+)
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+# Dashboards read their data by POST.
+_DASH_CALLS = "/dashboards/_dash-"
+
+csrf = CSRFProtect()
+
+
+def install_authentication(app: Flask) -> None:
+    """Authenticate every request of the app before its view."""
+    app.config["WTF_CSRF_CHECK_DEFAULT"] = False
+    csrf.init_app(app)
+    app.before_request(_authenticate)
+
+
+def install_support_sessions(app: Flask) -> None:
+    """Restrict support sessions; call it after `install_authentication`."""
+    app.before_request(_restrict_support_session)
+
+
+def is_signed_in() -> bool:
+    """Return whether the current request has a valid session or API token."""
+    credentials = request.authorization
+    if credentials is None:
+        return _principal_of_cookie() is not None
+    if credentials.type != "bearer" or not credentials.token:
+        return False
+    with database() as db:
+        found = token_principal(db, credentials.token, now=now(), address=request.remote_addr or "")
+    return found is not None
+
+
+def safe_next(target: str | None) -> str:
+    """Return a path of this portal to continue at; other addresses become `/`."""
+    if not target or not target.startswith("/") or target.startswith(("//", "/\\")):
+        return "/"
+    if any(character in target for character in "\\\r\n\t"):
+        return "/"
+    parts = urlsplit(target)
+    return "/" if parts.scheme or parts.netloc else target
+
+
+def _authenticate() -> ResponseReturnValue | None:
+    is_public = request.endpoint in PUBLIC_ENDPOINTS
+    credentials = request.authorization
+    if credentials is not None and not is_public:
+        set_principal(_principal_of_header(credentials))
+        return None
+    if request.endpoint != "static":
+        set_principal(_principal_of_cookie())
+    if principal() is None and not is_public:
+        return _require_sign_in()
+    csrf.protect()
+    return None
+
+
+def _principal_of_header(credentials: Authorization) -> Principal:
+    found = None
+    if credentials.type == "bearer" and credentials.token:
+        with database() as db:
+            found = token_principal(
+                db, credentials.token, now=now(), address=request.remote_addr or ""
+            )
+        if found is None:
+            raise UnauthenticatedError(
+                "The API token is invalid, revoked or expired. Create a new one in the settings."
+            )
+        if found.scope.token_scopes and not request.path.startswith(API_PATH):
+            raise ForbiddenError(
+                f"API tokens that are limited to scopes only work for {API_PATH}.",
+                code="token_scope",
+            )
+    if credentials.type == "basic" and request.endpoint == BASIC_ENDPOINT:
+        email, password = credentials.username or "", credentials.password or ""
+        user = check_password(email=email, password=password)
+        require_can_sign_in(user)
+        require_otp_header(user)
+        found = principal_of(user, via=Via.PASSWORD)
+    if found is None:
+        raise UnauthenticatedError("Send an API token as 'Authorization: Bearer vdt_...'.")
+    return found
+
+
+def _principal_of_cookie() -> Principal | None:
+    secret = session_secret()
+    if secret is None:
+        return None
+    with database() as db:
+        return session_principal(db, secret, now=now(), address=request.remote_addr or "")
+
+
+def _require_sign_in() -> ResponseReturnValue:
+    if wants_json():
+        raise UnauthenticatedError("Sign in, or send an API token as 'Authorization: Bearer'.")
+    is_page = request.method == "GET" and request.path != "/"
+    target = request.full_path.removesuffix("?") if is_page else None
+    return redirect(url_for("session.login", next=target))
+
+
+def _restrict_support_session() -> None:
+    current = principal()
+    if current is None or current.support_session is None or request.endpoint in SUPPORT_ENDPOINTS:
+        return
+    if request.blueprint in PERSONAL_BLUEPRINTS:
+        raise ForbiddenError(
+            "Support sessions can't open the user's personal settings. Go back, or end the "
+            "support session.",
+            code="support_session",
+        )
+    if request.method not in _SAFE_METHODS and not request.path.startswith(_DASH_CALLS):
+        raise ForbiddenError(
+            "Support sessions are read-only. End the support session to make changes as yourself.",
+            code="support_session",
+        )

@@ -1,1 +1,0 @@
-"""Who is asking: sign-in, second factor, identity providers, support visits."""

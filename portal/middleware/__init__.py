@@ -1,0 +1,1 @@
+"""Cross-cutting handlers: errors, idempotency keys, rate limits, security headers."""

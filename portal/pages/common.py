@@ -1,0 +1,50 @@
+"""Views that change something, then redirect with a flash message."""
+
+from collections.abc import Callable
+from functools import wraps
+
+from flask import current_app, flash, redirect, request, url_for
+from flask.typing import ResponseReturnValue
+
+from core.errors import ConflictError
+from portal.context import database
+
+
+def changing(
+    *, back: str | Callable[[], str]
+) -> Callable[[Callable[..., str]], Callable[..., ResponseReturnValue]]:
+    """Return a decorator that runs a view in a transaction, then redirects.
+
+    The view gets the session before the URL's parameters, and returns the message to show.
+
+    Args:
+        back: the endpoint (it gets the same parameters) or a function that returns the URL to
+            redirect to, also on a conflict, which is shown as a warning.
+    """
+
+    def decorate(view: Callable[..., str]) -> Callable[..., ResponseReturnValue]:
+        @wraps(view)
+        def changed(**parameters: str) -> ResponseReturnValue:
+            try:
+                with database() as session:
+                    message = view(session, **parameters)
+            except ConflictError as error:
+                flash(error.message, "warning")
+            else:
+                flash(message, "success")
+            return redirect(_url_of(back) if isinstance(back, str) else back())
+
+        return changed
+
+    return decorate
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, such as `2 jobs`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _url_of(endpoint: str) -> str:
+    accepts = current_app.url_map.is_endpoint_expecting
+    parameters = (request.view_args or {}).items()
+    return url_for(endpoint, **{name: one for name, one in parameters if accepts(endpoint, name)})

@@ -1,0 +1,157 @@
+"""Enrollment tokens, certificates and fencing: how appliances get and prove their identity."""
+
+from datetime import timedelta
+from importlib.metadata import version
+
+from flask import Blueprint, flash, redirect, render_template, url_for
+from flask.typing import ResponseReturnValue
+from sqlalchemy.orm import Session
+
+from portal.context import current_scope, database, now
+from portal.forms.appliances import EnrollmentForm
+from portal.pages.common import changing
+from portal.presenters.appliances import enroll_command
+from portal.query_string import PAGE_SIZE, page_number
+from tenants.enrollment import (
+    create_enrollment_token,
+    create_token_for_appliance,
+    list_enrollment_tokens,
+    revoke_enrollment_token,
+)
+from tenants.fleet.agents import lift_fence
+from tenants.fleet.appliances import appliance_names, get_appliance
+from tenants.models import ApplianceCertificate, EnrollmentToken
+from tenants.permissions import Permission
+from tenants.pki import admission
+from tenants.pki.certificates import (
+    CertificateState,
+    expiring_certificates,
+    list_certificates,
+    state_of,
+)
+
+pages = Blueprint("enrollment", __name__)
+
+REENROLL_LIFETIME = timedelta(days=1)
+EXPIRES_SOON = timedelta(days=1)
+
+
+@pages.get("/appliances/tokens")
+def tokens() -> ResponseReturnValue:
+    """List enrollment tokens."""
+    with database() as session:
+        page = list_enrollment_tokens(
+            session, current_scope(), page=page_number(), page_size=PAGE_SIZE
+        )
+    return render_template("appliances/tokens.html", page=page)
+
+
+@pages.get("/appliances/new")
+@pages.post("/appliances/new")
+def add() -> ResponseReturnValue:
+    """Create an enrollment token and show it once with the enroll command."""
+    scope = current_scope()
+    scope.require(Permission.MANAGE_APPLIANCES)
+    form = EnrollmentForm()
+    if form.validate_on_submit():
+        with form.showing_errors():
+            with database() as session:
+                token, secret = create_enrollment_token(
+                    session,
+                    scope,
+                    name=form.name.data.strip(),
+                    site=form.site.data.strip(),
+                    region=form.region.data.strip(),
+                    labels=form.labels.data,
+                    uses=form.uses.data,
+                    lifetime=form.chosen_lifetime,
+                    now=now(),
+                )
+            return _render_token(token, secret)
+    return render_template("appliances/new.html", form=form), form.status
+
+
+@pages.post("/appliances/tokens/<enrollment_token_id>/revoke")
+@changing(back="enrollment.tokens")
+def revoke_token(session: Session, enrollment_token_id: str) -> str:
+    """Revoke an enrollment token."""
+    revoke_enrollment_token(session, current_scope(), enrollment_token_id, now=now())
+    return "Token revoked"
+
+
+@pages.post("/appliances/<appliance_id>/reenroll")
+def reenroll(appliance_id: str) -> ResponseReturnValue:
+    """Create a token that gives one appliance a new identity, and show it once."""
+    scope = current_scope()
+    with database() as session:
+        appliance = get_appliance(session, scope, appliance_id)
+        token, secret = create_token_for_appliance(
+            session, scope, appliance_id, lifetime=REENROLL_LIFETIME, now=now()
+        )
+    return _render_token(token, secret, name=appliance.name)
+
+
+@pages.get("/certificates")
+def expiring() -> ResponseReturnValue:
+    """List certificates that expire soon because their agents did not renew them."""
+    scope = current_scope()
+    with database() as session:
+        page = expiring_certificates(
+            session, scope, within=EXPIRES_SOON, now=now(), page=page_number(), page_size=PAGE_SIZE
+        )
+        names = appliance_names(session, scope.tenants)
+    return render_template(
+        "appliances/certificates.html", page=page, names=names, state_of=_state_now
+    )
+
+
+@pages.get("/appliances/<appliance_id>/certificates")
+def certificates(appliance_id: str) -> ResponseReturnValue:
+    """List an appliance's certificates."""
+    scope = current_scope()
+    with database() as session:
+        appliance = get_appliance(session, scope, appliance_id)
+        page = list_certificates(
+            session, scope, appliance_id, page=page_number(), page_size=PAGE_SIZE
+        )
+    return render_template(
+        "appliances/certificates.html", appliance=appliance, page=page, state_of=_state_now
+    )
+
+
+@pages.post("/certificates/<certificate_id>/revoke")
+def revoke_certificate(certificate_id: str) -> ResponseReturnValue:
+    """Revoke a certificate."""
+    with database() as session:
+        found = admission.revoke_certificate(session, current_scope(), certificate_id, now=now())
+    flash("Certificate revoked", "success")
+    return redirect(url_for(".certificates", appliance_id=found.appliance_id))
+
+
+@pages.post("/appliances/<appliance_id>/allow-renewal")
+@changing(back="enrollment.certificates")
+def allow_renewal(session: Session, appliance_id: str) -> str:
+    """Let an agent with an expired certificate renew it with its secret."""
+    appliance = admission.readmit_appliance(session, current_scope(), appliance_id, now=now())
+    return f"The agent of {appliance.name} can now renew its certificate."
+
+
+@pages.post("/appliances/<appliance_id>/unfence")
+@changing(back="appliances.show")
+def unfence(session: Session, appliance_id: str) -> str:
+    """Unfence an appliance."""
+    return f"{lift_fence(session, current_scope(), appliance_id, now=now()).name} unfenced"
+
+
+def _state_now(certificate: ApplianceCertificate) -> CertificateState:
+    return state_of(certificate, now=now())
+
+
+def _render_token(token: EnrollmentToken, secret: str, *, name: str = "") -> str:
+    return render_template(
+        "appliances/token.html",
+        token=token,
+        appliance_name=name,
+        install=f"pip install vedette-{version('vedette')}-py3-none-any.whl",
+        command=enroll_command(secret, again=token.appliance_id is not None),
+    )

@@ -1,0 +1,89 @@
+"""`/silences`: silences of alerts, and the one click that silences an alert."""
+
+from datetime import UTC, datetime, timedelta
+
+from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
+from sqlalchemy.orm import Session
+
+from alerting.service import get_alert
+from alerting.silences import (
+    SilenceRequest,
+    SilenceState,
+    create_silence,
+    expire_silence,
+    list_silences,
+    matchers_of,
+)
+from portal.context import current_scope, database, now
+from portal.forms.alerts import SilenceForm
+from portal.pages.common import changing
+from portal.query_string import PAGE_SIZE, page_number
+from tenants.fleet.appliances import appliance_names
+from tenants.tenants import tenant_names
+
+pages = Blueprint("silences", __name__)
+
+STATES = [state.value for state in SilenceState]
+ONE_CLICK = timedelta(hours=2)
+
+
+@pages.get("/silences")
+@pages.post("/silences")
+def index() -> ResponseReturnValue:
+    """List silences; add one."""
+    form, scope = SilenceForm(), current_scope()
+    if form.validate_on_submit():
+        with form.showing_errors(renamed={"ends_at": "duration"}):
+            starts_at = form.starts_at.data.replace(tzinfo=UTC) if form.starts_at.data else now()
+            wanted = SilenceRequest(
+                matchers=form.matchers.data,
+                starts_at=starts_at,
+                ends_at=_end(starts_at, form.duration.data),
+                comment=form.comment.data,
+            )
+            with database() as session:
+                create_silence(session, scope, wanted, now=now())
+            flash("Silence added", "success")
+            return redirect(url_for(".index", state="pending" if starts_at > now() else "active"))
+    view = request.args.get("state", "active")
+    state = SilenceState(view) if view in STATES else SilenceState.ACTIVE
+    with database() as session:
+        page = list_silences(
+            session, scope, state=state, now=now(), page=page_number(), page_size=PAGE_SIZE
+        )
+        tenants = tenant_names(session, (one.tenant_id for one in page.items))
+    text = render_template(
+        "silences.html", page=page, view=state.value, states=STATES, form=form, tenants=tenants
+    )
+    return text, form.status
+
+
+@pages.post("/alerts/<alert_id>/silence")
+@changing(back="alerts.show")
+def silence_alert(session: Session, alert_id: str) -> str:
+    """Silence an alert for two hours."""
+    scope = current_scope()
+    alert = get_alert(session, scope, alert_id)
+    wanted = SilenceRequest(
+        matchers=matchers_of(alert, appliance_names(session, (alert.tenant_id,))),
+        starts_at=now(),
+        ends_at=now() + ONE_CLICK,
+    )
+    create_silence(session, scope, wanted, now=now())
+    return "Alert silenced for 2 hours"
+
+
+@pages.post("/silences/<silence_id>/expire")
+@changing(back="silences.index")
+def expire(session: Session, silence_id: str) -> str:
+    """End a silence."""
+    expire_silence(session, current_scope(), silence_id, now=now())
+    return "Silence expired"
+
+
+def _end(starts_at: datetime, seconds: float) -> datetime:
+    try:
+        return starts_at + timedelta(seconds=seconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)

@@ -1,0 +1,1 @@
+"""View models and formatting shared by pages and the REST API."""

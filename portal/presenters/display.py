@@ -1,0 +1,176 @@
+"""Jinja filters and globals that format times, sizes, durations and states."""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from flask import Flask, request, url_for
+from markupsafe import Markup
+
+from alerting.rule_text import rule_expression
+from alerting.states import AlertState, NotificationState, Severity
+from core.quantities import format_duration, format_size, format_value
+from jobqueue.states import JobState, Reason
+from portal.context import now, principal
+from protocol.health import HealthState
+from tenants.fleet.states import EffectiveStatus
+from tenants.models import ApplianceState, Role, TenantState
+from tenants.permissions import Permission
+from tenants.pki.certificates import CertificateState
+from tenants.principals import Principal
+from tenants.users.sessions import available_tenants
+
+TONES: dict[StrEnum, str] = {
+    ApplianceState.ENROLLED: "idle",
+    ApplianceState.ONLINE: "good",
+    ApplianceState.STALE: "warn",
+    ApplianceState.UNREACHABLE: "bad",
+    ApplianceState.LOST: "bad",
+    JobState.SUBMITTED: "idle",
+    JobState.QUEUED: "idle",
+    JobState.STARTING: "busy",
+    JobState.RUNNING: "busy",
+    JobState.SUCCEEDED: "good",
+    JobState.FAILED: "bad",
+    JobState.STOPPED: "off",
+    JobState.LOST: "bad",
+    NotificationState.SILENCED: "off",
+    NotificationState.SUPPRESSED: "off",
+    AlertState.INACTIVE: "off",
+    AlertState.PENDING: "warn",
+    AlertState.FIRING: "bad",
+    AlertState.RESOLVED: "good",
+    AlertState.NO_DATA: "idle",
+    NotificationState.WAITING: "idle",
+    NotificationState.SENT: "good",
+    NotificationState.FAILED: "bad",
+    HealthState.HEALTHY: "good",
+    HealthState.DEGRADED: "warn",
+    HealthState.FAILED: "bad",
+    CertificateState.NEW: "idle",
+    CertificateState.ACTIVE: "good",
+    CertificateState.OVERDUE: "warn",
+    CertificateState.EXPIRED: "bad",
+    CertificateState.REPLACED: "off",
+    CertificateState.REVOKED: "bad",
+    EffectiveStatus.DRAINED: "idle",
+    EffectiveStatus.FENCED: "bad",
+    EffectiveStatus.RETIRED: "off",
+    EffectiveStatus.REVOKED: "off",
+    TenantState.ACTIVE: "good",
+    TenantState.SUSPENDED: "bad",
+    TenantState.CLOSED: "off",
+}
+# Members of different enums may be equal strings (`lost`), which then have the same tone.
+NOTHING = "\N{EN DASH}"
+
+
+def install_display(app: Flask) -> None:
+    """Install the filters and globals."""
+    app.jinja_env.trim_blocks = True
+    app.jinja_env.lstrip_blocks = True
+    app.jinja_env.filters.update(
+        ago=ago,
+        tone=tone,
+        words=words,
+        bytes=size,
+        duration=format_duration,
+        expression=rule_expression,
+    )
+    app.jinja_env.globals.update(
+        page_url=page_url,
+        value_text=value_text,
+        elapsed=elapsed,
+        Severity=Severity,
+        current_time=now,
+    )
+    app.context_processor(_common)
+
+
+def ago(instant_at: datetime | None, missing: str = "never") -> Markup:
+    """Return a relative time with the absolute time as tooltip."""
+    if instant_at is None:
+        return Markup('<span class="text-body-tertiary">{}</span>').format(missing)
+    utc = instant_at.astimezone(UTC)
+    return Markup('<time datetime="{}" title="{}" data-relative>{}</time>').format(
+        utc.isoformat(timespec="milliseconds"),
+        utc.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        _relative((now() - utc).total_seconds()),
+    )
+
+
+def elapsed(start_at: datetime | None, end_at: datetime | None) -> str:
+    """Return the duration until `end_at` or now."""
+    if start_at is None:
+        return NOTHING
+    seconds = ((end_at or now()) - start_at).total_seconds()
+    return format_duration(seconds) if seconds >= 1 else "under 1s"
+
+
+def tone(state: StrEnum) -> str:
+    """Return the tone of a state: good, busy, warn, bad, idle or off."""
+    return TONES.get(state, "idle")
+
+
+def words(name: str) -> str:
+    """Return an identifier such as `waiting_for_appliance` with spaces."""
+    return str(name).replace("_", " ")
+
+
+def size(size_bytes: float | None) -> str:
+    """Return a size with its unit."""
+    return NOTHING if not size_bytes else format_size(size_bytes)
+
+
+def value_text(field: str, value: float | None) -> str:
+    """Return a field's value with its unit, or a dash."""
+    return NOTHING if value is None else format_value(field, value)
+
+
+def page_url(**changes: object) -> str:
+    """Return this page's URL with changed query parameters; None removes one."""
+    query = {**request.args.to_dict(), **changes}
+    # Names with a leading underscore are options of `url_for`, such as `_scheme`.
+    safe = {
+        key: value
+        for key, value in query.items()
+        if value not in {None, ""} and not key.startswith("_")
+    }
+    return url_for(str(request.endpoint), **{**safe, **(request.view_args or {})})
+
+
+def _relative(seconds: float) -> str:
+    if seconds < 0:
+        return f"in {format_duration(-seconds).split()[0]}"
+    return "just now" if seconds < 5 else f"{format_duration(seconds).split()[0]} ago"  # noqa: PLR2004 - seconds
+
+
+def _other_tenants(current: Principal | None) -> list[tuple[str, str]]:
+    """Return ID and name of the other tenants; an empty ID is the operator view."""
+    if current is None or current.support_session is not None:
+        return []
+    found = [(one.id, one.name) for one in available_tenants(current.user)]
+    if current.user.is_operator:
+        found.insert(0, ("", "All tenants"))
+    present = "" if current.tenant is None else current.tenant.id
+    return [one for one in found if one[0] != present]
+
+
+def _common() -> dict[str, Any]:
+    current = principal()
+    scope = None if current is None else current.scope
+
+    def can(permission: Permission) -> bool:
+        return scope is not None and scope.allows(permission)
+
+    return {
+        "user": None if current is None else current.user,
+        "role": None if scope is None else scope.role,
+        "tenant_here": None if current is None else current.tenant,
+        "support_session": None if current is None else current.support_session,
+        "other_tenants": _other_tenants(current),
+        "can": can,
+        "Permission": Permission,
+        "Reason": Reason,
+        "is_operator": scope is not None and scope.role is Role.OPERATOR,
+    }

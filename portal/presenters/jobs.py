@@ -1,0 +1,179 @@
+"""A job's progress steps, GPU names, log and resource usage (from the time series)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from core.clock import NS_PER_SECOND, to_ns
+from core.quantities import unit_of
+from jobqueue.logs import read_log
+from jobqueue.models import Attempt, Job, JobEvent
+from jobqueue.states import JobState
+from tenants.fleet.appliances import read_inventory
+from tenants.scope import Scope
+from timeseries.store import RangeQuery, Series, Store
+
+STEPS = (JobState.SUBMITTED, JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
+PIECE_BYTES = 65536
+_MAX_TAIL = 3  # bytes of an incomplete UTF-8 character
+LIVE_WINDOW = timedelta(minutes=10)
+MAX_POINTS = 120
+MIN_STEP_SECONDS = 2
+CONTAINER_FIELDS = ("cpu_percent", "memory_bytes")
+GPU_FIELDS = ("utilization_percent", "memory_used_bytes", "power_watts", "temperature_celsius")
+
+
+class Progress(StrEnum):
+    """A step's progress."""
+
+    DONE = "done"
+    CURRENT = "current"
+    AHEAD = "ahead"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a job; `at` is when it was reached."""
+
+    state: JobState
+    progress: Progress
+    at: datetime | None
+
+
+def stepper(job: Job, events: Sequence[JobEvent]) -> list[Step]:
+    """Return a job's steps, up to its final state or the expected one."""
+    reached: dict[JobState, datetime] = {}
+    for event in events:
+        reached.setdefault(event.state, event.at)
+    end = job.state if job.state.is_final else JobState.SUCCEEDED
+    steps = (*STEPS, end)
+    current = steps.index(job.state)
+    return [
+        Step(state, _progress(index, current, state in reached), reached.get(state))
+        for index, state in enumerate(steps)
+    ]
+
+
+def gpu_names(attempt: Attempt | None) -> list[str]:
+    """Return the attempt's GPUs by model, such as `0, 1 (H100 80GB)`; unknown GPUs by UUID."""
+    if attempt is None:
+        return []
+    known = {gpu.uuid: gpu for gpu in read_inventory(attempt.appliance).gpus}
+    indices: dict[str, list[int]] = {}
+    for uuid in attempt.gpu_uuids:
+        if uuid in known:
+            indices.setdefault(known[uuid].model, []).append(known[uuid].index)
+    names = [f"{', '.join(map(str, sorted(at)))} ({model})" for model, at in indices.items()]
+    return names + [uuid for uuid in attempt.gpu_uuids if uuid not in known]
+
+
+def text_page(
+    session: Session, scope: Scope, job_id: str, *, offset: int, attempt_number: int | None = None
+) -> dict[str, Any]:
+    """Return the log from `offset`, cut at a character boundary."""
+    page = read_log(
+        session, scope, job_id, offset=offset, limit=PIECE_BYTES, attempt_number=attempt_number
+    )
+    data = page.data if page.is_complete else page.data[: whole_characters(page.data)]
+    return {
+        "attempt_number": page.attempt_number,
+        "offset": page.offset,
+        "next_offset": page.offset + len(data),
+        "text": data.decode(errors="replace"),
+        "is_complete": page.is_complete,
+    }
+
+
+def raw_log(
+    session: Session, scope: Scope, job_id: str, *, attempt_number: int | None = None
+) -> bytes:
+    """Return the whole log; the job queue limits its size."""
+    pieces: list[bytes] = []
+    offset = 0
+    while True:
+        page = read_log(
+            session, scope, job_id, offset=offset, limit=1 << 20, attempt_number=attempt_number
+        )
+        if not page.data:
+            return b"".join(pieces)
+        pieces.append(page.data)
+        offset = page.next_offset
+
+
+def whole_characters(data: bytes) -> int:
+    """Return the length of the longest prefix that ends at a UTF-8 character boundary."""
+    for tail in range(1, min(_MAX_TAIL, len(data)) + 1):
+        length = _length_of(data[-tail])
+        if length:
+            return len(data) - tail if length > tail else len(data)
+    return len(data)
+
+
+def job_usage(
+    store: Store, job: Job, *, tenants: tuple[str, ...] | None, now: datetime
+) -> dict[str, Any]:
+    """Return the last minutes of a running job, or the whole run of one that has ended.
+
+    Raises:
+        StoreUnavailableError: the store is unavailable.
+    """
+    if job.started_at is None:
+        return {"step_seconds": MIN_STEP_SECONDS, "series": []}
+    start_at, end_at = _window(job.started_at, job.finished_at, now)
+    span_seconds = (end_at - start_at).total_seconds()
+    step_seconds = max(MIN_STEP_SECONDS, int(span_seconds / MAX_POINTS))
+
+    def read(measurement: str, fields: tuple[str, ...], group_by: tuple[str, ...]) -> list[Series]:
+        return store.query_range(
+            RangeQuery(
+                measurement=measurement,
+                fields=fields,
+                start_ns=to_ns(start_at),
+                end_ns=to_ns(end_at),
+                step_ns=step_seconds * NS_PER_SECOND,
+                tenants=tenants,
+                filters={"job": (job.id,)},
+                group_by=group_by,
+            )
+        )
+
+    found = [*read("attempt", CONTAINER_FIELDS, ()), *read("gpu", GPU_FIELDS, ("gpu",))]
+    return {"step_seconds": step_seconds, "series": [_shaped(series) for series in found]}
+
+
+def _progress(index: int, current: int, is_reached: bool) -> Progress:  # noqa: FBT001 - one caller
+    if index == current:
+        return Progress.CURRENT
+    if index > current:
+        return Progress.AHEAD
+    return Progress.DONE if is_reached else Progress.SKIPPED
+
+
+def _length_of(byte: int) -> int:
+    """Return the length of the character that a byte starts; 0 for a continuation byte."""
+    leading_ones = 8 - (byte ^ 0xFF).bit_length()
+    return {0: 1, 1: 0, 2: 2, 3: 3, 4: 4}.get(leading_ones, 1)
+
+
+def _window(
+    started_at: datetime, finished_at: datetime | None, now: datetime
+) -> tuple[datetime, datetime]:
+    end_at = (finished_at or now) + timedelta(seconds=MIN_STEP_SECONDS)
+    start_at = started_at if finished_at else max(started_at, now - LIVE_WINDOW)
+    return min(start_at, end_at), end_at
+
+
+def _shaped(series: Series) -> dict[str, Any]:
+    """Return a series; `gpu` is a GPU's index, empty for the container."""
+    return {
+        "field": series.field,
+        "gpu": series.tags.get("gpu", ""),
+        "unit": unit_of(series.field).symbol,
+        "times_ms": [time_ns // 1_000_000 for time_ns in series.times_ns],
+        "values": series.values,
+    }

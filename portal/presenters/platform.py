@@ -1,0 +1,195 @@
+"""Platform usage, quotas and maintenance, for operators' pages and REST resources."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, func, select, text
+from sqlalchemy.orm import Session
+
+from alerting.undelivered import list_undelivered
+from core.settings import ServerSettings
+from dash_app.queries.platform import PlatformFigures, platform_figures, ratio_of
+from jobqueue.retention import job_retention, list_stuck_jobs
+from jobqueue.service import active_jobs
+from portal.context import current_scope, database, now, portal
+from tenants.lifecycle.pruning import count_prunable
+from tenants.lifecycle.usage import file_bytes, latest_usage, sample_counts
+from tenants.models import Appliance, ApplianceCertificate, Tenant
+from tenants.permissions import Permission
+from tenants.quotas import WARN_RATIO, Limits, count_appliances, count_gpus, limits_of
+from tenants.scope import Scope
+from timeseries.open_store import parse_store_url
+
+JOBS_KEPT_DAYS = 90
+EXPIRES_SOON = timedelta(days=2)
+LISTED = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """Usage of one resource; `used` is None if unknown, `most` None without a limit."""
+
+    name: str
+    used: int | None
+    most: int | None
+    effect: str
+    is_bytes: bool = False
+
+    @property
+    def percent(self) -> float | None:
+        """Usage in percent of the limit."""
+        if self.most is None or self.used is None:
+            return None
+        return 100 * ratio_of(self.used, self.most)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether usage is close to the limit."""
+        return self.percent is not None and self.percent >= 100 * WARN_RATIO
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the limit is reached."""
+        return self.percent is not None and self.percent >= 100  # noqa: PLR2004 - percent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantUse:
+    """A tenant's usage and quotas; storage as of `measured_at`."""
+
+    limits: Limits
+    uses: tuple[Use, ...]
+    measured_at: datetime | None
+
+
+def figures() -> PlatformFigures:
+    """Return platform usage, cached for a minute."""
+    scope, store, at = current_scope(), portal().store, now()
+    scope.require(Permission.OPERATE)
+
+    def find() -> PlatformFigures:
+        with database() as session:
+            return platform_figures(session, store, scope, now=at)
+
+    return portal().minute.get("figures", find)
+
+
+def tenant_use(session: Session, tenant_id: str) -> TenantUse:
+    """Return a tenant's usage; the caller checks permissions."""
+    limits = limits_of(session, tenant_id)
+    measured = latest_usage(session, [tenant_id]).get(tenant_id)
+    counts = sample_counts(session, [tenant_id], now=now()).get(tenant_id)
+    uses = (
+        Use(
+            name="Appliances",
+            used=count_appliances(session, tenant_id),
+            most=limits.max_appliances,
+            effect="No more appliances can enroll.",
+        ),
+        Use(
+            name="GPUs",
+            used=count_gpus(session, tenant_id),
+            most=limits.max_gpus,
+            effect="No more appliances with GPUs can enroll.",
+        ),
+        Use(
+            name="Active jobs",
+            used=active_jobs(session, tenant_id),
+            most=limits.max_active_jobs,
+            effect="New jobs are rejected until another job ends.",
+        ),
+        Use(
+            name="Storage",
+            used=None if measured is None else measured.storage_bytes,
+            most=limits.max_storage_bytes,
+            is_bytes=True,
+            effect="New samples are rejected. Agents buffer and retry them.",
+        ),
+        *(
+            Use(
+                name=name.capitalize(),
+                used=None if counts is None else getattr(counts, name),
+                most=_most(limits, name),
+                effect=f"Samples of new {name} are rejected.",
+            )
+            for name in ("series", "measurements", "fields")
+        ),
+    )
+    return TenantUse(
+        limits=limits, uses=uses, measured_at=None if measured is None else measured.measured_at
+    )
+
+
+def _most(limits: Limits, name: str) -> int | None:
+    own: int | None = getattr(limits, f"max_{name}")
+    if own is not None:
+        return own
+    return getattr(portal().settings, f"max_{name}_per_tenant") or None
+
+
+def maintenance_summary(
+    session: Session, scope: Scope, settings: ServerSettings, *, page: int = 1, now: datetime
+) -> dict[str, Any]:
+    """Return what the maintenance page shows; `page` is that of undelivered notifications."""
+    scope.require(Permission.OPERATE)
+    store_url = settings.resolved_timeseries_url
+    return {
+        "jobs": job_retention(session, scope, ended_before=ended_before(now), now=now),
+        "stuck_jobs": list_stuck_jobs(session, scope, now=now, page_size=LISTED),
+        "notifications": list_undelivered(session, scope, now=now, page=page, page_size=LISTED),
+        "certificates": expiring_certificates(session, now=now),
+        "prunable": count_prunable(session, now=now),
+        "database_bytes": database_bytes(session),
+        "store_bytes": file_bytes(store_url),
+        "store_place": parse_store_url(store_url).redacted,
+        "sample_retention_days": settings.sample_retention_days,
+        "five_minute_retention_days": settings.five_minute_retention_days,
+        "hour_retention_days": settings.hour_retention_days,
+    }
+
+
+def ended_before(now: datetime) -> datetime:
+    """Return the end time before which a job counts as old."""
+    return now - timedelta(days=JOBS_KEPT_DAYS)
+
+
+def expiring_certificates(
+    session: Session, *, now: datetime
+) -> Sequence[Row[str, str, str, datetime]]:
+    """Return certificates in use that expire soon because their agents did not renew them."""
+    one = ApplianceCertificate
+    statement = (
+        select(
+            Appliance.id.label("appliance_id"),
+            Appliance.name.label("appliance_name"),
+            Tenant.name.label("tenant_name"),
+            one.not_after,
+        )
+        .join(Appliance, Appliance.id == one.appliance_id)
+        .join(Tenant, Tenant.id == one.tenant_id)
+        .where(
+            one.revoked_at.is_(None),
+            one.replaced_at.is_(None),
+            one.not_after > now,
+            one.not_after < now + EXPIRES_SOON,
+            Appliance.revoked_at.is_(None),
+            Appliance.retired_at.is_(None),
+        )
+        .order_by(one.not_after)
+        .limit(LISTED)
+    )
+    return session.execute(statement).all()
+
+
+def database_bytes(session: Session) -> int | None:
+    """Return the size of the database."""
+    if session.get_bind().dialect.name == "sqlite":
+        pages = session.scalar(text("PRAGMA page_count")) or 0
+        return int(pages) * int(session.scalar(text("PRAGMA page_size")) or 0)
+    statement = select(func.sum(text("data_length + index_length"))).select_from(
+        text("information_schema.tables")
+    )
+    size = session.scalar(statement.where(text("table_schema = DATABASE()")))
+    return None if size is None else int(size)

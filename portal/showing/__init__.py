@@ -1,1 +1,0 @@
-"""What pages and resources say: figures, states and sizes as people read them."""

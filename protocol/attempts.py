@@ -1,0 +1,179 @@
+"""Attempts between portal and agent: desired state, observations and logs.
+
+An *attempt* is one try at running a job on one appliance. The portal publishes the attempts that
+should run, with a generation number; the agent makes its executor match and reports what it
+observes. Everything is fenced by the attempt's id, so nothing runs twice.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class ObservedState(StrEnum):
+    """The state of an attempt on its executor; the last three are final."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the attempt has ended."""
+        return self in {ObservedState.SUCCEEDED, ObservedState.FAILED, ObservedState.STOPPED}
+
+
+class ContainerPolicy(StrEnum):
+    """How far a container is confined; see `jobqueue.executors.confinement`."""
+
+    RESTRICTED = "restricted"
+    STANDARD = "standard"
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder or file of the appliance in the container."""
+
+    source: str
+    target: str
+    is_read_only: bool = True
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """A port on which the container listens (TCP); `name` is for example `web`."""
+
+    container_port: int
+    name: str = ""
+
+
+class HealthCheckKind(StrEnum):
+    """How a service is checked."""
+
+    HTTP = "http"
+    TCP = "tcp"
+    COMMAND = "command"
+
+
+class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """A check of a service; after `max_failures` in a row, it is unhealthy.
+
+    Marathon restarts an unhealthy service; Docker only reports it, and only for commands.
+
+    Attributes:
+        path: requested by an HTTP check; a status of 200 to 399 is healthy.
+        port: the container's port, for HTTP and TCP.
+        command: shell command of a command check; exit code 0 is healthy.
+        grace_seconds: failures this soon after a start don't count.
+    """
+
+    kind: HealthCheckKind
+    path: str = "/"
+    port: int = 0
+    command: str = ""
+    interval_seconds: float = 10.0
+    timeout_seconds: float = 5.0
+    grace_seconds: float = 60.0
+    max_failures: int = 3
+
+
+class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What an executor needs to run one attempt.
+
+    Attributes:
+        command: argument vector; empty runs the image's own command.
+        secrets: further environment variables, which are never logged.
+        gpu_uuids: the physical GPUs or MIG instances allocated to it; none for a CPU job.
+        is_service: restarted when it exits; a batch attempt ends with its exit code.
+        container_policy: one of `ContainerPolicy`; an agent rejects one that it does not know.
+        shared_memory_bytes: size of /dev/shm; 0 is half of the memory.
+        working_dir: empty is the image's own.
+        mounts: host paths; the portal checks that the tenant allows them.
+        ports: published on the appliance's loopback address, at ports that the engine chooses.
+        time_limit_seconds: from its start to its stop with reason `time_limit`; 0 is none.
+        instances: of a service, on executors that can scale it.
+        health_check: of a service.
+        schedule: cron (five fields) or ISO 8601 repeating interval, for executors that keep
+            schedules themselves; the attempt then runs until it is stopped. Empty runs it once.
+        time_zone: of a cron schedule.
+    """
+
+    attempt_id: str
+    job_id: str
+    name: str
+    image: str
+    command: list[str] = []
+    env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
+    gpu_uuids: list[str] = []
+    cpus: float = 1.0
+    memory_bytes: int = 256 * 1024 * 1024
+    is_service: bool = False
+    container_policy: str = ContainerPolicy.RESTRICTED.value
+    shared_memory_bytes: int = 0
+    working_dir: str = ""
+    mounts: list[Mount] = []
+    ports: list[Port] = []
+    time_limit_seconds: float = 0.0
+    instances: int = 1
+    health_check: HealthCheck | None = None
+    schedule: str = ""
+    time_zone: str = "UTC"
+
+
+class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt as its executor reports it.
+
+    Attributes:
+        exit_code: of the container's main process, once it has ended.
+        reason: a stable code if something went wrong, such as `image_not_found`, `start_failed`,
+            `out_of_memory`, `exit_code`, `signal`, `time_limit`, `stopped_by_user`.
+        message: shown on the job's page; while it starts, the progress.
+        endpoints: where its ports listen, by the port's name or number: `127.0.0.1:49153`.
+        started_at_ns, finished_at_ns: by the appliance's clock; None when not yet.
+    """
+
+    attempt_id: str
+    state: ObservedState
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    started_at_ns: int | None = None
+    finished_at_ns: int | None = None
+    endpoints: dict[str, str] = {}
+
+
+class StopReason(StrEnum):
+    """Why the agent stops an attempt."""
+
+    USER = "stopped_by_user"
+    TIME_LIMIT = "time_limit"
+
+
+class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
+    """GET /agent/v1/desired?generation=N&wait_seconds=S: answered at once if N is not current.
+
+    `attempts` should run; `stopping` should end. The agent stops and removes attempts in neither
+    list.
+    """
+
+    generation: int
+    attempts: list[AttemptSpec] = []
+    stopping: list[str] = []
+
+
+class ObservedReport(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /agent/v1/observed: sent on every change, and every 10 s."""
+
+    attempts: list[AttemptObservation]
+
+
+class LogAck(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to POST /agent/v1/attempts/ID/log?offset=N: the next offset to send.
+
+    A chunk at another offset than the stored size is not stored; the agent goes on from
+    `next_offset`. `is_full`: the log reached its limit, and no more is stored.
+    """
+
+    next_offset: int
+    is_full: bool = False

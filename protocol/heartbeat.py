@@ -1,0 +1,22 @@
+"""The body of `POST /agent/v1/heartbeat`."""
+
+import msgspec
+
+from protocol.health import ApplianceHealth
+from protocol.inventory import Inventory
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /agent/v1/heartbeat: sent every 10 s, and after the executors have changed.
+
+    Without an `inventory`, the portal's stays as it is: the portal rejected this one.
+    `instance_id` is new in each run of the agent: alternating ones reveal a cloned identity.
+    """
+
+    agent_version: str
+    sent_at_ns: int
+    inventory: Inventory | None = None
+    buffered_points: int = 0
+    dropped_points: int = 0
+    health: ApplianceHealth | None = None
+    instance_id: str = ""

@@ -1,0 +1,38 @@
+"""How users write data paths and ports of a job, in the form and on the command line."""
+
+from protocol.attempts import Mount, Port
+
+
+def parse_mount(text: str) -> Mount:
+    """Return the data path of `SOURCE:TARGET`, read-only but for `SOURCE:TARGET:rw`.
+
+    Raises:
+        ValueError: says what is expected.
+    """
+    source, _, rest = text.strip().partition(":")
+    target, _, mode = rest.partition(":")
+    if not source or not target or mode not in {"", "ro", "rw"}:
+        raise ValueError(f"{text!r} is not a data path; enter SOURCE:TARGET or SOURCE:TARGET:rw.")
+    return Mount(source=source, target=target, is_read_only=mode != "rw")
+
+
+def format_mount(mount: Mount) -> str:
+    """Return a data path as `parse_mount` accepts it."""
+    return f"{mount.source}:{mount.target}{'' if mount.is_read_only else ':rw'}"
+
+
+def parse_port(text: str) -> Port:
+    """Return the port of `8888` or `web=8888`.
+
+    Raises:
+        ValueError: says what is expected.
+    """
+    name, equals, number = text.strip().rpartition("=")
+    if not number.strip().isdecimal() or len(number) > 10 or (equals and not name.strip()):  # noqa: PLR2004
+        raise ValueError(f"{text!r} is not a port; enter a number or NAME=NUMBER.")
+    return Port(container_port=int(number), name=name.strip())
+
+
+def format_port(port: Port) -> str:
+    """Return a port as `parse_port` accepts it."""
+    return f"{port.name}={port.container_port}" if port.name else str(port.container_port)

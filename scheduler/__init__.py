@@ -1,0 +1,1 @@
+"""Periodic tasks of the portal: placement, alert rules, roll-ups, retention, sweeps."""

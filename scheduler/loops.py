@@ -1,0 +1,270 @@
+"""The scheduler runs the portal's periodic tasks with APScheduler.
+
+Several processes may start a scheduler; only the one with the lease runs the tasks.
+"""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from alerting.evaluation import evaluate_rules
+from alerting.notify import EmailSender, Sender, WebhookSender
+from alerting.outbox import drain_outbox
+from alerting.quota_emails import email_admins
+from alerting.states import ReceiverKind
+from alerting.webhooks import AddressPolicy
+from core.clock import Clock, to_ns, utc_now
+from core.db import SessionFactory, transaction
+from core.errors import UnavailableError
+from core.leases import acquire_lease, release_lease
+from core.secretbox import SecretBox
+from core.settings import ServerSettings
+from jobqueue.appliance_lifecycle import sweep_attempts
+from jobqueue.dispatch import MAX_WRITTEN, dispatch
+from jobqueue.placement.plan import Action
+from scheduler.outage_email import email_operators
+from tenants.auditing.drafts import Actor
+from tenants.auditing.recording import acting
+from tenants.fleet.events import prune_events
+from tenants.fleet.liveness import sweep_appliances
+from tenants.lifecycle.pruning import prune
+from tenants.lifecycle.quota_warnings import update_quota_warnings
+from tenants.lifecycle.removal_worker import Remover, run_removals
+from tenants.lifecycle.usage import file_bytes, measure_storage, store_usage
+from tenants.models import FillingQuota
+from timeseries.store import Resolution, Store
+
+log = logging.getLogger(__name__)
+
+LEASE_NAME = "scheduler"
+SCHEDULER = Actor(name="scheduler", via="scheduler")
+LEASE_DURATION = timedelta(seconds=15)
+LEASE_RENEWAL_SECONDS = 5.0
+SECOND_USAGE_SECONDS = 90.0
+
+Task = Callable[[], object]
+
+
+class Scheduler:
+    """Runs the periodic tasks while this process has the lease."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        sessions: SessionFactory,
+        store: Store,
+        clock: Clock = utc_now,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._sessions = acting(sessions, SCHEDULER, clock=clock)
+        self._holder = f"{socket.gethostname()}:{os.getpid()}"[-64:]
+        self.is_active = False
+        self._listening_since = clock()
+        self._stopping = threading.Event()
+        self._renewal = threading.Thread(target=self._keep_lease, name="lease", daemon=True)
+        self._senders: dict[ReceiverKind, Sender] = {
+            ReceiverKind.EMAIL: EmailSender(self._settings.smtp_url, self._settings.mail_from),
+            ReceiverKind.WEBHOOK: WebhookSender(
+                self._settings.webhook_timeout_seconds,
+                box=SecretBox.of(self._settings),
+                policy=AddressPolicy(allowed=self._settings.webhook_networks),
+            ),
+        }
+        self._scheduler = BackgroundScheduler(
+            timezone="UTC", job_defaults={"max_instances": 1, "coalesce": True}
+        )
+
+    def start(self) -> None:
+        """Acquire the lease if it is free, and start the tasks."""
+        self._renew_lease()
+        self._renewal.start()
+        for task, seconds in self._tasks():
+            self._scheduler.add_job(self._run, "interval", args=(task,), seconds=seconds)
+        self._scheduler.add_job(self._run, args=(self.measure_usage,))
+        # A new portal has its first samples by then: show its usage before the next interval.
+        soon = utc_now() + timedelta(seconds=SECOND_USAGE_SECONDS)
+        self._scheduler.add_job(self._run, "date", run_date=soon, args=(self.measure_usage,))
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """Wait for the running tasks, and release the lease."""
+        self._stopping.set()
+        self._scheduler.shutdown(wait=True)
+        if self._renewal.is_alive():
+            self._renewal.join()
+        with transaction(self._sessions) as session:
+            release_lease(session, LEASE_NAME, holder=self._holder, now=self._clock())
+
+    def maintain_samples(self) -> None:
+        """Move settled samples into files, in a store that does so."""
+        self._store.maintain(now_ns=to_ns(self._clock()))
+
+    def expire_samples(self) -> None:
+        """Delete samples and roll-ups older than their retention, after moving settled samples.
+
+        If they can't be moved, nothing is deleted: their roll-ups come with the files.
+        """
+        self.maintain_samples()
+        settings, store, now = self._settings, self._store, self._clock()
+        retention_days = {
+            Resolution.RAW: settings.sample_retention_days,
+            Resolution.FIVE_MINUTES: settings.five_minute_retention_days,
+            Resolution.HOUR: settings.hour_retention_days,
+        }
+        for resolution, days in retention_days.items():
+            store.delete_before(to_ns(now - timedelta(days=days)), resolution=resolution)
+
+    def expire_events(self) -> None:
+        """Delete events of appliances that are older than their retention."""
+        before = self._clock() - timedelta(days=self._settings.event_retention_days)
+        pruned = 1
+        while pruned:
+            with transaction(self._sessions) as session:
+                pruned = prune_events(session, before=before)
+
+    def report_outage(self) -> None:
+        """Email the operators once about a mass outage."""
+        settings = self._settings
+        sender = EmailSender(settings.smtp_url, settings.mail_from)
+        email_operators(
+            self._sessions,
+            sender if settings.smtp_url else None,
+            public_url=settings.resolved_public_url,
+            now=self._clock(),
+        )
+
+    def remove_tenants(self) -> None:
+        """Export and delete the tenants that are scheduled for removal."""
+        run_removals(
+            Remover(
+                sessions=self._sessions,
+                store=self._store,
+                folder=self._settings.exports_dir,
+                clock=self._clock,
+                is_stopping=self._stopping.is_set,
+            )
+        )
+
+    def measure_usage(self) -> None:
+        """Measure and store the usage of every tenant, and warn about quotas."""
+        store_bytes = file_bytes(self._settings.resolved_timeseries_url)
+        now = self._clock()
+        storage = measure_storage(self._store, store_bytes=store_bytes, now=now)
+        with transaction(self._sessions) as session:
+            store_usage(session, storage, now=now)
+        self._warn_of_quotas()
+
+    def _warn_of_quotas(self) -> None:
+        """Email tenants' admins about quotas that are nearly used up, if SMTP is configured."""
+        settings, now = self._settings, self._clock()
+        if not settings.smtp_url:
+            return
+        defaults = {
+            FillingQuota.SERIES: settings.max_series_per_tenant,
+            FillingQuota.MEASUREMENTS: settings.max_measurements_per_tenant,
+            FillingQuota.FIELDS: settings.max_fields_per_tenant,
+        }
+        with transaction(self._sessions) as session:
+            crossings = update_quota_warnings(session, defaults=defaults, now=now)
+            email_admins(session, crossings, public_url=settings.resolved_public_url, now=now)
+
+    def prune(self) -> None:
+        """Delete expired sessions, tokens and other obsolete rows."""
+        with transaction(self._sessions) as session:
+            counts = prune(session, now=self._clock())
+        for name, count in counts.items():
+            if count:
+                log.info("pruned %d %s", count, name)
+
+    def _tasks(self) -> list[tuple[Task, float]]:
+        """Return the periodic tasks with their intervals in seconds."""
+        settings = self._settings
+        return [
+            (self.place_jobs, settings.placement_interval_seconds),
+            (self._evaluate_rules, settings.evaluation_interval_seconds),
+            (self._send_notifications, settings.notification_interval_seconds),
+            (self._sweep, 5),
+            (self.remove_tenants, 5),
+            (self.report_outage, 15),
+            (self.maintain_samples, 300),
+            (self.prune, 600),
+            (self.measure_usage, 900),
+            (self.expire_samples, 3600),
+            (self.expire_events, 3600),
+        ]
+
+    def _run(self, task: Task) -> None:
+        if not self.is_active:
+            return
+        try:
+            task()
+        except UnavailableError as error:
+            log.warning("%s: %s; retrying at the next interval", task.__name__, error.message)
+        except Exception:
+            log.exception("%s failed; retrying at the next interval", task.__name__)
+
+    def _keep_lease(self) -> None:
+        """Renew the lease in a thread of its own: tasks may fill the scheduler's pool."""
+        while not self._stopping.wait(LEASE_RENEWAL_SECONDS):
+            try:
+                self._renew_lease()
+            except Exception:
+                # It runs out if this goes on; another process then takes over.
+                log.exception("the scheduler's lease was not renewed; retrying")
+
+    def _renew_lease(self) -> None:
+        with transaction(self._sessions) as session:
+            has_lease = acquire_lease(
+                session,
+                LEASE_NAME,
+                holder=self._holder,
+                now=self._clock(),
+                duration=LEASE_DURATION,
+            )
+        if has_lease != self.is_active:
+            log.info(
+                "scheduler %s",
+                "is active" if has_lease else "is on standby: another process has the lease",
+            )
+        self.is_active = has_lease
+
+    def place_jobs(self) -> None:
+        """Place waiting jobs, in as many transactions as a long queue takes."""
+        written = MAX_WRITTEN
+        while written >= MAX_WRITTEN and self.is_active and not self._stopping.is_set():
+            with transaction(self._sessions) as session:
+                done = dispatch(session, now=self._clock())
+            written = done[Action.ASSIGN] + done[Action.BIND]
+
+    def _evaluate_rules(self) -> None:
+        evaluate_rules(
+            self._sessions,
+            self._store,
+            now=self._clock(),
+            public_url=self._settings.resolved_public_url,
+            listening_since=self._listening_since,
+        )
+
+    def _send_notifications(self) -> None:
+        drain_outbox(self._sessions, self._senders, now=self._clock())
+
+    def _sweep(self) -> None:
+        settings = self._settings
+        with transaction(self._sessions) as session:
+            sweep_appliances(
+                session,
+                now=self._clock(),
+                stale_after=timedelta(seconds=settings.stale_after_seconds),
+                unreachable_after=timedelta(seconds=settings.unreachable_after_seconds),
+                lost_after=timedelta(seconds=settings.lost_after_seconds),
+                listening_since=self._listening_since,
+            )
+            sweep_attempts(session, now=self._clock())

@@ -1,1 +1,0 @@
-"""What the operator does with tenants: quotas, use, clearing up, removal."""

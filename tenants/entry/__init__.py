@@ -1,1 +1,0 @@
-"""How appliances join and prove who they are: enrolment, certificates, the roll of agents."""

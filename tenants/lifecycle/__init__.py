@@ -1,0 +1,1 @@
+"""Usage, quota warnings, pruning and removal of tenants."""

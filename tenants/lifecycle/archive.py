@@ -1,0 +1,191 @@
+"""Exports all data of a tenant as one ZIP file.
+
+Each table is a JSON lines file in `tables/`, each measurement a Parquet file in `samples/`. Secrets
+and their hashes are left out.
+"""
+
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from datetime import date, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Select, Table, select
+from sqlalchemy.orm import Session
+
+from core.db import Base, SessionFactory, transaction
+from core.ids import new_id
+from tenants.models import AuditEntry, Membership, Tenant, TenantRemoval, User
+from timeseries.migration.export import ExportFormat, export
+from timeseries.store import ScanQuery, Store
+
+ROWS_AT_ONCE = 1000
+_SECRETS = frozenset(
+    {
+        "secret",
+        "secret_hash",
+        "password_hash",
+        "totp_secret",
+        "totp_last_step",
+        "private_key",
+        "code_hash",
+        "env",
+        "secret_env",
+        "target",
+        "instance_id",
+        "past_instances",
+    }
+)
+_EARLIEST_NS, _LATEST_NS = -(2**63), 2**63 - 1
+_README = """\
+All data of the tenant {name} ({slug}).
+
+tables/*.jsonl     one JSON object a line; instants are UTC. Secrets, the environment variables of
+                   jobs and the addresses of receivers are left out.
+samples/*.parquet  one row for each point: its time, its tags, its fields.
+tables/audit_entries.jsonl is a chain of hashes: each entry names the hash of the one before.
+"""
+
+Progress = Callable[[int, int], None]
+
+
+class ArchiveInterrupted(Exception):  # noqa: N818 - not an error
+    """The process is stopping."""
+
+
+class Archive:
+    """Writes the export of one tenant."""
+
+    def __init__(
+        self,
+        sessions: SessionFactory,
+        store: Store,
+        tenant_id: str,
+        *,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._sessions = sessions
+        self._store = store
+        self._tenant_id = tenant_id
+        self._is_stopping = is_stopping
+
+    def write(self, path: Path, *, progress: Progress) -> int:
+        """Write the file, which appears under its name when it is complete; return its size.
+
+        `progress` is called after each table and measurement with the numbers done and in total.
+
+        Raises:
+            ArchiveInterrupted: the process is stopping; no file remains.
+        """
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.{new_id()}.part")
+        try:
+            # It contains personal data: only the server's user may read it.
+            with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+                    self._fill(archive, progress)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        return path.stat().st_size
+
+    def _fill(self, archive: zipfile.ZipFile, progress: Progress) -> None:
+        measurements = self._store.measurements(tenants=(self._tenant_id,))
+        statements = list(_statements(self._tenant_id))
+        total = len(statements) + len(measurements)
+        with transaction(self._sessions) as session:
+            tenant = session.get_one(Tenant, self._tenant_id)
+            readme = _README.format(name=tenant.name, slug=tenant.slug)
+        archive.writestr("README.txt", readme)
+        for done, (name, statement) in enumerate(statements):
+            progress(done, total)
+            self._write_table(archive, name, statement)
+        for done, measurement in enumerate(measurements, start=len(statements)):
+            progress(done, total)
+            self._write_samples(archive, measurement)
+        progress(total, total)
+
+    def _write_table(self, archive: zipfile.ZipFile, name: str, statement: Select[Any]) -> None:
+        with (
+            transaction(self._sessions) as session,
+            archive.open(f"tables/{name}.jsonl", "w", force_zip64=True) as file,
+        ):
+            for line in _lines(session, statement):
+                self._check_stopping()
+                file.write(line)
+
+    def _write_samples(self, archive: zipfile.ZipFile, measurement: str) -> None:
+        query = ScanQuery(
+            measurement=measurement,
+            start_ns=_EARLIEST_NS,
+            end_ns=_LATEST_NS,
+            tenants=(self._tenant_id,),
+        )
+        # Parquet is already compressed: store it as it is.
+        member = zipfile.ZipInfo(f"samples/{quote(measurement, safe='')}.parquet")
+        with archive.open(member, "w", force_zip64=True) as file:
+            for piece in export(self._store, query, ExportFormat.PARQUET):
+                self._check_stopping()
+                file.write(piece.data)
+
+    def _check_stopping(self) -> None:
+        if self._is_stopping():
+            raise ArchiveInterrupted
+
+
+def _statements(tenant_id: str) -> Iterator[tuple[str, Select[Any]]]:
+    """Yield every table with data of the tenant, with the query of its rows."""
+    members = select(Membership.user_id).where(Membership.tenant_id == tenant_id)
+    tables = Base.metadata.tables
+    yield "tenants", _columns(tables["tenants"]).where(Tenant.id == tenant_id)
+    yield "users", _columns(tables["users"]).where(User.id.in_(members))
+    yield (
+        "audit_entries",
+        _columns(tables["audit_entries"])
+        .where(AuditEntry.chain == tenant_id)
+        .order_by(AuditEntry.number),
+    )
+    for table in tenant_tables():
+        yield table.name, _columns(table).where(table.c.tenant_id == tenant_id)
+    own = {table.name for table in tenant_tables()}
+    for table in Base.metadata.sorted_tables:
+        for key in table.foreign_keys:
+            parent = key.column.table
+            if "tenant_id" not in table.c and parent.name in own - {"users"}:
+                owned = select(key.column).where(parent.c.tenant_id == tenant_id)
+                yield table.name, _columns(table).where(key.parent.in_(owned))
+                break
+
+
+def tenant_tables() -> list[Table]:
+    """Return the tables with tenants' rows, referred tables first."""
+    tables = Base.metadata.sorted_tables
+    retained = TenantRemoval.__tablename__
+    return [table for table in tables if "tenant_id" in table.c and table.name != retained]
+
+
+def _columns(table: Table) -> Select[Any]:
+    statement = select(*(column for column in table.columns if column.name not in _SECRETS))
+    return statement.order_by(*table.primary_key.columns)
+
+
+def _lines(session: Session, statement: Select[Any]) -> Iterator[bytes]:
+    rows = session.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE})
+    for row in rows.mappings():
+        yield json.dumps(dict(row), default=_json_value, ensure_ascii=False).encode() + b"\n"
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    raise TypeError(f"can't encode {type(value).__name__} as JSON")

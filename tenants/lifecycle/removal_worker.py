@@ -1,0 +1,207 @@
+"""Runs removals of tenants step by step, in the scheduler.
+
+Progress is stored in the database. After a crash the current state starts again; each state can
+be repeated.
+"""
+
+import logging
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Table, and_, delete, exists, select, update
+from sqlalchemy.orm import Session, aliased
+
+from core.clock import Clock
+from core.db import SessionFactory, transaction
+from core.guarded_update import changed_one
+from tenants.auditing.recording import record
+from tenants.lifecycle.archive import Archive, ArchiveInterrupted, tenant_tables
+from tenants.models import (
+    AuditEntry,
+    AuditHead,
+    Membership,
+    RemovalState,
+    Tenant,
+    TenantRemoval,
+    User,
+)
+from timeseries.store import Store
+
+logger = logging.getLogger(__name__)
+
+# Ingestion refuses a closed tenant's agents within seconds; export only after that.
+SETTLE = timedelta(seconds=10)
+BATCH = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remover:
+    """What a removal needs: databases, the folder of exports, and a check whether to stop.
+
+    `sessions` have an actor for the audit log.
+    """
+
+    sessions: SessionFactory
+    store: Store
+    folder: Path
+    clock: Clock
+    is_stopping: Callable[[], bool]
+
+
+def run_removals(remover: Remover) -> int:
+    """Run all requested removals; return how many finished.
+
+    One that fails stores the reason and is retried by the next call.
+    """
+    finished = 0
+    for removal_id in _pending(remover):
+        try:
+            _work(remover, removal_id)
+            finished += 1
+        except ArchiveInterrupted:
+            return finished
+        except Exception as error:
+            logger.exception("removal %s failed", removal_id)
+            _store_progress(remover, removal_id, error=str(error)[:2000] or type(error).__name__)
+    return finished
+
+
+def record_removal(
+    session: Session,
+    removal: TenantRemoval,
+    action: str,
+    *,
+    after: dict[str, Any] | None = None,
+    now: datetime,
+) -> None:
+    """Record an action in the platform's log: the tenant's own log is deleted with it."""
+    record(
+        session,
+        action=action,
+        target_kind="tenant",
+        target_id=removal.tenant_id,
+        target_name=removal.tenant_name,
+        tenant_id=None,
+        after=after,
+        now=now,
+    )
+
+
+def _pending(remover: Remover) -> list[str]:
+    settled_at = remover.clock() - SETTLE
+    statement = select(TenantRemoval.id).where(
+        TenantRemoval.state != RemovalState.REMOVED, TenantRemoval.requested_at <= settled_at
+    )
+    with transaction(remover.sessions) as session:
+        return list(session.scalars(statement.order_by(TenantRemoval.id)))
+
+
+def _work(remover: Remover, removal_id: str) -> None:
+    while True:
+        with transaction(remover.sessions) as session:
+            removal = session.get_one(TenantRemoval, removal_id)
+        if removal.state is RemovalState.REMOVED:
+            return
+        _STEPS[removal.state](remover, removal)
+        if remover.is_stopping():
+            raise ArchiveInterrupted
+
+
+def _export(remover: Remover, removal: TenantRemoval) -> None:
+    archive = Archive(
+        remover.sessions, remover.store, removal.tenant_id, is_stopping=remover.is_stopping
+    )
+    size_bytes = archive.write(
+        remover.folder / removal.file_name,
+        progress=lambda done, total: _store_progress(remover, removal.id, done=done, total=total),
+    )
+    now = remover.clock()
+    values = {"exported_at": now, "file_bytes": size_bytes}
+    with transaction(remover.sessions) as session:
+        if _move(session, removal, RemovalState.DELETING_ROWS, **values):
+            record_removal(
+                session, removal, "tenant.exported", after={"bytes": size_bytes}, now=now
+            )
+
+
+def _delete_rows(remover: Remover, removal: TenantRemoval) -> None:
+    """Delete table by table in batches, so that transactions stay small; the tenant last."""
+    _delete_users(remover, removal.tenant_id)
+    # Referring tables first.
+    tables = tenant_tables()[::-1]
+    for done, table in enumerate(tables):
+        _store_progress(remover, removal.id, done=done, total=len(tables) + 2)
+        _delete_in_batches(remover, table, table.c.tenant_id == removal.tenant_id)
+    _store_progress(remover, removal.id, done=len(tables), total=len(tables) + 2)
+    entries: Any = AuditEntry.__table__
+    _delete_in_batches(remover, entries, entries.c.chain == removal.tenant_id)
+    now = remover.clock()
+    with transaction(remover.sessions) as session:
+        session.execute(delete(AuditHead).where(AuditHead.chain == removal.tenant_id))
+        session.execute(delete(Tenant).where(Tenant.id == removal.tenant_id))
+        if _move(session, removal, RemovalState.DELETING_SAMPLES, total=1):
+            record_removal(session, removal, "tenant.rows_deleted", now=now)
+
+
+def _delete_samples(remover: Remover, removal: TenantRemoval) -> None:
+    remover.store.delete_tenant(removal.tenant_id)
+    now = remover.clock()
+    with transaction(remover.sessions) as session:
+        if _move(session, removal, RemovalState.REMOVED, finished_at=now, done=1, total=1):
+            record_removal(session, removal, "tenant.removed", now=now)
+
+
+_STEPS: dict[RemovalState, Callable[[Remover, TenantRemoval], None]] = {
+    RemovalState.EXPORTING: _export,
+    RemovalState.DELETING_ROWS: _delete_rows,
+    RemovalState.DELETING_SAMPLES: _delete_samples,
+}
+
+
+def _delete_in_batches(remover: Remover, table: Table, where: Any) -> None:  # noqa: ANN401 - any condition
+    keys = list(table.primary_key.columns)
+    while True:
+        if remover.is_stopping():
+            raise ArchiveInterrupted
+        with transaction(remover.sessions) as session:
+            rows = session.execute(select(*keys).where(where).limit(BATCH)).all()
+            if not rows:
+                return
+            matches = [and_(*map(operator.eq, keys, row)) for row in rows]
+            if len(keys) == 1:
+                matches = [keys[0].in_([row[0] for row in rows])]
+            for match in matches:
+                session.execute(delete(table).where(match))
+
+
+def _delete_users(remover: Remover, tenant_id: str) -> None:
+    """Delete users who belong to this tenant only and are no operators."""
+    other = aliased(Membership)
+    elsewhere = exists().where(other.user_id == User.id, other.tenant_id != tenant_id)
+    only_here = (
+        select(User.id)
+        .join(Membership, Membership.user_id == User.id)
+        .where(Membership.tenant_id == tenant_id, User.is_operator.is_(False), ~elsewhere)
+    )
+    users: Any = User.__table__
+    _delete_in_batches(remover, users, users.c.id.in_(only_here))
+
+
+def _move(session: Session, removal: TenantRemoval, state: RemovalState, **values: Any) -> bool:  # noqa: ANN401 - columns
+    return changed_one(
+        session,
+        update(TenantRemoval)
+        .where(TenantRemoval.id == removal.id, TenantRemoval.state == removal.state)
+        .values(**{"state": state, "error": "", "done": 0, "total": 0, **values}),
+    )
+
+
+def _store_progress(remover: Remover, removal_id: str, **values: Any) -> None:  # noqa: ANN401 - columns
+    with transaction(remover.sessions) as session:
+        session.execute(
+            update(TenantRemoval).where(TenantRemoval.id == removal_id).values(**values)
+        )

@@ -1,1 +1,0 @@
-"""The people: how they join, prove who they are, and are members of tenants."""

@@ -1,0 +1,1 @@
+"""The certificate authority and agents' client certificates."""

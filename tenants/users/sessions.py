@@ -1,0 +1,165 @@
+"""Browser sessions: start, list and end them, and switch their tenant."""
+
+from datetime import datetime, timedelta
+from typing import Unpack
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session, joinedload
+
+from core.errors import ConflictError, NotFoundError
+from core.ids import hash_secret, new_secret
+from core.paging import Columns, Page, Paging, list_page
+from tenants.models import LoginSession, Tenant, User
+from tenants.models.columns import ADDRESS_LENGTH, USER_AGENT_LENGTH
+from tenants.principals import Principal, Via, principal_of
+from tenants.scope import Scope, active_memberships
+from tenants.users.support import support_principal
+
+SESSION_PREFIX = "vds"
+# How often the use of a browser is stored at most.
+SEEN_EVERY = timedelta(minutes=1)
+
+
+def start_session(
+    session: Session,
+    user: User,
+    *,
+    now: datetime,
+    lifetime: timedelta,
+    tenant_id: str | None = None,
+    address: str = "",
+    user_agent: str = "",
+) -> str:
+    """Sign a browser in; return the secret for its cookie. Deletes the user's expired sessions.
+
+    Without a `tenant_id` the browser shows the user's first tenant, or the operator's view.
+    """
+    # Lock the user before the session is inserted, in the order of those who end sessions:
+    # otherwise both could deadlock.
+    session.execute(select(User.id).where(User.id == user.id).with_for_update(read=True))
+    # Select without a lock first: a DELETE by condition deadlocks with concurrent sign-ins.
+    is_expired = (LoginSession.user_id == user.id, LoginSession.expires_at <= now)
+    if expired := session.scalars(select(LoginSession.id).where(*is_expired)).all():
+        session.execute(delete(LoginSession).where(LoginSession.id.in_(expired)))
+    secret = new_secret(SESSION_PREFIX)
+    session.add(
+        LoginSession(
+            user_id=user.id,
+            tenant_id=tenant_id,
+            secret_hash=hash_secret(secret),
+            address=address[:ADDRESS_LENGTH],
+            user_agent=user_agent[:USER_AGENT_LENGTH],
+            created_at=now,
+            last_seen_at=now,
+            expires_at=now + lifetime,
+        )
+    )
+    session.flush()
+    return secret
+
+
+def session_principal(
+    session: Session, secret: str, *, now: datetime, address: str = ""
+) -> Principal | None:
+    """Return the signed-in user of a browser; None without a valid session.
+
+    The time and address of use are stored at most once a minute.
+    """
+    theirs = joinedload(LoginSession.user).joinedload(User.memberships)
+    statement = select(LoginSession).where(
+        LoginSession.secret_hash == hash_secret(secret), LoginSession.expires_at > now
+    )
+    found = session.scalars(statement.options(theirs)).unique().one_or_none()
+    if found is None:
+        return None
+    if found.last_seen_at is None or found.last_seen_at <= now - SEEN_EVERY:
+        # Of concurrent requests, one stores the use.
+        unseen = LoginSession.last_seen_at.is_not_distinct_from(found.last_seen_at)
+        session.execute(
+            update(LoginSession)
+            .where(LoginSession.id == found.id, unseen)
+            .values(last_seen_at=now, address=address[:ADDRESS_LENGTH] or found.address)
+            .execution_options(synchronize_session=False)
+        )
+    return support_principal(session, found, now=now) or principal_of(
+        found.user, via=Via.SESSION, tenant_id=found.tenant_id, credential_id=found.id
+    )
+
+
+def end_session(session: Session, secret: str) -> None:
+    """Sign a browser out, if it is signed in."""
+    session.execute(delete(LoginSession).where(LoginSession.secret_hash == hash_secret(secret)))
+
+
+SESSION_SORTS: Columns = {
+    "last_seen_at": LoginSession.last_seen_at,
+    "created_at": LoginSession.created_at,
+    "expires_at": LoginSession.expires_at,
+}
+
+
+def list_sessions(
+    session: Session, user_id: str, *, now: datetime, **paging: Unpack[Paging]
+) -> Page[LoginSession]:
+    """Return a user's sessions, most recently used first."""
+    statement = (
+        select(LoginSession)
+        .where(LoginSession.user_id == user_id, LoginSession.expires_at > now)
+        .order_by(LoginSession.last_seen_at.desc(), LoginSession.id.desc())
+    )
+    return list_page(session, statement, SESSION_SORTS, last=LoginSession.id, **paging)
+
+
+def get_session(session: Session, scope: Scope, session_id: str) -> LoginSession:
+    """Return one of the user's own sessions.
+
+    Raises:
+        NotFoundError: it does not exist, or is another user's.
+    """
+    scope.require_unlimited()
+    found = session.get(LoginSession, session_id)
+    if found is None or found.user_id != scope.user_id:
+        raise NotFoundError.of("session", session_id)
+    return found
+
+
+def end_one_session(session: Session, scope: Scope, session_id: str) -> None:
+    """Sign out one of the user's own browsers; see `get_session`."""
+    session.delete(get_session(session, scope, session_id))
+    session.flush()
+
+
+def end_all_sessions(session: Session, user_id: str, *, keep: str | None = None) -> None:
+    """Sign a user out of all browsers, except the one with the secret `keep`."""
+    ended = delete(LoginSession).where(LoginSession.user_id == user_id)
+    if keep is not None:
+        ended = ended.where(LoginSession.secret_hash != hash_secret(keep))
+    session.execute(ended.execution_options(synchronize_session=False))
+
+
+def switch_tenant(
+    session: Session, session_id: str, tenant_id: str | None, *, now: datetime
+) -> Tenant | None:
+    """Show another tenant of the user in a browser; None is the operator's view of all tenants.
+
+    Raises:
+        NotFoundError: the user does not belong to the tenant, or it is suspended.
+        ConflictError: a support session is active in the browser.
+    """
+    found = session.get(LoginSession, session_id)
+    if found is None:
+        raise NotFoundError.of("session", session_id)
+    if support_principal(session, found, now=now) is not None:
+        raise ConflictError("A support session is active in this browser. End it first.")
+    tenants = {tenant.id: tenant for tenant in available_tenants(found.user)}
+    if tenant_id not in tenants and (tenant_id is not None or not found.user.is_operator):
+        raise NotFoundError.of("tenant", tenant_id or "")
+    found.tenant_id = tenant_id
+    session.flush()
+    return None if tenant_id is None else tenants[tenant_id]
+
+
+def available_tenants(user: User) -> list[Tenant]:
+    """Return the tenants that a user may select, by name."""
+    found = [membership.tenant for membership in active_memberships(user)]
+    return sorted(found, key=lambda tenant: tenant.name.lower())

@@ -1,0 +1,135 @@
+"""A whole Vedette for tests: the server as a process of its own, with its database beside it.
+
+Integration and end-to-end tests start it on a free port and in a scratch folder, and talk to it as
+agents, programs and browsers do.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+
+from cli.bootstrap import DEMO_PASSWORD, create_token, prepare_demo
+from cli.database import open_database
+from core.clock import utc_now
+from core.settings import ServerSettings
+from tests.fixtures.polling import eventually
+from tests.servers import free_port, running
+
+READY_SECONDS = 100
+ALICE, BOB = "alice@acme.example", "bob@acme.example"
+CHARLIE, OLIVIA = "charlie@globex.example", "olivia@vedette.example"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Where a test's Vedette lives; `serve` runs its server."""
+
+    data_dir: Path
+    port: int
+    database_url: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def settings(self) -> ServerSettings:
+        return ServerSettings(
+            data_dir=self.data_dir, port=self.port, database_url=self.database_url
+        )
+
+    def environ(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        return {
+            **os.environ,
+            "VEDETTE_DATA_DIR": str(self.data_dir),
+            "VEDETTE_PORT": str(self.port),
+            "DATABASE_URL": self.database_url or self.settings.resolved_database_url,
+            "XDG_CONFIG_HOME": str(self.data_dir / "config"),
+            **(extra or {}),
+        }
+
+    def enrollment_secret(self, tenant: str, *, uses: int = 1) -> str:
+        with open_database(self.settings) as (_engine, sessions):
+            return create_token(sessions, tenant, uses=uses, now=utc_now())
+
+    def vedette(
+        self, *arguments: str, environ: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "cli.main", *arguments],
+            env=self.environ(environ),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def log(self, name: str) -> str:
+        return (self.data_dir / f"{name}.log").read_text(errors="replace")[-4000:]
+
+
+def make_deployment(data_dir: Path, *, database_url: str = "") -> Deployment:
+    """Prepare a data folder with the demo's tenants and cast (password `DEMO_PASSWORD`)."""
+    deployment = Deployment(data_dir=data_dir, port=free_port(), database_url=database_url)
+    with open_database(deployment.settings) as (_engine, sessions):
+        prepare_demo(sessions, now=utc_now())
+    return deployment
+
+
+@contextmanager
+def serving(
+    deployment: Deployment, *, environ: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the server for the length of the block; it answers when the block begins."""
+    log_path = deployment.data_dir / "server.log"
+    with running(
+        [sys.executable, "-m", "cli.main", "server"],
+        log_path=log_path,
+        environ=deployment.environ(environ),
+    ) as process:
+
+        def is_ready() -> bool:
+            assert process.poll() is None, f"the server has ended:\n{deployment.log('server')}"
+            return _is_ready(deployment)
+
+        eventually(is_ready, within_seconds=READY_SECONDS, what="the server to answer")
+        yield process
+
+
+@contextmanager
+def agent_of(deployment: Deployment, *, home: Path, toml: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run an enrolled agent with this configuration for the length of the block."""
+    (home / "agent.toml").write_text(
+        f'portal_urls = ["{deployment.url}"]\ndata_dir = "{home}"\n{toml}', encoding="utf-8"
+    )
+    with running(
+        [sys.executable, "-m", "cli.main", "agent", "run", "--data-dir", str(home)],
+        log_path=deployment.data_dir / "agent.log",
+        environ=deployment.environ(),
+    ) as process:
+        yield process
+
+
+def api_token(deployment: Deployment, email: str) -> str:
+    """Return a new API token of one of the cast."""
+    reply = requests.post(
+        f"{deployment.url}/api/v1/tokens",
+        json={"name": "test"},
+        auth=(email, DEMO_PASSWORD),
+        timeout=60,
+    )
+    assert reply.status_code == 201, reply.text
+    return str(reply.json()["secret"])
+
+
+def _is_ready(deployment: Deployment) -> bool:
+    try:
+        return requests.get(f"{deployment.url}/health", timeout=60).ok
+    except requests.RequestException:
+        return False

@@ -1,0 +1,124 @@
+"""Authentication at the agent API, and the one shape of its errors."""
+
+import pytest
+
+from core.db import SessionFactory
+from tenants.models import Appliance, TenantState
+from tests.cast import Cast, FrozenClock, make_appliance
+from tests.unit.access.conftest import SECRET, AgentAPI
+
+ADDRESSES = [
+    ("POST", "/api/v2/write"),
+    ("POST", "/agent/v1/certificate"),
+    ("POST", "/agent/v1/heartbeat"),
+    ("GET", "/agent/v1/desired"),
+    ("POST", "/agent/v1/observed"),
+    ("POST", "/agent/v1/attempts/some-id/log"),
+    ("GET", "/agent/v1/transfer"),
+    ("POST", "/agent/v1/transfer"),
+    ("POST", "/write"),
+    ("POST", "/collectd"),
+]
+# Without credentials these tell nothing and change nothing.
+OPEN = {"/health", "/ping", "/query", "/agent/v1/enroll", "/agent/v1/authority"}
+SHAPES = {
+    "/api/v2/": {"code", "status", "message", "errors", "reason"},
+    "/write": {"error"},
+    "/": {"code", "status", "message", "errors"},
+}
+
+
+def shape_of(path: str) -> set[str]:
+    return next(keys for prefix, keys in SHAPES.items() if path.startswith(prefix))
+
+
+def test_every_address_but_a_few_requires_authentication(api: AgentAPI) -> None:
+    asked = {path.replace("some-id", "{attempt_id}") for _, path in ADDRESSES}
+    assert {route.path for route in api.app.routes} == asked | OPEN
+
+
+@pytest.mark.parametrize(("method", "path"), ADDRESSES)
+@pytest.mark.parametrize("header", [None, "Bearer vda_wrong", "Token", "Basic YTpi", SECRET])
+def test_unknown_credentials_are_401(
+    api: AgentAPI, method: str, path: str, header: str | None
+) -> None:
+    response = api.request(method, path, headers={"Authorization": header})
+    assert response.status_code == 401
+    assert set(response.json()) == shape_of(path)
+    assert "Bearer" in response.headers["WWW-Authenticate"]
+
+
+def test_an_influx_client_is_told_in_its_own_words(api: AgentAPI) -> None:
+    response = api.write(b"", headers={"Authorization": "Token vda_wrong"})
+    body = response.json()
+    assert (body["code"], body["reason"]) == ("unauthorized", "unauthenticated")
+    assert response.headers["X-Platform-Error-Code"] == "unauthorized"
+
+
+@pytest.mark.parametrize("scheme", ["Token", "Bearer", "bearer"])
+def test_influx_and_bearer_schemes_are_both_known(api: AgentAPI, scheme: str) -> None:
+    response = api.write(b"", headers={"Authorization": f"{scheme} {SECRET}"})
+    assert response.status_code == 204
+
+
+def test_a_revoked_appliance_is_shut_out_within_five_seconds(
+    api: AgentAPI, sessions: SessionFactory, dgx: Appliance, clock: FrozenClock
+) -> None:
+    assert api.write(b"").status_code == 204
+    with sessions.begin() as session:
+        session.get_one(Appliance, dgx.id).revoked_at = clock.now
+    clock.advance(5)
+    response = api.write(b"")
+    assert response.status_code == 401
+    assert "revoked" in response.json()["message"]
+
+
+def test_who_may_enter_is_not_read_anew_for_some_seconds(
+    api: AgentAPI, sessions: SessionFactory, dgx: Appliance, clock: FrozenClock
+) -> None:
+    assert api.write(b"").status_code == 204
+    with sessions.begin() as session:
+        session.get_one(Appliance, dgx.id).revoked_at = clock.now
+    clock.advance(2.9)
+    assert api.write(b"").status_code == 204
+
+
+def test_an_agent_that_enrolled_a_moment_ago_comes_in(
+    api: AgentAPI, sessions: SessionFactory, cast: Cast
+) -> None:
+    assert api.write(b"").status_code == 204
+    with sessions.begin() as session:
+        make_appliance(session, session.merge(cast.acme), "newcomer")
+    response = api.write(b"", headers={"Authorization": "Bearer vda_acme_newcomer"})
+    assert response.status_code == 204
+
+
+def test_a_suspended_tenants_agents_are_shut_out(
+    api: AgentAPI, sessions: SessionFactory, cast: Cast
+) -> None:
+    with sessions.begin() as session:
+        session.merge(cast.acme).state = TenantState.SUSPENDED
+    assert api.write(b"").status_code == 401
+
+
+def test_an_enrollment_token_is_no_agent_token(api: AgentAPI) -> None:
+    response = api.write(b"", headers={"Authorization": "Bearer vde_something"})
+    assert response.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nothing/here", 404, "not_found"),
+        ("GET", "/api/v2/write", 405, "method not allowed"),
+        ("GET", "/api/v2/buckets", 404, "not found"),
+        ("DELETE", "/agent/v1/desired", 405, "method_not_allowed"),
+    ],
+)
+def test_the_router_refuses_in_the_shape_of_the_address(
+    api: AgentAPI, method: str, path: str, status: int, code: str
+) -> None:
+    response = api.request(method, path)
+    assert response.status_code == status
+    assert response.json()["code"] == code
+    assert set(response.json()) == shape_of(path)

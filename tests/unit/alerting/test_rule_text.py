@@ -1,0 +1,145 @@
+"""Rules as text: what is printed can be parsed, and errors point at their place."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alerting.rule_request import MAX_SECONDS, RuleRequest, rule_errors
+from alerting.rule_text import EXAMPLE, group_tags, parse_expression, rule_expression
+from alerting.states import Comparison, NoDataPolicy
+from core.errors import InvalidInputError
+from tests.unit.alerting.helpers import hot
+from timeseries.store import Aggregate
+
+KEYWORDS = ("over", "by", "for", "critical", "warning", "reset", "no_data", "keep_firing_for")
+NAMES = st.sampled_from(KEYWORDS) | st.from_regex(
+    r"[A-Za-z_][A-Za-z0-9_.:/-]{0,12}", fullmatch=True
+).filter(lambda name: name != "tenant")
+UNITS = st.sampled_from(("", "_bytes", "_bytes_per_second", "_celsius", "_watts", "_percent"))
+LEVELS = st.floats(allow_nan=False, allow_infinity=False)
+SECONDS = st.floats(0, MAX_SECONDS)
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> RuleRequest:
+    """A valid rule."""
+    comparison = draw(st.sampled_from(Comparison))
+    levels = sorted(draw(st.lists(LEVELS, min_size=4, max_size=4, unique=True)))
+    if comparison is Comparison.BELOW:
+        levels.reverse()
+    warning_reset, warning, critical_reset, critical = levels
+    has = draw(st.sampled_from(("warning", "critical", "both")))
+    has_resets = draw(st.booleans())
+    return RuleRequest(
+        name="x",
+        measurement=draw(NAMES),
+        field=draw(NAMES) + draw(UNITS),
+        aggregate=draw(st.sampled_from(Aggregate)).value,
+        window_seconds=draw(st.floats(1, MAX_SECONDS)),
+        group_by=draw(st.lists(NAMES, unique=True, max_size=3)),
+        filters=draw(
+            st.dictionaries(NAMES, st.lists(st.text(), min_size=1, max_size=3), max_size=2)
+        ),
+        comparison=comparison,
+        warning_threshold=None if has == "critical" else warning,
+        critical_threshold=None if has == "warning" else critical,
+        warning_reset=warning_reset if has_resets and has != "critical" else None,
+        critical_reset=critical_reset if has_resets and has != "warning" else None,
+        for_seconds=draw(SECONDS),
+        keep_firing_seconds=draw(SECONDS),
+        no_data=draw(st.sampled_from(NoDataPolicy)),
+    )
+
+
+@given(rules())
+def test_every_rule_is_parsed_as_printed(rule: RuleRequest) -> None:
+    assert rule_errors(rule) == {}
+    text = rule_expression(rule)
+    parsed = parse_expression(text)
+    assert parsed == replace(rule, name="", group_by=group_tags(rule))
+    assert rule_expression(parsed) == text
+
+
+@given(
+    st.text()
+    | st.lists(st.sampled_from((*KEYWORDS, *'(){}=|,.<>"', "avg", "gpu.x", "5", "5m", " "))).map(
+        " ".join
+    )
+)
+def test_any_other_text_is_an_error_with_a_column(text: str) -> None:
+    for cut in (text, f"avg(gpu.x) > 5 {text}"):
+        try:
+            rule = parse_expression(cut)
+        except InvalidInputError as error:
+            column = int(error.message.removeprefix("Column ").partition(":")[0])
+            assert 1 <= column <= len(cut) + 1
+        else:
+            assert parse_expression(rule_expression(rule)).measurement == rule.measurement
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "avg(gpu.temperature_celsius) over 1m by appliance, gpu > 80 °C, critical > 90 °C"),
+        (
+            {"critical_threshold": None, "for_seconds": 90.0, "group_by": ()},
+            "avg(gpu.temperature_celsius) over 1m by appliance > 80 °C for 1m30s",
+        ),
+        (
+            {
+                "warning_threshold": None,
+                "aggregate": "count",
+                "comparison": Comparison.BELOW,
+                "critical_threshold": 3.0,
+                "filters": {"gpu": ["0", "1"]},
+            },
+            'count(gpu.temperature_celsius{gpu="0"|"1"}) over 1m by appliance, gpu critical < 3',
+        ),
+    ],
+)
+def test_a_rule_reads_as_one_line(changes: dict[str, object], line: str) -> None:
+    assert rule_expression(hot(**changes)) == line
+
+
+def test_a_rule_may_be_typed_in_other_ways() -> None:
+    assert rule_expression(parse_expression(EXAMPLE)) == f"{EXAMPLE} °C"
+    typed = (
+        "min(disk.free_bytes{mount=/|/data})by mount, critical<1GiB, <8GiB reset 9.5GiB over 1h 30m"
+    )
+    assert rule_expression(parse_expression(typed)) == (
+        'min(disk.free_bytes{mount="/"|"/data"}) over 1h30m by appliance, mount '
+        "< 8 GiB reset 9.5 GiB, critical < 1 GiB"
+    )
+    assert parse_expression("max(gpu.power_watts) > 1.2 kW").warning_threshold == 1200.0
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "part"),
+    [
+        ("", 1, "the text ends"),
+        ("mean(gpu.x) > 5", 1, "p95"),
+        ("avg(gpu) > 5", 5, "MEASUREMENT.FIELD"),
+        ("avg(gpu.x", 10, "')'"),
+        ("avg(gpu.x)", 11, "threshold"),
+        ("avg(gpu.x) >= 5", 12, "'>='"),
+        ("avg(gpu.x) > hot", 14, "'hot'"),
+        ("avg(gpu.x_celsius) > 5 GiB", 22, "'GiB'"),
+        ("avg(gpu.x) > 1 > 2", 16, "repeated"),
+        ("avg(gpu.x) > 1, critical < 2", 26, "same comparison"),
+        ("avg(gpu.x) over 5 minutes > 1", 17, "5m"),
+        ("avg(gpu.x) by over > 5", 15, "quote"),
+        ("avg(gpu.x{a=1, a=2}) > 5", 16, "repeated"),
+        ('avg(gpu.x{a="\\x"}) > 5', 13, "escape"),
+        ("avg(gpu.x) > 5 no_data page", 24, "keep or resolve or alert"),
+        ("avg(gpu.x) > 5, for 5m", 17, "'for'"),
+        ("avg(gpu.x) > 5 over 5m over 1m", 24, "repeated"),
+    ],
+)
+def test_an_error_names_its_column_and_what_to_write(text: str, column: int, part: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        parse_expression(text)
+    (message,) = caught.value.errors["expression"]
+    assert message.startswith(f"Column {column}: ")
+    assert part in message

@@ -1,0 +1,188 @@
+"""`vedette job` against a real portal: names, formats, waiting and exit statuses."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from cli.main import vedette
+from core.clock import to_ns
+from core.db import SessionFactory
+from jobqueue.models import Job
+from jobqueue.requests import JobRequest
+from jobqueue.service import submit_job
+from jobqueue.states import JobState
+from tenants.users.tokens import create_api_token
+from tests.cast import BOX, Cast, FrozenClock, scope_of
+from tests.unit.cli.in_process import Result, run_vedette
+from tests.unit.portal.world import add_appliance, run_job
+from timeseries.points import Point
+from timeseries.store import Store, write
+from vedette import Client, JobFailedError, JobTimeoutError
+
+Vedette = Callable[..., Result]
+
+
+@pytest.fixture
+def environ(url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock) -> dict[str, str]:
+    with sessions.begin() as session:
+        secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
+    return {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+
+
+@pytest.fixture
+def job(environ: dict[str, str]) -> Vedette:
+    return lambda *arguments: run_vedette("job", *arguments, environ=environ)
+
+
+def submit(sessions: SessionFactory, cast: Cast, clock: FrozenClock, name: str) -> str:
+    request = JobRequest(name=name, image="acme/train:1")
+    clock.advance(1)
+    with sessions.begin() as session:
+        return submit_job(session, scope_of(cast.bob), request, box=BOX, now=clock.now).id
+
+
+def end(sessions: SessionFactory, job_id: str, state: JobState, *, exit_code: int | None) -> None:
+    with sessions.begin() as session:
+        found = session.get_one(Job, job_id)
+        found.state, found.exit_code, found.message = state, exit_code, "It ended."
+
+
+def test_a_wrong_size_is_reported_with_its_option() -> None:
+    result = CliRunner().invoke(vedette, ["job", "run", "--image", "a", "--memory", "lots"])
+    assert result.exit_code == 2
+    assert "--memory" in result.output
+    assert "'lots' is not a size" in result.output
+
+
+def test_jobs_are_listed_in_every_format(
+    job: Vedette, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    assert "vedette job run" in job("ls").stderr
+    ids = [submit(sessions, cast, clock, name) for name in ("first", "second")]
+
+    header, *rows = job("ls").stdout.splitlines()
+    assert header.split()[:3] == ["ID", "NAME", "STATE"]
+    assert [row.split()[:2] for row in rows] == [[ids[1][-8:], "second"], [ids[0][-8:], "first"]]
+    for output, load in (("json", json.loads), ("yaml", yaml.safe_load)):
+        assert [one["id"] for one in load(job("ls", "-o", output).stdout)] == ids[::-1]
+    assert job("ls", "-o", "name", "--limit", "1").stdout == "second\n"
+    assert job("ls", "-o", "name", "--search", "fir").stdout == "first\n"
+    none = job("ls", "--state", "lost")
+    assert (none.stdout, none.stderr) == ("", "No jobs match.\n")
+    assert json.loads(job("ls", "--state", "lost", "-o", "json").stdout) == []
+
+
+def test_a_job_is_found_by_name_and_by_either_end_of_its_id(
+    job: Vedette, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    ids = [submit(sessions, cast, clock, name) for name in ("train", "eval", "train")]
+
+    for text, found in (
+        ("eval", ids[1]),
+        ("train", ids[2]),
+        (ids[0], ids[0]),
+        (ids[0][-8:], ids[0]),
+        (ids[0][-12:].upper(), ids[0]),
+    ):
+        assert json.loads(job("show", text, "-o", "json").stdout)["id"] == found
+    several = job("show", ids[0][:6])
+    assert several.returncode == 1
+    assert "ambiguous" in several.stderr
+    missing = job("show", "nothing")
+    assert missing.returncode == 1
+    assert "vedette job ls" in missing.stderr
+
+
+def test_a_job_is_submitted_again_and_several_are_stopped(
+    job: Vedette, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    options = ("--image", "acme/train:1", "--env", "A=1", "--secret", "KEY=x")
+    first = job("run", *options, "--", "python").stdout.split()[0]
+    again = job("retry", "train", "--secret", "A=2").stdout.split()[0]
+
+    shown = json.loads(job("show", again, "-o", "json").stdout)
+    assert (shown["image"], shown["env"]) == ("acme/train:1", {})
+    assert sorted(shown["secret_names"]) == ["A", "KEY"]
+    assert job("stop", first, again).stdout.count("stop requested") == 2
+    assert job("cancel", submit(sessions, cast, clock, "other")).returncode == 0
+    assert job("ls", "--state", "stopped", "-o", "name").stdout.split() == [
+        "other",
+        "train",
+        "train",
+    ]
+
+
+def test_wait_exits_as_the_first_job_that_did_not_succeed(
+    job: Vedette, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    ends = (
+        (JobState.SUCCEEDED, 0),
+        (JobState.FAILED, 7),
+        (JobState.LOST, None),
+    )
+    ids = [submit(sessions, cast, clock, "train") for _ in ends]
+    for job_id, (state, exit_code) in zip(ids, ends, strict=True):
+        end(sessions, job_id, state, exit_code=exit_code)
+
+    assert job("wait", ids[0]).returncode == 0
+    assert job("wait", *ids).returncode == 7
+    assert job("wait", ids[2]).returncode == 1
+    assert job("logs", "-f", ids[1]).returncode == 7
+    waiting = job("wait", submit(sessions, cast, clock, "next"), "--timeout", "0")
+    assert waiting.returncode == 1
+    assert "is still submitted" in waiting.stderr
+    assert "--timeout" in job("wait", ids[0], "--timeout", "soon").stderr
+
+
+def test_the_client_returns_results_and_raises_failures(
+    environ: dict[str, str], sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    with Client(environ["VEDETTE_URL"], environ["VEDETTE_TOKEN"]) as client:
+        made = client.submit("acme/train:1", command=["python"], gpus=0)
+        assert (made.name, made.state, made.has_ended) == ("train", "submitted", False)
+        with pytest.raises(JobTimeoutError):
+            client.result(made.id, timeout_seconds=0)
+        end(sessions, made.id, JobState.FAILED, exit_code=3)
+        with pytest.raises(JobFailedError, match="It ended") as caught:
+            client.result(made.id)
+        assert caught.value.job.exit_status == 3
+        end(sessions, made.id, JobState.SUCCEEDED, exit_code=0)
+        assert client.result(made.id).exit_code == 0
+        for number in range(3):
+            submit(sessions, cast, clock, f"job {number}")
+        assert [one.name for one in client.jobs(limit=2)] == ["job 2", "job 1"]
+        assert len(list(client.jobs())) == 4
+
+
+def test_top_shows_what_running_jobs_use(
+    *,
+    job: Vedette,
+    sessions: SessionFactory,
+    cast: Cast,
+    store: Store,
+    clock: FrozenClock,
+) -> None:
+    assert "No jobs are running" in job("top", "--once").stderr
+    with sessions.begin() as session:
+        add_appliance(session, cast, "dgx-1", now=clock.now)
+        running = run_job(session, cast, now=clock.now, log=b"epoch 1\n")
+        attempt = running.attempt
+        assert attempt is not None
+        identity = {"tenant": cast.acme.id, "appliance": attempt.appliance_id}
+        uuid, job_id = attempt.gpu_uuids[0], running.id
+    clock.advance(30)
+    at_ns = to_ns(clock.now - timedelta(seconds=10))
+    tags = {"gpu": "0", "uuid": uuid, "job": job_id}
+    fields = {"utilization_percent": 87.0, "power_watts": 512.0, "memory_used_bytes": 2.0**30}
+    write(store, [Point("gpu", tags, fields, at_ns)], identity=identity)
+
+    header, row = job("top", "--once").stdout.splitlines()
+    assert header.split()[:3] == ["ID", "NAME", "GPUS"]
+    assert row.split()[:2] == [job_id[-8:], "train"]
+    for shown in ("87 %", "512 W", "1 GiB"):
+        assert shown in row
+    assert job("logs", "train").stdout == "epoch 1\n"

@@ -1,0 +1,38 @@
+"""`vedette query` against a real portal."""
+
+from datetime import timedelta
+
+from core.clock import to_ns
+from core.db import SessionFactory
+from tenants.users.tokens import create_api_token
+from tests.cast import Cast, FrozenClock, scope_of
+from tests.unit.cli.in_process import run_vedette
+from timeseries.points import Point
+from timeseries.store import Store, write
+
+
+def test_all_pages_are_printed_as_one_csv(
+    *, url: str, cast: Cast, sessions: SessionFactory, store: Store, clock: FrozenClock
+) -> None:
+    at_ns = to_ns(clock.now - timedelta(minutes=1))
+    points = [Point("gpu", {"gpu": f"{n:02}"}, {"power_watts": float(n)}, at_ns) for n in range(60)]
+    write(store, points, identity={"tenant": cast.acme.id, "appliance": "a"})
+    with sessions.begin() as session:
+        secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
+    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+
+    printed = run_vedette(
+        "query", "gpu", "power_watts", "--by", "gpu", "--since", "-5m", environ=environ
+    )
+    filtered = run_vedette(
+        "query", "gpu", "power_watts", "--step", "1h", "--filter", "gpu=07", environ=environ
+    )
+    wrong = run_vedette("query", "gpu", "power", environ=environ)
+
+    assert printed.stdout.split() == [
+        "time,gpu,power_watts",
+        *(f"2026-03-02T11:55:00Z,{n:02},{float(n)}" for n in range(60)),
+    ]
+    assert filtered.stdout.split() == ["time,power_watts", "2026-03-02T11:00:00Z,7.0"]
+    assert wrong.returncode == 1
+    assert "Did you mean 'power_watts'?" in wrong.stderr

@@ -1,0 +1,117 @@
+"""`vedette rules` and `vedette silence` against a real portal."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+
+from core.db import SessionFactory
+from tenants.users.tokens import create_api_token
+from tests.cast import Cast, FrozenClock, scope_of
+from tests.unit.cli.in_process import Result, run_vedette
+from tests.unit.portal.world import make_world
+
+Vedette = Callable[..., Result]
+HOT = "avg(gpu.temperature_celsius) over 5m by appliance, gpu > 85 °C"
+FULL = "min(disk.free_bytes) over 2m by appliance, mount < 8 GiB, critical < 2 GiB for 10m"
+
+
+@pytest.fixture
+def vedette(url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock) -> Vedette:
+    with sessions.begin() as session:
+        make_world(session, cast, now=clock.now)  # has the rule `GPU too hot`
+        secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
+    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    return lambda *arguments, command="rules", stdin="": run_vedette(
+        command, *arguments, environ=environ, stdin=stdin
+    )
+
+
+def rules_file(folder: Path, *entries: dict[str, object]) -> str:
+    path = folder / "rules.yaml"
+    path.write_text(yaml.safe_dump({"rules": list(entries)}), encoding="utf-8")
+    return str(path)
+
+
+def test_a_file_is_compared_applied_and_exported(vedette: Vedette, tmp_path: Path) -> None:
+    file = rules_file(
+        tmp_path,
+        {"name": "GPU too hot", "expression": "avg(gpu.temperature_celsius) by gpu > 85"},
+        {"name": "Disk full", "expression": FULL, "receivers": ["On call"]},
+    )
+    compared = vedette("diff", "-f", file)
+    assert compared.returncode == 1
+    assert f"+  expression: {FULL}\n" in compared.stdout
+    assert HOT not in compared.stdout
+    planned = vedette("apply", "--dry-run", "-f", file)
+    assert planned.stdout == "keep    GPU too hot\ncreate  Disk full\n"
+    assert vedette("ls", "-o", "name").stdout == "GPU too hot\n"
+
+    assert vedette("apply", "-f", file).stdout == planned.stdout
+    assert vedette("diff", "-f", file).returncode == 0
+    assert vedette("apply", "-f", file).stdout == "keep    GPU too hot\nkeep    Disk full\n"
+    exported = vedette("export").stdout
+    assert yaml.safe_load(exported)["rules"] == [
+        {"name": "Disk full", "expression": FULL, "receivers": ["On call"], "is_enabled": True},
+        {"name": "GPU too hot", "expression": HOT, "receivers": [], "is_enabled": True},
+    ]
+    assert vedette("diff", "-f", "-", stdin=exported).returncode == 0
+
+    changed = rules_file(tmp_path, {"name": "Disk full", "expression": FULL, "is_enabled": False})
+    assert vedette("apply", "-f", changed, "--prune").stdout == (
+        "update  Disk full\ndelete  GPU too hot\n"
+    )
+    assert vedette("ls").stdout.splitlines()[1:] == [f"Disk full  no       {FULL}"]
+
+
+def test_all_errors_are_reported_and_nothing_is_applied(vedette: Vedette, tmp_path: Path) -> None:
+    file = rules_file(
+        tmp_path,
+        {"name": "Good", "expression": FULL},
+        {"name": "Typo", "expression": "avg(gpu.x) > hot", "receivers": ["Nobody"]},
+        {"name": "Typo", "expression": "avg(gpu.x) > 5, critical > 4"},
+    )
+    result = vedette("apply", "-f", file)
+    assert result.returncode == 1
+    for part in (
+        "rules.1.expression: Column 14",
+        "rules.1.receivers: Receiver 'Nobody' does not exist. Receivers: On call.",
+        "rules.2.name: The file has several rules named 'Typo'",
+        "rules.2.critical_threshold",
+    ):
+        assert part in result.stderr
+    assert "rules.0" not in result.stderr
+    assert vedette("ls", "-o", "name").stdout == "GPU too hot\n"
+
+    misspelled = rules_file(tmp_path, {"name": "a", "expresion": FULL}, {"name": "b"})
+    wrong = vedette("apply", "-f", misspelled).stderr
+    assert "rules.0.expresion: Unknown field." in wrong
+    assert "rules.1.expression: Missing data" in wrong
+    assert "no list 'rules'" in vedette("apply", "-f", "-", stdin="a: 1").stderr
+    assert "not valid YAML" in vedette("apply", "-f", "-", stdin="rules: [").stderr
+
+
+def test_alerts_are_silenced_and_silences_listed_and_expired(vedette: Vedette) -> None:
+    silence = partial(vedette, command="silence")
+    added = silence("add", "rule=GPU too hot", "appliance=~dgx-.*", "--comment", "Fans")
+    ident = added.stdout.strip()
+    listed = json.loads(silence("ls", "-o", "json").stdout)
+    found = next(one for one in listed if one["id"] == ident)
+    assert found["matchers"] == ["rule=GPU too hot", "appliance=~dgx-.*"]
+    assert (found["creator_email"], found["comment"]) == ("bob@acme.example", "Fans")
+    assert silence("expire", ident).stdout == f"{ident} expired\n"
+    assert silence("ls", "--state", "expired", "-o", "name").stdout == f"{ident}\n"
+    assert "ended already" in silence("expire", ident).stderr
+    assert "matchers: 'gpu' is not a matcher" in silence("add", "gpu").stderr
+    assert "--duration" in silence("add", "gpu=1", "--duration", "long").stderr
+    assert "--start" in silence("add", "gpu=1", "--start", "soon").stderr
+
+
+def test_prometheus_rules_become_a_file_to_apply(vedette: Vedette) -> None:
+    rule = {"alert": "Hot", "expr": "max_over_time(gpu_x[5m]) > 1"}
+    found = vedette("import", "-f", "-", stdin=yaml.safe_dump({"groups": [{"rules": [rule]}]}))
+    assert found.stdout == "rules: []\n"
+    assert "Hot: not converted: the portal has no metric 'gpu_x'" in found.stderr

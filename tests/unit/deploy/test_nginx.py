@@ -1,0 +1,58 @@
+"""nginx before the portal has the portal's deadlines and bounds, and the portal trusts it.
+
+That nginx accepts the file is shown by the tests that run it.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cli.portal_requests import MAX_ANONYMOUS_BODY_BYTES
+from core.settings import ServerSettings
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+CONFIGURATION = (DEPLOY / "nginx" / "vedette.conf").read_text(encoding="utf-8")
+SETTINGS = ServerSettings()
+
+
+def value_of(directive: str) -> str:
+    found = re.search(rf"^ *{directive} +([^;]+);", CONFIGURATION, re.MULTILINE)
+    assert found, directive
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    ("directive", "value"),
+    [
+        ("client_header_timeout", f"{SETTINGS.header_timeout_seconds:g}s"),
+        ("client_body_timeout", f"{SETTINGS.body_timeout_seconds:g}s"),
+        ("send_timeout", f"{SETTINGS.write_timeout_seconds:g}s"),
+        ("keepalive_timeout", f"{SETTINGS.keep_alive_seconds:g}s"),
+        ("limit_conn", f"vedette_addresses {SETTINGS.max_connections_per_address}"),
+        ("client_max_body_size", f"{SETTINGS.max_body_bytes // 1_000_000}m"),
+        ("proxy_request_buffering", "on"),
+        ("proxy_set_header X-Forwarded-For", "$remote_addr"),
+        ("proxy_set_header X-Forwarded-Proto", "$scheme"),
+    ],
+)
+def test_nginx_has_the_portals_defaults(directive: str, value: str) -> None:
+    assert value_of(directive) == value
+
+
+def test_nginx_takes_small_bodies_for_signing_in() -> None:
+    login = CONFIGURATION.partition("location = /login {")[2].partition("}")[0]
+    assert f"client_max_body_size {MAX_ANONYMOUS_BODY_BYTES // 1024}k;" in login
+
+
+def test_the_server_trusts_nginx_on_its_host_and_no_other() -> None:
+    environment = (DEPLOY / "systemd" / "server.env.example").read_text(encoding="utf-8")
+    assert "\nVEDETTE_TRUSTED_PROXIES=127.0.0.1\n" in environment
+    assert "server 127.0.0.1:8000;" in CONFIGURATION
+
+
+def test_the_server_may_open_more_files_than_connections() -> None:
+    unit = (DEPLOY / "systemd" / "vedette-server.service").read_text(encoding="utf-8")
+    limit = re.search(r"^LimitNOFILE=(\d+)$", unit, re.MULTILINE)
+    assert limit
+    assert int(limit[1]) > SETTINGS.max_connections + 512

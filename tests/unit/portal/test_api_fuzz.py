@@ -1,0 +1,137 @@
+"""Responses match the OpenAPI document, for every role.
+
+Every operation gets generated requests, valid and invalid ones, the same in every run: a few of
+each role, and many every night.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+import schemathesis
+from flask import Flask
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.config import GenerationConfig, ProjectConfig, ProjectsConfig, SchemathesisConfig
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from core.db import SessionFactory
+from tenants.models import Membership, Role
+from tenants.users.tokens import TokenLimits, create_api_token
+from tests.cast import Cast, FrozenClock, scope_of
+from tests.unit.portal.world import make_world
+
+pytestmark = pytest.mark.timeout(900)
+
+MANY, FEW = 8, 1
+ROLES = ("admin", "operator", "member", "viewer", "scoped token")
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+]
+
+
+def make_token(session: Session, cast: Cast, role: str, *, now: datetime) -> str:
+    """Return the secret of an API token of a role."""
+    user = {"admin": cast.alice, "scoped token": cast.alice, "operator": cast.olivia}.get(
+        role, cast.bob
+    )
+    if role == "viewer":
+        session.execute(
+            update(Membership).where(Membership.user_id == user.id).values(role=Role.VIEWER)
+        )
+    limits = TokenLimits(("jobs", "alerts")) if role == "scoped token" else TokenLimits()
+    return create_api_token(session, scope_of(user), name="fuzz", limits=limits, now=now)[1]
+
+
+@pytest.mark.parametrize(
+    ("role", "examples"),
+    [
+        ("admin", 3 * FEW),
+        *((role, FEW) for role in ROLES[1:]),
+        *(pytest.param(role, MANY, marks=pytest.mark.nightly) for role in ROLES),
+    ],
+)
+def test_every_response_matches_the_openapi_document(
+    *,
+    app: Flask,
+    cast: Cast,
+    sessions: SessionFactory,
+    clock: FrozenClock,
+    role: str,
+    examples: int,
+) -> None:
+    with sessions.begin() as session:
+        ids = make_world(session, cast, now=clock.now).ids
+        secret = make_token(session, cast, role, now=clock.now)
+    headers = {"Authorization": f"Bearer {secret}"}
+    count = 0
+    errors: list[Exception] = []
+    for operation in _operations(app):
+        count += 1
+        for mode in _modes(operation):
+            try:
+                _fuzz(operation, mode, examples=examples, headers=headers, ids=ids)
+            except Exception as error:  # noqa: BLE001 - reported together
+                error.add_note(operation.label)
+                errors.append(error)
+    if errors:
+        raise ExceptionGroup("responses that don't match the OpenAPI document", errors)
+    assert count > 80
+
+
+def _operations(app: Flask) -> Iterator[Any]:
+    generation = GenerationConfig(deterministic=True, with_security_parameters=False)
+    config = SchemathesisConfig(
+        projects=ProjectsConfig(default=ProjectConfig(generation=generation))
+    )
+    schema = schemathesis.openapi.from_wsgi("/api/v1/openapi.json", app, config=config)
+    for found in schema.get_all_operations():
+        operation: Any = found
+        yield operation.ok()
+
+
+def _modes(operation: Any) -> list[GenerationMode]:  # noqa: ANN401 - schemathesis's
+    """Return how to generate requests: without query and body there are only valid ones."""
+    takes_input = any(True for _ in operation.query) or any(True for _ in operation.body)
+    return list(GenerationMode) if takes_input else [GenerationMode.POSITIVE]
+
+
+def _fuzz(
+    operation: Any,  # noqa: ANN401 - schemathesis's
+    mode: GenerationMode,
+    *,
+    examples: int,
+    headers: dict[str, str],
+    ids: dict[str, str],
+) -> None:
+    @settings(
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def send(case: Any) -> None:  # noqa: ANN401 - schemathesis's
+        for name in case.path_parameters or {}:
+            if name in ids:
+                case.path_parameters[name] = ids[name]
+        answer = case.call(headers=headers)
+        case.validate_response(answer, checks=CHECKS)
+
+    send()

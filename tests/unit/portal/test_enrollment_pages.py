@@ -1,0 +1,142 @@
+"""Pages and API of enrollment tokens and certificates."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+
+from core.db import SessionFactory
+from tenants.fleet.agents import fence_appliance
+from tenants.models import Appliance, ApplianceCertificate, EnrollmentToken
+from tenants.pki.admission import admit_certificate
+from tests.cast import Cast, FrozenClock
+from tests.unit.portal.conftest import Browser
+from tests.unit.portal.world import add_appliance, make_certificate
+
+HOST = "http://portal.example"
+
+
+@pytest.fixture
+def dgx(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> Appliance:
+    with sessions.begin() as session:
+        return add_appliance(session, cast, "dgx-01", now=clock.now)
+
+
+@pytest.fixture
+def certificate(
+    sessions: SessionFactory, dgx: Appliance, clock: FrozenClock
+) -> ApplianceCertificate:
+    """A certificate of `dgx` that is in use."""
+    with sessions.begin() as session:
+        made = make_certificate(session, session.get_one(Appliance, dgx.id), now=clock.now)
+        admit_certificate(session, made.fingerprint, now=clock.now)
+        return made
+
+
+def test_one_command_is_shown_once_and_the_token_is_listed(alice: Browser) -> None:
+    form: dict[str, object] = {"name": "Rack B12", "site": "Delft", "uses": 3, "lifetime": "24"}
+    shown = alice.post("/appliances/new", form).text
+    assert f"vedette agent enroll {HOST} vde_" in shown
+    listed = alice.get("/appliances/tokens").text
+    assert "Rack B12" in listed
+    assert "0 of 3" in listed
+    assert "vde_" not in listed
+
+
+def test_a_token_is_revoked_in_the_browser(alice: Browser, sessions: SessionFactory) -> None:
+    alice.post("/appliances/new", {"uses": 1, "lifetime": "24"})
+    with sessions.begin() as session:
+        ident = session.scalars(select(EnrollmentToken.id)).one()
+    assert alice.post(f"/appliances/tokens/{ident}/revoke").status_code == 302
+    assert "revoked" in alice.get("/appliances/tokens").text
+
+
+def test_without_tokens_the_page_says_what_they_are_for(alice: Browser) -> None:
+    assert 'class="vd-empty"' in alice.get("/appliances/tokens").text
+
+
+def test_a_member_neither_makes_nor_sees_tokens(bob: Browser) -> None:
+    for path in ("/appliances/tokens", "/appliances/new", "/api/v1/enrollment-tokens"):
+        assert bob.get(path).status_code == 403, path
+
+
+def test_programs_make_list_and_revoke_tokens(alice: Browser) -> None:
+    path = "/api/v1/enrollment-tokens"
+    made = alice.call("POST", path, {"name": "ci", "uses": 2, "labels": {"rack": "b12"}}).json
+    assert made is not None
+    assert made["command"] == f"vedette agent enroll {HOST} {made['token']}"
+    assert (made["uses"], made["uses_left"], made["appliance_id"]) == (2, 2, None)
+    found = alice.get(f"{path}?is_usable=true").json
+    assert found is not None
+    assert [one["id"] for one in found["items"]] == [made["id"]]
+    assert "token" not in found["items"][0]
+    assert alice.call("POST", f"{path}/{made['id']}/revoke").status_code == 200
+    left = alice.get(f"{path}?is_usable=true").json
+    assert left is not None
+    assert left["total"] == 0
+
+
+def test_an_appliance_is_enrolled_again_by_a_command_of_its_own(
+    alice: Browser, dgx: Appliance
+) -> None:
+    shown = alice.post(f"/appliances/{dgx.id}/reenroll").text
+    assert "--again" in shown
+    assert "Re-enroll dgx-01" in shown
+    answer = alice.call("POST", f"/api/v1/appliances/{dgx.id}/enrollment-token", {})
+    assert answer.status_code == 201
+    assert answer.json is not None
+    assert answer.json["appliance_id"] == dgx.id
+
+
+@pytest.mark.usefixtures("certificate")
+def test_the_appliances_page_says_how_its_agent_proves_who_it_is(
+    alice: Browser, dgx: Appliance
+) -> None:
+    page = alice.get(f"/appliances/{dgx.id}").text
+    assert "active" in page
+    assert f"/appliances/{dgx.id}/certificates" in page
+
+
+def test_a_certificate_is_revoked_in_the_browser(
+    alice: Browser, dgx: Appliance, certificate: ApplianceCertificate
+) -> None:
+    assert certificate.serial[:12] in alice.get(f"/appliances/{dgx.id}/certificates").text
+    assert alice.post(f"/certificates/{certificate.id}/revoke").status_code == 302
+    listed = alice.get(f"/api/v1/appliances/{dgx.id}/certificates").json
+    assert listed is not None
+    assert [one["state"] for one in listed["items"]] == ["revoked"]
+
+
+def test_a_viewer_sees_certificates_and_revokes_none(
+    bob: Browser, dgx: Appliance, certificate: ApplianceCertificate
+) -> None:
+    assert "Revoke" not in bob.get(f"/appliances/{dgx.id}/certificates").text
+    answer = bob.call("POST", f"/api/v1/certificates/{certificate.id}/revoke", {})
+    assert answer.status_code == 403
+
+
+@pytest.mark.usefixtures("certificate")
+def test_certificates_that_were_not_renewed_are_listed_for_tenant_and_operator(
+    alice: Browser, olivia: Browser, clock: FrozenClock
+) -> None:
+    assert 'class="vd-empty"' in alice.get("/certificates").text
+    clock.advance(timedelta(days=6, hours=1).total_seconds())
+    for browser in (alice, olivia):
+        browser.sign_in("alice@acme.example" if browser is alice else "olivia@vedette.example")
+        assert "overdue" in browser.get("/certificates").text
+        found = browser.get("/api/v1/certificates?within_hours=24").json
+        assert found is not None
+        assert found["total"] == 1
+
+
+def test_a_fence_is_explained_and_lifted_in_the_browser(
+    alice: Browser, dgx: Appliance, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    with sessions.begin() as session:
+        fence_appliance(session, session.get_one(Appliance, dgx.id), reason="x", now=clock.now)
+    assert "Fenced " in alice.get(f"/appliances/{dgx.id}").text
+    assert alice.post(f"/appliances/{dgx.id}/unfence").status_code == 302
+    assert "Fenced " not in alice.get(f"/appliances/{dgx.id}").text
+    answer = alice.get(f"/api/v1/appliances/{dgx.id}").json
+    assert answer is not None
+    assert answer["fenced_at"] is None

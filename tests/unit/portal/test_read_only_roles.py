@@ -1,0 +1,160 @@
+"""Every change of the portal as asked for by those of acme who may only look.
+
+A viewer, and an API token of the admin that is limited to reading, are refused by every route that
+changes something; afterwards the database holds what it held before.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from flask import Flask
+from sqlalchemy import Table, select
+
+from core.db import Base, SessionFactory
+from core.ids import hash_secret
+from portal.auth.guard import PUBLIC_ENDPOINTS
+from tenants.models import APIToken, Membership, Role, User
+from tests.cast import Cast, FrozenClock
+from tests.unit.portal.conftest import Browser, SignIn
+from tests.unit.portal.routes import BODIES, FORMS, address, changes, visits
+from tests.unit.portal.world import World, make_world
+
+# What everybody may do to what is their own: their browsers, password, second factor and tokens.
+OWN = PUBLIC_ENDPOINTS | {
+    "session.logout",
+    "session.switch",
+    "users.end_support",
+    "Sessions.end",
+    "Sessions.end_all",
+    "SecondFactor.begin",
+    "SecondFactor.confirm",
+    "SecondFactor.off",
+    "SecondFactor.renew",
+    "Tokens.create_token",
+    "Tokens.revoke_token",
+    "second_factor.begin",
+    "second_factor.confirm",
+    "second_factor.download",
+    "second_factor.off",
+    "second_factor.renew",
+    "settings.add_token",
+    "settings.change",
+    "settings.end_browser",
+    "settings.end_browsers",
+    "settings.revoke_token",
+    "Me.change_own_password",
+}
+# Ends what a browser holds: nothing where there is none.
+OF_BROWSERS = frozenset({"session.logout", "users.end_support"})
+# Looks at what a rule would say, and keeps nothing.
+LOOKS = frozenset({"Rules.preview"})
+# Who asked, when and how often is noted whatever the answer.
+NOTED = {"audit_entries", "audit_heads", "login_sessions", "api_tokens", "throttles"}
+
+
+@pytest.fixture
+def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
+    with sessions.begin() as session:
+        return make_world(session, cast, now=clock.now)
+
+
+@pytest.fixture
+def viewer(sessions: SessionFactory, cast: Cast, sign_in: SignIn) -> Browser:
+    """Bob's browser, who may only look from now on."""
+    with sessions.begin() as session:
+        for membership in session.scalars(select(Membership)):
+            if membership.user_id == cast.bob.id:
+                membership.role = Role.VIEWER
+    return sign_in(cast.bob)
+
+
+@contextmanager
+def unchanged(sessions: SessionFactory) -> Iterator[None]:
+    """Fail when the block leaves another database behind than it found."""
+    before = contents(sessions)
+    yield
+    assert contents(sessions) == before
+
+
+def contents(sessions: SessionFactory) -> dict[str, list[tuple[object, ...]]]:
+    with sessions() as session:
+        return {
+            table.name: sorted(map(tuple, session.execute(select(table))), key=repr)
+            for table in Base.metadata.sorted_tables
+            if isinstance(table, Table) and table.name not in NOTED
+        }
+
+
+def token(sessions: SessionFactory, user: User, **fields: object) -> dict[str, str]:
+    """Return the header of a new API token of a user."""
+    secret = "vdt_of_a_stranger"
+    with sessions.begin() as session:
+        session.add(
+            APIToken(
+                user_id=user.id,
+                tenant_id=user.memberships[0].tenant_id,
+                name="lesser",
+                secret_hash=hash_secret(secret),
+                created_at=user.created_at,
+                **fields,
+            )
+        )
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def body_of(endpoint: str, path: str) -> dict[str, Any]:
+    """Return what the test client sends: JSON to the API, a form to a page."""
+    is_api = path.startswith("/api/")
+    return {"json": BODIES.get(endpoint)} if is_api else {"data": FORMS.get(endpoint, {})}
+
+
+def test_a_viewer_is_refused_every_change(
+    app: Flask, world: World, viewer: Browser, sessions: SessionFactory
+) -> None:
+    headers = {"X-CSRFToken": viewer.csrf_token("/settings")}
+    tried = 0
+    with unchanged(sessions):
+        for route, method in changes(app, but=OWN | LOOKS):
+            path = address(app, route, world.ids)
+            body = body_of(str(route.endpoint), path)
+            answer = viewer.client.open(path, method=method, headers=headers, **body)
+            assert answer.status_code == 403, (route.endpoint, method, path, answer.text[-500:])
+            tried += 1
+    assert tried >= 50
+
+
+def test_a_read_only_token_is_refused_every_change(
+    app: Flask, world: World, cast: Cast, sessions: SessionFactory
+) -> None:
+    headers = token(sessions, cast.alice, scopes=["read"])
+    client = app.test_client()
+    with unchanged(sessions):
+        for route, method in changes(app, but=PUBLIC_ENDPOINTS | OF_BROWSERS | LOOKS):
+            path, endpoint = address(app, route, world.ids), str(route.endpoint)
+            answer = client.open(path, method=method, headers=headers, **body_of(endpoint, path))
+            # Of what is the user's own the form may be looked at first.
+            expected = {403, 422} if endpoint in OWN else {403}
+            assert answer.status_code in expected, (endpoint, method, path, answer.text[-500:])
+
+
+def test_a_token_that_has_expired_is_401_everywhere(
+    *, app: Flask, world: World, cast: Cast, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    headers = token(sessions, cast.alice, expires_at=clock.now - timedelta(seconds=1))
+    client = app.test_client()
+    for route, method in visits(app):
+        if route.endpoint in PUBLIC_ENDPOINTS:
+            continue
+        path = address(app, route, world.ids)
+        assert client.open(path, method=method, headers=headers).status_code == 401, (method, path)
+
+
+def test_a_viewer_never_gets_a_server_error(app: Flask, world: World, viewer: Browser) -> None:
+    for route, method in visits(app):
+        if method != "GET" or str(route).startswith("/dashboards/_dash-component"):
+            continue
+        with viewer.get(address(app, route, world.ids)) as answer:
+            assert answer.status_code < 500, str(route)

@@ -1,0 +1,174 @@
+"""Another tenant's user, anonymous requests and revoked tokens are refused on every route.
+
+The routes are taken from the app, so that a new one is visited without being named here. A path
+parameter that these tests do not know makes them fail: say below what acme's own value of it is.
+"""
+
+import re
+
+import pytest
+from flask import Flask
+
+from core.db import SessionFactory
+from core.ids import new_id
+from portal.auth.guard import PUBLIC_ENDPOINTS
+from tenants.users.tokens import list_api_tokens, revoke_api_token
+from tests.cast import Cast, FrozenClock, scope_of
+from tests.unit.portal.conftest import Browser, MakeToken
+from tests.unit.portal.routes import BODIES, address, visits
+from tests.unit.portal.world import World, make_world
+
+# Not for tenants' users at all: the role is refused before the object is looked for.
+ROLE_FIRST = {
+    "Tenants.suspend",
+    "Tenants.activate",
+    "Tenants.close",
+    "Tenants.set_quotas",
+    "tenants.switch",
+    "tenants.quotas",
+    "tenants.removal",
+    "users.start_support",
+    "console.export",
+    "console.discard",
+    "console.retry_notification",
+    "console.discard_notification",
+    "Removals.show",
+    "Removals.export",
+    "Removals.discard",
+    "Maintenance.notification",
+    "Maintenance.retry_notification",
+    "Maintenance.discard_notification",
+}
+# Signed with the second in which it is made: two equal answers need not hold the same one.
+CSRF_TOKEN = re.compile(r'csrf[-_]token" (?:content|value)="[^"]+"')
+
+
+@pytest.fixture
+def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
+    with sessions.begin() as session:
+        return make_world(session, cast, now=clock.now)
+
+
+def test_anonymous_requests_get_the_login_page_or_401(
+    app: Flask, nobody: Browser, world: World
+) -> None:
+    token = nobody.csrf_token()
+    for route, method in visits(app):
+        if route.endpoint in PUBLIC_ENDPOINTS:
+            continue
+        path = address(app, route, world.ids)
+        answer = nobody.client.open(path, method=method, headers={"X-CSRFToken": token})
+        if path.startswith(("/api/", "/dashboards/_")):
+            assert answer.status_code == 401, (method, path)
+        else:
+            assert answer.status_code == 302, (method, path)
+            assert answer.headers["Location"].startswith("/login"), (method, path)
+
+
+def test_only_these_endpoints_are_public() -> None:
+    assert {
+        "static",
+        "session.login",
+        "session.forgot",
+        "session.reset",
+        "invitations.accept",
+        "invitations.join",
+        "session.code",
+        "oidc.start",
+        "oidc.callback",
+        "home.health",
+        "api-docs.openapi_json",
+    } == PUBLIC_ENDPOINTS
+
+
+def test_a_revoked_token_is_401_everywhere(
+    *,
+    app: Flask,
+    cast: Cast,
+    world: World,
+    sessions: SessionFactory,
+    clock: FrozenClock,
+    make_token: MakeToken,
+) -> None:
+    secret = make_token(cast.alice)
+    with sessions.begin() as session:
+        for token in list_api_tokens(session, scope_of(cast.alice)).items:
+            revoke_api_token(session, scope_of(cast.alice), token.id, now=clock.now)
+    headers = {"Authorization": f"Bearer {secret}"}
+    client = app.test_client()
+    for route, method in visits(app):
+        if route.endpoint in PUBLIC_ENDPOINTS:
+            continue
+        path = address(app, route, world.ids)
+        answer = client.open(path, method=method, headers=headers)
+        assert answer.status_code == 401, (method, path)
+
+
+@pytest.mark.usefixtures("cast")
+def test_another_tenants_user_gets_404_for_every_object_of_acme(
+    app: Flask, world: World, charlie: Browser
+) -> None:
+    headers = {"X-CSRFToken": charlie.csrf_token("/settings")}
+    tried = 0
+    for route, method in visits(app):
+        foreign = {name: world.ids[name] for name in route.arguments & world.ids.keys()}
+        if not foreign:
+            address(app, route, world.ids)
+            continue
+        missing = {name: new_id() for name in foreign}
+        answers = []
+        for ids in (foreign, missing):
+            path = address(app, route, ids)
+            body = BODIES.get(str(route.endpoint))
+            answer = charlie.client.open(path, method=method, headers=headers, json=body)
+            text = answer.text
+            for ident in ids.values():
+                text = text.replace(ident, "ID")
+            text = CSRF_TOKEN.sub("TOKEN", text)
+            answers.append((answer.status_code, text))
+        expected = 403 if route.endpoint in ROLE_FIRST else 404
+        assert answers[0][0] == expected, (method, str(route), answers[0])
+        assert answers[0] == answers[1], (method, str(route))
+        tried += 1
+    assert tried >= 30
+
+
+@pytest.mark.usefixtures("cast")
+def test_another_tenants_user_changes_nothing_of_acme(
+    app: Flask, world: World, charlie: Browser, alice: Browser
+) -> None:
+    headers = {"X-CSRFToken": charlie.csrf_token("/settings")}
+    for route, method in visits(app):
+        if method == "GET" or not route.arguments & world.ids.keys():
+            continue
+        charlie.client.open(address(app, route, world.ids), method=method, headers=headers)
+    for path in ("jobs/{job_id}", "rules/{rule_id}", "appliances/{appliance_id}"):
+        answer = alice.get(f"/api/v1/{path}".format(**world.ids))
+        assert answer.status_code == 200
+    assert alice.get(f"/api/v1/jobs/{world.ids['job_id']}").json["state"] == "running"  # type: ignore[index] # JSON
+
+
+@pytest.mark.usefixtures("world")
+def test_lists_of_another_tenant_are_empty(charlie: Browser) -> None:
+    for name in (
+        "appliances",
+        "jobs",
+        "rules",
+        "alerts",
+        "silences",
+        "receivers",
+        "notifications",
+        "tokens",
+    ):
+        answer = charlie.get(f"/api/v1/{name}").json
+        assert answer is not None
+        assert answer["items"] == [], name
+        assert answer["total"] == 0, name
+
+
+@pytest.mark.own_app
+def test_a_route_with_an_unknown_path_parameter_fails_these_tests(app: Flask, world: World) -> None:
+    app.add_url_rule("/secrets/<secret_id>", "secrets.show", lambda secret_id: secret_id)
+    route = next(one for one in app.url_map.iter_rules() if one.endpoint == "secrets.show")
+    with pytest.raises(AssertionError, match="secret_id"):
+        address(app, route, world.ids)

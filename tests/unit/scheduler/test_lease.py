@@ -1,0 +1,74 @@
+"""The scheduler keeps its lease while its tasks fill the pool, and places a long queue at once."""
+
+import threading
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from core.db import SessionFactory
+from core.leases import Lease
+from core.settings import ServerSettings
+from jobqueue import dispatch
+from jobqueue.models import Job
+from jobqueue.states import JobState
+from scheduler import loops
+from scheduler.loops import LEASE_DURATION, Scheduler
+from tests.cast import Cast, FrozenClock
+from tests.fixtures.polling import eventually
+from tests.unit.jobqueue.builders import add_appliance, submit
+from timeseries.duckdb.store import DuckDBStore
+
+
+def test_the_lease_is_renewed_while_tasks_fill_the_pool(
+    tmp_path: Path,
+    sessions: SessionFactory,
+    clock: FrozenClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loops, "LEASE_RENEWAL_SECONDS", 0.05)
+    blocked = threading.Event()
+    monkeypatch.setattr(Scheduler, "_tasks", lambda _self: [(blocked.wait, 0.01)] * 20)
+    with closing(DuckDBStore(tmp_path / "samples.duckdb")) as store:
+        scheduler = Scheduler(
+            ServerSettings(data_dir=tmp_path), sessions=sessions, store=store, clock=clock
+        )
+        scheduler.start()
+        try:
+            clock.now += timedelta(minutes=1)
+
+            def is_renewed() -> bool:
+                with sessions() as session:
+                    expires_at = session.scalar(select(Lease.expires_at))
+                return expires_at == clock.now + LEASE_DURATION
+
+            eventually(is_renewed, what="the renewal of the lease")
+        finally:
+            blocked.set()
+            scheduler.stop()
+
+
+def test_a_long_queue_is_placed_in_several_transactions(
+    tmp_path: Path,
+    sessions: SessionFactory,
+    cast: Cast,
+    clock: FrozenClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (dispatch, loops):
+        monkeypatch.setattr(module, "MAX_WRITTEN", 2)
+    with sessions.begin() as session:
+        add_appliance(session, cast.acme, "dgx-01")
+        for number in range(5):
+            submit(session, cast.alice, f"job-{number}", gpus=1)
+    with closing(DuckDBStore(tmp_path / "samples.duckdb")) as store:
+        scheduler = Scheduler(
+            ServerSettings(data_dir=tmp_path), sessions=sessions, store=store, clock=clock
+        )
+        scheduler.is_active = True  # as with the lease
+        scheduler.place_jobs()
+    with sessions() as session:
+        starting = select(func.count()).where(Job.state == JobState.STARTING)
+        assert session.scalar(starting) == 5

@@ -1,0 +1,121 @@
+"""A query in fine steps for one appliance gives the same values as one for several."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from timeseries.duckdb import range_query
+from timeseries.duckdb.range_query import MAX_ROWS, aggregate_windows, reads_raw_rows
+from timeseries.duckdb.store import MEMORY, DuckDBStore
+from timeseries.points import FieldValue, Point
+from timeseries.store import Aggregate, RangeQuery, Series, write
+
+ACME = {"tenant": "acme", "appliance": "a1"}
+SECOND_NS = 1_000_000_000
+START_NS = 1_700_000_000 * SECOND_NS
+PLAIN = [Aggregate.AVG, Aggregate.MIN, Aggregate.MAX]
+QUERY = RangeQuery(
+    measurement="gpu",
+    fields=("busy", "watts", "share"),
+    start_ns=START_NS,
+    end_ns=START_NS + 600 * SECOND_NS,
+    step_ns=10 * SECOND_NS,
+    tenants=("acme",),
+    filters={"appliance": ("a1",)},
+    group_by=("gpu", "host"),
+)
+POINTS = st.lists(
+    st.tuples(
+        st.sampled_from("01"),
+        st.integers(0, 600),
+        st.dictionaries(
+            st.sampled_from(["busy", "watts"]), st.integers(-100, 100), min_size=1, max_size=2
+        ),
+    ),
+    min_size=1,
+    max_size=60,
+    unique_by=lambda one: one[:2],
+)
+
+
+@pytest.fixture
+def store() -> Iterator[DuckDBStore]:
+    """A store in memory."""
+    store = DuckDBStore(MEMORY)
+    yield store
+    store.close()
+
+
+def gpu(second: float, gpu: str = "0", **fields: FieldValue) -> Point:
+    return Point("gpu", {"gpu": gpu}, fields, START_NS + int(second * SECOND_NS))
+
+
+def of_several(store: DuckDBStore, query: RangeQuery) -> list[Series]:
+    """Query one more appliance without samples, so that the database aggregates."""
+    several = replace(query, filters={"appliance": ("a1", "nobody")})
+    assert not reads_raw_rows(several)
+    return store.query_range(several)
+
+
+@pytest.mark.parametrize("aggregate", PLAIN)
+@settings(deadline=None, max_examples=8)
+@given(points=POINTS)
+def test_windows_match_those_of_the_database(
+    aggregate: Aggregate, points: list[tuple[str, int, dict[str, int]]]
+) -> None:
+    store = DuckDBStore(MEMORY)
+    try:
+        some = [gpu(second, name, **fields) for name, second, fields in points]
+        write(store, some, identity=ACME)
+        query = replace(QUERY, aggregate=aggregate)
+        assert reads_raw_rows(query)
+        found, expected = store.query_range(query), of_several(store, query)
+    finally:
+        store.close()
+    assert [(one.field, one.tags, one.times_ns) for one in found] == [
+        (one.field, one.tags, one.times_ns) for one in expected
+    ]
+    assert [one.values for one in found] == [pytest.approx(one.values) for one in expected]
+
+
+def test_a_boolean_counts_as_one_or_zero(store: DuckDBStore) -> None:
+    write(store, [gpu(0, busy=True), gpu(1, busy=False)], identity=ACME)
+    (found,) = store.query_range(QUERY)
+    assert (found.times_ns, found.values) == ([START_NS], [0.5])
+
+
+def test_another_tenant_sees_nothing_of_the_appliance(store: DuckDBStore) -> None:
+    write(store, [gpu(0, busy=1)], identity=ACME)
+    assert store.query_range(replace(QUERY, tenants=("globex",))) == []
+
+
+def test_the_database_answers_for_many_samples(store: DuckDBStore) -> None:
+    watts = [gpu(number / 100, watts=number) for number in range(MAX_ROWS + 1)]
+    write(store, watts, identity=ACME)
+    (found,) = store.query_range(QUERY)
+    assert found.values[:2] == [499.5, 1499.5]
+    assert len(found.values) == 21
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"aggregate": Aggregate.COUNT},
+        {"aggregate": Aggregate.LAST},
+        {"step_ns": None},
+        {"step_ns": 61 * SECOND_NS},
+        {"end_ns": START_NS + 10 * SECOND_NS * (range_query.MAX_WINDOWS + 1)},
+        {"start_ns": -1},
+        {"filters": {}},
+        {"filters": {"appliance": ("",)}},
+    ],
+)
+def test_the_database_answers_other_queries(changed: dict[str, object]) -> None:
+    assert not reads_raw_rows(replace(QUERY, **changed))  # type: ignore[arg-type]
+
+
+def test_no_samples_give_no_rows() -> None:
+    assert aggregate_windows([], groups=1, aggregate=Aggregate.AVG) == []

@@ -1,0 +1,149 @@
+"""The catalog of a DuckDB store: measurements, fields, tags and tag values, by tenant.
+
+The manifest lists the names that a segment has values of. Only names that no segment has are
+searched in the tables of samples, each up to its first value. Values of tags are read from the
+smallest file of each segment.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import duckdb
+
+from timeseries.duckdb.relation import Relation, Statement, files_sql
+from timeseries.duckdb.schema import Key, field_column, quoted, table_name, tag_column
+from timeseries.duckdb.segments import Manifest, Segment
+from timeseries.duckdb.sql import select, where_visible
+from timeseries.duckdb.writer import DuckDBWriter
+from timeseries.store import IDENTITY_TAGS, Resolution, StoreUnavailableError
+
+Tenants = tuple[str, ...] | None
+_Result = TypeVar("_Result")
+Fetch = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
+
+
+class Catalog:
+    """The part of a `Store` that lists names; a store inherits it and sets the attributes.
+
+    Attributes:
+        writer: has the schema.
+        manifest: has the segments.
+        fetch: runs a read.
+    """
+
+    writer: DuckDBWriter
+    manifest: Manifest
+    fetch: Fetch
+
+    def measurements(self, *, tenants: Tenants) -> list[str]:
+        """Return the names of the measurements with samples of these tenants, sorted."""
+        names = self.writer.measurements(tenants).union(self.manifest.measurements)
+        return [name for name in sorted(names) if self._has_any(name, tenants)]
+
+    def fields(self, measurement: str, *, tenants: Tenants) -> dict[str, str]:
+        """Return name to type of the fields with values of these tenants, sorted."""
+
+        def read(relation: Relation) -> dict[str, str]:
+            found = {name for one in relation.visible() for name in one.fields}
+            for key, table in relation.tables.items():
+                others = {name: quoted(field_column(name)) for name in table.fields.keys() - found}
+                found |= self._present(relation, key, others)
+            fields = sorted(relation.table.fields.items())
+            return {name: str(kind) for name, kind in fields if name in found}
+
+        return self._read(measurement, tenants, read)
+
+    def tags(self, measurement: str, *, tenants: Tenants) -> list[str]:
+        """Return the names of the tags of these tenants' samples, identity tags first."""
+
+        def read(relation: Relation) -> set[str]:
+            found = {tag for one in relation.visible() for tag in one.table.tags}
+            for key, table in relation.tables.items():
+                others = table.tags.difference(found, IDENTITY_TAGS)
+                columns = {tag: quoted(tag_column(tag)) for tag in others}
+                found |= self._present(relation, key, columns)
+            return found
+
+        if not self._has_any(measurement, tenants):
+            return []
+        found = self._read(measurement, tenants, read)
+        return [*IDENTITY_TAGS, *sorted(found.difference(IDENTITY_TAGS))]
+
+    def tag_values(self, measurement: str, tag: str, *, tenants: Tenants) -> list[str]:
+        """Return the distinct values of a tag, sorted."""
+
+        def read(relation: Relation) -> set[str | None]:
+            return {value for (value,) in self.fetch(*_tag_values_sql(relation, tag))}
+
+        found = self._read(measurement, tenants, read)
+        return sorted(value for value in found if value is not None)
+
+    def _has_any(self, measurement: str, tenants: Tenants) -> bool:
+        return self._read(
+            measurement,
+            tenants,
+            lambda relation: (
+                bool(relation.visible())
+                or any(self._present(relation, key, {"": "1"}) for key in relation.tables)
+            ),
+        )
+
+    def _read(
+        self,
+        measurement: str,
+        tenants: Tenants,
+        work: Callable[[Relation], _Result],
+        *,
+        filters: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> _Result:
+        """Return what `work` reads from a measurement."""
+
+        def read(segments: Sequence[Segment]) -> _Result:
+            relation = Relation(
+                tables=self.writer.tables(measurement, tenants),
+                segments=segments,
+                folder=self.manifest.folder,
+                tenants=tenants,
+                filters=filters,
+            )
+            return work(relation)
+
+        try:
+            return self.manifest.read(measurement, read)
+        except StoreUnavailableError as error:
+            if not isinstance(error.__cause__, duckdb.CatalogException):
+                raise
+            # An empty table was dropped meanwhile.
+            return self.manifest.read(measurement, read)
+
+    def _present(self, relation: Relation, key: Key, columns: Mapping[str, str]) -> set[str]:
+        """Return the names whose columns have any value in a table of samples."""
+        condition = where_visible(relation.tables[key], tenants=relation.tenants)
+        if condition.matches_nothing:
+            return set()
+        source = quoted(table_name(key))
+        reads = []
+        for at, column in enumerate(columns.values()):
+            where = " AND ".join([*condition.clauses, f"{column} IS NOT NULL"])
+            reads.append("(" + select([str(at)], f"{source} WHERE {where} LIMIT 1") + ")")
+        rows = self.fetch(" UNION ALL ".join(reads), [*condition.values] * len(reads))
+        names = list(columns)
+        return {names[at] for (at,) in rows}
+
+
+def _tag_values_sql(relation: Relation, tag: str) -> Statement:
+    """Return the statement of a tag's values: in the tables, and each segment's smallest file."""
+    smallest: dict[Resolution, list[Segment]] = {}
+    for one in relation.visible():
+        if tag in one.table.tags:
+            smallest.setdefault(min(one.sizes, key=one.sizes.__getitem__), []).append(one)
+    sources: list[Statement] = []
+    for key, table in relation.tables.items():
+        condition = where_visible(table, tenants=relation.tenants)
+        if tag in table.tags and not condition.matches_nothing:
+            sources.append((f"{quoted(table_name(key))} {condition.sql}", condition.values))
+    sources += [files_sql(relation.folder, segments, size) for size, segments in smallest.items()]
+    column = quoted(tag_column(tag))
+    text = " UNION ".join(select([f"DISTINCT {column}"], source) for source, _ in sources)
+    return text, [value for _, values in sources for value in values]

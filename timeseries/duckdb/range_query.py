@@ -1,0 +1,437 @@
+"""Range queries: which reads of samples and roll-ups answer them.
+
+Without roll-ups the samples answer alone and exactly. Otherwise each source gives its partial
+aggregates by group and window, and these are merged; percentiles then come from sketches and are
+within 1 %.
+
+A query in steps of up to a minute over one appliance has almost nothing to aggregate: planning and
+running the grouping costs the database more than reading some thousand raw rows and grouping them
+in Python.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from timeseries.duckdb.relation import Relation, Statement
+from timeseries.duckdb.rollup_sql import (
+    MERGES,
+    QUANTILES,
+    StoredAggregate,
+    aggregate_column,
+    bucket_key_sql,
+    numeric_column,
+    rollup_partials,
+    sample_partials,
+)
+from timeseries.duckdb.schema import MINUTE_NS, WIDTHS_NS, Span, Table, field_column, quoted
+from timeseries.duckdb.segments import Segment
+from timeseries.duckdb.sql import (
+    COUNTS_EACH_SAMPLE,
+    aggregate_sql,
+    clamp_time,
+    deduplicated,
+    group_columns,
+    grouped_lists_sql,
+    has_appliance_filter,
+    select,
+    separate_windows,
+    window_start_sql,
+)
+from timeseries.sketch import bucket_quantile
+from timeseries.store import APPLIANCE_TAG, HOUR_NS, Aggregate, RangeQuery, Resolution
+from timeseries.validation import check_aggregate
+
+Plan = Mapping[tuple[Resolution, tuple[Span, ...]], Sequence[Segment]]
+Row = tuple[Any, ...]
+"""One row of a result."""
+MAX_WINDOWS = 1_000
+MAX_ROWS = 20_000
+"""The database aggregates more samples than this."""
+_REDUCERS: dict[Aggregate, Callable[[Sequence[float]], float]] = {
+    Aggregate.AVG: lambda values: sum(values) / len(values),
+    Aggregate.MIN: min,
+    Aggregate.MAX: max,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A statement, its values, and the fields it answers; an empty text gives no rows.
+
+    Each row is one group: its tags, then for each field the list of window starts and the list of
+    values.
+
+    Attributes:
+        finish: converts the rows of the statement to such rows.
+        raw: tried first if set; answers unless there are too many samples.
+    """
+
+    fields: Sequence[str]
+    text: str
+    values: Sequence[object] = field(default_factory=list)
+    finish: Callable[[Sequence[Row]], Sequence[Row]] = tuple
+    raw: "RawRead | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class RawRead:
+    """A statement that reads raw samples, and its values; `finish` makes the rows of a `Read`."""
+
+    text: str
+    values: Sequence[object]
+    finish: Callable[[Sequence[Row]], Sequence[Row]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Samples or roll-ups to aggregate, with their values, by windows of the query."""
+
+    resolution: Resolution
+    window: str
+    text: str
+    values: Sequence[object]
+
+
+def range_reads(query: RangeQuery, relation: Relation, fields: Sequence[str]) -> list[Read]:
+    """Return the reads that answer a range query over `fields` of the relation."""
+    span = (clamp_time(query.start_ns), clamp_time(query.end_ns))
+    if not fields or span[0] >= span[1]:
+        return []
+    for name in fields:
+        check_aggregate(name, relation.table.fields[name], query.aggregate)
+    plan = plan_sources(query, relation.visible(span, margin_ns=HOUR_NS), fields)
+    if not any(resolution in WIDTHS_NS for resolution, _ in plan):
+        return [_from_samples(query, relation, fields)]
+    if query.aggregate in QUANTILES:
+        return [
+            _quantiles(query, relation, name, sources)
+            for name in fields
+            if (sources := list(_sources(query, relation, [name], plan)))
+        ]
+    sources = list(_sources(query, relation, fields, plan))
+    return [_merged(query, relation, fields, sources)] if sources else []
+
+
+def plan_sources(query: RangeQuery, segments: Iterable[Segment], fields: Iterable[str]) -> Plan:
+    """Return what to read: the segments for each resolution and its time spans.
+
+    The coarsest resolution that divides the step is preferred, for complete windows. The rest of
+    the span comes from samples and, where these have expired, from the roll-ups, by the windows
+    that begin in it.
+
+    Args:
+        query: the query.
+        segments: the segments that may have samples in it.
+        fields: the fields that it reads.
+    """
+    span = (clamp_time(query.start_ns), clamp_time(query.end_ns))
+    asked = frozenset(fields)
+    plan: dict[tuple[Resolution, tuple[Span, ...]], list[Segment]] = {}
+    for one in segments:
+        numbers = {name for name in asked if name in one.table.fields}
+        if not numbers and asked:
+            continue
+        is_complete = numbers <= one.rolled or Resolution.RAW not in one.sizes
+        left: tuple[Span, ...] = (span,)
+        for resolution in _preferred(query, one) if is_complete else ():
+            whole = _whole(span, WIDTHS_NS[resolution])
+            if whole is not None and one.overlaps(whole):
+                plan.setdefault((resolution, (whole,)), []).append(one)
+                left = tuple(rest for rest in _cut(span, whole) if rest[0] < rest[1])
+                break
+        rest = Resolution.RAW if Resolution.RAW in one.sizes else _finest(query, one)
+        margin_ns = WIDTHS_NS.get(rest, 0) if rest else 0
+        if rest and any(one.overlaps(part, margin_ns=margin_ns) for part in left):
+            plan.setdefault((rest, left), []).append(one)
+    return plan
+
+
+def _preferred(query: RangeQuery, one: Segment) -> list[Resolution]:
+    """Return the roll-ups of a segment that can answer complete windows, the coarsest first."""
+    if query.end_ns - query.start_ns < HOUR_NS:
+        return []
+    return [
+        resolution
+        for resolution in (Resolution.HOUR, Resolution.FIVE_MINUTES)
+        if resolution in one.sizes
+        and (query.step_ns is None or query.step_ns % WIDTHS_NS[resolution] == 0)
+        and (resolution is Resolution.HOUR or query.aggregate not in QUANTILES)
+    ]
+
+
+def _finest(query: RangeQuery, one: Segment) -> Resolution | None:
+    """Return the finest roll-up that a segment has; only that by hour has sketches."""
+    if Resolution.FIVE_MINUTES in one.sizes and query.aggregate not in QUANTILES:
+        return Resolution.FIVE_MINUTES
+    return Resolution.HOUR if Resolution.HOUR in one.sizes else None
+
+
+def _whole(span: Span, width_ns: int) -> Span | None:
+    start, end = -(-span[0] // width_ns) * width_ns, span[1] // width_ns * width_ns
+    return (start, end) if start < end else None
+
+
+def _cut(span: Span, hole: Span) -> tuple[Span, Span]:
+    return (span[0], hole[0]), (hole[1], span[1])
+
+
+def _from_samples(query: RangeQuery, relation: Relation, fields: Sequence[str]) -> Read:
+    """Return the read for a query that needs no roll-ups."""
+    groups = len(query.group_by)
+    read = Read(fields, *range_sql(query, relation, fields))
+    if has_appliance_filter(query.filters):
+        # Sorting the few rows of one appliance is faster in Python.
+        read = replace(read, finish=partial(sort_groups, groups=groups))
+    if not reads_raw_rows(query):
+        return read
+    finish = partial(aggregate_windows, groups=groups, aggregate=query.aggregate)
+    return replace(read, raw=RawRead(*raw_rows_sql(query, relation, fields), finish))
+
+
+def range_sql(query: RangeQuery, relation: Relation, fields: Sequence[str]) -> Statement:
+    """Return the statement of a range query over the samples.
+
+    Each row is one group: its tags, then for each field the list of window starts and the list of
+    values, without gaps; sorted unless `has_appliance_filter`.
+    """
+    groups = group_columns(query.group_by, relation.table)
+    aggregates = [
+        f"CAST({aggregate_sql(name, query.aggregate, relation.table)} AS DOUBLE) AS v{index}"
+        for index, name in enumerate(fields)
+    ]
+    parts, values = [], list[object]()
+    for span in separate_windows(query):
+        source, some = _samples(query, relation, fields, [span])
+        if source:
+            columns = [*groups, f"{window_start_sql(query, span)} AS w", *aggregates]
+            parts.append(f"{select(columns, source)} GROUP BY ALL")
+            values += some
+    if not parts:
+        return "", []
+    names = [f"g{index}" for index in range(len(groups))]
+    text = grouped_lists_sql(
+        " UNION ALL ".join(parts),
+        names,
+        len(fields),
+        is_ordered=not has_appliance_filter(query.filters),
+    )
+    return text, values
+
+
+def _samples(
+    query: RangeQuery,
+    relation: Relation,
+    fields: Sequence[str],
+    spans: Sequence[Span],
+    *,
+    segments: Sequence[Segment] | None = None,
+) -> Statement:
+    """Return the samples to aggregate; deduplicated where each one counts."""
+    source, values = relation.samples(fields, spans, segments=segments)
+    if source and query.aggregate in COUNTS_EACH_SAMPLE:
+        source = deduplicated(source, relation.table, fields)
+    return source, values
+
+
+def _sources(
+    query: RangeQuery, relation: Relation, fields: Sequence[str], plan: Plan
+) -> Iterator[_Source]:
+    span = (clamp_time(query.start_ns), clamp_time(query.end_ns))
+    # The table is read over the whole span, whatever the files are read for.
+    whole = (Resolution.RAW, (span,))
+    for (resolution, spans), segments in {whole: list[Segment](), **plan}.items():
+        if resolution is Resolution.RAW and spans != whole[1]:
+            text, values = relation.samples_of_files(fields, spans, segments)
+        elif resolution is Resolution.RAW:
+            text, values = _samples(query, relation, fields, spans, segments=segments)
+        else:
+            text, values = relation.rolled_up(resolution, fields, spans, segments=segments)
+        if text:
+            window = window_start_sql(query, (spans[0][0], spans[-1][1]))
+            yield _Source(resolution, window, text, values)
+
+
+def _merged(
+    query: RangeQuery, relation: Relation, fields: Sequence[str], sources: Sequence[_Source]
+) -> Read:
+    """Return the read that merges the partials `a` and `b` of each field."""
+    groups = group_columns(query.group_by, relation.table)
+    united = " UNION ALL ".join(
+        select(
+            [*groups, f"{source.window} AS w", *_partials(query, relation.table, fields, source)],
+            source.text,
+        )
+        + " GROUP BY ALL"
+        for source in sources
+    )
+    names = [f"g{index}" for index in range(len(query.group_by))]
+    values = [
+        "CAST("
+        + MERGES[query.aggregate].format(a=f"a{index}", b=f"b{index}")
+        + f" AS DOUBLE) AS v{index}"
+        for index in range(len(fields))
+    ]
+    windows = select([*names, "w", *values], f"({united})") + " GROUP BY ALL"
+    return Read(
+        fields,
+        grouped_lists_sql(windows, names, len(fields)),
+        [value for source in sources for value in source.values],
+    )
+
+
+def _partials(
+    query: RangeQuery, table: Table, fields: Sequence[str], source: _Source
+) -> Iterator[str]:
+    for index, name in enumerate(fields):
+        if source.resolution is Resolution.RAW:
+            pair = sample_partials(query.aggregate, numeric_column(name, table.fields[name]))
+        else:
+            pair = rollup_partials(query.aggregate, name)
+        yield from (f"{pair[0]} AS a{index}", f"{pair[1]} AS b{index}")
+
+
+def _quantiles(
+    query: RangeQuery, relation: Relation, name: str, sources: Sequence[_Source]
+) -> Read:
+    """Return the read that merges the sketch buckets of one field."""
+    names = [f"g{index}" for index in range(len(query.group_by))]
+    united = " UNION ALL ".join(_buckets(query, relation.table, name, source) for source in sources)
+    counted = ["CAST(sum(c) AS BIGINT) AS c", "min(lo) AS lo", "max(hi) AS hi"]
+    buckets = select([*names, "w", "k", *counted], f"({united})") + " GROUP BY ALL"
+    lists = ["list(k ORDER BY k)", "list(c ORDER BY k)", "min(lo)", "max(hi)"]
+    order = ", ".join(str(index + 1) for index in range(len(names) + 1))
+    return Read(
+        [name],
+        select([*names, "w", *lists], f"({buckets})") + f" GROUP BY ALL ORDER BY {order}",
+        [value for source in sources for value in source.values],
+        partial(merge_quantiles, groups=len(names), q=QUANTILES[query.aggregate]),
+    )
+
+
+def merge_quantiles(rows: Sequence[Row], *, groups: int, q: float) -> list[Row]:
+    """Return a row per group from rows per window: start, bucket keys, counts, min and max."""
+    found: list[Row] = []
+    for group, windows in groupby(rows, key=lambda row: row[:groups]):
+        starts, values = [], []
+        for start, keys, counts, least, most in (row[groups:] for row in windows):
+            value = bucket_quantile(keys, counts, q)
+            if value is not None:
+                starts.append(start)
+                values.append(max(least, min(most, value)))
+        found.append((*group, starts, values))
+    return found
+
+
+def _buckets(query: RangeQuery, table: Table, name: str, source: _Source) -> str:
+    shared = [*group_columns(query.group_by, table), f"{source.window} AS w"]
+    if source.resolution is Resolution.RAW:
+        column = numeric_column(name, table.fields[name])
+        counted = [
+            *shared,
+            f"{bucket_key_sql(column)} AS k",
+            "count(*) AS c",
+            f"CAST(min({column}) AS DOUBLE) AS lo",
+            f"CAST(max({column}) AS DOUBLE) AS hi",
+        ]
+        groups = ", ".join(str(index + 1) for index in range(len(shared) + 1))
+        return select(counted, f"{source.text} WHERE {column} IS NOT NULL") + f" GROUP BY {groups}"
+    sketch = aggregate_column(StoredAggregate.SKETCH, name)
+    each = [
+        *shared,
+        f"unnest(map_keys({sketch})) AS k",
+        f"unnest(map_values({sketch})) AS c",
+        f"CAST({aggregate_column(StoredAggregate.MIN, name)} AS DOUBLE) AS lo",
+        f"CAST({aggregate_column(StoredAggregate.MAX, name)} AS DOUBLE) AS hi",
+    ]
+    return select(each, source.text)
+
+
+def reads_raw_rows(query: RangeQuery) -> bool:
+    """Return whether a query reads about as many samples as it has windows, of one appliance."""
+    step_ns = query.step_ns
+    return (
+        query.aggregate in _REDUCERS
+        and has_appliance_filter(query.filters)
+        and len(query.filters[APPLIANCE_TAG]) == 1
+        and query.start_ns >= 0
+        and step_ns is not None
+        and 0 < step_ns <= MINUTE_NS
+        and query.end_ns - query.start_ns <= MAX_WINDOWS * step_ns
+    )
+
+
+def raw_rows_sql(query: RangeQuery, relation: Relation, fields: Sequence[str]) -> Statement:
+    """Return the statement that reads raw samples.
+
+    Each row is one sample: the tags of its group, the start of its window, and the fields.
+    """
+    span = (query.start_ns, clamp_time(query.end_ns))
+    source, values = relation.samples(fields, [span])
+    columns = [*group_columns(query.group_by, relation.table), window_start_sql(query, span)]
+    columns += [
+        f"CAST({quoted(field_column(name))} AS DOUBLE) AS v{index}"
+        for index, name in enumerate(fields)
+    ]
+    return select(columns, source) if source else "", values
+
+
+def aggregate_windows(
+    samples: Sequence[Row], *, groups: int, aggregate: Aggregate
+) -> Sequence[Row]:
+    """Return a row per group from the rows of `raw_rows_sql`, whose first `groups` are tags."""
+    by_group: dict[Row, dict[int, Row]] = defaultdict(dict)
+    for row in samples:
+        by_group[row[:groups]][row[groups]] = row
+    if sum(map(len, by_group.values())) < len(samples):
+        return aggregate_windows(
+            _merge_windows(samples, groups, aggregate), groups=groups, aggregate=aggregate
+        )
+    found: list[Row] = []
+    for group, windows in sorted(by_group.items()):
+        starts = sorted(windows)
+        rows = [windows[start] for start in starts]
+        lists: list[list[Any]] = []
+        for index in range(groups + 1, len(rows[0])):
+            values = [row[index] for row in rows]
+            if None in values:
+                pairs = zip(starts, values, strict=True)
+                lists += [
+                    [start for start, value in pairs if value is not None],
+                    [value for value in values if value is not None],
+                ]
+            else:
+                lists += [starts, values]
+        found.append((*group, *lists))
+    return found
+
+
+def sort_groups(rows: Sequence[Row], *, groups: int) -> list[Row]:
+    """Return rows sorted by group, and the lists of each sorted by time."""
+    found: list[Row] = []
+    for row in sorted(rows, key=lambda row: row[:groups]):
+        lists = []
+        for times, values in zip(row[groups::2], row[groups + 1 :: 2], strict=True):
+            pairs = sorted(zip(times or (), values or (), strict=True))
+            lists += [[time for time, _ in pairs], [value for _, value in pairs]]
+        found.append((*row[:groups], *lists))
+    return found
+
+
+def _merge_windows(samples: Sequence[Row], groups: int, aggregate: Aggregate) -> list[Row]:
+    """Return one row per group and window."""
+    by_window: dict[Row, list[Row]] = defaultdict(list)
+    for row in samples:
+        by_window[row[: groups + 1]].append(row[groups + 1 :])
+    return [
+        (*key, *(_reduce(values, aggregate) for values in zip(*rows, strict=True)))
+        for key, rows in by_window.items()
+    ]
+
+
+def _reduce(values: Sequence[float | None], aggregate: Aggregate) -> float | None:
+    some = [value for value in values if value is not None]
+    return _REDUCERS[aggregate](some) if some else None

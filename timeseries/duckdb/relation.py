@@ -1,0 +1,205 @@
+"""One relation of the samples of a measurement: its tables, and the files of its segments.
+
+The statements of queries have it as their source. Only files that may have samples of the tenants,
+appliances and time span are read. Where a table or file lacks a column, the column is NULL.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from timeseries.duckdb.rollup_sql import rollup_columns, time_range_sql
+from timeseries.duckdb.schema import (
+    SQL_TYPES,
+    TIME_COLUMN,
+    WIDTHS_NS,
+    Key,
+    Span,
+    Table,
+    TextFields,
+    field_column,
+    quoted,
+    table_name,
+    tag_column,
+    text_fields,
+    united,
+)
+from timeseries.duckdb.segments import Segment
+from timeseries.duckdb.sql import select, where_visible
+from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
+from timeseries.store import APPLIANCE_TAG, Resolution
+
+Statement = tuple[str, list[object]]
+"""A statement, or the source of one, and its values; an empty text if nothing can match."""
+ALWAYS: Span = (MIN_INT64, MAX_INT64 + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relation:
+    """What a query may read of a measurement.
+
+    Attributes:
+        tables: its tables.
+        segments: its segments.
+        folder: the folder of their files.
+        tenants: the tenants whose samples are visible; None for all.
+        filters: tag to allowed values.
+    """
+
+    tables: Mapping[Key, Table]
+    segments: Sequence[Segment]
+    folder: Path
+    tenants: Sequence[str] | None
+    filters: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @cached_property
+    def table(self) -> Table:
+        """All tags and fields of what is visible."""
+        shapes = {(one.table.tags, *one.table.fields.items()): one.table for one in self.visible()}
+        return united([*self.tables.values(), *shapes.values()])
+
+    def consistent(self) -> list["Relation"]:
+        """Return relations in which no field is a number for some and text for others."""
+        tables = [*self.tables.values(), *(one.table for one in self.segments)]
+        texts = {name for table in tables for name, _ in text_fields(table)}
+        mixed = {name for name in texts if len({t.fields.get(name) for t in tables} - {None}) > 1}
+        found: dict[TextFields, Relation] = {}
+
+        def part(table: Table) -> tuple[TextFields, Relation]:
+            key = frozenset(one for one in text_fields(table) if one[0] in mixed)
+            return key, found.get(key, replace(self, tables={}, segments=()))
+
+        for name, table in self.tables.items():
+            key, one = part(table)
+            found[key] = replace(one, tables={**one.tables, name: table})
+        for segment in self.segments:
+            key, one = part(segment.table)
+            found[key] = replace(one, segments=(*one.segments, segment))
+        return list(found.values())
+
+    def visible(self, span: Span = ALWAYS, *, margin_ns: int = 0) -> list[Segment]:
+        """Return the segments that may have samples in a span."""
+        names = self.filters.get(APPLIANCE_TAG, ())
+        return [
+            one
+            for one in self.segments
+            if one.overlaps(span, margin_ns=margin_ns)
+            and (self.tenants is None or one.tenant in self.tenants)
+            and (
+                not names
+                or any(one.first_appliance <= name <= one.last_appliance for name in names)
+            )
+        ]
+
+    def samples(
+        self,
+        fields: Iterable[str],
+        spans: Sequence[Span],
+        *,
+        segments: Sequence[Segment] | None = None,
+    ) -> Statement:
+        """Return a source with the time, all tags and some fields of the samples.
+
+        Args:
+            fields: the fields.
+            spans: the times.
+            segments: the segments whose samples to read; by default those in the spans.
+        """
+        if segments is None:
+            visible = self.visible((spans[0][0], spans[-1][1]))
+            segments = [one for one in visible if Resolution.RAW in one.sizes]
+        columns = self._columns(fields)
+        hot = [
+            self._part((quoted(table_name(key)), []), table, columns, spans)
+            for key, table in self.tables.items()
+        ]
+        return union([*hot, *self._files(segments, Resolution.RAW, columns, spans)])
+
+    def samples_of_files(
+        self, fields: Iterable[str], spans: Sequence[Span], segments: Sequence[Segment]
+    ) -> Statement:
+        """Return the same source of some segments only, without the table."""
+        return union(self._files(segments, Resolution.RAW, self._columns(fields), spans))
+
+    def rolled_up(
+        self,
+        resolution: Resolution,
+        fields: Iterable[str],
+        spans: Sequence[Span],
+        *,
+        segments: Sequence[Segment],
+    ) -> Statement:
+        """Return a source with the roll-ups of some segments, for windows that start in spans."""
+        wanted = {name: self.table.fields[name] for name in fields}
+        columns = rollup_columns(Table(self.table.tags, wanted), resolution)
+        return union(self._files(segments, resolution, columns, spans))
+
+    def _columns(self, fields: Iterable[str]) -> dict[str, str]:
+        columns = {quoted(TIME_COLUMN): "BIGINT"}
+        columns |= {quoted(tag_column(tag)): "VARCHAR" for tag in sorted(self.table.tags)}
+        kinds = self.table.fields
+        return columns | {quoted(field_column(name)): SQL_TYPES[kinds[name]] for name in fields}
+
+    def _files(
+        self,
+        segments: Sequence[Segment],
+        resolution: Resolution,
+        columns: Mapping[str, str],
+        spans: Sequence[Span],
+    ) -> list[Statement]:
+        alike: dict[TextFields, list[Segment]] = {}
+        for one in segments:
+            alike.setdefault(text_fields(one.stored(resolution)), []).append(one)
+        return [
+            self._part(
+                files_sql(self.folder, some, resolution),
+                united(one.stored(resolution) for one in some),
+                columns,
+                spans,
+                resolution,
+            )
+            for some in alike.values()
+        ]
+
+    def _part(
+        self,
+        source: Statement,
+        table: Table,
+        columns: Mapping[str, str],
+        spans: Sequence[Span],
+        resolution: Resolution = Resolution.RAW,
+    ) -> Statement:
+        condition = where_visible(table, tenants=self.tenants, filters=self.filters)
+        condition.add(time_range_sql(spans))
+        if condition.matches_nothing:
+            return "", []
+        if resolution in WIDTHS_NS:
+            present = rollup_columns(table, resolution)
+        else:
+            present = {quoted(name): sql_type for name, sql_type in table.columns.items()}
+            present[quoted(TIME_COLUMN)] = "BIGINT"
+        castable = {"BIGINT", "DOUBLE", "BOOLEAN"}
+        listed = []
+        for name, sql_type in columns.items():
+            known = present.get(name)
+            value = name if known in castable else "NULL"
+            is_exact = known == sql_type and (known != "DOUBLE" or not source[1])
+            listed.append(name if is_exact else f"CAST({value} AS {sql_type}) AS {name}")
+        text, values = source
+        return select(listed, f"{text} {condition.sql}"), [*values, *condition.values]
+
+
+def files_sql(folder: Path, segments: Sequence[Segment], resolution: Resolution) -> Statement:
+    """Return the files of some segments as a source."""
+    # Files differ in their columns, and in whether a field of floats is stored as integers.
+    by_name = ", union_by_name = true" if len(segments) > 1 else ""
+    paths = [str(folder / one.path(resolution)) for one in segments]
+    return f"read_parquet(?, hive_partitioning = false{by_name})", [paths]
+
+
+def union(parts: Iterable[Statement]) -> Statement:
+    """Return the union of some statements as a source."""
+    some = [part for part in parts if part[0]]
+    text = " UNION ALL ".join(text for text, _ in some)
+    return f"({text})" if text else "", [value for _, values in some for value in values]

@@ -1,0 +1,1 @@
+"""Migration of samples between stores, and export to files."""

@@ -1,1 +1,0 @@
-"""Moving history between stores, and out of them into files."""

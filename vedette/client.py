@@ -1,0 +1,278 @@
+"""`vedette.Client`: the REST API of a portal for Python programs, and for the `vedette` command.
+
+from vedette import Client
+
+with Client() as client:
+    job = client.submit("acme/train:1", command=["python", "train.py"], gpus=2)
+    for text in client.logs(job.id, follow=True):
+        print(text, end="")
+    client.result(job.id)
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self, Unpack
+from urllib.parse import urljoin
+
+import msgspec
+import requests
+
+from core.errors import InvalidInputError, UnavailableError
+from vedette.credentials import Credentials, load_credentials
+from vedette.errors import JobTimeoutError, PortalError
+from vedette.jobs import Job, JobFailedError, JobFields
+
+TIMEOUT_SECONDS = 30
+POLL_SECONDS = 1.0
+PAGE_SIZE = 100
+_MIN_ID_LENGTH = 4
+# What a copy of a job takes from it.
+_COPIED = (
+    JobFields.__annotations__.keys() - {"env", "secrets", "secrets_from", "appliance_id"}
+) & set(Job.__struct_fields__)
+
+
+class Client:
+    """Calls the REST API of a portal; close it, or use it as a context manager.
+
+    A job is named by its ID, the beginning or the end of one, or its name: then it is the newest
+    job with that name. Every call may raise `UnavailableError` (no response) and `PortalError`.
+
+    Args:
+        url: of the portal, and `token` an API token; by default those of `VEDETTE_URL` and
+            `VEDETTE_TOKEN`, or of `vedette login`.
+
+    Raises:
+        UnauthenticatedError: there are no credentials.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None) -> None:
+        credentials = Credentials(url.rstrip("/"), token) if url and token else load_credentials()
+        self._base = f"{credentials.url}/api/v1"
+        self._session = requests.Session()
+        self._session.headers["Authorization"] = f"Bearer {credentials.token}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def submit(self, image: str, **fields: Unpack[JobFields]) -> Job:
+        """Submit a job; without a name it gets that of its image."""
+        name = fields.get("name") or image.rsplit("/", 1)[-1].split(":", maxsplit=1)[0]
+        return _job(self.post("/jobs", {**fields, "image": image, "name": name}))
+
+    def dry_run(self, image: str, **fields: Unpack[JobFields]) -> dict[str, Any]:
+        """Return where a job would go and when, and why not elsewhere, without submitting it."""
+        body = {**fields, "image": image, "name": fields.get("name") or "dry-run"}
+        found: dict[str, Any] = self.post("/jobs/dry-run", body)
+        return found
+
+    def pending(self, name_or_id: str) -> dict[str, Any]:
+        """Return why a job waits, what must free up, and when it is expected to start."""
+        found: dict[str, Any] = self.get(f"/jobs/{self.job(name_or_id).id}/pending")
+        return found
+
+    def jobs(self, *, limit: int | None = None, **filters: str | None) -> Iterator[Job]:
+        """Yield the jobs, newest first; `filters` as those of `GET /jobs`, such as `state`."""
+        number = 0
+        while limit is None or number * PAGE_SIZE < limit:
+            number += 1
+            page = self.get("/jobs", page=number, page_size=PAGE_SIZE, **filters)
+            left = None if limit is None else limit - (number - 1) * PAGE_SIZE
+            yield from map(_job, page["items"][:left])
+            if number * PAGE_SIZE >= page["total"]:
+                return
+
+    def job(self, name_or_id: str) -> Job:
+        """Return a job.
+
+        Raises:
+            InvalidInputError: there is none, or several IDs begin or end like this.
+        """
+        try:
+            return _job(self.get(f"/jobs/{uuid.UUID(name_or_id)}"))
+        except ValueError:
+            pass
+        found = self.get("/jobs", search=name_or_id, page_size=PAGE_SIZE)["items"]
+        matches = [item for item in found if item["name"] == name_or_id][:1]
+        if not matches and len(name_or_id) >= _MIN_ID_LENGTH:
+            text = name_or_id.lower()
+            matches = [
+                one for one in found if one["id"].startswith(text) or one["id"].endswith(text)
+            ]
+        if len(matches) > 1:
+            listed = ", ".join(f"{one['id']} ({one['name']})" for one in matches[:5])
+            raise InvalidInputError(f"{name_or_id!r} is ambiguous: {listed}. Use more of the ID.")
+        if not matches:
+            raise InvalidInputError(
+                f"No job has the name or ID {name_or_id!r}. See: vedette job ls"
+            )
+        return _job(self.get(f"/jobs/{matches[0]['id']}"))
+
+    def stop(self, name_or_id: str) -> Job:
+        """Stop a running job, or remove a waiting one from the queue."""
+        return _job(self.post(f"/jobs/{self.job(name_or_id).id}/stop"))
+
+    def retry(self, name_or_id: str, *, secrets: Mapping[str, str] | None = None) -> Job:
+        """Submit a job of yours again, with its secrets; `secrets` replace or add some."""
+        job, given = self.job(name_or_id), secrets or {}
+        body = {name: getattr(job, name) for name in sorted(_COPIED)}
+        body |= {
+            "image": job.image,
+            "appliance_id": job.requested_appliance_id,
+            "env": {name: value for name, value in job.env.items() if name not in given},
+            "secrets": dict(given),
+            "secrets_from": job.id if job.secret_names else None,
+        }
+        return _job(self.post("/jobs", body))
+
+    def wait(
+        self,
+        name_or_id: str,
+        *,
+        timeout_seconds: float | None = None,
+        on_change: Callable[[Job], None] = lambda _job: None,
+    ) -> Job:
+        """Wait until a job has ended and return it; calls `on_change` with each new state.
+
+        Raises:
+            JobTimeoutError: it did not end in time; it continues.
+        """
+        job, state = self.job(name_or_id), ""
+        until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while True:
+            if job.state != state:
+                state = job.state
+                on_change(job)
+            if job.has_ended:
+                return job
+            if until is not None and time.monotonic() >= until:
+                raise JobTimeoutError(f"Job {job.name} ({job.short_id}) is still {job.state}.")
+            time.sleep(POLL_SECONDS)
+            job = _job(self.get(f"/jobs/{job.id}"))
+
+    def result(self, name_or_id: str, *, timeout_seconds: float | None = None) -> Job:
+        """Wait until a job has ended and return it.
+
+        Raises:
+            JobFailedError: it did not succeed.
+            JobTimeoutError: it did not end in time; it continues.
+        """
+        job = self.wait(name_or_id, timeout_seconds=timeout_seconds)
+        if job.state != "succeeded":
+            raise JobFailedError(job)
+        return job
+
+    def logs(
+        self,
+        name_or_id: str,
+        *,
+        follow: bool = False,
+        on_change: Callable[[Job], None] = lambda _job: None,
+    ) -> Iterator[str]:
+        """Yield the log of a job in pieces; with `follow` until the job ends.
+
+        While it follows, it calls `on_change` with each new state.
+        """
+        job, state, offset = self.job(name_or_id), "", 0
+        while True:
+            if follow and job.state != state:
+                state = job.state
+                on_change(job)
+            page = self.get(f"/jobs/{job.id}/log", offset=offset)
+            is_read, offset = page["next_offset"] == offset, page["next_offset"]
+            if page["text"]:
+                yield page["text"]
+            if is_read and (not follow or (job.has_ended and page["is_complete"])):
+                return
+            if is_read:
+                time.sleep(POLL_SECONDS)
+            if follow:
+                job = _job(self.get(f"/jobs/{job.id}"))
+
+    def get(self, path: str, **params: object) -> Any:  # noqa: ANN401 - JSON
+        """GET a path below /api/v1 and return its JSON."""
+        query = {key: str(value) for key, value in params.items() if value is not None}
+        return call_portal(self._session, "GET", f"{self._base}{path}", params=query)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - JSON
+        """POST JSON to a path below /api/v1 and return the JSON of the response."""
+        return call_portal(self._session, "POST", f"{self._base}{path}", json=body or {})
+
+    def delete(self, path: str) -> None:
+        """DELETE a path below /api/v1."""
+        call_portal(self._session, "DELETE", f"{self._base}{path}")
+
+    def csv_pages(self, path: str, params: Sequence[tuple[str, str]]) -> Iterator[str]:
+        """GET a path below /api/v1 as CSV, and the pages that follow it."""
+        headers = {"Accept": "text/csv"}
+        url, query = f"{self._base}{path}", list(params)
+        while url:
+            response = _respond(self._session, "GET", url, params=query, headers=headers)
+            response.encoding = "utf-8"
+            yield response.text
+            following = response.links.get("next", {}).get("url", "")
+            url, query = urljoin(self._base, following) if following else "", []
+
+
+def call_portal(session: requests.Session, method: str, url: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON
+    """Send one request and return its JSON.
+
+    Raises:
+        UnavailableError: no response.
+        PortalError: an error response.
+    """
+    response = _respond(session, method, url, **arguments)
+    return response.json() if response.content else None
+
+
+def _job(data: object) -> Job:
+    return msgspec.convert(data, Job)
+
+
+def _respond(
+    session: requests.Session,
+    method: str,
+    url: str,
+    **arguments: Any,  # noqa: ANN401 - those of requests
+) -> requests.Response:
+    try:
+        response = session.request(method, url, timeout=TIMEOUT_SECONDS, **arguments)
+    except requests.RequestException as error:
+        raise UnavailableError(f"{url} does not answer ({type(error).__name__}).") from error
+    if not response.ok:
+        raise _error_of(response)
+    return response
+
+
+def _error_of(response: requests.Response) -> PortalError:
+    try:
+        body = response.json()
+    except ValueError:
+        body = {}
+    message = body.get("message") or f"{response.url} answered {response.status_code}"
+    return PortalError(message, code=body.get("code"), errors=_flat(body.get("errors") or {}))
+
+
+def _flat(errors: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the errors of nested fields by the innermost field name; those of lists by path."""
+    flat: dict[str, list[str]] = {}
+    for key, value in errors.items():
+        if isinstance(value, Mapping) and any(inner.isdigit() for inner in value):
+            for number, nested in value.items():
+                found = _flat(nested) if isinstance(nested, Mapping) else {"": nested}
+                flat |= {
+                    f"{key}.{number}.{name}".rstrip("."): texts for name, texts in found.items()
+                }
+        elif isinstance(value, Mapping):
+            flat |= _flat(value)
+        else:
+            flat[key] = [str(one) for one in (value if isinstance(value, list) else [value])]
+    return flat

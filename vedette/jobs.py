@@ -1,0 +1,111 @@
+"""Jobs as the REST API describes them; a test compares them with the OpenAPI document."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+
+import msgspec
+
+from core.errors import VedetteError
+
+FINAL_STATES = frozenset({"succeeded", "failed", "stopped", "lost"})
+SHORT_ID_LENGTH = 8
+
+
+class JobFields(TypedDict, total=False):
+    """What a new job may have besides its image."""
+
+    name: str
+    command: Sequence[str]
+    env: Mapping[str, str]
+    secrets: Mapping[str, str]
+    secrets_from: str | None
+    kind: str
+    gpus: int
+    gpu_memory_bytes: int
+    cpus: float
+    memory_bytes: int
+    labels: Mapping[str, str]
+    gpu_models: Sequence[str]
+    required_labels: Mapping[str, str]
+    working_dir: str
+    shared_memory_bytes: int
+    mounts: Sequence[Mapping[str, object]]
+    ports: Sequence[Mapping[str, object]]
+    priority: int
+    is_preemptible: bool
+    max_retries: int
+    retry_on: Sequence[str]
+    time_limit_seconds: int
+    container_policy: str | None
+    appliance_id: str | None
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job; fields of newer portals are ignored.
+
+    Attributes:
+        reason: why it is in its state, such as `out_of_memory`; `message` says it in a sentence.
+        exit_code: of the container; None while it runs, and if it never ran.
+        requested_appliance_id: the only appliance that may run it.
+    """
+
+    id: str
+    name: str
+    kind: str
+    image: str
+    command: list[str]
+    state: str
+    reason: str
+    message: str
+    gpus: int
+    gpu_memory_bytes: int
+    cpus: float
+    memory_bytes: int
+    container_policy: str
+    submitted_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    exit_code: int | None = None
+    user_email: str | None = None
+    appliance_id: str | None = None
+    appliance_name: str | None = None
+    requested_appliance_id: str | None = None
+    labels: dict[str, str] = {}
+    gpu_models: list[str] = []
+    required_labels: dict[str, str] = {}
+    working_dir: str = ""
+    shared_memory_bytes: int = 0
+    mounts: list[dict[str, Any]] = []
+    ports: list[dict[str, Any]] = []
+    priority: int = 0
+    is_preemptible: bool = False
+    max_retries: int = 0
+    retry_on: list[str] = []
+    time_limit_seconds: int = 0
+    env: dict[str, str] = {}
+    secret_names: list[str] = []
+
+    @property
+    def short_id(self) -> str:
+        """The end of its ID, which is unlike that of jobs submitted at the same time."""
+        return self.id[-SHORT_ID_LENGTH:]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its state is final."""
+        return self.state in FINAL_STATES
+
+    @property
+    def exit_status(self) -> int:
+        """The exit status for a shell: 0 for success, else the container's exit code or 1."""
+        return 0 if self.state == "succeeded" else self.exit_code or 1
+
+
+class JobFailedError(VedetteError):
+    """A job did not succeed."""
+
+    def __init__(self, job: Job) -> None:
+        why = job.message or f"exit code {job.exit_code}"
+        super().__init__(f"Job {job.name} ({job.short_id}) {job.state}: {why}")
+        self.job = job
