@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -32,6 +32,7 @@ RESOLVE_SECONDS = 5.0
 HOSTS_FILE = Path("/etc/hosts")
 # Many unresponsive addresses of one name would delay other notifications.
 MAX_ADDRESSES = 3
+TOO_LATE = "the response took too long"
 
 
 class BlockedAddressError(Exception):
@@ -165,7 +166,7 @@ def _deadline(connection: socket.socket, seconds: float) -> Iterator[None]:
     """Close the connection when the block takes longer; socket timeouts restart with every byte.
 
     Raises:
-        TimeoutError: the connection was closed, so that the response may be incomplete.
+        TimeoutError: the connection was closed for this, whatever the block met because of it.
     """
     is_late = threading.Event()
 
@@ -180,10 +181,14 @@ def _deadline(connection: socket.socket, seconds: float) -> Iterator[None]:
     timer.start()
     try:
         yield
+    except (OSError, HTTPException) as error:
+        if is_late.is_set():
+            raise TimeoutError(TOO_LATE) from error
+        raise
     finally:
         timer.cancel()
     if is_late.is_set():
-        raise TimeoutError("the response took too long")
+        raise TimeoutError(TOO_LATE)
 
 
 def _hosts_file() -> Mapping[str, list[str]]:
