@@ -13,6 +13,8 @@ import click
 import msgspec
 
 from cli.client import appliance_id, output_option, print_items, print_object
+from cli.job_common import print_pending, secret
+from cli.job_files import apply, schema
 from core.clock import utc_now
 from core.errors import InvalidInputError
 from core.quantities import format_duration, format_value, parse_duration, parse_size
@@ -123,7 +125,7 @@ def run(command: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 - cli
     with Client() as client:
         fields = _request(client, command, options)
         if options["dry_run"]:
-            _print_pending(client.dry_run(options["image"], **fields))
+            print_pending(client.dry_run(options["image"], **fields))
             return
         submitted = client.submit(options["image"], **fields)
         click.echo(f"{submitted.id} {submitted.state}")
@@ -138,7 +140,7 @@ def retry(name: str, secrets: tuple[str, ...]) -> None:
     """Submit a JOB of yours again, with its secrets."""
     with Client() as client:
         source = client.job(name)
-        given = dict(_secret(text, {**os.environ, **source.env}) for text in secrets)
+        given = dict(secret(text, {**os.environ, **source.env}) for text in secrets)
         submitted = client.retry(source.id, secrets=given)
     click.echo(f"{submitted.id} {submitted.state}")
 
@@ -151,7 +153,7 @@ def why(name: str, output: str) -> None:
     with Client() as client:
         found = client.pending(name)
     if output == "table":
-        _print_pending(found)
+        print_pending(found)
     else:
         print_object(found, output)
 
@@ -231,6 +233,8 @@ def stop(names: tuple[str, ...]) -> None:
 
 
 job.add_command(stop, "cancel")
+job.add_command(apply)
+job.add_command(schema)
 
 
 @job.command()
@@ -275,29 +279,13 @@ def top(*, once: bool, limit: int) -> None:
             time.sleep(TOP_SECONDS)
 
 
-def _print_pending(found: Mapping[str, Any]) -> None:
-    click.echo(found["reason"] or "The job does not wait.")
-    if found["is_pending"]:
-        click.echo(f"Position:       {found['position']} of {found['queue_length']}")
-        if found["needs"]:
-            click.echo(f"Must free up:   {found['needs']}")
-        start = found["expected_start_at"] or "unknown without time limits"
-        click.echo(f"Expected start: {start}")
-    for one in found["rejections"]:
-        for example in one["examples"]:
-            click.echo(f"  {example['appliance']}: {example['fact']}")
-        more = one["count"] - len(one["examples"])
-        if more:
-            click.echo(f"  {more} more: {one['code'].replace('_', ' ')}")
-
-
 def _request(client: Client, command: tuple[str, ...], options: dict[str, Any]) -> JobFields:
     fields: JobFields = {
         "name": options["name"] or "",
         "kind": "service" if options["service"] else "batch",
         "command": list(command),
         "env": dict(_pair(text) for text in options["env"]),
-        "secrets": dict(_secret(text, os.environ) for text in options["secrets"]),
+        "secrets": dict(secret(text, os.environ) for text in options["secrets"]),
         "gpus": options["gpus"],
         "gpu_memory_bytes": options["gpu_memory"],
         "cpus": options["cpus"],
@@ -334,16 +322,6 @@ def _parsed(parse: Callable[[str], T], text: str) -> T:
         return parse(text)
     except ValueError as error:
         raise InvalidInputError(str(error)) from None
-
-
-def _secret(text: str, values: Mapping[str, str]) -> tuple[str, str]:
-    """Return name and value of a secret; without a value, the one in `values`."""
-    name, equals, value = text.partition("=")
-    if equals:
-        return name, value
-    if name not in values:
-        raise InvalidInputError(f"--secret {name}: there is no variable {name} to take it from.")
-    return name, values[name]
 
 
 def _follow(client: Client, name: str) -> int:

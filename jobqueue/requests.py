@@ -67,7 +67,7 @@ class JobRequest:
         retry_on: the names of failure classes after which it is tried again, `max_retries` times.
         time_limit_seconds: of each attempt, from its start; 0 is none.
         container_policy: one that the tenant allows; None is its default.
-        appliance_id: the only appliance that may run it; None lets placement choose.
+        appliance_id: id or name of the only appliance that may run it; None lets placement choose.
     """
 
     name: str
@@ -107,12 +107,20 @@ def check_request(
         further: errors that were found elsewhere, by field.
         scope: of the user, who may lack a permission for a field.
     """
-    errors: dict[str, list[str]] = {}
-    for field_name, error in (*_errors(request), *_rights(request, scope), *further):
-        errors.setdefault(field_name, []).append(error)
+    errors = request_errors(request, further, scope=scope)
     if errors:
         details = " ".join(error for of_field in errors.values() for error in of_field)
         raise InvalidInputError(f"The job can't be submitted. {details}", errors=errors)
+
+
+def request_errors(
+    request: JobRequest, further: Iterable[tuple[str, str]] = (), *, scope: Scope | None = None
+) -> dict[str, list[str]]:
+    """Return the errors that `check_request` would raise, by field."""
+    errors: dict[str, list[str]] = {}
+    for field_name, error in (*_errors(request), *_rights(request, scope), *further):
+        errors.setdefault(field_name, []).append(error)
+    return errors
 
 
 def check_capacity(job: JobView, appliances: Sequence[ApplianceView], *, now: datetime) -> None:

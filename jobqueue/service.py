@@ -1,6 +1,6 @@
 """Submit, list, read and stop jobs. Every call checks the permissions of its scope."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
@@ -15,7 +15,7 @@ from core.secretbox import SecretBox
 from jobqueue.container_policies import policy_for_job
 from jobqueue.job_secrets import encrypt_secrets, secrets_of_request
 from jobqueue.models import Attempt, Job, JobEvent
-from jobqueue.placement.views import queue_time
+from jobqueue.placement.views import ApplianceView, queue_time
 from jobqueue.queue_settings import mount_errors, settings_of
 from jobqueue.requests import JobRequest, check_capacity, check_request
 from jobqueue.snapshot import WAITING, job_view, tenant_views
@@ -39,9 +39,23 @@ JOB_SORTS: Columns = {
 
 
 def submit_job(
-    session: Session, scope: Scope, request: JobRequest, *, box: SecretBox, now: datetime
+    session: Session,
+    scope: Scope,
+    request: JobRequest,
+    *,
+    box: SecretBox,
+    now: datetime,
+    views: Sequence[ApplianceView] | None = None,
 ) -> Job:
-    """Add a job to the queue; the next placement cycle considers it. `box` encrypts its secrets.
+    """Add a job to the queue; the next placement cycle considers it.
+
+    Args:
+        session: the session.
+        scope: of the user.
+        request: the job.
+        box: encrypts its secrets.
+        now: the time.
+        views: the tenant's appliances, if the caller has read them.
 
     Raises:
         InvalidInputError: names every invalid field, or a container policy that the tenant does
@@ -52,7 +66,7 @@ def submit_job(
     """
     scope.require(Permission.SUBMIT_JOBS)
     tenant_id = scope.require_tenant()
-    job = checked_job(session, scope, request, now=now)
+    job = checked_job(session, scope, request, now=now, views=views)
     secrets = secrets_of_request(session, scope, request, box=box)
     job.secret_env, job.secret_names = encrypt_secrets(box, secrets), sorted(secrets)
     most = lock_limits(session, tenant_id).max_active_jobs
@@ -67,7 +81,14 @@ def submit_job(
     return job
 
 
-def checked_job(session: Session, scope: Scope, request: JobRequest, *, now: datetime) -> Job:
+def checked_job(
+    session: Session,
+    scope: Scope,
+    request: JobRequest,
+    *,
+    now: datetime,
+    views: Sequence[ApplianceView] | None = None,
+) -> Job:
     """Return the job of a request, not yet in the session and without its secrets.
 
     Raises:
@@ -81,12 +102,15 @@ def checked_job(session: Session, scope: Scope, request: JobRequest, *, now: dat
         policy = policy_for_job(session, tenant_id, request.container_policy)
     except InvalidInputError as error:
         further.append(("container_policy", error.message))
-    views = tenant_views(session, tenant_id)
+    views = tenant_views(session, tenant_id) if views is None else views
     if request.appliance_id is not None:
-        views = [view for view in views if view.id == request.appliance_id]
+        wanted = request.appliance_id
+        views = [view for view in views if wanted in {view.id, view.name}]
         if not views:
-            missing = NotFoundError.of("appliance", request.appliance_id).message
+            missing = NotFoundError.of("appliance", wanted).message
             further.append(("appliance_id", missing))
+        else:
+            request = replace(request, appliance_id=views[0].id)
     check_request(request, further, scope=scope)
     fields = asdict(replace(request, name=request.name.strip(), container_policy=policy))
     fields |= {name: msgspec.to_builtins(fields[name]) for name in ("mounts", "ports")}

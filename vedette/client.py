@@ -74,6 +74,14 @@ class Client:
         found: dict[str, Any] = self.post("/jobs/dry-run", body)
         return found
 
+    def apply(
+        self, jobs: Sequence[Mapping[str, Any]], *, is_dry_run: bool = False
+    ) -> list[dict[str, Any]]:
+        """Submit the jobs of a file, all or none; a dry run returns where they would go."""
+        body = {"jobs": list(jobs), "is_dry_run": is_dry_run}
+        found: list[dict[str, Any]] = self.post("/jobs/apply", body)["items"]
+        return found
+
     def pending(self, name_or_id: str) -> dict[str, Any]:
         """Return why a job waits, what must free up, and when it is expected to start."""
         found: dict[str, Any] = self.get(f"/jobs/{self.job(name_or_id).id}/pending")

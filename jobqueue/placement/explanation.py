@@ -6,8 +6,8 @@ Jobs that end earlier or are submitted later with a higher priority change it.
 """
 
 import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import numpy as np
@@ -49,37 +49,54 @@ class Explanation:
 
 def explain(snapshot: Snapshot, job_id: str) -> Explanation:
     """Explain a waiting job of the snapshot."""
-    jobs = in_order(snapshot.jobs)
-    place = next(place for place, job in enumerate(jobs) if job.id == job_id)
+    return explain_jobs(snapshot, [job_id])[job_id]
+
+
+def explain_jobs(snapshot: Snapshot, job_ids: Collection[str]) -> dict[str, Explanation]:
+    """Explain waiting jobs of the snapshot, by id."""
+    jobs, left = in_order(snapshot.jobs), set(job_ids)
     planner, waiting = Planner(snapshot), []
-    for job in jobs[: place + 1]:
+    found: dict[str, Explanation] = {}
+    for place, job in enumerate(jobs):
+        if not left:
+            break
         decision = planner.decide(job)
-        if decision.action is not Action.ASSIGN:
+        is_starting = decision.action is Action.ASSIGN
+        if not is_starting:
             waiting.append(job)
-    is_starting = decision.action is Action.ASSIGN
-    may_start = decision.action not in {Action.ASSIGN, Action.HELD}
-    needs = _needs(planner, jobs[place]) if may_start else ""
-    return Explanation(
-        position=place + 1,
-        queue_length=len(jobs),
-        decision=decision,
-        needs=needs,
-        expected_start_at=snapshot.now if is_starting else _expected_start(planner, waiting),
-    )
+        if job.id in left:
+            left.remove(job.id)
+            may_start = not is_starting and decision.action is not Action.HELD
+            found[job.id] = Explanation(
+                position=place + 1,
+                queue_length=len(jobs),
+                decision=decision,
+                needs=_needs(planner, job) if may_start else "",
+                expected_start_at=snapshot.now if is_starting else None,
+            )
+    starts = _expected_starts(planner, waiting, set(found))
+    return {
+        ident: replace(one, expected_start_at=starts.get(ident, one.expected_start_at))
+        for ident, one in found.items()
+    }
 
 
-def _expected_start(planner: Planner, waiting: list[JobView]) -> datetime | None:
-    """Return when the last of the waiting jobs starts."""
-    if len(waiting) > MAX_AHEAD:
-        return None
-    target, horizon = waiting[-1].id, planner.now + UNLIMITED / 2
+def _expected_starts(
+    planner: Planner, waiting: list[JobView], targets: Collection[str]
+) -> dict[str, datetime]:
+    """Return when those of the waiting jobs start that are targets, where that can be told."""
+    starts: dict[str, datetime] = {}
+    pending = {job.id for job in waiting} & set(targets)
+    if not pending or len(waiting) > MAX_AHEAD:
+        return starts
+    horizon = planner.now + UNLIMITED / 2
     ends = [
         (one.ends_at, place) for place, of in enumerate(planner.ledger.allocations) for one in of
     ]
     heapq.heapify(ends)
     for _ in range(MAX_ENDS):
-        if not ends or ends[0][0] > horizon:
-            return None
+        if not ends or ends[0][0] > horizon or not pending - starts.keys():
+            break
         at, place = heapq.heappop(ends)
         places = {place}
         while ends and ends[0][0] == at:
@@ -91,12 +108,12 @@ def _expected_start(planner: Planner, waiting: list[JobView]) -> datetime | None
             if decision.action is not Action.ASSIGN:
                 left.append(job)
                 continue
-            if job.id == target:
-                return at
+            if job.id in pending:
+                starts[job.id] = at
             started = planner.ledger.index[decision.appliance_id or ""]
             heapq.heappush(ends, (planner.ledger.allocations[started][-1].ends_at, started))
         waiting = left
-    return None
+    return starts
 
 
 def _needs(planner: Planner, job: JobView) -> str:

@@ -6,6 +6,13 @@ _ID = "01998c5e-3c2a-7b1e-9f6d-2a4b8c0d1e2f"
 _GIB = 1024**3
 
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "ApplicationSchema": {
+        "jobs": [
+            {"name": "train", "image": "acme/train:1", "gpus": 2, "memory_bytes": "16GiB"},
+            {"name": "watch", "image": "tensorflow/tensorflow", "kind": "service"},
+        ],
+        "is_dry_run": True,
+    },
     "ApplianceChangeSchema": {"site": "Oslo", "labels": {"rack": "b12"}},
     "BulkRequestSchema": {
         "appliance_ids": [_ID],

@@ -6,16 +6,22 @@ from typing import Any
 from flask import Response
 from marshmallow import Schema, fields, validate
 
+from jobqueue.applying import apply_jobs, try_jobs
 from jobqueue.job_secrets import make_secret
 from jobqueue.models import Job
 from jobqueue.pending import explain_job, try_job
 from jobqueue.placement.explanation import Explanation
 from jobqueue.placement.plan import Action
-from jobqueue.requests import JobRequest
-from jobqueue.retries import FailureClass
 from jobqueue.service import JOB_SORTS, get_job, job_events, list_jobs, stop_job, submit_job
 from jobqueue.states import AttemptState, JobKind, JobState, Reason
 from portal.api.blueprint import APIBlueprint
+from portal.api.job_requests import (
+    ApplicationSchema,
+    JobRequestSchema,
+    MountSchema,
+    PortSchema,
+    job_request,
+)
 from portal.api.schemas import (
     PageQuery,
     StrictSchema,
@@ -27,29 +33,13 @@ from portal.api.schemas import (
 )
 from portal.context import current_scope, database, now, portal
 from portal.presenters.jobs import job_usage, raw_log, text_page
-from protocol.attempts import ContainerPolicy, Mount, Port
+from protocol.attempts import ContainerPolicy
 from tenants.permissions import Permission
 
 jobs = APIBlueprint("Jobs", "/jobs", "Container jobs.", changes=Permission.SUBMIT_JOBS)
 
-GIB = 1024**3
 MAX_LOG_OFFSET = 2**53
 MAX_ATTEMPT_NUMBER = 1_000_000
-
-
-class MountSchema(StrictSchema):
-    """A host path in the container; the tenant's data roots must allow it."""
-
-    source = fields.String(required=True)
-    target = fields.String(required=True)
-    is_read_only = fields.Boolean(load_default=True)
-
-
-class PortSchema(StrictSchema):
-    """A port on which the container listens; name the one of a web page `web`."""
-
-    container_port = fields.Integer(strict=True, required=True)
-    name = fields.String(load_default="")
 
 
 class AttemptSchema(Schema):
@@ -126,83 +116,6 @@ class JobDetailSchema(JobSchema):
     attempts = fields.List(fields.Nested(AttemptSchema))
 
 
-class JobRequestSchema(StrictSchema):
-    """A new job: what to run and its resource requests."""
-
-    name = fields.String(required=True)
-    image = fields.String(required=True)
-    command = fields.List(fields.String(), load_default=list)
-    env = fields.Dict(keys=fields.String(), values=fields.String(), load_default=dict)
-    secrets = fields.Dict(
-        keys=fields.String(),
-        values=fields.String(),
-        load_default=dict,
-        metadata={
-            "description": "Environment variables that are stored encrypted and never returned."
-        },
-    )
-    secrets_from = fields.String(
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "A job of yours, whose secrets are copied."},
-    )
-    kind = fields.Enum(JobKind, by_value=True, load_default=JobKind.BATCH)
-    gpus = fields.Integer(strict=True, load_default=0)
-    gpu_memory_bytes = fields.Integer(strict=True, load_default=0)
-    cpus = fields.Float(load_default=1.0)
-    memory_bytes = fields.Integer(strict=True, load_default=GIB)
-    labels = fields.Dict(
-        keys=fields.String(),
-        values=fields.String(),
-        load_default=dict,
-        metadata={"description": "For finding the job again."},
-    )
-    gpu_models = fields.List(
-        fields.String(),
-        load_default=list,
-        metadata={"description": "Words of which one must be in the GPUs' model, such as H100."},
-    )
-    required_labels = fields.Dict(
-        keys=fields.String(),
-        values=fields.String(),
-        load_default=dict,
-        metadata={"description": "Labels that the appliance must have."},
-    )
-    working_dir = fields.String(load_default="")
-    shared_memory_bytes = fields.Integer(
-        strict=True, load_default=0, metadata={"description": "0 is half of the memory."}
-    )
-    mounts = fields.List(fields.Nested(MountSchema), load_default=list)
-    ports = fields.List(fields.Nested(PortSchema), load_default=list)
-    priority = fields.Integer(
-        strict=True,
-        load_default=0,
-        metadata={
-            "description": "-100 to 100. A point counts as ten minutes of waiting; values above 0 "
-            "are for admins."
-        },
-    )
-    is_preemptible = fields.Boolean(
-        load_default=False,
-        metadata={"description": "May stop for another job, and is queued again then."},
-    )
-    max_retries = fields.Integer(strict=True, load_default=0)
-    retry_on = fields.List(
-        fields.String(),
-        load_default=lambda: [one.value for one in FailureClass],
-        metadata={"description": "Failures to retry: exit, out_of_memory, start, appliance."},
-    )
-    time_limit_seconds = fields.Integer(
-        strict=True, load_default=0, metadata={"description": "Of each attempt; 0 is none."}
-    )
-    container_policy = fields.String(
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "One that the tenant allows; null is its default."},
-    )
-    appliance_id = fields.String(load_default=None, allow_none=True)
-
-
 class ExampleSchema(Schema):
     """An appliance that was rejected, and the fact that speaks against it."""
 
@@ -236,6 +149,16 @@ class ExplanationSchema(Schema):
         allow_none=True, metadata={"description": "By time limits; null if that can't be told."}
     )
     rejections = fields.List(fields.Nested(RejectionSchema))
+
+
+class AppliedJobSchema(Schema):
+    """A job of a file."""
+
+    job_id = fields.String(allow_none=True, metadata={"description": "Null after a dry run."})
+    name = fields.String()
+    placement = fields.Nested(
+        ExplanationSchema, allow_none=True, metadata={"description": "Of a dry run."}
+    )
 
 
 class SecretNamesSchema(StrictSchema):
@@ -323,14 +246,34 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
 def submit(body: dict[str, Any]) -> Job:
     """Submit a job; it runs on the first appliance with enough free resources."""
     with database() as session:
-        return submit_job(session, current_scope(), _request(body), box=portal().secrets, now=now())
+        return submit_job(
+            session, current_scope(), job_request(body), box=portal().secrets, now=now()
+        )
 
 
 @jobs.operation("POST", "/dry-run", body=JobRequestSchema, answer=ExplanationSchema)
 def dry_run(body: dict[str, Any]) -> dict[str, Any]:
     """Return where a new job would go and when, and why not elsewhere; nothing is submitted."""
     with database() as session:
-        return _explained(try_job(session, current_scope(), _request(body), now=now()), "")
+        return _explained(try_job(session, current_scope(), job_request(body), now=now()), "")
+
+
+@jobs.operation("POST", "/apply", body=ApplicationSchema, answer=page_of(AppliedJobSchema))
+def apply(body: dict[str, Any]) -> dict[str, Any]:
+    """Submit the jobs of a file: all or none; a dry run returns where they would go, and when."""
+    requests = [job_request(one) for one in body["jobs"]]
+    scope, box = current_scope(), portal().secrets
+    with database() as session:
+        if body["is_dry_run"]:
+            tried = try_jobs(session, scope, requests, box=box, now=now())
+            rows = [
+                {"job_id": None, "name": job.name, "placement": _explained(found, "")}
+                for job, found in tried
+            ]
+        else:
+            made = apply_jobs(session, scope, requests, box=box, now=now())
+            rows = [{"job_id": job.id, "name": job.name, "placement": None} for job in made]
+    return whole_list(rows)
 
 
 @jobs.operation("GET", "/<job_id>/pending", answer=ExplanationSchema)
@@ -356,12 +299,6 @@ def _explained(found: Explanation | None, message: str) -> dict[str, Any]:
         "expected_start_at": found.expected_start_at,
         "rejections": decision.rejections,
     }
-
-
-def _request(body: dict[str, Any]) -> JobRequest:
-    mounts = [Mount(**mount) for mount in body.pop("mounts")]
-    ports = [Port(**port) for port in body.pop("ports")]
-    return JobRequest(**body, mounts=mounts, ports=ports)
 
 
 @jobs.operation("GET", "/<job_id>", answer=JobDetailSchema)

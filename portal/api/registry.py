@@ -1,6 +1,6 @@
 """Registers all resources of the API with the app and its OpenAPI document."""
 
-from flask import Flask
+from flask import Flask, jsonify
 
 from portal.api.account import me, sessions, tokens
 from portal.api.alerts import alerts
@@ -11,6 +11,7 @@ from portal.api.certificates import certificates
 from portal.api.container_policies import container_policies
 from portal.api.enrollment import enrollment_tokens
 from portal.api.invitations import invitations
+from portal.api.job_requests import job_file_schema
 from portal.api.jobs import jobs
 from portal.api.maintenance import maintenance
 from portal.api.metrics import metrics, samples
@@ -25,6 +26,7 @@ from portal.api.silences import silences
 from portal.api.tenants import tenants
 from portal.api.users import users
 
+JOB_SCHEMA_PATH = "/api/v1/job.schema.json"
 RESOURCES = (
     me,
     second_factor,
@@ -70,6 +72,8 @@ def install_api(app: Flask) -> VedetteAPI:
     api.spec.options["security"] = [{"token": []}]
     for blueprint in RESOURCES:
         api.register_blueprint(blueprint)
+    schema = job_file_schema()
+    app.add_url_rule(JOB_SCHEMA_PATH, "job_schema", lambda: jsonify(schema))
     return api
 
 

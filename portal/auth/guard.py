@@ -34,6 +34,8 @@ PUBLIC_ENDPOINTS = frozenset(
         "oidc.callback",
         "home.health",
         "api-docs.openapi_json",
+        # Editors that complete job files send no credentials.
+        "job_schema",
     }
 )
 # The only endpoint that accepts HTTP Basic: programs exchange email and password for a token.

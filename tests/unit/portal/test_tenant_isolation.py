@@ -78,6 +78,7 @@ def test_only_these_endpoints_are_public() -> None:
         "oidc.callback",
         "home.health",
         "api-docs.openapi_json",
+        "job_schema",
     } == PUBLIC_ENDPOINTS
 
 

@@ -1,0 +1,76 @@
+"""`vedette job apply` and `schema`: jobs in YAML files.
+
+name: train
+image: acme/train:1
+command: [python, train.py]
+gpus: 2
+memory_bytes: 16GiB
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+import click
+import yaml
+
+from cli.client import print_object
+from cli.job_common import print_pending, secret
+from core.errors import InvalidInputError
+from vedette.client import Client
+
+
+@click.command()
+@click.option(
+    "-f", "--file", "file", type=click.File(), required=True, help="YAML file; - reads stdin."
+)
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Secret variable of every job, by default with its value in this shell; repeatable.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show where the jobs would go, and when.")
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table")
+def apply(file: TextIO, *, secrets: tuple[str, ...], dry_run: bool, output: str) -> None:
+    """Submit the jobs of a file, separated by ---. On any error none is submitted."""
+    jobs = _load(file)
+    given = dict(secret(text, os.environ) for text in secrets)
+    if given:
+        jobs = [{**one, "secrets": {**(one.get("secrets") or {}), **given}} for one in jobs]
+    with Client() as client:
+        applied = client.apply(jobs, is_dry_run=dry_run)
+    if output != "table":
+        print_object(applied, output)
+        return
+    for one in applied:
+        if dry_run:
+            click.secho(one["name"], bold=True)
+            print_pending(one["placement"])
+        else:
+            click.echo(f"{one['job_id']} {one['name']}")
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of a job file, for editors."""
+    with Client() as client:
+        click.echo(json.dumps(client.get("/job.schema.json"), indent=2))
+
+
+def _load(file: TextIO) -> list[Mapping[str, Any]]:
+    name = getattr(file, "name", "<stdin>")
+    try:
+        found = [one for one in yaml.safe_load_all(file) if one is not None]
+    except (yaml.YAMLError, ValueError) as error:
+        raise InvalidInputError(f"{name} is not valid YAML: {error}") from None
+    for number, one in enumerate(found, start=1):
+        if not isinstance(one, Mapping) or not all(isinstance(key, str) for key in one):
+            raise InvalidInputError(
+                f"{name}: job {number} is not a mapping. Expected 'name: ...' and 'image: ...'."
+            )
+    if not found:
+        raise InvalidInputError(f"{name} has no jobs. Expected 'name: ...' and 'image: ...'.")
+    return found

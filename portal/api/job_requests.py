@@ -1,0 +1,273 @@
+"""The request for a new job: one definition for REST, for job files and for their JSON Schema.
+
+Sizes and durations are numbers of bytes and seconds, or texts such as `8GiB` and `2h`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from apispec import APISpec
+from apispec.ext.marshmallow import MarshmallowPlugin
+from marshmallow import ValidationError, fields, validate, validates_schema
+
+from core.quantities import parse_duration, parse_size
+from jobqueue.applying import MAX_JOBS
+from jobqueue.requests import (
+    MAX_CPUS,
+    MAX_GPUS,
+    MAX_PORT,
+    MAX_PRIORITY,
+    MAX_RETRIES,
+    MAX_TIME_LIMIT_SECONDS,
+    JobRequest,
+    request_errors,
+)
+from jobqueue.retries import FailureClass
+from jobqueue.states import JobKind
+from portal.api.schemas import StrictSchema
+from protocol.attempts import ContainerPolicy, Mount, Port
+
+GIB = 1024**3
+_FILE_DESCRIPTION = "A job for `vedette job apply`."
+_BIG = 2**53
+
+
+class QuantityField(fields.Field[int]):
+    """A whole number of a unit, or a text with a unit.
+
+    Args:
+        parse: reads the text.
+        example: a text.
+        maximum: the largest number.
+    """
+
+    def __init__(
+        self,
+        parse: Callable[[str], float],
+        example: str,
+        *,
+        description: str,
+        load_default: int,
+        maximum: int = _BIG,
+    ) -> None:
+        number = {"type": "integer", "minimum": 0, "maximum": maximum}
+        text = {"type": "string", "example": example}
+        described = {"description": description, "anyOf": [number, text]}
+        super().__init__(load_default=load_default, metadata=described)
+        self._parse = parse
+
+    def _deserialize(
+        self,
+        value: Any,  # noqa: ANN401 - JSON
+        attr: str | None,  # noqa: ARG002
+        data: Mapping[str, Any] | None,  # noqa: ARG002
+        **_options: object,
+    ) -> int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if not isinstance(value, str):
+            raise ValidationError("Not a valid integer.")
+        try:
+            return int(self._parse(value))
+        except (ValueError, OverflowError) as error:
+            raise ValidationError(f"{error}.".replace("..", ".")) from None
+
+
+def _size(description: str, load_default: int = 0) -> QuantityField:
+    return QuantityField(parse_size, "8GiB", description=description, load_default=load_default)
+
+
+def _whole(description: str, *, minimum: int = 0, maximum: int) -> fields.Integer:
+    """Return a field whose limits are documented; the service checks them with everything else."""
+    limits = {"minimum": minimum, "maximum": maximum}
+    return fields.Integer(
+        strict=True, load_default=0, metadata={"description": description, **limits}
+    )
+
+
+def _texts(description: str) -> fields.Dict:
+    return fields.Dict(
+        keys=fields.String(),
+        values=fields.String(),
+        load_default=dict,
+        metadata={"description": description},
+    )
+
+
+def _text(description: str, **options: Any) -> fields.String:  # noqa: ANN401 - marshmallow's
+    return fields.String(metadata={"description": description}, **options)
+
+
+class MountSchema(StrictSchema):
+    """A host path in the container; the tenant's data roots must allow it."""
+
+    source = _text("Path on the appliance.", required=True)
+    target = _text("Path in the container.", required=True)
+    is_read_only = fields.Boolean(load_default=True)
+
+
+class PortSchema(StrictSchema):
+    """A port on which the container listens; name the one of a web page `web`."""
+
+    container_port = fields.Integer(
+        strict=True, required=True, metadata={"minimum": 1, "maximum": MAX_PORT}
+    )
+    name = _text("`web` for a web page.", load_default="")
+
+
+class JobRequestSchema(StrictSchema):
+    """A new job: what to run and its resource requests."""
+
+    is_one_of_many = False
+
+    name = _text("For lists; several jobs may have the same.", required=True)
+    image = _text("Container image, such as `python:3.13`.", required=True)
+    command = fields.List(
+        fields.String(),
+        load_default=list,
+        metadata={"description": "Words of the command; empty for the image's own."},
+    )
+    env = _texts("Environment variables, which all users of the tenant can read.")
+    secrets = _texts("Environment variables that are stored encrypted and never returned.")
+    secrets_from = _text(
+        "A job of yours, whose secrets are copied.", load_default=None, allow_none=True
+    )
+    kind = fields.Enum(
+        JobKind,
+        by_value=True,
+        load_default=JobKind.BATCH,
+        metadata={"description": "`batch` ends with its command, `service` runs until stopped."},
+    )
+    gpus = _whole("Whole GPUs, all of one appliance.", maximum=MAX_GPUS)
+    gpu_memory_bytes = _size("The least memory of each GPU; 0 for any.")
+    cpus = fields.Float(
+        load_default=1.0, metadata={"description": "Cores.", "minimum": 0, "maximum": MAX_CPUS}
+    )
+    memory_bytes = _size("Memory of the container.", load_default=GIB)
+    labels = _texts("For finding the job again.")
+    gpu_models = fields.List(
+        fields.String(),
+        load_default=list,
+        metadata={"description": "Words of which one must be in the GPUs' model, such as H100."},
+    )
+    required_labels = _texts("Labels that the appliance must have.")
+    working_dir = _text("Absolute path in the container; empty for the image's.", load_default="")
+    shared_memory_bytes = _size("Size of /dev/shm; 0 is half of the memory.")
+    mounts = fields.List(
+        fields.Nested(MountSchema),
+        load_default=list,
+        metadata={"description": "Host paths, in the data roots of the tenant."},
+    )
+    ports = fields.List(
+        fields.Nested(PortSchema),
+        load_default=list,
+        metadata={"description": "Ports on which the container listens."},
+    )
+    priority = _whole(
+        "A point counts as ten minutes of waiting; values above 0 are for admins.",
+        minimum=-MAX_PRIORITY,
+        maximum=MAX_PRIORITY,
+    )
+    is_preemptible = fields.Boolean(
+        load_default=False,
+        metadata={"description": "May stop for another job, and is queued again then."},
+    )
+    max_retries = _whole("Further attempts after failures.", maximum=MAX_RETRIES)
+    retry_on = fields.List(
+        fields.String(metadata={"enum": [one.value for one in FailureClass]}),
+        load_default=lambda: [one.value for one in FailureClass],
+        metadata={"description": "Failures to retry."},
+    )
+    time_limit_seconds = QuantityField(
+        parse_duration,
+        "2h",
+        description="Of each attempt; 0 is none.",
+        load_default=0,
+        maximum=MAX_TIME_LIMIT_SECONDS,
+    )
+    container_policy = fields.String(
+        load_default=None,
+        allow_none=True,
+        metadata={
+            "description": "One that the tenant allows; null is its default.",
+            "enum": [*(one.value for one in ContainerPolicy), None],
+        },
+    )
+    appliance_id = _text(
+        "ID or name of the only appliance that may run it; null for any.",
+        load_default=None,
+        allow_none=True,
+    )
+
+    @validates_schema(pass_original=True, skip_on_field_errors=False)
+    def _report_the_other_errors(
+        self,
+        data: dict[str, Any],
+        original: object,
+        **_options: object,
+    ) -> None:
+        """Report fields with wrong values beside those of a wrong type.
+
+        The service reports those of a request without others, with what it finds itself.
+        """
+        given = original.keys() if isinstance(original, Mapping) else set()
+        is_whole = data.keys() == self.fields.keys() and given <= data.keys()
+        if is_whole and not self.is_one_of_many:
+            return
+        placeholders = {"name": "-", "image": "-"}
+        found = request_errors(job_request(placeholders | data))
+        errors = {name: texts for name, texts in found.items() if name in data}
+        if errors:
+            raise ValidationError(errors)
+
+
+def _one_of_many() -> JobRequestSchema:
+    schema = JobRequestSchema()
+    schema.is_one_of_many = True
+    return schema
+
+
+class ApplicationSchema(StrictSchema):
+    """The jobs of a file: all of them are submitted, or none."""
+
+    jobs = fields.List(
+        fields.Nested(_one_of_many()),
+        required=True,
+        validate=validate.Length(min=1, max=MAX_JOBS),
+    )
+    is_dry_run = fields.Boolean(load_default=False)
+
+
+def job_request(body: Mapping[str, Any]) -> JobRequest:
+    """Return the request of a loaded body."""
+    parts = {
+        "mounts": [Mount(**one) for one in body.get("mounts", ())],
+        "ports": [Port(**one) for one in body.get("ports", ())],
+    }
+    return JobRequest(**{**body, **parts})
+
+
+def job_file_schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of a job file, so that editors complete and check it."""
+    plugin = MarshmallowPlugin()
+    spec = APISpec("jobs", "1", "3.1.0", plugins=[plugin])
+    spec.components.schema("Job", schema=JobRequestSchema)
+    found = _with_local_references(spec.to_dict()["components"]["schemas"])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Vedette job",
+        "description": _FILE_DESCRIPTION,
+        **found.pop("Job"),
+        "$defs": found,
+    }
+
+
+def _with_local_references(node: Any) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(node, dict):
+        return {
+            key: value.replace("#/components/schemas/", "#/$defs/")
+            if key == "$ref"
+            else _with_local_references(value)
+            for key, value in node.items()
+        }
+    return [_with_local_references(one) for one in node] if isinstance(node, list) else node

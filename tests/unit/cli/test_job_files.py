@@ -1,0 +1,120 @@
+"""`vedette job apply`: files of jobs, and their JSON Schema."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema_rs import Draft202012Validator, meta
+
+from core.db import SessionFactory
+from portal.api.examples import EXAMPLES
+from portal.api.job_requests import job_file_schema
+from tenants.users.tokens import create_api_token
+from tests.cast import Cast, FrozenClock, scope_of
+from tests.unit.cli.in_process import Result, run_vedette
+from tests.unit.portal.world import add_appliance
+
+Vedette = Callable[..., Result]
+DOCUMENTED = Path(__file__).parents[3] / "docs" / "job.schema.json"
+TRAIN = """
+name: train
+image: acme/train:1
+command: [python, train.py]
+gpus: 2
+memory_bytes: 16GiB
+time_limit_seconds: 2h
+appliance_id: dgx-1
+---
+name: watch
+image: tensorflow/tensorflow
+kind: service
+ports: [{container_port: 6006, name: web}]
+"""
+WRONG = """
+name: ""
+image: acme/train:1
+gpus: many
+memory_bytes: lots
+time_limit_seconds: -1
+comand: [python]
+---
+name: eval
+image: UPPER CASE
+priority: 400
+"""
+
+
+@pytest.fixture
+def job(url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock) -> Vedette:
+    with sessions.begin() as session:
+        add_appliance(session, cast, "dgx-1", now=clock.now)
+        secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
+    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret, "HF_TOKEN": "s3cret"}
+    return lambda *arguments, stdin="": run_vedette("job", *arguments, environ=environ, stdin=stdin)
+
+
+def test_the_jobs_of_a_file_are_tried_and_then_submitted(job: Vedette) -> None:
+    tried = job("apply", "-f", "-", "--dry-run", stdin=TRAIN)
+    assert tried.returncode == 0
+    assert [line for line in tried.stdout.splitlines() if line in {"train", "watch"}] == [
+        "train",
+        "watch",
+    ]
+    assert "dgx-1" in tried.stdout
+    assert job("ls", "-o", "name").stdout == ""
+
+    ids = [line.split()[0] for line in job("apply", "-f", "-", stdin=TRAIN).stdout.splitlines()]
+    shown = json.loads(job("show", ids[0], "-o", "json").stdout)
+    assert (shown["memory_bytes"], shown["time_limit_seconds"]) == (16 * 1024**3, 7200)
+    assert shown["requested_appliance_id"]
+    assert job("ls", "-o", "name").stdout.split() == ["watch", "train"]
+    with_secret = job("apply", "-f", "-", "--secret", "HF_TOKEN", "-o", "json", stdin=TRAIN)
+    ident = json.loads(with_secret.stdout)[0]["job_id"]
+    assert json.loads(job("show", ident, "-o", "json").stdout)["secret_names"] == ["HF_TOKEN"]
+
+
+def test_every_error_of_every_job_is_reported_and_none_is_submitted(job: Vedette) -> None:
+    result = job("apply", "-f", "-", stdin=WRONG)
+    assert result.returncode == 1
+    for part in (
+        "jobs.0.name",
+        "jobs.0.gpus: Not a valid integer",
+        "jobs.0.memory_bytes: 'lots'",
+        "jobs.0.time_limit_seconds",
+        "jobs.0.comand: Unknown field",
+        "jobs.1.image",
+        "jobs.1.priority",
+    ):
+        assert part in result.stderr
+    one_wrong = job("apply", "-f", "-", stdin=TRAIN + "---\nname: eval\nimage: a\ngpus: -1\n")
+    assert "jobs.2.gpus" in one_wrong.stderr
+    assert "jobs.0" not in one_wrong.stderr
+    assert job("ls", "-o", "name").stdout == ""
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "name: [", "- name: a"])
+def test_a_file_without_jobs_is_refused(job: Vedette, text: str) -> None:
+    result = job("apply", "-f", "-", stdin=text)
+    assert result.returncode == 1
+    assert "<stdin>" in result.stderr
+
+
+def test_the_schema_describes_what_the_api_accepts(job: Vedette) -> None:
+    schema = json.loads(job("schema").stdout)
+    meta.validate(schema)
+    validator = Draft202012Validator(schema)
+    for accepted in (EXAMPLES["JobRequestSchema"], *yaml.safe_load_all(TRAIN)):
+        assert list(validator.iter_errors(accepted)) == []
+    wrong = [
+        set(error.instance_path) for error in validator.iter_errors(next(yaml.safe_load_all(WRONG)))
+    ]
+    assert {"gpus"} in wrong
+    assert {"time_limit_seconds"} in wrong
+    assert set() in wrong  # the misspelled key
+
+
+def test_the_documented_schema_is_the_served_one() -> None:
+    # To update it: vedette job schema > docs/job.schema.json
+    assert json.loads(DOCUMENTED.read_text(encoding="utf-8")) == job_file_schema()
