@@ -5,12 +5,12 @@ import os
 import socket
 from collections import Counter
 from dataclasses import replace
-from ipaddress import ip_address
 from pathlib import Path
 
 from cli.agent_enroll import enroll_host, write_config
 from cli.bootstrap import DEFAULT_TENANT, create_token
 from cli.demo_fleet import FLEET, TOKENS_NAME, home_of
+from cli.listen_address import local_address
 from cli.supervision import Child
 from collector.certificates import PORTAL_AUTHORITY_NAME, store_portal_authority
 from collector.data_dir import load_identity
@@ -28,17 +28,6 @@ DEMO_SETTINGS = {
     "VEDETTE_UNREACHABLE_AFTER_SECONDS": "30",
     "VEDETTE_EVALUATION_INTERVAL_SECONDS": "2",
 }
-
-
-def local_address(host: str) -> str:
-    """Return the address at which this host reaches a server that listens on `host`."""
-    try:
-        is_unspecified = ip_address(host).is_unspecified
-    except ValueError:
-        return host
-    if not is_unspecified:
-        return host
-    return "::1" if ":" in host else "127.0.0.1"
 
 
 class ProcessPlan:

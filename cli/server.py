@@ -8,7 +8,6 @@ import gc
 import logging
 import math
 import resource
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,13 +27,13 @@ from access.app import create_access_app, is_for_agents
 from cli.ca import write_authorities
 from cli.database import open_database
 from cli.http_protocol import BoundedProtocol, ConnectionLimits, Connections
+from cli.listen_address import check_port
 from cli.portal_requests import PortalRequests
 from cli.proxies import trust_proxies
 from cli.supervision import stop_with_parent
 from cli.tls import ServerTLS, TLSHandshake
 from core.clock import Clock, utc_now
 from core.db import SessionFactory, transaction
-from core.errors import ConfigurationError
 from core.logs import configure_logging
 from core.settings import ServerSettings, load_server_settings
 from portal.app import create_portal
@@ -135,25 +134,6 @@ def limit_malloc_arenas() -> None:
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
-
-
-def check_port(host: str, port: int) -> None:
-    """Check that the port is free before anything else starts.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            fault = (
-                f"port {port} on {host} can't be used ({error.strerror}). "
-                "Choose another with PORT=... (make) or VEDETTE_PORT=..."
-            )
-            raise ConfigurationError([fault], source="The configuration") from error
 
 
 @contextmanager

@@ -21,8 +21,8 @@ import click
 
 from cli.bootstrap import Login, prepare_default, prepare_demo
 from cli.database import open_database, prepare_data_dir
-from cli.process_plan import ProcessPlan, local_address
-from cli.server import check_port
+from cli.listen_address import check_port, local_address
+from cli.process_plan import ProcessPlan
 from cli.supervision import Child, stop_all, stop_event, supervise
 from core.clock import utc_now
 from core.errors import ConfigurationError, UnavailableError

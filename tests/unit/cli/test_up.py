@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.process_plan import local_address
+from cli.listen_address import local_address
 from cli.up import environment_of
 from core.settings import ServerSettings
 
