@@ -3,15 +3,17 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import add, mul, sub
+from statistics import linear_regression
 
 from alerting.machine import severity_of
 from alerting.models import Rule
 from alerting.rule_request import RuleRequest, raise_errors, rule_errors
-from alerting.rule_text import group_tags
-from alerting.states import Severity
+from alerting.rule_text import group_tags, unit_field
+from alerting.states import FORECAST, Operator, Severity
 from core.clock import NS_PER_SECOND, to_ns
 from core.quantities import format_value
 from tenants.permissions import Permission
@@ -23,6 +25,10 @@ from timeseries.store import (
     Store,
     StoreUnavailableError,
 )
+
+FORECAST_STEPS = 60
+"""The windows of a forecast's range whose averages it continues."""
+FORECAST_MIN_VALUES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +48,80 @@ def read_groups(
 ) -> list[Group]:
     """Return the groups, always split by `appliance`, with their values over the window."""
     end_ns = to_ns(now)
-    query = RangeQuery(
+    window_ns = round(rule.window_seconds * NS_PER_SECOND)
+    query = rule_query(rule, start_ns=end_ns - window_ns, end_ns=end_ns, tenants=tenants)
+    if rule.aggregate == FORECAST:
+        step_ns = max(NS_PER_SECOND, window_ns // FORECAST_STEPS)
+        start_ns, last_ns = (at - at % step_ns for at in (query.start_ns, end_ns))
+        query = replace(query, start_ns=start_ns, end_ns=last_ns, step_ns=step_ns)
+    groups = []
+    for tags, values in values_by_group(store, rule, query):
+        value = next(reversed(values.values()), None)
+        if rule.aggregate == FORECAST:
+            value = forecast(values, at_ns=end_ns + round(rule.ahead_seconds * NS_PER_SECOND))
+            # A short beginning says little about the trend.
+            if len(values) < FORECAST_STEPS // 2 and _span_ns(values) * 2 < window_ns:
+                value = None
+        if value is not None and math.isfinite(value):
+            groups.append(Group({tag: text for tag, text in tags.items() if text}, value))
+    return groups
+
+
+def rule_query(
+    rule: Rule | RuleRequest, *, start_ns: int, end_ns: int, tenants: tuple[str, ...] | None
+) -> RangeQuery:
+    """Return the query for the fields of a rule; that of a forecast reads averages."""
+    is_forecast = rule.aggregate == FORECAST
+    return RangeQuery(
         measurement=rule.measurement,
-        fields=(rule.field,),
-        start_ns=end_ns - round(rule.window_seconds * NS_PER_SECOND),
+        fields=tuple(filter(None, (rule.field, rule.other_field))),
+        start_ns=start_ns,
         end_ns=end_ns,
-        aggregate=Aggregate(rule.aggregate),
+        aggregate=Aggregate.AVG if is_forecast else Aggregate(rule.aggregate),
         tenants=tenants,
         filters={tag: tuple(values) for tag, values in rule.filters.items()},
         group_by=group_tags(rule),
     )
-    return [
-        Group({tag: text for tag, text in series.tags.items() if text}, series.values[-1])
-        for series in store.query_range(query)
-        if series.values and math.isfinite(series.values[-1])
+
+
+def values_by_group(
+    store: Store, rule: Rule | RuleRequest, query: RangeQuery
+) -> list[tuple[Mapping[str, str], dict[int, float]]]:
+    """Return the values of a rule by group and start of the window, oldest first.
+
+    The arithmetic of two fields is that of their aggregates, where both have one.
+    """
+    found: dict[tuple[str, ...], tuple[Mapping[str, str], dict[str, dict[int, float]]]] = {}
+    for series in store.query_range(query):
+        _, fields = found.setdefault(tuple(series.tags.values()), (series.tags, {}))
+        fields[series.field] = dict(zip(series.times_ns, series.values, strict=True))
+    if not rule.operator:
+        return [(tags, fields.get(rule.field, {})) for tags, fields in found.values()]
+    combine = _OPERATIONS[Operator(rule.operator)]
+    pairs = [
+        (tags, fields.get(rule.field, {}), fields.get(rule.other_field, {}))
+        for tags, fields in found.values()
     ]
+    return [
+        (tags, {at: combine(left[at], right[at]) for at in left if at in right})
+        for tags, left, right in pairs
+    ]
+
+
+def forecast(values: Mapping[int, float], *, at_ns: int) -> float | None:
+    """Return the value at a time that the line through values by time (least squares) has."""
+    if len(values) < FORECAST_MIN_VALUES:
+        return None
+    seconds = [(time_ns - at_ns) / NS_PER_SECOND for time_ns in values]
+    return linear_regression(seconds, list(values.values())).intercept
+
+
+def _span_ns(values: Mapping[int, float]) -> int:
+    return max(values) - min(values) if values else 0
+
+
+def _quotient(left: float, right: float) -> float:
+    return left / right if right else math.nan
 
 
 def check_metric(store: Store, scope: Scope, request: RuleRequest) -> None:
@@ -69,8 +134,15 @@ def check_metric(store: Store, scope: Scope, request: RuleRequest) -> None:
         known = store.fields(request.measurement, tenants=scope.tenants)
     except StoreUnavailableError:
         return
-    if known and request.field not in known:
-        raise_errors("rule", {"field": [unknown_name("field", request.field, known)]})
+    names = {"field": request.field, "other_field": request.other_field}
+    raise_errors(
+        "rule",
+        {
+            where: [unknown_name("field", name, known)]
+            for where, name in names.items()
+            if known and name and name not in known
+        },
+    )
 
 
 def preview_rule(store: Store, scope: Scope, request: RuleRequest, *, now: datetime) -> list[Group]:
@@ -97,4 +169,12 @@ def group_key(tags: Mapping[str, str]) -> str:
 
 def value_text(rule: Rule | RuleRequest, value: float) -> str:
     """Return a value with the unit of the rule's field; a count has none."""
-    return format_value("" if rule.aggregate == Aggregate.COUNT.value else rule.field, value)
+    return format_value(unit_field(rule), value)
+
+
+_OPERATIONS: Mapping[Operator, Callable[[float, float], float]] = {
+    Operator.PLUS: add,
+    Operator.MINUS: sub,
+    Operator.TIMES: mul,
+    Operator.DIVIDED_BY: _quotient,
+}

@@ -60,8 +60,11 @@ class Rule(Base):
             "name",
             "measurement",
             "field",
+            "operator",
+            "other_field",
             "aggregate",
             "window_seconds",
+            "ahead_seconds",
             "group_by",
             "filters",
             "comparison",
@@ -72,6 +75,7 @@ class Rule(Base):
             "for_seconds",
             "keep_firing_seconds",
             "no_data",
+            "interval_seconds",
             "is_enabled",
             "receiver_ids",
         ),
@@ -85,8 +89,11 @@ class Rule(Base):
     name: Mapped[str] = mapped_column(String(100))
     measurement: Mapped[str] = mapped_column(String(100))
     field: Mapped[str] = mapped_column(String(100))
+    operator: Mapped[str] = mapped_column(String(1), default="")
+    other_field: Mapped[str] = mapped_column(String(100), default="")
     aggregate: Mapped[str] = mapped_column(String(10))
     window_seconds: Mapped[float]
+    ahead_seconds: Mapped[float] = mapped_column(default=0.0)
     group_by: Mapped[list[str]] = mapped_column(default=list)
     filters: Mapped[dict[str, Any]] = mapped_column(default=dict)
     comparison: Mapped[Comparison] = mapped_column(enum_column(Comparison))
@@ -99,6 +106,7 @@ class Rule(Base):
     no_data: Mapped[NoDataPolicy] = mapped_column(
         enum_column(NoDataPolicy), default=NoDataPolicy.KEEP
     )
+    interval_seconds: Mapped[float] = mapped_column(default=0.0)
     is_enabled: Mapped[bool] = mapped_column(default=True)
     receiver_ids: Mapped[list[str]] = mapped_column(default=list)
     created_by: Mapped[str | None] = mapped_column(
@@ -107,6 +115,7 @@ class Rule(Base):
     created_at: Mapped[datetime]
     evaluated_at: Mapped[datetime | None]
     evaluation_error: Mapped[str] = mapped_column(Text, default="")
+    query_seconds: Mapped[float] = mapped_column(default=0.0)
     alerts: Mapped[list["Alert"]] = relationship(
         back_populates="rule", passive_deletes=True, cascade="all, delete-orphan"
     )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from alerting.states import Comparison, NoDataPolicy
+from alerting.states import FORECAST, FUNCTIONS, Comparison, NoDataPolicy, Operator
 from core.errors import InvalidInputError
 from timeseries.store import TENANT_TAG, Aggregate
 
@@ -23,14 +23,19 @@ Errors = dict[str, list[str]]
 class RuleRequest:
     """The fields of a rule that a user sets; see `alerting.models.Rule`.
 
-    `filters` maps a tag to its allowed values.
+    `filters` maps a tag to its allowed values. With an `operator` (`+ - * /`), the rule is about
+    `field` and `other_field` together; `ahead_seconds` is how far the function `forecast` looks.
+    A rule is evaluated every `interval_seconds`, or as often as the server evaluates rules.
     """
 
     name: str
     measurement: str
     field: str
+    operator: str = ""
+    other_field: str = ""
     aggregate: str = Aggregate.AVG.value
     window_seconds: float = 300.0
+    ahead_seconds: float = 0.0
     group_by: Sequence[str] = ()
     filters: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     comparison: Comparison = Comparison.ABOVE
@@ -41,20 +46,23 @@ class RuleRequest:
     for_seconds: float = 0.0
     keep_firing_seconds: float = 0.0
     no_data: NoDataPolicy = NoDataPolicy.KEEP
+    interval_seconds: float = 0.0
     is_enabled: bool = True
     receiver_ids: Sequence[str] = ()
 
 
 def rule_errors(request: RuleRequest) -> Errors:
     """Return the validation errors by field, without a look at the database."""
-    known = [aggregate.value for aggregate in Aggregate]
     errors: Errors = {
         "name": _name_errors(request.name),
         "measurement": _identifier_errors("measurement", request.measurement, "gpu"),
         "field": _identifier_errors("field", request.field, "temperature_celsius"),
         "aggregate": []
-        if request.aggregate in known
-        else [f"Unknown aggregate {request.aggregate!r}. Use one of {', '.join(known)}."],
+        if request.aggregate in FUNCTIONS
+        else [f"Unknown aggregate {request.aggregate!r}. Use one of {', '.join(FUNCTIONS)}."],
+        "other_field": _arithmetic_errors(request),
+        "ahead_seconds": _ahead_errors(request),
+        "interval_seconds": _seconds_errors("every", request.interval_seconds),
         "window_seconds": _seconds_errors(
             "window", request.window_seconds, minimum=MIN_WINDOW_SECONDS
         ),
@@ -86,6 +94,22 @@ def _identifier_errors(label: str, text: str, example: str) -> list[str]:
     return [
         f"The {label} {text!r} is invalid. Use letters, digits and _ . : / - as in {example!r}."
     ]
+
+
+def _arithmetic_errors(request: RuleRequest) -> list[str]:
+    if not request.operator and not request.other_field:
+        return []
+    if request.operator not in set(Operator):
+        operators = " ".join(Operator)
+        return [f"The operator {request.operator!r} is not supported. Use one of {operators}."]
+    return _identifier_errors("field", request.other_field, "total_bytes")
+
+
+def _ahead_errors(request: RuleRequest) -> list[str]:
+    if request.aggregate != FORECAST:
+        text = f"Only a {FORECAST} looks ahead. Set 'ahead' to 0."
+        return [text] if request.ahead_seconds else []
+    return _seconds_errors("ahead", request.ahead_seconds, minimum=1.0)
 
 
 def _seconds_errors(label: str, seconds: float, *, minimum: float = 0.0) -> list[str]:

@@ -1,7 +1,8 @@
 """Rules as one line of text, parsed and printed.
 
     avg(gpu.temperature_celsius{gpu="0"|"1"}) over 5m by appliance, gpu
-        > 85 °C reset 80 °C, critical > 95 °C for 2m keep_firing_for 10m no_data alert
+        > 85 °C reset 80 °C, critical > 95 °C for 2m keep_firing_for 10m no_data alert every 1m
+    forecast(disk.used_bytes / disk.total_bytes) ahead 1d over 6h by mount > 0.95
 
 The clauses after the metric may have any order; what is left out has its default. `a.b` is the
 field `b` of the measurement `a`; a name that is a keyword, or a measurement with a dot, is quoted.
@@ -13,7 +14,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from alerting.rule_request import RuleRequest
-from alerting.states import Comparison, NoDataPolicy, Severity
+from alerting.states import FUNCTIONS, Comparison, NoDataPolicy, Operator, Severity
 from core.errors import InvalidInputError
 from core.quantities import format_duration, format_size, parse_duration, parse_value, unit_of
 from timeseries.store import APPLIANCE_TAG, Aggregate
@@ -24,11 +25,12 @@ if TYPE_CHECKING:  # commands parse rules without the server's packages
 EXAMPLE = "avg(gpu.temperature_celsius) over 5m by appliance, gpu > 85"
 MAX_LENGTH = 4000
 _BINARY_STEP = 1024
-_CLAUSES = ("over", "by", "for", "keep_firing_for", "no_data")
+_CLAUSES = ("over", "ahead", "by", "for", "keep_firing_for", "no_data", "every")
 _KEYWORDS = frozenset({*_CLAUSES, *Severity, "reset"})
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]*")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BARE_VALUE = re.compile(r'[^\s,|{}()"=]+')
+_OPERATOR = re.compile(r"[+*/-]")
 _COMPARISON = re.compile(r"[<>=!]+")
 _KEYWORD = "|".join(sorted(_KEYWORDS))
 _VALUE = re.compile(
@@ -42,12 +44,11 @@ _DURATION = re.compile(
 
 def rule_expression(rule: "Rule | RuleRequest") -> str:
     """Return the text of a rule, without its name, receivers and whether it is enabled."""
-    measurement = rule.measurement if "." not in rule.measurement else json.dumps(rule.measurement)
     filters = ", ".join(
         f"{_name(tag)}={'|'.join(json.dumps(value, ensure_ascii=False) for value in values)}"
         for tag, values in sorted(rule.filters.items())
     )
-    metric = f"{measurement}.{rule.field}" + (f"{{{filters}}}" if filters else "")
+    metric = metric_text(rule) + (f"{{{filters}}}" if filters else "")
     thresholds = [
         f"{'critical ' * (severity is Severity.CRITICAL)}{rule.comparison} "
         + " reset ".join(_printed(rule, value) for value in (threshold, reset) if value is not None)
@@ -59,6 +60,7 @@ def rule_expression(rule: "Rule | RuleRequest") -> str:
     ]
     parts = [
         f"{rule.aggregate}({metric})",
+        *([f"ahead {_duration(rule.ahead_seconds)}"] if rule.ahead_seconds else []),
         f"over {_duration(rule.window_seconds)}",
         f"by {', '.join(map(_name, group_tags(rule)))}",
         ", ".join(thresholds),
@@ -69,6 +71,8 @@ def rule_expression(rule: "Rule | RuleRequest") -> str:
         parts.append(f"keep_firing_for {_duration(rule.keep_firing_seconds)}")
     if rule.no_data is not NoDataPolicy.KEEP:
         parts.append(f"no_data {rule.no_data}")
+    if rule.interval_seconds:
+        parts.append(f"every {_duration(rule.interval_seconds)}")
     return " ".join(parts)
 
 
@@ -79,6 +83,31 @@ def parse_expression(text: str) -> RuleRequest:
         InvalidInputError: names the column and what is expected there.
     """
     return RuleRequest(name="", **_Parser(text).rule())
+
+
+def metric_text(rule: "Rule | RuleRequest") -> str:
+    """Return what a rule is about: a metric, or the arithmetic of two of one measurement."""
+    measurement = rule.measurement if "." not in rule.measurement else json.dumps(rule.measurement)
+    metric = f"{measurement}.{rule.field}"
+    if not rule.operator:
+        return metric
+    return f"{metric} {rule.operator} {measurement}.{rule.other_field}"
+
+
+def parse_metric(text: str) -> dict[str, str]:
+    """Return the fields of a rule request that `metric_text` prints.
+
+    Raises:
+        InvalidInputError: names the column and what is expected there.
+    """
+    return _Parser(text).metric()
+
+
+def unit_field(rule: "Rule | RuleRequest") -> str:
+    """Return the name of a field with the unit of the rule's values; see `core.quantities`."""
+    if rule.aggregate == Aggregate.COUNT or rule.operator in {Operator.TIMES, Operator.DIVIDED_BY}:
+        return ""
+    return rule.field + ("_per_second" if rule.aggregate == Aggregate.RATE else "")
 
 
 def group_tags(rule: "Rule | RuleRequest") -> tuple[str, ...]:
@@ -98,7 +127,7 @@ def _duration(seconds: float) -> str:
 
 def _printed(rule: "Rule | RuleRequest", value: float) -> str:
     """Return a value with its unit, exactly."""
-    unit = unit_of("" if rule.aggregate == Aggregate.COUNT else rule.field)
+    unit = unit_of(unit_field(rule))
     if unit.is_binary and value >= 1 and float(value).is_integer():
         size = format_size(value, exact=True)
         if float(size.split()[0]) < _BINARY_STEP:  # not 976562.5 KiB for 1e9
@@ -115,6 +144,13 @@ class _Parser:
         self._text = text
         self._at = 0
         self._found: dict[str, Any] = {}
+
+    def metric(self) -> dict[str, Any]:
+        """Read a text that is only a metric."""
+        self._read_fields()
+        if self._next() < len(self._text):
+            self._expected("one of + - * / and a second metric")
+        return self._found
 
     def rule(self) -> dict[str, Any]:
         """Read the whole text; return the fields of a rule request."""
@@ -134,12 +170,30 @@ class _Parser:
         return self._found
 
     def _read_metric(self) -> None:
-        aggregates = [aggregate.value for aggregate in Aggregate]
         start = self._next()
         aggregate = self._match(_WORD) or self._expected(f"a function such as in '{EXAMPLE}'")
-        if aggregate not in aggregates:
-            self._fail(f"unknown function {aggregate!r}; use {', '.join(aggregates)}", at=start)
+        if aggregate not in FUNCTIONS:
+            self._fail(f"unknown function {aggregate!r}; use {', '.join(FUNCTIONS)}", at=start)
+        self._found["aggregate"] = aggregate
         self._require("(", "'('")
+        self._read_fields()
+        if self._take("{"):
+            self._found["filters"] = self._filters()
+        self._require(")", "')'")
+
+    def _read_fields(self) -> None:
+        measurement, self._found["field"] = self._read_field()
+        self._found["measurement"] = measurement
+        start = self._next()
+        operator = self._match(_OPERATOR)
+        if operator:
+            start = self._next()
+            other, self._found["other_field"] = self._read_field()
+            self._found["operator"] = operator
+            if other != measurement:
+                self._fail(f"both fields must be of {measurement!r}", at=start)
+
+    def _read_field(self) -> tuple[str, str]:
         self._next()
         if (quoted := self._quoted()) is not None:
             self._require(".", "'.' and a field")
@@ -153,10 +207,7 @@ class _Parser:
                     f"{metric!r} is not a metric; use MEASUREMENT.FIELD, such as gpu.power_watts",
                     at=start,
                 )
-        self._found |= {"aggregate": aggregate, "measurement": measurement, "field": field}
-        if self._take("{"):
-            self._found["filters"] = self._filters()
-        self._require(")", "')'")
+        return measurement, field
 
     def _filters(self) -> dict[str, list[str]]:
         filters: dict[str, list[str]] = {}
@@ -189,6 +240,8 @@ class _Parser:
             "for": "for_seconds",
             "keep_firing_for": "keep_firing_seconds",
             "no_data": "no_data",
+            "ahead": "ahead_seconds",
+            "every": "interval_seconds",
         }[clause]
         if name in self._found:
             self._fail(f"{clause!r} is repeated", at=start)
@@ -262,9 +315,9 @@ class _Parser:
     def _value(self) -> float:
         start = self._next()
         text = self._match(_VALUE) or self._expected("a number such as 85")
-        field = "" if self._found["aggregate"] == Aggregate.COUNT else self._found["field"]
+        rule = RuleRequest(name="", **self._found)
         try:
-            return parse_value(field, text)
+            return parse_value(unit_field(rule), text)
         except ValueError as error:
             self._fail(str(error), at=start)
 

@@ -35,7 +35,16 @@ RULE_SORTS: Columns = {
 }
 
 # A change of these, or of the tags to group by, makes a new query: the alerts end.
-_QUERY_FIELDS = ("measurement", "field", "aggregate", "filters", "comparison")
+_QUERY_FIELDS = (
+    "measurement",
+    "field",
+    "operator",
+    "other_field",
+    "aggregate",
+    "ahead_seconds",
+    "filters",
+    "comparison",
+)
 _ORDER = (
     AlertState.FIRING,
     AlertState.NO_DATA,

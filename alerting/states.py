@@ -6,6 +6,21 @@ any      -> no_data -> pending | firing | resolved with the next value
 
 from enum import StrEnum
 
+from timeseries.store import Aggregate
+
+FORECAST = "forecast"
+"""The function of a rule that continues the trend of the window; no aggregate of the store."""
+FUNCTIONS = (*(aggregate.value for aggregate in Aggregate), FORECAST)
+
+
+class Operator(StrEnum):
+    """Arithmetic of two fields."""
+
+    PLUS = "+"
+    MINUS = "-"
+    TIMES = "*"
+    DIVIDED_BY = "/"
+
 
 class Severity(StrEnum):
     """Severity of an alert; `critical` outranks `warning`."""

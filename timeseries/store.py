@@ -29,7 +29,10 @@ class StoreUnavailableError(UnavailableError):
 
 
 class Aggregate(StrEnum):
-    """The function that reduces the values of one series in one window."""
+    """The function that reduces the values of one series in one window.
+
+    The last four are described in `timeseries.successive`.
+    """
 
     AVG = "avg"
     MIN = "min"
@@ -40,6 +43,10 @@ class Aggregate(StrEnum):
     P50 = "p50"
     P95 = "p95"
     P99 = "p99"
+    STDDEV = "stddev"
+    CHANGE = "change"
+    INCREASE = "increase"
+    RATE = "rate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

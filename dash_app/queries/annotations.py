@@ -15,11 +15,12 @@ from protocol.xids import XID, XIDKind, xid
 from tenants.models import Appliance
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Aggregate
+from timeseries.successive import SUCCESSIVE
 
 # More lines would hide the chart.
 MAX_THRESHOLDS = 4
 # Their results have the field's unit, unlike a sum's or a count's.
-_COMPARABLE = frozenset(set(Aggregate) - {Aggregate.SUM, Aggregate.COUNT})
+_COMPARABLE = frozenset(set(Aggregate) - SUCCESSIVE - {Aggregate.SUM, Aggregate.COUNT})
 # Findings that only count those of the GPUs.
 _SUMMARIES = frozenset({HealthReason.GPU_FAILED, HealthReason.GPU_DEGRADED})
 
@@ -104,7 +105,7 @@ def thresholds_of(
     found: dict[tuple[str, str], tuple[Threshold, ...]] = {}
     for rule in session.scalars(scope.select(statement, Rule)):
         is_whole = all(tags.get(tag) in values for tag, values in rule.filters.items())
-        if rule.aggregate in _COMPARABLE and is_whole:
+        if rule.aggregate in _COMPARABLE and not rule.operator and is_whole:
             key = rule.measurement, rule.field
             found[key] = (*found.get(key, ()), *_thresholds(rule))
     return Thresholds(found)

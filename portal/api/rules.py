@@ -21,7 +21,7 @@ from alerting.service import (
     set_rule_enabled,
     update_rule,
 )
-from alerting.states import Comparison, NoDataPolicy, Severity
+from alerting.states import FUNCTIONS, Comparison, NoDataPolicy, Operator, Severity
 from core.errors import InvalidInputError
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query, whole_list
@@ -41,8 +41,11 @@ class RuleSchema(Schema):
     expression = fields.Function(rule_expression)
     measurement = fields.String()
     field = fields.String()
+    operator = fields.String()
+    other_field = fields.String()
     aggregate = fields.String()
     window_seconds = fields.Float()
+    ahead_seconds = fields.Float()
     group_by = fields.List(fields.String())
     filters = fields.Dict()
     comparison = fields.Enum(Comparison, by_value=True)
@@ -53,14 +56,16 @@ class RuleSchema(Schema):
     for_seconds = fields.Float()
     keep_firing_seconds = fields.Float()
     no_data = fields.Enum(NoDataPolicy, by_value=True)
+    interval_seconds = fields.Float()
     is_enabled = fields.Boolean()
     receiver_ids = fields.List(fields.String())
     created_at = instant()
     evaluated_at = instant()
     evaluation_error = fields.String()
+    query_seconds = fields.Float()
 
 
-_ETAG = RuleSchema(exclude=("evaluated_at", "evaluation_error"))
+_ETAG = RuleSchema(exclude=("evaluated_at", "evaluation_error", "query_seconds"))
 
 
 MAX_RULES = 1000
@@ -68,8 +73,11 @@ MAX_RULES = 1000
 EXPRESSED = (
     "measurement",
     "field",
+    "operator",
+    "other_field",
     "aggregate",
     "window_seconds",
+    "ahead_seconds",
     "group_by",
     "filters",
     "comparison",
@@ -80,6 +88,7 @@ EXPRESSED = (
     "for_seconds",
     "keep_firing_seconds",
     "no_data",
+    "interval_seconds",
 )
 
 
@@ -104,8 +113,17 @@ class RuleRequestSchema(StrictSchema):
     )
     measurement = fields.String(metadata={"description": "Required without `expression`."})
     field = fields.String(metadata={"description": "Required without `expression`."})
-    aggregate = fields.Enum(Aggregate, by_value=True, load_default=Aggregate.AVG)
+    operator = fields.String(
+        load_default="",
+        validate=validate.OneOf(["", *Operator]),
+        metadata={"description": "Arithmetic of the aggregates of `field` and `other_field`."},
+    )
+    other_field = fields.String(load_default="")
+    aggregate = fields.String(load_default=Aggregate.AVG.value, validate=validate.OneOf(FUNCTIONS))
     window_seconds = fields.Float(load_default=300.0)
+    ahead_seconds = fields.Float(
+        load_default=0.0, metadata={"description": "How far a `forecast` looks ahead."}
+    )
     group_by = fields.List(fields.String(), load_default=lambda: ["appliance"])
     filters = fields.Dict(
         keys=fields.String(), values=fields.List(fields.String()), load_default=dict
@@ -118,6 +136,10 @@ class RuleRequestSchema(StrictSchema):
     for_seconds = fields.Float(load_default=0.0)
     keep_firing_seconds = fields.Float(load_default=0.0)
     no_data = fields.Enum(NoDataPolicy, by_value=True, load_default=NoDataPolicy.KEEP)
+    interval_seconds = fields.Float(
+        load_default=0.0,
+        metadata={"description": "How often to evaluate; 0 is as often as the server does."},
+    )
     is_enabled = fields.Boolean(load_default=True)
     receiver_ids = fields.List(fields.String(), load_default=list)
 

@@ -10,8 +10,8 @@ from wtforms.validators import DataRequired, Optional, ValidationError
 
 from alerting.models import Receiver, Rule
 from alerting.rule_request import RuleRequest
-from alerting.rule_text import parse_expression, rule_expression
-from alerting.states import Comparison, NoDataPolicy, ReceiverKind
+from alerting.rule_text import metric_text, parse_expression, parse_metric, rule_expression
+from alerting.states import FORECAST, Comparison, NoDataPolicy, ReceiverKind
 from core.errors import InvalidInputError
 from portal.forms.form import (
     CheckboxListField,
@@ -27,6 +27,9 @@ from timeseries.store import Aggregate
 RENAMED = {
     "measurement": "metric",
     "field": "metric",
+    "other_field": "metric",
+    "ahead_seconds": "ahead",
+    "interval_seconds": "interval",
     "window_seconds": "window",
     "for_seconds": "for_",
     "keep_firing_seconds": "keep_firing",
@@ -42,6 +45,11 @@ AGGREGATE_CHOICES = [
     SelectChoice(Aggregate.P50.value, "median"),
     SelectChoice(Aggregate.P95.value, "95th percentile"),
     SelectChoice(Aggregate.P99.value, "99th percentile"),
+    SelectChoice(Aggregate.STDDEV.value, "standard deviation"),
+    SelectChoice(Aggregate.CHANGE.value, "change"),
+    SelectChoice(Aggregate.INCREASE.value, "increase of a counter"),
+    SelectChoice(Aggregate.RATE.value, "rate of a counter per second"),
+    SelectChoice(FORECAST, "forecast (linear trend)"),
 ]
 COMPARISON_CHOICES = [
     SelectChoice(Comparison.ABOVE.value, "above"),
@@ -84,6 +92,7 @@ class RuleForm(Form):
     metric = StringField("Metric", [DataRequired("Select a metric.")])
     aggregate = SelectField("Function", choices=AGGREGATE_CHOICES, default=Aggregate.AVG.value)
     window = DurationField("Window", default=300.0)
+    ahead = DurationField("Look ahead", default=0.0)
     group_by = TagsField("Group by", default=lambda: ["appliance"])
     filters = PairsField("Filters", default=dict)
     comparison = SelectField("Alert when", choices=COMPARISON_CHOICES)
@@ -94,6 +103,7 @@ class RuleForm(Form):
     for_ = DurationField("For", default=0.0)
     keep_firing = DurationField("Keep firing for", default=0.0)
     no_data = SelectField("No data", choices=NO_DATA_CHOICES)
+    interval = DurationField("Evaluate every", default=0.0)
     receivers = CheckboxListField("Receivers", default=list)
     is_enabled = BooleanField("Enabled", default=True)
 
@@ -119,13 +129,11 @@ class RuleForm(Form):
         self.expression.data = self.shown_expression.data = rule_expression(rule)
 
     def validate_metric(self, field: StringField) -> None:
-        """Require `measurement.field`."""
-        measurement, dot, name = field.data.strip().partition(".")
-        if not measurement or not dot or not name:
-            raise ValidationError(
-                f"{field.data!r} is not a metric. Use MEASUREMENT.FIELD, for example "
-                "gpu.temperature_celsius."
-            )
+        """Require `measurement.field`, or the arithmetic of two."""
+        try:
+            parse_metric(field.data)
+        except InvalidInputError as error:
+            raise ValidationError(error.message) from error
 
     def filter_values(self) -> dict[str, list[str]]:
         """Return the values of each filter."""
@@ -136,13 +144,12 @@ class RuleForm(Form):
 
     def request(self) -> RuleRequest:
         """Return the rule request."""
-        measurement, _, name = self.metric.data.strip().partition(".")
         return RuleRequest(
             name=self.name.data.strip(),
-            measurement=measurement,
-            field=name,
-            aggregate=Aggregate(self.aggregate.data),
+            **parse_metric(self.metric.data),
+            aggregate=self.aggregate.data,
             window_seconds=self.window.data,
+            ahead_seconds=self.ahead.data,
             group_by=self.group_by.data,
             filters=self.filter_values(),
             comparison=Comparison(self.comparison.data),
@@ -153,6 +160,7 @@ class RuleForm(Form):
             for_seconds=self.for_.data,
             keep_firing_seconds=self.keep_firing.data,
             no_data=NoDataPolicy(self.no_data.data),
+            interval_seconds=self.interval.data,
             is_enabled=self.is_enabled.data,
             receiver_ids=self.receivers.data,
         )
@@ -195,9 +203,10 @@ def values_of(rule: Rule) -> dict[str, Any]:
 def expressed_values(rule: Rule | RuleRequest) -> dict[str, Any]:
     """Return the form data of what an expression has."""
     return {
-        "metric": f"{rule.measurement}.{rule.field}",
+        "metric": metric_text(rule),
         "aggregate": rule.aggregate,
         "window": rule.window_seconds,
+        "ahead": rule.ahead_seconds,
         "group_by": list(rule.group_by),
         "filters": {tag: ", ".join(values) for tag, values in rule.filters.items()},
         "comparison": rule.comparison.value,
@@ -208,4 +217,5 @@ def expressed_values(rule: Rule | RuleRequest) -> dict[str, Any]:
         "for_": rule.for_seconds,
         "keep_firing": rule.keep_firing_seconds,
         "no_data": rule.no_data.value,
+        "interval": rule.interval_seconds,
     }

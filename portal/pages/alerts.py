@@ -17,6 +17,7 @@ from alerting.receivers import (
     list_notifications,
     list_receivers,
 )
+from alerting.rule_text import unit_field
 from alerting.service import (
     alert_transitions,
     create_rule,
@@ -227,7 +228,7 @@ def _render_rule(form: RuleForm, rule: Rule | None, groups: Sequence[Group] | No
         names=names,
         metrics=_metric_names(portal().store, scope.tenants),
         tags=_tag_names(portal().store, scope.tenants),
-        field_name=(form.metric.data or "").partition(".")[2],
+        field_name=unit_field(form.request()) if groups else "",
     )
 
 

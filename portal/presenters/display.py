@@ -7,7 +7,7 @@ from typing import Any
 from flask import Flask, request, url_for
 from markupsafe import Markup
 
-from alerting.rule_text import rule_expression
+from alerting.rule_text import rule_expression, unit_field
 from alerting.states import AlertState, NotificationState, Severity
 from core.quantities import format_duration, format_size, format_value
 from jobqueue.states import JobState, Reason
@@ -76,6 +76,7 @@ def install_display(app: Flask) -> None:
         bytes=size,
         duration=format_duration,
         expression=rule_expression,
+        unit_field=unit_field,
     )
     app.jinja_env.globals.update(
         page_url=page_url,

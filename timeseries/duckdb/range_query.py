@@ -23,11 +23,21 @@ from timeseries.duckdb.rollup_sql import (
     StoredAggregate,
     aggregate_column,
     bucket_key_sql,
+    last_at_sql,
     numeric_column,
     rollup_partials,
     sample_partials,
 )
-from timeseries.duckdb.schema import MINUTE_NS, WIDTHS_NS, Span, Table, field_column, quoted
+from timeseries.duckdb.schema import (
+    MINUTE_NS,
+    TIME_COLUMN,
+    WIDTHS_NS,
+    Span,
+    Table,
+    field_column,
+    quoted,
+    tag_column,
+)
 from timeseries.duckdb.segments import Segment
 from timeseries.duckdb.sql import (
     COUNTS_EACH_SAMPLE,
@@ -39,10 +49,12 @@ from timeseries.duckdb.sql import (
     has_appliance_filter,
     select,
     separate_windows,
+    successive_sql,
     window_start_sql,
 )
 from timeseries.sketch import bucket_quantile
 from timeseries.store import APPLIANCE_TAG, HOUR_NS, Aggregate, RangeQuery, Resolution
+from timeseries.successive import SUCCESSIVE
 from timeseries.validation import check_aggregate
 
 Plan = Mapping[tuple[Resolution, tuple[Span, ...]], Sequence[Segment]]
@@ -104,6 +116,12 @@ def range_reads(query: RangeQuery, relation: Relation, fields: Sequence[str]) ->
     for name in fields:
         check_aggregate(name, relation.table.fields[name], query.aggregate)
     plan = plan_sources(query, relation.visible(span, margin_ns=HOUR_NS), fields)
+    if query.aggregate in SUCCESSIVE:
+        return [
+            _successive(query, relation, name, sources)
+            for name in fields
+            if (sources := list(_sources(query, relation, [name], plan)))
+        ]
     if not any(resolution in WIDTHS_NS for resolution, _ in plan):
         return [_from_samples(query, relation, fields)]
     if query.aggregate in QUANTILES:
@@ -152,7 +170,7 @@ def plan_sources(query: RangeQuery, segments: Iterable[Segment], fields: Iterabl
 
 def _preferred(query: RangeQuery, one: Segment) -> list[Resolution]:
     """Return the roll-ups of a segment that can answer complete windows, the coarsest first."""
-    if query.end_ns - query.start_ns < HOUR_NS:
+    if query.end_ns - query.start_ns < HOUR_NS or query.aggregate in SUCCESSIVE:
         return []
     return [
         resolution
@@ -292,6 +310,44 @@ def _partials(
         else:
             pair = rollup_partials(query.aggregate, name)
         yield from (f"{pair[0]} AS a{index}", f"{pair[1]} AS b{index}")
+
+
+def _successive(
+    query: RangeQuery, relation: Relation, name: str, sources: Sequence[_Source]
+) -> Read:
+    """Return the read of an aggregate of `timeseries.successive`.
+
+    Where samples have expired, the last value of each window of a roll-up counts as one.
+    """
+    groups = [f"g{index}" for index in range(len(query.group_by))]
+    series = [f"s{index}" for index in range(len(relation.table.tags))]
+    tags = [
+        f"{quoted(tag_column(tag))} AS {column}"
+        for tag, column in zip(sorted(relation.table.tags), series, strict=True)
+    ]
+    parts = []
+    for source in sources:
+        if source.resolution is Resolution.RAW:
+            pair = quoted(TIME_COLUMN), numeric_column(name, relation.table.fields[name])
+        else:
+            pair = last_at_sql(name), aggregate_column(StoredAggregate.LAST, name)
+        columns = [
+            *group_columns(query.group_by, relation.table),
+            *tags,
+            f"{source.window} AS w",
+            f"{pair[0]} AS t",
+            f"CAST({pair[1]} AS DOUBLE) AS x",
+        ]
+        parts.append(f"{select(columns, source.text)} WHERE {pair[1]} IS NOT NULL")
+    return Read(
+        [name],
+        grouped_lists_sql(
+            successive_sql(f"({' UNION ALL '.join(parts)})", query.aggregate, groups, series),
+            groups,
+            1,
+        ),
+        [value for source in sources for value in source.values],
+    )
 
 
 def _quantiles(

@@ -118,6 +118,33 @@ def select(columns: Sequence[str], source: str) -> str:
     return f"SELECT {', '.join(columns)} FROM {source}"  # noqa: S608 - own identifiers only
 
 
+def successive_sql(
+    source: str, aggregate: Aggregate, groups: Sequence[str], series: Sequence[str]
+) -> str:
+    """Return a statement with an aggregate of `timeseries.successive` by group and window.
+
+    Args:
+        source: rows with the columns of groups and series, the window `w`, the time `t` and the
+            number `x`.
+        aggregate: one of `SUCCESSIVE`.
+        groups: the names of the group columns.
+        series: the names of the columns that identify a series.
+    """
+    if aggregate is Aggregate.STDDEV:
+        return f"{select([*groups, 'w', 'stddev_pop(x) AS v0'], source)} GROUP BY ALL"
+    keys = [*groups, *series, "w"]
+    before = f"lag(x) OVER (PARTITION BY {', '.join([*series, 'w'])} ORDER BY t) AS p"
+    steps = select([*keys, "t", "x", before], source)
+    growth = {
+        Aggregate.CHANGE: "arg_max(x, t) - arg_min(x, t)",
+        Aggregate.INCREASE: "sum(CASE WHEN x >= p THEN x - p WHEN p IS NOT NULL THEN x END)",
+    }
+    growth[Aggregate.RATE] = f"{growth[Aggregate.INCREASE]} * 1e9 / (max(t) - min(t))"
+    grown = select([*keys, f"{growth[aggregate]} AS v"], f"({steps})")
+    of_series = f"{grown} GROUP BY {', '.join(keys)} HAVING max(t) > min(t)"
+    return f"{select([*groups, 'w', 'sum(v) AS v0'], f'({of_series})')} GROUP BY ALL"
+
+
 def group_columns(tags: Sequence[str], table: Table) -> list[str]:
     """Return the columns `g0`, `g1` ... of the tags to group by."""
     return [

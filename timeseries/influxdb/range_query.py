@@ -27,6 +27,7 @@ from timeseries.influxdb.influxql import (
 )
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
 from timeseries.store import Aggregate, RangeQuery, Series
+from timeseries.successive import SUCCESSIVE, SuccessiveValues
 from timeseries.validation import FieldType, check_aggregate
 
 RunQuery = Callable[[Sequence[str]], Iterator[tuple[int, ResultSeries]]]
@@ -65,6 +66,12 @@ def range_series(query: RangeQuery, schema: MeasurementSchema, run: RunQuery) ->
     booleans = [name for name in names if schema.fields[name] == FieldType.BOOLEAN]
     if query.aggregate in _FOR_ANY_TYPE:
         booleans = []
+    if query.aggregate in SUCCESSIVE:
+        return [
+            series
+            for name in names
+            for series in _series(query, name, _successive(query, schema, name, where, run))
+        ]
     found = read.booleans(booleans)
     numbers = [name for name in names if name not in booleans]
     if query.aggregate in (Aggregate.P95, Aggregate.P99):
@@ -161,6 +168,22 @@ class _RangeRead:
     @property
     def _start_ns(self) -> int:
         return max(MIN_INT64, min(MAX_INT64, self._query.start_ns))
+
+
+def _successive(
+    query: RangeQuery, schema: MeasurementSchema, name: str, where: str, run: RunQuery
+) -> dict[tuple[Group, int], float]:
+    """Read the samples of a field, series by series, for an aggregate that needs each of them."""
+    values = SuccessiveValues(query.aggregate)
+    statement = select({"f0": field_expression(name)}, f"{schema.source} {where}", "GROUP BY *")
+    for _, series in run([statement]):
+        group, tags = group_of(series, query.group_by), tuple(sorted(series.tags.items()))
+        for time_ns, value in series.values:
+            if value is not None:
+                at_ns = _number(time_ns)
+                start_ns = at_ns - at_ns % query.step_ns if query.step_ns else query.start_ns
+                values.add((group, start_ns), tags, at_ns, float(value))
+    return values.windows()
 
 
 def _series(

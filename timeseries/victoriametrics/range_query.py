@@ -7,12 +7,13 @@ above that the server answers from histograms, whose buckets have a width of a f
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from core.errors import InvalidInputError
 from timeseries.store import Latest, LatestQuery, RangeQuery, Series
+from timeseries.successive import SUCCESSIVE, SuccessiveValues
 from timeseries.victoriametrics.client import ExportedSeries
 from timeseries.victoriametrics.lines import METRIC_LABEL
 from timeseries.victoriametrics.metricsql import (
@@ -102,6 +103,10 @@ def _newest(
 
 def _aggregates(reader: Reader, query: RangeQuery, fields: Sequence[str], span: Span) -> Found:
     found: Found = {}
+    if query.aggregate in SUCCESSIVE:
+        for field in fields:
+            found |= _successive(reader, query, field, span)
+        return found
     if query.aggregate in PERCENTILES:
         for field in fields:
             found |= percentiles(reader, query, field, span)
@@ -112,6 +117,22 @@ def _aggregates(reader: Reader, query: RangeQuery, fields: Sequence[str], span: 
             for field, rollup in zip(fields, rollups(query, fields, piece.width_ms), strict=True)
         }
         reader.collect(expressions, piece, query.group_by, found)
+    return found
+
+
+def _successive(reader: Reader, query: RangeQuery, field: str, span: Span) -> Found:
+    """Read the samples of a field, series by series, for an aggregate that needs each of them."""
+    step_ms = step_ms_of(query)
+    values = SuccessiveValues(query.aggregate)
+    for series in _exported(reader, query, field, span):
+        group, tags = group_of(series.metric, query.group_by), tuple(sorted(series.metric.items()))
+        for at_ms, value in zip(series.timestamps, series.values, strict=True):
+            if value is not None:
+                label = span.start_ms if step_ms is None else at_ms - at_ms % step_ms
+                values.add((group, label), tags, at_ms * NS_PER_MS, value)
+    found: Found = {}
+    for (group, label), value in sorted(values.windows().items()):
+        found.setdefault((field, group), {})[label] = value
     return found
 
 
@@ -162,10 +183,7 @@ def _survey(reader: Reader, rollup: Rollup, span: Span) -> tuple[int, int, float
 def _from_samples(reader: Reader, query: RangeQuery, field: str, span: Span) -> Found:
     step_ms = step_ms_of(query)
     windows: dict[tuple[Group, int], list[float]] = defaultdict(list)
-    decoder = msgspec.json.Decoder(ExportedSeries)
-    selector = field_selector(reader.selector, query.measurement, field)
-    for line in reader.client.export(selector, start_ms=span.start_ms, end_ms=span.end_ms):
-        series = decoder.decode(line)
+    for series in _exported(reader, query, field, span):
         group = group_of(series.metric, query.group_by)
         for at_ms, value in zip(series.timestamps, series.values, strict=True):
             if value is not None:
@@ -177,6 +195,15 @@ def _from_samples(reader: Reader, query: RangeQuery, field: str, span: Span) -> 
             sorted(values), PERCENTILES[query.aggregate]
         )
     return found
+
+
+def _exported(
+    reader: Reader, query: RangeQuery, field: str, span: Span
+) -> Iterator[ExportedSeries]:
+    decoder = msgspec.json.Decoder(ExportedSeries)
+    selector = field_selector(reader.selector, query.measurement, field)
+    for line in reader.client.export(selector, start_ms=span.start_ms, end_ms=span.end_ms):
+        yield decoder.decode(line)
 
 
 def _interpolated(ordered: list[float], fraction: float) -> float:

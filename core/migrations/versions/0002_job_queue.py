@@ -1,4 +1,4 @@
-"""Fields of jobs, the queue settings of tenants, limits of measurements and fields, and silences.
+"""Fields of jobs and rules, queue settings of tenants, limits of measurements, and silences.
 
 Revision ID: 0002_job_queue
 Revises: 0001_initial
@@ -34,6 +34,13 @@ _JOB_COLUMNS: tuple[tuple[str, sa.types.TypeEngine[Any], str], ...] = (
     ("time_limit_seconds", sa.Integer(), "0"),
     ("queue_at", UTCDateTime(), "submitted_at"),
 )
+_RULE_COLUMNS: tuple[tuple[str, sa.types.TypeEngine[Any], str], ...] = (
+    ("operator", sa.String(length=1), ""),
+    ("other_field", sa.String(length=100), ""),
+    ("ahead_seconds", sa.Double(), "0"),
+    ("interval_seconds", sa.Double(), "0"),
+    ("query_seconds", sa.Double(), "0"),
+)
 
 
 def upgrade() -> None:
@@ -64,6 +71,8 @@ def upgrade() -> None:
         sa.Column("data_roots", sa.JSON(), nullable=False),
     )
 
+    for name, kind, value in _RULE_COLUMNS:
+        op.add_column("rules", sa.Column(name, kind, nullable=False, server_default=value))
     op.create_table(
         "silences",
         sa.Column("id", sa.String(length=36), primary_key=True),
@@ -92,6 +101,8 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Drop the columns and the tables."""
     op.drop_table("silences")
+    for name, _, _ in reversed(_RULE_COLUMNS):
+        op.drop_column("rules", name)
     op.drop_table("tenant_queue_settings")
     op.drop_column("attempts", "stop_reason")
     op.create_index("ix_jobs_tenant_id_state", "jobs", ["tenant_id", "state"])

@@ -41,6 +41,12 @@ HOUR = RangeQuery(
         # Between the 4th and 5th of 5 sorted values: 40 + 0.8 x 60 and 40 + 0.96 x 60.
         (Aggregate.P95, 88.0),
         (Aggregate.P99, 97.6),
+        # From the mean 40: sqrt((30^2 + 20^2 + 10^2 + 60^2 + 0^2) / 5).
+        (Aggregate.STDDEV, 1000**0.5),
+        (Aggregate.CHANGE, 30.0),
+        # 10 + 10 + 70, and 40 after the counter restarted; over 4 seconds.
+        (Aggregate.INCREASE, 130.0),
+        (Aggregate.RATE, 32.5),
     ],
 )
 @pytest.mark.parametrize("kind", [float, int])
@@ -77,6 +83,7 @@ def test_windows_are_aligned_to_the_epoch_and_empty_ones_are_left_out(store: Sto
         # Halfway between two values; and 1 + 0.95 x 2, 10 + 0.95 x 20, 200 + 0.95 x 200.
         (Aggregate.P50, [2.0, 20.0, 300.0]),
         (Aggregate.P95, [2.9, 29.0, 390.0]),
+        (Aggregate.STDDEV, [1.0, 10.0, 100.0]),
     ],
 )
 def test_a_range_that_cuts_windows_takes_the_part_inside_over_all_series_of_a_group(
@@ -100,6 +107,34 @@ def test_a_range_that_cuts_windows_takes_the_part_inside_over_all_series_of_a_gr
     )
 
     assert series.times_ns == [START_NS + window * FIVE_MINUTES_NS for window in range(3)]
+    assert series.values == [pytest.approx(value) for value in expected]
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "expected"),
+    [
+        # Of GPU 0: 100 s from 5 to 25, then 10 from 0 after a restart. GPU 1: 50 s from 1 to 2.
+        (Aggregate.INCREASE, [20.0 + 10.0 + 1.0, 3.0]),
+        (Aggregate.RATE, [30.0 / 200 + 1.0 / 50, 3.0 / 10]),
+        (Aggregate.CHANGE, [10.0 - 5.0 + 1.0, 3.0]),
+    ],
+)
+def test_growth_is_that_of_each_series_of_a_group_added_up(
+    store: Store, aggregate: Aggregate, expected: list[float]
+) -> None:
+    first = [(10, 5.0), (110, 25.0), (210, 10.0), (310, 7.0), (320, 10.0)]
+    second = [(20, 1.0), (70, 2.0), (305, 9.0)]
+    for name, samples in (("0", first), ("1", second)):
+        points = [gpu(at, gpu=name, power_watts=watts) for at, watts in samples]
+        write(store, points, identity=ACME)
+
+    (series,) = store.query_range(
+        dataclasses.replace(
+            HOUR, step_ns=FIVE_MINUTES_NS, aggregate=aggregate, group_by=("appliance",)
+        )
+    )
+
+    assert series.times_ns == [START_NS, START_NS + FIVE_MINUTES_NS]
     assert series.values == [pytest.approx(value) for value in expected]
 
 

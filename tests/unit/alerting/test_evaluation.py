@@ -352,3 +352,9 @@ def test_a_preview_of_an_invalid_rule_lists_the_errors(watch: Watch) -> None:
             watch.store, scope_of(watch.cast.bob), hot(aggregate="median"), now=watch.clock.now
         )
     assert list(caught.value.errors) == ["aggregate"]
+
+
+def test_a_rule_is_evaluated_no_more_often_than_its_interval(watch: Watch) -> None:
+    watch.rule(hot(interval_seconds=60.0))
+    watch.rule(hot(name="Always"))
+    assert [watch.evaluate(after=15).rules for _ in range(6)] == [2, 1, 1, 1, 2, 1]

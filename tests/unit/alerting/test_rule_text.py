@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from alerting.rule_request import MAX_SECONDS, RuleRequest, rule_errors
 from alerting.rule_text import EXAMPLE, group_tags, parse_expression, rule_expression
-from alerting.states import Comparison, NoDataPolicy
+from alerting.states import FORECAST, FUNCTIONS, Comparison, NoDataPolicy, Operator
 from core.errors import InvalidInputError
 from tests.unit.alerting.helpers import hot
-from timeseries.store import Aggregate
 
-KEYWORDS = ("over", "by", "for", "critical", "warning", "reset", "no_data", "keep_firing_for")
+CLAUSES = ("over", "ahead", "by", "for", "no_data", "keep_firing_for", "every")
+KEYWORDS = (*CLAUSES, "critical", "warning", "reset")
 NAMES = st.sampled_from(KEYWORDS) | st.from_regex(
     r"[A-Za-z_][A-Za-z0-9_.:/-]{0,12}", fullmatch=True
 ).filter(lambda name: name != "tenant")
@@ -32,11 +32,16 @@ def rules(draw: st.DrawFn) -> RuleRequest:
     warning_reset, warning, critical_reset, critical = levels
     has = draw(st.sampled_from(("warning", "critical", "both")))
     has_resets = draw(st.booleans())
+    aggregate = draw(st.sampled_from(FUNCTIONS))
+    operator = draw(st.sampled_from(("", *Operator)))
     return RuleRequest(
         name="x",
         measurement=draw(NAMES),
         field=draw(NAMES) + draw(UNITS),
-        aggregate=draw(st.sampled_from(Aggregate)).value,
+        operator=operator,
+        other_field=draw(NAMES) if operator else "",
+        aggregate=aggregate,
+        ahead_seconds=draw(st.floats(1, MAX_SECONDS)) if aggregate == FORECAST else 0.0,
         window_seconds=draw(st.floats(1, MAX_SECONDS)),
         group_by=draw(st.lists(NAMES, unique=True, max_size=3)),
         filters=draw(
@@ -50,6 +55,7 @@ def rules(draw: st.DrawFn) -> RuleRequest:
         for_seconds=draw(SECONDS),
         keep_firing_seconds=draw(SECONDS),
         no_data=draw(st.sampled_from(NoDataPolicy)),
+        interval_seconds=draw(SECONDS),
     )
 
 
@@ -113,6 +119,10 @@ def test_a_rule_may_be_typed_in_other_ways() -> None:
         "< 8 GiB reset 9.5 GiB, critical < 1 GiB"
     )
     assert parse_expression("max(gpu.power_watts) > 1.2 kW").warning_threshold == 1200.0
+    rate = parse_expression("rate(network.received_bytes) over 1m by interface > 1 MiB/s every 30s")
+    assert (rate.warning_threshold, rate.interval_seconds) == (1024.0**2, 30.0)
+    share = "forecast(disk.used_bytes / disk.total_bytes) ahead 1d over 6h by appliance > 0.95"
+    assert rule_expression(parse_expression(share)) == share
 
 
 @pytest.mark.parametrize(
