@@ -20,6 +20,7 @@ from benchmarks import (
     placement,
     plugins,
     queries,
+    usage,
 )
 from benchmarks.figures import keep_document
 from benchmarks.gateway import HOST_PLUGINS
@@ -45,6 +46,7 @@ def main(*, quick: bool, folder: Path) -> None:
         "accounts": lambda: accounts.measure(accounts.QUICK if quick else accounts.FULL),
         "fleet_hold": lambda: fleet_hold.measure(fleet_hold.QUICK if quick else fleet_hold.FULL),
         "placement": lambda: placement.measure(placement.QUICK if quick else placement.FULL),
+        "usage": lambda: usage.measure(usage.QUICK if quick else usage.FULL),
         "idle": lambda: idle.measure(idle.QUICK if quick else idle.FULL),
         "hostile": lambda: hostile.measure(hostile.QUICK if quick else hostile.FULL),
     }

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 import alerting.models
 import core.leases
 import jobqueue.models
+import jobqueue.usage.models
 import tenants.models
 from core.clock import utc_now
 from core.db import SessionFactory, create_database_engine, create_session_factory, transaction
@@ -27,7 +28,13 @@ from tenants.models import Role
 from tenants.scope import Scope
 
 # All modules that declare tables: importing them completes the metadata for migrations.
-TABLE_MODULES = (core.leases, tenants.models, jobqueue.models, alerting.models)
+TABLE_MODULES = (
+    core.leases,
+    tenants.models,
+    jobqueue.models,
+    jobqueue.usage.models,
+    alerting.models,
+)
 COMMAND_LINE = Actor(name="command line", via="command line")
 # Whoever can open the database has the permissions of an operator.
 OPERATOR = Scope(user_id="", role=Role.OPERATOR, tenant_id=None)

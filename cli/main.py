@@ -25,6 +25,7 @@ COMMANDS = {
     "appliance": ("cli.appliance", "appliance", "List, enroll, drain and retire appliances."),
     "rules": ("cli.rules", "rules", "List alert rules, and keep them in a file."),
     "silence": ("cli.silence", "silence", "Silence alerts for some time."),
+    "usage": ("cli.usage", "usage", "Show GPU time by user, job or GPU model."),
     "query": ("cli.query", "query", "Print aggregates of samples as CSV."),
     "tenant": ("cli.tenant", "tenant", "Manage tenants and users in this server's database."),
     "ca": ("cli.ca", "ca", "Show and rotate the CA that signs agent certificates."),
@@ -36,7 +37,18 @@ COMMANDS = {
     "demo-fleet": ("cli.demo_fleet", "demo_fleet", ""),
 }
 NEEDS_SERVER_EXTRA = COMMANDS.keys() - {
-    *("agent", "login", "logout", "whoami", "job", "appliance", "rules", "silence", "query")
+    *(
+        "agent",
+        "login",
+        "logout",
+        "whoami",
+        "job",
+        "appliance",
+        "rules",
+        "silence",
+        "usage",
+        "query",
+    )
 }
 HIDDEN = {"demo-fleet"}
 

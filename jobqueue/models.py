@@ -189,9 +189,9 @@ class Attempt(Base):
     """Why the queue stops it, apart from a user's request."""
     exit_code: Mapped[int | None]
     bound_at: Mapped[datetime]
-    assigned_at: Mapped[datetime | None]
+    assigned_at: Mapped[datetime | None] = mapped_column(index=True)
     started_at: Mapped[datetime | None]
-    finished_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None] = mapped_column(index=True)
     log_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     job: Mapped[Job] = relationship(back_populates="attempts", lazy="joined")
     appliance: Mapped[Appliance] = relationship(lazy="joined")

@@ -27,6 +27,7 @@ from core.settings import ServerSettings
 from jobqueue.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch import MAX_WRITTEN, dispatch
 from jobqueue.placement.plan import Action
+from jobqueue.usage.ledger import record_usage
 from scheduler.outage_email import email_operators
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting
@@ -195,6 +196,7 @@ class Scheduler:
             (self.remove_tenants, 5),
             (self.report_outage, 15),
             (self.maintain_samples, 300),
+            (self.record_usage, 60),
             (self.prune, 600),
             (self.measure_usage, 900),
             (self.expire_samples, 3600),
@@ -243,6 +245,12 @@ class Scheduler:
             with transaction(self._sessions) as session:
                 done = dispatch(session, now=self._clock())
             written = done[Action.ASSIGN] + done[Action.BIND]
+
+    def record_usage(self) -> None:
+        """Append what jobs used of GPUs to the usage ledger, and check earlier hours."""
+        appended = record_usage(self._sessions, self._store, now=self._clock())
+        if appended:
+            log.info("appended %d rows to the usage ledger", appended)
 
     def _evaluate_rules(self) -> None:
         evaluate_rules(

@@ -13,9 +13,10 @@ from sqlalchemy import Dialect, Engine, event
 from sqlalchemy.orm import Session
 from xdist.scheduler.loadfile import LoadFileScheduling
 
-import alerting.models as _alerting  # noqa: F401 - these four fill Base.metadata
+import alerting.models as _alerting  # noqa: F401 - these fill Base.metadata
 import core.leases as _leases  # noqa: F401
 import jobqueue.models as _jobqueue  # noqa: F401
+import jobqueue.usage.models as _usage  # noqa: F401
 import tenants.models as _tenants  # noqa: F401
 from core.db import Base, SessionFactory, create_database_engine, create_session_factory
 from tenants.users import passwords

@@ -14,6 +14,7 @@ from jobqueue.placement.explanation import Explanation
 from jobqueue.placement.plan import Action
 from jobqueue.service import JOB_SORTS, get_job, job_events, list_jobs, stop_job, submit_job
 from jobqueue.states import AttemptState, JobKind, JobState, Reason
+from jobqueue.usage.efficiency import Efficiency
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import (
     ApplicationSchema,
@@ -32,7 +33,7 @@ from portal.api.schemas import (
     whole_list,
 )
 from portal.context import current_scope, database, now, portal
-from portal.presenters.jobs import job_usage, raw_log, text_page
+from portal.presenters.jobs import efficiency_of, job_usage, raw_log, text_page
 from protocol.attempts import ContainerPolicy
 from tenants.permissions import Permission
 
@@ -235,6 +236,29 @@ class UsageSchema(Schema):
     series = fields.List(fields.Nested(UsageSeriesSchema))
 
 
+class EfficiencySchema(Schema):
+    """What a job held and used over all of its attempts; null where nothing was measured."""
+
+    gpus = fields.Integer()
+    gpus_used = fields.Integer(
+        allow_none=True, metadata={"description": "GPUs that the last attempt used at some time."}
+    )
+    gpu_utilization_ratio = fields.Float(allow_none=True)
+    allocated_gpu_seconds = fields.Float()
+    used_gpu_seconds = fields.Float()
+    idle_gpu_seconds = fields.Float()
+    gpu_memory_peak_bytes = fields.Integer(
+        allow_none=True, metadata={"description": "Of the GPU that used most."}
+    )
+    gpu_memory_total_bytes = fields.Integer(allow_none=True)
+    memory_peak_bytes = fields.Integer(allow_none=True)
+    memory_bytes = fields.Integer()
+    cpu_cores_used = fields.Float(allow_none=True, metadata={"description": "On average."})
+    cpus = fields.Float()
+    energy_kilowatt_hours = fields.Float(allow_none=True, metadata={"description": "Of the GPUs."})
+    advice = fields.String(metadata={"description": "What to change; may be empty."})
+
+
 @jobs.operation("GET", query=JobQuery, answer=page_of(JobSchema))
 def list_all(query: dict[str, Any]) -> dict[str, Any]:
     """List jobs, newest first."""
@@ -356,3 +380,9 @@ def usage(job_id: str) -> dict[str, Any]:
     with database() as session:
         job = get_job(session, current_scope(), job_id)
     return job_usage(portal().store, job, tenants=current_scope().tenants, now=now())
+
+
+@jobs.operation("GET", "/<job_id>/efficiency", answer=EfficiencySchema)
+def efficiency(job_id: str) -> Efficiency:
+    """Return how well a job uses what it holds, with advice."""
+    return efficiency_of(job_id)

@@ -10,6 +10,7 @@ from portal.api.blueprint import VedetteAPI
 from portal.api.certificates import certificates
 from portal.api.container_policies import container_policies
 from portal.api.enrollment import enrollment_tokens
+from portal.api.gpu_usage import gpu_usage
 from portal.api.invitations import invitations
 from portal.api.job_requests import job_file_schema
 from portal.api.jobs import jobs
@@ -39,6 +40,7 @@ RESOURCES = (
     enrollment_tokens,
     certificates,
     jobs,
+    gpu_usage,
     container_policies,
     queue_settings,
     rules,

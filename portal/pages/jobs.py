@@ -28,12 +28,13 @@ from portal.context import current_scope, database, now, portal
 from portal.forms.jobs import RENAMED, JobForm, PoliciesForm, QueueSettingsForm, values_of
 from portal.pages.common import changing
 from portal.presenters.appliances import gpu_findings
-from portal.presenters.jobs import gpu_names, stepper
+from portal.presenters.jobs import efficiency_of, gpu_names, stepper
 from portal.query_string import PAGE_SIZE, chosen, page_number, search_text
 from protocol.attempts import ContainerPolicy
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
 from tenants.tenants import tenant_names
+from timeseries.store import StoreUnavailableError
 
 pages = Blueprint("jobs", __name__)
 # What the address of the list filters by.
@@ -196,6 +197,16 @@ def show(job_id: str) -> ResponseReturnValue:
         may_stop=scope.allows(needed) and not job.state.is_final,
         may_hide=scope.allows(needed),
     )
+
+
+@pages.get("/jobs/<job_id>/efficiency")
+def efficiency(job_id: str) -> ResponseReturnValue:
+    """Show how well a job uses what it holds, as a part of its page."""
+    try:
+        report = efficiency_of(job_id)
+    except StoreUnavailableError:
+        report = None
+    return render_template("jobs/efficiency.html", report=report)
 
 
 @pages.post("/jobs/<job_id>/stop")

@@ -12,7 +12,10 @@ from core.clock import NS_PER_SECOND, to_ns
 from core.quantities import unit_of
 from jobqueue.logs import read_log
 from jobqueue.models import Attempt, Job, JobEvent
+from jobqueue.service import get_job
 from jobqueue.states import JobState
+from jobqueue.usage.efficiency import Efficiency, gpu_memory, job_efficiency
+from portal.context import current_scope, database, now, portal
 from tenants.fleet.appliances import read_inventory
 from tenants.scope import Scope
 from timeseries.store import RangeQuery, Series, Store
@@ -144,6 +147,18 @@ def job_usage(
 
     found = [*read("attempt", CONTAINER_FIELDS, ()), *read("gpu", GPU_FIELDS, ("gpu",))]
     return {"step_seconds": step_seconds, "series": [_shaped(series) for series in found]}
+
+
+def efficiency_of(job_id: str) -> Efficiency:
+    """Return the efficiency report of a job.
+
+    Raises:
+        StoreUnavailableError: the store is unavailable.
+    """
+    with database() as session:
+        job = get_job(session, current_scope(), job_id)
+        memory_bytes = gpu_memory(job)
+    return job_efficiency(portal().store, job, gpu_memory_bytes=memory_bytes, now=now())
 
 
 def _progress(index: int, current: int, is_reached: bool) -> Progress:  # noqa: FBT001 - one caller

@@ -4,8 +4,6 @@ A page starts where the last one ended, so that late pages cost no more than ear
 is counted except by a chain's head.
 """
 
-import csv
-import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +15,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from core.csv_cells import guarded
+from core.csv_cells import csv_text, guarded
 from core.db import SessionFactory, transaction
 from core.errors import InvalidInputError
 from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
@@ -229,10 +227,7 @@ def values_of(entry: AuditEntry) -> dict[str, object]:
 
 
 def _csv(rows: Iterable[Mapping[str, object]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerows([_cell(row[name]) for name in COLUMNS] for row in rows)
-    return text.getvalue()
+    return csv_text([_cell(row[name]) for name in COLUMNS] for row in rows)
 
 
 def _cell(value: object) -> str:

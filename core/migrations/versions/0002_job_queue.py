@@ -1,4 +1,4 @@
-"""Fields of jobs and rules, queue settings of tenants, limits of measurements, and silences.
+"""Fields of jobs and rules, queue settings, limits of measurements, silences, the usage ledger.
 
 Revision ID: 0002_job_queue
 Revises: 0001_initial
@@ -96,10 +96,15 @@ def upgrade() -> None:
         sa.Column("created_at", UTCDateTime(), nullable=False),
     )
     op.create_index("ix_silences_tenant_id_ends_at", "silences", ["tenant_id", "ends_at"])
+    _create_usage_ledger()
 
 
 def downgrade() -> None:
     """Drop the columns and the tables."""
+    for name in ("finished_at", "assigned_at"):
+        op.drop_index(f"ix_attempts_{name}", "attempts")
+    op.drop_table("usage_hours")
+    op.drop_table("usage_entries")
     op.drop_table("silences")
     for name, _, _ in reversed(_RULE_COLUMNS):
         op.drop_column("rules", name)
@@ -114,6 +119,43 @@ def downgrade() -> None:
         op.drop_column("series_counts", name)
     for name in _QUOTAS:
         op.drop_column("tenant_quotas", name)
+
+
+def _create_usage_ledger() -> None:
+    op.create_table(
+        "usage_entries",
+        sa.Column("id", sa.String(length=36), primary_key=True),
+        sa.Column("hour_at", UTCDateTime(), nullable=False, index=True),
+        sa.Column(
+            "tenant_id",
+            sa.String(length=36),
+            sa.ForeignKey("tenants.id", ondelete="CASCADE"),
+            nullable=False,
+        ),
+        sa.Column("user_id", sa.String(length=36), nullable=True),
+        sa.Column("job_id", sa.String(length=36), nullable=False),
+        sa.Column("job_name", sa.String(length=100), nullable=False),
+        sa.Column("attempt_id", sa.String(length=36), nullable=False),
+        sa.Column("appliance_id", sa.String(length=36), nullable=False),
+        sa.Column("gpu_model", sa.String(length=200), nullable=False),
+        sa.Column("revision", sa.Integer(), nullable=False),
+        sa.Column("allocated_milliseconds", sa.BigInteger(), nullable=False),
+        sa.Column("used_milliseconds", sa.BigInteger(), nullable=False),
+        sa.Column("idle_milliseconds", sa.BigInteger(), nullable=False),
+        sa.Column("energy_joules", sa.BigInteger(), nullable=False),
+        sa.Column("recorded_at", UTCDateTime(), nullable=False),
+        sa.UniqueConstraint("attempt_id", "hour_at", "gpu_model", "revision"),
+    )
+    op.create_index("ix_usage_entries_tenant_id_hour_at", "usage_entries", ["tenant_id", "hour_at"])
+    op.create_table(
+        "usage_hours",
+        sa.Column("hour_at", UTCDateTime(), primary_key=True),
+        sa.Column("recorded_at", UTCDateTime(), nullable=False),
+        sa.Column("next_check_at", UTCDateTime(), nullable=True, index=True),
+    )
+    # An hour's attempts are found by when they were allocated.
+    for name in ("assigned_at", "finished_at"):
+        op.create_index(f"ix_attempts_{name}", "attempts", [name])
 
 
 def _add_job_columns() -> None:

@@ -1,0 +1,188 @@
+"""How well a job uses what it holds: the efficiency report, with advice in a sentence."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from core.clock import to_ns
+from core.quantities import format_size
+from jobqueue.models import Attempt, Job
+from jobqueue.usage.measuring import (
+    NO_WINDOWS,
+    WINDOW_NS,
+    GPUKey,
+    Use,
+    gpu_use,
+    gpu_windows,
+)
+from jobqueue.usage.totals import JOULES_PER_KILOWATT_HOUR
+from tenants.models.appliances import decode_inventory
+from timeseries.store import Aggregate, RangeQuery, Store
+
+# A GPU that was never busier than this was not used.
+USED_PERCENT = 5.0
+MUCH_IDLE_RATIO = 0.5
+LITTLE_MEMORY_RATIO = 0.25
+MUCH_MEMORY_RATIO = 0.9
+# Advice about smaller requests is not worth a change.
+MIN_MEMORY_BYTES = 4 * 1024**3
+_MAX_WINDOWS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """What a job held and used, over all of its attempts so far; None where nothing was measured.
+
+    `gpus_used` are those that were busier than `USED_PERCENT` at some time of the last attempt.
+    """
+
+    gpus: int
+    gpus_used: int | None
+    gpu_utilization_ratio: float | None
+    allocated_gpu_seconds: float
+    used_gpu_seconds: float
+    idle_gpu_seconds: float
+    gpu_memory_peak_bytes: int | None
+    gpu_memory_total_bytes: int | None
+    memory_peak_bytes: int | None
+    memory_bytes: int
+    cpu_cores_used: float | None
+    cpus: float
+    energy_kilowatt_hours: float | None
+    advice: str
+
+
+def gpu_memory(job: Job) -> int | None:
+    """Return the memory of the largest GPU of the last attempt; needs the job's session."""
+    if job.attempt is None:
+        return None
+    uuids, inventory = job.attempt.gpu_uuids, decode_inventory(job.attempt.appliance.inventory)
+    return max((gpu.memory_bytes for gpu in inventory.gpus if gpu.uuid in uuids), default=None)
+
+
+def job_efficiency(
+    store: Store, job: Job, *, gpu_memory_bytes: int | None, now: datetime
+) -> Efficiency:
+    """Return the report of a job, with the memory that `gpu_memory` returned.
+
+    Raises:
+        StoreUnavailableError: the store is unavailable.
+    """
+    tried = [one for one in job.attempts if one.assigned_at is not None]
+    use, gpus_used = _gpu_use(store, job, tried, now=now)
+    peaks = _aggregates(store, job, tried, now=now)
+    measured = use.used_milliseconds + use.idle_milliseconds
+    facts: dict[str, Any] = {
+        "gpus": job.gpus,
+        "gpus_used": gpus_used if measured else None,
+        "gpu_utilization_ratio": use.used_milliseconds / measured if measured else None,
+        "gpu_memory_peak_bytes": _whole(peaks.get("gpu_memory")),
+        "gpu_memory_total_bytes": gpu_memory_bytes,
+        "memory_peak_bytes": _whole(peaks.get("memory")),
+        "memory_bytes": job.memory_bytes,
+        "cpu_cores_used": None if (cpu := peaks.get("cpu")) is None else cpu / 100,
+        "cpus": job.cpus,
+    }
+    return Efficiency(
+        **facts,
+        allocated_gpu_seconds=use.allocated_milliseconds / 1000,
+        used_gpu_seconds=use.used_milliseconds / 1000,
+        idle_gpu_seconds=use.idle_milliseconds / 1000,
+        energy_kilowatt_hours=use.energy_joules / JOULES_PER_KILOWATT_HOUR if measured else None,
+        advice=_advice(**facts),
+    )
+
+
+def _gpu_use(store: Store, job: Job, tried: list[Attempt], *, now: datetime) -> tuple[Use, int]:
+    """Return the GPU use of all attempts, and how many GPUs the last one used."""
+    if not (tried and job.gpus):
+        return Use(), 0
+    start_ns, end_ns = _span(tried, now)
+    step_ns = WINDOW_NS * max(1, (end_ns - start_ns) // (_MAX_WINDOWS * WINDOW_NS))
+    windows = gpu_windows(
+        store,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        step_ns=step_ns,
+        tenants=(job.tenant_id,),
+        jobs=[job.id],
+    )
+    use = Use()
+    for attempt in tried:
+        began_ns, ended_ns = _span([attempt], now)
+        for uuid in attempt.gpu_uuids:
+            found = windows.get(GPUKey(job.tenant_id, job.id, uuid), NO_WINDOWS)
+            use += gpu_use(found, start_ns=began_ns, end_ns=ended_ns, step_ns=step_ns)
+    keys = (GPUKey(job.tenant_id, job.id, uuid) for uuid in tried[-1].gpu_uuids)
+    busiest = (max(windows.get(key, NO_WINDOWS).utilization.values(), default=0) for key in keys)
+    return use, sum(percent >= USED_PERCENT for percent in busiest)
+
+
+def _aggregates(store: Store, job: Job, tried: list[Attempt], *, now: datetime) -> dict[str, float]:
+    """Return the peaks of a GPU's memory and of the container's, and its average CPU use."""
+    if not tried:
+        return {}
+    start_ns, end_ns = _span(tried, now)
+    wanted = {
+        "gpu_memory": ("gpu", "memory_used_bytes", Aggregate.MAX),
+        "memory": ("attempt", "memory_bytes", Aggregate.MAX),
+        "cpu": ("attempt", "cpu_percent", Aggregate.AVG),
+    }
+    found = {}
+    for name, (measurement, field, aggregate) in wanted.items():
+        query = RangeQuery(
+            measurement=measurement,
+            fields=(field,),
+            start_ns=start_ns,
+            end_ns=end_ns,
+            aggregate=aggregate,
+            tenants=(job.tenant_id,),
+            filters={"job": (job.id,)},
+        )
+        for series in store.query_range(query):
+            found[name] = series.values[0]
+    return found
+
+
+def _span(tried: list[Attempt], now: datetime) -> tuple[int, int]:
+    began_at = tried[0].assigned_at or now
+    end_at = tried[-1].finished_at or now
+    return to_ns(began_at), max(to_ns(began_at) + 1, to_ns(end_at))
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _advice(
+    *,
+    gpus: int,
+    gpus_used: int | None,
+    gpu_utilization_ratio: float | None,
+    memory_peak_bytes: int | None,
+    memory_bytes: int,
+    **_others: object,
+) -> str:
+    """Return the advice that saves the most."""
+    if gpus and gpus_used is not None and gpus_used < gpus:
+        held = f"Asked for {gpus} GPU{'' if gpus == 1 else 's'}, used {gpus_used or 'none'}."
+        if not gpus_used:
+            return f"{held} Check that the program finds its GPUs, or request 0."
+        return f"{held} Request {gpus_used}, or check why the others stay idle."
+    if gpu_utilization_ratio is not None and gpu_utilization_ratio < 1 - MUCH_IDLE_RATIO:
+        idle = f"The GPUs were idle {1 - gpu_utilization_ratio:.0%} of the time."
+        return f"{idle} Check whether loading data keeps them waiting."
+    well = "" if gpu_utilization_ratio is None else "It uses well what it holds."
+    return _memory_advice(memory_peak_bytes, memory_bytes) or well
+
+
+def _memory_advice(peak_bytes: int | None, requested_bytes: int) -> str:
+    if peak_bytes is None:
+        return ""
+    used_ratio = peak_bytes / requested_bytes
+    used = f"Memory peaked at {format_size(peak_bytes)} of {format_size(requested_bytes)}."
+    if used_ratio >= MUCH_MEMORY_RATIO:
+        return f"{used} Request more, so that it does not run out of memory."
+    if used_ratio < LITTLE_MEMORY_RATIO and requested_bytes >= MIN_MEMORY_BYTES:
+        return f"{used} Request less, so that more jobs fit on the appliance."
+    return ""

@@ -1,0 +1,55 @@
+"""Tables of the usage ledger."""
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from core.db import Base, id_column
+from core.ids import ID_LENGTH
+
+MAX_MODEL_LENGTH = 200
+
+
+class UsageEntry(Base):
+    """What an attempt used of one GPU model in one hour, or a correction of it.
+
+    Rows are only added: what an attempt used is the sum of its rows, whose `revision` counts from
+    0. They outlive the job, its user and its appliance, so these are no foreign keys. The
+    milliseconds are those of single GPUs: two GPUs for a second are 2000. `used` is the time in
+    which a kernel ran, `idle` the measured rest; what is in neither was not measured.
+    """
+
+    __tablename__ = "usage_entries"
+    __table_args__ = (
+        UniqueConstraint("attempt_id", "hour_at", "gpu_model", "revision"),
+        Index("ix_usage_entries_tenant_id_hour_at", "tenant_id", "hour_at"),
+    )
+
+    id: Mapped[str] = id_column()
+    hour_at: Mapped[datetime] = mapped_column(index=True)
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
+    )
+    user_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
+    job_id: Mapped[str] = mapped_column(String(ID_LENGTH))
+    job_name: Mapped[str] = mapped_column(String(100))
+    attempt_id: Mapped[str] = mapped_column(String(ID_LENGTH))
+    appliance_id: Mapped[str] = mapped_column(String(ID_LENGTH))
+    gpu_model: Mapped[str] = mapped_column(String(MAX_MODEL_LENGTH))
+    revision: Mapped[int]
+    allocated_milliseconds: Mapped[int] = mapped_column(BigInteger)
+    used_milliseconds: Mapped[int] = mapped_column(BigInteger)
+    idle_milliseconds: Mapped[int] = mapped_column(BigInteger)
+    energy_joules: Mapped[int] = mapped_column(BigInteger)
+    recorded_at: Mapped[datetime]
+
+
+class UsageHour(Base):
+    """An hour that is in the ledger, and when it is next compared with the samples."""
+
+    __tablename__ = "usage_hours"
+
+    hour_at: Mapped[datetime] = mapped_column(primary_key=True)
+    recorded_at: Mapped[datetime]
+    next_check_at: Mapped[datetime | None] = mapped_column(index=True)

@@ -1,0 +1,87 @@
+"""`/gpu-usage`: GPU time by user, job, GPU model and more, from the usage ledger."""
+
+from datetime import UTC, datetime, timedelta
+
+from flask import Blueprint, render_template, request
+from flask.typing import ResponseReturnValue
+
+from core.errors import InvalidInputError
+from jobqueue.usage.ledger import HOUR, SETTLE, floor_hour, recorded_until
+from jobqueue.usage.totals import (
+    USAGE_SORTS,
+    Period,
+    UsageBy,
+    allocated_now,
+    usage_sum,
+    usage_totals,
+)
+from portal.context import current_scope, database, now
+from portal.presenters.gpu_usage import checked_period, usage_file
+from portal.query_string import PAGE_SIZE, chosen, page_number
+
+pages = Blueprint("gpu_usage", __name__)
+
+TITLES = {
+    UsageBy.USER: "User",
+    UsageBy.JOB: "Job",
+    UsageBy.GPU_MODEL: "GPU model",
+    UsageBy.APPLIANCE: "Appliance",
+    UsageBy.DAY: "Day",
+    UsageBy.TENANT: "Tenant",
+}
+
+
+@pages.get("/gpu-usage")
+def index() -> ResponseReturnValue:
+    """Show allocated, used and idle GPU time of a period."""
+    scope, period, by = current_scope(), _period(), _by()
+    sort = request.args.get("sort", "")
+    sort = sort if sort.removeprefix("-") in USAGE_SORTS else "-allocated_gpu_seconds"
+    with database() as session:
+        page = usage_totals(
+            session, scope, period, by=by, sort=sort, page=page_number(), page_size=PAGE_SIZE
+        )
+        total = usage_sum(session, scope, period)
+        gpus, attempts = allocated_now(session, scope)
+        recorded_at = recorded_until(session)
+    titles = {one: title for one, title in TITLES.items() if one is not UsageBy.TENANT}
+    return render_template(
+        "jobs/gpu_usage.html",
+        page=page,
+        total=total,
+        gpus=gpus,
+        attempts=attempts,
+        recorded_at=recorded_at,
+        next_at=(recorded_at or floor_hour(now())) + HOUR + SETTLE,
+        period=period,
+        last_day=(period.until - timedelta(microseconds=1)).date(),
+        by=by,
+        titles=titles if scope.tenant_id else TITLES,
+        sort=sort,
+    )
+
+
+@pages.get("/gpu-usage/export")
+def export() -> ResponseReturnValue:
+    """Download the period as CSV."""
+    return usage_file(_period(), _by())
+
+
+def _by() -> UsageBy:
+    return chosen(UsageBy, "by") or (UsageBy.USER if current_scope().tenant_id else UsageBy.TENANT)
+
+
+def _period() -> Period:
+    """Return the period of the address: whole days in UTC, the last one included."""
+    return checked_period(_day("since"), _day("until", days=1))
+
+
+def _day(name: str, *, days: int = 0) -> datetime | None:
+    text = request.args.get(name, "")
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=days)
+    except (ValueError, OverflowError) as error:
+        message = f"{text[:50]!r} is not a day. Write it as 2026-03-02."
+        raise InvalidInputError(message, errors={name: [message]}) from error

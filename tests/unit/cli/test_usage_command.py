@@ -1,0 +1,34 @@
+"""`vedette usage` against a real portal, and `vedette db recompute-usage`."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from core.db import SessionFactory
+from jobqueue.usage.ledger import SETTLE, record_usage
+from tenants.users.tokens import create_api_token
+from tests.cast import NOON, Cast, FrozenClock, scope_of
+from tests.unit.cli.in_process import run_vedette
+from tests.unit.jobqueue.builders import start
+from timeseries.store import Store
+
+
+def test_usage_is_printed_by_group(
+    *, url: str, cast: Cast, sessions: SessionFactory, store: Store, clock: FrozenClock
+) -> None:
+    with sessions.begin() as session:
+        start(session, cast, gpus=2)
+        secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
+    clock.now = NOON + timedelta(hours=1) + SETTLE
+    record_usage(sessions, store, now=clock.now)
+    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    printed = run_vedette("usage", "--by", "job", environ=environ).stdout.splitlines()
+    assert [line.split() for line in printed] == [
+        ["JOB", "ALLOCATED", "H", "USED", "H", "IDLE", "H", "USED", "KWH"],
+        ["train", "2.0", "0.0", "0.0", "-", "0.00"],
+    ]
+
+
+def test_an_empty_ledger_is_recomputed_to_nothing(tmp_path: Path) -> None:
+    environ = {"VEDETTE_DATA_DIR": str(tmp_path / "data")}
+    done = run_vedette("db", "recompute-usage", "--since", "2026-01-01", environ=environ)
+    assert (done.returncode, done.stdout) == (0, "0 hours measured, 0 corrections appended.\n")

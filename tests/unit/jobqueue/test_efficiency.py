@@ -1,0 +1,102 @@
+"""The efficiency report of a job: what it held, what it used, and what to change."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy.orm import Session
+
+from core.clock import NS_PER_SECOND, to_ns
+from jobqueue.models import Job
+from jobqueue.usage.efficiency import Efficiency, gpu_memory, job_efficiency
+from tests.cast import NOON, Cast
+from tests.unit.jobqueue.builders import GIB, gpu_uuid, start, submit
+from timeseries.points import Point
+from timeseries.store import Store, write
+
+MEMORY_BYTES = 64 * GIB
+
+
+def report(store: Store, job: Job, after: timedelta) -> Efficiency:
+    """The report of a job, some time after noon."""
+    return job_efficiency(store, job, gpu_memory_bytes=gpu_memory(job), now=NOON + after)
+
+
+def efficiency(
+    session: Session,
+    store: Store,
+    cast: Cast,
+    percents: list[float],
+    *,
+    memory_peak_bytes: int = 32 * GIB,
+) -> Efficiency:
+    """The report of a job that has held a GPU for each of these utilizations for ten minutes."""
+    attempt = start(session, cast, gpus=len(percents), memory_bytes=MEMORY_BYTES)
+    points = []
+    for second in range(0, 600, 10):
+        at_ns = to_ns(NOON) + second * NS_PER_SECOND
+        for gpu, percent in enumerate(percents):
+            tags = {"gpu": str(gpu), "uuid": gpu_uuid("dgx-01", gpu), "job": attempt.job_id}
+            fields = {
+                "utilization_percent": percent,
+                "power_watts": 300.0,
+                "memory_used_bytes": (gpu + 1) * GIB,
+            }
+            points.append(Point("gpu", tags, fields, at_ns))
+        peak = memory_peak_bytes if second == 300 else GIB
+        usage = {"cpu_percent": 150.0, "memory_bytes": peak}
+        points.append(Point("attempt", {"job": attempt.job_id}, usage, at_ns))
+    identity = {"tenant": attempt.tenant_id, "appliance": attempt.appliance_id}
+    assert not write(store, points, identity=identity)
+    return report(store, attempt.job, timedelta(minutes=10))
+
+
+def test_a_report_has_what_a_job_held_and_used(session: Session, store: Store, cast: Cast) -> None:
+    found = efficiency(session, store, cast, [90.0, 90.0, 0.0, 0.0])
+    assert (found.gpus, found.gpus_used) == (4, 2)
+    assert found.allocated_gpu_seconds == 2400
+    assert found.used_gpu_seconds == 1080
+    assert found.idle_gpu_seconds == 1320
+    assert found.gpu_utilization_ratio == pytest.approx(0.45)
+    assert found.energy_kilowatt_hours == pytest.approx(4 * 0.3 / 6)
+    assert found.gpu_memory_peak_bytes == 4 * GIB
+    assert found.gpu_memory_total_bytes == 80 * GIB
+    assert found.memory_peak_bytes == 32 * GIB
+    assert found.cpu_cores_used == 1.5
+
+
+@pytest.mark.parametrize(
+    ("percents", "memory_peak_bytes", "advice"),
+    [
+        ([90.0, 90.0, 0.0], 32 * GIB, "Asked for 3 GPUs, used 2."),
+        ([1.0], 32 * GIB, "Asked for 1 GPU, used none."),
+        ([20.0, 20.0], 32 * GIB, "idle 80%"),
+        ([95.0], 63 * GIB, "Request more"),
+        ([95.0], 2 * GIB, "Request less"),
+        ([], 2 * GIB, "Request less"),
+        ([95.0], 32 * GIB, "uses well"),
+    ],
+)
+def test_the_advice_is_what_saves_the_most(
+    *,
+    session: Session,
+    store: Store,
+    cast: Cast,
+    percents: list[float],
+    memory_peak_bytes: int,
+    advice: str,
+) -> None:
+    found = efficiency(session, store, cast, percents, memory_peak_bytes=memory_peak_bytes)
+    assert advice in found.advice
+
+
+def test_nothing_is_claimed_of_a_job_that_was_not_measured(
+    session: Session, store: Store, cast: Cast
+) -> None:
+    waiting = report(store, submit(session, cast.alice), timedelta())
+    assert (waiting.advice, waiting.allocated_gpu_seconds) == ("", 0)
+    attempt = start(session, cast, gpus=2)
+    silent = report(store, attempt.job, timedelta(minutes=1))
+    assert silent.allocated_gpu_seconds == 120
+    assert silent.gpu_utilization_ratio is None
+    assert silent.gpus_used is None
+    assert silent.energy_kilowatt_hours is None
