@@ -212,6 +212,7 @@ def _page(context: Context, path: str | None, search: str | None) -> Page:
         [
             dcc.Store(id=f"{tier}-path", data=path),
             dcc.Store(id=f"{tier}-digests"),
+            dcc.Store(id=f"{tier}-defaults", data=dict(_DASHBOARDS[tier].inputs)),
             html.Div(id=f"{tier}-problem"),
             html.Div(page.body, id=f"{tier}-body"),
         ]
@@ -235,6 +236,9 @@ def _register_refresh(app: Dash, context: Context, tier: Tier, dashboard: Dashbo
         },
     }
 
+    if dashboard.inputs:
+        _register_inputs(app, tier, dashboard.inputs)
+
     @app.callback(
         Output(f"{tier}-digests", "data"),
         *outputs.values(),
@@ -242,21 +246,16 @@ def _register_refresh(app: Dash, context: Context, tier: Tier, dashboard: Dashbo
         Input("tick", "n_intervals"),
         Input(f"{tier}-path", "data"),
         Input("url", "search"),
-        *[Input(f"{tier}-{name}", "value") for name in dashboard.inputs],
     )
     def refresh(
-        shown: dict[str, str] | None,
-        _ticks: int | None,
-        path: str | None,
-        search: str | None,
-        *inputs: Any,  # noqa: ANN401 - values of form controls
+        shown: dict[str, str] | None, _ticks: int | None, path: str | None, search: str | None
     ) -> list[Any]:
         with context.view(path, search) as view:
             if view.route.tier is not tier:
                 raise PreventUpdate
             try:
                 values = {"problem": None, "body.hidden": False}
-                values |= dashboard.refresh(view, *inputs)
+                values |= dashboard.refresh(view)
             except NotFoundError as error:
                 gone = components.not_found(error.message, search=view.controls.search)
                 values = {"problem": gone, "body.hidden": True}
@@ -267,6 +266,17 @@ def _register_refresh(app: Dash, context: Context, tier: Tier, dashboard: Dashbo
             shown | digests,
             *[values[name] if name in changed else no_update for name in outputs],
         ]
+
+
+def _register_inputs(app: Dash, tier: Tier, inputs: Mapping[str, str]) -> None:
+    """Write the values of a tier's form controls into the address, from which it is refreshed."""
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction(namespace="vedette", function_name="choices"),
+        Output("url", "search", allow_duplicate=True),
+        *[Input(f"{tier}-{name}", "value") for name in inputs],
+        State(f"{tier}-defaults", "data"),
+        prevent_initial_call=True,
+    )
 
 
 def _digest(value: Any) -> str:  # noqa: ANN401 - components, figures, or plain values

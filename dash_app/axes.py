@@ -111,7 +111,7 @@ def band_shape(band: Band, span: Span, number: int) -> Figure:
         "y1": 1,
         "x0": band.start_ns // NS_PER_MS,
         "x1": band.end_ns // NS_PER_MS,
-        "fillcolor": f"rgba(128, 128, 128, {0.16 if number % 2 else 0.09})",
+        "fillcolor": band.color or f"rgba(128, 128, 128, {0.16 if number % 2 else 0.09})",
         "line": {"width": 0},
         "label": {
             "text": band.label if is_wide else "",

@@ -33,11 +33,25 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A labeled stretch of time, such as the run of a job on a GPU."""
+    """A labeled stretch of time, such as the run of a job on a GPU; `color` is a CSS color."""
 
     start_ns: int
     end_ns: int
     label: str
+    color: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A stretch of time in a row of a timeline; `tone` is empty, `warning` or `critical`."""
+
+    row: str
+    start_ns: int
+    end_ns: int
+    label: str
+    text: str
+    href: str
+    tone: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,17 @@ def xid_table(events: Sequence[XIDEvent], *, empty: str) -> Component:
     )
 
 
+def tabs(label: str, links: Mapping[str, str], *, chosen: str) -> Component:
+    """Return the pages of one object as tabs: label to address."""
+    items = []
+    for text, href in links.items():
+        link = dcc.Link if href.startswith(PREFIX) else html.A
+        here: dict[str, Any] = {"aria-current": "page"} if text == chosen else {}
+        name = f"nav-link{' active' if here else ''}"
+        items.append(html.Li(link(text, href=href, className=name), className="nav-item", **here))
+    return html.Nav(html.Ul(items, className="nav nav-tabs vd-tabs"), **labeled(label))
+
+
 def breadcrumbs(crumbs: Sequence[tuple[str, str]], title: str) -> Component:
     """Return links to the tiers above, and the page's heading."""
     links = [

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -108,17 +108,17 @@ class Dashboard:
 
     Attributes:
         layout: returns the page.
-        refresh: returns new values by name, from a view and the values of `inputs`. It may also
-            return `problem`, a message about the whole page.
+        refresh: returns new values by name. It may also return `problem`, a message about the whole
+            page.
         areas: components whose children a refresh replaces.
         panels: charts whose figure a refresh replaces.
         properties: other properties that a refresh sets, such as `filters.hidden`.
-        inputs: form controls whose value changes what is shown.
+        inputs: form controls with their default; the address holds their values as `choices`.
     """
 
     layout: Callable[[View], Page]
-    refresh: Callable[..., Mapping[str, Any]]
+    refresh: Callable[[View], Mapping[str, Any]]
     areas: tuple[str, ...]
     panels: tuple[str, ...]
     properties: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
+    inputs: Mapping[str, str] = field(default_factory=dict)

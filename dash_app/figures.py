@@ -7,6 +7,7 @@ theme's variables, so switching between light and dark needs no round trip.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from core.quantities import unit_of
 from dash_app.axes import (
     EVENT_AXIS,
     MAX_EVENT_LINES,
@@ -20,7 +21,8 @@ from dash_app.axes import (
     threshold_shapes,
     value_axis,
 )
-from dash_app.charts import Chart, Line, split_at_gaps, with_gaps
+from dash_app.charts import Bar, Chart, Line, split_at_gaps, with_gaps
+from dash_app.queries.fleet_charts import Heat, Metric
 from dash_app.timerange import Span
 
 NO_SAMPLES = "No data in this time range"
@@ -45,6 +47,9 @@ PALETTE = (
     "#22c55e",
 )
 HEAT_RGB = "51, 106, 226"
+_TONES = {"warning": "rgba(217, 163, 0, 0.65)", "critical": "rgba(220, 53, 69, 0.65)"}
+# The name of a shorter bar would not fit into it.
+_NAMED_SHARE = 0.12
 
 
 def time_figure(chart: Chart, span: Span, *, revision: str) -> Figure:
@@ -85,37 +90,101 @@ def time_figures(charts: Mapping[str, Chart], span: Span, *, revision: str) -> d
     return {key: time_figure(chart, span, revision=revision) for key, chart in charts.items()}
 
 
-def heat_figure(chart: Chart, span: Span, *, revision: str) -> Figure:
-    """Return lines of percentages as rows of a heat map, transparent at 0 and opaque at 100."""
-    rows = [row for row in chart.lines if row.times_ns]
-    if chart.problem or not rows:
-        return message_figure(chart.problem or NO_SAMPLES)
+def heat_figure(heat: Heat, span: Span, *, metric: Metric, search: str, revision: str) -> Figure:
+    """Return lines as rows of a heat map, transparent at the metric's low end, opaque at its high.
+
+    A click on a row leads to its address; `search` is the query string of these.
+    """
+    rows = [row for row in heat.chart.lines if row.times_ns]
+    if heat.chart.problem or not rows:
+        return message_figure(heat.chart.problem or NO_SAMPLES)
     times_ns = sorted({time_ns for row in rows for time_ns in row.times_ns})
     columns = [dict(zip(row.times_ns, row.values, strict=True)) for row in rows]
     layout = base_layout(span, revision)
     layout["hovermode"] = "closest"
+    firsts = _first_rows([row.name for row in rows])
     layout["yaxis"] = {
         "autorange": "reversed",
         "showgrid": False,
         "automargin": True,
         "ticklabelstandoff": 4,
         "fixedrange": True,
+        "tickvals": list(firsts.values()),
+        "ticktext": list(firsts),
     }
+    layout["meta"] = {"links": {name: f"{path}{search}" for name, path in heat.links.items()}}
     layout["xaxis"]["showgrid"] = False
+    unit = unit_of(metric.field).symbol
     trace = {
         "type": "heatmap",
         "x": [time_ns // NS_PER_MS for time_ns in times_ns],
         "y": [row.name for row in rows],
         "z": [[_rounded(column.get(time_ns)) for time_ns in times_ns] for column in columns],
-        "zmin": 0,
-        "zmax": 100,
-        "ygap": 2,
+        "zmin": metric.low,
+        "zmax": metric.high,
+        "ygap": 1,
         "colorscale": [[0, f"rgba({HEAT_RGB}, 0.06)"], [1, f"rgba({HEAT_RGB}, 1)"]],
         "showscale": False,
-        "hovertemplate": "%{y}<br>%{x|%b %d %H:%M} UTC<br><b>%{z:.0f} %</b><extra></extra>",
+        "hovertemplate": "%{y}<br>%{x|%b %d %H:%M} UTC<br>"
+        f"<b>%{{z:.0f}} {unit}</b><extra></extra>",
         "hoverongaps": False,
     }
     return {"data": [trace], "layout": layout}
+
+
+def timeline_figure(bars: Sequence[Bar], span: Span, *, revision: str) -> Figure:
+    """Return bars in rows over a span; a click on one leads to its address."""
+    if not bars:
+        return message_figure("No jobs and no alerts in this time range")
+    layout = base_layout(span, revision)
+    layout |= {"hovermode": "closest", "barmode": "overlay", "bargap": 0.25, "showlegend": False}
+    layout["yaxis"] = {
+        "autorange": "reversed",
+        "automargin": True,
+        "fixedrange": True,
+        "showgrid": False,
+        "ticklabelstandoff": 4,
+        "categoryorder": "array",
+        "categoryarray": sorted({bar.row for bar in bars}, key=natural_order),
+    }
+    colors = {label: at for at, label in enumerate(sorted({bar.label for bar in bars}))}
+    width_ns = span.end_ns - span.start_ns
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [bar.row for bar in bars],
+        "base": [bar.start_ns // NS_PER_MS for bar in bars],
+        "x": [(bar.end_ns - bar.start_ns) // NS_PER_MS for bar in bars],
+        "text": [
+            bar.label if bar.end_ns - bar.start_ns > _NAMED_SHARE * width_ns else "" for bar in bars
+        ],
+        "textposition": "inside",
+        "insidetextanchor": "start",
+        "constraintext": "none",
+        "hovertext": [bar.text for bar in bars],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "customdata": [bar.href for bar in bars],
+        "marker": {
+            "color": [
+                _TONES.get(bar.tone) or _faded(PALETTE[colors[bar.label] % len(PALETTE)], 0.45)
+                for bar in bars
+            ]
+        },
+    }
+    return {"data": [trace], "layout": layout}
+
+
+def natural_order(text: str) -> list[tuple[int, str]]:
+    """Return a sort key by which GPU 10 follows GPU 9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in text.split()]
+
+
+def _first_rows(names: Sequence[str]) -> dict[str, str]:
+    """Return what comes before the dot of each name, to the first name with it."""
+    firsts: dict[str, str] = {}
+    for name in names:
+        firsts.setdefault(name.partition(" · ")[0], name)
+    return firsts
 
 
 def message_figure(text: str) -> Figure:

@@ -5,8 +5,8 @@ A *range* such as the last hour moves with the clock. A *window* is a fixed stre
 with the step of its aggregates.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from urllib.parse import parse_qs, urlencode
 
@@ -39,6 +39,9 @@ MAX_WINDOW_MS = 2 * 366 * 86_400_000
 # The end of year 9999, the last that a datetime can represent.
 _MAX_MS = 253_402_300_799_000
 _NS_PER_MS = 1_000_000
+# Longer texts match nothing.
+MAX_CHOICE_LENGTH = 200
+_NO_CHOICES = frozenset({"range", "refresh", "from", "to", "page"})
 DEFAULT_RANGE = "1h"
 DEFAULT_REFRESH = "5s"
 
@@ -59,12 +62,14 @@ class Controls:
     Attributes:
         window: first and last millisecond since 1970 of a fixed window, or None for a range.
         page: page of the fleet's cards, from 1; other tiers don't carry it on.
+        choices: what the page's own form controls select, by name; not carried on either.
     """
 
     range_key: str = DEFAULT_RANGE
     refresh_key: str = DEFAULT_REFRESH
     window: tuple[int, int] | None = None
     page: int = 1
+    choices: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, search: str | None) -> "Controls":
@@ -79,7 +84,18 @@ class Controls:
             refresh_key=refresh_key if refresh_key in REFRESHES else DEFAULT_REFRESH,
             window=_window(query.get("from", ""), query.get("to", "")),
             page=max(1, int(page)) if page.isdecimal() and len(page) < 6 else 1,  # noqa: PLR2004
+            choices={
+                name: value[:MAX_CHOICE_LENGTH]
+                for name, value in query.items()
+                if name not in _NO_CHOICES
+            },
         )
+
+    def choice(self, name: str, known: Iterable[str]) -> str:
+        """Return what a form control selects: one of `known`, the first by default."""
+        options = tuple(known)
+        found = self.choices.get(name, "")
+        return found if found in options else options[0]
 
     @property
     def search(self) -> str:

@@ -60,6 +60,15 @@ class Tier(StrEnum):
     CPU = "cpu"
 
 
+# What a GPU of each tier has at least, as `collector.health.tiers` determines it.
+TIER_MINIMUMS: Mapping[str, str] = {
+    Tier.FLAGSHIP: "at least 75 GiB of memory, 3 TB/s and 50 TFLOPS in single precision",
+    Tier.PERFORMANCE: "at least 39 GiB of memory, 0.6 TB/s and 15 TFLOPS in single precision",
+    Tier.STANDARD: "at least 14 GiB of memory, 0.25 TB/s and 10 TFLOPS in single precision",
+    Tier.ENTRY: "less memory, bandwidth or compute performance than the other tiers",
+}
+
+
 class HealthFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One problem: its reason, its severity, and a message for users.
 

@@ -26,6 +26,20 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
       return [next, range, refresh, interval || 60000, interval === 0];
     },
 
+    // The page's own form controls are stored in the address, except for defaults.
+    choices(...values) {
+      const defaults = values.pop();
+      const params = new URLSearchParams(window.location.search);
+      const before = params.toString();
+      Object.entries(defaults).forEach(([name, preset], index) => {
+        const value = values[index] ?? "";
+        value === preset || value === "" ? params.delete(name) : params.set(name, value);
+      });
+      if (params.toString() === before) return window.dash_clientside.no_update;
+      params.delete("page");
+      return `?${params}`;
+    },
+
     title(title) {
       if (title) document.title = `${title} · Vedette`;
       return window.dash_clientside.no_update;

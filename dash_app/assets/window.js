@@ -4,6 +4,14 @@
 // double click leaves it. Charts with their own time axis (.has-own-time) only zoom.
 (() => {
   const connected = new WeakSet();
+  const followed = new WeakSet();
+
+  // Rows of heat maps and bars of timelines lead to a GPU, a job, an alert.
+  function follow(href) {
+    const { pathname, search } = new URL(href, window.location.href);
+    if (!pathname.startsWith("/dashboards/")) return window.location.assign(href);
+    window.dash_clientside.set_props("url", { pathname, search });
+  }
 
   function setWindow(from, to) {
     const params = new URLSearchParams(window.location.search);
@@ -33,6 +41,14 @@
       connected.add(chart);
       chart.on("plotly_relayout", select);
       chart.on("plotly_doubleclick", () => setWindow());
+    }
+    for (const chart of document.querySelectorAll(".js-plotly-plot")) {
+      if (followed.has(chart) || !chart.on) continue;
+      followed.add(chart);
+      chart.on("plotly_click", ({ points: [point] }) => {
+        const href = chart.layout.meta?.links?.[point.y] || (point.data.type === "bar" && point.customdata);
+        if (href) follow(href);
+      });
     }
   }
 

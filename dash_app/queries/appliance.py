@@ -7,7 +7,15 @@ from sqlalchemy.orm import Session
 
 from dash_app.charts import Chart, Line, line_of
 from dash_app.queries.annotations import Thresholds, chart_events, thresholds_of, xid_events
-from dash_app.queries.telemetry import Result, Telemetry, Values, by_index, number, single
+from dash_app.queries.telemetry import (
+    Extremes,
+    Result,
+    Telemetry,
+    Values,
+    by_index,
+    number,
+    single,
+)
 from dash_app.timerange import Span
 from jobqueue.models import Job
 from jobqueue.service import gpu_allocations
@@ -48,6 +56,8 @@ _HOST_PANELS: Mapping[str, tuple[Mapping[str, str], str]] = {
     "diskio": ({"read_bytes_per_second": "read", "written_bytes_per_second": "write"}, "device"),
     "network": ({"received_bytes_per_second": "in", "sent_bytes_per_second": "out"}, "interface"),
 }
+# Panels whose means over long steps would hide peaks.
+_SPIKY = frozenset({"load", "diskio", "network"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +81,11 @@ class GPURow:
         """Whether it is allocated or used."""
         return self.job is not None or (self.number("utilization_percent") or 0.0) >= BUSY_PERCENT
 
+    @property
+    def is_out_of_service(self) -> bool:
+        """Whether it failed, so that it gets no jobs."""
+        return self.state is HealthState.FAILED
+
     def number(self, name: str) -> float | None:
         """Return the latest value of a field, or None."""
         return number(self.values, name)
@@ -92,9 +107,18 @@ class ApplianceDetail:
 
 
 def appliance_detail(
-    session: Session, store: Store, scope: Scope, appliance_id: str, *, span: Span
+    session: Session,
+    store: Store,
+    scope: Scope,
+    appliance_id: str,
+    *,
+    span: Span,
+    has_bands: bool = False,
 ) -> ApplianceDetail:
-    """Return one appliance with its latest values and its charts over the span."""
+    """Return one appliance with its latest values and its charts over the span.
+
+    The charts of GPUs have a line for each GPU, or one for all with a band between their extremes.
+    """
     appliance = get_appliance(session, scope, appliance_id)
     telemetry = Telemetry(store, scope, span, filters={APPLIANCE_TAG: (appliance.id,)})
     gpus = telemetry.latest("gpu", _GPU_NOW, group_by=("gpu", "uuid", "model"))
@@ -110,7 +134,8 @@ def appliance_detail(
         ),
         gpus=gpu_rows(appliance, health, gpus, gpu_allocations(session, scope)),
         health=health,
-        charts=_host_charts(telemetry, thresholds) | _gpu_charts(telemetry, thresholds),
+        charts=_host_charts(telemetry, thresholds)
+        | _gpu_charts(telemetry, thresholds, has_bands=has_bands),
         problem=telemetry.problem,
     )
 
@@ -148,11 +173,15 @@ def gpu_rows(
 def _host_charts(telemetry: Telemetry, thresholds: Thresholds) -> dict[str, Chart]:
     charts = {}
     for key, (names, tag) in _HOST_PANELS.items():
-        result = telemetry.over_time(key, tuple(names), group_by=(tag,) if tag else ())
+        tags = (tag,) if tag else ()
+        result = telemetry.over_time(key, tuple(names), group_by=tags)
         is_cpu = key == "cpu"
+        extremes = Extremes({})
+        if key in _SPIKY:
+            extremes = telemetry.extremes(key, tuple(names), group_by=tags)
         chart = Chart(
             field=next(iter(names)),
-            lines=_lines(result, _used_modes(result) if is_cpu else names, tag),
+            lines=_lines(result, extremes, _used_modes(result) if is_cpu else names, tag),
             is_stacked=is_cpu,
             problem=result.problem,
         )
@@ -162,20 +191,31 @@ def _host_charts(telemetry: Telemetry, thresholds: Thresholds) -> dict[str, Char
     return charts
 
 
-def _gpu_charts(telemetry: Telemetry, thresholds: Thresholds) -> dict[str, Chart]:
-    result = telemetry.over_time("gpu", GPU_FIELDS, group_by=("gpu",))
+def _gpu_charts(
+    telemetry: Telemetry, thresholds: Thresholds, *, has_bands: bool
+) -> dict[str, Chart]:
+    group_by = () if has_bands else ("gpu",)
+    result = telemetry.over_time("gpu", GPU_FIELDS, group_by=group_by)
+    # The bands of several lines would hide each other.
+    extremes = telemetry.extremes("gpu", GPU_FIELDS, is_of_many=True) if has_bands else Extremes({})
     events = chart_events(xid_events(telemetry))
     charts = {}
     for name in GPU_FIELDS:
         # A GPU has the same color in every panel.
         lines = tuple(
-            line_of(series, name=f"GPU {index}", color=by_index(index)[0])
-            for series in sorted(result.of(name), key=lambda one: by_index(one.tags["gpu"]))
-            for index in [series.tags["gpu"]]
+            _gpu_line(series, extremes)
+            for series in sorted(result.of(name), key=lambda one: by_index(one.tags.get("gpu", "")))
         )
         chart = Chart(field=name, lines=lines, events=events, problem=result.problem)
         charts[f"gpu-{name}"] = thresholds.on(chart, "gpu", name)
     return charts
+
+
+def _gpu_line(series: Series, extremes: Extremes) -> Line:
+    index = series.tags.get("gpu", "")
+    if not index:
+        return extremes.behind(line_of(series, name="mean of all GPUs", color=0), series)
+    return line_of(series, name=f"GPU {index}", color=by_index(index)[0])
 
 
 def _used_modes(result: Result) -> Mapping[str, str]:
@@ -187,7 +227,9 @@ def _used_modes(result: Result) -> Mapping[str, str]:
     } or {"user_percent": _CPU_MODES["user_percent"]}
 
 
-def _lines(result: Result, names: Mapping[str, str], tag: str) -> tuple[Line, ...]:
+def _lines(
+    result: Result, extremes: Extremes, names: Mapping[str, str], tag: str
+) -> tuple[Line, ...]:
     """Return a line per field, and per device if there is a tag, without the loopback interface."""
     colors: dict[str, int] = {}
     lines: list[Line] = []
@@ -197,7 +239,8 @@ def _lines(result: Result, names: Mapping[str, str], tag: str) -> tuple[Line, ..
             if device == "lo":
                 continue
             color = colors.setdefault(device, len(colors)) * len(names) + offset
-            lines.append(line_of(series, name=f"{device} {label}".strip(), color=color))
+            line = line_of(series, name=f"{device} {label}".strip(), color=color)
+            lines.append(extremes.behind(line, series))
     return tuple(sorted(lines, key=lambda line: line.color))
 
 

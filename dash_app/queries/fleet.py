@@ -10,8 +10,6 @@ from sqlalchemy.orm import Session
 
 from alerting.service import alert_counts
 from alerting.states import Severity
-from core.clock import NS_PER_SECOND
-from dash_app.charts import Chart, Line, line_of
 from dash_app.queries.appliance import GPURow, gpu_rows
 from dash_app.queries.telemetry import Result, Telemetry, fullest_disk, mean, number, single
 from dash_app.timerange import Span
@@ -25,8 +23,6 @@ from tenants.models import Appliance, ApplianceState
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Latest, Store
 
-# Fill the gaps of single appliances up to this long, so that the total has no dips.
-_MAX_GAP_SECONDS = 90
 # The latest values on a card: measurement to fields, and the tags that tell devices apart.
 _CARD_QUERIES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "cpu": (("usage_percent",), ()),
@@ -38,6 +34,7 @@ _CARD_QUERIES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "memory_used_percent",
             "temperature_celsius",
             "power_watts",
+            "power_limit_watts",
             "throttled",
         ),
         ("gpu", "uuid"),
@@ -93,7 +90,7 @@ class FleetTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """The data of one refresh; `usage` has utilization and power by appliance."""
+    """The data of one refresh; `usage` has the power by appliance."""
 
     cards: tuple[ApplianceCard, ...]
     usage: Result
@@ -111,45 +108,12 @@ def fleet(session: Session, store: Store, scope: Scope, *, span: Span) -> Fleet:
         for row in telemetry.latest(measurement, fields, group_by=(APPLIANCE_TAG, *tags)):
             latest[measurement, row.tags[APPLIANCE_TAG]].append(row)
     jobs, running = gpu_allocations(session, scope), _running_jobs(session, scope)
-    usage = telemetry.over_time(
-        "gpu", ("utilization_percent", "power_watts"), group_by=(APPLIANCE_TAG,)
-    )
+    usage = telemetry.over_time("gpu", ("power_watts",), group_by=(APPLIANCE_TAG,))
     cards = tuple(
         _card(appliance, latest, jobs, running_jobs=running.get(appliance.id, 0))
         for appliance in appliances
     )
     return Fleet(cards=cards, usage=usage, problem=telemetry.problem)
-
-
-def usage_heat(usage: Result, names: Mapping[str, str]) -> Chart:
-    """Return GPU utilization of the named appliances (id to name), in the mapping's order."""
-    found = {s.tags.get(APPLIANCE_TAG, ""): s for s in usage.of("utilization_percent")}
-    rows = tuple(
-        line_of(found[ident], name=name, color=0) for ident, name in names.items() if ident in found
-    )
-    return Chart(field="utilization_percent", lines=rows, problem=usage.problem)
-
-
-def total_power(usage: Result, gpu_counts: Mapping[str, int], *, span: Span) -> Chart:
-    """Return the GPU power of the given appliances: each one's mean per GPU times its GPUs."""
-    max_steps = max(1, _MAX_GAP_SECONDS * NS_PER_SECOND // span.step_ns)
-    totals: dict[int, float] = defaultdict(float)
-    seen: set[int] = set()
-    for series in usage.of("power_watts"):
-        count = gpu_counts.get(series.tags.get(APPLIANCE_TAG, ""))
-        if count is None:
-            continue
-        seen.update(series.times_ns)
-        ends = [*series.times_ns[1:], span.end_ns]
-        for time_ns, value, next_ns in zip(series.times_ns, series.values, ends, strict=True):
-            until_ns = min(next_ns, time_ns + (max_steps + 1) * span.step_ns)
-            for at_ns in range(time_ns, until_ns, span.step_ns):
-                totals[at_ns] += value * count
-    times_ns = sorted(seen)
-    line = Line(
-        name="GPU power", times_ns=times_ns, values=[totals[at_ns] for at_ns in times_ns], color=1
-    )
-    return Chart(field="power_watts", lines=(line,), problem=usage.problem)
 
 
 def _running_jobs(session: Session, scope: Scope) -> dict[str, int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from core.clock import from_ns, to_ns
+from core.clock import NS_PER_SECOND, from_ns, to_ns
 from core.errors import NotFoundError
 from dash_app.charts import Band, Chart, Line, line_of
 from dash_app.queries.annotations import (
@@ -24,18 +24,51 @@ from jobqueue.service import gpu_allocations
 from tenants.fleet.appliances import get_appliance, read_health
 from tenants.models import Appliance
 from tenants.scope import Scope
-from timeseries.store import APPLIANCE_TAG, Series, Store
+from timeseries.store import APPLIANCE_TAG, Latest, Series, Store
 
+# More would not be told apart.
+MAX_BANDS = 100
 # Panel to fields and labels.
 PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "utilization": (("utilization_percent", "GPU"), ("memory_utilization_percent", "memory bus")),
     "memory": (("memory_used_bytes", "used"), ("memory_total_bytes", "total")),
-    "temperature": (("temperature_celsius", "temperature"),),
+    "temperature": (
+        ("temperature_celsius", "die"),
+        ("memory_temperature_celsius", "memory"),
+    ),
     "power": (("power_watts", "power"), ("power_limit_watts", "limit")),
     "clock": (("sm_clock_hertz", "SM"), ("memory_clock_hertz", "memory")),
-    "throttled": (("throttled", "throttled"),),
+    "throttled": (
+        ("throttled", "any reason"),
+        ("throttled_by_heat", "heat"),
+        ("throttled_by_power", "power limit"),
+        ("throttled_by_hardware", "hardware"),
+    ),
+    "io": (
+        ("pcie_received_bytes_per_second", "PCIe in"),
+        ("pcie_sent_bytes_per_second", "PCIe out"),
+        ("nvlink_received_bytes_per_second", "NVLink in"),
+        ("nvlink_sent_bytes_per_second", "NVLink out"),
+    ),
+    "ecc": (("ecc_corrected_volatile", "corrected"), ("ecc_uncorrected_volatile", "uncorrected")),
 }
 _FIELDS = tuple(name for fields in PANELS.values() for name, _ in fields)
+_NOW = (
+    *_FIELDS,
+    "memory_used_percent",
+    "fan_percent",
+    "ecc_enabled",
+    "pcie_width",
+    "pcie_width_max",
+)
+# Flags, whose mean over a step is the share of the step for which they were set.
+_FLAGS = frozenset(name for name, _ in PANELS["throttled"])
+# Bands behind the clocks while they are reduced for a reason.
+_REASON_COLORS = {
+    "throttled_by_heat": "rgba(220, 53, 69, 0.22)",
+    "throttled_by_power": "rgba(217, 163, 0, 0.22)",
+    "throttled_by_hardware": "rgba(139, 92, 246, 0.25)",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +82,20 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPUDetail:
-    """The data of one refresh; `charts` by panel."""
+    """The data of one refresh.
+
+    Attributes:
+        siblings: all GPUs of the appliance.
+        slices: its MIG instances with their memory.
+        energy_joules: energy over the span; None without samples of the power.
+        charts: by panel.
+    """
 
     appliance: Appliance
     gpu: GPURow
-    siblings: tuple[str, ...]
+    siblings: tuple[GPURow, ...]
+    slices: tuple[Latest, ...]
+    energy_joules: float | None
     runs: tuple[Run, ...]
     xids: tuple[XIDEvent, ...]
     charts: Mapping[str, Chart]
@@ -72,11 +114,14 @@ def gpu_detail(
     telemetry = Telemetry(
         store, scope, span, filters={APPLIANCE_TAG: (appliance.id,), "gpu": (index,)}
     )
-    latest = telemetry.latest(
-        "gpu", (*_FIELDS, "memory_used_percent", "fan_percent"), group_by=("gpu", "uuid", "model")
-    )
+    latest = telemetry.latest("gpu", _NOW, group_by=("gpu", "uuid", "model"))
     result = telemetry.over_time("gpu", _FIELDS)
-    extremes = telemetry.extremes("gpu", _FIELDS)
+    extremes = telemetry.extremes("gpu", tuple(name for name in _FIELDS if name not in _FLAGS))
+    slices = telemetry.latest(
+        "gpu_slice",
+        ("memory_used_bytes", "memory_total_bytes"),
+        group_by=("slice", "uuid", "model"),
+    )
     jobs = gpu_allocations(session, scope)
     rows = gpu_rows(appliance, read_health(appliance), latest, jobs)
     gpu = next((row for row in rows if row.index == index), None)
@@ -90,10 +135,12 @@ def gpu_detail(
     return GPUDetail(
         appliance=appliance,
         gpu=gpu,
-        siblings=tuple(row.index for row in rows),
+        siblings=rows,
+        slices=slices,
+        energy_joules=_energy(result, span),
         runs=runs,
         xids=xids,
-        charts=_charts(result, extremes, runs, xids, thresholds=thresholds),
+        charts=_charts(result, extremes, runs, xids, thresholds=thresholds, step_ns=span.step_ns),
         problem=telemetry.problem,
     )
 
@@ -124,6 +171,13 @@ def _runs(
     )
 
 
+def _energy(result: Result, span: Span) -> float | None:
+    """Return the power's mean in each step times the step, added up."""
+    power = result.of("power_watts")
+    step_seconds = span.step_ns / NS_PER_SECOND
+    return sum(power[0].values) * step_seconds if power else None
+
+
 def _charts(
     result: Result,
     extremes: Extremes,
@@ -131,8 +185,12 @@ def _charts(
     xids: Sequence[XIDEvent],
     *,
     thresholds: Thresholds,
+    step_ns: int,
 ) -> dict[str, Chart]:
-    bands = tuple(Band(run.start_ns, run.end_ns, run.attempt.job.name) for run in runs)
+    bands = {
+        "utilization": tuple(Band(run.start_ns, run.end_ns, run.attempt.job.name) for run in runs),
+        "clock": _throttled_bands(result, step_ns),
+    }
     charts = {}
     for key, fields in PANELS.items():
         chart = Chart(
@@ -142,24 +200,36 @@ def _charts(
                 for color, (name, label) in enumerate(fields)
                 for series in result.of(name)
             ),
-            bands=bands if key == "utilization" else (),
+            bands=bands.get(key, ()),
             events=chart_events(xids),
             problem=result.problem,
         )
-        # A rule on `throttled` is about a flag of 0 or 1, the panel shows its share of the time.
+        # A rule on a flag is about 0 or 1, the panel shows its share of the time.
         rule_fields = () if key == "throttled" else tuple(name for name, _ in fields)
         charts[key] = thresholds.on(chart, "gpu", *rule_fields)
     return charts
 
 
+def _throttled_bands(result: Result, step_ns: int) -> tuple[Band, ...]:
+    """Return the stretches of steps in which the clocks were reduced, for each reason."""
+    found: list[Band] = []
+    labels = dict(PANELS["throttled"])
+    for name, color in _REASON_COLORS.items():
+        label = labels[name]
+        for series in result.of(name):
+            for at, value in zip(series.times_ns, series.values, strict=True):
+                if not value:
+                    continue
+                before = found[-1] if found and found[-1].color == color else None
+                if before and at - before.end_ns <= step_ns:
+                    found[-1] = replace(before, end_ns=at + step_ns)
+                else:
+                    found.append(Band(at, at + step_ns, label, color))
+    return tuple(found[-MAX_BANDS:])
+
+
 def _line(series: Series, label: str, extremes: Extremes, *, color: int) -> Line:
     line = line_of(series, name=label, color=color)
-    if series.field != "throttled":
-        found = extremes.get(series.field, {})
-        behind = [
-            found.get(at, (value, value))
-            for at, value in zip(series.times_ns, series.values, strict=True)
-        ]
-        return line if line.is_dotted else replace(line, extremes=behind if found else ())
-    # The mean of a flag over a step is the share of the step for which it was set.
-    return replace(line, values=[100.0 * value for value in series.values])
+    if series.field in _FLAGS:
+        return replace(line, values=[100.0 * value for value in series.values])
+    return extremes.behind(line, series)

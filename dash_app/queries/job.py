@@ -17,7 +17,14 @@ from tenants.models import Appliance
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Series, Store
 
-ATTEMPT_FIELDS = ("cpu_percent", "memory_bytes")
+# Panel to fields and labels; with one attempt only, these name the lines.
+ATTEMPT_PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "cpu_percent": (("cpu_percent", ""),),
+    "memory_bytes": (("memory_bytes", ""),),
+    "diskio": (("read_bytes_per_second", "read"), ("written_bytes_per_second", "write")),
+    "network": (("received_bytes_per_second", "in"), ("sent_bytes_per_second", "out")),
+}
+ATTEMPT_FIELDS = tuple(name for fields in ATTEMPT_PANELS.values() for name, _ in fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +111,15 @@ def _gpu_charts(result: Result, names: Mapping[str, str]) -> dict[str, Chart]:
 def _attempt_charts(job: Job, result: Result) -> dict[str, Chart]:
     numbers = {attempt.id: attempt.number for attempt in job.attempts}
     charts = {}
-    for field in ATTEMPT_FIELDS:
+    for panel, fields in ATTEMPT_PANELS.items():
+        found = [(series, label) for name, label in fields for series in result.of(name)]
         lines = tuple(
             line_of(
                 series,
-                name=f"attempt {numbers.get(series.tags.get('attempt', ''), index + 1)}",
-                color=index,
+                name=f"attempt {numbers.get(series.tags.get('attempt', ''), '')} {label}".strip(),
+                color=color,
             )
-            for index, series in enumerate(result.of(field))
+            for color, (series, label) in enumerate(found)
         )
-        charts[f"attempt-{field}"] = Chart(field=field, lines=lines, problem=result.problem)
+        charts[f"attempt-{panel}"] = Chart(field=fields[0][0], lines=lines, problem=result.problem)
     return charts

@@ -5,12 +5,13 @@ error the other queries fail at once with the same message, so that a page with 
 wait once per panel.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from core.clock import NS_PER_SECOND
 from core.errors import UnavailableError
+from dash_app.charts import Line
 from dash_app.timerange import Span
 from tenants.scope import Scope
 from timeseries.points import FieldValue
@@ -23,8 +24,21 @@ MIN_HIDING_STEP_NS = 30 * NS_PER_SECOND
 
 T = TypeVar("T")
 Values = Mapping[str, FieldValue]
-Extremes = dict[str, dict[int, tuple[float, float]]]
-"""Field to the start of each step to the least and the greatest value in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """The least and the greatest value in each step, by series."""
+
+    by_series: Mapping[Hashable, Mapping[int, tuple[float, float]]]
+
+    def behind(self, line: Line, series: Series) -> Line:
+        """Return a series' line with the extremes behind its values."""
+        found = self.by_series.get(_key(series))
+        if not found or line.is_dotted:
+            return line
+        pairs = zip(series.times_ns, series.values, strict=True)
+        return replace(line, extremes=[found.get(at, (value, value)) for at, value in pairs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +72,33 @@ class Telemetry:
         aggregate: Aggregate = Aggregate.AVG,
     ) -> Result:
         """Return the aggregates of `fields` per step, by group."""
+        return self._range(measurement, fields, group_by, aggregate, self.span.step_ns)
+
+    def over_span(
+        self,
+        measurement: str,
+        fields: tuple[str, ...],
+        *,
+        group_by: tuple[str, ...] = (),
+        aggregate: Aggregate = Aggregate.AVG,
+    ) -> Result:
+        """Return one aggregate of `fields` over the whole span, by group."""
+        return self._range(measurement, fields, group_by, aggregate, None)
+
+    def _range(
+        self,
+        measurement: str,
+        fields: tuple[str, ...],
+        group_by: tuple[str, ...],
+        aggregate: Aggregate,
+        step_ns: int | None,
+    ) -> Result:
         query = RangeQuery(
             measurement=measurement,
             fields=fields,
             start_ns=self.span.start_ns,
             end_ns=self.span.end_ns,
-            step_ns=self.span.step_ns,
+            step_ns=step_ns,
             aggregate=aggregate,
             tenants=self.scope.tenants,
             filters=self.filters,
@@ -72,23 +107,39 @@ class Telemetry:
         series = self._read(lambda: self.store.query_range(query))
         return Result(series, self.problem)
 
-    def extremes(self, measurement: str, fields: tuple[str, ...]) -> Extremes:
-        """Return the least and greatest value of fields in each step, if steps hide samples."""
-        if self.span.step_ns < MIN_HIDING_STEP_NS:
-            return {}
+    def extremes(
+        self,
+        measurement: str,
+        fields: tuple[str, ...],
+        *,
+        group_by: tuple[str, ...] = (),
+        is_of_many: bool = False,
+    ) -> Extremes:
+        """Return the least and greatest value of fields in each step, if steps hide samples.
+
+        Args:
+            measurement: the measurement.
+            fields: its fields.
+            group_by: tags that split the result into series.
+            is_of_many: each step has the values of several devices, however short it is.
+        """
+        if self.span.step_ns < MIN_HIDING_STEP_NS and not is_of_many:
+            return Extremes({})
         least, most = (
-            self.over_time(measurement, fields, aggregate=aggregate)
+            self.over_time(measurement, fields, aggregate=aggregate, group_by=group_by)
             for aggregate in (Aggregate.MIN, Aggregate.MAX)
         )
-        highs = {one.field: dict(zip(one.times_ns, one.values, strict=True)) for one in most.series}
-        return {
-            low.field: {
-                at: (value, highs[low.field].get(at, value))
-                for at, value in zip(low.times_ns, low.values, strict=True)
+        highs = {_key(one): dict(zip(one.times_ns, one.values, strict=True)) for one in most.series}
+        return Extremes(
+            {
+                _key(low): {
+                    at: (value, highs[_key(low)].get(at, value))
+                    for at, value in zip(low.times_ns, low.values, strict=True)
+                }
+                for low in least.series
+                if _key(low) in highs
             }
-            for low in least.series
-            if low.field in highs
-        }
+        )
 
     def latest(
         self, measurement: str, fields: tuple[str, ...], *, group_by: tuple[str, ...] = ()
@@ -112,6 +163,10 @@ class Telemetry:
             except UnavailableError as error:
                 self.problem = error.message
         return ()
+
+
+def _key(series: Series) -> Hashable:
+    return series.field, tuple(sorted(series.tags.items()))
 
 
 def number(values: Values, name: str) -> float | None:

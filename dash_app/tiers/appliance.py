@@ -17,11 +17,12 @@ from dash_app.components import (
     value_text,
 )
 from dash_app.context import Dashboard, Page, View
-from dash_app.figures import time_figures
+from dash_app.figures import time_figures, timeline_figure
 from dash_app.queries.annotations import finding_names, own_findings
 from dash_app.queries.appliance import ApplianceDetail, GPURow, appliance_detail
 from dash_app.queries.telemetry import Values, fullest_disk, mean, number
-from dash_app.routes import PREFIX, gpu_path, job_path
+from dash_app.queries.timeline import timeline
+from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
 from protocol.health import GPUHealth, HealthState
 from tenants.fleet.appliances import read_inventory
 from tenants.fleet.states import EffectiveStatus, effective_status_of
@@ -42,6 +43,7 @@ HOST_PANELS = {
     "diskio": "Disk I/O",
     "network": "Network",
 }
+GPU_VIEWS = {"band": "Mean and range", "lines": "A line for each"}
 _GPU_HEADINGS = ("GPU", "Model", "Health", "Utilization", "Memory", "Temperature", "Power", "Job")
 
 
@@ -52,19 +54,23 @@ def layout(view: View) -> Page:
         [panel(f"appliance-{key}", title) for key, title in panels.items()]
         for panels in (GPU_PANELS, HOST_PANELS)
     )
+    chosen = view.controls.choice("gpus", GPU_VIEWS)
     body = [
+        appliance_tabs(found.id, view.controls.search),
         html.Div(id="appliance-header", className="vdd-header"),
         html.Div(id="appliance-stats", className="vdd-stats"),
         html.Div(id="appliance-health", className="vdd-box vdd-health"),
         html.Section(
             [
                 html.H2("GPUs", className="vdd-group"),
-                html.Div(id="appliance-gpus", className="vdd-box"),
+                html.Div(id="appliance-gpu-table", className="vdd-box"),
+                components.segments("appliance-gpus", "GPU charts", GPU_VIEWS, value=chosen),
                 html.Div(gpu_panels, className="vdd-panels is-four"),
             ],
             hidden=not found.gpu_count,
             id="appliance-gpu-section",
         ),
+        html.Div(panel("appliance-timeline", "Jobs and alerts"), className="vdd-panels is-one"),
         html.H2("Host", className="vdd-group"),
         html.Div(host_panels, className="vdd-panels"),
     ]
@@ -74,7 +80,23 @@ def layout(view: View) -> Page:
 def refresh(view: View) -> dict[str, Any]:
     """Return the data of an appliance."""
     ident, search = view.route.ident, view.controls.search
-    found = appliance_detail(view.session, view.store, view.scope, ident, span=view.span)
+    found = appliance_detail(
+        view.session,
+        view.store,
+        view.scope,
+        ident,
+        span=view.span,
+        has_bands=view.controls.choice("gpus", GPU_VIEWS) == "band",
+    )
+    bars = timeline(
+        view.session,
+        view.scope,
+        found.appliance,
+        gpus={gpu.uuid: gpu.index for gpu in found.gpus},
+        span=view.span,
+        search=search,
+    )
+    rows = len({bar.row for bar in bars})
     revision = f"{ident}:{view.controls.time_key}"
     table = components.table(
         _GPU_HEADINGS,
@@ -86,7 +108,9 @@ def refresh(view: View) -> dict[str, Any]:
         "header": _header(found, now=view.now),
         "stats": _stats(found),
         "health": _findings(found),
-        "gpus": table,
+        "gpu-table": table,
+        "timeline": timeline_figure(bars, view.span, revision=revision),
+        "timeline.style": {"minHeight": f"{60 + 22 * rows}px"},
         "gpu-section.hidden": not found.gpus,
         **time_figures(found.charts, view.span, revision=revision),
     }
@@ -95,10 +119,22 @@ def refresh(view: View) -> dict[str, Any]:
 DASHBOARD = Dashboard(
     layout=layout,
     refresh=refresh,
-    areas=("header", "stats", "health", "gpus"),
-    panels=(*GPU_PANELS, *HOST_PANELS),
-    properties=("gpu-section.hidden",),
+    areas=("header", "stats", "health", "gpu-table"),
+    panels=(*GPU_PANELS, "timeline", *HOST_PANELS),
+    properties=("gpu-section.hidden", "timeline.style"),
+    inputs={"gpus": "band"},
 )
+
+
+def appliance_tabs(appliance_id: str, search: str) -> Any:  # noqa: ANN401 - a Dash component
+    """Return the tabs of an appliance's pages."""
+    page = f"/appliances/{appliance_id}"
+    links = {
+        "Dashboard": f"{appliance_path(appliance_id)}{search}",
+        "Details": page,
+        "Events": f"{page}/events",
+    }
+    return components.tabs("Pages of this appliance", links, chosen="Dashboard")
 
 
 def _header(detail: ApplianceDetail, *, now: datetime) -> list[Any]:
@@ -125,7 +161,6 @@ def _header(detail: ApplianceDetail, *, now: datetime) -> list[Any]:
         badge(health.appliance_class) if health and health.appliance_class else None,
         html.Span(_seen(found, now), className="vdd-muted"),
         html.Span(" · ".join(fact for fact in facts if fact), className="vdd-facts"),
-        html.A("Appliance page", href=f"/appliances/{found.id}", className="vdd-header-link"),
     ]
 
 
@@ -198,7 +233,7 @@ def _gpu_cells(appliance_id: str, gpu: GPURow, search: str) -> list[Any]:
     return [
         dcc.Link(f"GPU {gpu.index}", href=f"{gpu_path(appliance_id, gpu.index)}{search}"),
         html.Span(gpu.model, title=gpu.uuid),
-        _health_cell(gpu.health),
+        _health_cell(gpu.health, tier_href=f"{gpu_path(appliance_id, gpu.index)}{search}#tier"),
         html.Div(
             [components.bar(use, warns=False), html.Span(percent_text(use))],
             className="vdd-cell-meter",
@@ -216,14 +251,14 @@ def _gpu_cells(appliance_id: str, gpu: GPURow, search: str) -> list[Any]:
 
 def unallocated_text(gpu: GPURow) -> str:
     """Return why a GPU has no job: it failed and gets none, or it is free."""
-    return "out of service" if gpu.state is HealthState.FAILED else "free"
+    return "out of service" if gpu.is_out_of_service else "free"
 
 
-def _health_cell(health: GPUHealth | None) -> Any:  # noqa: ANN401 - a Dash component
+def _health_cell(health: GPUHealth | None, *, tier_href: str) -> Any:  # noqa: ANN401 - a component
     if health is None:
         return html.Span("unknown", className="vdd-muted")
     mark = health_badge(health.state) or html.Span(health.state.value)
     return html.Span(
-        [mark, html.Span(health.tier, className="vdd-muted vdd-tier")],
+        [mark, dcc.Link(health.tier, href=tier_href, title="Why this tier?", className="vdd-tier")],
         title=finding_names(health.findings) or None,
     )

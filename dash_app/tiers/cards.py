@@ -1,6 +1,8 @@
 """The cards of a fleet's appliances with a tile per GPU: filter, order, pages."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
@@ -12,6 +14,8 @@ from dash_app.components import HEALTH_TONES, badge, health_badge, meter, percen
 from dash_app.queries.annotations import finding_names
 from dash_app.queries.appliance import GPURow
 from dash_app.queries.fleet import ApplianceCard
+from dash_app.queries.fleet_charts import Metric
+from dash_app.queries.telemetry import mean
 from dash_app.routes import PREFIX, appliance_path, gpu_path
 from dash_app.timerange import Controls
 from protocol.health import HealthState
@@ -24,6 +28,9 @@ NO_MATCH = "No appliance matches the filter."
 SHADES = 10
 STATES = {"all": "All", "online": "Online", "offline": "Not online", "unhealthy": "Unhealthy"}
 SORTS = {"name": "Name", "gpu": "GPU use", "state": "State", "health": "Health"}
+GROUPS = {"none": "None", "site": "Site", "model": "GPU model"}
+MAX_LABEL_GROUPS = 3
+_LABEL = "label:"
 # Worst first.
 _HEALTH_ORDER = (HealthState.FAILED, HealthState.DEGRADED, None, HealthState.HEALTHY)
 _STATE_ORDER = (
@@ -36,10 +43,23 @@ _STATE_ORDER = (
 _WORST = frozenset({EffectiveStatus.LOST, EffectiveStatus.FENCED})
 
 
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What GPU tiles show, and the query string of their links."""
+
+    metric: Metric
+    search: str
+
+
 def filtered(
-    cards: Sequence[ApplianceCard], *, text: str = "", state: str = "all", sort: str = "name"
+    cards: Sequence[ApplianceCard],
+    *,
+    text: str = "",
+    state: str = "all",
+    sort: str = "name",
+    grouping: str = "none",
 ) -> list[ApplianceCard]:
-    """Return the matching cards in order, by tenant first."""
+    """Return the matching cards in order, by tenant first, then by group."""
     words = text.casefold().split()
     found = [card for card in cards if all(word in _search_text(card) for word in words)]
     if state == "unhealthy":
@@ -47,19 +67,72 @@ def filtered(
     elif state != "all":
         is_online = state == "online"
         found = [card for card in found if (card.state is ApplianceState.ONLINE) is is_online]
-    return sorted(found, key=lambda card: (card.tenant_name, _rank(card, sort), card.name))
+    return sorted(
+        found,
+        key=lambda card: (
+            card.tenant_name,
+            group_of(card, grouping),
+            _rank(card, sort),
+            card.name,
+        ),
+    )
 
 
-def grids(cards: Sequence[ApplianceCard], *, by_tenant: bool, search: str) -> list[Any]:
-    """Return the cards, with a heading per tenant for the operator."""
+def is_label(grouping: str) -> bool:
+    """Whether a grouping is by a label: `label:rack`."""
+    return grouping.startswith(_LABEL) and len(grouping) > len(_LABEL)
+
+
+def groupings(cards: Sequence[ApplianceCard], *, chosen: str) -> dict[str, str]:
+    """Return by what the cards can be grouped: site, model, their most common labels."""
+    counts = Counter(key for card in cards for key in card.labels)
+    labels = [key for key, _ in counts.most_common(MAX_LABEL_GROUPS)]
+    if is_label(chosen) and (key := chosen.removeprefix(_LABEL)) not in labels:
+        labels.append(key)
+    return GROUPS | {f"{_LABEL}{key}": key for key in labels}
+
+
+def group_of(card: ApplianceCard, grouping: str) -> str:
+    """Return the name of a card's group; empty without a grouping."""
+    kind, _, key = grouping.partition(":")
+    found = {
+        "site": card.site,
+        "model": card.gpu_model or ("" if card.gpus else "no GPU"),
+        "label": card.labels.get(key, ""),
+    }
+    return (found[kind] or f"no {key or kind}") if kind in found else ""
+
+
+def grids(
+    cards: Sequence[ApplianceCard], tile: Tile, *, heading: Callable[[ApplianceCard], str]
+) -> list[Any]:
+    """Return the cards with a heading for each group; cards of a group are neighbors.
+
+    Args:
+        cards: in order.
+        tile: what its GPU tiles show.
+        heading: the name of a card's group, empty for none.
+    """
     if not cards:
         return [html.P(NO_MATCH, className="vdd-muted vdd-empty")]
-    if not by_tenant:
-        return [_grid(cards, search)]
-    return [
-        html.Section([html.H2(tenant, className="vdd-group"), _grid(list(group), search)])
-        for tenant, group in groupby(cards, key=lambda card: card.tenant_name)
+    sections = []
+    for name, members in groupby(cards, key=heading):
+        group = list(members)
+        grid = html.Div([_card(card, tile) for card in group], className="vdd-cards")
+        sections.append(html.Section([_group_heading(name, group), grid] if name else [grid]))
+    return sections
+
+
+def _group_heading(name: str, cards: Sequence[ApplianceCard]) -> Any:  # noqa: ANN401 - a component
+    gpus = [gpu for card in cards for gpu in card.gpus]
+    use = mean(gpu.number("utilization_percent") for gpu in gpus)
+    facts = [
+        f"{len(cards)} appliance{'s' if len(cards) != 1 else ''}",
+        f"{len(gpus)} GPUs, {sum(gpu.job is not None for gpu in gpus)} allocated" if gpus else "",
+        f"{use:.0f} % used" if use is not None else "",
     ]
+    note = html.Span(" · ".join(filter(None, facts)), className="vdd-group-note")
+    return html.H2([name, note], className="vdd-group")
 
 
 def pager(number: int, pages: int, controls: Controls) -> list[Any]:
@@ -98,11 +171,7 @@ def _rank(card: ApplianceCard, sort: str) -> float:
     return _HEALTH_ORDER.index(card.health) if sort == "health" else 0.0
 
 
-def _grid(cards: Sequence[ApplianceCard], search: str) -> Any:  # noqa: ANN401 - a Dash component
-    return html.Div([_card(card, search) for card in cards], className="vdd-cards")
-
-
-def _card(card: ApplianceCard, search: str) -> Any:  # noqa: ANN401 - a Dash component
+def _card(card: ApplianceCard, tile: Tile) -> Any:  # noqa: ANN401 - a Dash component
     disk = f"{card.disk_mount} is the fullest file system" if card.disk_mount else ""
     path = appliance_path(card.appliance_id)
     return html.Article(
@@ -110,7 +179,7 @@ def _card(card: ApplianceCard, search: str) -> Any:  # noqa: ANN401 - a Dash com
             html.Div(
                 [
                     components.status_dot(card.status),
-                    dcc.Link(card.name, href=f"{path}{search}", className="vdd-card-name"),
+                    dcc.Link(card.name, href=f"{path}{tile.search}", className="vdd-card-name"),
                     html.Span(card.site, className="vdd-card-site", title=card.appliance_class),
                     html.Span(_badges(card), className="vdd-card-badges"),
                 ],
@@ -121,7 +190,7 @@ def _card(card: ApplianceCard, search: str) -> Any:  # noqa: ANN401 - a Dash com
             meter("Disk", card.disk_percent, title=disk),
             meter("GPU", card.gpu_percent, warns=False),
             html.Div(
-                [_tile(gpu, card.appliance_id, search) for gpu in card.gpus], className="vdd-tiles"
+                [_tile(gpu, card.appliance_id, tile) for gpu in card.gpus], className="vdd-tiles"
             )
             if card.gpus
             else html.Div("No GPU", className="vdd-muted vdd-no-gpu"),
@@ -143,15 +212,15 @@ def _badges(card: ApplianceCard) -> list[Any]:
     return badges
 
 
-def _tile(gpu: GPURow, appliance_id: str, search: str) -> Any:  # noqa: ANN401 - a component
-    percent = gpu.number("utilization_percent")
-    shade = "none" if percent is None else min(SHADES, max(0, round(percent / 100 * SHADES)))
+def _tile(gpu: GPURow, appliance_id: str, tile: Tile) -> Any:  # noqa: ANN401 - a component
+    value = gpu.number(tile.metric.field)
+    shade = "none" if value is None else round(tile.metric.share(value) * SHADES)
     throttled = " is-throttled" if gpu.number("throttled") else ""
     health = f" is-{gpu.state.value}" if gpu.state in HEALTH_TONES else ""
     allocated = " is-allocated" if gpu.job else ""
     return dcc.Link(
-        components.ABSENT if percent is None else f"{percent:.0f}",
-        href=f"{gpu_path(appliance_id, gpu.index)}{search}",
+        components.ABSENT if value is None else f"{value:.0f}",
+        href=f"{gpu_path(appliance_id, gpu.index)}{tile.search}",
         className=f"vdd-tile vdd-shade-{shade}{throttled}{health}{allocated}",
         title=_tile_title(gpu),
     )

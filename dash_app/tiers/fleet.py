@@ -1,5 +1,6 @@
-"""The fleet tier: every appliance of the scope as a card, totals, and charts of the fleet."""
+"""The fleet tier: appliances as cards, totals, charts of the fleet, and what stands out in it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from dash import dcc, html
@@ -8,53 +9,89 @@ from alerting.states import Severity
 from dash_app import components
 from dash_app.components import badge, panel, percent_text, share, stat, value_text
 from dash_app.context import Dashboard, Page, View
-from dash_app.figures import heat_figure, message_figure, time_figure
-from dash_app.queries.fleet import FleetTotals, fleet, fleet_totals, total_power, usage_heat
+from dash_app.figures import heat_figure, message_figure, time_figures
+from dash_app.queries.fleet import ApplianceCard, FleetTotals, fleet, fleet_totals
+from dash_app.queries.fleet_charts import METRICS, gpu_heat, host_charts, metric_of, total_power
+from dash_app.queries.rankings import rankings
+from dash_app.queries.telemetry import Telemetry
 from dash_app.tiers.cards import (
     CARDS_PER_PAGE,
+    GROUPS,
     NO_MATCH,
     SORTS,
     STATES,
+    Tile,
     filtered,
     grids,
+    group_of,
+    groupings,
+    is_label,
     pager,
 )
+from dash_app.tiers.lists import lists
+from timeseries.store import APPLIANCE_TAG
+
+PANELS = {
+    "heat": "GPUs over time",
+    "power": "Total GPU power",
+    "use": "Mean use of GPUs and hosts",
+    "diskio": "Disk I/O, all disks",
+    "network": "Network, all interfaces",
+}
 
 
-def layout(_view: View) -> Page:
-    """Return the page of the fleet."""
+def layout(view: View) -> Page:
+    """Return the page of the fleet, with the controls that the address sets."""
+    choice = view.controls.choice
     text = dcc.Input(
         id="fleet-text",
         type="search",
         placeholder="Filter by name, site, GPU model, label, or job",
         debounce=0.25,
-        persistence=True,
-        persistence_type="session",
+        value=view.controls.choices.get("text", ""),
         className="vdd-search",
     )
+    labels = {key: metric.label for key, metric in METRICS.items()}
+    # The first refresh adds the labels of the appliances.
+    chosen = view.controls.choices.get("group", "")
+    groups = GROUPS | ({chosen: chosen.removeprefix("label:")} if is_label(chosen) else {})
     filters = [
         text,
-        components.segments("fleet-state", "State", STATES, value="all", persists=True),
-        components.segments("fleet-sort", "Sort by", SORTS, value="name", persists=True),
+        components.segments("fleet-state", "State", STATES, value=choice("state", STATES)),
+        components.segments("fleet-sort", "Sort by", SORTS, value=choice("sort", SORTS)),
+        components.segments("fleet-group", "Group by", groups, value=choice("group", groups)),
+        components.segments("fleet-color", "Show", labels, value=choice("color", METRICS)),
     ]
-    panels = [
-        panel("fleet-heat", "GPU utilization by appliance (%)"),
-        panel("fleet-power", "Total GPU power"),
-    ]
+    panels = [panel(f"fleet-{key}", title) for key, title in PANELS.items()]
     body = [
         html.Div(id="fleet-totals", className="vdd-stats is-seven"),
-        html.Div(filters, className="vdd-filters", id="fleet-filters"),
+        html.Details(
+            [html.Summary("Filter and sort"), html.Div(filters, className="vdd-filters")],
+            id="fleet-filters",
+            className="vdd-filter-box",
+            open=True,
+        ),
         html.Div(id="fleet-cards"),
         html.Div(panels, className="vdd-panels is-two", id="fleet-charts"),
+        html.Div(id="fleet-lists", className="vdd-lists"),
     ]
     return Page(title="Fleet", crumbs=(), body=body)
 
 
-def refresh(view: View, text: str | None, state: str, sort: str) -> dict[str, Any]:
+def refresh(view: View) -> dict[str, Any]:
     """Return the data of the fleet."""
     found = fleet(view.session, view.store, view.scope, span=view.span)
     data: dict[str, Any] = {"problem": components.warning(found.problem)}
-    cards = filtered(found.cards, text=text or "", state=state, sort=sort)
+    choice, search = view.controls.choice, view.controls.search
+    groups = groupings(found.cards, chosen=view.controls.choices.get("group", ""))
+    grouping = choice("group", groups)
+    cards = filtered(
+        found.cards,
+        text=view.controls.choices.get("text", ""),
+        state=choice("state", STATES),
+        sort=choice("sort", SORTS),
+        grouping=grouping,
+    )
     is_filtered = len(cards) < len(found.cards)
     totals = fleet_totals(view.session, view.scope, cards, is_filtered=is_filtered)
     data["totals"] = _totals(totals)
@@ -65,42 +102,68 @@ def refresh(view: View, text: str | None, state: str, sort: str) -> dict[str, An
             label="Add an appliance",
             href="/appliances",
         )
-        return data | {"cards": [empty], "filters.hidden": True, "charts.hidden": True}
+        hidden = {"filters.hidden": True, "charts.hidden": True, "group.options": groups}
+        return data | hidden | {"cards": [empty], "lists": []}
     pages = max(1, -(-len(cards) // CARDS_PER_PAGE))
     number = min(pages, view.controls.page)
     shown = cards[(number - 1) * CARDS_PER_PAGE : number * CARDS_PER_PAGE]
     is_operator = view.scope.tenant_id is None
+    metric = metric_of(choice("color", METRICS), cards)
+
+    def heading(card: ApplianceCard) -> str:
+        parts = (card.tenant_name if is_operator else "", group_of(card, grouping))
+        return " · ".join(filter(None, parts))
+
+    data |= {
+        "cards": grids(shown, Tile(metric, search), heading=heading)
+        + pager(number, pages, view.controls),
+        "filters.hidden": False,
+        "charts.hidden": False,
+        "group.options": groups,
+    }
+    if not cards:
+        nothing = message_figure(NO_MATCH)
+        return data | dict.fromkeys(PANELS, nothing) | {"lists": [], "heat.style": {}}
     names = {
         card.appliance_id: f"{card.tenant_name} / {card.name}" if is_operator else card.name
         for card in shown
     }
-    heat = usage_heat(found.usage, names)
-    revision = f"fleet:{view.controls.time_key}"
+    telemetry = _telemetry(view, cards if is_filtered else None, found.problem)
+    on_page = _telemetry(view, shown if len(shown) < len(found.cards) else None, found.problem)
+    heat = gpu_heat(on_page, shown, metric, names=names)
     gpu_counts = {card.appliance_id: len(card.gpus) for card in cards}
     power = total_power(found.usage, gpu_counts, span=view.span)
+    revision = f"fleet:{view.controls.time_key}"
+    ids = {card.appliance_id for card in cards} if is_filtered else None
+    ranked = rankings(view.session, telemetry, cards, appliances=ids)
     return data | {
-        "cards": grids(shown, by_tenant=is_operator, search=view.controls.search)
-        + pager(number, pages, view.controls),
-        "heat": heat_figure(heat, view.span, revision=revision)
-        if cards
-        else message_figure(NO_MATCH),
-        "heat.style": {"minHeight": f"{max(240, 60 + 24 * len(heat.lines))}px"},
-        "power": time_figure(power, view.span, revision=revision)
-        if cards
-        else message_figure(NO_MATCH),
-        "filters.hidden": False,
-        "charts.hidden": False,
+        "heat": heat_figure(heat, on_page.span, metric=metric, search=search, revision=revision),
+        "heat.style": {"minHeight": f"{max(240, 60 + 11 * len(heat.chart.lines))}px"},
+        "lists": lists(ranked, search=search),
+        **time_figures({"power": power, **host_charts(telemetry)}, view.span, revision=revision),
     }
 
 
 DASHBOARD = Dashboard(
     layout=layout,
     refresh=refresh,
-    areas=("totals", "cards"),
-    panels=("heat", "power"),
-    properties=("heat.style", "filters.hidden", "charts.hidden"),
-    inputs=("text", "state", "sort"),
+    areas=("totals", "cards", "lists"),
+    panels=tuple(PANELS),
+    properties=("heat.style", "filters.hidden", "charts.hidden", "group.options"),
+    inputs={
+        "text": "",
+        "state": "all",
+        "sort": "name",
+        "group": "none",
+        "color": "utilization",
+    },
 )
+
+
+def _telemetry(view: View, cards: Sequence[ApplianceCard] | None, problem: str) -> Telemetry:
+    """Return the queries for some appliances; None for all. An earlier problem fails them all."""
+    filters = {APPLIANCE_TAG: tuple(card.appliance_id for card in cards)} if cards else {}
+    return Telemetry(view.store, view.scope, view.span, filters=filters, problem=problem)
 
 
 def _totals(totals: FleetTotals) -> list[Any]:

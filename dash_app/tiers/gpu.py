@@ -20,12 +20,22 @@ from dash_app.components import (
     xid_table,
 )
 from dash_app.context import Dashboard, Page, View
-from dash_app.figures import time_figures
+from dash_app.figures import time_figures, timeline_figure
 from dash_app.queries.gpu import GPUDetail, Run, gpu_detail
+from dash_app.queries.telemetry import number as number_of
+from dash_app.queries.timeline import timeline
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
 from dash_app.tiers.appliance import unallocated_text
+from protocol.health import TIER_MINIMUMS
 from tenants.models import Appliance
+from timeseries.store import Latest
 
+KILO = 1000
+THROTTLE_REASONS = {
+    "throttled_by_heat": "heat",
+    "throttled_by_power": "power limit",
+    "throttled_by_hardware": "hardware",
+}
 # Key to title, in reading order.
 PANELS = {
     "utilization": "Utilization",
@@ -33,7 +43,9 @@ PANELS = {
     "temperature": "Temperature",
     "power": "Power",
     "clock": "Clocks",
-    "throttled": "Time throttled",
+    "throttled": "Time throttled, by reason",
+    "io": "PCIe and NVLink",
+    "ecc": "ECC memory errors since the driver was loaded",
 }
 
 
@@ -44,13 +56,17 @@ def layout(view: View) -> Page:
     panels = [panel(f"gpu-{key}", title) for key, title in PANELS.items()]
     body = [
         html.Div(id="gpu-header", className="vdd-header"),
-        html.Div(id="gpu-stats", className="vdd-stats"),
+        html.Div(id="gpu-stats", className="vdd-stats is-seven"),
         html.Div(id="gpu-health", className="vdd-box vdd-health"),
         html.Div(panels, className="vdd-panels"),
+        html.Div(panel("gpu-timeline", "Jobs and alerts"), className="vdd-panels is-one"),
+        html.Div(id="gpu-slices"),
         html.H2("XIDs", className="vdd-group"),
         html.Div(id="gpu-xids", className="vdd-box"),
         html.H2("Jobs", className="vdd-group"),
         html.Div(id="gpu-jobs", className="vdd-box"),
+        html.H2("Tier", className="vdd-group", id="tier"),
+        html.Div(id="gpu-tier", className="vdd-box"),
     ]
     crumbs = (("Fleet", f"{PREFIX}{search}"), (found.name, f"{appliance_path(found.id)}{search}"))
     return Page(title=f"GPU {view.route.gpu}", crumbs=crumbs, body=body)
@@ -64,6 +80,14 @@ def refresh(view: View) -> dict[str, Any]:
     )
     revision = f"{route.ident}:{route.gpu}:{view.controls.time_key}"
     health = found.gpu.health
+    bars = timeline(
+        view.session,
+        view.scope,
+        found.appliance,
+        gpus={found.gpu.uuid: found.gpu.index},
+        span=view.span,
+        search=search,
+    )
     return {
         "problem": components.warning(found.problem),
         "header": _header(found, view),
@@ -71,6 +95,10 @@ def refresh(view: View) -> dict[str, Any]:
         "health": findings_list([("", one) for one in health.findings] if health else []),
         "xids": xid_table(found.xids, empty="No XIDs in this time range."),
         "jobs": _jobs(found.runs, search),
+        "slices": _slices(found.slices),
+        "tier": html.P(tier_reason(found)),
+        "timeline": timeline_figure(bars, view.span, revision=revision),
+        "timeline.style": {"minHeight": "7.5rem"},
         **time_figures(found.charts, view.span, revision=revision),
     }
 
@@ -78,8 +106,9 @@ def refresh(view: View) -> dict[str, Any]:
 DASHBOARD = Dashboard(
     layout=layout,
     refresh=refresh,
-    areas=("header", "stats", "health", "xids", "jobs"),
-    panels=tuple(PANELS),
+    areas=("header", "stats", "health", "xids", "jobs", "slices", "tier"),
+    panels=(*PANELS, "timeline"),
+    properties=("timeline.style",),
 )
 
 
@@ -88,18 +117,23 @@ def _header(found: GPUDetail, view: View) -> list[Any]:
     tier = health.tier if health else ""
     siblings = [
         dcc.Link(
-            index,
-            href=f"{gpu_path(found.appliance.id, index)}{search}",
-            className=f"vdd-sibling{' is-here' if index == found.gpu.index else ''}",
-            title=f"GPU {index}",
+            gpu.index,
+            href=f"{gpu_path(found.appliance.id, gpu.index)}{search}",
+            className=f"vdd-sibling{' is-here' if gpu.index == found.gpu.index else ''}",
+            title=f"GPU {gpu.index}",
         )
-        for index in found.siblings
+        for gpu in found.siblings
     ]
     return [
         html.Span(_allocation(found, view), className="vdd-state"),
         health_badge(health.state) if health else badge("health unknown"),
         html.Span(
-            " · ".join(p for p in (found.gpu.model, tier, found.gpu.uuid) if p),
+            [
+                f"{found.gpu.model} · ",
+                html.A(tier, href="#tier", title="Why this tier?") if tier else None,
+                " · " if tier else None,
+                found.gpu.uuid,
+            ],
             className="vdd-facts",
         ),
         html.Nav(
@@ -158,9 +192,68 @@ def _stats(found: GPUDetail) -> list[Any]:
         stat(
             "Throttled",
             components.ABSENT if throttled is None else "Yes" if throttled else "No",
-            note=badge("clocks reduced", tone="warning") if throttled else "",
+            note=[
+                badge(label, tone="warning")
+                for name, label in THROTTLE_REASONS.items()
+                if number(name)
+            ],
         ),
+        stat("Energy in this range", energy_text(found.energy_joules)),
     ]
+
+
+def tier_reason(found: GPUDetail) -> str:
+    """Return what the GPU's tier means, and why it is lower than that of its peers."""
+    tier = found.gpu.health.tier if found.gpu.health else ""
+    if tier not in TIER_MINIMUMS:
+        return "The tier is unknown: the agent reports no specifications of this GPU."
+    text = f"A {tier} GPU has {TIER_MINIMUMS[tier]}."
+    better = [
+        gpu.health.tier
+        for gpu in found.siblings
+        if gpu.model == found.gpu.model and gpu.health and gpu.health.tier in TIER_MINIMUMS
+    ]
+    ranks = list(TIER_MINIMUMS)
+    best = min(better, key=ranks.index, default=tier)
+    if ranks.index(best) >= ranks.index(tier):
+        return text
+    width, full = found.gpu.number("pcie_width"), found.gpu.number("pcie_width_max")
+    if width and full and width < full:
+        cause = f"its PCIe link has {width:.0f} of {full:.0f} lanes."
+    else:
+        cause = (
+            "under load its clock stayed below 70 % of the maximum within the last hour. "
+            "See the clocks and the reasons for throttling above."
+        )
+    return (
+        f"{text} GPUs of the same model on this appliance are {best}. This one is a tier lower "
+        f"while it performs below its model: {cause}"
+    )
+
+
+def energy_text(joules: float | None) -> str:
+    """Return an energy in Wh or kWh."""
+    if joules is None:
+        return components.ABSENT
+    watt_hours = joules / 3600
+    return f"{watt_hours / 1000:.2f} kWh" if watt_hours >= KILO else f"{watt_hours:.0f} Wh"
+
+
+def _slices(slices: Sequence[Latest]) -> list[Any]:
+    """Return the table of MIG instances; nothing without any."""
+    if not slices:
+        return []
+    rows = [
+        [
+            one.tags.get("slice", ""),
+            one.tags.get("model", ""),
+            value_text("_bytes", number_of(one.values, "memory_used_bytes")),
+            value_text("_bytes", number_of(one.values, "memory_total_bytes")),
+        ]
+        for one in slices
+    ]
+    table = components.table(("Slice", "Profile", "Memory used", "Memory"), rows, empty="")
+    return [html.H2("MIG slices", className="vdd-group"), html.Div(table, className="vdd-box")]
 
 
 def _jobs(runs: Sequence[Run], search: str) -> Any:  # noqa: ANN401 - a Dash component

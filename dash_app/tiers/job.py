@@ -10,12 +10,17 @@ from dash_app.components import badge, panel, stat
 from dash_app.context import Dashboard, Page, View
 from dash_app.figures import message_figure, time_figures
 from dash_app.queries.job import JobDetail, job_detail
-from dash_app.routes import PREFIX, appliance_path, gpu_path
+from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
 from dash_app.tiers.appliance import GPU_PANELS
 from jobqueue.models import Job
 from jobqueue.states import JobState
 
-ATTEMPT_PANELS = {"attempt-cpu_percent": "CPU (100 % = 1 core)", "attempt-memory_bytes": "Memory"}
+ATTEMPT_PANELS = {
+    "attempt-cpu_percent": "CPU (100 % = 1 core)",
+    "attempt-memory_bytes": "Memory",
+    "attempt-diskio": "Disk I/O",
+    "attempt-network": "Network",
+}
 PANELS = GPU_PANELS | ATTEMPT_PANELS
 _TONES = {
     JobState.SUCCEEDED: "success",
@@ -33,7 +38,12 @@ def layout(view: View) -> Page:
         [panel(f"job-{key}", title, has_own_time=True) for key, title in panels.items()]
         for panels in (GPU_PANELS, ATTEMPT_PANELS)
     )
+    tabs = {
+        "Dashboard": f"{job_path(found.id)}{view.controls.search}",
+        "Details and log": f"/jobs/{found.id}",
+    }
     body = [
+        components.tabs("Pages of this job", tabs, chosen="Dashboard"),
         html.Div(id="job-header", className="vdd-header"),
         html.Div(id="job-stats", className="vdd-stats"),
         html.Div(gpu_panels, className="vdd-panels", hidden=not found.gpus),
@@ -77,7 +87,6 @@ def _header(found: JobDetail, search: str) -> list[Any]:
         badge(job.state.value, tone=_TONES.get(job.state, "secondary")),
         html.Span(reason, className="vdd-muted") if reason else None,
         html.Span(location, className="vdd-facts"),
-        html.A("Job details and log", href=f"/jobs/{job.id}", className="vdd-header-link"),
     ]
 
 

@@ -1,6 +1,7 @@
 """The callbacks over HTTP, in requests with a scope."""
 
 import json
+from urllib.parse import quote
 
 import pytest
 from flask import Flask, request
@@ -95,8 +96,6 @@ def charlie(client: FlaskClient) -> Browser:
 
 FLEET = {
     "fleet_path_data": "/dashboards/",
-    "fleet_state_value": "all",
-    "fleet_sort_value": "name",
     "url_search": "?range=15m",
 }
 
@@ -123,7 +122,7 @@ def test_links_to_other_tiers_keep_the_range(alice: Browser, fleet_of_three: Fle
 
 
 def test_the_filter_looks_into_names_and_jobs(alice: Browser) -> None:
-    text = alice.fill("fleet-cards.children", **FLEET | {"fleet_text_value": "train"})
+    text = alice.fill("fleet-cards.children", **FLEET | {"url_search": "?text=train"})
     assert "dgx-01" in text
     assert "dgx-02" not in text
 
@@ -187,7 +186,11 @@ def test_an_appliance_is_filled_with_figures(alice: Browser, fleet_of_three: Fle
         )
     )["response"]
     assert answer["appliance-cpu"]["figure"]["data"]
+    # One line for both GPUs, and the range between them.
     assert len(answer["appliance-gpu-power_watts"]["figure"]["data"]) == 2
+    bars = answer["appliance-timeline"]["figure"]["data"][0]
+    assert (bars["y"], bars["text"]) == (["GPU 0"], ["train"])
+    assert job_path(fleet_of_three.job.id) in bars["customdata"][0]
 
 
 def test_a_gpu_is_filled_with_figures(alice: Browser, fleet_of_three: Fleet) -> None:
@@ -284,7 +287,7 @@ def test_a_refresh_sends_only_what_has_changed(
     clock.advance(60)
     later = json.loads(alice.fill("appliance-cpu.figure", **shown))["response"]
     assert "appliance-cpu" in later
-    assert "appliance-gpus" not in later
+    assert "appliance-gpu-table" not in later
 
 
 def test_a_callback_with_the_path_of_another_tier_returns_nothing(
@@ -297,7 +300,9 @@ def test_a_callback_with_the_path_of_another_tier_returns_nothing(
 
 def test_a_filter_of_the_fleet_applies_to_totals_and_charts(alice: Browser) -> None:
     def filled(text: str) -> dict[str, str]:
-        answer = json.loads(alice.fill("fleet-cards.children", fleet_text_value=text, **FLEET))
+        answer = json.loads(
+            alice.fill("fleet-cards.children", **FLEET | {"url_search": f"?text={quote(text)}"})
+        )
         return {name: json.dumps(found) for name, found in answer["response"].items()}
 
     everything, one, none = filled(""), filled("dgx-02"), filled("nothing like it")

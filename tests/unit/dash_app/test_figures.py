@@ -3,8 +3,15 @@ import pytest
 
 from core.clock import NS_PER_SECOND
 from dash_app.axes import Figure, axis_scale
-from dash_app.charts import Band, Chart, Line, with_gaps
-from dash_app.figures import NO_SAMPLES, heat_figure, message_figure, time_figure
+from dash_app.charts import Band, Bar, Chart, Line, with_gaps
+from dash_app.figures import (
+    NO_SAMPLES,
+    heat_figure,
+    message_figure,
+    time_figure,
+    timeline_figure,
+)
+from dash_app.queries.fleet_charts import METRICS, Heat
 from dash_app.timerange import Span
 
 STEP_NS = 10 * NS_PER_SECOND
@@ -25,6 +32,14 @@ def line(*steps: float, value: float = 1.0, is_filled: bool = False) -> Line:
         color=0,
         is_filled=is_filled,
     )
+
+
+BAR = Bar(row="GPU 0", start_ns=0, end_ns=STEP_NS, label="train", text="train", href="/jobs/1")
+
+
+def heat(chart: Chart) -> Figure:
+    found = Heat(chart, {row.name: f"/dashboards/{row.name}" for row in chart.lines})
+    return heat_figure(found, SPAN, metric=METRICS["utilization"], search="?range=6h", revision="r")
 
 
 def drawn(*lines: Line, field: str = "usage_percent", is_stacked: bool = False) -> Figure:
@@ -155,8 +170,9 @@ def test_a_heat_map_has_a_gap_where_a_row_has_no_value() -> None:
         Line(name="a", times_ns=at(0, 1, 2), values=[1.0, 2.0, 3.0], color=0),
         Line(name="b", times_ns=at(0, 2), values=[4.0, 5.0], color=0),
     )
-    figure = heat_figure(Chart(field="utilization_percent", lines=rows), SPAN, revision="r")
+    figure = heat(Chart(field="utilization_percent", lines=rows))
     assert figure["data"][0]["z"] == [[1.0, 2.0, 3.0], [4.0, None, 5.0]]
+    assert figure["layout"]["meta"]["links"]["a"] == "/dashboards/a?range=6h"
 
 
 @pytest.mark.parametrize(
@@ -165,11 +181,8 @@ def test_a_heat_map_has_a_gap_where_a_row_has_no_value() -> None:
         drawn(line(0, 1, 9), field="used_bytes"),
         drawn(line(0, 1), line(0, 1), is_stacked=True),
         message_figure("nothing"),
-        heat_figure(
-            Chart(field="usage_percent", lines=(line(0),)),
-            SPAN,
-            revision="r",
-        ),
+        heat(Chart(field="usage_percent", lines=(line(0),))),
+        timeline_figure([BAR], SPAN, revision="r"),
     ],
 )
 def test_plotly_accepts_every_figure(figure: Figure) -> None:

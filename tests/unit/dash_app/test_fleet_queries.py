@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -6,8 +7,18 @@ from sqlalchemy.orm import Session
 from core.db import SessionFactory
 from dash_app.charts import Line
 from dash_app.queries.fleet import Fleet as FleetView
-from dash_app.queries.fleet import fleet, fleet_totals, total_power, usage_heat
-from dash_app.queries.telemetry import Result
+from dash_app.queries.fleet import fleet, fleet_totals
+from dash_app.queries.fleet_charts import (
+    MAX_GPU_ROWS,
+    METRICS,
+    gpu_heat,
+    host_charts,
+    total_power,
+)
+from dash_app.queries.rankings import rankings
+from dash_app.queries.telemetry import Result, Telemetry
+from dash_app.routes import gpu_path
+from dash_app.tiers.cards import filtered, group_of, groupings
 from dash_app.timerange import Span
 from tests.cast import Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.dash_app.conftest import Fleet
@@ -57,7 +68,7 @@ def test_charlie_sees_nothing_of_acme(
 ) -> None:
     seen = fleet(session, store, scope_of(cast.charlie), span=span)
     assert [card.name for card in seen.cards] == ["globex-01"]
-    assert len(seen.usage.of("utilization_percent")) == 1
+    assert len(seen.usage.of("power_watts")) == 1
     totals = fleet_totals(session, scope_of(cast.charlie), seen.cards, is_filtered=False)
     assert totals.power_watts == 500.0
 
@@ -66,7 +77,7 @@ def test_charlie_sees_nothing_of_acme(
 def test_olivia_sees_every_tenant(session: Session, store: Store, cast: Cast, span: Span) -> None:
     seen = fleet(session, store, scope_of(cast.olivia), span=span)
     assert {card.tenant_name for card in seen.cards} == {"Acme", "Globex"}
-    assert len(seen.usage.of("utilization_percent")) == 3
+    assert len(seen.usage.of("power_watts")) == 3
 
 
 @pytest.mark.usefixtures("fleet_of_three")
@@ -127,7 +138,69 @@ def test_a_late_step_counts_with_the_last_value() -> None:
     assert power_of(one, late, counts={"a": 1, "b": 1}).values == [150.0, 150.0, 150.0]
 
 
-def test_heat_rows_keep_the_order_of_the_cards(seen_by_alice: FleetView) -> None:
-    names = {card.appliance_id: card.name for card in reversed(seen_by_alice.cards)}
-    rows = usage_heat(seen_by_alice.usage, names).lines
-    assert [row.name for row in rows] == ["dgx-02", "dgx-01"]
+@pytest.fixture
+def telemetry(store: Store, cast: Cast, span: Span) -> Telemetry:
+    return Telemetry(store, scope_of(cast.alice), span)
+
+
+def test_heat_rows_keep_the_order_of_the_cards_and_lead_to_their_gpus(
+    seen_by_alice: FleetView, telemetry: Telemetry
+) -> None:
+    cards = list(reversed(seen_by_alice.cards))
+    names = {card.appliance_id: card.name for card in cards}
+    heat = gpu_heat(telemetry, cards, METRICS["temperature"], names=names)
+    rows = [row.name for row in heat.chart.lines]
+    assert rows == [f"{name} · GPU {gpu}" for name in ("dgx-02", "dgx-01") for gpu in (0, 1)]
+    assert heat.links[rows[1]] == gpu_path(cards[0].appliance_id, "1")
+
+
+def test_a_large_fleet_has_a_heat_row_for_each_appliance(
+    seen_by_alice: FleetView, telemetry: Telemetry
+) -> None:
+    cards = [replace(card, gpus=card.gpus * MAX_GPU_ROWS) for card in seen_by_alice.cards]
+    names = {card.appliance_id: card.name for card in cards}
+    heat = gpu_heat(telemetry, cards, METRICS["utilization"], names=names)
+    assert [row.name for row in heat.chart.lines] == ["dgx-01", "dgx-02"]
+
+
+@pytest.mark.usefixtures("fleet_of_three")
+def test_rates_of_the_fleet_are_those_of_all_devices_together(telemetry: Telemetry) -> None:
+    received = host_charts(telemetry)["network"].lines[0]
+    # `eth0` of two appliances, without their loopbacks.
+    assert received.values[-1] == 2e6
+
+
+def test_what_stands_out_is_ranked(
+    session: Session, seen_by_alice: FleetView, telemetry: Telemetry, fleet_of_three: Fleet
+) -> None:
+    found = rankings(session, telemetry, seen_by_alice.cards, appliances=None)
+    assert [one[0].name for one, _ in found.hottest] == ["dgx-01", "dgx-01", "dgx-02", "dgx-02"]
+    assert found.idle == []
+    assert [card.name for card in found.fullest] == ["dgx-01", "dgx-02"]
+    (model,) = found.capacity
+    assert (model.model, model.total, model.allocated, model.used, model.free) == (
+        "H100",
+        4,
+        1,
+        1,
+        3,
+    )
+    # One GPU for eight minutes.
+    assert found.jobs == [(fleet_of_three.job.id, "train", pytest.approx(8 / 60))]
+    assert found.users == [("Alice", pytest.approx(8 / 60))]
+
+
+def test_cards_are_grouped_by_site_model_and_any_label(seen_by_alice: FleetView) -> None:
+    first, second = seen_by_alice.cards
+    cards = [
+        replace(first, site="Porto", labels={"rack": "b2"}),
+        replace(second, site="Lyon", labels={"rack": "a1"}),
+    ]
+    assert list(groupings(cards, chosen="")) == ["none", "site", "model", "label:rack"]
+    assert list(groupings(cards, chosen="label:pod"))[-1] == "label:pod"
+    assert [card.site for card in filtered(cards, grouping="site")] == ["Lyon", "Porto"]
+    assert [group_of(card, "label:rack") for card in filtered(cards, grouping="label:rack")] == [
+        "a1",
+        "b2",
+    ]
+    assert group_of(cards[0], "label:pod") == "no pod"

@@ -1,0 +1,172 @@
+"""The fleet over time: a heat map of its GPUs, and totals of power, hosts, disks and networks."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from core.clock import NS_PER_SECOND
+from dash_app.charts import Chart, Line, line_of
+from dash_app.queries.fleet import ApplianceCard
+from dash_app.queries.telemetry import Result, Telemetry
+from dash_app.routes import appliance_path, gpu_path
+from dash_app.timerange import Span
+from timeseries.store import APPLIANCE_TAG, Series
+
+# Fill the gaps of single appliances up to this long, so that the total has no dips.
+_MAX_GAP_SECONDS = 90
+# More rows would not fit on a screen: the map then has one for each appliance.
+MAX_GPU_ROWS = 64
+# More columns than these are hardly wider than a pixel.
+_HEAT_COLUMNS = 100
+_IO_PANELS: Mapping[str, Mapping[str, str]] = {
+    "diskio": {"read_bytes_per_second": "read", "written_bytes_per_second": "write"},
+    "network": {"received_bytes_per_second": "in", "sent_bytes_per_second": "out"},
+}
+_IO_TAGS = {"diskio": "device", "network": "interface"}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What colors GPU tiles and the heat map: the values from `low` to `high` get darker."""
+
+    label: str
+    field: str
+    low: float
+    high: float
+
+    def share(self, value: float) -> float:
+        """Return where a value lies between the ends, from 0 to 1."""
+        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+
+
+METRICS: Mapping[str, Metric] = {
+    "utilization": Metric("Utilization", "utilization_percent", 0.0, 100.0),
+    "memory": Metric("Memory", "memory_used_percent", 0.0, 100.0),
+    "temperature": Metric("Temperature", "temperature_celsius", 25.0, 90.0),
+    "power": Metric("Power", "power_watts", 0.0, 700.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """Rows of a heat map with the address that each leads to."""
+
+    chart: Chart
+    links: Mapping[str, str]
+
+
+def metric_of(key: str, cards: Sequence[ApplianceCard]) -> Metric:
+    """Return a metric; that of power ends at the highest power limit among the GPUs."""
+    limits = [gpu.number("power_limit_watts") or 0.0 for card in cards for gpu in card.gpus]
+    metric = METRICS[key]
+    return replace(metric, high=max(limits)) if key == "power" and any(limits) else metric
+
+
+def gpu_heat(
+    telemetry: Telemetry,
+    cards: Sequence[ApplianceCard],
+    metric: Metric,
+    *,
+    names: Mapping[str, str],
+) -> Heat:
+    """Return a metric of the cards' GPUs over time, or their mean by appliance if they are many.
+
+    Args:
+        telemetry: filtered to these appliances.
+        cards: in the order of the rows.
+        metric: the metric.
+        names: the label of each appliance, by id.
+    """
+    is_detailed = sum(len(card.gpus) for card in cards) <= MAX_GPU_ROWS
+    tags = (APPLIANCE_TAG, "gpu") if is_detailed else (APPLIANCE_TAG,)
+    coarse = replace(telemetry, span=_coarse(telemetry.span))
+    result = coarse.over_time("gpu", (metric.field,), group_by=tags)
+    found = {tuple(one.tags.get(tag, "") for tag in tags): one for one in result.series}
+    rows: dict[str, tuple[Series, str]] = {}
+    for card in cards:
+        ident = card.appliance_id
+        if not is_detailed:
+            _add(rows, found.get((ident,)), names[ident], appliance_path(ident))
+            continue
+        for gpu in card.gpus:
+            name = f"{names[ident]} · GPU {gpu.index}"
+            _add(rows, found.get((ident, gpu.index)), name, gpu_path(ident, gpu.index))
+    lines = tuple(line_of(one, name=name, color=0) for name, (one, _) in rows.items())
+    return Heat(
+        Chart(field=metric.field, lines=lines, problem=result.problem),
+        {name: path for name, (_, path) in rows.items()},
+    )
+
+
+def total_power(usage: Result, gpu_counts: Mapping[str, int], *, span: Span) -> Chart:
+    """Return the GPU power of the given appliances: each one's mean per GPU times its GPUs."""
+    max_steps = max(1, _MAX_GAP_SECONDS * NS_PER_SECOND // span.step_ns)
+    totals: dict[int, float] = defaultdict(float)
+    seen: set[int] = set()
+    for series in usage.of("power_watts"):
+        count = gpu_counts.get(series.tags.get(APPLIANCE_TAG, ""))
+        if count is None:
+            continue
+        seen.update(series.times_ns)
+        ends = [*series.times_ns[1:], span.end_ns]
+        for time_ns, value, next_ns in zip(series.times_ns, series.values, ends, strict=True):
+            until_ns = min(next_ns, time_ns + (max_steps + 1) * span.step_ns)
+            for at_ns in range(time_ns, until_ns, span.step_ns):
+                totals[at_ns] += value * count
+    times_ns = sorted(seen)
+    line = Line(
+        name="GPU power", times_ns=times_ns, values=[totals[at_ns] for at_ns in times_ns], color=1
+    )
+    return Chart(field="power_watts", lines=(line,), problem=usage.problem)
+
+
+def host_charts(telemetry: Telemetry) -> dict[str, Chart]:
+    """Return the mean use of GPUs and hosts, and the total rates of disks and networks."""
+    gpus = telemetry.over_time("gpu", ("utilization_percent", "memory_used_percent"))
+    parts = (
+        ("GPU", gpus.of("utilization_percent")),
+        ("GPU memory", gpus.of("memory_used_percent")),
+        ("CPU", telemetry.over_time("cpu", ("usage_percent",)).series),
+        ("memory", telemetry.over_time("memory", ("used_percent",)).series),
+        ("disks", telemetry.over_time("disk", ("used_percent",)).series),
+    )
+    lines = tuple(
+        line_of(one, name=name, color=color)
+        for color, (name, series) in enumerate(parts)
+        for one in series
+    )
+    use = Chart(field="utilization_percent", lines=lines, problem=telemetry.problem)
+    return {"use": use} | {key: _total_rate(telemetry, key) for key in _IO_PANELS}
+
+
+def _total_rate(telemetry: Telemetry, measurement: str) -> Chart:
+    """Return rates over all devices but the loopback.
+
+    By name of the device, such as `eth0`, it is the mean rate times the devices that report now.
+    """
+    names, tag = _IO_PANELS[measurement], _IO_TAGS[measurement]
+    devices = telemetry.latest(measurement, tuple(names), group_by=(APPLIANCE_TAG, tag))
+    counts = Counter(row.tags.get(tag, "") for row in devices)
+    del counts["lo"]
+    result = telemetry.over_time(measurement, tuple(names), group_by=(tag,))
+    lines = []
+    for color, (name, label) in enumerate(names.items()):
+        totals: dict[int, float] = defaultdict(float)
+        for series in result.of(name):
+            for time_ns, value in zip(series.times_ns, series.values, strict=True):
+                totals[time_ns] += value * counts[series.tags.get(tag, "")]
+        times_ns = sorted(totals)
+        values = [totals[at_ns] for at_ns in times_ns]
+        lines.append(Line(name=label, times_ns=times_ns, values=values, color=color))
+    return Chart(field=next(iter(names)), lines=tuple(lines), problem=result.problem)
+
+
+def _add(rows: dict[str, tuple[Series, str]], series: Series | None, name: str, path: str) -> None:
+    if series is not None:
+        rows[name] = series, path
+
+
+def _coarse(span: Span) -> Span:
+    factor = max(1, -(-(span.end_ns - span.start_ns) // (_HEAT_COLUMNS * span.step_ns)))
+    step_ns = factor * span.step_ns
+    return Span(span.start_ns - span.start_ns % step_ns, span.end_ns, step_ns)

@@ -1,0 +1,150 @@
+"""Jobs and alerts of an appliance, or of one of its GPUs, as bars on the time axis."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from alerting.models import Alert, AlertTransition
+from alerting.states import AlertState, Severity
+from core.clock import from_ns, to_ns
+from core.quantities import format_duration
+from dash_app.charts import Bar
+from dash_app.routes import job_path
+from dash_app.timerange import Span
+from jobqueue.models import Attempt
+from tenants.models import Appliance
+from tenants.scope import Scope
+from timeseries.store import APPLIANCE_TAG
+
+# Newest first; more would not be told apart.
+MAX_BARS = 500
+_MAX_TRANSITIONS = 2000
+NO_GPU = "Jobs without GPUs"
+ALERTS = "Alerts"
+
+
+def timeline(
+    session: Session,
+    scope: Scope,
+    appliance: Appliance,
+    *,
+    gpus: Mapping[str, str],
+    span: Span,
+    search: str,
+) -> tuple[Bar, ...]:
+    """Return the bars: a row for each GPU with jobs, and one for alerts.
+
+    Args:
+        session: the database session.
+        scope: the current scope.
+        appliance: the appliance.
+        gpus: UUID to index of the GPUs to show; the alerts are those of these and of the host.
+        span: the time range.
+        search: the query string of the links.
+    """
+    bars = [
+        *_jobs(session, scope, appliance, span, gpus=gpus, search=search),
+        *_alerts(session, scope, appliance, set(gpus.values()), span),
+    ]
+    return tuple(bars[-MAX_BARS:])
+
+
+def _jobs(
+    session: Session,
+    scope: Scope,
+    appliance: Appliance,
+    span: Span,
+    *,
+    gpus: Mapping[str, str],
+    search: str,
+) -> Iterator[Bar]:
+    statement = (
+        select(Attempt)
+        .where(
+            Attempt.appliance_id == appliance.id,
+            Attempt.started_at < from_ns(span.end_ns),
+            or_(Attempt.finished_at.is_(None), Attempt.finished_at > from_ns(span.start_ns)),
+        )
+        .order_by(Attempt.started_at.desc())
+        .limit(MAX_BARS)
+    )
+    for attempt in session.scalars(scope.select(statement, Attempt)).unique():
+        if attempt.started_at is None:
+            continue
+        start_ns = to_ns(attempt.started_at)
+        end_ns = to_ns(attempt.finished_at) if attempt.finished_at else span.end_ns
+        user = attempt.job.user.name if attempt.job.user else "removed user"
+        text = f"{attempt.job.name}, {user}, {_duration(start_ns, end_ns)}"
+        rows = [f"GPU {gpus[uuid]}" for uuid in attempt.gpu_uuids if uuid in gpus]
+        if not attempt.gpu_uuids and len(gpus) != 1:
+            rows = [NO_GPU]
+        for row in rows:
+            yield Bar(
+                row=row,
+                start_ns=max(start_ns, span.start_ns),
+                end_ns=min(end_ns, span.end_ns),
+                label=attempt.job.name,
+                text=text,
+                href=f"{job_path(attempt.job_id)}{search}",
+            )
+
+
+def _alerts(
+    session: Session, scope: Scope, appliance: Appliance, gpus: set[str], span: Span
+) -> Iterator[Bar]:
+    """Yield the times for which alerts fired, from their history."""
+    statement: Any = (
+        select(AlertTransition, Alert)
+        .join(Alert, AlertTransition.alert_id == Alert.id)
+        .where(Alert.tenant_id == appliance.tenant_id, AlertTransition.at < from_ns(span.end_ns))
+        .order_by(AlertTransition.at.desc(), AlertTransition.id.desc())
+        .limit(_MAX_TRANSITIONS)
+    )
+    newest_first = session.execute(scope.select(statement, Alert)).unique().all()
+    started: dict[str, tuple[AlertTransition, Alert]] = {}
+    is_here = _is_of(appliance.id, gpus)
+    for transition, alert in reversed(newest_first):
+        if not is_here(alert):
+            continue
+        before = started.pop(alert.id, None)
+        if before is not None:
+            yield from _alert_bar(*before, end_ns=to_ns(transition.at), span=span)
+        if transition.to_state is AlertState.FIRING:
+            started[alert.id] = transition, alert
+    for transition, alert in started.values():
+        yield from _alert_bar(transition, alert, end_ns=span.end_ns, span=span)
+
+
+def _is_of(appliance_id: str, gpus: set[str]) -> Callable[[Alert], bool]:
+    def is_of(alert: Alert) -> bool:
+        gpu = alert.tags.get("gpu")
+        return alert.tags.get(APPLIANCE_TAG) == appliance_id and (gpu is None or gpu in gpus)
+
+    return is_of
+
+
+def _alert_bar(
+    transition: AlertTransition, alert: Alert, *, end_ns: int, span: Span
+) -> Sequence[Bar]:
+    start_ns = to_ns(transition.at)
+    if end_ns <= span.start_ns:
+        return ()
+    where = f" on GPU {alert.tags['gpu']}" if "gpu" in alert.tags else ""
+    text = f"{alert.rule.name}{where}, {transition.severity.value}, {_duration(start_ns, end_ns)}"
+    return (
+        Bar(
+            row=ALERTS,
+            start_ns=max(start_ns, span.start_ns),
+            end_ns=min(end_ns, span.end_ns),
+            label=alert.rule.name,
+            text=text,
+            href=f"/alerts/{alert.id}",
+            tone="critical" if transition.severity is Severity.CRITICAL else "warning",
+        ),
+    )
+
+
+def _duration(start_ns: int, end_ns: int) -> str:
+    return format_duration((end_ns - start_ns) / 10**9)

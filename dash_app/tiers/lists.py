@@ -1,0 +1,99 @@
+"""Short tables of what stands out in a fleet, each row with a link to its cause."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dash import dcc, html
+
+from dash_app import components
+from dash_app.components import percent_text, value_text
+from dash_app.queries.rankings import GPUAt, Rankings
+from dash_app.routes import appliance_path, gpu_path, job_path
+
+Rows = Sequence[Sequence[Any]]
+
+
+def lists(ranked: Rankings, *, search: str) -> list[Any]:
+    """Return the tables; `search` is the query string of their links."""
+
+    def gpus(found: Sequence[tuple[GPUAt, float]], field: str) -> Rows:
+        return [[_gpu_link(one, search), value_text(field, value)] for one, value in found]
+
+    idle = [
+        [_gpu_link(one, search), _job_link(one, search), percent_text(share)]
+        for one, share in ranked.idle
+    ]
+    fullest = [
+        [
+            dcc.Link(card.name, href=f"{appliance_path(card.appliance_id)}{search}"),
+            card.disk_mount,
+            percent_text(card.disk_percent),
+        ]
+        for card in ranked.fullest
+    ]
+    capacity = [
+        [one.model, one.total, one.allocated, one.used, one.idle, one.free, one.failed]
+        for one in ranked.capacity
+    ]
+    jobs = [
+        [dcc.Link(name, href=f"{job_path(ident)}{search}"), f"{hours:,.1f}"]
+        for ident, name, hours in ranked.jobs
+    ]
+    return [
+        _list(
+            "Capacity by GPU model",
+            ("Model", "GPUs", "Allocated", "Used", "Idle", "Free", "Out of service"),
+            capacity,
+            empty="No GPUs.",
+            note="Idle GPUs are allocated, with a mean utilization below 5 % in this time range.",
+        ),
+        _list(
+            "Hottest GPUs",
+            ("GPU", "Now"),
+            gpus(ranked.hottest, "temperature_celsius"),
+            empty="No temperatures.",
+        ),
+        _list(
+            "Most throttled",
+            ("GPU", "Share of the time"),
+            gpus(ranked.throttled, "throttled_percent"),
+            empty="No GPU was throttled in this time range.",
+        ),
+        _list(
+            "Allocated but idle",
+            ("GPU", "Job", "Utilization"),
+            idle,
+            empty="All allocated GPUs are in use.",
+        ),
+        _list(
+            "Fullest disks",
+            ("Appliance", "Mount point", "Used"),
+            fullest,
+            empty="No disks.",
+        ),
+        _list("Jobs by GPU-hours", ("Job", "GPU-hours"), jobs, empty="No jobs with GPUs."),
+        _list(
+            "Users by GPU-hours",
+            ("User", "GPU-hours"),
+            [[name, f"{hours:,.1f}"] for name, hours in ranked.users],
+            empty="No jobs with GPUs.",
+        ),
+    ]
+
+
+def _list(title: str, headings: Sequence[str], rows: Rows, *, empty: str, note: str = "") -> Any:  # noqa: ANN401 - a Dash component
+    parts = [html.H2(title), components.table(headings, rows, empty=empty)]
+    if note and rows:
+        parts.append(html.P(note, className="vdd-muted vdd-list-note"))
+    return html.Section(parts, className="vdd-panel vdd-list")
+
+
+def _gpu_link(one: GPUAt, search: str) -> Any:  # noqa: ANN401 - a Dash component
+    card, gpu = one
+    path = gpu_path(card.appliance_id, gpu.index)
+    return dcc.Link(f"{card.name} · GPU {gpu.index}", href=f"{path}{search}")
+
+
+def _job_link(one: GPUAt, search: str) -> Any:  # noqa: ANN401 - a Dash component
+    job = one[1].job
+    return dcc.Link(job.name, href=f"{job_path(job.id)}{search}") if job else ""
