@@ -252,7 +252,12 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str)
     head = html.Thead(html.Tr([html.Th(heading, scope="col") for heading in headings]))
     body = html.Tbody([html.Tr([html.Td(cell) for cell in row]) for row in rows])
     return html.Div(
-        html.Table([head, body], className="table table-sm vdd-table"), className="table-responsive"
+        html.Table([head, body], className="table table-sm vdd-table"),
+        className="table-responsive",
+        # It scrolls where it is narrow.
+        tabIndex="0",
+        role="region",
+        **labeled(headings[0]),
     )
 
 

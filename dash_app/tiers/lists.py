@@ -25,8 +25,10 @@ def lists(ranked: Rankings, *, search: str) -> list[Any]:
     ]
     fullest = [
         [
-            dcc.Link(card.name, href=f"{appliance_path(card.appliance_id)}{search}"),
-            card.disk_mount,
+            dcc.Link(
+                f"{card.name} · {card.disk_mount}",
+                href=f"{appliance_path(card.appliance_id)}{search}",
+            ),
             percent_text(card.disk_percent),
         ]
         for card in ranked.fullest
@@ -67,7 +69,7 @@ def lists(ranked: Rankings, *, search: str) -> list[Any]:
         ),
         _list(
             "Fullest disks",
-            ("Appliance", "Mount point", "Used"),
+            ("File system", "Used"),
             fullest,
             empty="No disks.",
         ),
