@@ -114,6 +114,15 @@ def job() -> None:
     help="Failures to retry; repeatable. Defaults to all.",
 )
 @click.option("--time-limit", type=DURATION, default="0", help="Of each attempt, such as 2h.")
+@click.option(
+    "--idle-limit",
+    type=(int, DURATION),
+    metavar="PERCENT DURATION",
+    help="Stop when all its GPUs stay below this utilization for so long, such as 5 30m.",
+)
+@click.option("--array", default="", help="One task for each index: 0-99, or 0-99%10 at once.")
+@click.option("--after-ok", multiple=True, metavar="JOB", help="Start after its success.")
+@click.option("--after-any", multiple=True, metavar="JOB", help="Start after its end; repeatable.")
 @click.option("--service", is_flag=True, help="Run until stopped; restart on exit.")
 @click.option("--policy", help="Container policy: restricted or standard.")
 @click.option("--appliance", help="Run on this appliance (name or ID). Defaults to any.")
@@ -173,11 +182,15 @@ def hide_variables(name: str, variables: tuple[str, ...]) -> None:
 @click.option("--state", help="Only jobs in this state.")
 @click.option("--search", help="Only with this text in the name, image or ID.")
 @click.option("--limit", default=20, show_default=True, help="Maximum number of jobs.")
+@click.option("--tasks", is_flag=True, help="List each task of an array.")
 @output_option
-def list_jobs(state: str | None, search: str | None, limit: int, output: str) -> None:
-    """List the newest jobs of your tenant."""
+def list_jobs(
+    *, state: str | None, search: str | None, limit: int, tasks: bool, output: str
+) -> None:
+    """List the newest jobs of your tenant; an array is one line."""
+    collapsed = "false" if tasks or state else "true"
     with Client() as client:
-        found = list(client.jobs(limit=limit, state=state, search=search))
+        found = list(client.jobs(limit=limit, state=state, search=search, is_collapsed=collapsed))
     if output != "table" or found:
         print_items(list(map(_fields, found)), output, columns=_columns(found))
     elif state or search:
@@ -224,11 +237,12 @@ def logs(name: str, *, follow: bool) -> None:
 
 @job.command()
 @click.argument("names", metavar="JOB...", nargs=-1, required=True)
-def stop(names: tuple[str, ...]) -> None:
+@click.option("--array", is_flag=True, help="Stop all tasks of the jobs' arrays.")
+def stop(names: tuple[str, ...], *, array: bool) -> None:
     """Stop running JOBS, or remove waiting ones from the queue."""
     with Client() as client:
         for name in names:
-            stopped = client.stop(name)
+            stopped = client.stop_array(name) if array else client.stop(name)
             click.echo(f"{stopped.id} {stopped.state}: stop requested.")
 
 
@@ -302,7 +316,13 @@ def _request(client: Client, command: tuple[str, ...], options: dict[str, Any]) 
         "is_preemptible": options["preemptible"],
         "max_retries": options["retries"],
         "time_limit_seconds": int(options["time_limit"]),
+        "array": options["array"],
+        "after_ok": list(options["after_ok"]),
+        "after_any": list(options["after_any"]),
     }
+    if options["idle_limit"]:
+        percent, seconds = options["idle_limit"]
+        fields["idle_gpu_percent"], fields["idle_gpu_seconds"] = percent, int(seconds)
     if options["retry_on"]:
         fields["retry_on"] = list(options["retry_on"])
     if options["appliance"]:
@@ -347,14 +367,18 @@ def _fields(job: Job) -> dict[str, Any]:
 def _columns(jobs: Sequence[Job]) -> dict[str, list[str]]:
     return {
         "ID": [job.short_id for job in jobs],
-        "NAME": [job.name for job in jobs],
-        "STATE": [job.state for job in jobs],
+        "NAME": [job.title for job in jobs],
+        "STATE": [_state(job) for job in jobs],
         "APPLIANCE": [job.appliance_name or "-" for job in jobs],
         "GPUS": [str(job.gpus) for job in jobs],
         "USER": [job.user_email or "-" for job in jobs],
         "SUBMITTED": [f"{job.submitted_at:%Y-%m-%d %H:%M:%S}" for job in jobs],
         "DURATION": [_duration(job) for job in jobs],
     }
+
+
+def _state(job: Job) -> str:
+    return " ".join(f"{count} {state}" for state, count in job.array_states.items()) or job.state
 
 
 def _duration(job: Job) -> str:

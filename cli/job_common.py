@@ -11,7 +11,7 @@ from core.errors import InvalidInputError
 def print_pending(found: Mapping[str, Any]) -> None:
     """Print why a job waits, or where it would go."""
     click.echo(found["reason"] or "The job does not wait.")
-    if found["is_pending"]:
+    if found["position"] is not None and found["is_pending"]:
         click.echo(f"Position:       {found['position']} of {found['queue_length']}")
         if found["needs"]:
             click.echo(f"Must free up:   {found['needs']}")

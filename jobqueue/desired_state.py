@@ -4,7 +4,7 @@ Reports may arrive twice, late or out of order: only a transition in `ATTEMPT_TR
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,8 @@ from sqlalchemy.orm import Session
 from core.clock import from_ns, to_ns
 from core.errors import NotFoundError
 from core.secretbox import SecretBox
+from jobqueue.arrays import array_env
+from jobqueue.idle_limits import idle_message
 from jobqueue.job_secrets import decrypt_secrets
 from jobqueue.models import Attempt
 from jobqueue.retries import end_job
@@ -110,6 +112,8 @@ def apply_report(
             is_stop_requested=attempt.job.stop_requested_at is not None,
             stop_reason=attempt.stop_reason,
         )
+        if outcome is not None and outcome.reason is Reason.IDLE_GPU:
+            outcome = replace(outcome, message=idle_message(attempt.job))
         if outcome is None:
             _update_progress(session, attempt, observation)
         elif _move(session, attempt, outcome, observation, now=now):
@@ -189,7 +193,7 @@ def _spec(attempt: Attempt, box: SecretBox) -> AttemptSpec:
         name=job.name,
         image=job.image,
         command=job.command,
-        env=job.env,
+        env={**job.env, **array_env(job)},
         secrets=decrypt_secrets(box, job.secret_env),
         gpu_uuids=attempt.gpu_uuids,
         cpus=job.cpus,

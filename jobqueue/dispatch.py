@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
+from jobqueue.dependencies import resolve_dependencies
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.plan import Action, Decision, plan
 from jobqueue.snapshot import WAITING, TenantRows, WaitingJob, read_tenant
@@ -38,6 +39,7 @@ def dispatch(session: Session, *, now: datetime) -> Counter[Action]:
     tenants = select(Job.tenant_id).where(Job.state.in_(WAITING)).distinct()
     for tenant_id in session.scalars(tenants.order_by(Job.tenant_id)).all():
         lock_tenant(session, tenant_id)
+        resolve_dependencies(session, tenant_id, now=now)
         # More than it writes is only read if jobs that can't start are in front.
         rows = read_tenant(session, tenant_id, now=now, limit=MAX_WRITTEN + MAX_FOLLOWED)
         decisions = plan(rows.snapshot, max_changes=MAX_WRITTEN)

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, MappedColumn, mapped_column, relationship
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
-from jobqueue.states import AttemptState, JobKind, JobState, Reason
+from jobqueue.states import AttemptState, DependencyCondition, JobKind, JobState, Reason
 from protocol.attempts import ContainerPolicy
 from tenants.models import Appliance, User, enum_column
 from tenants.models.audit import Audited
@@ -54,6 +54,11 @@ class Job(Base):
             "is_preemptible",
             "max_retries",
             "time_limit_seconds",
+            "idle_gpu_percent",
+            "idle_gpu_seconds",
+            "dependencies",
+            "array_size",
+            "array_limit",
             "appliance_id",
             "stop_requested_at",
         ),
@@ -100,6 +105,18 @@ class Job(Base):
     """The failure classes after which it is tried again; see `jobqueue.retries`."""
     time_limit_seconds: Mapped[int] = mapped_column(default=0)
     """From the start of an attempt; 0 is none."""
+    idle_gpu_percent: Mapped[int] = mapped_column(default=0)
+    """It stops when its GPUs are utilized less than this; 0 is no limit."""
+    idle_gpu_seconds: Mapped[int] = mapped_column(default=0)
+    """For how long they must be."""
+    dependencies: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
+    """The jobs that it waited for; the rows of `JobDependency` are those left."""
+    array_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), index=True)
+    """The id of the first task of its array."""
+    array_index: Mapped[int | None]
+    array_size: Mapped[int] = mapped_column(default=0)
+    array_limit: Mapped[int] = mapped_column(default=0)
+    """How many tasks of the array may run at once; 0 is any number."""
     state: Mapped[JobState] = mapped_column(enum_column(JobState))
     reason: Mapped[Reason] = mapped_column(enum_column(Reason), default=Reason.NONE)
     message: Mapped[str] = mapped_column(Text, default="")
@@ -120,9 +137,25 @@ class Job(Base):
     )
 
     @property
+    def title(self) -> str:
+        """Its name, with its index in an array."""
+        return self.name if self.array_index is None else f"{self.name}[{self.array_index}]"
+
+    @property
     def attempt(self) -> "Attempt | None":
         """The latest attempt, if the job was placed."""
         return self.attempts[-1] if self.attempts else None
+
+
+class JobDependency(Base):
+    """A job that another one, or the array with this first task, still waits for."""
+
+    __tablename__ = "job_dependencies"
+
+    job_id: Mapped[str] = _reference("jobs.id", primary_key=True)
+    on_job_id: Mapped[str] = _reference("jobs.id", primary_key=True, index=True)
+    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
+    condition: Mapped[DependencyCondition] = mapped_column(enum_column(DependencyCondition))
 
 
 class TenantContainerPolicies(Base):

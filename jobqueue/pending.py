@@ -45,6 +45,6 @@ def try_job(session: Session, scope: Scope, request: JobRequest, *, now: datetim
         InvalidInputError: as `submit_job` does.
     """
     scope.require(Permission.SUBMIT_JOBS)
-    job: Job = checked_job(session, scope, request, now=now)
+    job, _ = checked_job(session, scope, request, now=now)
     job.id = new_id()
     return explain_new(session, scope, [job], now=now)[job.id]

@@ -10,6 +10,7 @@ import numpy as np
 
 from core.errors import InvalidInputError
 from core.quantities import format_size, format_value
+from jobqueue.arrays import parse_array
 from jobqueue.placement.filters import TOTALS, apply_filters
 from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.views import ApplianceView, JobView
@@ -33,6 +34,10 @@ MAX_PORT = 65535
 MAX_PRIORITY = 100
 MAX_RETRIES = 20
 MAX_TIME_LIMIT_SECONDS = 366 * 86400
+MAX_PERCENT = 100
+# Samples come every few seconds; loading data between epochs is no idleness.
+MIN_IDLE_SECONDS = 60
+MAX_IDLE_SECONDS = 7 * 86400
 
 # An optional registry with port, a lower-case path, then a tag, a digest or both.
 _IMAGE = re.compile(
@@ -66,6 +71,11 @@ class JobRequest:
         is_preemptible: whether it may be stopped and queued again for another job.
         retry_on: the names of failure classes after which it is tried again, `max_retries` times.
         time_limit_seconds: of each attempt, from its start; 0 is none.
+        idle_gpu_percent: it stops when its GPUs are utilized less than this for
+            `idle_gpu_seconds`; 0 is no limit.
+        after_ok: names or ids of jobs that must succeed before it starts.
+        after_any: those that must end.
+        array: indexes of an array's tasks, such as `0-99%10`; empty for one job.
         container_policy: one that the tenant allows; None is its default.
         appliance_id: id or name of the only appliance that may run it; None lets placement choose.
     """
@@ -93,6 +103,11 @@ class JobRequest:
     max_retries: int = 0
     retry_on: list[str] = field(default_factory=lambda: [one.value for one in FailureClass])
     time_limit_seconds: int = 0
+    idle_gpu_percent: int = 0
+    idle_gpu_seconds: int = 0
+    after_ok: list[str] = field(default_factory=list)
+    after_any: list[str] = field(default_factory=list)
+    array: str = ""
     container_policy: str | None = None
     appliance_id: str | None = None
 
@@ -170,6 +185,8 @@ def _errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     yield from _container_errors(request)
     yield from _queue_errors(request)
     yield from _requirement_errors(request)
+    yield from _relation_errors(request)
+    yield from _idle_errors(request)
     if not MIN_MEMORY_BYTES <= request.memory_bytes <= MAX_INTEGER:
         least = format_size(MIN_MEMORY_BYTES)
         yield "memory_bytes", f"memory_bytes is {request.memory_bytes}; enter at least {least}."
@@ -229,6 +246,30 @@ def _queue_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
         yield "time_limit_seconds", f"{given}; enter 0 for none, or up to {MAX_TIME_LIMIT_SECONDS}."
     if request.time_limit_seconds and request.kind is JobKind.SERVICE:
         yield "time_limit_seconds", "A service runs until it is stopped; remove the time limit."
+
+
+def _relation_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
+    for name in ("after_ok", "after_any"):
+        if len(getattr(request, name)) > MAX_ENTRIES:
+            yield name, f"The job waits for {len(getattr(request, name))}; use {MAX_ENTRIES}."
+    if request.array:
+        try:
+            parse_array(request.array)
+        except ValueError as error:
+            yield "array", str(error)
+
+
+def _idle_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
+    percent, seconds = request.idle_gpu_percent, request.idle_gpu_seconds
+    if not 0 <= percent <= MAX_PERCENT:
+        yield "idle_gpu_percent", f"idle_gpu_percent is {percent}; enter 0 for none, up to 100."
+    if not (seconds == 0 or MIN_IDLE_SECONDS <= seconds <= MAX_IDLE_SECONDS):
+        allowed = f"{MIN_IDLE_SECONDS} to {MAX_IDLE_SECONDS}"
+        yield "idle_gpu_seconds", f"idle_gpu_seconds is {seconds}; enter {allowed}, or 0 for none."
+    if bool(percent) != bool(seconds):
+        yield "idle_gpu_seconds", "Set both idle_gpu_percent and idle_gpu_seconds, or neither."
+    if percent and not request.gpus:
+        yield "idle_gpu_percent", "idle_gpu_percent is set without gpus; set gpus as well."
 
 
 def _requirement_errors(request: JobRequest) -> Iterator[tuple[str, str]]:

@@ -7,11 +7,11 @@ request: its appliance may be gone, or no appliance can run it.
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, and_, delete, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select
+from sqlalchemy.orm import Session, aliased
 
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
-from jobqueue.models import Job
+from jobqueue.models import Job, JobDependency
 from jobqueue.snapshot import WAITING
 from jobqueue.states import JobState
 from tenants.auditing.recording import record
@@ -90,7 +90,11 @@ def delete_ended(session: Session, scope: Scope, *, before: datetime, now: datet
 
 
 def _has_ended(before: datetime) -> ColumnElement[bool]:
-    return and_(Job.state.in_(_FINAL), Job.finished_at < before)
+    other = aliased(Job)
+    # The first task of an array stands for it in lists, so it goes last.
+    has_tasks = exists().where(other.array_id == Job.id, other.id != Job.id)
+    is_needed = exists().where(JobDependency.on_job_id == Job.id)
+    return and_(Job.state.in_(_FINAL), Job.finished_at < before, ~has_tasks, ~is_needed)
 
 
 def _is_stuck(now: datetime) -> ColumnElement[bool]:

@@ -10,9 +10,18 @@ from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
+from core.ids import new_id
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
 from core.secretbox import SecretBox
+from jobqueue.arrays import ArraySpec, add_other_tasks, parse_array
 from jobqueue.container_policies import policy_for_job
+from jobqueue.dependencies import (
+    Found,
+    add_dependencies,
+    find_dependencies,
+    stored_dependencies,
+    waiting_message,
+)
 from jobqueue.job_secrets import encrypt_secrets, secrets_of_request
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.views import ApplianceView, queue_time
@@ -36,6 +45,9 @@ JOB_SORTS: Columns = {
     "finished_at": Job.finished_at,
     "gpus": Job.gpus,
 }
+# Fields of a request that are stored otherwise.
+_FINAL = [state for state in JobState if state.is_final]
+_NOT_STORED = {"secrets", "secrets_from", "after_ok", "after_any", "array"}
 
 
 def submit_job(
@@ -66,18 +78,25 @@ def submit_job(
     """
     scope.require(Permission.SUBMIT_JOBS)
     tenant_id = scope.require_tenant()
-    job = checked_job(session, scope, request, now=now, views=views)
+    job, found = checked_job(session, scope, request, now=now, views=views)
     secrets = secrets_of_request(session, scope, request, box=box)
     job.secret_env, job.secret_names = encrypt_secrets(box, secrets), sorted(secrets)
     most = lock_limits(session, tenant_id).max_active_jobs
+    array = parse_array(request.array) if request.array else ArraySpec([0])
+    adding = len(array.indexes)
     require_within_limit(
-        most, lambda: active_jobs(session, tenant_id), adding=1, what="active jobs"
+        most, lambda: active_jobs(session, tenant_id), adding=adding, what="active jobs"
     )
+    if request.array:
+        job.id = job.array_id = new_id()
+        job.array_index, job.array_size, job.array_limit = array.indexes[0], adding, array.limit
     session.add(job)
     session.flush()
     session.refresh(job)
     record_event(session, job, now=now)
+    add_dependencies(session, job, found)
     session.flush()
+    add_other_tasks(session, job, array.indexes[1:])
     return job
 
 
@@ -88,8 +107,10 @@ def checked_job(
     *,
     now: datetime,
     views: Sequence[ApplianceView] | None = None,
-) -> Job:
+) -> tuple[Job, Found]:
     """Return the job of a request, not yet in the session and without its secrets.
+
+    With it come the jobs that it waits for.
 
     Raises:
         InvalidInputError: names every invalid field; or no appliance is large enough.
@@ -111,11 +132,17 @@ def checked_job(
             further.append(("appliance_id", missing))
         else:
             request = replace(request, appliance_id=views[0].id)
-    check_request(request, further, scope=scope)
+    found, missing_jobs = find_dependencies(
+        session, scope, {"after_ok": request.after_ok, "after_any": request.after_any}
+    )
+    check_request(request, (*further, *missing_jobs), scope=scope)
     fields = asdict(replace(request, name=request.name.strip(), container_policy=policy))
     fields |= {name: msgspec.to_builtins(fields[name]) for name in ("mounts", "ports")}
     job = Job(
-        **{name: value for name, value in fields.items() if not name.startswith("secrets")},
+        **{name: value for name, value in fields.items() if name not in _NOT_STORED},
+        dependencies=stored_dependencies(found),
+        reason=Reason.WAITING_FOR_DEPENDENCY if found else Reason.NONE,
+        message=waiting_message(found) if found else "",
         tenant_id=tenant_id,
         user_id=scope.user_id,
         state=JobState.SUBMITTED,
@@ -124,7 +151,7 @@ def checked_job(
     )
     models = {gpu.model for view in views for gpu in view.gpus}
     check_capacity(job_view(job, models), views, now=now)
-    return job
+    return job, found
 
 
 def active_jobs(session: Session, tenant_id: str) -> int:
@@ -139,7 +166,8 @@ class JobFilters(TypedDict, total=False):
 
     `search` is a text in the name, image or id. `user` is an email address, an id, or `me`;
     `appliance_id` one on which an attempt was placed; `label` reads `project` or `project=vision`.
-    `since` and `until` limit the time of submission.
+    `since` and `until` limit the time of submission; `array_id` selects the tasks of an array, and
+    `is_collapsed` only the first of each.
     """
 
     state: JobState | None
@@ -149,6 +177,8 @@ class JobFilters(TypedDict, total=False):
     label: str
     since: datetime | None
     until: datetime | None
+    array_id: str
+    is_collapsed: bool
 
 
 def list_jobs(
@@ -186,6 +216,10 @@ def _conditions(scope: Scope, filters: JobFilters) -> Iterator[ColumnElement[boo
         # Other characters are not in labels, and quotes would end the path in the document.
         found = Job.labels[key.replace('"', "").replace("\\", "")].as_string()
         yield found == value if equals else found.is_not(None)
+    if array_id := filters.get("array_id"):
+        yield Job.array_id == array_id
+    if filters.get("is_collapsed"):
+        yield or_(Job.array_id.is_(None), Job.array_id == Job.id)
     if (since := filters.get("since")) is not None:
         yield Job.submitted_at >= since
     if (until := filters.get("until")) is not None:
@@ -227,6 +261,28 @@ def stop_job(session: Session, scope: Scope, job_id: str, *, now: datetime) -> J
             after={"state": job.state.value},
             now=now,
         )
+    return job
+
+
+def stop_array(session: Session, scope: Scope, job_id: str, *, now: datetime) -> Job:
+    """Stop all tasks of a job's array that have not ended.
+
+    Raises:
+        ForbiddenError: as `stop_job` does.
+        ConflictError: the job is no task of an array, or all tasks have ended.
+    """
+    scope.require(Permission.SUBMIT_JOBS)
+    job = get_job(session, scope, job_id)
+    if job.array_id is None:
+        raise ConflictError(f"The job {job.name!r} is not part of an array.", code="no_array")
+    tasks = select(Job.id).where(Job.array_id == job.array_id, Job.state.not_in(_FINAL))
+    ids = session.scalars(tasks.order_by(Job.id.desc())).all()
+    if not ids:
+        message = f"All tasks of the array {job.name!r} have already ended."
+        raise ConflictError(message, code="job_ended")
+    for ident in ids:
+        stop_job(session, scope, ident, now=now)
+    session.refresh(job)
     return job
 
 

@@ -15,6 +15,7 @@ import msgspec
 from sqlalchemy import Row, Text, and_, func, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
+from jobqueue.dependencies import is_blocked
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.policies import LEAST_FRAGMENTATION
 from jobqueue.placement.views import (
@@ -78,6 +79,7 @@ def read_tenant(
             Job.tenant_id == tenant_id,
             Job.state.in_(WAITING),
             or_(Job.retry_at.is_(None), Job.retry_at <= now),
+            ~is_blocked(),
         )
         .order_by(Job.queue_at, Job.id)
         .limit(limit)
@@ -164,6 +166,8 @@ def job_view(
         queue_at=job.queue_at,
         is_preemptible=job.is_preemptible,
         time_limit=timedelta(seconds=job.time_limit_seconds) if job.time_limit_seconds else None,
+        array_id=job.array_id,
+        array_limit=job.array_limit or 0,
     )
 
 
@@ -187,6 +191,8 @@ _JOB_COLUMNS = (
     Job.priority,
     Job.is_preemptible,
     Job.time_limit_seconds,
+    Job.array_id,
+    Job.array_limit,
 )
 
 
@@ -315,6 +321,7 @@ def _running_jobs(session: Session, tenant_id: str) -> dict[str, list[RunningJob
             Job.priority,
             Job.is_preemptible,
             Job.time_limit_seconds,
+            Job.array_id,
             Attempt.stop_reason,
             Attempt.assigned_at,
             Attempt.started_at,
@@ -336,6 +343,7 @@ def _running_jobs(session: Session, tenant_id: str) -> dict[str, list[RunningJob
                 priority=row.priority,
                 is_preemptible=row.is_preemptible,
                 is_stopping=row.stop_requested_at is not None or row.stop_reason is not None,
+                array_id=row.array_id,
                 ends_at=_end(row.started_at or row.assigned_at, row.time_limit_seconds),
             )
         )

@@ -54,6 +54,13 @@ class AttemptState(StrEnum):
         return not ATTEMPT_TRANSITIONS[self]
 
 
+class DependencyCondition(StrEnum):
+    """How another job must have ended: successfully, or in any way."""
+
+    OK = "ok"
+    ANY = "any"
+
+
 class Reason(StrEnum):
     """Why a job or attempt is in its state; shown with the state."""
 
@@ -73,6 +80,9 @@ class Reason(StrEnum):
     SIGNAL = "signal"
     TIME_LIMIT = "time_limit"
     PREEMPTED = "preempted"
+    WAITING_FOR_DEPENDENCY = "waiting_for_dependency"
+    DEPENDENCY_FAILED = "dependency_failed"
+    IDLE_GPU = "idle_gpu"
 
 
 _J = JobState

@@ -26,6 +26,7 @@ from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from jobqueue.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch import MAX_WRITTEN, dispatch
+from jobqueue.idle_limits import stop_idle_jobs
 from jobqueue.placement.plan import Action
 from jobqueue.usage.ledger import record_usage
 from scheduler.outage_email import email_operators
@@ -195,6 +196,7 @@ class Scheduler:
             (self._sweep, 5),
             (self.remove_tenants, 5),
             (self.report_outage, 15),
+            (self.stop_idle_jobs, 30),
             (self.maintain_samples, 300),
             (self.record_usage, 60),
             (self.prune, 600),
@@ -251,6 +253,10 @@ class Scheduler:
         appended = record_usage(self._sessions, self._store, now=self._clock())
         if appended:
             log.info("appended %d rows to the usage ledger", appended)
+
+    def stop_idle_jobs(self) -> None:
+        """Stop the jobs whose GPUs were idle for the time of their limit."""
+        stop_idle_jobs(self._sessions, self._store, now=self._clock())
 
     def _evaluate_rules(self) -> None:
         evaluate_rules(

@@ -128,6 +128,10 @@ class Client:
         """Stop a running job, or remove a waiting one from the queue."""
         return _job(self.post(f"/jobs/{self.job(name_or_id).id}/stop"))
 
+    def stop_array(self, name_or_id: str) -> Job:
+        """Stop all tasks of a job's array."""
+        return _job(self.post(f"/jobs/{self.job(name_or_id).id}/stop-array"))
+
     def retry(self, name_or_id: str, *, secrets: Mapping[str, str] | None = None) -> Job:
         """Submit a job of yours again, with its secrets; `secrets` replace or add some."""
         job, given = self.job(name_or_id), secrets or {}

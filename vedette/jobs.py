@@ -37,6 +37,11 @@ class JobFields(TypedDict, total=False):
     max_retries: int
     retry_on: Sequence[str]
     time_limit_seconds: int
+    idle_gpu_percent: int
+    idle_gpu_seconds: int
+    after_ok: Sequence[str]
+    after_any: Sequence[str]
+    array: str
     container_policy: str | None
     appliance_id: str | None
 
@@ -47,6 +52,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         reason: why it is in its state, such as `out_of_memory`; `message` says it in a sentence.
         exit_code: of the container; None while it runs, and if it never ran.
+        array_id: the first task of its array, if it is in one.
+        array_states: how many tasks are in each state, in a collapsed list.
         requested_appliance_id: the only appliance that may run it.
     """
 
@@ -83,8 +90,23 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     max_retries: int = 0
     retry_on: list[str] = []
     time_limit_seconds: int = 0
+    idle_gpu_percent: int = 0
+    idle_gpu_seconds: int = 0
+    dependencies: list[dict[str, str]] = []
+    array_id: str | None = None
+    array_index: int | None = None
+    array_size: int = 0
+    array_limit: int = 0
+    array_states: dict[str, int] = {}
     env: dict[str, str] = {}
     secret_names: list[str] = []
+
+    @property
+    def title(self) -> str:
+        """Its name, with its index in an array; in a collapsed list that of the array."""
+        if self.array_states:
+            return f"{self.name}[{self.array_size} tasks]"
+        return self.name if self.array_index is None else f"{self.name}[{self.array_index}]"
 
     @property
     def short_id(self) -> str:

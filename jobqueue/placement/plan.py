@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -94,6 +95,14 @@ def in_order(jobs: Sequence[JobView]) -> list[JobView]:
     return sorted(jobs, key=lambda job: job.order)
 
 
+class _Owner(NamedTuple):
+    """What a running job counts towards."""
+
+    user_id: str | None = None
+    gpus: int = 0
+    array_id: str | None = None
+
+
 class Planner:
     """Decides for jobs one by one; `now` moves only in forecasts."""
 
@@ -107,10 +116,14 @@ class Planner:
         self._full: dict[tuple[JobShape, timedelta | None], tuple[int, list[Rejection]]] = {}
         self._barred: dict[tuple[JobShape, timedelta | None], Mask] = {}
         self._gpus_by_user: Counter[str | None] = Counter()
-        self._owners: dict[str, tuple[str | None, int]] = {}
+        self._tasks_by_array: Counter[str] = Counter()
+        self._owners: dict[str, _Owner] = {}
         for view in snapshot.appliances:
             for running in view.running:
-                self._count(running.job_id, running.user_id, len(running.gpu_uuids))
+                self._count(
+                    running.job_id,
+                    _Owner(running.user_id, len(running.gpu_uuids), running.array_id),
+                )
 
     def decide(self, job: JobView) -> Decision:
         """Decide for the next job in the order of the queue."""
@@ -150,17 +163,20 @@ class Planner:
         for place in places:
             for ended in [one for one in self.ledger.allocations[place] if one.ends_at <= at]:
                 self.ledger.release(place, ended)
-                user_id, gpus = self._owners.get(ended.job_id, (None, 0))
-                self._gpus_by_user[user_id] -= gpus
+                self._count(ended.job_id, self._owners.get(ended.job_id, _Owner()), sign=-1)
         self._full.clear()
         self._barred.clear()
         self.reservations = Reservations(self.ledger)
 
-    def _count(self, job_id: str, user_id: str | None, gpus: int) -> None:
-        self._owners[job_id] = user_id, gpus
-        self._gpus_by_user[user_id] += gpus
+    def _count(self, job_id: str, owner: "_Owner", *, sign: int = 1) -> None:
+        self._owners[job_id] = owner
+        self._gpus_by_user[owner.user_id] += sign * owner.gpus
+        if owner.array_id:
+            self._tasks_by_array[owner.array_id] += sign
 
     def _over_cap(self, job: JobView) -> str:
+        if job.array_id and 0 < job.array_limit <= self._tasks_by_array[job.array_id]:
+            return f"{job.array_limit} tasks of the array run, which is its limit."
         caps = self.snapshot.caps
         if not job.gpus:
             return ""
@@ -216,7 +232,7 @@ class Planner:
         """Assign the job; `skipped_degraded` says that degraded GPUs were free elsewhere."""
         view = self.ledger.views[place]
         self.ledger.allocate(place, job, gpus, now=self.now)
-        self._count(job.id, job.user_id, job.gpus)
+        self._count(job.id, _Owner(job.user_id, job.gpus, job.array_id))
         moved_from = job.bound_to if job.bound_to not in {None, view.id} else None
         policy, reason = self.snapshot.policy, f"{view.name} was {self._policy.title}."
         if job.requested:

@@ -59,6 +59,7 @@ class RunningJob:
     priority: int = 0
     is_preemptible: bool = False
     is_stopping: bool = False
+    array_id: str | None = None
     ends_at: datetime | None = None
 
 
@@ -107,6 +108,8 @@ class JobView:
         labels: the labels that its appliance must have.
         requested: the appliance that the user requested; None for any.
         bound_to: the appliance that an earlier plan bound it to.
+        array_id: the array that it is a task of, if any.
+        array_limit: how many tasks of that may run at once; 0 is any number.
         queue_at: its place in the queue, if that is not the one of its submission and priority.
     """
 
@@ -126,6 +129,8 @@ class JobView:
     priority: int = 0
     is_preemptible: bool = False
     time_limit: timedelta | None = None
+    array_id: str | None = None
+    array_limit: int = 0
     queue_at: datetime | None = None
 
     @property

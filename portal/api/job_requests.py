@@ -12,13 +12,18 @@ from marshmallow import ValidationError, fields, validate, validates_schema
 
 from core.quantities import parse_duration, parse_size
 from jobqueue.applying import MAX_JOBS
+from jobqueue.arrays import INDEX_VARIABLE
 from jobqueue.requests import (
     MAX_CPUS,
+    MAX_ENTRIES,
     MAX_GPUS,
+    MAX_IDLE_SECONDS,
+    MAX_PERCENT,
     MAX_PORT,
     MAX_PRIORITY,
     MAX_RETRIES,
     MAX_TIME_LIMIT_SECONDS,
+    MIN_IDLE_SECONDS,
     JobRequest,
     request_errors,
 )
@@ -96,6 +101,11 @@ def _texts(description: str) -> fields.Dict:
 
 def _text(description: str, **options: Any) -> fields.String:  # noqa: ANN401 - marshmallow's
     return fields.String(metadata={"description": description}, **options)
+
+
+def _names(description: str) -> fields.List[str]:
+    described = {"description": description, "maxItems": MAX_ENTRIES}
+    return fields.List(fields.String(), load_default=list, metadata=described)
 
 
 class MountSchema(StrictSchema):
@@ -184,6 +194,23 @@ class JobRequestSchema(StrictSchema):
         description="Of each attempt; 0 is none.",
         load_default=0,
         maximum=MAX_TIME_LIMIT_SECONDS,
+    )
+    idle_gpu_percent = _whole(
+        "The job stops when its GPUs stay below this utilization; 0 is none.", maximum=MAX_PERCENT
+    )
+    idle_gpu_seconds = QuantityField(
+        parse_duration,
+        "30m",
+        description=f"For how long they must, at least {MIN_IDLE_SECONDS}.",
+        load_default=0,
+        maximum=MAX_IDLE_SECONDS,
+    )
+    after_ok = _names("Names or IDs of jobs that must succeed before it starts.")
+    after_any = _names("Names or IDs of jobs that must end before it starts.")
+    array = _text(
+        f"Indexes of an array's tasks, such as 0-99, or 0-99%10 with at most 10 running; each has "
+        f"{INDEX_VARIABLE}. Empty for one job.",
+        load_default="",
     )
     container_policy = fields.String(
         load_default=None,

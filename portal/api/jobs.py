@@ -12,8 +12,17 @@ from jobqueue.models import Job
 from jobqueue.pending import explain_job, try_job
 from jobqueue.placement.explanation import Explanation
 from jobqueue.placement.plan import Action
-from jobqueue.service import JOB_SORTS, get_job, job_events, list_jobs, stop_job, submit_job
-from jobqueue.states import AttemptState, JobKind, JobState, Reason
+from jobqueue.service import (
+    JOB_SORTS,
+    get_job,
+    job_events,
+    list_jobs,
+    stop_array,
+    stop_job,
+    submit_job,
+)
+from jobqueue.snapshot import WAITING
+from jobqueue.states import AttemptState, DependencyCondition, JobKind, JobState, Reason
 from jobqueue.usage.efficiency import Efficiency
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import (
@@ -33,6 +42,7 @@ from portal.api.schemas import (
     whole_list,
 )
 from portal.context import current_scope, database, now, portal
+from portal.presenters.arrays import listed
 from portal.presenters.jobs import efficiency_of, job_usage, raw_log, text_page
 from protocol.attempts import ContainerPolicy
 from tenants.permissions import Permission
@@ -63,6 +73,14 @@ class AttemptSchema(Schema):
     log_bytes = fields.Integer()
 
 
+class DependencySchema(Schema):
+    """A job that must end, or succeed, before another one starts."""
+
+    job_id = fields.String()
+    name = fields.String()
+    condition = fields.String(metadata={"enum": [one.value for one in DependencyCondition]})
+
+
 class JobSchema(Schema):
     """A job with its latest attempt."""
 
@@ -90,6 +108,20 @@ class JobSchema(Schema):
     max_retries = fields.Integer()
     retry_on = fields.List(fields.String())
     time_limit_seconds = fields.Integer()
+    idle_gpu_percent = fields.Integer()
+    idle_gpu_seconds = fields.Integer()
+    dependencies = fields.List(fields.Nested(DependencySchema))
+    array_id = fields.String(
+        allow_none=True, metadata={"description": "The first task of its array."}
+    )
+    array_index = fields.Integer(allow_none=True)
+    array_size = fields.Integer()
+    array_limit = fields.Integer(metadata={"description": "Tasks that may run at once; 0 is any."})
+    array_states = fields.Dict(
+        keys=fields.String(),
+        values=fields.Integer(),
+        metadata={"description": "Tasks by state, in lists with `is_collapsed`."},
+    )
     container_policy = fields.Enum(ContainerPolicy, by_value=True)
     requested_appliance_id = fields.String(attribute="appliance_id", allow_none=True)
     state = fields.Enum(JobState, by_value=True)
@@ -186,6 +218,10 @@ class JobQuery(PageQuery):
     until = fields.AwareDateTime(
         load_default=None, metadata={"description": "Submitted before this time."}
     )
+    array_id = fields.String(load_default="", metadata={"description": "Tasks of this array."})
+    is_collapsed = fields.Boolean(
+        load_default=False, metadata={"description": "Only the first task of each array."}
+    )
     sort = sort_field(JOB_SORTS, default="-submitted_at")
 
 
@@ -263,7 +299,9 @@ class EfficiencySchema(Schema):
 def list_all(query: dict[str, Any]) -> dict[str, Any]:
     """List jobs, newest first."""
     with database() as session:
-        return envelope(list_jobs(session, current_scope(), **query))
+        page = list_jobs(session, current_scope(), **query)
+        items = listed(session, current_scope(), page.items) if query["is_collapsed"] else None
+        return envelope(page, items)
 
 
 @jobs.operation("POST", body=JobRequestSchema, answer=JobDetailSchema, status=HTTPStatus.CREATED)
@@ -304,14 +342,18 @@ def apply(body: dict[str, Any]) -> dict[str, Any]:
 def pending(job_id: str) -> dict[str, Any]:
     """Return why a job waits, what would have to free up, and when it is expected to start."""
     with database() as session:
-        message = get_job(session, current_scope(), job_id).message
-        return _explained(explain_job(session, current_scope(), job_id, now=now()), message)
+        job = get_job(session, current_scope(), job_id)
+        found = explain_job(session, current_scope(), job_id, now=now())
+        return _explained(found, job.message, is_pending=job.state in WAITING)
 
 
-def _explained(found: Explanation | None, message: str) -> dict[str, Any]:
+def _explained(
+    found: Explanation | None, message: str, *, is_pending: bool = False
+) -> dict[str, Any]:
     if found is None:
         nothing = dict.fromkeys(("appliance_id", "position", "queue_length", "expected_start_at"))
-        return {"is_pending": False, "reason": message, "needs": "", "rejections": [], **nothing}
+        shown = {"is_pending": is_pending, "reason": message}
+        return {**shown, "needs": "", "rejections": [], **nothing}
     decision = found.decision
     return {
         "is_pending": decision.action is not Action.ASSIGN,
@@ -337,6 +379,13 @@ def stop(job_id: str) -> Job:
     """Request that a job stops; idempotent."""
     with database() as session:
         return stop_job(session, current_scope(), job_id, now=now())
+
+
+@jobs.operation("POST", "/<job_id>/stop-array", answer=JobDetailSchema)
+def stop_all(job_id: str) -> Job:
+    """Request that all tasks of a job's array stop."""
+    with database() as session:
+        return stop_array(session, current_scope(), job_id, now=now())
 
 
 @jobs.operation("POST", "/<job_id>/make-secret", body=SecretNamesSchema, answer=JobDetailSchema)

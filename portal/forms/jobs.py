@@ -49,6 +49,7 @@ RENAMED = {
     "secrets_from": "secrets",
     "shared_memory_bytes": "shared_memory",
     "time_limit_seconds": "time_limit",
+    "idle_gpu_seconds": "idle_gpu_time",
 }
 KIND_CHOICES = [
     SelectChoice(JobKind.BATCH.value, "Batch: runs once"),
@@ -71,6 +72,11 @@ OPTIONS = (
     "max_retries",
     "retry_on",
     "time_limit",
+    "idle_gpu_percent",
+    "idle_gpu_time",
+    "array",
+    "after_ok",
+    "after_any",
 )
 POLICY_LABELS = [
     ("first_free_else_lru", "First free appliance"),
@@ -121,6 +127,11 @@ class JobForm(Form):
     max_retries = IntegerField("Retries", [Optional()], default=0)
     retry_on = CheckboxListField("Retry on", default=[one.value for one in FailureClass])
     time_limit = DurationField("Time limit", default=0)
+    idle_gpu_percent = IntegerField("Stop below GPU utilization (%)", [Optional()], default=0)
+    idle_gpu_time = DurationField("Stop when idle for", default=0)
+    array = StringField("Array", default="")
+    after_ok = LinesField("After success of", parse=str.strip, format=str)
+    after_any = LinesField("After the end of", parse=str.strip, format=str)
     container_policy = SelectField("Container policy", choices=[])
     appliance = StringField("Appliance", default="")
 
@@ -178,6 +189,11 @@ class JobForm(Form):
             max_retries=self.max_retries.data or 0,
             retry_on=self.retry_on.data or [],
             time_limit_seconds=int(self.time_limit.data),
+            idle_gpu_percent=self.idle_gpu_percent.data or 0,
+            idle_gpu_seconds=int(self.idle_gpu_time.data),
+            array=self.array.data.strip(),
+            after_ok=self.after_ok.data,
+            after_any=self.after_any.data,
             container_policy=self.container_policy.data,
             appliance_id=self._ids.get(wanted, wanted) or None,
         )
@@ -209,6 +225,8 @@ def values_of(job: Job, scope: Scope) -> dict[str, Any]:
         "max_retries": job.max_retries,
         "retry_on": job.retry_on,
         "time_limit": job.time_limit_seconds,
+        "idle_gpu_percent": job.idle_gpu_percent,
+        "idle_gpu_time": job.idle_gpu_seconds,
         "container_policy": job.container_policy.value,
         "appliance": job.appliance_id or "",
     }

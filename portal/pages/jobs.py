@@ -8,6 +8,7 @@ from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
+from jobqueue.arrays import array_states
 from jobqueue.container_policies import DESCRIPTIONS, read_policies, set_policies
 from jobqueue.job_secrets import make_secret
 from jobqueue.pending import explain_job, try_job
@@ -19,6 +20,7 @@ from jobqueue.service import (
     job_counts,
     job_events,
     list_jobs,
+    stop_array,
     stop_job,
     submit_job,
 )
@@ -28,6 +30,7 @@ from portal.context import current_scope, database, now, portal
 from portal.forms.jobs import RENAMED, JobForm, PoliciesForm, QueueSettingsForm, values_of
 from portal.pages.common import changing
 from portal.presenters.appliances import gpu_findings
+from portal.presenters.arrays import listed
 from portal.presenters.jobs import efficiency_of, gpu_names, stepper
 from portal.query_string import PAGE_SIZE, chosen, page_number, search_text
 from protocol.attempts import ContainerPolicy
@@ -38,7 +41,7 @@ from timeseries.store import StoreUnavailableError
 
 pages = Blueprint("jobs", __name__)
 # What the address of the list filters by.
-FILTERS = ("state", "search", "user", "appliance_id", "label", "since", "until")
+FILTERS = ("state", "search", "user", "appliance_id", "label", "array_id", "since", "until")
 
 
 @pages.get("/jobs")
@@ -59,14 +62,17 @@ def index() -> ResponseReturnValue:
             label=request.args.get("label", "").strip(),
             since=_day("since"),
             until=_day("until", days=1),
+            array_id=request.args.get("array_id", ""),
+            is_collapsed=_is_collapsed(),
         )
+        items = listed(session, scope, page.items) if _is_collapsed() else page.items
         counts = job_counts(session, scope)
         names = appliance_names(session, scope.tenants)
         tenants = tenant_names(session, (job.tenant_id for job in page.items))
     filters = {name: request.args[name] for name in FILTERS if request.args.get(name)}
     return render_template(
         "jobs/index.html",
-        page=page,
+        page=page.of(items),
         counts=counts,
         states=JobState,
         tenants=tenants,
@@ -75,6 +81,11 @@ def index() -> ResponseReturnValue:
         appliance_name=names.get(filters.get("appliance_id", "")),
         live_query=_live_query(),
     )
+
+
+def _is_collapsed() -> bool:
+    """Return whether arrays are one row: not among jobs in one state, or the tasks of an array."""
+    return chosen(JobState) is None and not request.args.get("array_id")
 
 
 def _sort() -> str:
@@ -95,12 +106,13 @@ def _day(name: str, *, days: int = 0) -> datetime | None:
 def _live_query() -> str:
     """Return the same list's query for the API."""
     query: dict[str, object] = {"page": page_number(), "page_size": PAGE_SIZE, "sort": _sort()}
-    query |= {name: request.args[name] for name in FILTERS[:5] if request.args.get(name)}
+    query |= {name: request.args[name] for name in FILTERS[:6] if request.args.get(name)}
     for name, days in (("since", 0), ("until", 1)):
         at = _day(name, days=days)
         query |= {name: at.isoformat()} if at else {}
     if chosen(JobState) is None:
         query.pop("state", None)
+    query |= {"is_collapsed": "true"} if _is_collapsed() else {}
     return urlencode(query)
 
 
@@ -180,6 +192,7 @@ def show(job_id: str) -> ResponseReturnValue:
         job = get_job(session, scope, job_id)
         events = job_events(session, scope, job_id)
         names = appliance_names(session, scope.tenants)
+        states = array_states(session, scope, [job.array_id] if job.array_id else [])
         # These read the inventory and the health of the appliance.
         gpus = gpu_names(job.attempt)
         pending = explain_job(session, scope, job_id, now=now())
@@ -193,6 +206,7 @@ def show(job_id: str) -> ResponseReturnValue:
         gpus=gpus,
         troubles=troubles,
         pending=pending,
+        array_states=states.get(job.array_id or "", {}),
         requested=names.get(job.appliance_id or ""),
         may_stop=scope.allows(needed) and not job.state.is_final,
         may_hide=scope.allows(needed),
@@ -214,6 +228,14 @@ def efficiency(job_id: str) -> ResponseReturnValue:
 def stop(session: Session, job_id: str) -> str:
     """Stop a job."""
     return f"Stopping job {stop_job(session, current_scope(), job_id, now=now()).name}"
+
+
+@pages.post("/jobs/<job_id>/stop-array")
+@changing(back="jobs.show")
+def stop_all(session: Session, job_id: str) -> str:
+    """Stop all tasks of an array."""
+    job = stop_array(session, current_scope(), job_id, now=now())
+    return f"Stopping all tasks of {job.name}"
 
 
 @pages.post("/jobs/<job_id>/make-secret")

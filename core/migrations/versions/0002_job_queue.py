@@ -1,4 +1,4 @@
-"""Fields of jobs and rules, queue settings, limits of measurements, silences, the usage ledger.
+"""Fields of jobs and rules, dependencies, queue settings, limits, silences, the usage ledger.
 
 Revision ID: 0002_job_queue
 Revises: 0001_initial
@@ -32,6 +32,11 @@ _JOB_COLUMNS: tuple[tuple[str, sa.types.TypeEngine[Any], str], ...] = (
     ("is_preemptible", sa.Boolean(), "0"),
     ("max_retries", sa.Integer(), "0"),
     ("time_limit_seconds", sa.Integer(), "0"),
+    ("idle_gpu_percent", sa.Integer(), "0"),
+    ("idle_gpu_seconds", sa.Integer(), "0"),
+    ("dependencies", sa.JSON(), "'[]'"),
+    ("array_size", sa.Integer(), "0"),
+    ("array_limit", sa.Integer(), "0"),
     ("queue_at", UTCDateTime(), "submitted_at"),
 )
 _RULE_COLUMNS: tuple[tuple[str, sa.types.TypeEngine[Any], str], ...] = (
@@ -53,6 +58,9 @@ def upgrade() -> None:
         op.add_column("series_counts", count)
     _add_job_columns()
     op.add_column("jobs", sa.Column("retry_at", UTCDateTime(), nullable=True))
+    op.add_column("jobs", sa.Column("array_id", sa.String(length=36), nullable=True))
+    op.add_column("jobs", sa.Column("array_index", sa.Integer(), nullable=True))
+    op.create_index("ix_jobs_array_id", "jobs", ["array_id"])
     op.create_index("ix_jobs_queue", "jobs", ["tenant_id", "state", "queue_at", "id"])
     op.drop_index("ix_jobs_tenant_id_state", "jobs")
     op.add_column("attempts", sa.Column("stop_reason", sa.String(length=32), nullable=True))
@@ -73,6 +81,14 @@ def upgrade() -> None:
 
     for name, kind, value in _RULE_COLUMNS:
         op.add_column("rules", sa.Column(name, kind, nullable=False, server_default=value))
+    op.create_table(
+        "job_dependencies",
+        _reference("job_id", "jobs.id", primary_key=True),
+        _reference("on_job_id", "jobs.id", primary_key=True, index=True),
+        _reference("tenant_id", "tenants.id", index=True),
+        sa.Column("condition", sa.String(length=32), nullable=False),
+    )
+
     op.create_table(
         "silences",
         sa.Column("id", sa.String(length=36), primary_key=True),
@@ -105,6 +121,7 @@ def downgrade() -> None:
         op.drop_index(f"ix_attempts_{name}", "attempts")
     op.drop_table("usage_hours")
     op.drop_table("usage_entries")
+    op.drop_table("job_dependencies")
     op.drop_table("silences")
     for name, _, _ in reversed(_RULE_COLUMNS):
         op.drop_column("rules", name)
@@ -113,6 +130,9 @@ def downgrade() -> None:
     op.create_index("ix_jobs_tenant_id_state", "jobs", ["tenant_id", "state"])
     op.drop_index("ix_jobs_queue", "jobs")
     op.drop_column("jobs", "retry_at")
+    op.drop_index("ix_jobs_array_id", "jobs")
+    op.drop_column("jobs", "array_index")
+    op.drop_column("jobs", "array_id")
     for name, _, _ in reversed(_JOB_COLUMNS):
         op.drop_column("jobs", name)
     for name in _COUNTS:
@@ -156,6 +176,15 @@ def _create_usage_ledger() -> None:
     # An hour's attempts are found by when they were allocated.
     for name in ("assigned_at", "finished_at"):
         op.create_index(f"ix_attempts_{name}", "attempts", [name])
+
+
+def _reference(
+    name: str, target: str, *, primary_key: bool = False, index: bool = False
+) -> sa.Column[str]:
+    key = sa.ForeignKey(target, ondelete="CASCADE")
+    return sa.Column(
+        name, sa.String(length=36), key, primary_key=primary_key, nullable=False, index=index
+    )
 
 
 def _add_job_columns() -> None:

@@ -116,6 +116,21 @@ def test_a_job_is_submitted_again_and_several_are_stopped(
     ]
 
 
+def test_an_array_is_one_line_and_stops_as_a_whole(job: Vedette) -> None:
+    options = ("--image", "acme/train:1", "--array", "0-3%2", "--idle-limit", "5", "30m")
+    assert "idle_gpu_percent" in job("run", *options).stderr  # no GPUs
+    first = job("run", *options, "--gpus", "1").stdout.split()[0]
+    assert job("run", "--image", "acme/merge", "--after-ok", "train").returncode == 0
+    assert "after_any" in job("run", "--image", "a", "--after-any", "nothing").stderr
+    rows = [line.split() for line in job("ls").stdout.splitlines()[1:]]
+    assert [row[1] for row in rows] == ["merge", "train[4"]
+    assert len(job("ls", "--tasks", "-o", "name").stdout.split()) == 5
+    assert "train[0]" in job("ls", "--tasks").stdout
+    assert "Waiting until 'train' succeeds" in job("why", "merge").stdout
+    assert job("stop", "--array", first).returncode == 0
+    assert len(job("ls", "--state", "stopped", "-o", "name").stdout.split()) == 4
+
+
 def test_wait_exits_as_the_first_job_that_did_not_succeed(
     job: Vedette, sessions: SessionFactory, cast: Cast, clock: FrozenClock
 ) -> None:

@@ -34,6 +34,7 @@ SAME: dict[str, set[str]] = {
     "jobs.settings": {"Queue settings.replace"},
     "jobs.hide_variable": {"Jobs.hide_variables"},
     "jobs.stop": {"Jobs.stop"},
+    "jobs.stop_all": {"Jobs.stop_all"},
     "alerts.remove_receiver": {"Receivers.delete"},
     "alerts.receivers": {"Receivers.create"},
     "alerts.add_rule": {"Rules.create", "Rules.preview"},

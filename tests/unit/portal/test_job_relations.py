@@ -1,0 +1,75 @@
+"""Arrays, dependencies and idle limits of jobs, in the form, in lists and on the page."""
+
+import pytest
+
+from core.db import SessionFactory
+from jobqueue.dispatch import dispatch
+from tests.cast import Cast, FrozenClock
+from tests.unit.portal.conftest import Browser
+from tests.unit.portal.test_job_pages import FORM
+from tests.unit.portal.world import add_appliance
+
+
+@pytest.fixture(autouse=True)
+def appliance(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> None:
+    with sessions.begin() as session:
+        add_appliance(session, cast, "dgx-01", now=clock.now)
+
+
+def place(sessions: SessionFactory, clock: FrozenClock) -> None:
+    with sessions.begin() as session:
+        dispatch(session, now=clock.now)
+
+
+def test_the_form_submits_an_array_that_others_wait_for(
+    bob: Browser, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    limits = {"idle_gpu_percent": "5", "idle_gpu_time": "30m"}
+    answer = bob.post("/jobs/new", {**FORM, **limits, "array": "0-2%1"})
+    first = answer.headers["Location"]
+    place(sessions, clock)
+    merge = bob.post("/jobs/new", {**FORM, "name": "merge", "after_ok": "train\r\n"})
+
+    job = bob.get(f"/api/v1{first}").get_json()
+    assert (job["array_index"], job["array_size"], job["array_limit"]) == (0, 3, 1)
+    assert (job["idle_gpu_percent"], job["idle_gpu_seconds"]) == (5, 1800)
+    waiting = bob.get(f"/api/v1{merge.headers['Location']}").get_json()
+    assert waiting["dependencies"] == [{"job_id": job["id"], "name": "train", "condition": "ok"}]
+    pending = bob.get(f"/api/v1/jobs/{waiting['id']}/pending").get_json()
+    assert (pending["is_pending"], pending["position"]) == (True, None)
+    assert "'train' succeeds" in pending["reason"]
+
+    page = bob.get(merge.headers["Location"]).text
+    assert f'href="{first}">train</a>' in page
+    task = bob.get(first).text
+    assert "train[0]" in task
+    assert f"/jobs?array_id={job['id']}" in task
+    assert "below 5 % for 30m" in task
+
+
+def test_a_list_has_one_row_for_an_array(
+    bob: Browser, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    first = bob.post("/jobs/new", {**FORM, "array": "0-2%1"}).headers["Location"]
+    place(sessions, clock)
+    ident = first.rpartition("/")[2]
+
+    assert bob.get("/jobs").text.count('class="vd-first"') == 1
+    assert "3 tasks" in bob.get("/jobs").text
+    assert bob.get(f"/jobs?array_id={ident}").text.count('class="vd-first"') == 3
+    assert bob.get("/jobs?state=queued").text.count('class="vd-first"') == 2
+    (row,) = bob.get("/api/v1/jobs?is_collapsed=true").get_json()["items"]
+    assert row["array_states"] == {"queued": 2, "starting": 1}
+    assert bob.get("/api/v1/jobs").get_json()["total"] == 3
+
+    assert bob.post(f"{first}/stop-array").status_code == 302
+    (row,) = bob.get("/api/v1/jobs?is_collapsed=true").get_json()["items"]
+    assert row["array_states"] == {"starting": 1, "stopped": 2}
+
+
+def test_errors_are_shown_beside_their_fields(bob: Browser) -> None:
+    wrong = {"array": "1-", "after_any": "nothing", "idle_gpu_time": "30m"}
+    answer = bob.post("/jobs/new", {**FORM, **wrong})
+    assert answer.status_code == 422
+    for field in ("array", "after_any", "idle_gpu_time"):
+        assert f'id="{field}-error"' in answer.text
