@@ -1,5 +1,8 @@
 """The agent API as an ASGI application: ingest, desired state, transfers and health."""
 
+import asyncio
+import math
+import time
 from datetime import timedelta
 
 from anyio import to_thread
@@ -27,6 +30,7 @@ from core.settings import ServerSettings
 from tenants.pki.certificates import Issuer
 from timeseries.store import Store, check_store
 
+HEALTH_SECONDS = 1.0
 PEM_TYPE = "application/pem-certificate-chain"
 _PREFIXES = ("/api/v2/", "/agent/v1/")
 _PATHS = frozenset({"/health", "/write", "/ping", "/query", "/collectd"})
@@ -102,12 +106,30 @@ class PublicEndpoints:
         self._settings = settings
         self._database = database
         self._store = store
+        self._checking = asyncio.Lock()
+        self._checked_at = -math.inf
+        self._problem: Exception | None = None
 
     async def health(self, _request: Request) -> Response:
-        """Answer `{"status": "ok"}` if the database and the store answer; else an error is 503."""
-        await self._database.run(lambda session: session.execute(text("SELECT 1")))
-        await to_thread.run_sync(check_store, self._store)
+        """Answer `{"status": "ok"}` if the database and the store answer; else an error is 503.
+
+        Anybody may ask, as often as they like: one check at a time is made, and holds for a second.
+        """
+        async with self._checking:
+            if time.monotonic() >= self._checked_at + HEALTH_SECONDS:
+                self._problem = await self._check()
+                self._checked_at = time.monotonic()
+        if self._problem is not None:
+            raise self._problem.with_traceback(None)
         return JSONResponse({"status": "ok"})
+
+    async def _check(self) -> Exception | None:
+        try:
+            await self._database.run(lambda session: session.execute(text("SELECT 1")))
+            await to_thread.run_sync(check_store, self._store)
+        except Exception as error:  # noqa: BLE001 - raised again for everybody who asks
+            return error
+        return None
 
     async def authority(self, request: Request) -> Response:
         """Return the CA certificate of the portal (PEM); agents compare it with a SHA-256."""

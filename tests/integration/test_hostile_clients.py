@@ -95,6 +95,35 @@ def test_many_gzip_members_cost_little_and_delay_no_other_tenant(target: Target)
     assert target.write("globex").status_code == 204
 
 
+def test_wide_lines_cost_little_memory_and_delay_no_other_tenant(target: Target) -> None:
+    """Each line of 6 kB has 900 fields that are new; the quota of fields stops them."""
+    before = target.process.memory_info().rss
+    answers = []
+    for number in range(30):
+        fields = ",".join(f"f{number}_{field}=1" for field in range(900))
+        line = f"wide{number} {fields}".encode()
+        token = target.agent_tokens["acme"]
+        answers.append(target.call("POST", "/api/v2/write", token=token, data=line))
+        assert target.write("globex").status_code == 204
+    refused = [answer for answer in answers if answer.status_code != 204]
+    assert refused
+    assert {answer.status_code for answer in refused} == {400}
+    assert "fields" in refused[-1].json()["message"]
+    assert target.process.memory_info().rss - before < 400 * 2**20
+
+
+def test_an_inventory_of_55000_gpus_is_rejected(target: Target) -> None:
+    gpus = [{"index": number, "uuid": f"GPU-{number}"} for number in range(55_000)]
+    answer = target.call(
+        "POST",
+        "/agent/v1/heartbeat",
+        token=target.agent_tokens["acme"],
+        json={"inventory": {"hostname": "dgx-1", "gpus": gpus}},
+    )
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+    assert target.answers()
+
+
 def agent_posts(deployment: Deployment, folder: Path) -> list[str]:
     """Return the POST routes of the agent API that need a token in a header."""
     store = DuckDBStore(folder / "routes.duckdb")

@@ -1,11 +1,12 @@
 """GET /health: 200 only while database and store both answer."""
 
+import time
 from pathlib import Path
 
 import pytest
 import requests
 
-from access.app import create_access_app
+from access.app import HEALTH_SECONDS, create_access_app
 from core.db import SessionFactory, create_database_engine, create_session_factory
 from core.settings import ServerSettings
 from tests.unit.access.conftest import AgentAPI, Serving
@@ -31,6 +32,29 @@ def health(sessions: SessionFactory, store: Store, folder: Path) -> requests.Res
 def test_health_asks_for_no_secret(api: AgentAPI) -> None:
     response = api.request("GET", "/health", headers={"Authorization": None})
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+class _CountingStore(DuckDBStore):
+    """A store that counts how often it is asked for its fields."""
+
+    asked = 0
+
+    def fields(self, measurement: str, *, tenants: tuple[str, ...] | None) -> dict[str, str]:
+        self.asked += 1
+        return super().fields(measurement, tenants=tenants)
+
+
+def test_who_asks_without_end_causes_few_checks(sessions: SessionFactory, tmp_path: Path) -> None:
+    store = _CountingStore(tmp_path / "samples.duckdb")
+    app = create_access_app(
+        settings=ServerSettings(data_dir=tmp_path), sessions=sessions, store=store
+    )
+    started = time.monotonic()
+    with Serving(app) as url, requests.Session() as client:
+        answers = [client.get(f"{url}/health", timeout=60).status_code for _ in range(100)]
+    store.close()
+    assert set(answers) == {200}
+    assert store.asked <= 1 + (time.monotonic() - started) / HEALTH_SECONDS
 
 
 def test_a_database_that_is_away_is_503(store: Store, tmp_path: Path) -> None:
