@@ -28,8 +28,12 @@ _SEALED = {
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",
 }
-# A larger WAL rewrites fewer row groups, but takes longer to replay after a crash.
-_TUNED = {"checkpoint_threshold": "128MiB"}
+_TUNED = {
+    # A larger WAL rewrites fewer row groups, but takes longer to replay after a crash.
+    "checkpoint_threshold": "128MiB",
+    # Freed memory goes back to the system within seconds; without, only when more is allocated.
+    "allocator_background_threads": "true",
+}
 _LOCKED = "Could not set lock on file"
 _LOCK_OWNER = re.compile(r"\(PID (\d+)\)")
 _INVALIDATED = "invalidated"
