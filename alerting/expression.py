@@ -11,7 +11,7 @@ from statistics import linear_regression
 
 from alerting.machine import severity_of
 from alerting.models import Rule
-from alerting.rule_request import RuleRequest, raise_errors, rule_errors
+from alerting.rule_request import ANY_VALUE, RuleRequest, raise_errors, rule_errors
 from alerting.rule_text import group_tags, unit_field
 from alerting.states import FORECAST, Operator, Severity
 from core.clock import NS_PER_SECOND, to_ns
@@ -55,7 +55,10 @@ def read_groups(
         start_ns, last_ns = (at - at % step_ns for at in (query.start_ns, end_ns))
         query = replace(query, start_ns=start_ns, end_ns=last_ns, step_ns=step_ns)
     groups = []
+    needed = [tag for tag, values in rule.filters.items() if ANY_VALUE in values]
     for tags, values in values_by_group(store, rule, query):
+        if not all(tags[tag] for tag in needed):
+            continue
         value = next(reversed(values.values()), None)
         if rule.aggregate == FORECAST:
             value = forecast(values, at_ns=end_ns + round(rule.ahead_seconds * NS_PER_SECOND))
@@ -79,7 +82,9 @@ def rule_query(
         end_ns=end_ns,
         aggregate=Aggregate.AVG if is_forecast else Aggregate(rule.aggregate),
         tenants=tenants,
-        filters={tag: tuple(values) for tag, values in rule.filters.items()},
+        filters={
+            tag: tuple(values) for tag, values in rule.filters.items() if ANY_VALUE not in values
+        },
         group_by=group_tags(rule),
     )
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
+from alerting.annotations import render_annotation
 from alerting.expression import value_text
 from alerting.machine import AlertView
 from alerting.models import Notification, Rule
@@ -28,6 +29,7 @@ _LINK_NAMES = {
     "appliance": "Appliance dashboard",
     "alerts": "Alerts",
     "rule": "Rule",
+    "runbook": "Runbook",
 }
 
 
@@ -69,7 +71,7 @@ def alert_payload(
     named = dict(tags)
     if appliance_id:
         named[APPLIANCE_TAG] = appliances.get(appliance_id, appliance_id)
-    return {
+    payload = {
         "version": PAYLOAD_VERSION,
         "alert_id": alert_id,
         "rule_id": rule.id,
@@ -91,6 +93,8 @@ def alert_payload(
         "at": _timestamp(now),
         "links": _links(rule, tags, public_url.rstrip("/")) if public_url else {},
     }
+    values = {**payload, "labels": named} | ({"value": 0.0} if alert.value is None else {})
+    return payload | {"annotation": render_annotation(rule.annotation, values)}
 
 
 def render(notification: Notification) -> Message:
@@ -99,6 +103,7 @@ def render(notification: Notification) -> Message:
     if payload.get("kind") == NOTICE:
         return _notice(notification)
     subject = _subject(payload)
+    lead = payload.get("annotation") or ""
     rows = _rows(payload)
     links = [
         (name, payload["links"][kind])
@@ -109,8 +114,8 @@ def render(notification: Notification) -> Message:
         id=notification.id,
         created_at=notification.created_at,
         subject=subject,
-        text=_text(subject, rows, links),
-        html=_html(subject, rows, links, color=_color(payload)),
+        text=_text(subject, lead, rows, links),
+        html=_html(subject, lead, rows, links, color=_color(payload)),
         payload=payload | {"id": notification.id, "subject": subject},
     )
 
@@ -168,27 +173,36 @@ def _state_text(state: AlertState) -> str:
     return state.value.replace("_", " ")
 
 
-def _text(subject: str, rows: list[tuple[str, str]], links: list[tuple[str, str]]) -> str:
+def _text(
+    subject: str, lead: str, rows: list[tuple[str, str]], links: list[tuple[str, str]]
+) -> str:
     width = max(len(name) for name, _ in rows) + 1
-    lines = [subject, "", *(f"{name + ':':<{width}} {text}" for name, text in rows)]
+    lines = [subject, "", *([lead, ""] if lead else [])]
+    lines += [f"{name + ':':<{width}} {text}" for name, text in rows]
     if links:
         lines += ["", *(f"{name}: {url}" for name, url in links)]
     return "\n".join(lines) + "\n"
 
 
 def _html(
-    subject: str, rows: list[tuple[str, str]], links: list[tuple[str, str]], *, color: str
+    subject: str,
+    lead: str,
+    rows: list[tuple[str, str]],
+    links: list[tuple[str, str]],
+    *,
+    color: str,
 ) -> str:
     cells = "".join(
         f'<tr><th align="left" style="padding:2px 16px 2px 0;color:#475467">{escape(name)}</th>'
         f"<td>{escape(text)}</td></tr>"
         for name, text in rows
     )
+    paragraph = f"<p>{escape(lead)}</p>" if lead else ""
     anchors = " · ".join(f'<a href="{escape(url)}">{escape(name)}</a>' for name, url in links)
     return (
         '<!doctype html><html><body style="font-family:sans-serif;font-size:14px">'
         f'<h2 style="font-size:18px;border-left:6px solid {color};padding-left:10px">'
-        f"{escape(subject)}</h2><table>{cells}</table><p>{anchors}</p></body></html>"
+        f"{escape(subject)}</h2>{paragraph}<table>{cells}</table><p>{anchors}</p></body></html>"
     )
 
 
@@ -199,6 +213,8 @@ def _color(payload: dict[str, Any]) -> str:
 
 def _links(rule: Rule, tags: Mapping[str, str], base: str) -> dict[str, str]:
     links = {"alerts": f"{base}/alerts", "rule": f"{base}/rules/{rule.id}"}
+    if rule.pack_key:
+        links["runbook"] = f"{base}/runbooks/{rule.pack_key}"
     appliance_id, gpu = tags.get(APPLIANCE_TAG, ""), tags.get("gpu", "")
     if appliance_id:
         links["appliance"] = f"{base}/dashboards/appliances/{appliance_id}"

@@ -78,6 +78,7 @@ class Rule(Base):
             "interval_seconds",
             "is_enabled",
             "receiver_ids",
+            "annotation",
         ),
         verbs={"is_enabled": ("switched_on", "switched_off"), "name": ("renamed", "renamed")},
     )
@@ -109,6 +110,10 @@ class Rule(Base):
     interval_seconds: Mapped[float] = mapped_column(default=0.0)
     is_enabled: Mapped[bool] = mapped_column(default=True)
     receiver_ids: Mapped[list[str]] = mapped_column(default=list)
+    annotation: Mapped[str] = mapped_column(String(1000), default="")
+    """A template; see `alerting.annotations`."""
+    pack_key: Mapped[str] = mapped_column(String(60), default="")
+    """Its rule in `alerting.rule_pack`."""
     created_by: Mapped[str | None] = mapped_column(
         String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL"), index=True
     )
@@ -119,6 +124,17 @@ class Rule(Base):
     alerts: Mapped[list["Alert"]] = relationship(
         back_populates="rule", passive_deletes=True, cascade="all, delete-orphan"
     )
+
+
+class OfferedRule(Base):
+    """A rule of the pack that a tenant got once, whether it still has it or not."""
+
+    __tablename__ = "offered_rules"
+
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
+    )
+    key: Mapped[str] = mapped_column(String(60), primary_key=True)
 
 
 class Alert(Base):

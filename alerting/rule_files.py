@@ -40,6 +40,7 @@ class RuleEntry:
     expression: str
     receivers: Sequence[str] = ()
     is_enabled: bool = True
+    annotation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,7 @@ def entry_of(rule: Rule, receivers: dict[str, str]) -> RuleEntry:
         expression=rule_expression(rule),
         receivers=sorted(receivers[one] for one in rule.receiver_ids if one in receivers),
         is_enabled=rule.is_enabled,
+        annotation=rule.annotation,
     )
 
 
@@ -179,6 +181,7 @@ def _request(entry: RuleEntry, receivers: dict[str, str]) -> tuple[RuleRequest |
         name=entry.name,
         receiver_ids=[receivers[name] for name in entry.receivers if name in receivers],
         is_enabled=entry.is_enabled,
+        annotation=entry.annotation,
     )
     return request, errors
 

@@ -6,14 +6,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from alerting.annotations import annotation_errors
 from alerting.states import FORECAST, FUNCTIONS, Comparison, NoDataPolicy, Operator
 from core.errors import InvalidInputError
-from timeseries.store import TENANT_TAG, Aggregate
+from timeseries.store import APPLIANCE_TAG, TENANT_TAG, Aggregate
 
 MAX_NAME_LENGTH = 100
 MAX_SECONDS = 30 * 24 * 3600.0
 MIN_WINDOW_SECONDS = 1.0
 MAX_GROUP_TAGS = 8
+ANY_VALUE = "*"
+"""As a filter: series that have the tag, with any value."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]*")
 
 Errors = dict[str, list[str]]
@@ -49,6 +52,7 @@ class RuleRequest:
     interval_seconds: float = 0.0
     is_enabled: bool = True
     receiver_ids: Sequence[str] = ()
+    annotation: str = ""
 
 
 def rule_errors(request: RuleRequest) -> Errors:
@@ -67,10 +71,11 @@ def rule_errors(request: RuleRequest) -> Errors:
             "window", request.window_seconds, minimum=MIN_WINDOW_SECONDS
         ),
         "group_by": _tag_errors("group_by", request.group_by),
-        "filters": _filter_errors(request.filters),
+        "filters": _filter_errors(request.filters, (APPLIANCE_TAG, *request.group_by)),
         "for_seconds": _seconds_errors("for", request.for_seconds),
         "keep_firing_seconds": _seconds_errors("keep firing", request.keep_firing_seconds),
     }
+    errors["annotation"] = annotation_errors(request.annotation)
     errors |= _threshold_errors(request)
     return {name: found for name, found in errors.items() if found}
 
@@ -127,9 +132,11 @@ def _tag_errors(label: str, tags: Sequence[str]) -> list[str]:
     return errors
 
 
-def _filter_errors(filters: Mapping[str, Sequence[str]]) -> list[str]:
+def _filter_errors(filters: Mapping[str, Sequence[str]], group_by: Sequence[str]) -> list[str]:
     errors = _tag_errors("filters", list(filters))
     for tag, values in filters.items():
+        if ANY_VALUE in values and tag not in group_by:
+            errors.append(f"The filter {tag}={ANY_VALUE} needs the tag {tag!r} in 'group_by'.")
         if isinstance(values, str) or not values or not all(isinstance(v, str) for v in values):
             errors.append(f"The filter on {tag!r} needs a list of values such as ['0', '1'].")
     return errors

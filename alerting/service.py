@@ -64,7 +64,8 @@ def create_rule(session: Session, scope: Scope, request: RuleRequest, *, now: da
     scope.require(Permission.EDIT_ALERTS)
     tenant_id = scope.require_tenant()
     check_rule(session, request, tenant_id=tenant_id, rule_id=None)
-    rule = Rule(tenant_id=tenant_id, created_by=scope.user_id, created_at=now, **_values(request))
+    values = rule_values(request)
+    rule = Rule(tenant_id=tenant_id, created_by=scope.user_id, created_at=now, **values)
     session.add(rule)
     session.flush()
     return rule
@@ -82,7 +83,7 @@ def update_rule(
     """Change a rule. A new query resolves and deletes its alerts."""
     rule = _editable(session, scope, rule_id)
     check_rule(session, request, tenant_id=rule.tenant_id, rule_id=rule.id)
-    values = _values(request)
+    values = rule_values(request)
     has_new_query = set(group_tags(rule)) != set(group_tags(request)) or any(
         getattr(rule, name) != values[name] for name in _QUERY_FIELDS
     )
@@ -231,7 +232,8 @@ def _editable(session: Session, scope: Scope, rule_id: str) -> Rule:
     return get_rule(session, scope, rule_id)
 
 
-def _values(request: RuleRequest) -> dict[str, Any]:
+def rule_values(request: RuleRequest) -> dict[str, Any]:
+    """Return the columns of a rule."""
     return asdict(request) | {
         "name": request.name.strip(),
         "group_by": list(dict.fromkeys(request.group_by)),

@@ -67,6 +67,7 @@ class ServerSettings:
     placement_interval_seconds: Seconds = 1.0
     evaluation_interval_seconds: Seconds = 10.0
     notification_interval_seconds: Seconds = 2.0
+    rule_pack: bool = True
     event_retention_days: Annotated[int, Meta(ge=1)] = 180
     sample_retention_days: Annotated[int, Meta(ge=1)] = 14
     five_minute_retention_days: Annotated[int, Meta(ge=1)] = 90

@@ -16,6 +16,7 @@ from alerting.evaluation import evaluate_rules
 from alerting.notify import EmailSender, Sender, WebhookSender
 from alerting.outbox import drain_outbox
 from alerting.quota_emails import email_admins
+from alerting.rule_pack import offer_rules
 from alerting.states import ReceiverKind
 from alerting.webhooks import AddressPolicy
 from core.clock import Clock, to_ns, utc_now
@@ -29,6 +30,7 @@ from jobqueue.dispatch import MAX_WRITTEN, dispatch
 from jobqueue.idle_limits import stop_idle_jobs
 from jobqueue.placement.plan import Action
 from jobqueue.usage.ledger import record_usage
+from scheduler.fleet_samples import fleet_points, write_fleet
 from scheduler.outage_email import email_operators
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting
@@ -90,7 +92,8 @@ class Scheduler:
         self._renewal.start()
         for task, seconds in self._tasks():
             self._scheduler.add_job(self._run, "interval", args=(task,), seconds=seconds)
-        self._scheduler.add_job(self._run, args=(self.measure_usage,))
+        for task in (self.measure_usage, self.offer_rules):
+            self._scheduler.add_job(self._run, args=(task,))
         # A new portal has its first samples by then: show its usage before the next interval.
         soon = utc_now() + timedelta(seconds=SECOND_USAGE_SECONDS)
         self._scheduler.add_job(self._run, "date", run_date=soon, args=(self.measure_usage,))
@@ -194,6 +197,8 @@ class Scheduler:
             (self._evaluate_rules, settings.evaluation_interval_seconds),
             (self._send_notifications, settings.notification_interval_seconds),
             (self._sweep, 5),
+            (self.record_fleet, 15),
+            (self.offer_rules, 60),
             (self.remove_tenants, 5),
             (self.report_outage, 15),
             (self.stop_idle_jobs, 30),
@@ -269,6 +274,18 @@ class Scheduler:
 
     def _send_notifications(self) -> None:
         drain_outbox(self._sessions, self._senders, now=self._clock())
+
+    def record_fleet(self) -> None:
+        """Write what the portal knows of appliances and queues as samples."""
+        with transaction(self._sessions) as session:
+            points = fleet_points(session, now=self._clock())
+        write_fleet(self._store, points)
+
+    def offer_rules(self) -> None:
+        """Add the rule pack to tenants that don't have it yet."""
+        if self._settings.rule_pack:
+            with transaction(self._sessions) as session:
+                offer_rules(session, now=self._clock())
 
     def _sweep(self) -> None:
         settings = self._settings

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from alerting.expression import check_metric, preview_rule
 from alerting.models import Rule
 from alerting.rule_files import ChangeAction, RuleEntry, apply_rules, check_metrics, plan_rules
+from alerting.rule_pack import rule_pack
 from alerting.rule_request import RuleRequest
 from alerting.rule_text import EXAMPLE, parse_expression, rule_expression
 from alerting.service import (
@@ -59,6 +60,8 @@ class RuleSchema(Schema):
     interval_seconds = fields.Float()
     is_enabled = fields.Boolean()
     receiver_ids = fields.List(fields.String())
+    annotation = fields.String()
+    pack_key = fields.String(metadata={"description": "Its rule of the pack, and its runbook."})
     created_at = instant()
     evaluated_at = instant()
     evaluation_error = fields.String()
@@ -142,6 +145,10 @@ class RuleRequestSchema(StrictSchema):
     )
     is_enabled = fields.Boolean(load_default=True)
     receiver_ids = fields.List(fields.String(), load_default=list)
+    annotation = fields.String(
+        load_default="",
+        metadata={"description": "A template of the alert's sentence; see docs/alerts.md."},
+    )
 
     @pre_load
     def expand(self, data: Any, **_options: object) -> Any:  # noqa: ANN401 - any JSON
@@ -179,6 +186,18 @@ class PreviewGroupSchema(Schema):
     severity = fields.Enum(Severity, by_value=True, allow_none=True)
 
 
+class PackRuleSchema(Schema):
+    """A rule of the rule pack with its runbook."""
+
+    key = fields.String()
+    name = fields.String()
+    expression = fields.String()
+    source = fields.Url()
+    annotation = fields.String()
+    meaning = fields.String()
+    steps = fields.List(fields.String())
+
+
 class RuleEntrySchema(StrictSchema):
     """A rule of a file."""
 
@@ -188,6 +207,7 @@ class RuleEntrySchema(StrictSchema):
         fields.String(), load_default=list, metadata={"description": "Names of receivers."}
     )
     is_enabled = fields.Boolean(load_default=True)
+    annotation = fields.String(load_default="")
 
 
 class RuleFileSchema(StrictSchema):
@@ -257,6 +277,12 @@ def apply(body: dict[str, Any]) -> dict[str, Any]:
             changes = plan_rules(session, scope, entries, deletes_others=deletes_others)
             apply_rules(session, scope, changes, now=now(), public_url=public_url())
     return whole_list(changes)
+
+
+@rules.operation("GET", "/pack", answer=page_of(PackRuleSchema))
+def pack() -> dict[str, Any]:
+    """List the rules of the rule pack with their runbooks."""
+    return whole_list(list(rule_pack().values()))
 
 
 @rules.operation("GET", "/<rule_id>", answer=RuleSchema)

@@ -4,7 +4,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from werkzeug.datastructures import MultiDict
-from wtforms import BooleanField, DateTimeLocalField, HiddenField, SelectField, StringField
+from wtforms import (
+    BooleanField,
+    DateTimeLocalField,
+    HiddenField,
+    SelectField,
+    StringField,
+    TextAreaField,
+)
 from wtforms.fields import SelectChoice
 from wtforms.validators import DataRequired, Optional, ValidationError
 
@@ -104,6 +111,7 @@ class RuleForm(Form):
     keep_firing = DurationField("Keep firing for", default=0.0)
     no_data = SelectField("No data", choices=NO_DATA_CHOICES)
     interval = DurationField("Evaluate every", default=0.0)
+    annotation = TextAreaField("Annotation", default="")
     receivers = CheckboxListField("Receivers", default=list)
     is_enabled = BooleanField("Enabled", default=True)
 
@@ -163,6 +171,7 @@ class RuleForm(Form):
             interval_seconds=self.interval.data,
             is_enabled=self.is_enabled.data,
             receiver_ids=self.receivers.data,
+            annotation=self.annotation.data.strip(),
         )
 
 
@@ -196,6 +205,7 @@ def values_of(rule: Rule) -> dict[str, Any]:
         "expression": text,
         "shown_expression": text,
         "receivers": rule.receiver_ids,
+        "annotation": rule.annotation,
         "is_enabled": rule.is_enabled,
     }
 

@@ -45,6 +45,8 @@ _RULE_COLUMNS: tuple[tuple[str, sa.types.TypeEngine[Any], str], ...] = (
     ("ahead_seconds", sa.Double(), "0"),
     ("interval_seconds", sa.Double(), "0"),
     ("query_seconds", sa.Double(), "0"),
+    ("annotation", sa.String(length=1000), ""),
+    ("pack_key", sa.String(length=60), ""),
 )
 
 
@@ -90,6 +92,11 @@ def upgrade() -> None:
     )
 
     op.create_table(
+        "offered_rules",
+        _reference("tenant_id", "tenants.id", primary_key=True),
+        sa.Column("key", sa.String(length=60), primary_key=True),
+    )
+    op.create_table(
         "silences",
         sa.Column("id", sa.String(length=36), primary_key=True),
         sa.Column(
@@ -123,6 +130,7 @@ def downgrade() -> None:
     op.drop_table("usage_entries")
     op.drop_table("job_dependencies")
     op.drop_table("silences")
+    op.drop_table("offered_rules")
     for name, _, _ in reversed(_RULE_COLUMNS):
         op.drop_column("rules", name)
     op.drop_table("tenant_queue_settings")

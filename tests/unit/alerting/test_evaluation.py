@@ -140,6 +140,7 @@ def test_a_message_carries_all_that_a_reader_needs(watch: Watch) -> None:
         "fired_at": "2026-03-02T12:01:01Z",
         "resolved_at": None,
         "at": "2026-03-02T12:01:01Z",
+        "annotation": "",
         "links": {
             "alerts": f"{URL}/alerts",
             "rule": f"{URL}/rules/{rule.id}",

@@ -9,6 +9,7 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # Parameters that name no object of a tenant, with a value that the route takes.
 HARMLESS = {
     "filename": "vedette.css",
+    "key": "gpu-hot",
     "measurement": "gpu",
     "path": "appliances/x",
     "package_name": "dash",

@@ -126,6 +126,8 @@ SHOWN: dict[str, set[str]] = {
     "alerts.receivers": {"Receivers.list_all", "Notifications.list_sent"},
     "alerts.edit_rule": {"Rules.show"},
     "alerts.rules": {"Rules.list_all"},
+    "runbooks.index": {"Rules.pack"},
+    "runbooks.show": {"Rules.pack"},
     "silences.index": {"Silences.list_all", "Silences.show"},
     "second_factor.index": {"SecondFactor.show"},
     "settings.index": {"Me.show_me", "Sessions.list_all", "Tokens.list_tokens"},

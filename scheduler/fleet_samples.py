@@ -1,0 +1,88 @@
+"""Samples that the portal itself writes, so that rules can watch what only the portal knows.
+
+`appliance_status` is of each appliance in service, by the portal's clock; `job_queue` is of each
+tenant, without an appliance. During a mass outage the portal suspects itself, so that it writes
+nothing about appliances.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from core.clock import to_ns
+from jobqueue.models import Attempt, Job
+from jobqueue.states import AttemptState, JobState
+from tenants.fleet.liveness import current_outage
+from tenants.fleet.states import in_service
+from tenants.models import Appliance, ApplianceState
+from timeseries.points import Batch, Point
+from timeseries.store import APPLIANCE_TAG, TENANT_TAG, Store
+
+FAILURES_WITHIN = timedelta(hours=1)
+_REACHABLE = {ApplianceState.ONLINE: 1, ApplianceState.STALE: 1}
+_WAITING = (JobState.SUBMITTED, JobState.QUEUED)
+
+Identity = tuple[str, str]
+"""A tenant and, unless "", an appliance."""
+
+
+def fleet_points(session: Session, *, now: datetime) -> dict[Identity, list[Point]]:
+    """Return the points of appliances and queues by what they are about."""
+    found: dict[Identity, list[Point]] = {}
+    if current_outage(session) is None:
+        found |= {
+            (tenant_id, appliance_id): [Point("appliance_status", {}, fields, to_ns(now))]
+            for tenant_id, appliance_id, fields in _appliances(session)
+        }
+    for tenant_id, fields in _queues(session, now=now):
+        found[tenant_id, ""] = [Point("job_queue", {}, fields, to_ns(now))]
+    return found
+
+
+def write_fleet(store: Store, points: dict[Identity, list[Point]]) -> None:
+    """Write the points; call it outside of any transaction."""
+    submitted = []
+    for (tenant_id, appliance_id), some in points.items():
+        appliance = {APPLIANCE_TAG: appliance_id} if appliance_id else {}
+        identity = {TENANT_TAG: tenant_id} | appliance
+        submitted.append(store.submit(Batch.of(some), identity=identity))
+    for one in submitted:
+        one.result()
+
+
+def _appliances(session: Session) -> Iterable[tuple[str, str, dict[str, float]]]:
+    statement = select(
+        Appliance.tenant_id, Appliance.id, Appliance.state, Appliance.clock_skew_seconds
+    ).where(in_service(), Appliance.state != ApplianceState.ENROLLED)
+    for tenant_id, appliance_id, state, skew_seconds in session.execute(statement):
+        fields = {"reachable": float(_REACHABLE.get(state, 0))}
+        if skew_seconds is not None and state in _REACHABLE:
+            fields["clock_offset_seconds"] = abs(skew_seconds)
+        yield tenant_id, appliance_id, fields
+
+
+def _queues(session: Session, *, now: datetime) -> Iterable[tuple[str, dict[str, float]]]:
+    waiting = session.execute(
+        select(Job.tenant_id, func.count(), func.min(Job.submitted_at))
+        .where(Job.state.in_(_WAITING))
+        .group_by(Job.tenant_id)
+    )
+    found = {
+        tenant_id: {
+            "waiting_jobs": float(count),
+            "longest_wait_seconds": max(0.0, (now - oldest_at).total_seconds()),
+        }
+        for tenant_id, count, oldest_at in waiting
+    }
+    failed = session.execute(
+        select(Job.tenant_id, func.count())
+        .join(Attempt, Attempt.job_id == Job.id)
+        .where(Attempt.state == AttemptState.FAILED, Attempt.finished_at >= now - FAILURES_WITHIN)
+        .group_by(Job.tenant_id, Job.id)
+    )
+    for tenant_id, count in failed:
+        fields = found.setdefault(tenant_id, {})
+        fields["failed_attempts"] = max(fields.get("failed_attempts", 0.0), float(count))
+    return found.items()

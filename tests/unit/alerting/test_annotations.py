@@ -1,0 +1,56 @@
+"""Annotations: templates of a sentence, which can't take the server's time or memory."""
+
+import pytest
+
+from alerting.annotations import annotation_errors, render_annotation
+
+VALUES: dict[str, object] = {
+    "value": 7260.0,
+    "value_text": "2h 1m",
+    "severity": "critical",
+    "labels": {"appliance": "gpu-01", "gpu": "3"},
+}
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("", ""),
+        (
+            "GPU {{ labels.gpu }} of {{ labels.appliance }}: {{ value_text }}",
+            "GPU 3 of gpu-01: 2h 1m",
+        ),
+        ("{{ (value / 3600)|round|int }} hours", "2 hours"),
+        ("{{ value * 2 }}", "14520.0"),
+        ("{% if labels.mount %}{{ labels.mount }}{% else %}no mount{% endif %}", "no mount"),
+        ("{{ 'page' if severity == 'critical' else 'look' }}", "page"),
+        ("{{ labels.__class__.__mro__ }}", ""),
+    ],
+)
+def test_an_annotation_is_a_sentence_with_values(template: str, text: str) -> None:
+    assert annotation_errors(template) == []
+    assert render_annotation(template, VALUES).startswith(text)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ labels.gpu",
+        "{% for i in range(100000) %}x{% endfor %}",
+        "{{ 'x' * 1000000000 }}",
+        "{{ 10 ** 1000000 }}",
+        "{{ labels.gpu.upper() }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}",
+        "{% set x = 1 %}",
+        "{{ 'aa'|center(100000000) }}",
+        "{% include 'rules.html' %}",
+        "x" * 1001,
+    ],
+)
+def test_what_is_no_sentence_is_refused(template: str) -> None:
+    assert len(annotation_errors(template)) == 1
+    assert render_annotation(template, VALUES) == template
+
+
+def test_an_annotation_that_fails_shows_itself_with_the_error() -> None:
+    assert "ZeroDivisionError" in render_annotation("{{ value / 0 }}", VALUES)
