@@ -16,7 +16,7 @@ from access.agent_registry import Agent
 from access.auth import Authenticator
 from access.body import decode_struct, read_body, read_plain_body
 from access.database import Database, agent_actor
-from access.longpoll import GenerationWatch
+from access.longpoll import ChangeWatch
 from core.clock import Clock, from_ns
 from core.errors import InvalidInputError
 from core.ids import ID_LENGTH
@@ -52,7 +52,7 @@ class AgentEndpoints:
         self,
         authenticator: Authenticator,
         database: Database,
-        watch: GenerationWatch,
+        watch: ChangeWatch,
         *,
         issuer: Issuer,
         box: SecretBox,

@@ -19,7 +19,7 @@ from access.database import Database
 from access.errors import HANDLERS, error_response
 from access.gateway import Gateway
 from access.influx import InfluxEndpoints
-from access.longpoll import GenerationWatch, generation_reader
+from access.longpoll import ChangeWatch, generation_reader
 from access.quotas import QuotaCache
 from access.transfer import TransferEndpoints
 from core.advertised_ca import advertised_ca
@@ -48,7 +48,7 @@ def create_access_app(
         needs_certificate=settings.require_client_certificate,
         failures=AuthFailureLimiter(settings.auth_failures_per_second_per_address),
     )
-    watch = GenerationWatch(generation_reader(database))
+    watch = ChangeWatch(generation_reader(database))
     quotas = QuotaCache(database, clock=clock)
     gateway = Gateway(store, settings=settings, clock=clock, quotas=quotas)
     max_bytes = settings.max_body_bytes

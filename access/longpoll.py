@@ -1,14 +1,14 @@
-"""Long polls: agents wait until their desired state changes.
+"""Waiting for changes: agents for their desired state, followers for their job.
 
-One task reads the generations of all polling appliances in one query each round and wakes the polls
-whose generation changed. A poll is a future, so ten thousand of them need no threads; the task ends
+One task reads the versions of all awaited objects in one query each round and wakes the waiters
+whose version changed. A waiter is a future, so ten thousand of them need no threads; the task ends
 with the last one.
 """
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,21 +25,19 @@ INTERVAL_SECONDS = 0.3
 # Up to this many appliances are listed in the query; above it, all are read.
 _MAX_NAMED = 500
 
-ReadGenerations = Callable[[Collection[str]], Awaitable[Mapping[str, int]]]
+ReadVersions = Callable[[Collection[str]], Awaitable[Mapping[str, Hashable]]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiter:
-    generation: int
+    version: Hashable
     woken: asyncio.Future[None]
 
 
-class GenerationWatch:
-    """Waits for changes of appliances' generations. For the tasks of one event loop."""
+class ChangeWatch:
+    """Waits for changes of objects' versions. For the tasks of one event loop."""
 
-    def __init__(
-        self, read: ReadGenerations, *, interval_seconds: float = INTERVAL_SECONDS
-    ) -> None:
+    def __init__(self, read: ReadVersions, *, interval_seconds: float = INTERVAL_SECONDS) -> None:
         self._read = read
         self._interval_seconds = interval_seconds
         self._waiters: defaultdict[str, set[_Waiter]] = defaultdict(set)
@@ -47,61 +45,62 @@ class GenerationWatch:
 
     @property
     def waiting(self) -> int:
-        """The number of open polls."""
+        """The number of waiters."""
         return sum(map(len, self._waiters.values()))
 
     async def wait(
         self,
-        appliance_id: str,
-        generation: int,
+        ident: str,
+        version: Hashable,
         *,
         timeout_seconds: float,
-        disconnected: Awaitable[object],
+        disconnected: Awaitable[object] | None = None,
     ) -> bool:
-        """Wait until the appliance's generation is another one; return whether it is.
+        """Wait until the version of an object is another one; return whether it is.
 
         `disconnected` ends the wait when it is done.
         """
-        waiter = _Waiter(generation, asyncio.get_running_loop().create_future())
-        self._waiters[appliance_id].add(waiter)
+        waiter = _Waiter(version, asyncio.get_running_loop().create_future())
+        self._waiters[ident].add(waiter)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._poll())
-        disconnect = asyncio.ensure_future(disconnected)
-        ends: set[asyncio.Future[Any]] = {waiter.woken, disconnect}
+        ends: set[asyncio.Future[Any]] = {waiter.woken}
+        if disconnected is not None:
+            ends.add(asyncio.ensure_future(disconnected))
         try:
             await asyncio.wait(ends, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
             return waiter.woken.done()
         finally:
-            disconnect.cancel()
-            waiter.woken.cancel()
-            self._forget(appliance_id, waiter)
+            for end in ends:
+                end.cancel()
+            self._forget(ident, waiter)
 
     async def _poll(self) -> None:
         while self._waiters:
             try:
                 self._wake(await self._read(list(self._waiters)))
             except SQLAlchemyError as error:
-                # Retried in the next round; the polls themselves report the error when they end.
-                logger.warning("can't read the generations: %s", error)
+                # Retried in the next round; the waiters themselves meet the error when they end.
+                logger.warning("can't read the versions: %s", error)
             await asyncio.sleep(self._interval_seconds)
 
-    def _wake(self, generations: Mapping[str, int]) -> None:
-        for appliance_id, waiters in self._waiters.items():
-            # A deleted appliance has no generation: its poll ends with an error.
-            current = generations.get(appliance_id)
+    def _wake(self, versions: Mapping[str, Hashable]) -> None:
+        for ident, waiters in self._waiters.items():
+            # A deleted object has no version: its waiters go on and don't find it.
+            current = versions.get(ident)
             for waiter in waiters:
-                if waiter.generation != current and not waiter.woken.done():
+                if waiter.version != current and not waiter.woken.done():
                     waiter.woken.set_result(None)
 
-    def _forget(self, appliance_id: str, waiter: _Waiter) -> None:
-        waiters = self._waiters[appliance_id]
+    def _forget(self, ident: str, waiter: _Waiter) -> None:
+        waiters = self._waiters[ident]
         waiters.discard(waiter)
         if not waiters:
-            del self._waiters[appliance_id]
+            del self._waiters[ident]
 
 
-def generation_reader(database: Database) -> ReadGenerations:
-    """Return the query of a watch."""
+def generation_reader(database: Database) -> ReadVersions:
+    """Return what reads the generations of appliances' desired states."""
     return lambda appliance_ids: database.run(lambda one: _generations(one, appliance_ids))
 
 

@@ -20,11 +20,13 @@ from core.errors import InvalidInputError
 from core.quantities import format_duration, format_value, parse_duration, parse_size
 from protocol.notation import parse_mount, parse_port
 from vedette.client import Client
-from vedette.jobs import Job, JobFields
+from vedette.jobs import Job, JobFields, LogLine
 
 T = TypeVar("T")
 COPY_HELP = "Secret variable, by default with its value in the job or in this shell; repeatable."
 TOP_SECONDS = 2.0
+# What `attach` shows of the log before.
+ATTACH_BYTES = 4096
 # Usage of the container and of its GPUs, as shown by `top`: title to field.
 TOP_COLUMNS = {
     "CPU": "cpu_percent",
@@ -226,13 +228,29 @@ def show(name: str, output: str) -> None:
 @job.command()
 @click.argument("name", metavar="JOB")
 @click.option("--follow", "-f", is_flag=True, help="Follow the log until the job ends.")
-def logs(name: str, *, follow: bool) -> None:
+@click.option("--tail", type=SIZE, help="Begin this long before the end, such as 64KiB.")
+@click.option("--timestamps", "-t", is_flag=True, help="Print the time of each line.")
+@click.option("--stream", type=click.Choice(["stdout", "stderr"]), help="Print only one stream.")
+def logs(
+    name: str, *, follow: bool, tail: int | None, timestamps: bool, stream: str | None
+) -> None:
     """Print the log of a JOB; with --follow, exit as the job does."""
     with Client() as client:
         if follow:
-            sys.exit(_follow(client, name))
-        for text in client.logs(name):
-            click.echo(text, nl=False)
+            sys.exit(_follow(client, name, tail, with_times=timestamps, stream=stream))
+        for line in client.log_lines(name, tail_bytes=tail):
+            _print_line(line, with_times=timestamps, stream=stream)
+
+
+@job.command()
+@click.argument("name", metavar="JOB")
+def attach(name: str) -> None:
+    """Follow a JOB from now on; Ctrl-C detaches, and the job continues."""
+    with Client() as client:
+        try:
+            sys.exit(_follow(client, name, ATTACH_BYTES))
+        except KeyboardInterrupt:
+            click.secho(f"\nDetached. Stop the job with: vedette job stop {name}", err=True)
 
 
 @job.command()
@@ -344,7 +362,14 @@ def _parsed(parse: Callable[[str], T], text: str) -> T:
         raise InvalidInputError(str(error)) from None
 
 
-def _follow(client: Client, name: str) -> int:
+def _follow(
+    client: Client,
+    name: str,
+    tail_bytes: int | None = None,
+    *,
+    with_times: bool = False,
+    stream: str | None = None,
+) -> int:
     """Print the log and state changes until the job ends; return the exit status."""
     ended = client.job(name)
 
@@ -354,9 +379,17 @@ def _follow(client: Client, name: str) -> int:
         where = f" on {changed.appliance_name}" if changed.appliance_name else ""
         click.secho(f"[{changed.state}{where}] {changed.message}", dim=True, err=True)
 
-    for text in client.logs(ended.id, follow=True, on_change=report):
-        click.echo(text, nl=False)
+    lines = client.log_lines(ended.id, follow=True, tail_bytes=tail_bytes, on_change=report)
+    for line in lines:
+        _print_line(line, with_times=with_times, stream=stream)
     return ended.exit_status
+
+
+def _print_line(line: LogLine, *, with_times: bool, stream: str | None) -> None:
+    """Print a line where the job wrote it: to stdout or stderr."""
+    if stream in {None, line.stream} or line.stream == "output":
+        at = f"{line.at} " if with_times and line.at else ""
+        click.echo(f"{at}{line.text}", nl=not line.is_open, err=line.stream == "stderr")
 
 
 def _fields(job: Job) -> dict[str, Any]:

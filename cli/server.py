@@ -24,6 +24,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from werkzeug.test import create_environ
 
 from access.app import create_access_app, is_for_agents
+from access.database import Database
+from access.follow import create_follow_app, is_followed
 from cli.ca import write_authorities
 from cli.database import open_database
 from cli.http_protocol import BoundedProtocol, ConnectionLimits, Connections
@@ -37,8 +39,9 @@ from core.db import SessionFactory, transaction
 from core.logs import configure_logging
 from core.settings import ServerSettings, load_server_settings
 from portal.app import create_portal
-from portal.auth.guard import is_signed_in
+from portal.auth.guard import request_principal
 from scheduler.loops import Scheduler
+from tenants.principals import Principal
 from timeseries.open_store import open_store
 from timeseries.store import Store, StoreUnavailableError, check_store
 
@@ -118,11 +121,19 @@ def create_asgi_app(backend: Backend, *, clock: Clock = utc_now) -> ASGIApp:
     flask = create_portal(settings, sessions=sessions, store=store, clock=clock)
     # a2wsgi has its own types for WSGI and ASGI.
     middleware = WSGIMiddleware(cast("WSGIApp", flask), workers=settings.portal_threads)
-    portal = PortalRequests(cast("ASGIApp", middleware), is_signed_in=partial(_is_signed_in, flask))
+    identify = partial(_principal, flask)
+    portal = PortalRequests(
+        cast("ASGIApp", middleware), is_signed_in=lambda scope: identify(scope) is not None
+    )
+    follow = create_follow_app(Database(sessions, clock=clock), identify=identify)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        is_agent = scope["type"] != "http" or is_for_agents(scope["path"])
-        await (access if is_agent else portal)(scope, receive, send)
+        if scope["type"] != "http" or is_for_agents(scope["path"]):
+            await access(scope, receive, send)
+        elif is_followed(scope["path"]):
+            await follow(scope, receive, send)
+        else:
+            await portal(scope, receive, send)
 
     return trust_proxies(app, settings.proxy_networks)
 
@@ -177,12 +188,12 @@ def allowed_connections(settings: ServerSettings) -> int:
     return allowed
 
 
-def _is_signed_in(flask: Flask, scope: Scope) -> bool:
+def _principal(flask: Flask, scope: Scope) -> Principal | None:
     headers = [(name.decode("latin-1"), text.decode("latin-1")) for name, text in scope["headers"]]
     address = scope["client"][0] if scope.get("client") else ""
     environ = create_environ(headers=headers, environ_base={"REMOTE_ADDR": address})
     with flask.request_context(environ):
-        return is_signed_in()
+        return request_principal()
 
 
 def _protocol(backend: Backend, connections: Connections) -> Any:  # noqa: ANN401 - uvicorn's

@@ -20,6 +20,8 @@ from core.clock import Clock
 
 OFFLINE_WAIT_SECONDS = 1.0
 UNCHANGED_WAIT_SECONDS = 1.0
+# How often new output of attempts is looked for: users follow it.
+LOG_INTERVAL_SECONDS = 0.2
 
 
 class PortalClient:
@@ -54,6 +56,7 @@ class PortalClient:
         self._is_offline = is_offline
         self._clock = clock
         self._usage_due_at: datetime | None = None
+        self._step_due = 0.0
 
     def tasks(self, stop: Event) -> list[PeriodicTask]:
         """Return the tasks, not started yet."""
@@ -98,13 +101,20 @@ class PortalClient:
         return 0.0 if is_changed or was_long else UNCHANGED_WAIT_SECONDS
 
     def _run_attempts(self, runner: AttemptRunner, portal: PortalConnection) -> float:
-        runner.step()
-        self._add_usage(runner, self._clock())
+        interval_seconds = self._config().attempts_interval_seconds
+        is_due = time.monotonic() >= self._step_due
+        if is_due:
+            self._step_due = time.monotonic() + interval_seconds
+            runner.step()
+            self._add_usage(runner, self._clock())
         if not self._is_offline():
             # Logs first: once an attempt is reported as ended, its last line can be read.
             runner.ship_logs(portal)
-            runner.report(portal, self._clock())
-        return self._config().attempts_interval_seconds
+            if is_due:
+                runner.report(portal, self._clock())
+        return (
+            min(interval_seconds, LOG_INTERVAL_SECONDS) if runner.is_running else interval_seconds
+        )
 
     def _add_usage(self, runner: AttemptRunner, now: datetime) -> None:
         interval = timedelta(seconds=self._config().interval_seconds)

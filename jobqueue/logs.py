@@ -1,7 +1,7 @@
 """Logs: an attempt's output, uploaded by its agent in chunks and read by users.
 
-Offsets count bytes. A chunk is stored only at the end of the stored log, so a repeated upload
-changes nothing and there are no gaps.
+A log has the records of `protocol.logs`. Offsets count bytes. A chunk is stored only at the end of
+the stored log, so a repeated upload changes nothing and there are no gaps.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from core.guarded_update import changed_one
 from jobqueue.models import Attempt, LogChunk
 from jobqueue.service import get_job
 from protocol.attempts import LogAck
+from protocol.logs import MAX_RECORD_BYTES
 from tenants.scope import Scope
 
 MAX_LOG_BYTES = 8 * 1024 * 1024
@@ -76,26 +77,54 @@ def read_log(
     offset: int = 0,
     limit: int = DEFAULT_LIMIT_BYTES,
     attempt_number: int | None = None,
+    tail_bytes: int | None = None,
 ) -> LogPage:
     """Return up to `limit` bytes of a job's log from `offset`; of its latest attempt by default.
+
+    With `tail_bytes` instead of an offset, it begins with the first line this long before the end.
 
     Raises:
         NotFoundError: there is no such job, or it has no such attempt.
     """
     job = get_job(session, scope, job_id)
     offset = max(0, offset)
-    attempt = job.attempt
-    if attempt_number is not None:
-        attempt = next((a for a in job.attempts if a.number == attempt_number), None)
-        if attempt is None:
-            raise NotFoundError.of("attempt", str(attempt_number))
-    if attempt is None:
-        return LogPage(0, offset, offset, b"", job.state.is_final)
-    limit = max(1, min(limit, MAX_LIMIT_BYTES))
-    data = _read(session, attempt.id, offset=offset, limit=limit)
+    if attempt_number is None:
+        if job.attempt is None:
+            return LogPage(0, offset, offset, b"", job.state.is_final)
+        attempt_number = job.attempt.number
+    if tail_bytes is not None:
+        size = next((a.log_bytes for a in job.attempts if a.number == attempt_number), 0)
+        offset = line_start(session, job.id, attempt_number, max(0, size - tail_bytes))
+    return read_attempt_log(session, job.id, attempt_number, offset=offset, limit=limit)
+
+
+def read_attempt_log(
+    session: Session, job_id: str, number: int, *, offset: int, limit: int
+) -> LogPage:
+    """Return up to `limit` bytes of the log of an attempt from `offset`, of a job in scope.
+
+    Raises:
+        NotFoundError: the job has no such attempt.
+    """
+    statement = select(Attempt.id, Attempt.state, Attempt.log_bytes)
+    found = session.execute(
+        statement.where(Attempt.job_id == job_id, Attempt.number == number)
+    ).one_or_none()
+    if found is None:
+        raise NotFoundError.of("attempt", str(number))
+    data = _read(session, found.id, offset=offset, limit=max(1, min(limit, MAX_LIMIT_BYTES)))
     next_offset = offset + len(data)
-    is_complete = attempt.state.is_final and next_offset >= attempt.log_bytes
-    return LogPage(attempt.number, offset, next_offset, data, is_complete)
+    is_complete = found.state.is_final and next_offset >= found.log_bytes
+    return LogPage(number, offset, next_offset, data, is_complete)
+
+
+def line_start(session: Session, job_id: str, number: int, offset: int) -> int:
+    """Return the offset of the first line that begins at or behind an offset."""
+    if offset == 0:
+        return 0
+    before = offset - 1
+    page = read_attempt_log(session, job_id, number, offset=before, limit=MAX_RECORD_BYTES)
+    return before + page.data.find(b"\n") + 1
 
 
 def _acknowledge(stored: int) -> LogAck:

@@ -21,7 +21,8 @@ import requests
 from core.errors import InvalidInputError, UnavailableError
 from vedette.credentials import Credentials, load_credentials
 from vedette.errors import JobTimeoutError, PortalError
-from vedette.jobs import Job, JobFailedError, JobFields
+from vedette.events import SILENCE_SECONDS, follow_events
+from vedette.jobs import Job, JobFailedError, JobFields, LogLine
 
 TIMEOUT_SECONDS = 30
 POLL_SECONDS = 1.0
@@ -193,21 +194,51 @@ class Client:
 
         While it follows, it calls `on_change` with each new state.
         """
-        job, state, offset = self.job(name_or_id), "", 0
-        while True:
-            if follow and job.state != state:
-                state = job.state
-                on_change(job)
-            page = self.get(f"/jobs/{job.id}/log", offset=offset)
-            is_read, offset = page["next_offset"] == offset, page["next_offset"]
-            if page["text"]:
-                yield page["text"]
-            if is_read and (not follow or (job.has_ended and page["is_complete"])):
-                return
-            if is_read:
-                time.sleep(POLL_SECONDS)
-            if follow:
-                job = _job(self.get(f"/jobs/{job.id}"))
+        for line in self.log_lines(name_or_id, follow=follow, on_change=on_change):
+            yield line.text if line.is_open else f"{line.text}\n"
+
+    def log_lines(
+        self,
+        name_or_id: str,
+        *,
+        follow: bool = False,
+        tail_bytes: int | None = None,
+        on_change: Callable[[Job], None] = lambda _job: None,
+    ) -> Iterator[LogLine]:
+        """Yield the lines of a job's log with their times and streams; see `logs`.
+
+        Args:
+            name_or_id: the job.
+            follow: continue until the job ends, with the logs of further attempts; reconnects if
+                the connection breaks, without missing or repeating a line.
+            tail_bytes: begin this long before the present end; by default at the beginning.
+            on_change: called with the job in each new state.
+        """
+        job_id = self.job(name_or_id).id
+        if not follow:
+            yield from self._stored_lines(job_id, tail_bytes)
+            return
+        state = ""
+        for event in follow_events(lambda after: self._stream(job_id, after, tail_bytes)):
+            if event.name == "log":
+                yield from msgspec.convert(event.data["lines"], list[LogLine])
+            elif event.data["state"] != state:
+                state = event.data["state"]
+                on_change(self.job(job_id))
+
+    def _stored_lines(self, job_id: str, tail_bytes: int | None) -> Iterator[LogLine]:
+        page = self.get(f"/jobs/{job_id}/log", tail_bytes=tail_bytes)
+        while page["lines"]:
+            yield from msgspec.convert(page["lines"], list[LogLine])
+            page = self.get(f"/jobs/{job_id}/log", offset=page["next_offset"])
+
+    def _stream(self, job_id: str, after: str, tail_bytes: int | None) -> requests.Response:
+        url = f"{self._base}/jobs/{job_id}/follow"
+        # A job that waited has its first attempt now.
+        start = {"after": after} if after else {"tail_bytes": tail_bytes}
+        return _respond(
+            self._session, "GET", url, params=start, stream=True, timeout=SILENCE_SECONDS
+        )
 
     def get(self, path: str, **params: object) -> Any:  # noqa: ANN401 - JSON
         """GET a path below /api/v1 and return its JSON."""
@@ -256,7 +287,7 @@ def _respond(
     **arguments: Any,  # noqa: ANN401 - those of requests
 ) -> requests.Response:
     try:
-        response = session.request(method, url, timeout=TIMEOUT_SECONDS, **arguments)
+        response = session.request(method, url, **{"timeout": TIMEOUT_SECONDS, **arguments})
     except requests.RequestException as error:
         raise UnavailableError(f"{url} does not answer ({type(error).__name__}).") from error
     if not response.ok:

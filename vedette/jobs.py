@@ -124,6 +124,22 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if self.state == "succeeded" else self.exit_code or 1
 
 
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a job's log.
+
+    Attributes:
+        at: time in UTC (RFC 3339); empty if it is not known.
+        stream: `stdout`, `stderr`, or `output` if it is not known which.
+        text: without the end of the line.
+        is_open: the next line of this stream continues it.
+    """
+
+    at: str
+    stream: str
+    text: str
+    is_open: bool = False
+
+
 class JobFailedError(VedetteError):
     """A job did not succeed."""
 

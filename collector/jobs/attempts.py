@@ -84,6 +84,11 @@ class AttemptRunner:
         """Whether the executor responded to the last request."""
         return self._is_available
 
+    @property
+    def is_running(self) -> bool:
+        """Whether an attempt was running at the last step."""
+        return any(seen.state is ObservedState.RUNNING for seen in self._observed.values())
+
     def set_desired(self, desired: DesiredState) -> None:
         """Set the desired state for the next step."""
         with self._lock:

@@ -67,7 +67,7 @@ class Executor(Protocol):
         """
 
     def read_log(self, attempt_id: str, *, offset: int, limit: int) -> bytes:
-        """Return up to `limit` bytes of its output (stdout and stderr together) from `offset`."""
+        """Return up to `limit` bytes of its log from `offset`: the records of `protocol.logs`."""
 
     def usage(self, attempt_id: str) -> AttemptUsage | None:
         """Return its current usage, or None if it does not run."""

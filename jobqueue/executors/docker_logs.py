@@ -1,8 +1,8 @@
 """Containers' output, copied into one bounded file for each attempt, its *spool*.
 
-The portal reads output by byte offset, which the engine does not support. After a restart of the
-agent or the container, the engine returns the output from the beginning; the follower skips what
-the spool already has.
+A spool has the records of `protocol.logs`. The portal reads it by byte offset, which the engine
+does not support. After a restart of the agent or the container, the engine returns the output from
+the beginning; the follower skips what the spool already has.
 """
 
 import contextlib
@@ -20,12 +20,14 @@ from docker.errors import DockerException
 from jobqueue.executors.base import ExecutorError
 from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES, TRUNCATION_NOTICE, safe_path
 from protocol.attempts import StopReason
+from protocol.logs import Stream, record
 
 log = logging.getLogger(__name__)
 
 FOLLOW_AGAIN_SECONDS = 1.0
 CONNECT_SECONDS = 10
-_FRAME_HEADER = struct.Struct(">4xL")
+_FRAME_HEADER = struct.Struct(">B3xL")
+_STDERR = 2
 
 
 class LogSpool:
@@ -170,7 +172,7 @@ class _Follower(Thread):
         api = self._container.client.api
         response: requests.Response = api.get(
             f"{api.base_url}/v{api.api_version}/containers/{self._container.id}/logs",
-            params={"follow": 1, "stdout": 1, "stderr": 1},
+            params={"follow": 1, "stdout": 1, "stderr": 1, "timestamps": 1},
             stream=True,
             timeout=(CONNECT_SECONDS, None),
         )
@@ -198,10 +200,11 @@ class _Follower(Thread):
 
 
 def _output(response: requests.Response) -> Iterator[bytes]:
-    """Yield stdout and stderr in order, from the engine's frames.
+    """Yield the records of stdout and stderr in order, from the engine's frames.
 
     Source: "Stream format" of the Docker Engine API, POST /containers/{id}/attach.
     """
     while len(header := response.raw.read(_FRAME_HEADER.size)) == _FRAME_HEADER.size:
-        (length,) = _FRAME_HEADER.unpack(header)
-        yield response.raw.read(length)
+        source, length = _FRAME_HEADER.unpack(header)
+        at, _, text = response.raw.read(length).partition(b" ")
+        yield record(at, Stream.STDERR if source == _STDERR else Stream.STDOUT, text)

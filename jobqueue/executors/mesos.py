@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 UNCERTAIN_SECONDS = 60.0
 # An ended attempt whose output can't be read is reported with a note after this time.
 LOG_SECONDS = 60.0
+# How often the output of a running attempt is copied.
+COPY_SECONDS = 1.0
 CHUNK_BYTES = 64 * 1024
 NO_AGENT = (
     "[The output is in the sandbox of the Mesos task, which this agent can't read: "
@@ -94,6 +96,7 @@ class MesosExecutor(ABC):
         self._records = self._load()
         self._listed: set[str] = set()
         self._cpu_seconds: dict[str, tuple[float, float]] = {}
+        self._copied_at: dict[str, float] = {}
 
     @abstractmethod
     def _unsupported(self, spec: AttemptSpec) -> str:
@@ -180,7 +183,8 @@ class MesosExecutor(ABC):
             if record is None:
                 return b""
             try:
-                self._copy_output(record)
+                if self._is_copy_due(record):
+                    self._copy_output(record)
             except ExecutorError as error:
                 ended_at_ns = record.outcome.finished_at_ns if record.outcome else None
                 now_ns = to_ns(self._site.clock())
@@ -193,6 +197,14 @@ class MesosExecutor(ABC):
             with path.open("rb") as spool:
                 spool.seek(offset)
                 return spool.read(max(0, min(limit, record.spool_bytes - offset)))
+
+    def _is_copy_due(self, record: Record) -> bool:
+        """Return whether to ask the Mesos agent: about once a second while the attempt runs."""
+        now = time.monotonic()
+        is_due = now - self._copied_at.get(record.attempt_id, -COPY_SECONDS) >= COPY_SECONDS
+        if is_due:
+            self._copied_at[record.attempt_id] = now
+        return is_due or record.outcome is not None
 
     def usage(self, attempt_id: str) -> AttemptUsage | None:
         """Return the use of the attempt's tasks on this appliance's Mesos agent."""
@@ -219,6 +231,7 @@ class MesosExecutor(ABC):
             self._records.pop(attempt_id)
             self._listed.discard(attempt_id)
             self._cpu_seconds.pop(attempt_id, None)
+            self._copied_at.pop(attempt_id, None)
             for suffix in (".json", ".log"):
                 self._path(attempt_id, suffix).unlink(missing_ok=True)
 

@@ -18,6 +18,7 @@ import msgspec
 from core.clock import Clock, from_ns, to_ns
 from jobqueue.executors.base import STOPPED, AttemptUsage, ExecutorError
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StopReason
+from protocol.logs import Stream, record
 
 log = logging.getLogger(__name__)
 
@@ -245,8 +246,7 @@ class SimulatedLog:
             offset = timedelta(seconds=self._next_line * self._interval_seconds)
             if self._started_at + offset > until_at:
                 return
-            line = self._line(self._next_line)
-            self._text += f"{self._started_at + offset:%H:%M:%S} {line}\n".encode()
+            self._write(self._started_at + offset, self._line(self._next_line))
             self._next_line += 1
 
     def finish(self, observation: AttemptObservation) -> None:
@@ -256,15 +256,19 @@ class SimulatedLog:
         self._is_finished = True
         match observation.state:
             case ObservedState.SUCCEEDED:
-                self._text += b"training finished\n"
+                last, stream = "training finished", Stream.STDOUT
             case ObservedState.STOPPED:
-                self._text += b"received SIGTERM, shutting down\n"
+                last, stream = "received SIGTERM, shutting down", Stream.STDERR
             case _:
-                self._text += f"exiting with code {observation.exit_code}\n".encode()
+                last, stream = f"exiting with code {observation.exit_code}", Stream.STDERR
+        self._write(from_ns(observation.finished_at_ns or 0), last, stream)
 
     def read(self, offset: int, limit: int) -> bytes:
         """Return up to `limit` bytes from `offset`."""
         return bytes(self._text[offset : offset + limit])
+
+    def _write(self, at: datetime, line: str, stream: Stream = Stream.STDOUT) -> None:
+        self._text += record(f"{at:%Y-%m-%dT%H:%M:%S.%fZ}".encode(), stream, f"{line}\n".encode())
 
     def _line(self, number: int) -> str:
         noise = fraction(f"{self._spec.attempt_id}:{number}")

@@ -43,8 +43,9 @@ from portal.api.schemas import (
 )
 from portal.context import current_scope, database, now, portal
 from portal.presenters.arrays import listed
-from portal.presenters.jobs import efficiency_of, job_usage, raw_log, text_page
+from portal.presenters.jobs import efficiency_of, job_usage, log_page, raw_log
 from protocol.attempts import ContainerPolicy
+from protocol.logs import Stream
 from tenants.permissions import Permission
 
 jobs = APIBlueprint("Jobs", "/jobs", "Container jobs.", changes=Permission.SUBMIT_JOBS)
@@ -243,6 +244,36 @@ class LogQuery(StrictSchema):
         load_default=None, validate=validate.Range(min=1, max=MAX_ATTEMPT_NUMBER)
     )
     format = fields.String(load_default="json", validate=validate.OneOf(["json", "raw"]))
+    stream = fields.Enum(
+        Stream,
+        by_value=True,
+        load_default=None,
+        metadata={"description": "With `format=raw`: only stdout or stderr."},
+    )
+    tail_bytes = fields.Integer(
+        load_default=None,
+        validate=validate.Range(min=0, max=MAX_LOG_OFFSET),
+        metadata={"description": "Begin this long before the end, instead of at `offset`."},
+    )
+    search = fields.String(
+        load_default="",
+        validate=validate.Length(max=200),
+        metadata={"description": "Only `lines` with this text, in upper or lower case."},
+    )
+    timestamps = fields.Boolean(
+        load_default=False, metadata={"description": "With `format=raw`: times before lines."}
+    )
+
+
+class LogLineSchema(Schema):
+    """A line of the log."""
+
+    at = fields.String(metadata={"description": "Time in UTC; empty if it is not known."})
+    stream = fields.Enum(Stream, by_value=True)
+    text = fields.String()
+    is_open = fields.Boolean(
+        metadata={"description": "The next line of this stream continues this one."}
+    )
 
 
 class LogSchema(Schema):
@@ -252,6 +283,7 @@ class LogSchema(Schema):
     offset = fields.Integer()
     next_offset = fields.Integer()
     text = fields.String()
+    lines = fields.List(fields.Nested(LogLineSchema))
     is_complete = fields.Boolean()
 
 
@@ -414,12 +446,25 @@ def log(job_id: str, query: dict[str, Any]) -> dict[str, Any] | Response:
     number = query["attempt_number"]
     with database() as session:
         if query["format"] == "raw":
-            data = raw_log(session, current_scope(), job_id, attempt_number=number)
+            data = raw_log(
+                session,
+                current_scope(),
+                job_id,
+                attempt_number=number,
+                stream=query["stream"],
+                with_times=query["timestamps"],
+            )
             response = Response(data, mimetype="text/plain")
             response.headers["Content-Disposition"] = f'attachment; filename="job-{job_id}.log"'
             return response
-        return text_page(
-            session, current_scope(), job_id, offset=query["offset"], attempt_number=number
+        return log_page(
+            session,
+            current_scope(),
+            job_id,
+            offset=query["offset"],
+            attempt_number=number,
+            tail_bytes=query["tail_bytes"],
+            search=query["search"],
         )
 
 

@@ -66,16 +66,15 @@ def install_support_sessions(app: Flask) -> None:
     app.before_request(_restrict_support_session)
 
 
-def is_signed_in() -> bool:
-    """Return whether the current request has a valid session or API token."""
+def request_principal() -> Principal | None:
+    """Return who sends the current request, by session or API token; None without a valid one."""
     credentials = request.authorization
     if credentials is None:
-        return _principal_of_cookie() is not None
+        return _principal_of_cookie()
     if credentials.type != "bearer" or not credentials.token:
-        return False
+        return None
     with database() as db:
-        found = token_principal(db, credentials.token, now=now(), address=request.remote_addr or "")
-    return found is not None
+        return token_principal(db, credentials.token, now=now(), address=request.remote_addr or "")
 
 
 def safe_next(target: str | None) -> str:

@@ -16,13 +16,14 @@ from jobqueue.service import get_job
 from jobqueue.states import JobState
 from jobqueue.usage.efficiency import Efficiency, gpu_memory, job_efficiency
 from portal.context import current_scope, database, now, portal
+from protocol.logs import Stream, log_lines, plain_log, whole_records
 from tenants.fleet.appliances import read_inventory
 from tenants.scope import Scope
 from timeseries.store import RangeQuery, Series, Store
 
 STEPS = (JobState.SUBMITTED, JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
 PIECE_BYTES = 65536
-_MAX_TAIL = 3  # bytes of an incomplete UTF-8 character
+SEARCHED_BYTES = 1024 * 1024
 LIVE_WINDOW = timedelta(minutes=10)
 MAX_POINTS = 120
 MIN_STEP_SECONDS = 2
@@ -75,27 +76,47 @@ def gpu_names(attempt: Attempt | None) -> list[str]:
     return names + [uuid for uuid in attempt.gpu_uuids if uuid not in known]
 
 
-def text_page(
-    session: Session, scope: Scope, job_id: str, *, offset: int, attempt_number: int | None = None
+def log_page(
+    session: Session,
+    scope: Scope,
+    job_id: str,
+    *,
+    offset: int,
+    attempt_number: int | None = None,
+    tail_bytes: int | None = None,
+    search: str = "",
 ) -> dict[str, Any]:
-    """Return the log from `offset`, cut at a character boundary."""
+    """Return complete lines of the log from `offset`; with `search`, of a larger part of it."""
     page = read_log(
-        session, scope, job_id, offset=offset, limit=PIECE_BYTES, attempt_number=attempt_number
+        session,
+        scope,
+        job_id,
+        offset=offset,
+        limit=SEARCHED_BYTES if search else PIECE_BYTES,
+        attempt_number=attempt_number,
+        tail_bytes=tail_bytes,
     )
-    data = page.data if page.is_complete else page.data[: whole_characters(page.data)]
+    data = page.data if page.is_complete else page.data[: whole_records(page.data)]
     return {
         "attempt_number": page.attempt_number,
         "offset": page.offset,
         "next_offset": page.offset + len(data),
-        "text": data.decode(errors="replace"),
+        "text": plain_log(data).decode(errors="replace"),
+        "lines": [line for line in log_lines(data) if search.casefold() in line.text.casefold()],
         "is_complete": page.is_complete,
     }
 
 
 def raw_log(
-    session: Session, scope: Scope, job_id: str, *, attempt_number: int | None = None
+    session: Session,
+    scope: Scope,
+    job_id: str,
+    *,
+    attempt_number: int | None = None,
+    stream: Stream | None = None,
+    with_times: bool = False,
 ) -> bytes:
-    """Return the whole log; the job queue limits its size."""
+    """Return the whole log as text; the job queue limits its size."""
     pieces: list[bytes] = []
     offset = 0
     while True:
@@ -103,18 +124,9 @@ def raw_log(
             session, scope, job_id, offset=offset, limit=1 << 20, attempt_number=attempt_number
         )
         if not page.data:
-            return b"".join(pieces)
+            return plain_log(b"".join(pieces), stream=stream, with_times=with_times)
         pieces.append(page.data)
         offset = page.next_offset
-
-
-def whole_characters(data: bytes) -> int:
-    """Return the length of the longest prefix that ends at a UTF-8 character boundary."""
-    for tail in range(1, min(_MAX_TAIL, len(data)) + 1):
-        length = _length_of(data[-tail])
-        if length:
-            return len(data) - tail if length > tail else len(data)
-    return len(data)
 
 
 def job_usage(
@@ -167,12 +179,6 @@ def _progress(index: int, current: int, is_reached: bool) -> Progress:  # noqa: 
     if index > current:
         return Progress.AHEAD
     return Progress.DONE if is_reached else Progress.SKIPPED
-
-
-def _length_of(byte: int) -> int:
-    """Return the length of the character that a byte starts; 0 for a continuation byte."""
-    leading_ones = 8 - (byte ^ 0xFF).bit_length()
-    return {0: 1, 1: 0, 2: 2, 3: 3, 4: 4}.get(leading_ones, 1)
 
 
 def _window(

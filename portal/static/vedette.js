@@ -87,9 +87,7 @@
       before = text;
       if (!final.length) return false;
       const state = JSON.parse(text).state;
-      if (!final.includes(state)) return false;
-      document.dispatchEvent(new CustomEvent("vedette:final", { detail: state }));
-      return true;
+      return final.includes(state);
     });
   }
 
@@ -178,7 +176,7 @@
     if (event.target.matches?.("[data-autosubmit]")) event.target.form.requestSubmit();
   });
 
-  window.vedette = { api, repeat, span };
+  window.vedette = { api, repeat, span, refreshParts };
   $$("[data-live-url]").forEach(follow);
   $$("[data-badge]").forEach(countBadge);
   setInterval(updateTimes, 1000);

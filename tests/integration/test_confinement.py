@@ -14,6 +14,7 @@ from jobqueue.executors.confinement import CAPABILITIES
 from jobqueue.executors.docker import DockerExecutor
 from jobqueue.executors.docker_mapping import container_options
 from protocol.attempts import AttemptObservation, AttemptSpec, ContainerPolicy, ObservedState
+from protocol.logs import plain_log
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
 from tests.fixtures.polling import eventually
 
@@ -117,7 +118,7 @@ def run(executor: DockerExecutor, spec: AttemptSpec) -> str:
     """Run a container to its end and return its output."""
     executor.start(spec)
     eventually(lambda: state_of(executor, spec).state.is_final, within_seconds=60)
-    return executor.read_log(spec.attempt_id, offset=0, limit=100_000).decode()
+    return plain_log(executor.read_log(spec.attempt_id, offset=0, limit=100_000)).decode()
 
 
 @pytest.fixture(scope="module", params=list(ContainerPolicy))

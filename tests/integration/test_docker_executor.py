@@ -25,6 +25,7 @@ from protocol.attempts import (
     ObservedState,
     StopReason,
 )
+from protocol.logs import plain_log
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
 from tests.fixtures.docker_registry import Registry, registry
 from tests.fixtures.polling import eventually
@@ -85,6 +86,10 @@ def until_ended(executor: DockerExecutor, attempt_id: str) -> AttemptObservation
 
 def until_running(executor: DockerExecutor, attempt_id: str) -> AttemptObservation:
     return until(executor, attempt_id, lambda seen: seen.state is ObservedState.RUNNING)
+
+
+def output(executor: DockerExecutor, spec: AttemptSpec) -> bytes:
+    return plain_log(executor.read_log(spec.attempt_id, offset=0, limit=1_000_000))
 
 
 def test_a_container_over_its_memory_is_out_of_memory(
@@ -185,7 +190,7 @@ def test_a_service_that_exits_is_restarted_and_its_log_goes_on(
 
     def has_restarted() -> bool:
         executor.observe()
-        text = executor.read_log(spec.attempt_id, offset=0, limit=1000)
+        text = output(executor, spec)
         return text.startswith(b"up\nup\nup\n")
 
     eventually(has_restarted, within_seconds=60)
@@ -222,11 +227,11 @@ def test_output_written_while_the_agent_was_away_is_in_the_log_once(
 ) -> None:
     spec = make_spec("for i in $(seq 1 8); do echo line $i; sleep 0.25; done")
     executor.start(spec)
-    eventually(lambda: b"line 2" in executor.read_log(spec.attempt_id, offset=0, limit=1000))
+    eventually(lambda: b"line 2" in output(executor, spec))
     executor.close()
     again = DockerExecutor(spool_dir=tmp_path / "spool", url=docker_engine.url)
     until_ended(again, spec.attempt_id)
-    whole = again.read_log(spec.attempt_id, offset=0, limit=1000)
+    whole = output(again, spec)
     again.close()
     assert whole.decode() == "".join(f"line {number}\n" for number in range(1, 9))
 
@@ -236,12 +241,12 @@ def test_a_lost_spool_is_written_again_from_the_engines_log(
 ) -> None:
     spec = make_spec("echo hello; sleep 60")
     executor.start(spec)
-    eventually(lambda: executor.read_log(spec.attempt_id, offset=0, limit=100))
+    eventually(lambda: output(executor, spec))
     executor.close()
     shutil.rmtree(tmp_path / "spool")
     again = DockerExecutor(spool_dir=tmp_path / "spool", url=docker_engine.url)
     until_running(again, spec.attempt_id)
-    eventually(lambda: again.read_log(spec.attempt_id, offset=0, limit=100) == b"hello\n")
+    eventually(lambda: output(again, spec) == b"hello\n")
     again.close()
 
 
@@ -276,7 +281,7 @@ def test_the_attempts_own_limits_reach_the_container(
     assert (host["NanoCpus"], host["Memory"]) == (500_000_000, 64 * MEBIBYTE)
 
     def environment() -> bytes:
-        return executor.read_log(spec.attempt_id, offset=0, limit=10_000)
+        return output(executor, spec)
 
     eventually(lambda: b"VEDETTE_JOB_ID=job-1" in environment())
     assert b"GREETING=it's; $(not) a shell" in environment()
@@ -335,7 +340,11 @@ def test_an_agent_runs_a_job_in_a_real_container(
         try:
             eventually(lambda: spec.attempt_id in recording.observed)
             eventually(lambda: recording.observed[spec.attempt_id].state.is_final)
-            eventually(lambda: recording.logs.get(spec.attempt_id) == b"from the container\n")
+            eventually(
+                lambda: (
+                    plain_log(recording.logs.get(spec.attempt_id, b"")) == b"from the container\n"
+                )
+            )
             portal.desire(DesiredState(generation=2))
             eventually(lambda: not _containers(docker_engine, spec.attempt_id))
         finally:

@@ -1,7 +1,5 @@
 """The agent API as it runs: uvicorn on a free port, a SQLite file and a DuckDB file."""
 
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,14 +9,13 @@ from typing import Any
 
 import pytest
 import requests
-import uvicorn
-from starlette.types import ASGIApp
 
 from access.app import create_access_app
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock, make_appliance
+from tests.fixtures.serving import Serving
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store
 
@@ -97,28 +94,3 @@ def api(
     app = create_access_app(settings=settings, sessions=sessions, store=store, clock=clock)
     with Serving(app) as url, AgentAPI.open(url, app, secret=f"vda_acme_{dgx.name}") as api:
         yield api
-
-
-class Serving:
-    """Runs an application in uvicorn, in a thread, while the block lasts."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        config = uvicorn.Config(
-            app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1
-        )
-        self._server = uvicorn.Server(config)
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
-        )
-
-    def __enter__(self) -> str:
-        self._thread.start()
-        assert eventually(lambda: self._server.started)
-        return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-
-    def __exit__(self, *_error: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(timeout=60)
-        self._socket.close()
-        assert not self._thread.is_alive()

@@ -9,7 +9,8 @@ import requests
 from access.app import HEALTH_SECONDS, create_access_app
 from core.db import SessionFactory, create_database_engine, create_session_factory
 from core.settings import ServerSettings
-from tests.unit.access.conftest import AgentAPI, Serving
+from tests.fixtures.serving import Serving
+from tests.unit.access.conftest import AgentAPI
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store, StoreUnavailableError
 

@@ -25,8 +25,9 @@ from plugins.speedtest.reader import SpeedtestConfig, SpeedtestPlugin
 from protocol.transfer import MAX_TRANSFER_BYTES
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock, make_appliance
+from tests.fixtures.serving import Serving
 from tests.servers import free_port
-from tests.unit.access.conftest import SECRET, AgentAPI, Serving, eventually
+from tests.unit.access.conftest import SECRET, AgentAPI, eventually
 
 PATH = "/agent/v1/transfer"
 MIB = 2**20

@@ -1,16 +1,15 @@
 """A portal on a free port, for commands that call its REST API."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from werkzeug.serving import make_server
 
+from cli.server import Backend, create_asgi_app
 from core.db import SessionFactory
 from core.settings import ServerSettings
-from portal.app import create_portal
 from tests.cast import FrozenClock
+from tests.fixtures.serving import Serving
 from timeseries.store import Store
 
 
@@ -23,11 +22,6 @@ def settings(tmp_path: Path) -> ServerSettings:
 def url(
     settings: ServerSettings, sessions: SessionFactory, store: Store, clock: FrozenClock
 ) -> Iterator[str]:
-    app = create_portal(settings, sessions=sessions, store=store, clock=clock)
-    server = make_server("127.0.0.1", 0, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    app = create_asgi_app(Backend(settings, sessions, store), clock=clock)
+    with Serving(app) as url:
+        yield url

@@ -101,6 +101,12 @@ def test_the_page_says_where_the_job_runs_and_why(bob: Browser, job: Job) -> Non
     assert "0 (H100 80GB)" in text
 
 
+def test_the_log_is_searched_in_upper_and_lower_case(bob: Browser, job: Job) -> None:
+    lines = bob.get(f"/api/v1/jobs/{job.id}/log?search=STEP 2").json["lines"]
+    assert [line["text"] for line in lines] == ["step 2"]
+    assert bob.get(f"/api/v1/jobs/{job.id}/log?search=nothing").json["lines"] == []
+
+
 def test_the_log_is_read_piece_by_piece(bob: Browser, job: Job) -> None:
     page = bob.get(f"/api/v1/jobs/{job.id}/log").json
     assert page == {
@@ -108,6 +114,10 @@ def test_the_log_is_read_piece_by_piece(bob: Browser, job: Job) -> None:
         "offset": 0,
         "next_offset": 17,
         "text": "step 1 é\nstep 2\n",
+        "lines": [
+            {"at": "", "stream": "output", "text": text, "is_open": False}
+            for text in ("step 1 é", "step 2")
+        ],
         "is_complete": False,
     }
     rest = bob.get(f"/api/v1/jobs/{job.id}/log?offset=10").json

@@ -1,0 +1,197 @@
+"""`GET /api/v1/jobs/ID/follow`: the state and the log of a job as server-sent events, for users.
+
+    event: state   the job's state, at first and whenever it changes
+    event: log     lines of an attempt's log; its id is the position behind them
+    event: end     the job has ended, and all of its log was sent
+    event: problem why the stream ends early, as in the API's errors
+
+A client that reconnects with `Last-Event-ID` (browsers do) continues behind the last line that it
+received. A stream is a coroutine: it takes no thread of the portal while it waits.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+from anyio import to_thread
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Scope as ASGIScope
+
+from access.database import Database
+from access.errors import HANDLERS
+from access.longpoll import ChangeWatch
+from core.errors import (
+    InvalidInputError,
+    OverloadedError,
+    UnauthenticatedError,
+    UnavailableError,
+    VedetteError,
+)
+from core.rate_limits import ConcurrencyLimit
+from jobqueue.following import Position, Progress, read_progress, versions
+from protocol.logs import log_lines, whole_records
+from tenants.principals import Principal
+
+# How long a line waits in the database; the average is half of it.
+INTERVAL_SECONDS = 0.2
+KEEPALIVE_SECONDS = 15.0
+# How often the user's credentials are checked again.
+CHECK_SECONDS = 60.0
+MAX_STREAMS_PER_USER = 512
+_MAX_NAMED = 500
+_MAX_DIGITS = 12
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",  # nginx passes events on at once
+    "X-Content-Type-Options": "nosniff",
+}
+
+Identify = Callable[[ASGIScope], Principal | None]
+"""Returns the user of a request by session cookie or API token; called in a thread."""
+
+
+def create_follow_app(database: Database, *, identify: Identify) -> Starlette:
+    """Return the application; `state.watch` counts the followers that wait."""
+    follow = FollowEndpoint(database, identify=identify)
+    routes = [Route("/api/v1/jobs/{job_id}/follow", follow.stream, methods=["GET"])]
+    app = Starlette(routes=routes, exception_handlers=HANDLERS)
+    app.state.watch = follow.watch
+    return app
+
+
+def is_followed(path: str) -> bool:
+    """Return whether a path belongs to this application."""
+    return path.startswith("/api/v1/jobs/") and path.endswith("/follow")
+
+
+class FollowEndpoint:
+    """Streams jobs to users."""
+
+    def __init__(self, database: Database, *, identify: Identify) -> None:
+        self._database = database
+        self._identify = identify
+        self._streams = ConcurrencyLimit(MAX_STREAMS_PER_USER)
+        self.watch = ChangeWatch(self._versions, interval_seconds=INTERVAL_SECONDS)
+
+    async def stream(self, request: Request) -> Response:
+        """Stream a job's state and log; see `read_progress` for where it begins.
+
+        Raises:
+            UnauthenticatedError: no valid session or API token.
+            NotFoundError: there is no such job.
+            InvalidInputError: the position is not one.
+        """
+        found = await self._principal(request)
+        position, tail_bytes = _start(request)
+        progress = await self._read(found, request, position, tail_bytes=tail_bytes)
+        return StreamingResponse(
+            self._events(request, found, progress),
+            media_type="text/event-stream",
+            headers=_HEADERS,
+        )
+
+    async def _events(
+        self, request: Request, found: Principal, progress: Progress
+    ) -> AsyncIterator[bytes]:
+        """Yield the events; what goes wrong after the headers becomes an event, too."""
+        try:
+            with self._streams.running(found.user.id) as is_admitted:
+                if not is_admitted:
+                    raise OverloadedError("You follow too many jobs at once. Close some.")
+                async for event in self._followed(request, found, progress):
+                    yield event
+        except VedetteError as error:
+            yield _event("problem", {"code": error.code, "message": error.message})
+        except SQLAlchemyError:
+            problem = "The database is unavailable. Try again in a few seconds."
+            yield _event("problem", {"code": UnavailableError.default_code, "message": problem})
+
+    async def _followed(
+        self, request: Request, found: Principal, progress: Progress
+    ) -> AsyncIterator[bytes]:
+        job_id, state = request.path_params["job_id"], None
+        now = asyncio.get_running_loop().time
+        checked_at = now()
+        while True:
+            if progress.state != state:
+                state = progress.state
+                yield _event("state", state, ident=str(progress.position))
+            data, position = _lines(progress)
+            if data is not None:
+                yield _event("log", data, ident=str(position))
+            elif progress.has_ended:
+                yield _event("end", state, ident=str(position))
+                return
+            elif not await self.watch.wait(
+                job_id, progress.version, timeout_seconds=KEEPALIVE_SECONDS
+            ):
+                yield b": still here\n\n"
+            if now() - checked_at > CHECK_SECONDS:
+                checked_at, found = now(), await self._principal(request)
+            progress = await self._read(found, request, position)
+
+    async def _principal(self, request: Request) -> Principal:
+        found = await to_thread.run_sync(self._identify, request.scope)
+        if found is None:
+            raise UnauthenticatedError(
+                "Sign in, or send an API token as 'Authorization: Bearer vdt_...'."
+            )
+        return found
+
+    async def _read(
+        self,
+        found: Principal,
+        request: Request,
+        position: Position | None,
+        *,
+        tail_bytes: int | None = None,
+    ) -> Progress:
+        job_id = request.path_params["job_id"]
+        return await self._database.run(
+            lambda session: read_progress(
+                session, found.scope, job_id, position, tail_bytes=tail_bytes
+            )
+        )
+
+    async def _versions(self, job_ids: Collection[str]) -> Mapping[str, Hashable]:
+        ids, found = list(job_ids), dict[str, Hashable]()
+        for start in range(0, len(ids), _MAX_NAMED):
+            chunk = ids[start : start + _MAX_NAMED]
+            found |= await self._database.run(partial(versions, job_ids=chunk))
+        return found
+
+
+def _start(request: Request) -> tuple[Position | None, int | None]:
+    """Return where the client continues, or how much of the log's end it begins with."""
+    text = request.headers.get("Last-Event-ID") or request.query_params.get("after")
+    tail = request.query_params.get("tail_bytes")
+    if tail and not (tail.isascii() and tail.isdecimal() and len(tail) <= _MAX_DIGITS):
+        problem = f"{tail[:50]!r} is not a number of bytes"
+        raise InvalidInputError(f"tail_bytes: {problem}.", errors={"tail_bytes": [problem]})
+    return Position.parse(text) if text else None, int(tail) if tail else None
+
+
+def _lines(progress: Progress) -> tuple[dict[str, Any] | None, Position]:
+    """Return the complete lines at the position, if there are any, and the position behind them."""
+    page = progress.page
+    if page is None or not page.data:
+        return None, progress.position
+    size = len(page.data) if page.is_complete else whole_records(page.data)
+    if not size:
+        return None, progress.position
+    lines = [msgspec.to_builtins(line) for line in log_lines(page.data[:size])]
+    position = replace(progress.position, offset=page.offset + size)
+    data = {"attempt_number": page.attempt_number, "offset": page.offset, "lines": lines}
+    return data, position
+
+
+def _event(name: str, data: object, *, ident: str = "") -> bytes:
+    head = f"id: {ident}\n" if ident else ""
+    return f"{head}event: {name}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"

@@ -1,0 +1,159 @@
+"""Following a job: its state and the log of its attempts, one after the other, from a position.
+
+A *position* is an attempt and an offset in its log. A follower reads from it, and waits for the
+next *version* of the job when there is nothing to read.
+"""
+
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+from sqlalchemy import Row, Select, func, select
+from sqlalchemy.orm import Session
+
+from core.errors import InvalidInputError, NotFoundError
+from jobqueue.logs import LogPage, line_start, read_attempt_log
+from jobqueue.models import Attempt, Job
+from jobqueue.states import AttemptState
+from tenants.permissions import Permission
+from tenants.scope import Scope
+
+PIECE_BYTES = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The next byte to read; attempt 0 is before the first attempt."""
+
+    attempt_number: int = 0
+    offset: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the position of its text form, `2:4096`.
+
+        Raises:
+            InvalidInputError: it is not one.
+        """
+        number, colon, offset = text.partition(":")
+        digits = number + offset
+        # These fit into 64 bits.
+        if not (colon and digits.isascii() and digits.isdecimal() and len(digits) <= 18):  # noqa: PLR2004
+            problem = f"{text[:50]!r} is not ATTEMPT:OFFSET, such as 1:4096"
+            raise InvalidInputError(f"after: {problem}.", errors={"after": [problem]})
+        return cls(int(number), int(offset or 0))
+
+    def __str__(self) -> str:
+        return f"{self.attempt_number}:{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A job as a follower sees it.
+
+    Attributes:
+        state: what is shown; a follower reports it when it differs from the last one.
+        page: the log at the position; None while there is no attempt.
+        position: where `page` begins.
+        has_ended: neither the state nor the log of its attempts will change.
+        version: the one of `versions` that this was read at.
+    """
+
+    state: Mapping[str, Any]
+    page: LogPage | None
+    position: Position
+    has_ended: bool
+    version: Hashable
+
+
+def read_progress(
+    session: Session,
+    scope: Scope,
+    job_id: str,
+    position: Position | None,
+    *,
+    tail_bytes: int | None = None,
+) -> Progress:
+    """Return a job's state and its log from a position.
+
+    Without a position that is the log of the latest attempt; of its last `tail_bytes` if given.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    scope.require(Permission.VIEW)
+    found = session.execute(scope.select(_statement([job_id]), Job)).one_or_none()
+    if found is None:
+        raise NotFoundError.of("job", job_id)
+    number = found.attempt_number or 0
+    if position is None:
+        start = 0 if tail_bytes is None else max(0, (found.log_bytes or 0) - tail_bytes)
+        position = Position(number, line_start(session, job_id, number, start))
+    elif position.attempt_number == 0 and number:
+        position = Position(1, 0)
+    page = None
+    if position.attempt_number:
+        page = read_attempt_log(
+            session,
+            job_id,
+            position.attempt_number,
+            offset=position.offset,
+            limit=PIECE_BYTES,
+        )
+    if page is not None and page.is_complete and not page.data and position.attempt_number < number:
+        # The next attempt has a log of its own.
+        following = Position(position.attempt_number + 1, 0)
+        return read_progress(session, scope, job_id, following)
+    has_ended = found.state.is_final and (
+        position.attempt_number == number and (page is None or page.is_complete)
+    )
+    return Progress(_state(found), page, position, has_ended, tuple(found))
+
+
+def versions(session: Session, job_ids: Collection[str]) -> dict[str, Hashable]:
+    """Return a value for each job that changes with its state and its log."""
+    return {row.id: tuple(row) for row in session.execute(_statement(job_ids))}
+
+
+def _statement(job_ids: Collection[str]) -> Select[Any]:
+    """Select jobs with their latest attempts, without loading objects."""
+    latest = (
+        select(Attempt.job_id, func.max(Attempt.number).label("number"))
+        .where(Attempt.job_id.in_(job_ids))
+        .group_by(Attempt.job_id)
+        .subquery()
+    )
+    statement = (
+        select(
+            Job.id,
+            Job.state,
+            Job.reason,
+            Job.message,
+            Job.exit_code,
+            Job.priority,
+            Job.stop_requested_at,
+            Attempt.number.label("attempt_number"),
+            Attempt.state.label("attempt_state"),
+            Attempt.log_bytes,
+        )
+        .outerjoin(latest, latest.c.job_id == Job.id)
+        .outerjoin(
+            Attempt, (Attempt.job_id == latest.c.job_id) & (Attempt.number == latest.c.number)
+        )
+        .where(Job.id.in_(job_ids))
+    )
+    return cast("Select[Any]", statement)
+
+
+def _state(row: Row[Any]) -> dict[str, Any]:
+    attempt_state: AttemptState | None = row.attempt_state
+    return {
+        "state": row.state.value,
+        "reason": row.reason.value,
+        "message": row.message,
+        "exit_code": row.exit_code,
+        "priority": row.priority,
+        "is_stopping": row.stop_requested_at is not None and not row.state.is_final,
+        "attempt_number": row.attempt_number or 0,
+        "attempt_state": attempt_state.value if attempt_state else "",
+    }

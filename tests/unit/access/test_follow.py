@@ -1,0 +1,186 @@
+"""Following a job: state and log as events, without loss or doubling, for those who may see it."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import requests
+from starlette.requests import Request
+from starlette.types import Scope
+
+from access.database import Database
+from access.follow import create_follow_app
+from core.db import SessionFactory
+from jobqueue.logs import append_log
+from jobqueue.models import Attempt
+from jobqueue.states import AttemptState
+from protocol.attempts import ObservedState
+from tenants.models import User
+from tenants.principals import Principal, Via, principal_of
+from tests.cast import Cast
+from tests.fixtures.serving import Serving
+from tests.unit.access.conftest import eventually
+from tests.unit.jobqueue.builders import report, start
+
+Event = tuple[str, str, Any]
+
+
+@dataclass
+class Follower:
+    """A user's view of the running application."""
+
+    url: str
+    app: Any
+    sessions: SessionFactory
+    attempt: Attempt
+
+    def open(self, *, user: str = "alice", last: str = "", **query: str | int) -> requests.Response:
+        headers = {"Authorization": user} | ({"Last-Event-ID": last} if last else {})
+        address = f"{self.url}/api/v1/jobs/{self.attempt.job_id}/follow"
+        return requests.get(address, params=query, headers=headers, stream=True, timeout=60)
+
+    def events(self, response: requests.Response) -> Iterator[Event]:
+        found = {"id": "", "event": "", "data": ""}
+        for line in response.iter_lines(decode_unicode=True):
+            name, _, value = line.partition(": ")
+            found |= {name: value} if line else {}
+            if not line and found["data"]:
+                yield found["id"], found["event"], json.loads(found["data"])
+                found = dict.fromkeys(found, "")
+
+    def texts(self, response: requests.Response) -> list[str]:
+        logs = [data for _, name, data in self.events(response) if name == "log"]
+        return [line["text"] for data in logs for line in data["lines"]]
+
+    def write(self, text: str) -> None:
+        with self.sessions.begin() as session:
+            attempt = session.get_one(Attempt, self.attempt.id)
+            data = text.encode()
+            append_log(
+                session, attempt.appliance_id, attempt.id, offset=attempt.log_bytes, data=data
+            )
+
+    def report(self, state: ObservedState) -> None:
+        with self.sessions.begin() as session:
+            report(session, session.get_one(Attempt, self.attempt.id), state)
+
+
+@pytest.fixture
+def follower(sessions: SessionFactory, cast: Cast) -> Iterator[Follower]:
+    users: dict[str, User] = {"alice": cast.alice, "charlie": cast.charlie}
+
+    def identify(scope: Scope) -> Principal | None:
+        found = users.get(Request(scope).headers.get("Authorization", ""))
+        return None if found is None else principal_of(found, via=Via.TOKEN)
+
+    with sessions.begin() as session:
+        attempt = start(session, cast)
+    app = create_follow_app(Database(sessions), identify=identify)
+    with Serving(app) as url:
+        yield Follower(url, app, sessions, attempt)
+
+
+def test_lines_arrive_while_the_job_runs_and_the_stream_ends_with_it(follower: Follower) -> None:
+    with closing(follower.open()) as response:
+        events = follower.events(response)
+        _, name, state = next(events)
+        assert (name, state["state"], state["attempt_number"]) == ("state", "starting", 1)
+        follower.report(ObservedState.RUNNING)
+        assert next(events)[2]["state"] == "running"
+        follower.write("one\ntw")
+        ident, name, data = next(events)
+        assert (ident, name, [line["text"] for line in data["lines"]]) == ("1:4", "log", ["one"])
+        follower.write("o\n")
+        assert next(events)[2]["lines"][0]["text"] == "two"
+        assert eventually(lambda: follower.app.state.watch.waiting == 1)
+        follower.write("last, without a newline")
+        follower.report(ObservedState.SUCCEEDED)
+        rest = [(name, data) for _, name, data in events]
+    assert [name for name, _ in rest if name != "state"] == ["log", "end"]
+    assert rest[-1][1]["state"] == "succeeded"
+    assert eventually(lambda: follower.app.state.watch.waiting == 0)
+
+
+def test_a_connection_that_breaks_anywhere_goes_on_without_loss_or_doubling(
+    follower: Follower,
+) -> None:
+    follower.report(ObservedState.RUNNING)
+    wanted = [f"line {number}" for number in range(60)]
+
+    def produce() -> None:
+        for text in wanted:
+            follower.write(f"{text}\n")
+        follower.report(ObservedState.SUCCEEDED)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    seen: list[str] = []
+    last, name = "", ""
+    while name != "end":
+        with closing(follower.open(last=last)) as response:
+            for ident, name, data in follower.events(response):
+                last = ident or last
+                if name == "log":
+                    seen += [line["text"] for line in data["lines"]]
+                    break
+    producer.join()
+    assert seen == wanted
+
+
+def test_the_log_of_a_second_attempt_follows_that_of_the_first(
+    follower: Follower, cast: Cast
+) -> None:
+    with follower.sessions.begin() as session:
+        first = session.get_one(Attempt, follower.attempt.id)
+        session.add(
+            Attempt(
+                job_id=first.job_id,
+                tenant_id=cast.acme.id,
+                appliance_id=first.appliance_id,
+                number=2,
+                state=first.state,
+                bound_at=first.bound_at,
+            )
+        )
+    follower.write("first\n")
+    with closing(follower.open(last="1:0")) as response:
+        events = follower.events(response)
+        assert next(events)[1] == "state"
+        assert next(events)[0] == "1:6"
+        with follower.sessions.begin() as session:
+            session.get_one(Attempt, follower.attempt.id).state = AttemptState.LOST
+            [second] = [a for a in session.get_one(Attempt, first.id).job.attempts if a.number == 2]
+            append_log(session, second.appliance_id, second.id, offset=0, data=b"second\n")
+        ident, _, data = next(one for one in events if one[1] == "log")
+    assert (ident, data["attempt_number"], data["lines"][0]["text"]) == ("2:7", 2, "second")
+
+
+def test_the_tail_begins_with_a_whole_line(follower: Follower) -> None:
+    follower.write("first\nsecond\nthird\n")
+    follower.report(ObservedState.SUCCEEDED)
+    assert follower.texts(follower.open(tail_bytes=9)) == ["third"]
+    assert follower.texts(follower.open(tail_bytes=13)) == ["second", "third"]
+    assert follower.texts(follower.open(tail_bytes=10_000)) == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize(
+    ("user", "query", "status"),
+    [
+        ("", {}, 401),
+        ("charlie", {}, 404),
+        ("alice", {"after": "1"}, 422),
+        ("alice", {"after": "1:-2"}, 422),
+        ("alice", {"after": "9:0"}, 404),
+        ("alice", {"tail_bytes": "1e3"}, 422),
+    ],
+)
+def test_who_may_not_see_it_or_asks_for_nonsense_gets_an_error(
+    follower: Follower, user: str, query: dict[str, str], status: int
+) -> None:
+    with closing(follower.open(user=user, **query)) as response:
+        assert response.status_code == status
+        assert response.json()["status"] == status
