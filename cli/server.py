@@ -155,6 +155,7 @@ def _open_backend(settings: ServerSettings) -> Iterator[Backend]:
             settings.resolved_timeseries_url,
             memory_mib=settings.store_memory_mib,
             threads=settings.store_threads,
+            cache_mib=settings.store_cache_mib,
         )
         try:
             _warn_if_unavailable(store)

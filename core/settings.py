@@ -37,6 +37,7 @@ class ServerSettings:
     database_url: str = ""
     timeseries_url: str = ""
     store_memory_mib: Annotated[int, Meta(ge=0)] = 0
+    store_cache_mib: Annotated[int, Meta(ge=16)] = 1024
     store_threads: Annotated[int, Meta(ge=0)] = 0
     secret_key: str = ""
     encryption_keys: str = ""

@@ -21,7 +21,8 @@ _BACKENDS = {
     "victoriametricss": ("timeseries.victoriametrics.store", "VictoriaMetricsStore"),
 }
 FORMS = {
-    "duckdb": "duckdb:///relative/path, duckdb:////absolute/path, duckdb:// (in memory)",
+    "duckdb": "duckdb:///relative/path, duckdb:////absolute/path, duckdb:// (in memory), "
+    "duckdb:///path?files=s3://bucket/prefix",
     "influxdb": "influxdb://user:password@host:8086/database, "
     "influxdb://host:8086/?org=ORG&bucket=BUCKET&token=TOKEN",
     "influxdbs": "influxdbs://... (TLS)",
@@ -32,6 +33,7 @@ FORMS = {
 EMBEDDED_SCHEME = "duckdb"
 MEMORY_PATH = ":memory:"
 SOURCE = "TIMESERIES_URL"
+DEFAULT_CACHE_MIB = 1024
 _DEFAULT_PORTS = {"influxdb": 8086, "victoriametrics": 8428}  # and with TLS
 _SECRET_PARAMETERS = frozenset({"token", "password", "p"})
 _HIDDEN = "***"
@@ -45,11 +47,13 @@ class StoreURL:
         text: the original URL with its secrets; never log it.
         scheme: the backend, and whether it uses TLS.
         file: the file of the embedded store; None for a server or a store in memory.
+        files: the folder or s3:// address of its Parquet files; "" for the folder beside it.
     """
 
     text: str
     scheme: str
     file: Path | None
+    files: str = ""
 
     @property
     def is_in_memory(self) -> bool:
@@ -58,8 +62,8 @@ class StoreURL:
 
     @property
     def size_bytes(self) -> int | None:
-        """How much disk the embedded store uses; None for a server or a store in memory."""
-        if self.file is None:
+        """How much disk the embedded store uses; None for any other, or with files elsewhere."""
+        if self.file is None or self.files:
             return None
         files = [self.file, self.file.with_name(f"{self.file.name}.wal")]
         files += files_folder(self.file).rglob("*.parquet")
@@ -106,6 +110,7 @@ def open_store(
     source: str = SOURCE,
     memory_mib: int = 0,
     threads: int = 0,
+    cache_mib: int = DEFAULT_CACHE_MIB,
 ) -> Store:
     """Open the store of a URL.
 
@@ -115,6 +120,7 @@ def open_store(
         source: the setting or option that has the URL, for error messages.
         memory_mib: what the embedded store may use of the machine's memory; 0 is its share.
         threads: how many threads the embedded store may use; 0 is its share.
+        cache_mib: how much disk it may use to cache files that are in a bucket.
 
     Raises:
         ConfigurationError: the URL is invalid; the message has no secrets.
@@ -138,7 +144,12 @@ def open_store(
     if parsed.scheme == EMBEDDED_SCHEME:
         limits = importlib.import_module("timeseries.duckdb.database").Limits(memory_mib, threads)
         # A sender can invent any number of fields: aggregating them would take the machine.
-        store = backend(parsed.file or MEMORY_PATH, limits=limits, is_rolled_up=is_declared)
+        store = backend(
+            parsed.file or MEMORY_PATH,
+            limits=limits,
+            files=_files(parsed, cache_mib) if parsed.files else None,
+            is_rolled_up=is_declared,
+        )
     else:
         store = backend.from_url(url)
     return store
@@ -165,7 +176,13 @@ def parse_store_url(text: str, *, source: str = SOURCE) -> StoreURL:
             [f"the time series URL {given}; use one of {known}"], source=source
         )
     if scheme == EMBEDDED_SCHEME:
-        return StoreURL(text, scheme, _file(rest, source))
+        path, _, query = rest.partition("?")
+        file, files = _file(path, source), _files_address(query, source)
+        if files and file is None:
+            raise ConfigurationError(
+                ["a store in memory has no files; write duckdb:///path?files=..."], source=source
+            )
+        return StoreURL(text, scheme, file, files)
     _check_server(text, scheme, source)
     return StoreURL(text, scheme, None)
 
@@ -177,6 +194,38 @@ def _file(rest: str, source: str) -> Path | None:
             [f"duckdb://{rest} has a host; write duckdb:///{rest} for a file"], source=source
         )
     return None if path in {"", MEMORY_PATH} else Path(path)
+
+
+def _files_address(query: str, source: str) -> str:
+    parameters = dict(parse_qsl(query, keep_blank_values=True))
+    address = parameters.pop("files", "")
+    if parameters:
+        raise ConfigurationError(
+            [f"a duckdb:// URL has no {next(iter(parameters))!r}, only files="], source=source
+        )
+    scheme, separator, rest = address.partition("://")
+    if separator and (scheme != "s3" or not rest.partition("/")[0]):
+        raise ConfigurationError(
+            [f"files={address} is not supported; write files=s3://bucket/prefix or a folder"],
+            source=source,
+        )
+    return address
+
+
+def _files(url: StoreURL, cache_mib: int) -> object:
+    """Return the place of the files of an embedded store that are not beside it."""
+    if url.file is None or not url.files.startswith("s3://"):
+        return importlib.import_module("timeseries.duckdb.files").LocalFiles(Path(url.files))
+    folder = files_folder(url.file)
+    try:
+        return importlib.import_module("timeseries.duckdb.s3").S3Files(
+            url.files, folder=folder, cache_bytes=cache_mib * 2**20
+        )
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"Can't use the folder {folder} for uploads and the cache: {error}. Set another path "
+            "in TIMESERIES_URL, or make the folder writable."
+        ) from error
 
 
 def _check_server(text: str, scheme: str, source: str) -> None:

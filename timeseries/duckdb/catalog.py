@@ -103,7 +103,7 @@ class Catalog:
             relation = Relation(
                 tables=self.writer.tables(measurement, tenants),
                 segments=segments,
-                folder=self.manifest.folder,
+                files=self.manifest.files,
                 tenants=tenants,
                 filters=filters,
             )
@@ -143,7 +143,7 @@ def _tag_values_sql(relation: Relation, tag: str) -> Statement:
         condition = where_visible(table, tenants=relation.tenants)
         if tag in table.tags and not condition.matches_nothing:
             sources.append((f"{quoted(table_name(key))} {condition.sql}", condition.values))
-    sources += [files_sql(relation.folder, segments, size) for size, segments in smallest.items()]
+    sources += [files_sql(relation.files, segments, size) for size, segments in smallest.items()]
     column = quoted(tag_column(tag))
     text = " UNION ".join(select([f"DISTINCT {column}"], source) for source, _ in sources)
     return text, [value for _, values in sources for value in values]

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import duckdb
 
+from timeseries.duckdb.files import Files, LocalFiles
 from timeseries.open_store import files_folder
 from timeseries.store import StoreUnavailableError
 
@@ -67,6 +68,7 @@ class Database:
     Args:
         path: the file, created with its folder if missing, or ":memory:".
         limits: what it may use of the machine.
+        files: what else it may read; by default its folder only.
         monotonic: the clock that limits how often a broken file is reopened.
 
     Raises:
@@ -78,6 +80,7 @@ class Database:
         path: Path | Literal[":memory:"],
         *,
         limits: Limits = Limits(),
+        files: Files | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
@@ -85,6 +88,7 @@ class Database:
         self._monotonic = monotonic
         self._temporary = tempfile.TemporaryDirectory() if path == ":memory:" else None
         self.folder = Path(self._temporary.name) if self._temporary else files_folder(Path(path))
+        self.files = files or LocalFiles(self.folder)
         self._connection: duckdb.DuckDBPyConnection | None = self._connect()
         self._tried_at = monotonic()
         self._lock = threading.Lock()
@@ -143,8 +147,12 @@ class Database:
             self.folder.mkdir(parents=True, exist_ok=True)
             config: dict[str, Any] = {**_SEALED, **_TUNED, **self._limits.as_settings()}
             connection = duckdb.connect(str(self.path), config=config)
-            # The folder can't be set once the database is sealed, nor before it is open.
-            connection.execute("SET allowed_directories = [?]", [f"{self.folder.resolve()}/"])
+            filesystem = self.files.filesystem
+            if filesystem and not connection.filesystem_is_registered(filesystem.protocol):
+                connection.register_filesystem(filesystem)
+            # Folders can't be set once the database is sealed, nor before it is open.
+            folders = [f"{self.folder.resolve()}/", *self.files.allowed]
+            connection.execute("SET allowed_directories = ?", [folders])
             connection.execute("SET enable_external_access = false")
             connection.execute("SET parquet_metadata_cache = true")  # files never change
         except OSError as error:

@@ -84,8 +84,13 @@ class Maintenance:
 
         A measurement that fails does not stop the others; the first error is raised at the end.
         """
-        moved, errors = 0, []
+        moved, errors = 0, list[VedetteError]()
         with self._running:
+            try:
+                with self._failing("every measurement"):
+                    self._manifest.delete_garbage()
+            except VedetteError as error:
+                errors.append(error)
             deadline = time.monotonic() + RUN_SECONDS
             names = self._writer.measurements(None).union(self._manifest.measurements)
             for measurement in sorted(names, key=lambda name: self._sealed_at.get(name, 0.0)):
@@ -145,6 +150,8 @@ class Maintenance:
                 theirs = [one for one in self._manifest.of(measurement) if one.tenant == tenant]
                 self._replace(measurement, theirs, [])
                 yield sum(one.rows for one in theirs)
+            with self._failing("a deleted tenant"):
+                self._manifest.delete_garbage()
             self._writer.checkpoint()
 
     def _steps(self, measurement: str, *, now_ns: int) -> Iterator[Callable[[], int]]:

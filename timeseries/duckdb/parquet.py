@@ -1,4 +1,4 @@
-"""Writing the Parquet files of segments: small, and complete under their name or absent.
+"""Writing the Parquet files of segments: small, and through to the disk.
 
 Which encoding is smallest depends on the values: counters and times have small differences, most
 readings few distinct values, noise neither. So the first row group of each column is encoded in
@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import parquet
-
-from timeseries.duckdb.segments import sync_folder
 
 ROW_GROUP_ROWS = 20_000
 _COMPRESSION, _LEVEL = "zstd", 3
@@ -45,13 +43,6 @@ def write_parquet(path: Path, batches: pa.RecordBatchReader) -> int:
         file.flush()
         os.fsync(file.fileno())
         return file.tell()
-
-
-def publish(new: Path, path: Path) -> None:
-    """Give a complete file its name, in folders that survive a power failure too."""
-    new.rename(path)
-    for folder in list(path.parents)[:4]:
-        sync_folder(folder)
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -7,8 +7,8 @@ appliances and time span are read. Where a table or file lacks a column, the col
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 
+from timeseries.duckdb.files import Files
 from timeseries.duckdb.rollup_sql import rollup_columns, time_range_sql
 from timeseries.duckdb.schema import (
     SQL_TYPES,
@@ -42,14 +42,14 @@ class Relation:
     Attributes:
         tables: its tables.
         segments: its segments.
-        folder: the folder of their files.
+        files: their files.
         tenants: the tenants whose samples are visible; None for all.
         filters: tag to allowed values.
     """
 
     tables: Mapping[Key, Table]
     segments: Sequence[Segment]
-    folder: Path
+    files: Files
     tenants: Sequence[str] | None
     filters: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -153,7 +153,7 @@ class Relation:
             alike.setdefault(text_fields(one.stored(resolution)), []).append(one)
         return [
             self._part(
-                files_sql(self.folder, some, resolution),
+                files_sql(self.files, some, resolution),
                 united(one.stored(resolution) for one in some),
                 columns,
                 spans,
@@ -190,11 +190,11 @@ class Relation:
         return select(listed, f"{text} {condition.sql}"), [*values, *condition.values]
 
 
-def files_sql(folder: Path, segments: Sequence[Segment], resolution: Resolution) -> Statement:
+def files_sql(files: Files, segments: Sequence[Segment], resolution: Resolution) -> Statement:
     """Return the files of some segments as a source."""
     # Files differ in their columns, and in whether a field of floats is stored as integers.
     by_name = ", union_by_name = true" if len(segments) > 1 else ""
-    paths = [str(folder / one.path(resolution)) for one in segments]
+    paths = [files.address(one.path(resolution)) for one in segments]
     return f"read_parquet(?, hive_partitioning = false{by_name})", [paths]
 
 

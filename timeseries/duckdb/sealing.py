@@ -14,7 +14,6 @@ crash either the samples or the segment are there; files without a segment are d
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import duckdb
 import pyarrow as pa
@@ -22,7 +21,7 @@ import pyarrow as pa
 from core.clock import NS_PER_SECOND
 from core.ids import new_id
 from timeseries.duckdb.database import Database
-from timeseries.duckdb.parquet import ROW_GROUP_ROWS, publish, write_parquet
+from timeseries.duckdb.parquet import ROW_GROUP_ROWS, write_parquet
 from timeseries.duckdb.relation import Relation, Statement, files_sql
 from timeseries.duckdb.rollup_sql import build_sql, rollup_columns, time_range_sql
 from timeseries.duckdb.schema import (
@@ -164,7 +163,7 @@ class Sealing:
 
     def merge(self, unit: Unit, segments: Sequence[Segment]) -> int:
         """Replace segments that have samples of one day by as few as possible."""
-        source, values = files_sql(self._manifest.folder, segments, Resolution.RAW)
+        source, values = files_sql(self._manifest.files, segments, Resolution.RAW)
         source = f"(FROM {source})"
         table = united(one.table for one in segments)
         with self._transaction() as cursor:
@@ -195,12 +194,12 @@ class Sealing:
         sizes = {}
         with self._transaction() as cursor:
             for resolution in segments[0].sizes:
-                source, values = files_sql(self._manifest.folder, segments, resolution)
-                file = self._manifest.create(merged.path(resolution))
+                source, values = files_sql(self._manifest.files, segments, resolution)
+                file = self._manifest.files.create(merged.path(resolution))
                 sizes[resolution] = write_parquet(
                     file, _stream(cursor, f"FROM {source} ORDER BY {order}", values)
                 )
-                publish(file, self._manifest.folder / merged.path(resolution))
+                self._manifest.files.publish(file, merged.path(resolution))
             added = replace(merged, sizes=sizes)
             self._manifest.commit(cursor, merged.measurement, remove=segments, add=[added])
         return merged.rows
@@ -219,7 +218,7 @@ class Sealing:
         relation = Relation(
             tables={Key("", ""): table},
             segments=earlier,
-            folder=self._manifest.folder,
+            files=self._manifest.files,
             tenants=None,
         )
         known, paths = relation.samples_of_files(table.fields, [span], earlier)
@@ -265,12 +264,12 @@ class Sealing:
             ),
             sizes={},
         )
-        raw = self._manifest.create(segment.path(Resolution.RAW))
+        raw = self._manifest.files.create(segment.path(Resolution.RAW))
         whole = {quoted(field_column(name)) for name in wholes}
         typed = [f"CAST({one} AS BIGINT) AS {one}" if one in whole else one for one in columns]
         text = f"{select(typed, source)} ORDER BY {', '.join([*series, _TIME])}"
         sizes = {Resolution.RAW: write_parquet(raw, _stream(cursor, text, values))}
-        samples = f"read_parquet({_text(raw)}, hive_partitioning = false)"
+        samples = f"read_parquet({_text(str(raw))}, hive_partitioning = false)"
         counted = [
             "count(*)",
             *(f"{f}({of})" for of in (_TIME, _APPLIANCE) for f in ("min", "max")),
@@ -279,14 +278,14 @@ class Sealing:
         found = cursor.execute(select(counted, samples)).fetchall()[0]
         total, oldest, newest, first, last, *counts = found
         if not total:
-            raw.unlink()
+            self._manifest.files.abandon()
             return []
         files = {Resolution.RAW: raw}
         with_gaps = {
             name for name, count in zip(table.fields, counts, strict=True) if count < total
         }
         for resolution in WIDTHS_NS if segment.rolled else ():
-            file = files[resolution] = self._manifest.create(segment.path(resolution))
+            file = files[resolution] = self._manifest.files.create(segment.path(resolution))
             rolled = {name: kind for name, kind in table.fields.items() if name in segment.rolled}
             batches = _rolled_up(
                 cursor, samples, resolution, Table(table.tags, rolled), with_gaps=with_gaps
@@ -297,7 +296,7 @@ class Sealing:
             del sizes[Resolution.FIVE_MINUTES]
             files.pop(Resolution.FIVE_MINUTES).unlink()
         for resolution, file in files.items():
-            publish(file, self._manifest.folder / segment.path(resolution))
+            self._manifest.files.publish(file, segment.path(resolution))
         return [
             replace(
                 segment,
@@ -320,6 +319,7 @@ class Sealing:
             except BaseException:
                 with suppress(duckdb.Error):
                     cursor.rollback()
+                self._manifest.files.abandon()
                 raise
 
 
@@ -445,5 +445,5 @@ def _by_appliances(
     return found
 
 
-def _text(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"
+def _text(path: str) -> str:
+    return "'" + path.replace("'", "''") + "'"

@@ -4,6 +4,7 @@ A *segment* has up to three files with one name, in `<tenant>/<measurement>/<day
 folder: `.raw.parquet` with the samples, sorted by series and then time, and the roll-ups of exactly
 these samples, `.5m.parquet` and `.1h.parquet`. Files never change. The *manifest* is the table of
 segments in the database: a file without its row does not count, and is deleted at the next start.
+Files are in a folder or in a bucket; see `files`.
 
 A sample is either in the measurement's table (*hot*) or in one segment, because the transaction
 that adds a segment also deletes the rows it was made of. Readers use the segments from memory and
@@ -11,10 +12,11 @@ the table from the database: `Manifest.read` repeats a read if these two have ch
 """
 
 import hashlib
-import os
+import logging
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
@@ -23,10 +25,14 @@ from typing import TypeVar
 
 import duckdb
 
+from core.errors import VedetteError
+from core.ids import new_id
+from timeseries.duckdb.files import Files, LocalFiles
 from timeseries.duckdb.schema import Span, Table, encoded
 from timeseries.store import DAY_NS, Resolution, StoreUnavailableError
 from timeseries.validation import FieldType
 
+_log = logging.getLogger(__name__)
 MANIFEST_TABLE = "segments"
 _SIZES = {
     Resolution.RAW: "raw_bytes",
@@ -40,6 +46,7 @@ MANIFEST_DDL = (
     "tags VARCHAR[] NOT NULL, fields VARCHAR[] NOT NULL, types VARCHAR[] NOT NULL, "
     "rolled VARCHAR[] NOT NULL, raw_bytes BIGINT, five_minute_bytes BIGINT, hour_bytes BIGINT)"
 )
+_OWNER_DDL = "CREATE TABLE IF NOT EXISTS files_owner (id VARCHAR NOT NULL)"
 _EPOCH = date(1970, 1, 1).toordinal()
 _MAX_NAME = 200
 _MAX_REPEATS = 3
@@ -122,14 +129,22 @@ class Manifest:
 
     Args:
         cursor: reads the table, which it creates if missing.
-        folder: the folder of the files.
+        files: its files.
+        former: the folder beside the database, if that is not their place: other databases may
+            have theirs there, too, and files that are still in the folder are moved.
 
     Raises:
-        StoreUnavailableError: the folder has files, and the database is new.
+        StoreUnavailableError: the files are not those of the database.
     """
 
-    def __init__(self, cursor: duckdb.DuckDBPyConnection, folder: Path) -> None:
-        self.folder = folder
+    def __init__(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        files: Files,
+        *,
+        former: Path | None = None,
+    ) -> None:
+        self.files = files
         self._segments: dict[str, tuple[Segment, ...]] = {}
         self._changing: set[str] = set()
         # Held while a change is committed.
@@ -137,18 +152,22 @@ class Manifest:
         self._pins: dict[object, int] = {}
         self._pin = threading.Lock()
         self._number = 0
-        self._garbage: list[tuple[int, list[Path]]] = []
+        self._garbage: list[tuple[int, list[str]]] = []
+        found = files.found()
         is_new = not cursor.execute(_HAS_MANIFEST, [MANIFEST_TABLE]).fetchall()
-        if is_new and any(folder.glob("*/*/*/*.parquet")):
+        if is_new and found:
             raise StoreUnavailableError(
-                f"The folder {folder} has files of samples, and the time series file beside it is "
-                "new and lists none of them. Restore the file from the same backup, or move the "
-                "folder away to begin anew."
+                f"{files.place} has files of samples, and the time series file is new and lists "
+                "none of them. Restore the file from the same backup, or move the files of samples "
+                "away to begin anew."
             )
         cursor.execute(MANIFEST_DDL)
+        if former:
+            files.claim(_owner(cursor))
         for one in read_segments(cursor):
             known = self._segments.get(one.measurement, ())
             self._segments[one.measurement] = (*known, one)
+        self._sweep(found, LocalFiles(former) if former else None)
 
     def of(self, measurement: str) -> tuple[Segment, ...]:
         """Return the segments of a measurement."""
@@ -209,28 +228,63 @@ class Manifest:
                 self._segments[measurement] = (*rest, *added)
             finally:
                 self._changing.discard(measurement)
-        files = {path for one in removed for path in one.paths.values()}
-        self._discard(files - {path for one in added for path in one.paths.values()})
+        self._discard(_paths(removed) - _paths(added))
 
-    def sweep(self) -> None:
-        """Delete the files of an interrupted change; at the start, before any other use."""
-        known = {
-            path
-            for segments in self._segments.values()
-            for one in segments
-            for path in one.paths.values()
-        }
-        for path in sorted(self.folder.glob("*/*/*/*.parquet*")):
-            if path.relative_to(self.folder).as_posix() not in known:
-                path.unlink()
+    def delete_garbage(self) -> None:
+        """Delete the files that were discarded before every present reader began.
 
-    def create(self, path: str) -> Path:
-        """Create an empty file, and its folders, under a temporary name; return that."""
-        file = self.folder / f"{path}.new"
-        with self._pin:  # nothing deletes its folder before the file is in it
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.touch()
-        return file
+        Raises:
+            StoreUnavailableError: they can't be deleted; the next call tries again.
+        """
+        with self._pin:
+            oldest = min(self._pins.values(), default=self._number)
+            unused = [one for one in self._garbage if one[0] <= oldest]
+            self._garbage = [one for one in self._garbage if one[0] > oldest]
+        try:
+            self.files.delete(path for _, paths in unused for path in paths)
+        except BaseException:
+            with self._pin:
+                self._garbage += unused
+            raise
+
+    def _sweep(self, found: set[str], former: LocalFiles | None) -> None:
+        """Delete the files of an interrupted change, after moving those in a former place."""
+        known = _paths(one for some in self._segments.values() for one in some)
+        if former:
+            old = former.found()
+            self._move(sorted(old & known - found), former)
+            found = found | (old & known)
+            former.delete(old & known)
+        lost = sorted(known - found)
+        if lost and len(lost) == len(known):
+            raise StoreUnavailableError(
+                f"The time series file lists {len(lost)} files of samples, and none of them is in "
+                f"{self.files.place}. Restore them from the same backup, or set the place where "
+                "they are as `files` in TIMESERIES_URL."
+            )
+        if lost:
+            # Perhaps the database is older than the files, and these are all there is.
+            _log.error(
+                "%d of %d files of samples are missing in %s, such as %s: queries that need them "
+                "fail, and files that are not listed are not deleted. Restore the time series "
+                "file and its files from the same backup",
+                len(lost),
+                len(known),
+                self.files.place,
+                lost[0],
+            )
+        else:
+            self.files.delete(sorted(found - known))
+
+    def _move(self, paths: Sequence[str], former: LocalFiles) -> None:
+        for number, path in enumerate(paths, 1):
+            if number % 100 == 1:
+                _log.info(
+                    "moving files of samples to %s (%d of %d)", self.files.place, number, len(paths)
+                )
+            new = self.files.create(path)
+            shutil.copyfile(former.address(path), new)
+            self.files.publish(new, path)
 
     @contextmanager
     def _pinned(self) -> Iterator[None]:
@@ -242,28 +296,16 @@ class Manifest:
         finally:
             with self._pin:
                 del self._pins[token]
-            if self._garbage:
-                self._delete_garbage()
 
-    def _discard(self, paths: Iterable[str]) -> None:
-        some = [self.folder / path for path in paths]
-        if some:
+    def _discard(self, paths: set[str]) -> None:
+        if paths:
             with self._pin:
                 self._number += 1
-                self._garbage.append((self._number, some))
-            self._delete_garbage()
-
-    def _delete_garbage(self) -> None:
-        """Delete the files that were discarded before every present reader began."""
-        with self._pin:
-            oldest = min(self._pins.values(), default=self._number)
-            unused = [paths for number, paths in self._garbage if number <= oldest]
-            self._garbage = [one for one in self._garbage if one[0] > oldest]
-            for path in (path for paths in unused for path in paths):
-                path.unlink(missing_ok=True)
-                with suppress(OSError):  # not empty
-                    for folder in list(path.parents)[:3]:
-                        folder.rmdir()
+                self._garbage.append((self._number, sorted(paths)))
+            try:
+                self.delete_garbage()
+            except (VedetteError, OSError) as error:
+                _log.warning("files of samples are deleted later: %s", error)
 
 
 def read_segments(cursor: duckdb.DuckDBPyConnection) -> Iterator[Segment]:
@@ -290,13 +332,18 @@ def read_segments(cursor: duckdb.DuckDBPyConnection) -> Iterator[Segment]:
         )
 
 
-def sync_folder(folder: Path) -> None:
-    """Make what was renamed into or created in a folder survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _owner(cursor: duckdb.DuckDBPyConnection) -> str:
+    """Return the id of the database, by which it claims the place of its files."""
+    cursor.execute(_OWNER_DDL)
+    found = cursor.execute("SELECT id FROM files_owner").fetchall()
+    if not found:
+        found = [(new_id(),)]
+        cursor.execute("INSERT INTO files_owner VALUES (?)", list(found[0]))
+    return str(found[0][0])
+
+
+def _paths(segments: Iterable[Segment]) -> set[str]:
+    return {path for one in segments for path in one.paths.values()}
 
 
 def _row(one: Segment) -> Sequence[object]:

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from timeseries.duckdb.catalog import Catalog
 from timeseries.duckdb.database import Database, Limits, is_fatal
+from timeseries.duckdb.files import Files, LocalFiles
 from timeseries.duckdb.latest import expired_latest_sql, latest_sql, merge_latest
 from timeseries.duckdb.maintenance import Maintenance
 from timeseries.duckdb.range_query import MAX_ROWS, RawRead, Read, Row, range_reads
@@ -62,6 +63,7 @@ class DuckDBStore(Catalog):
         path: the file, created with its folder if missing, or ":memory:".
         max_queued_points: how many points may wait for the writer before `submit` refuses.
         limits: what it may use of the machine.
+        files: where the files of samples are; by default in the folder beside the database.
         is_rolled_up: whether a field of a measurement has roll-ups; by default each does.
 
     Attributes:
@@ -82,13 +84,18 @@ class DuckDBStore(Catalog):
         *,
         max_queued_points: int = MAX_QUEUED_POINTS,
         limits: Limits = Limits(),  # noqa: B008 - immutable
+        files: Files | None = None,
         is_rolled_up: RolledUp = lambda _measurement, _field: True,
     ) -> None:
-        self.database = Database(path, limits=limits)
+        self.database = Database(path, limits=limits, files=files)
+        is_beside = self.database.files.allowed == LocalFiles(self.database.folder).allowed
         try:
             with self.database.cursor() as cursor:
-                self.manifest = Manifest(cursor, self.database.folder)
-                self.manifest.sweep()
+                self.manifest = Manifest(
+                    cursor,
+                    self.database.files,
+                    former=None if is_beside else self.database.folder,
+                )
                 upgrade(cursor, self.manifest)
         except BaseException:
             self.database.close()

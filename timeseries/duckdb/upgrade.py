@@ -16,7 +16,7 @@ import duckdb
 
 from core.ids import new_id
 from timeseries.declared import DECLARED
-from timeseries.duckdb.parquet import ROW_GROUP_ROWS, publish, write_parquet
+from timeseries.duckdb.parquet import ROW_GROUP_ROWS, write_parquet
 from timeseries.duckdb.rollup_sql import (
     NEWEST_COLUMN,
     StoredAggregate,
@@ -193,10 +193,10 @@ def _write(
     for resolution in surveys:
         source = f"{quoted(_rollup_table(key, resolution))} WHERE {condition}"
         text = _rolled_up_sql(source, resolution, segment.table, known=tables[resolution])
-        file = manifest.create(segment.path(resolution))
+        file = manifest.files.create(segment.path(resolution))
         reader = cursor.sql(text, params=[tenant]).to_arrow_reader(ROW_GROUP_ROWS)
         sizes[resolution] = write_parquet(file, reader)
-        publish(file, manifest.folder / segment.path(resolution))
+        manifest.files.publish(file, segment.path(resolution))
     return replace(segment, sizes=sizes)
 
 

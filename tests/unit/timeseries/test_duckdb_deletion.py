@@ -62,7 +62,7 @@ def test_what_was_cut_short_is_completed_by_another_deletion(store: DuckDBStore)
 
     assert store.measurements(tenants=("acme",)) == []
     assert points_of(store, "acme") == 0
-    assert not (store.manifest.folder / "acme").exists()
+    assert not (store.database.folder / "acme").exists()
     assert points_of(store, "globex") == HOURS * EACH
 
 

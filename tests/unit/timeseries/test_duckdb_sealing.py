@@ -1,25 +1,20 @@
 """Sealed samples are in one file each, whatever happens, and files are few and found by a query."""
 
-import signal
-import subprocess
-import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import PIPE
 
 import pytest
 
-from tests.unit.timeseries.rollup_samples import (
-    ACME,
-    ACME_2,
-    GLOBEX,
-    HOUR_NS,
-    START_NS,
-    gpu,
-    write_all,
+from tests.unit.timeseries.killed_sealing import (
+    MIDNIGHT_NS,
+    SETTLED_NS,
+    count_by_hour,
+    fill,
+    kill_at_each_step,
+    times_of,
 )
+from tests.unit.timeseries.rollup_samples import ACME, ACME_2, GLOBEX, HOUR_NS, gpu, write_all
 from timeseries.duckdb import range_query, sealing
 from timeseries.duckdb.segments import Segment
 from timeseries.duckdb.store import DuckDBStore
@@ -28,57 +23,8 @@ from timeseries.store import (
     Aggregate,
     RangeQuery,
     Resolution,
-    ScanQuery,
     StoreUnavailableError,
 )
-
-MIDNIGHT_NS = START_NS // DAY_NS * DAY_NS
-SETTLED_NS = MIDNIGHT_NS + 2 * DAY_NS
-HOURS = 24
-
-# For each line (file, number, time) a process maintains the store at that time, and kills itself at
-# the moment of that number: there is one before and after each step that reaches the disk.
-DIES = """
-import os, signal, sys
-from pathlib import Path
-from timeseries.duckdb import sealing, segments
-from timeseries.duckdb.store import DuckDBStore
-
-moments = 0
-
-def dying(work, at):
-    def pass_moment():
-        global moments
-        moments += 1
-        if moments == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def step(*args, **kwargs):
-        pass_moment()
-        result = work(*args, **kwargs)
-        pass_moment()
-        return result
-
-    return step
-
-def maintain(path, at, now_ns):
-    store = DuckDBStore(Path(path))
-    sealing.write_parquet = dying(sealing.write_parquet, at)
-    sealing.publish = dying(sealing.publish, at)
-    segments.Manifest.commit = dying(segments.Manifest.commit, at)
-    segments.Manifest._discard = dying(segments.Manifest._discard, at)
-    sealing.MIN_ROWS = 1
-    sealing.MAX_SHARE = 100
-    store.maintain(now_ns=now_ns)
-    os._exit(moments)
-
-for line in sys.stdin:
-    path, at, now_ns = line.split()
-    child = os.fork()
-    if child == 0:
-        maintain(path, int(at), int(now_ns))
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
 
 
 @pytest.fixture
@@ -93,77 +39,25 @@ def store(path: Path) -> Iterator[DuckDBStore]:
     opened.close()
 
 
-def times_of(store: DuckDBStore) -> Counter[tuple[str, int]]:
-    """Return how often the store has each sample, by appliance and time."""
-    query = ScanQuery(measurement="gpu", start_ns=0, end_ns=2**62, tenants=None)
-    return Counter(
-        (point.tags["appliance"], point.time_ns)
-        for batch in store.scan(query)
-        for point in batch.points()
-    )
-
-
-def count_by_hour(store: DuckDBStore) -> float:
-    query = RangeQuery(
-        measurement="gpu",
-        fields=("x",),
-        start_ns=MIDNIGHT_NS,
-        end_ns=MIDNIGHT_NS + DAY_NS,
-        aggregate=Aggregate.COUNT,
-        step_ns=HOUR_NS,
-        tenants=None,
-    )
-    return sum(value for series in store.query_range(query) for value in series.values)
-
-
 def segments_of(store: DuckDBStore) -> tuple[Segment, ...]:
     return store.manifest.of("gpu")
 
 
 def files_under(path: Path) -> set[str]:
-    return {file.name for file in path.with_suffix("").rglob("*.*")}
+    return {file.relative_to(path.with_suffix("")).as_posix() for file in files_in(path)}
 
 
-def fill(store: DuckDBStore, *, second: int = 0) -> None:
-    """Write a sample every ten minutes of a day, from two appliances."""
-    times = range(MIDNIGHT_NS + second * 10**9, MIDNIGHT_NS + DAY_NS, 600 * 10**9)
-    for identity in (ACME, ACME_2):
-        write_all(store, [gpu(time, x=float(time % 7)) for time in times], identity)
+def files_in(path: Path) -> list[Path]:
+    return [file for file in path.with_suffix("").rglob("*") if file.is_file()]
 
 
 def test_a_kill_9_at_any_step_leaves_each_sample_once(path: Path) -> None:
     """Each kill hits the store that the one before has left, and new samples."""
-    command = [sys.executable, "-c", DIES]
-    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as killed:
-        assert killed.stdin
-        assert killed.stdout
-        statuses, second, at = list[int](), 0, 0
-        # First hours are sealed, then the day is sealed and its segments are merged.
-        for now_ns in (MIDNIGHT_NS + 23 * HOUR_NS, SETTLED_NS):
-            while not statuses or statuses[-1] == -signal.SIGKILL:
-                at, second = at + 1, second + 1
-                store = DuckDBStore(path)
-                fill(store, second=second)
-                expected = times_of(store)
-                store.close()
-                killed.stdin.write(f"{path} {at} {now_ns}\n")
-                killed.stdin.flush()
-                statuses.append(int(killed.stdout.readline()))
-                store = DuckDBStore(path)
-                assert times_of(store) == expected
-                assert set(expected.values()) == {1}
-                assert count_by_hour(store) == len(expected)
-                known = [
-                    Path(file).name for one in segments_of(store) for file in one.paths.values()
-                ]
-                assert files_under(path) == set(known)
-                store.close()
-            assert statuses.pop() == at - 1
-            at -= 1
-        killed.stdin.close()
-
-    # Both ways write and publish three files, commit, and discard what they replace.
-    assert len(statuses) >= 2 * 2 * 8 - 4
+    kill_at_each_step(
+        path,
+        open_them=lambda: DuckDBStore(path),
+        files=lambda: files_under(path),
+    )
 
 
 def test_a_reader_sees_each_sample_once_while_others_seal_and_merge(

@@ -84,7 +84,7 @@ def hot_rows(store: DuckDBStore) -> int:
 
 
 def files_of(store: DuckDBStore) -> list[str]:
-    folder = store.manifest.folder
+    folder = store.database.folder
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
 
 

@@ -37,6 +37,13 @@ def test_two_spellings_of_a_file_are_one_place(
     assert relative.canonical == absolute.canonical
 
 
+def test_the_embedded_store_may_have_its_files_elsewhere() -> None:
+    url = parse_store_url("duckdb:///var/samples.duckdb?files=s3://bucket/prefix")
+
+    assert (url.file, url.files) == (Path("var/samples.duckdb"), "s3://bucket/prefix")
+    assert url.size_bytes is None
+
+
 def test_credentials_and_the_usual_port_do_not_tell_two_places_apart() -> None:
     one = parse_store_url("influxdb://ada:x@DB:8086/fleet")
     other = parse_store_url("influxdb://bob:y@db/fleet/")
@@ -61,6 +68,10 @@ def test_two_databases_of_a_server_are_two_places() -> None:
         ("influxdb://ada:hunter2@db:http/fleet", r"port must be a number from 1 to 65535"),
         ("influxdb://ada:hun/ter2@db:8086/fleet", r"must be percent-encoded"),
         ("influxdb://db:0/fleet", r"has no host"),
+        ("duckdb:///a.duckdb?files=gs://bucket", r"write files=s3://bucket/prefix"),
+        ("duckdb:///a.duckdb?files=s3://", r"write files=s3://bucket/prefix"),
+        ("duckdb://?files=s3://bucket", r"in memory has no files"),
+        ("duckdb:///a.duckdb?file=s3://bucket", r"no 'file', only files="),
     ],
 )
 def test_an_error_has_the_correct_form_and_no_secret(url: str, fault: str) -> None:

@@ -1,0 +1,143 @@
+"""Where the Parquet files of segments are: a folder, or a bucket; see `s3`.
+
+Paths are relative and as in the manifest. Files never change.
+"""
+
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from timeseries.store import StoreUnavailableError
+
+OWNER = "owner"
+"""The name of the file that says which database a folder or bucket belongs to."""
+PATTERN = "*/*/*/*.parquet"
+
+
+class Files(Protocol):
+    """The files of a store.
+
+    Attributes:
+        place: the folder or address, for messages.
+        allowed: the prefixes of what DuckDB may read.
+        filesystem: what DuckDB reads them with; None for local files.
+    """
+
+    place: str
+    allowed: list[str]
+    filesystem: Any
+
+    def address(self, path: str) -> str:
+        """Return what DuckDB reads a file by."""
+
+    def create(self, path: str) -> Path:
+        """Create an empty local file to write to, and return it."""
+
+    def publish(self, new: Path, path: str) -> None:
+        """Move a complete file, created before, to its path: whole, durable, or not at all."""
+
+    def abandon(self) -> None:
+        """Delete what was created and not published."""
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files; missing ones are no error."""
+
+    def found(self) -> set[str]:
+        """Return the paths of all files, after removing incomplete ones; at the start."""
+
+    def claim(self, owner: str) -> None:
+        """Reserve the place for one database.
+
+        Raises:
+            StoreUnavailableError: it is another's.
+        """
+
+
+class LocalFiles:
+    """Files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._created: set[Path] = set()
+        self.place = str(folder)
+        self.allowed = [f"{folder.resolve()}/"]
+        self.filesystem = None
+
+    def address(self, path: str) -> str:
+        """Return the file's name."""
+        return str(self._folder / path)
+
+    def create(self, path: str) -> Path:
+        """Create it, and its folders, under a temporary name."""
+        file = self._folder / f"{path}.new"
+        with self._lock:  # nothing deletes its folder before the file is in it
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+        self._created.add(file)
+        return file
+
+    def publish(self, new: Path, path: str) -> None:
+        """Give it its name, in folders that survive a power failure too."""
+        file = self._folder / path
+        new.rename(file)
+        self._created.discard(new)
+        for folder in list(file.parents)[:4]:
+            _sync(folder)
+
+    def abandon(self) -> None:
+        """Delete what was created and not published."""
+        while self._created:
+            self._created.pop().unlink(missing_ok=True)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files, and folders without any."""
+        with self._lock:
+            for path in paths:
+                file = self._folder / path
+                file.unlink(missing_ok=True)
+                with suppress(OSError):  # not empty
+                    for folder in list(file.parents)[:3]:
+                        folder.rmdir()
+
+    def found(self) -> set[str]:
+        """Return the paths of all files."""
+        for file in self._folder.glob(f"{PATTERN}.new"):
+            file.unlink()
+        return {file.relative_to(self._folder).as_posix() for file in self._folder.glob(PATTERN)}
+
+    def claim(self, owner: str) -> None:
+        """Reserve the folder for one database."""
+        file = self._folder / OWNER
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError), file.open("x", encoding="utf-8") as new:
+                new.write(owner)
+            found = file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"Can't use {self.place} for files of samples: {error}. Set another folder as "
+                "`files` in TIMESERIES_URL, or make it writable."
+            ) from error
+        check_owner(self.place, found, owner)
+
+
+def check_owner(place: str, found: str, owner: str) -> None:
+    """Raise `StoreUnavailableError` if a place belongs to another database."""
+    if found != owner:
+        raise StoreUnavailableError(
+            f"{place} has the samples of another database. Use another folder or prefix for each, "
+            f"or restore the database that belongs to it. If it is gone, delete {place}/{OWNER}."
+        )
+
+
+def _sync(folder: Path) -> None:
+    """Make what was renamed into or created in a folder survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
