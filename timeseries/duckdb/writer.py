@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 import duckdb
@@ -64,8 +65,7 @@ class DuckDBWriter:
     @property
     def schema(self) -> Schema:
         """The tables, once every acknowledged point is in them; never changed in place."""
-        if self._staging.points and threading.current_thread() is not self._thread:
-            self._queue.run(self._try_flush)
+        self._flush_in_steps()
         return self._schema
 
     def tables(self, measurement: str, tenants: Sequence[str] | None) -> dict[Key, Table]:
@@ -97,7 +97,7 @@ class DuckDBWriter:
 
     def measurements(self, tenants: Sequence[str] | None) -> set[str]:
         """Return the measurements that may have samples of these tenants."""
-        known = {*self.schema, *self._flush_errors}
+        known = {*self._schema, *self._staging.keys, *self._flush_errors}
         return {
             key.measurement
             for key in known
@@ -118,6 +118,7 @@ class DuckDBWriter:
                 results.append(work(self._cursor, self._schema))
 
         results: list[_Result] = []
+        self._flush_in_steps()
         self._do(run)
         return results[0]
 
@@ -260,6 +261,14 @@ class DuckDBWriter:
             self._staging.remove(self._cursor, from_stage)
         self._schema = schema
         self._staging.removed(from_stage)
+
+    def _flush_in_steps(self) -> None:
+        """Move staged rows into their tables, one by one: creating a table takes milliseconds, and
+        nobody's writes must wait for a thousand tables of somebody else.
+        """
+        if threading.current_thread() is not self._thread:
+            for key in self._staging.keys:
+                self._queue.run(partial(self._try_flush, [key]))
 
     def _flush(self, keys: Sequence[Key] | None = None) -> None:
         """Move staged rows, all or of some tables, into their tables."""

@@ -153,6 +153,7 @@ def test_a_table_that_fails_holds_up_no_other(tmp_path: Path) -> None:
         writer.run(lambda cursor, _schema: cursor.execute('DROP TABLE "t_acme.gpu"'))
         writer.submit(Batch.of([point(2, measurement="gpu"), point(2)]), ACME).result()
         assert writer.measurements(None) == {"gpu", "cpu"}
+        assert Key("acme", "cpu") in writer.schema  # once all that can be is in the tables
         assert writer.staged_points == 1
 
     assert (rows(path, STAGING_TABLE), rows(path, table_name(Key("acme", "cpu")))) == (1, 2)
