@@ -93,12 +93,16 @@ def test_an_unknown_measurement_has_nothing(store: Store) -> None:
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_any_name_is_only_a_name(store: Store, capabilities: Capabilities, name: str) -> None:
     write(store, [gpu(0, power_watts=1.0)], identity=GLOBEX)
-    point = Point(name, {name: name}, {name: 2.0}, START_NS)
+    # Two, because a rate needs two.
+    points = [Point(name, {name: name}, {name: 2.0}, START_NS + n * 10**9) for n in range(2)]
 
-    rejected = write(store, [point], identity={"tenant": name, "appliance": name})
+    rejected = write(store, points, identity={"tenant": name, "appliance": name})
 
     if not capabilities.keeps_name(name):
-        assert [(one.position, repr(name) in one.reason) for one in rejected] == [(0, True)]
+        assert [(one.position, repr(name) in one.reason) for one in rejected] == [
+            (0, True),
+            (1, True),
+        ]
         assert store.measurements(tenants=None) == ["gpu"]
         return
     assert rejected == []
@@ -111,7 +115,7 @@ def test_any_name_is_only_a_name(store: Store, capabilities: Capabilities, name:
                 measurement=name,
                 fields=(name,),
                 start_ns=START_NS,
-                end_ns=START_NS + 1,
+                end_ns=START_NS + 2 * 10**9,
                 aggregate=aggregate,
                 tenants=(name,),
                 filters={name: (name,)},
