@@ -7,14 +7,16 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from cli.client import appliance_id, output_option, print_items, print_object
 from cli.job_common import print_pending, secret
 from cli.job_files import apply, schema
+from cli.job_templates import template
 from core.clock import utc_now
 from core.errors import InvalidInputError
 from core.quantities import format_duration, format_value, parse_duration, parse_size
@@ -23,6 +25,20 @@ from vedette.client import Client
 from vedette.jobs import Job, JobFields, LogLine
 
 T = TypeVar("T")
+# Options of `run` that are named otherwise than their fields.
+_OPTION_OF = {
+    "kind": "service",
+    "gpu_memory_bytes": "gpu_memory",
+    "memory_bytes": "memory",
+    "container_policy": "policy",
+    "shared_memory_bytes": "shm_size",
+    "is_preemptible": "preemptible",
+    "max_retries": "retries",
+    "time_limit_seconds": "time_limit",
+    "idle_gpu_percent": "idle_limit",
+    "idle_gpu_seconds": "idle_limit",
+    "appliance_id": "appliance",
+}
 COPY_HELP = "Secret variable, by default with its value in the job or in this shell; repeatable."
 TOP_SECONDS = 2.0
 # What `attach` shows of the log before.
@@ -78,7 +94,8 @@ def job() -> None:
 
 @job.command(context_settings={"ignore_unknown_options": True})
 @click.option("--name", help="Job name. Defaults to the image name.")
-@click.option("--image", required=True, help="Container image.")
+@click.option("--image", help="Container image.")
+@click.option("--template", help="Start from this template; other options replace its fields.")
 @click.option("--gpus", default=0, show_default=True, help="Number of GPUs.")
 @click.option("--gpu-memory", type=SIZE, default="0", show_default=True, help="Minimum per GPU.")
 @click.option("--cpus", default=1.0, show_default=True, help="Number of CPU cores.")
@@ -135,10 +152,17 @@ def run(command: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 - cli
     """Submit a job that runs COMMAND in a container. COMMAND defaults to the image's own."""
     with Client() as client:
         fields = _request(client, command, options)
+        image = options["image"]
+        if options["template"]:
+            start = client.template(options["template"])["job"]
+            image = image or start.pop("image")
+            fields = {**start, **_given(fields)}
+        if not image:
+            raise InvalidInputError("Enter --image, or a --template.")
         if options["dry_run"]:
-            print_pending(client.dry_run(options["image"], **fields))
+            print_pending(client.dry_run(image, **fields))
             return
-        submitted = client.submit(options["image"], **fields)
+        submitted = client.submit(image, **fields)
         click.echo(f"{submitted.id} {submitted.state}")
         if options["follow"]:
             sys.exit(_follow(client, submitted.id))
@@ -267,6 +291,7 @@ def stop(names: tuple[str, ...], *, array: bool) -> None:
 job.add_command(stop, "cancel")
 job.add_command(apply)
 job.add_command(schema)
+job.add_command(template)
 
 
 @job.command()
@@ -346,6 +371,16 @@ def _request(client: Client, command: tuple[str, ...], options: dict[str, Any]) 
     if options["appliance"]:
         fields["appliance_id"] = appliance_id(client, options["appliance"])
     return fields
+
+
+def _given(fields: JobFields) -> JobFields:
+    """Return the fields whose options are on the command line."""
+    source = click.get_current_context().get_parameter_source
+    given = {name: source(_OPTION_OF.get(name, name)) for name in fields}
+    return cast(
+        "JobFields",
+        {name: fields[name] for name in fields if given[name] is ParameterSource.COMMANDLINE},  # type: ignore[literal-required] # its own keys
+    )
 
 
 def _pair(text: str, option: str = "--env") -> tuple[str, str]:

@@ -20,11 +20,13 @@ from cli.job_common import print_pending, secret
 from core.errors import InvalidInputError
 from vedette.client import Client
 
-
-@click.command()
-@click.option(
+file_option = click.option(
     "-f", "--file", "file", type=click.File(), required=True, help="YAML file; - reads stdin."
 )
+
+
+@click.command()
+@file_option
 @click.option(
     "--secret",
     "secrets",
@@ -36,7 +38,7 @@ from vedette.client import Client
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table")
 def apply(file: TextIO, *, secrets: tuple[str, ...], dry_run: bool, output: str) -> None:
     """Submit the jobs of a file, separated by ---. On any error none is submitted."""
-    jobs = _load(file)
+    jobs = load_jobs(file)
     given = dict(secret(text, os.environ) for text in secrets)
     if given:
         jobs = [{**one, "secrets": {**(one.get("secrets") or {}), **given}} for one in jobs]
@@ -60,7 +62,8 @@ def schema() -> None:
         click.echo(json.dumps(client.get("/job.schema.json"), indent=2))
 
 
-def _load(file: TextIO) -> list[Mapping[str, Any]]:
+def load_jobs(file: TextIO) -> list[Mapping[str, Any]]:
+    """Return the jobs of a file, which the portal checks."""
     name = getattr(file, "name", "<stdin>")
     try:
         found = [one for one in yaml.safe_load_all(file) if one is not None]

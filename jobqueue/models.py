@@ -158,6 +158,27 @@ class JobDependency(Base):
     condition: Mapped[DependencyCondition] = mapped_column(enum_column(DependencyCondition))
 
 
+class JobTemplate(Base):
+    """A job request that the users of a tenant start from; see `jobqueue.templates`."""
+
+    __tablename__ = "job_templates"
+    __table_args__ = (UniqueConstraint("tenant_id", "name"),)
+    audited: ClassVar = Audited(
+        kind="job_template", name="name", fields=("name", "description", "request")
+    )
+    is_shipped: ClassVar = False
+
+    id: Mapped[str] = id_column()
+    tenant_id: Mapped[str] = _reference("tenants.id")
+    user_id: Mapped[str | None] = _reference("users.id", ondelete="SET NULL", index=True)
+    name: Mapped[str] = mapped_column(String(100))
+    description: Mapped[str] = mapped_column(String(500))
+    request: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    user: Mapped[User | None] = relationship(lazy="joined")
+
+
 class TenantContainerPolicies(Base):
     """The container policies that a tenant's jobs may use; a tenant may have no row."""
 

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, Unpack
-from urllib.parse import urljoin
+from urllib.parse import quote, urljoin
 
 import msgspec
 import requests
@@ -81,6 +81,11 @@ class Client:
         """Submit the jobs of a file, all or none; a dry run returns where they would go."""
         body = {"jobs": list(jobs), "is_dry_run": is_dry_run}
         found: list[dict[str, Any]] = self.post("/jobs/apply", body)["items"]
+        return found
+
+    def template(self, name_or_id: str) -> dict[str, Any]:
+        """Return a job template; `job` has the fields of a new job."""
+        found: dict[str, Any] = self.get(f"/job-templates/{quote(name_or_id, safe='')}")
         return found
 
     def pending(self, name_or_id: str) -> dict[str, Any]:
@@ -248,6 +253,10 @@ class Client:
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - JSON
         """POST JSON to a path below /api/v1 and return the JSON of the response."""
         return call_portal(self._session, "POST", f"{self._base}{path}", json=body or {})
+
+    def put(self, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
+        """PUT JSON to a path below /api/v1 and return the JSON of the response."""
+        return call_portal(self._session, "PUT", f"{self._base}{path}", json=body)
 
     def delete(self, path: str) -> None:
         """DELETE a path below /api/v1."""

@@ -84,6 +84,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "ends_at": "2026-12-31T12:00:00Z",
         "comment": "Fans are being replaced.",
     },
+    "TemplateRequestSchema": {
+        "name": "fine-tuning",
+        "description": "LoRA on one GPU.",
+        "job": {"name": "fine-tune", "image": "acme/tune:3", "gpus": 1, "memory_bytes": "64GiB"},
+    },
     "TenantRequestSchema": {"name": "Acme", "slug": "acme"},
     "TokenRequestSchema": {
         "name": "nightly build",

@@ -13,6 +13,7 @@ from portal.api.enrollment import enrollment_tokens
 from portal.api.gpu_usage import gpu_usage
 from portal.api.invitations import invitations
 from portal.api.job_requests import job_file_schema
+from portal.api.job_templates import job_templates
 from portal.api.jobs import jobs
 from portal.api.maintenance import maintenance
 from portal.api.metrics import metrics, samples
@@ -40,6 +41,7 @@ RESOURCES = (
     enrollment_tokens,
     certificates,
     jobs,
+    job_templates,
     gpu_usage,
     container_policies,
     queue_settings,

@@ -232,6 +232,14 @@ def values_of(job: Job, scope: Scope) -> dict[str, Any]:
     }
 
 
+def values_of_request(job: JobRequest) -> dict[str, Any]:
+    """Return the values of the form for a template's request."""
+    renamed = {name: RENAMED.get(name, name) for name in JobRequest.__dataclass_fields__}
+    values = {renamed[name]: getattr(job, name) for name in renamed}
+    values |= {"kind": job.kind.value, "appliance": job.appliance_id or ""}
+    return {name: value for name, value in values.items() if not name.startswith("secrets")}
+
+
 class PoliciesForm(Form):
     """The container policies that jobs may use."""
 

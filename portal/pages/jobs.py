@@ -24,10 +24,27 @@ from jobqueue.service import (
     stop_job,
     submit_job,
 )
+from jobqueue.shipped_templates import ShippedTemplate
 from jobqueue.snapshot import tenant_views
 from jobqueue.states import JobState
+from jobqueue.templates import (
+    Template,
+    TemplateRequest,
+    delete_template,
+    get_template,
+    list_templates,
+    request_of,
+    save_template,
+)
 from portal.context import current_scope, database, now, portal
-from portal.forms.jobs import RENAMED, JobForm, PoliciesForm, QueueSettingsForm, values_of
+from portal.forms.jobs import (
+    RENAMED,
+    JobForm,
+    PoliciesForm,
+    QueueSettingsForm,
+    values_of,
+    values_of_request,
+)
 from portal.pages.common import changing
 from portal.presenters.appliances import gpu_findings
 from portal.presenters.arrays import listed
@@ -36,6 +53,7 @@ from portal.query_string import PAGE_SIZE, chosen, page_number, search_text
 from protocol.attempts import ContainerPolicy
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
+from tenants.scope import Scope
 from tenants.tenants import tenant_names
 from timeseries.store import StoreUnavailableError
 
@@ -125,13 +143,22 @@ def add() -> ResponseReturnValue:
     scope.require_tenant()
     with database() as session:
         source = get_job(session, scope, request.args["copy"]) if "copy" in request.args else None
-        form = JobForm(data=values_of(source, scope) if source else None)
+        template = _template(session, scope)
+        values = values_of(source, scope) if source else None
+        form = JobForm(data=values_of_request(request_of(template)) if template else values)
         views = tenant_views(session, scope.require_tenant())
         form.offer(views, read_policies(session, scope, scope.require_tenant()))
     preview = None
     if form.validate_on_submit() and "check" in request.form:
         with form.showing_errors(renamed=RENAMED), database() as session:
             preview = try_job(session, scope, form.request(), now=now())
+    elif form.validate_on_submit() and "save" in request.form:
+        with form.showing_errors(renamed=RENAMED):
+            wanted = TemplateRequest(name=form.name.data, job=form.request())
+            with database() as session:
+                save_template(session, scope, wanted, now=now())
+            flash(f"Template {wanted.name} saved, without secrets", "success")
+            return redirect(url_for(".templates"))
     elif form.validate_on_submit():
         with form.showing_errors(renamed=RENAMED):
             with database() as session:
@@ -140,8 +167,43 @@ def add() -> ResponseReturnValue:
             return redirect(url_for(".show", job_id=job.id))
     form.ask_for_secrets_again()
     return render_template(
-        "jobs/new.html", form=form, source=source, failures=FAILURES, preview=preview
+        "jobs/new.html",
+        form=form,
+        source=source,
+        template=template,
+        failures=FAILURES,
+        preview=preview,
     ), form.status
+
+
+def _template(session: Session, scope: Scope) -> Template | None:
+    """Return the template that the address of the form names."""
+    name = request.args.get("template", "")
+    return get_template(session, scope, name) if name else None
+
+
+@pages.get("/jobs/templates")
+def templates() -> ResponseReturnValue:
+    """List the job templates."""
+    scope = current_scope()
+    with database() as session:
+        found = list_templates(session, scope)
+    rows = [(one, request_of(one), _may_change(scope, one)) for one in found]
+    return render_template("jobs/templates.html", rows=rows)
+
+
+def _may_change(scope: Scope, template: Template) -> bool:
+    if isinstance(template, ShippedTemplate):
+        return False
+    is_own = template.user_id == scope.user_id
+    return scope.allows(Permission.SUBMIT_JOBS if is_own else Permission.STOP_ANY_JOB)
+
+
+@pages.post("/jobs/templates/<template_id>/delete")
+@changing(back="jobs.templates")
+def remove_template(session: Session, template_id: str) -> str:
+    """Delete a template."""
+    return f"Template {delete_template(session, current_scope(), template_id)} deleted"
 
 
 @pages.get("/jobs/policies")

@@ -97,6 +97,25 @@ def upgrade() -> None:
         sa.Column("key", sa.String(length=60), primary_key=True),
     )
     op.create_table(
+        "job_templates",
+        sa.Column("id", sa.String(length=36), primary_key=True),
+        _reference("tenant_id", "tenants.id"),
+        sa.Column(
+            "user_id",
+            sa.String(length=36),
+            sa.ForeignKey("users.id", ondelete="SET NULL"),
+            nullable=True,
+            index=True,
+        ),
+        sa.Column("name", sa.String(length=100), nullable=False),
+        sa.Column("description", sa.String(length=500), nullable=False),
+        sa.Column("request", sa.JSON(), nullable=False),
+        sa.Column("created_at", UTCDateTime(), nullable=False),
+        sa.Column("updated_at", UTCDateTime(), nullable=False),
+        sa.UniqueConstraint("tenant_id", "name"),
+    )
+
+    op.create_table(
         "silences",
         sa.Column("id", sa.String(length=36), primary_key=True),
         sa.Column(
@@ -128,6 +147,7 @@ def downgrade() -> None:
         op.drop_index(f"ix_attempts_{name}", "attempts")
     op.drop_table("usage_hours")
     op.drop_table("usage_entries")
+    op.drop_table("job_templates")
     op.drop_table("job_dependencies")
     op.drop_table("silences")
     op.drop_table("offered_rules")

@@ -118,3 +118,22 @@ def test_the_schema_describes_what_the_api_accepts(job: Vedette) -> None:
 def test_the_documented_schema_is_the_served_one() -> None:
     # To update it: vedette job schema > docs/job.schema.json
     assert json.loads(DOCUMENTED.read_text(encoding="utf-8")) == job_file_schema()
+
+
+def test_templates_are_listed_saved_and_used(job: Vedette) -> None:
+    assert "jupyterlab" in job("template", "ls", "-o", "name").stdout.split()
+    shown = job("template", "show", "tensorboard").stdout
+    assert job("apply", "-f", "-", stdin=shown).returncode == 0
+    tune = "name: tune\nimage: acme/tune:1\ngpus: 2\nlabels: {project: llm}\n"
+    for text in (tune, tune.replace("gpus: 2", "gpus: 1")):
+        assert job("template", "save", "tune", "-f", "-", stdin=text).stdout == "tune saved\n"
+    assert "2 jobs" in job("template", "save", "x", "-f", "-", stdin=TRAIN).stderr
+
+    made = job("run", "--template", "tune", "--memory", "2GiB", "--", "python", "tune.py")
+    assert made.stderr == ""
+    found = json.loads(job("show", made.stdout.split()[0], "-o", "json").stdout)
+    assert (found["name"], found["gpus"], found["labels"]) == ("tune", 1, {"project": "llm"})
+    assert (found["memory_bytes"], found["command"]) == (2 * 1024**3, ["python", "tune.py"])
+    assert job("template", "rm", "tune").returncode == 0
+    assert "tune" in job("run", "--template", "tune").stderr
+    assert "--image" in job("run").stderr

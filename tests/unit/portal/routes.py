@@ -36,6 +36,8 @@ BODIES: dict[str, dict[str, object]] = {
     "Invitations.add": {"email": "new@acme.example", "role": "member"},
     "Jobs.hide_variables": {"names": ["x"]},
     "Jobs.submit": {"name": "x", "image": "x/y:1", "command": ["true"], "gpus": 1},
+    "Job templates.create": {"name": "x", "job": {"name": "x", "image": "x/y:1"}},
+    "Job templates.replace": {"name": "x", "job": {"name": "x", "image": "x/y:1"}},
     "Receivers.create": {"name": "x", "kind": "email", "target": "new@acme.example"},
     "Silences.create": {"matchers": ["rule=x"], "ends_at": "2126-01-01T00:00:00Z"},
     "Tenants.add": {"name": "New"},

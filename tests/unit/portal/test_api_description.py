@@ -107,6 +107,7 @@ def test_the_documentation_lists_the_scopes() -> None:
 SHORT = {
     "/api/v1/jobs/{job_id}/events",
     "/api/v1/metrics",
+    "/api/v1/job-templates",
     "/api/v1/jobs/apply",
     "/api/v1/rules/apply",
     "/api/v1/rules/preview",

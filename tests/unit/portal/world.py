@@ -20,6 +20,7 @@ from jobqueue.logs import append_log
 from jobqueue.models import Job
 from jobqueue.requests import JobRequest
 from jobqueue.service import submit_job
+from jobqueue.templates import TemplateRequest, save_template
 from protocol.attempts import AttemptObservation, ObservedState
 from tenants.enrollment import create_enrollment_token
 from tenants.models import (
@@ -134,6 +135,12 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         updated_at=now,
     )
     session.add(alert)
+    template = save_template(
+        session,
+        scope_of(cast.bob),
+        TemplateRequest(name="tune", job=JobRequest(name="tune", image="acme/tune:3")),
+        now=now,
+    )
     silence = create_silence(
         session,
         scope,
@@ -179,6 +186,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "receiver_id": receiver.id,
             "alert_id": alert.id,
             "silence_id": silence.id,
+            "template_id": template.id,
             "token_id": token.id,
             "enrollment_token_id": enrollment_token.id,
             "certificate_id": certificate.id,

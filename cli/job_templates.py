@@ -1,0 +1,69 @@
+"""`vedette job template`: list, show, save and delete job templates."""
+
+from typing import TextIO
+from urllib.parse import quote
+
+import click
+
+from cli.client import output_option, print_items, print_object
+from cli.job_files import file_option, load_jobs
+from core.errors import InvalidInputError
+from vedette.client import Client
+
+
+@click.group()
+def template() -> None:
+    """List, show, save and delete job templates."""
+
+
+@template.command("ls")
+@output_option
+def list_templates(output: str) -> None:
+    """List the templates of your tenant, and those that ship."""
+    with Client() as client:
+        found = client.get("/job-templates")["items"]
+    columns = {
+        "NAME": [one["name"] for one in found],
+        "IMAGE": [one["job"]["image"] for one in found],
+        "GPUS": [str(one["job"]["gpus"]) for one in found],
+        "SAVED BY": [one["user_email"] or "-" for one in found],
+    }
+    print_items(found, output, columns=columns)
+
+
+@template.command()
+@click.argument("name")
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml")
+def show(name: str, output: str) -> None:
+    """Print the job of a template, as a file for `vedette job apply`."""
+    with Client() as client:
+        print_object(client.template(name)["job"], output)
+
+
+@template.command()
+@click.argument("name")
+@file_option
+@click.option("--description", default="", help="Shown in the list.")
+def save(name: str, file: TextIO, description: str) -> None:
+    """Save the job of a file as a template, or replace the one with this NAME."""
+    jobs = load_jobs(file)
+    if len(jobs) != 1:
+        raise InvalidInputError(f"The file has {len(jobs)} jobs; a template has one.")
+    body = {"name": name, "description": description, "job": jobs[0]}
+    with Client() as client:
+        own = [one for one in client.get("/job-templates")["items"] if not one["is_shipped"]]
+        found = next((one["id"] for one in own if one["name"] == name), None)
+        if found:
+            client.put(f"/job-templates/{found}", body)
+        else:
+            client.post("/job-templates", body)
+    click.echo(f"{name} saved")
+
+
+@template.command("rm")
+@click.argument("name")
+def remove(name: str) -> None:
+    """Delete a template of your tenant."""
+    with Client() as client:
+        client.delete(f"/job-templates/{quote(name, safe='')}")
+    click.echo(f"{name} deleted")
