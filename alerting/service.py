@@ -17,7 +17,7 @@ from alerting.states import AlertState, Severity
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, Paging, list_page, paginate
 from tenants.permissions import Permission
 from tenants.scope import Scope
-from timeseries.store import APPLIANCE_TAG
+from timeseries.store import APPLIANCE_TAG, NeededField
 
 ALERT_SORTS: Columns = {
     "state": Alert.state,
@@ -136,6 +136,17 @@ def list_rules(session: Session, scope: Scope, **paging: Unpack[Paging]) -> Page
     scope.require(Permission.VIEW)
     statement = scope.select(select(Rule).order_by(Rule.name, Rule.id), Rule)
     return list_page(session, statement, RULE_SORTS, last=Rule.id, **paging)
+
+
+def needed_fields(session: Session) -> set[NeededField]:
+    """Return the fields that the enabled rules of all tenants read."""
+    enabled = select(Rule.tenant_id, Rule.measurement, Rule.field, Rule.other_field)
+    return {
+        (tenant_id, measurement, name)
+        for tenant_id, measurement, *names in session.execute(enabled.where(Rule.is_enabled))
+        for name in names
+        if name
+    }
 
 
 def list_alerts(

@@ -17,6 +17,7 @@ from alerting.notify import EmailSender, Sender, WebhookSender
 from alerting.outbox import drain_outbox
 from alerting.quota_emails import email_admins
 from alerting.rule_pack import offer_rules
+from alerting.service import needed_fields
 from alerting.states import ReceiverKind
 from alerting.webhooks import AddressPolicy
 from core.clock import Clock, to_ns, utc_now
@@ -110,7 +111,9 @@ class Scheduler:
 
     def maintain_samples(self) -> None:
         """Move settled samples into files, in a store that does so."""
-        self._store.maintain(now_ns=to_ns(self._clock()))
+        with transaction(self._sessions) as session:
+            needed = needed_fields(session)
+        self._store.maintain(now_ns=to_ns(self._clock()), needed=needed)
 
     def expire_samples(self) -> None:
         """Delete samples and roll-ups older than their retention, after moving settled samples.

@@ -4,7 +4,7 @@ The gateway stamps the tags `tenant` and `appliance`; a sender can't set them. E
 tenants that it may read: `None` is the operator's view of all of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -153,6 +153,10 @@ class RejectedPoint:
     is_left_out: bool = False
 
 
+NeededField = tuple[str, str, str]
+"""A field that something asks for again and again: its tenant, measurement and name."""
+
+
 class Store(Protocol):
     """A time series database. Unknown measurements, fields and tags give empty results.
 
@@ -213,12 +217,16 @@ class Store(Protocol):
     def delete_before(self, before_ns: int, *, resolution: Resolution = Resolution.RAW) -> None:
         """Delete every sample of a resolution that is older than `before_ns`: retention."""
 
-    def maintain(self, *, now_ns: int) -> int:
+    def maintain(self, *, now_ns: int, needed: Collection[NeededField] = ()) -> int:
         """Move settled samples to where they take less space; return how many.
 
         The embedded store rolls them up then: count, sum, min, max, last and a quantile sketch by
         series and window, from which `query_range` answers long ranges. Called every few minutes;
         does nothing in stores that do so by themselves.
+
+        Args:
+            now_ns: the time.
+            needed: the fields that have roll-ups beside declared ones.
         """
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -38,6 +38,7 @@ from timeseries.store import (
     DAY_NS,
     HOUR_NS,
     TENANT_TAG,
+    NeededField,
     Resolution,
     ScanQuery,
     StoreUnavailableError,
@@ -74,7 +75,7 @@ class Maintenance:
         self._deleting = threading.Lock()
         """Locked while samples are sealed, merged or deleted."""
 
-    def run(self, *, now_ns: int) -> int:
+    def run(self, *, now_ns: int, needed: Collection[NeededField] = ()) -> int:
         """Seal and merge what is settled; return how many samples.
 
         Whoever sends many measurements must not take the machine from the others' reads and writes:
@@ -86,6 +87,7 @@ class Maintenance:
         """
         moved, errors = 0, list[VedetteError]()
         with self._running:
+            self._sealing.need(needed)
             try:
                 with self._failing("every measurement"):
                     self._manifest.delete_garbage()

@@ -11,9 +11,10 @@ and adds the segment; it sees and deletes only samples that were committed when 
 crash either the samples or the segment are there; files without a segment are deleted at the start.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import groupby, islice
 
 import duckdb
 import pyarrow as pa
@@ -45,6 +46,7 @@ from timeseries.store import (
     HOUR_NS,
     IDENTITY_TAGS,
     TENANT_TAG,
+    NeededField,
     Resolution,
 )
 from timeseries.validation import FieldType
@@ -59,6 +61,8 @@ MAX_MERGED_ROWS = 4_000_000
 """About how many samples a merged segment has."""
 MAX_ROLLED_FIELDS = 128
 """How many fields one statement aggregates: its memory grows with the square of them."""
+MAX_NEEDED_FIELDS = 64
+"""How many fields of a tenant's measurement have roll-ups because they are asked for."""
 MAX_SHARE = 0.5
 """How large a roll-up by five minutes may be, in sizes of its samples, to be worth a file."""
 _TIME = quoted(TIME_COLUMN)
@@ -113,13 +117,21 @@ class Sealing:
     Args:
         database: where it opens its own cursors.
         manifest: gets the segments.
-        is_rolled_up: which fields have roll-ups.
+        is_rolled_up: which fields always have roll-ups.
     """
 
     def __init__(self, database: Database, manifest: Manifest, is_rolled_up: RolledUp) -> None:
         self._database = database
         self._manifest = manifest
         self._is_rolled_up = is_rolled_up
+        self._needed: frozenset[NeededField] = frozenset()
+
+    def need(self, fields: Iterable[NeededField]) -> None:
+        """Give roll-ups to more fields: the first `MAX_NEEDED_FIELDS` of each measurement."""
+        by_name = groupby(sorted(set(fields)), key=lambda one: one[:2])
+        self._needed = frozenset(
+            one for _, some in by_name for one in islice(some, MAX_NEEDED_FIELDS)
+        )
 
     def units(self, key: Key, *, now_ns: int) -> list[Unit]:
         """Return what to seal of a table, the largest first."""
@@ -246,7 +258,7 @@ class Sealing:
         if _has_duplicates(cursor, source, values, key):
             once = [f"any_value({column}) AS {column}" for column in fields]
             source = f"({select([_TIME, *series, *once], source)} GROUP BY {key})"
-        is_rolled_up = self._is_rolled_up
+        place = (unit.tenant, unit.key.measurement)
         segment = Segment(
             name=new_id(),
             tenant=unit.tenant,
@@ -260,7 +272,8 @@ class Sealing:
             rolled=frozenset(
                 name
                 for name, kind in table.fields.items()
-                if kind is not FieldType.STRING and is_rolled_up(unit.key.measurement, name)
+                if kind is not FieldType.STRING
+                and (self._is_rolled_up(place[1], name) or (*place, name) in self._needed)
             ),
             sizes={},
         )

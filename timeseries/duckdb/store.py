@@ -15,7 +15,7 @@ After an error that makes DuckDB invalidate the database, such as a full disk, t
 read reopens it; until then both raise `StoreUnavailableError`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import chain
@@ -43,6 +43,7 @@ from timeseries.store import (
     Extent,
     Latest,
     LatestQuery,
+    NeededField,
     RangeQuery,
     RejectedPoint,
     Resolution,
@@ -64,7 +65,7 @@ class DuckDBStore(Catalog):
         max_queued_points: how many points may wait for the writer before `submit` refuses.
         limits: what it may use of the machine.
         files: where the files of samples are; by default in the folder beside the database.
-        is_rolled_up: whether a field of a measurement has roll-ups; by default each does.
+        is_rolled_up: whether a field of a measurement always has roll-ups; by default each does.
 
     Attributes:
         database: the DuckDB file.
@@ -169,9 +170,9 @@ class DuckDBStore(Catalog):
         ((points, oldest_ns, newest_ns),) = rows or [(0, 0, 0)]
         return Extent(oldest_ns, newest_ns + 1, points) if points else None
 
-    def maintain(self, *, now_ns: int) -> int:
+    def maintain(self, *, now_ns: int, needed: Collection[NeededField] = ()) -> int:
         """Move settled samples into files, and merge small files; return how many samples."""
-        return self.maintenance.run(now_ns=now_ns)
+        return self.maintenance.run(now_ns=now_ns, needed=needed)
 
     def delete_tenant(self, tenant: str) -> None:
         """Delete every sample of a tenant, including those still queued.

@@ -6,7 +6,7 @@ how names that InfluxDB can't store are encoded.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from functools import wraps
@@ -46,6 +46,7 @@ from timeseries.store import (
     Extent,
     Latest,
     LatestQuery,
+    NeededField,
     RangeQuery,
     RejectedPoint,
     Resolution,
@@ -231,7 +232,12 @@ class InfluxDBStore:
         if resolution is Resolution.RAW:
             self._writer.run(delete)
 
-    def maintain(self, *, now_ns: int) -> int:  # noqa: ARG002 - the interface of all stores
+    def maintain(  # the interface of all stores
+        self,
+        *,
+        now_ns: int,  # noqa: ARG002
+        needed: Collection[NeededField] = (),  # noqa: ARG002
+    ) -> int:
         """Do nothing: this store has no roll-ups and answers every query from samples."""
         return 0
 

@@ -9,7 +9,7 @@ and is on disk some seconds later: a clean stop loses nothing, a kill loses thos
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -22,6 +22,7 @@ from timeseries.store import (
     Extent,
     Latest,
     LatestQuery,
+    NeededField,
     RangeQuery,
     RejectedPoint,
     Resolution,
@@ -174,7 +175,12 @@ class VictoriaMetricsStore:
         self._check_open()
         log.debug("not deleted: %s samples before %d; see -retentionPeriod", resolution, before_ns)
 
-    def maintain(self, *, now_ns: int) -> int:  # noqa: ARG002 - the interface of all stores
+    def maintain(  # the interface of all stores
+        self,
+        *,
+        now_ns: int,  # noqa: ARG002
+        needed: Collection[NeededField] = (),  # noqa: ARG002
+    ) -> int:
         """Do nothing: the server answers every query from samples."""
         self._check_open()
         return 0

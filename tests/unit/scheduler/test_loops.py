@@ -1,6 +1,6 @@
 """What the scheduler does with samples as they grow old: sealed with roll-ups, then deleted."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from alerting.models import Rule
+from alerting.states import Comparison
 from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
 from core.settings import ServerSettings
@@ -17,9 +19,11 @@ from tenants.models import ApplianceEvent
 from tests.cast import Cast, FrozenClock, make_appliance
 from timeseries.duckdb import sealing
 from timeseries.duckdb.store import DuckDBStore
-from timeseries.points import Point
+from timeseries.open_store import open_store
+from timeseries.points import FieldValue, Point
 from timeseries.store import (
     Aggregate,
+    NeededField,
     RangeQuery,
     ScanQuery,
     StoreUnavailableError,
@@ -147,10 +151,56 @@ def test_samples_expire_as_the_clock_goes_on(
     assert means_of(store, "young", then, step=FIVE_MINUTES) == [125.0, 425.0]
 
 
+def test_a_field_that_a_rule_reads_outlives_its_samples(
+    settings: ServerSettings,
+    sessions: SessionFactory,
+    tmp_path: Path,
+    clock: FrozenClock,
+    cast: Cast,
+) -> None:
+    for tenant, is_enabled in ((cast.acme, True), (cast.globex, False)):
+        with sessions.begin() as session:
+            session.add(
+                Rule(
+                    tenant_id=tenant.id,
+                    created_at=clock.now,
+                    name="Warm room",
+                    measurement="room",
+                    field="inlet_celsius",
+                    operator="-",
+                    other_field="outlet_celsius",
+                    aggregate="avg",
+                    window_seconds=300.0,
+                    comparison=Comparison.ABOVE,
+                    warning_threshold=30.0,
+                    is_enabled=is_enabled,
+                )
+            )
+    values: dict[str, FieldValue] = {
+        "inlet_celsius": 21.0,
+        "outlet_celsius": 29.0,
+        "humidity_percent": 40.0,
+    }
+    point = Point("room", {}, values, to_ns(clock.now))
+    url = f"duckdb:///{tmp_path}/opened.duckdb"
+    with closing(open_store(url)) as store:
+        for tenant in (cast.acme, cast.globex):
+            write(store, [point], identity={"tenant": tenant.id, "appliance": "a1"})
+        clock.advance(30 * 86_400)
+
+        Scheduler(settings, sessions=sessions, store=store, clock=clock).expire_samples()
+
+        assert list(store.fields("room", tenants=(cast.acme.id,))) == [
+            "inlet_celsius",
+            "outlet_celsius",
+        ]
+        assert store.fields("room", tenants=(cast.globex.id,)) == {}
+
+
 class _FailsToSeal(DuckDBStore):
     """A store whose samples can't be moved into files."""
 
-    def maintain(self, *, now_ns: int) -> int:
+    def maintain(self, *, now_ns: int, needed: Collection[NeededField] = ()) -> int:  # noqa: ARG002
         raise StoreUnavailableError(f"Nothing was sealed until {now_ns}.")
 
 

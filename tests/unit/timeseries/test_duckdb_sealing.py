@@ -212,6 +212,24 @@ def test_only_some_fields_have_roll_ups(path: Path) -> None:
     assert [one.name for one in path.with_suffix("").iterdir()] == ["acme"]
 
 
+def test_fields_that_are_needed_have_roll_ups_up_to_a_bound(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "MAX_NEEDED_FIELDS", 2)
+    store = DuckDBStore(path, is_rolled_up=lambda _measurement, _field: False)
+    for identity in (ACME, GLOBEX):
+        write_all(store, [gpu(MIDNIGHT_NS, a=1.0, b=2.0, c=3.0, d=4.0, note="x")], identity)
+    needed = [("acme", "gpu", name) for name in ("d", "note", "c", "b")]
+    store.maintain(now_ns=SETTLED_NS, needed=[*needed, ("globex", "other", "a")])
+
+    by_tenant = {one.tenant: one for one in segments_of(store)}
+    assert by_tenant["acme"].rolled == {"b", "c"}
+    assert by_tenant["globex"].sizes.keys() == {Resolution.RAW}
+    store.delete_before(SETTLED_NS)
+    assert store.fields("gpu", tenants=None) == {"b": "float", "c": "float"}
+    store.close()
+
+
 def test_files_of_samples_are_never_deleted_for_a_new_database(path: Path) -> None:
     store = DuckDBStore(path)
     fill(store)
