@@ -25,9 +25,10 @@ from timeseries.duckdb.schema import quoted, table_name
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.points import Point
 from timeseries.store import Aggregate, Resolution, Series
+from timeseries.successive import SUCCESSIVE
 
 QUANTILES = (Aggregate.P50, Aggregate.P95, Aggregate.P99)
-EXACT = tuple(aggregate for aggregate in Aggregate if aggregate not in QUANTILES)
+EXACT = tuple(one for one in Aggregate if one not in SUCCESSIVE.union(QUANTILES))
 END_NS = START_NS + 4 * HOUR_NS
 # By then every hour is settled, but not the day: small segments are not merged yet.
 LATER_NS = END_NS + HOUR_NS
