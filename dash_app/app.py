@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from dash import (
@@ -31,9 +32,12 @@ from core.db import SessionFactory
 from core.errors import NotFoundError
 from dash_app import components
 from dash_app.context import Context, Dashboard, MinuteCache, Page, View
+from dash_app.figures import in_zone
 from dash_app.routes import NO_DASHBOARD, PREFIX, Tier
 from dash_app.tiers import appliance, fleet, gpu, job, platform
-from dash_app.timerange import DEFAULT_RANGE, DEFAULT_REFRESH, RANGES, REFRESHES, Controls
+from dash_app.timerange import REFRESHES, Controls
+from dash_app.toolbar import toolbar
+from tenants.permissions import Permission
 from tenants.scope import Scope
 from timeseries.store import Store
 
@@ -112,33 +116,13 @@ def _show_error(error: Exception) -> None:
 
 
 def _frame() -> Any:  # noqa: ANN401 - a Dash component
-    choices = {
-        "ranges": list(RANGES),
-        "refreshes": {key: seconds * 1000 for key, (_, seconds) in REFRESHES.items()},
-        "range": DEFAULT_RANGE,
-        "refresh": DEFAULT_REFRESH,
-    }
-    range_box = html.Div(
-        [
-            components.segments("range", "Time range", _labels(RANGES), value=DEFAULT_RANGE),
-            html.Div(id="window"),
-        ],
-        id="range-box",
-    )
-    refresh = components.segments(
-        "refresh", "Auto refresh", _labels(REFRESHES), value=DEFAULT_REFRESH
-    )
     return html.Div(
         [
             dcc.Location(id="url", refresh=False),
             dcc.Interval(id="tick", disabled=True),
             dcc.Store(id="title"),
-            dcc.Store(id="choices", data=choices),
             html.Div(
-                [
-                    html.Div(id="head", className="vdd-head"),
-                    html.Div([range_box, refresh], className="vdd-controls"),
-                ],
+                [html.Div(id="head", className="vdd-head"), html.Div(id="toolbar")],
                 className="vdd-top",
             ),
             html.Div(id="error"),
@@ -148,23 +132,7 @@ def _frame() -> Any:  # noqa: ANN401 - a Dash component
     )
 
 
-def _labels(choices: Mapping[str, tuple[str, int]]) -> dict[str, str]:
-    return {key: label for key, (label, _) in choices.items()}
-
-
 def _register_controls(app: Dash) -> None:
-    app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction(namespace="vedette", function_name="controls"),
-        Output("url", "search"),
-        Output("range", "value"),
-        Output("refresh", "value"),
-        Output("tick", "interval"),
-        Output("tick", "disabled"),
-        Input("url", "search"),
-        Input("range", "value"),
-        Input("refresh", "value"),
-        State("choices", "data"),
-    )
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction(namespace="vedette", function_name="title"),
         Output("title", "modified_timestamp"),
@@ -177,8 +145,9 @@ def _register_pages(app: Dash, context: Context) -> None:
         Output("page", "children"),
         Output("head", "children"),
         Output("title", "data"),
-        Output("range-box", "className"),
-        Output("window", "children"),
+        Output("toolbar", "children"),
+        Output("tick", "interval"),
+        Output("tick", "disabled"),
         Output("error", "children"),
         Input("url", "pathname"),
         Input("url", "search"),
@@ -186,12 +155,16 @@ def _register_pages(app: Dash, context: Context) -> None:
     def show_page(pathname: str | None, search: str | None) -> tuple[Any, ...]:
         page = _page(context, pathname, search)
         is_new = "url.pathname" in ctx.triggered_prop_ids or not ctx.triggered_prop_ids
+        controls = Controls.parse(search)
+        seconds = REFRESHES[controls.refresh_key][1]
+        path = pathname or PREFIX
         return (
             page.body if is_new else no_update,
             components.breadcrumbs(page.crumbs, page.title),
             page.title,
-            "vdd-range" if page.has_range else "d-none",
-            components.window_note(Controls.parse(search), pathname or PREFIX),
+            toolbar(controls, path, peers=page.peers) if page.has_range else None,
+            (seconds or 60) * 1000,
+            not seconds,
             None,
         )
 
@@ -215,9 +188,10 @@ def _page(context: Context, path: str | None, search: str | None) -> Page:
             dcc.Store(id=f"{tier}-defaults", data=dict(_DASHBOARDS[tier].inputs)),
             html.Div(id=f"{tier}-problem"),
             html.Div(page.body, id=f"{tier}-body"),
-        ]
+        ],
+        className="" if view.scope.allows(Permission.EDIT_ALERTS) else "vdd-no-rules",
     )
-    return Page(title=page.title, crumbs=page.crumbs, body=body, has_range=page.has_range)
+    return replace(page, body=body)
 
 
 def _layout_of(tier: Tier) -> Callable[[View], Page]:
@@ -254,8 +228,11 @@ def _register_refresh(app: Dash, context: Context, tier: Tier, dashboard: Dashbo
             if view.route.tier is not tier:
                 raise PreventUpdate
             try:
-                values = {"problem": None, "body.hidden": False}
+                values: dict[str, Any] = {"problem": None, "body.hidden": False}
                 values |= dashboard.refresh(view)
+                zone = view.controls.tzinfo
+                drawn = [name for name in dashboard.panels if name in values]
+                values |= {name: in_zone(values[name], zone) for name in drawn}
             except NotFoundError as error:
                 gone = components.not_found(error.message, search=view.controls.search)
                 values = {"problem": gone, "body.hidden": True}

@@ -1,7 +1,7 @@
 """The data of a panel: lines, annotations, and gaps. Queries make charts; `figures` draws them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
@@ -91,6 +91,32 @@ class Chart:
     events: tuple[Event, ...] = ()
     thresholds: tuple[Threshold, ...] = ()
     problem: str = ""
+
+
+def with_earlier(chart: Chart, earlier: Chart, *, shift_ns: int, label: str) -> Chart:
+    """Return a chart with the lines of another one: an earlier period, or another GPU.
+
+    Args:
+        chart: the chart; a stacked one can't be compared.
+        earlier: the other.
+        shift_ns: moves the other's lines to the right.
+        label: what the other is.
+    """
+    if chart.is_stacked or chart.bar_ns:
+        return chart
+    others = tuple(
+        replace(
+            line,
+            name=f"{line.name}, {label}" if line.name else label,
+            times_ns=[time_ns + shift_ns for time_ns in line.times_ns],
+            extremes=(),
+            is_dotted=True,
+            is_filled=False,
+        )
+        for line in earlier.lines
+        if not line.is_dotted
+    )
+    return replace(chart, lines=(*chart.lines, *others))
 
 
 def line_of(series: Series, *, name: str, color: int) -> Line:

@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from dash import dcc, html
 
 from core.clock import from_ns
 from core.quantities import format_value
 from dash_app.figures import LOADING, message_figure
+from dash_app.notes import note_on
 from dash_app.queries.annotations import XIDEvent
 from dash_app.routes import PREFIX
-from dash_app.timerange import RANGES, Controls
 from protocol.health import HealthFinding, HealthState, advice_for
 from protocol.xids import XIDKind
 
@@ -32,24 +33,26 @@ _GRAPH_CONFIG: dict[str, Any] = {
     # Plotly would offer to upload the chart to its own cloud.
     "showSendToCloud": False,
     "plotlyServerURL": "",
-    "displayModeBar": "hover",
+    # The toolbar and the panels' menus do what its buttons did.
+    "displayModeBar": False,
     "responsive": True,
     "showTips": False,
-    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "resetScale2d", "toImage"],
 }
 
 
 def panel(ident: str, title: str, *, has_own_time: bool = False) -> Component:
-    """Return a panel with an empty chart `ident`.
+    """Return a panel with an empty chart `ident`, its menu, and the place of its legend.
 
     Args:
+        ident: the id of the chart.
+        title: its title.
         has_own_time: the chart keeps its time axis, and a zoom stays within it.
     """
     # Elsewhere `window.js` handles double clicks: they leave the window.
     config: Any = _GRAPH_CONFIG | {"doubleClick": "reset" if has_own_time else False}
     return html.Section(
         [
-            html.H2(title),
+            html.Div([html.H2(title), _panel_menu(ident, title)], className="vdd-panel-head"),
             dcc.Graph(
                 id=ident,
                 figure=message_figure(LOADING),
@@ -57,9 +60,37 @@ def panel(ident: str, title: str, *, has_own_time: bool = False) -> Component:
                 className="vdd-graph",
                 responsive=True,
             ),
+            html.Div(className="vdd-legend"),
         ],
         className="vdd-panel has-own-time" if has_own_time else "vdd-panel",
     )
+
+
+def _panel_menu(ident: str, title: str) -> Component:
+    note = note_on(ident)
+    actions = {"full": "Full screen", "csv": "Download CSV", "png": "Download PNG"}
+    items: list[Component] = [html.P(note.text, className="vdd-note")] if note.text else []
+    items += [
+        html.Button(
+            label,
+            type="button",
+            className="dropdown-item",
+            **attributes({"data-vdd-panel": action}),
+        )
+        for action, label in actions.items()
+    ]
+    if note.metric:
+        href = f"/rules/new?{urlencode({'metric': note.metric})}"
+        items.append(html.A("Create rule", href=href, className="dropdown-item vdd-new-rule"))
+    toggle = html.Button(
+        html.I(className="bi bi-three-dots", **_HIDDEN),
+        type="button",
+        className="btn vdd-panel-toggle",
+        **attributes({"data-bs-toggle": "dropdown", "aria-expanded": "false"}),
+        **labeled(f"Menu of {title}"),
+    )
+    menu = html.Div(items, className="dropdown-menu dropdown-menu-end vdd-menu")
+    return html.Div([toggle, menu], className="dropdown ms-auto")
 
 
 def stat(
@@ -209,23 +240,6 @@ def breadcrumbs(crumbs: Sequence[tuple[str, str]], title: str) -> Component:
     )
 
 
-def window_note(controls: Controls, path: str) -> Component | None:
-    """Return the time window with a link back to the range, or None without a window."""
-    if controls.window is None:
-        return None
-    back = f"Back to the last {RANGES[controls.range_key][0]}"
-    return dcc.Link(
-        [
-            controls.window_text,
-            html.Span(back, className="visually-hidden"),
-            html.I(className="bi bi-x-lg", **_HIDDEN),
-        ],
-        href=f"{path}{controls.without_window().search}",
-        title=back,
-        className="vdd-window",
-    )
-
-
 def warning(text: str) -> Component | None:
     """Return a message about the whole page, or None without a text."""
     return html.Div(text, className="alert alert-warning", role="alert") if text else None
@@ -264,6 +278,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str)
 def labeled(text: str) -> dict[str, Any]:
     """Return the attribute that names a control or a region for screen readers."""
     return {"aria-label": text}
+
+
+def attributes(values: dict[str, Any]) -> dict[str, Any]:
+    """Return attributes that Dash's types leave out, such as `data-` ones."""
+    return values
 
 
 def segments(

@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 
 from core.clock import Clock
 from core.db import SessionFactory
+from dash_app.charts import Chart, with_earlier
 from dash_app.routes import Route, parse_path
-from dash_app.timerange import Controls, Span
+from dash_app.timerange import EARLIER, Controls, Span
 from tenants.scope import Scope
 from timeseries.store import Store
 
@@ -60,6 +61,22 @@ class View:
         """The time range that the controls select."""
         return self.controls.span(self.now)
 
+    def compared(
+        self, charts: Mapping[str, Chart], earlier: Callable[[Span], Mapping[str, Chart]]
+    ) -> Mapping[str, Chart]:
+        """Return charts with the lines of the earlier period that the controls select."""
+        span = self.controls.earlier(self.now)
+        if span is None:
+            return charts
+        others, label = earlier(span), EARLIER[self.controls.compare][0].lower()
+        shift_ns = self.span.start_ns - span.start_ns
+        return {
+            key: with_earlier(chart, others[key], shift_ns=shift_ns, label=label)
+            if key in others
+            else chart
+            for key, chart in charts.items()
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
@@ -94,12 +111,14 @@ class Page:
     Attributes:
         crumbs: (label, href) of the tiers above, outermost first.
         has_range: whether the time range applies; a job is shown from its start to its end.
+        peers: what else it can be compared with, besides earlier periods: key to label.
     """
 
     title: str
     crumbs: tuple[tuple[str, str], ...]
     body: Any
     has_range: bool = True
+    peers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,9 @@ theme's variables, so switching between light and dark needs no round trip.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache
+from statistics import fmean
 
 from core.quantities import unit_of
 from dash_app.axes import (
@@ -63,7 +66,12 @@ def time_figure(chart: Chart, span: Span, *, revision: str) -> Figure:
     divisor, label = axis_scale(chart.field, peak)
     layout = base_layout(span, revision)
     layout["yaxis"] = value_axis(chart.field, label, peak=peak / divisor)
-    layout["showlegend"] = len(lines) > 1
+    # The script writes a legend with these figures below the chart.
+    layout["showlegend"] = False
+    layout["meta"] = {
+        "legend": [_legend(line, chart.field, scale=(divisor, label)) for line in lines],
+        "unit": label,
+    }
     layout["shapes"] = [band_shape(band, span, number) for number, band in enumerate(chart.bands)]
     layout["shapes"] += threshold_shapes(chart.thresholds, divisor=divisor, axis=layout["yaxis"])
     scale = (divisor, label)
@@ -187,6 +195,46 @@ def _first_rows(names: Sequence[str]) -> dict[str, str]:
     return firsts
 
 
+def in_zone(figure: Figure, zone: tzinfo) -> Figure:
+    """Return a figure with its times in a zone, instead of UTC.
+
+    Plotly knows no time zones: it gets the wall clock's times as if they were UTC.
+    """
+    layout = figure["layout"]
+    if layout.get("xaxis", {}).get("type") != "date" or zone is UTC:
+        return figure
+
+    @cache
+    def offset_ms(hour: int) -> int:
+        at = datetime.fromtimestamp(hour * 3600, tz=UTC).astimezone(zone)
+        return int((at.utcoffset() or timedelta(0)).total_seconds() * 1000)
+
+    def local(time_ms: float) -> float:
+        return time_ms + offset_ms(int(time_ms // 3_600_000))
+
+    end_ms = layout["xaxis"]["range"][1]
+    name = f"{datetime.fromtimestamp(end_ms / 1000, tz=UTC).astimezone(zone):%Z}"
+    axis = layout["xaxis"] | {
+        "range": [local(at) for at in layout["xaxis"]["range"]],
+        "hoverformat": layout["xaxis"].get("hoverformat", "").replace("UTC", name),
+    }
+    meta = layout.get("meta", {}) | {"offset_ms": offset_ms(int(end_ms // 3_600_000))}
+    shapes = [
+        shape | {"x0": local(shape["x0"]), "x1": local(shape["x1"])}
+        if shape["xref"] == "x"
+        else shape
+        for shape in layout.get("shapes", [])
+    ]
+    traces = []
+    for trace in figure["data"]:
+        moved = dict(trace)
+        moved["hovertemplate"] = trace.get("hovertemplate", "").replace("UTC", name)
+        times = "base" if trace.get("orientation") == "h" else "x"
+        moved[times] = [local(at) for at in trace[times]]
+        traces.append(moved)
+    return {"data": traces, "layout": layout | {"xaxis": axis, "meta": meta, "shapes": shapes}}
+
+
 def message_figure(text: str) -> Figure:
     """Return an empty panel with a message."""
     hidden = {"visible": False, "fixedrange": True, "range": [0, 1]}
@@ -293,6 +341,22 @@ def _trace(
         "line": {"color": color, "width": 1.5, "dash": "dot" if line.is_dotted else "solid"},
         "marker": {"color": color, "size": 5},
         "hovertemplate": f"%{{y:.{_hover_digits(field, divisor)}f}} {label}",
+    }
+
+
+def _legend(line: Line, field: str, *, scale: tuple[float, str]) -> Figure:
+    """Return the name and color of a line, with its least, mean, greatest and last value."""
+    divisor, label = scale
+    low, high = min(line.values), max(line.values)
+    if line.extremes:
+        low, high = min(pair[0] for pair in line.extremes), max(pair[1] for pair in line.extremes)
+    values = (low, fmean(line.values), high, line.values[-1])
+    digits = _hover_digits(field, divisor)
+    return {
+        "name": line.name,
+        "color": PALETTE[line.color % len(PALETTE)],
+        "is_dotted": line.is_dotted,
+        "stats": [f"{value / divisor:.{digits}f} {label}".strip() for value in values],
     }
 
 

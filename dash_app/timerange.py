@@ -7,8 +7,9 @@ with the step of its aggregates.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from urllib.parse import parse_qs, urlencode
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from core.clock import NS_PER_SECOND, from_ns, to_ns
 
@@ -24,6 +25,8 @@ RANGES: Mapping[str, tuple[str, int]] = {
     "6h": ("6 h", 6 * 3600),
     "24h": ("24 h", 24 * 3600),
     "7d": ("7 d", 7 * 24 * 3600),
+    "30d": ("30 d", 30 * 24 * 3600),
+    "90d": ("90 d", 90 * 24 * 3600),
 }
 # Key to label and seconds; 0 is off.
 REFRESHES: Mapping[str, tuple[str, int]] = {
@@ -33,6 +36,13 @@ REFRESHES: Mapping[str, tuple[str, int]] = {
     "30s": ("30 s", 30),
     "1m": ("1 m", 60),
 }
+# Key to label and seconds before the shown time; `previous` is the range's own width.
+EARLIER: Mapping[str, tuple[str, int]] = {
+    "1d": ("1 day earlier", 24 * 3600),
+    "7d": ("7 days earlier", 7 * 24 * 3600),
+    "30d": ("30 days earlier", 30 * 24 * 3600),
+    "previous": ("Previous period", 0),
+}
 # A narrower window has no samples, a wider one exceeds the retention.
 MIN_WINDOW_MS = 60_000
 MAX_WINDOW_MS = 2 * 366 * 86_400_000
@@ -41,7 +51,7 @@ _MAX_MS = 253_402_300_799_000
 _NS_PER_MS = 1_000_000
 # Longer texts match nothing.
 MAX_CHOICE_LENGTH = 200
-_NO_CHOICES = frozenset({"range", "refresh", "from", "to", "page"})
+_NO_CHOICES = frozenset({"range", "refresh", "from", "to", "page", "tz", "compare", "kiosk"})
 DEFAULT_RANGE = "1h"
 DEFAULT_REFRESH = "5s"
 
@@ -61,6 +71,9 @@ class Controls:
 
     Attributes:
         window: first and last millisecond since 1970 of a fixed window, or None for a range.
+        zone: the IANA time zone that charts are in; empty is UTC.
+        compare: a key of `EARLIER`, or what else the page can be compared with; empty is nothing.
+        is_kiosk: whether the page is shown without navigation.
         page: page of the fleet's cards, from 1; other tiers don't carry it on.
         choices: what the page's own form controls select, by name; not carried on either.
     """
@@ -68,6 +81,9 @@ class Controls:
     range_key: str = DEFAULT_RANGE
     refresh_key: str = DEFAULT_REFRESH
     window: tuple[int, int] | None = None
+    zone: str = ""
+    compare: str = ""
+    is_kiosk: bool = False
     page: int = 1
     choices: Mapping[str, str] = field(default_factory=dict)
 
@@ -83,6 +99,9 @@ class Controls:
             range_key=range_key if range_key in RANGES else DEFAULT_RANGE,
             refresh_key=refresh_key if refresh_key in REFRESHES else DEFAULT_REFRESH,
             window=_window(query.get("from", ""), query.get("to", "")),
+            zone=_zone(query.get("tz", "")),
+            compare=query.get("compare", "")[:MAX_CHOICE_LENGTH],
+            is_kiosk=query.get("kiosk") == "1",
             page=max(1, int(page)) if page.isdecimal() and len(page) < 6 else 1,  # noqa: PLR2004
             choices={
                 name: value[:MAX_CHOICE_LENGTH]
@@ -103,7 +122,15 @@ class Controls:
         query = {"range": self.range_key, "refresh": self.refresh_key}
         if self.window is not None:
             query |= {"from": str(self.window[0]), "to": str(self.window[1])}
+        query |= {"tz": self.zone} if self.zone else {}
+        query |= {"compare": self.compare} if self.compare else {}
+        query |= {"kiosk": "1"} if self.is_kiosk else {}
         return "?" + urlencode(query)
+
+    @property
+    def whole_search(self) -> str:
+        """The query string with the page's own choices, for links to the same page."""
+        return f"{self.search}&{urlencode(self.choices)}" if self.choices else self.search
 
     @property
     def time_key(self) -> str:
@@ -115,13 +142,38 @@ class Controls:
         """The window such as `Nov 21 20:20 to 20:40 UTC`; empty without one."""
         if self.window is None:
             return ""
-        start, end = (from_ns(ms * _NS_PER_MS) for ms in self.window)
+        start, end = (from_ns(ms * _NS_PER_MS).astimezone(self.tzinfo) for ms in self.window)
         is_one_day = start.date() == end.date()
-        return f"{start:%b %d %H:%M} to {end:{'%H:%M' if is_one_day else '%b %d %H:%M'}} UTC"
+        return f"{start:%b %d %H:%M} to {end:{'%H:%M' if is_one_day else '%b %d %H:%M'}} {end:%Z}"
+
+    @property
+    def tzinfo(self) -> tzinfo:
+        """The time zone that charts are in."""
+        return ZoneInfo(self.zone) if self.zone else UTC
+
+    @property
+    def seconds(self) -> int:
+        """The width of the window, or of the range."""
+        if self.window is not None:
+            return max(60, (self.window[1] - self.window[0]) // 1000)
+        return RANGES[self.range_key][1]
+
+    @property
+    def earlier_seconds(self) -> int:
+        """How long before the shown time the period to compare with is; 0 for none."""
+        return EARLIER[self.compare][1] or self.seconds if self.compare in EARLIER else 0
 
     def without_window(self) -> "Controls":
         """Return the same choices without the window."""
         return replace(self, window=None)
+
+    def earlier(self, now: datetime) -> Span | None:
+        """Return the span to compare with, of the same width; None for none."""
+        if not self.earlier_seconds:
+            return None
+        span = self.span(now)
+        shift_ns = self.earlier_seconds * NS_PER_SECOND
+        return Span(span.start_ns - shift_ns, span.end_ns - shift_ns, span.step_ns)
 
     def span(self, now: datetime) -> Span:
         """Return the window, or the range up to `now`, aligned to the step."""
@@ -147,6 +199,14 @@ def step_seconds(range_seconds: float) -> int:
 def _aligned(start_ns: int, end_ns: int) -> Span:
     step_ns = step_seconds((end_ns - start_ns) / NS_PER_SECOND) * NS_PER_SECOND
     return Span(start_ns - start_ns % step_ns, end_ns, step_ns)
+
+
+def _zone(name: str) -> str:
+    """Return the name of a time zone; empty for an unknown one."""
+    try:
+        return ZoneInfo(name[:MAX_CHOICE_LENGTH]).key if name and name != "UTC" else ""
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        return ""
 
 
 def _window(start: str, end: str) -> tuple[int, int] | None:

@@ -2,30 +2,6 @@
 
 window.dash_clientside = Object.assign({}, window.dash_clientside, {
   vedette: {
-    // One callback for both directions: the address sets the controls, the controls the address.
-    controls(search, range, refresh, choices) {
-      const { no_update, callback_context } = window.dash_clientside;
-      const triggered = callback_context.triggered.map((one) => one.prop_id);
-      const params = new URLSearchParams(search || "");
-      const pick = (name, known) => (known.includes(params.get(name)) ? params.get(name) : choices[name]);
-      let next = no_update;
-      if (triggered.length === 0 || triggered.some((id) => id.startsWith("url."))) {
-        refresh = pick("refresh", Object.keys(choices.refreshes));
-      } else {
-        if (triggered.includes("range.value") && range) {
-          params.set("range", range);
-          params.delete("from");
-          params.delete("to");
-        }
-        params.set("refresh", refresh);
-        next = `?${params}`;
-      }
-      // No range is selected while a window is.
-      range = params.has("from") && params.has("to") ? null : pick("range", choices.ranges);
-      const interval = choices.refreshes[refresh];
-      return [next, range, refresh, interval || 60000, interval === 0];
-    },
-
     // The page's own form controls are stored in the address, except for defaults.
     choices(...values) {
       const defaults = values.pop();
@@ -62,9 +38,19 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     });
   }, true);
 
+  // A tick whose refresh is still under way is left out, so that refreshes never overlap.
+  const underWay = new Set();
+  function tickOf(options) {
+    const { output, changedPropIds } = JSON.parse(options?.body || "{}");
+    return String(changedPropIds) === "tick.n_intervals" ? output : null;
+  }
+
   window.fetch = async (resource, options) => {
     const address = typeof resource === "string" ? resource : resource.url;
     if (!address.includes("/_dash-update-component")) return fetch(resource, options);
+    const tick = tickOf(options);
+    if (tick && (document.hidden || underWay.has(tick))) return new Response(null, { status: 204 });
+    underWay.add(tick);
     try {
       const response = await fetch(resource, options);
       if (response.status === 401 || response.redirected) window.top.location.reload();
@@ -74,6 +60,8 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     } catch (error) {
       document.body.toggleAttribute("data-vdd-offline", true);
       throw error;
+    } finally {
+      underWay.delete(tick);
     }
   };
 })();

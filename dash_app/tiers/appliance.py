@@ -23,6 +23,7 @@ from dash_app.queries.appliance import ApplianceDetail, GPURow, appliance_detail
 from dash_app.queries.telemetry import Values, fullest_disk, mean, number
 from dash_app.queries.timeline import timeline
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
+from dash_app.timerange import Span
 from protocol.health import GPUHealth, HealthState
 from tenants.fleet.appliances import read_inventory
 from tenants.fleet.states import EffectiveStatus, effective_status_of
@@ -80,14 +81,15 @@ def layout(view: View) -> Page:
 def refresh(view: View) -> dict[str, Any]:
     """Return the data of an appliance."""
     ident, search = view.route.ident, view.controls.search
-    found = appliance_detail(
-        view.session,
-        view.store,
-        view.scope,
-        ident,
-        span=view.span,
-        has_bands=view.controls.choice("gpus", GPU_VIEWS) == "band",
-    )
+    has_bands = view.controls.choice("gpus", GPU_VIEWS) == "band"
+
+    def detail(span: Span) -> ApplianceDetail:
+        return appliance_detail(
+            view.session, view.store, view.scope, ident, span=span, has_bands=has_bands
+        )
+
+    found = detail(view.span)
+    charts = view.compared(found.charts, lambda span: detail(span).charts)
     bars = timeline(
         view.session,
         view.scope,
@@ -112,7 +114,7 @@ def refresh(view: View) -> dict[str, Any]:
         "timeline": timeline_figure(bars, view.span, revision=revision),
         "timeline.style": {"minHeight": f"{60 + 22 * rows}px"},
         "gpu-section.hidden": not found.gpus,
-        **time_figures(found.charts, view.span, revision=revision),
+        **time_figures(charts, view.span, revision=revision),
     }
 
 

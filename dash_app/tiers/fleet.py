@@ -1,6 +1,7 @@
 """The fleet tier: appliances as cards, totals, charts of the fleet, and what stands out in it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from dash import dcc, html
@@ -130,6 +131,9 @@ def refresh(view: View) -> dict[str, Any]:
     }
     telemetry = _telemetry(view, cards if is_filtered else None, found.problem)
     on_page = _telemetry(view, shown if len(shown) < len(found.cards) else None, found.problem)
+    charts = view.compared(
+        host_charts(telemetry), lambda span: host_charts(replace(telemetry, span=span))
+    )
     heat = gpu_heat(on_page, shown, metric, names=names)
     gpu_counts = {card.appliance_id: len(card.gpus) for card in cards}
     power = total_power(found.usage, gpu_counts, span=view.span)
@@ -140,7 +144,7 @@ def refresh(view: View) -> dict[str, Any]:
         "heat": heat_figure(heat, on_page.span, metric=metric, search=search, revision=revision),
         "heat.style": {"minHeight": f"{max(240, 60 + 11 * len(heat.chart.lines))}px"},
         "lists": lists(ranked, search=search),
-        **time_figures({"power": power, **host_charts(telemetry)}, view.span, revision=revision),
+        **time_figures({"power": power, **charts}, view.span, revision=revision),
     }
 
 

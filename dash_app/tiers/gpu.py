@@ -8,6 +8,7 @@ from dash import dcc, html
 from core.clock import NS_PER_SECOND, from_ns
 from core.quantities import format_duration, format_size, format_value
 from dash_app import components
+from dash_app.charts import with_earlier
 from dash_app.components import (
     badge,
     findings_list,
@@ -26,11 +27,15 @@ from dash_app.queries.telemetry import number as number_of
 from dash_app.queries.timeline import timeline
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
 from dash_app.tiers.appliance import unallocated_text
+from dash_app.timerange import Span
 from protocol.health import TIER_MINIMUMS
+from tenants.fleet.appliances import read_inventory
 from tenants.models import Appliance
 from timeseries.store import Latest
 
 KILO = 1000
+# Compares with another GPU of the appliance: `gpu-3`.
+PEER = "gpu-"
 THROTTLE_REASONS = {
     "throttled_by_heat": "heat",
     "throttled_by_power": "power limit",
@@ -69,15 +74,30 @@ def layout(view: View) -> Page:
         html.Div(id="gpu-tier", className="vdd-box"),
     ]
     crumbs = (("Fleet", f"{PREFIX}{search}"), (found.name, f"{appliance_path(found.id)}{search}"))
-    return Page(title=f"GPU {view.route.gpu}", crumbs=crumbs, body=body)
+    peers = {
+        f"{PEER}{gpu.index}": f"GPU {gpu.index}"
+        for gpu in read_inventory(found).gpus
+        if str(gpu.index) != view.route.gpu
+    }
+    return Page(title=f"GPU {view.route.gpu}", crumbs=crumbs, body=body, peers=peers)
 
 
 def refresh(view: View) -> dict[str, Any]:
     """Return the data of a GPU."""
     route, search = view.route, view.controls.search
-    found = gpu_detail(
-        view.session, view.store, view.scope, route.ident, index=route.gpu, span=view.span
-    )
+
+    def detail(index: str, span: Span) -> GPUDetail:
+        return gpu_detail(view.session, view.store, view.scope, route.ident, index=index, span=span)
+
+    found = detail(route.gpu, view.span)
+    charts = view.compared(found.charts, lambda span: detail(route.gpu, span).charts)
+    peer = view.controls.compare.removeprefix(PEER)
+    if view.controls.compare.startswith(PEER) and peer in {one.index for one in found.siblings}:
+        others = detail(peer, view.span).charts
+        charts = {
+            key: with_earlier(chart, others[key], shift_ns=0, label=f"GPU {peer}")
+            for key, chart in charts.items()
+        }
     revision = f"{route.ident}:{route.gpu}:{view.controls.time_key}"
     health = found.gpu.health
     bars = timeline(
@@ -99,7 +119,7 @@ def refresh(view: View) -> dict[str, Any]:
         "tier": html.P(tier_reason(found)),
         "timeline": timeline_figure(bars, view.span, revision=revision),
         "timeline.style": {"minHeight": "7.5rem"},
-        **time_figures(found.charts, view.span, revision=revision),
+        **time_figures(charts, view.span, revision=revision),
     }
 
 

@@ -298,6 +298,23 @@ def test_a_callback_with_the_path_of_another_tier_returns_nothing(
     assert alice.post("appliance-cpu.figure", appliance_path_data=path).status_code == 204
 
 
+def test_a_gpu_is_compared_with_a_peer_and_an_appliance_with_the_period_before(
+    alice: Browser, fleet_of_three: Fleet
+) -> None:
+    def names(output: str, path: str, compare: str) -> list[str]:
+        values = {f"{output.partition('-')[0]}_path_data": path}
+        search = f"?range=15m&compare={compare}"
+        answer = alice.fill(f"{output}.figure", url_search=search, **values)
+        figure = json.loads(answer)["response"][output]["figure"]
+        return [line["name"] for line in figure["layout"]["meta"]["legend"]]
+
+    ident = fleet_of_three.first.id
+    assert names("gpu-power", gpu_path(ident, "0"), "gpu-1") == ["power", "power, GPU 1"]
+    assert names("gpu-power", gpu_path(ident, "0"), "gpu-9") == ["power"]
+    # The fixture's samples are ten minutes old at most.
+    assert names("appliance-memory", appliance_path(ident), "previous") == ["used", "total"]
+
+
 def test_a_filter_of_the_fleet_applies_to_totals_and_charts(alice: Browser) -> None:
     def filled(text: str) -> dict[str, str]:
         answer = json.loads(

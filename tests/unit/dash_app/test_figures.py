@@ -1,3 +1,6 @@
+from datetime import UTC
+from zoneinfo import ZoneInfo
+
 import plotly.graph_objects as go
 import pytest
 
@@ -7,6 +10,7 @@ from dash_app.charts import Band, Bar, Chart, Line, with_gaps
 from dash_app.figures import (
     NO_SAMPLES,
     heat_figure,
+    in_zone,
     message_figure,
     time_figure,
     timeline_figure,
@@ -173,6 +177,33 @@ def test_a_heat_map_has_a_gap_where_a_row_has_no_value() -> None:
     figure = heat(Chart(field="utilization_percent", lines=rows))
     assert figure["data"][0]["z"] == [[1.0, 2.0, 3.0], [4.0, None, 5.0]]
     assert figure["layout"]["meta"]["links"]["a"] == "/dashboards/a?range=6h"
+
+
+def test_times_are_those_of_the_wall_clock_before_and_after_a_change_of_it() -> None:
+    # On 29 March 2026 at 01:00 UTC, clocks in Paris went from 02:00 to 03:00.
+    change_ns = 1774746000 * NS_PER_SECOND
+    hour_ns = 3600 * NS_PER_SECOND
+    times_ns = [change_ns - hour_ns, change_ns]
+    chart = Chart(
+        field="power_watts", lines=(Line(name="a", times_ns=times_ns, values=[1.0, 2.0], color=0),)
+    )
+    utc = time_figure(chart, Span(times_ns[0], times_ns[1], hour_ns), revision="r")
+    local = in_zone(utc, ZoneInfo("Europe/Paris"))
+    shifts = [
+        (after - before) / 3_600_000
+        for before, after in zip(utc["data"][0]["x"], local["data"][0]["x"], strict=True)
+    ]
+    assert shifts == [1, 2]
+    assert local["layout"]["meta"]["offset_ms"] == 2 * 3_600_000
+    assert "CEST" in local["layout"]["xaxis"]["hoverformat"]
+    assert in_zone(utc, UTC) == utc
+
+
+def test_the_legend_has_the_figures_of_the_samples_behind_a_line() -> None:
+    pairs = [(10.0, 90.0), (20.0, 150.0)]
+    whole = Line(name="GPU", times_ns=at(0, 1), values=[50.0, 60.0], color=0, extremes=pairs)
+    (legend,) = drawn(whole, field="power_watts")["layout"]["meta"]["legend"]
+    assert legend["stats"] == ["10 W", "55 W", "150 W", "60 W"]
 
 
 @pytest.mark.parametrize(

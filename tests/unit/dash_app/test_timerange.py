@@ -1,4 +1,5 @@
 from datetime import timedelta
+from urllib.parse import urlencode
 
 import pytest
 
@@ -50,6 +51,21 @@ def test_a_window_is_carried_to_another_tier_and_left_again() -> None:
     controls = Controls(range_key="6h", window=(1795291200000, 1795292400000))
     assert Controls.parse(controls.search) == controls
     assert controls.without_window() == Controls(range_key="6h")
+
+
+@pytest.mark.parametrize("zone", ["", "UTC", "Mars/Olympus", "../../etc/passwd", "\0"])
+def test_an_unknown_zone_is_utc(zone: str) -> None:
+    assert Controls.parse(f"?{urlencode({'tz': zone})}").zone == ""
+
+
+def test_a_page_is_compared_with_an_earlier_period_of_the_same_width() -> None:
+    controls = Controls.parse("?range=6h&compare=previous&tz=Asia/Tokyo&kiosk=1&text=dgx")
+    assert Controls.parse(controls.whole_search) == controls
+    span, earlier = controls.span(NOON), controls.earlier(NOON)
+    assert earlier is not None
+    assert span.start_ns - earlier.start_ns == 6 * 3600 * NS_PER_SECOND
+    assert earlier.end_ns - earlier.start_ns == span.end_ns - span.start_ns
+    assert Controls(compare="gpu-1").earlier(NOON) is None
 
 
 def test_a_window_is_shown_in_utc() -> None:

@@ -1,0 +1,199 @@
+"use strict";
+
+// Panels: a legend with figures below each chart, a crosshair through all of them, and the menu's
+// full screen, CSV and PNG.
+(() => {
+  const HEADINGS = ["min", "mean", "max", "last"];
+  const connected = new WeakSet();
+
+  function element(name, text, className) {
+    const made = document.createElement(name);
+    if (text !== undefined) made.textContent = text;
+    if (className) made.className = className;
+    return made;
+  }
+
+  // Traces of one line: its parts between gaps, and the area between its extremes.
+  function tracesOf(chart, name) {
+    return (chart.data || []).flatMap((trace, index) => ((trace.legendgroup || trace.name) === name ? [index] : []));
+  }
+
+  function lightUp(chart, name) {
+    const chosen = name === null ? null : new Set(tracesOf(chart, name));
+    for (const drawn of chart.querySelectorAll(".scatterlayer > .trace")) {
+      const index = drawn.__data__?.[0]?.trace?.index;
+      drawn.style.opacity = chosen === null || chosen.has(index) ? "" : "0.15";
+    }
+  }
+
+  function toggle(chart, name) {
+    const traces = tracesOf(chart, name);
+    const isHidden = chart.data[traces[0]].visible === "legendonly";
+    window.Plotly.restyle(chart, { visible: isHidden ? true : "legendonly" }, traces);
+  }
+
+  function row(chart, line) {
+    const made = element("tr");
+    const name = element("button", line.name || "value");
+    const key = element("i", "", line.is_dotted ? "vdd-key is-dotted" : "vdd-key");
+    key.style.setProperty("--vdd-line", line.color);
+    name.type = "button";
+    name.prepend(key);
+    name.title = "Show or hide this line";
+    name.addEventListener("click", () => toggle(chart, line.name));
+    const head = element("th");
+    head.scope = "row";
+    head.append(name);
+    made.append(head, ...line.stats.map((text) => element("td", text)));
+    const traces = tracesOf(chart, line.name);
+    made.classList.toggle("is-hidden", chart.data[traces[0]]?.visible === "legendonly");
+    for (const type of ["pointerenter", "focusin"]) made.addEventListener(type, () => lightUp(chart, line.name));
+    for (const type of ["pointerleave", "focusout"]) made.addEventListener(type, () => lightUp(chart, null));
+    return made;
+  }
+
+  function writeLegend(chart) {
+    const place = chart.closest(".vdd-panel")?.querySelector(".vdd-legend");
+    if (!place) return;
+    const lines = chart.layout?.meta?.legend || [];
+    const key = JSON.stringify([lines, chart.data?.map((trace) => trace.visible)]);
+    if (place.dataset.key === key) return;
+    place.dataset.key = key;
+    if (!lines.length) return place.replaceChildren();
+    const focused = place.contains(document.activeElement) ? document.activeElement.textContent : null;
+    const head = element("tr");
+    head.append(element("td"), ...HEADINGS.map((text) => {
+      const heading = element("th", text);
+      heading.scope = "col";
+      return heading;
+    }));
+    const table = element("table");
+    table.append(head, ...lines.map((line) => row(chart, line)));
+    place.replaceChildren(table);
+    if (focused !== null) [...place.querySelectorAll("button")].find((one) => one.textContent === focused)?.focus();
+  }
+
+  function closest(chart, event) {
+    const { yaxis } = chart._fullLayout;
+    const height = event.event.offsetY - yaxis._offset;
+    const far = ({ y }) => Math.abs(yaxis.d2p(y) - height);
+    return event.points.filter((point) => point.y !== null).sort((one, other) => far(one) - far(other))[0];
+  }
+
+  function cross(source, time) {
+    for (const chart of document.querySelectorAll(".vdd-panel .js-plotly-plot")) {
+      const axis = chart._fullLayout?.xaxis;
+      let line = chart.querySelector(":scope > .vdd-crosshair");
+      const isDrawn = time !== null && chart !== source && axis?.type === "date" && chart.data.length;
+      if (!isDrawn) {
+        line?.remove();
+        continue;
+      }
+      const at = axis.d2p(time);
+      if (!line) {
+        line = element("div", "", "vdd-crosshair");
+        chart.append(line);
+      }
+      line.hidden = at < 0 || at > axis._length;
+      line.style.left = `${axis._offset + at}px`;
+    }
+  }
+
+  function connect() {
+    for (const chart of document.querySelectorAll(".vdd-panel .js-plotly-plot")) {
+      if (connected.has(chart) || !chart.on) continue;
+      connected.add(chart);
+      writeLegend(chart);
+      chart.on("plotly_afterplot", () => writeLegend(chart));
+      chart.on("plotly_hover", (event) => {
+        cross(chart, event.points[0].x);
+        if ((chart.layout.meta?.legend || []).length < 3) return;
+        const point = closest(chart, event);
+        if (point) lightUp(chart, point.data.legendgroup || point.data.name);
+      });
+      chart.on("plotly_unhover", () => {
+        cross(chart, null);
+        lightUp(chart, null);
+      });
+    }
+  }
+
+  function download(blob, name) {
+    const link = element("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  // One row for each time in UTC, one column for each line; text can't start a formula.
+  function csv(chart) {
+    const { meta = {} } = chart.layout;
+    const offset = meta.offset_ms || 0;
+    const columns = new Map();
+    const rows = new Map();
+    const add = (name, time, value) => {
+      if (value === null || value === undefined) return;
+      if (!columns.has(name)) columns.set(name, columns.size);
+      const key = time - offset;
+      if (!rows.has(key)) rows.set(key, []);
+      rows.get(key)[columns.get(name)] = value;
+    };
+    for (const trace of chart.data) {
+      if (trace.type === "heatmap") {
+        trace.y.forEach((name, at) => trace.x.forEach((time, column) => add(name, time, trace.z[at][column])));
+      } else if (trace.orientation === "h") {
+        trace.base.forEach((time, at) => add(trace.y[at], time, trace.hovertext[at]));
+      } else if (trace.hoverinfo !== "skip" && trace.name !== "events") {
+        trace.x.forEach((time, at) => add(meta.unit ? `${trace.name} (${meta.unit})` : trace.name, time, trace.y[at]));
+      }
+    }
+    const cell = (value) => {
+      const text = String(value ?? "").replace(/^[=+\-@\t\r](?![\d.])/, "'$&");
+      return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+    };
+    const lines = [["time", ...columns.keys()]];
+    for (const time of [...rows.keys()].sort((one, other) => one - other)) {
+      lines.push([new Date(time).toISOString(), ...Array.from({ length: columns.size }, (_, at) => rows.get(time)[at])]);
+    }
+    return lines.map((line) => line.map(cell).join(",")).join("\r\n");
+  }
+
+  const actions = {
+    full(panel) {
+      panel.classList.toggle("is-full");
+      document.body.classList.toggle("vdd-has-full", document.querySelector(".vdd-panel.is-full") !== null);
+      window.dispatchEvent(new Event("resize"));
+    },
+    csv(panel, chart, name) {
+      download(new Blob([csv(chart), "\r\n"], { type: "text/csv" }), `${name}.csv`);
+    },
+    async png(panel, chart, name) {
+      const style = getComputedStyle(panel);
+      const layout = {
+        ...chart.layout,
+        paper_bgcolor: style.backgroundColor,
+        font: { ...chart.layout.font, color: style.color, family: "sans-serif" },
+        title: { text: panel.querySelector("h2").textContent, x: 0.02, font: { size: 15 } },
+        margin: { l: 60, r: 20, t: 50, b: 40 },
+        showlegend: (chart.layout.meta?.legend || []).length > 1,
+        meta: undefined,
+      };
+      const url = await window.Plotly.toImage({ data: chart.data, layout }, { format: "png", width: 1200, height: 500, scale: 2 });
+      const bytes = Uint8Array.from(atob(url.slice(url.indexOf(",") + 1)), (one) => one.charCodeAt(0));
+      download(new Blob([bytes], { type: "image/png" }), `${name}.png`);
+    },
+  };
+  window.vedettePanel = actions;
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-vdd-panel]");
+    const panel = button?.closest(".vdd-panel");
+    const chart = panel?.querySelector(".js-plotly-plot");
+    if (!chart) return;
+    const name = `${document.title.replace(/ · Vedette$/, "")} ${panel.querySelector("h2").textContent}`;
+    actions[button.dataset.vddPanel](panel, chart, name.replace(/[^\w-]+/g, "-").toLowerCase());
+  });
+
+  new MutationObserver(connect).observe(document.documentElement, { subtree: true, childList: true });
+})();

@@ -1,0 +1,171 @@
+"""The controls above every dashboard: time range, comparison, refresh. Links carry their state."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dash import dcc, html
+
+from dash_app.components import attributes, labeled
+from dash_app.timerange import EARLIER, RANGES, REFRESHES, Controls
+
+Component = Any
+
+_HIDDEN: dict[str, Any] = {"aria-hidden": "true"}
+
+
+def toolbar(controls: Controls, path: str, *, peers: Mapping[str, str]) -> Component:
+    """Return the controls of a page.
+
+    Args:
+        controls: what the address selects.
+        path: the page's path.
+        peers: what else it can be compared with: key to label.
+    """
+    return html.Div(
+        [
+            html.Span(
+                "Drag over a chart to zoom in",
+                className="vdd-hint vdd-muted",
+                title="Double-click a chart to leave the zoom",
+            ),
+            _compare(controls, path, peers),
+            html.Div(
+                [
+                    _button("back", "chevron-left", "Previous period"),
+                    _time(controls, path),
+                    _button("forward", "chevron-right", "Next period"),
+                    _button("out", "zoom-out", "Zoom out"),
+                ],
+                className="btn-group btn-group-sm",
+                role="group",
+                **labeled("Time range"),
+            ),
+            html.Div(
+                [_button("now", "arrow-clockwise", "Refresh now"), _refresh(controls, path)],
+                className="btn-group btn-group-sm",
+                role="group",
+                **labeled("Auto refresh"),
+            ),
+            html.Div(
+                _button("kiosk", "fullscreen", "Kiosk mode"), className="btn-group btn-group-sm"
+            ),
+        ],
+        className="vdd-toolbar",
+        **attributes({"data-range-seconds": str(controls.seconds)}),
+    )
+
+
+def _time(controls: Controls, path: str) -> Component:
+    label = controls.window_text or f"Last {RANGES[controls.range_key][0]}"
+    is_range = controls.window is None
+    ranges = [
+        _item(
+            f"Last {text}",
+            path,
+            replace(controls.without_window(), range_key=key),
+            is_chosen=is_range and key == controls.range_key,
+        )
+        for key, (text, _) in RANGES.items()
+    ]
+    absolute = html.Form(
+        [
+            _instant("from", "From"),
+            _instant("to", "To"),
+            html.Button("Apply", type="submit", className="btn btn-sm btn-primary w-100"),
+        ],
+        className="vdd-absolute",
+    )
+    zones = [
+        _item("UTC", path, replace(controls, zone=""), is_chosen=not controls.zone),
+        html.Button(
+            "Browser time" if not controls.zone else controls.zone,
+            type="button",
+            className=f"dropdown-item{' active' if controls.zone else ''}",
+            **attributes({"data-vdd-time": "zone"}),
+        ),
+    ]
+    menu = [*ranges, _divider(), absolute, _divider(), *zones]
+    return _dropdown(label, "clock", menu, ident="range", is_chosen=not is_range)
+
+
+def _compare(controls: Controls, path: str, peers: Mapping[str, str]) -> Component:
+    choices = {key: label for key, (label, _) in EARLIER.items()} | dict(peers)
+    label = f"Compared: {choices[controls.compare]}" if controls.compare in choices else "Compare"
+    items = [
+        _item(text, path, replace(controls, compare=key), is_chosen=key == controls.compare)
+        for key, text in {"": "No comparison", **choices}.items()
+    ]
+    dropdown = _dropdown(
+        label, "layers", items, ident="compare", is_chosen=controls.compare in choices
+    )
+    return html.Div(dropdown, className="btn-group btn-group-sm")
+
+
+def _refresh(controls: Controls, path: str) -> Component:
+    items = [
+        _item(
+            text if seconds else "Off",
+            path,
+            replace(controls, refresh_key=key),
+            is_chosen=key == controls.refresh_key,
+        )
+        for key, (text, seconds) in REFRESHES.items()
+    ]
+    return _dropdown(REFRESHES[controls.refresh_key][0], "", items, ident="refresh")
+
+
+def _dropdown(
+    label: str, icon: str, items: list[Component], *, ident: str, is_chosen: bool = False
+) -> Component:
+    text = html.Span(label, className="vdd-tool-label")
+    mark: list[Component] = [html.I(className=f"bi bi-{icon}", **_HIDDEN), " "] if icon else []
+    tone = "primary" if is_chosen else "secondary"
+    toggle = html.Button(
+        [*mark, text],
+        id=ident,
+        type="button",
+        className=f"btn btn-outline-{tone} btn-sm dropdown-toggle vdd-tool",
+        **attributes(
+            {
+                "data-bs-toggle": "dropdown",
+                "data-bs-auto-close": "outside",
+                "aria-expanded": "false",
+            }
+        ),
+    )
+    menu = html.Div(items, className="dropdown-menu dropdown-menu-end vdd-menu")
+    return html.Div([toggle, menu], className="btn-group btn-group-sm")
+
+
+def _item(label: str, path: str, controls: Controls, *, is_chosen: bool) -> Component:
+    return dcc.Link(
+        label,
+        href=f"{path}{controls.whole_search}",
+        className=f"dropdown-item{' active' if is_chosen else ''}",
+    )
+
+
+def _button(action: str, icon: str, label: str) -> Component:
+    return html.Button(
+        html.I(className=f"bi bi-{icon}", **_HIDDEN),
+        type="button",
+        className="btn btn-outline-secondary btn-sm vdd-tool",
+        title=label,
+        **labeled(label),
+        **attributes({"data-vdd-time": action}),
+    )
+
+
+def _instant(name: str, label: str) -> Component:
+    field = dcc.Input(
+        id=f"absolute-{name}",
+        type="text",
+        placeholder="2026-11-22 08:00",
+        className="form-control-sm",
+    )
+    return html.Label([html.Span(label), field])
+
+
+def _divider() -> Component:
+    return html.Hr(className="dropdown-divider")
