@@ -11,12 +11,10 @@ from alerting.expression import value_text
 from alerting.machine import AlertView
 from alerting.models import Notification, Rule
 from alerting.rule_text import rule_expression
-from alerting.states import AlertState, Severity
+from alerting.states import NOTICE, AlertState, Severity
 from timeseries.store import APPLIANCE_TAG
 
 PAYLOAD_VERSION = 1
-# The `kind` of a payload that has text and a link instead of an alert.
-NOTICE = "notice"
 
 _COLORS = {
     "resolved": "#1a7f37",

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
@@ -21,7 +22,11 @@ from tenants.models.audit import Audited
 
 
 class Receiver(Base):
-    """An email address, or a webhook's URL with its encrypted signing key."""
+    """Where notifications go.
+
+    `target` is an email address, or the URL of a webhook or an Alertmanager; of a chat service only
+    what may be shown. `secret` is encrypted: a webhook's signing key, or a chat service's address.
+    """
 
     __tablename__ = "receivers"
     __table_args__ = (UniqueConstraint("tenant_id", "name"),)
@@ -43,6 +48,15 @@ class Receiver(Base):
     target: Mapped[str] = mapped_column(String(500))
     secret: Mapped[str] = mapped_column(String(500), default="")
     created_at: Mapped[datetime]
+
+    @property
+    def shown_target(self) -> str:
+        """The target without what may be a secret: of a URL all but scheme and host."""
+        if self.kind in {ReceiverKind.EMAIL, ReceiverKind.CHAT}:
+            return self.target
+        url = urlsplit(self.target)
+        host = url.netloc.rpartition("@")[2]
+        return f"{url.scheme}://{host}/…" if url.path.strip("/") else f"{url.scheme}://{host}"
 
 
 class Rule(Base):

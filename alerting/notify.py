@@ -129,8 +129,13 @@ class WebhookSender:
         self._clock = clock
 
     def send(self, receiver: Receiver, message: Message) -> None:
-        """Deliver one message; any response but 2xx is a failure, including a redirect."""
-        body = json.dumps(message.payload, ensure_ascii=False, sort_keys=True).encode()
+        """Deliver one message."""
+        payload = message.payload | {"text": message.text}
+        body = json.dumps(payload, ensure_ascii=False, sort_keys=True).encode()
+        self.post(receiver, receiver.target, body)
+
+    def post(self, receiver: Receiver, url: str, body: bytes) -> None:
+        """Post JSON to a URL, signed with the receiver's key; any response but 2xx is a failure."""
         timestamp = str(int(self._clock().timestamp()))
         try:
             key = signing_key(receiver, self._box)
@@ -142,9 +147,9 @@ class WebhookSender:
             TIMESTAMP_HEADER: timestamp,
             SIGNATURE_HEADER: f"sha256={sign(key, timestamp, body)}",
         }
-        host = urlsplit(receiver.target).netloc.rpartition("@")[2]
+        host = urlsplit(url).netloc.rpartition("@")[2]
         try:
-            status, reason = self._client.post(receiver.target, body=body, headers=headers)
+            status, reason = self._client.post(url, body=body, headers=headers)
         except BlockedAddressError as error:
             raise DeliveryError(error.message_for(host)) from error
         except (OSError, HTTPException) as error:

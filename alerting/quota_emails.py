@@ -6,9 +6,8 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.messages import NOTICE
 from alerting.models import Notification
-from alerting.states import NotificationState
+from alerting.states import NOTICE, NotificationState
 from core.quantities import format_size
 from tenants.lifecycle.quota_warnings import Crossing
 from tenants.models import FillingQuota, Membership, Role, Tenant, User

@@ -1,4 +1,4 @@
-"""Receivers of notifications: email addresses and webhooks with their signing keys."""
+"""Receivers of notifications: email addresses, webhooks, chat services and Alertmanagers."""
 
 from datetime import datetime
 from typing import Unpack
@@ -8,9 +8,10 @@ from email_validator import EmailNotValidError, validate_email
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from alerting.chat_addresses import chat_errors
 from alerting.models import Notification, Receiver, Rule
 from alerting.rule_request import raise_errors
-from alerting.states import ReceiverKind
+from alerting.states import NOTICE, NotificationState, ReceiverKind
 from alerting.webhooks import DEFAULT_PORTS, AddressPolicy, BlockedAddressError, host_of
 from core.errors import InvalidInputError
 from core.ids import new_secret
@@ -33,6 +34,9 @@ NOTIFICATION_SORTS: Columns = {
 
 MAX_NAME_LENGTH = 100
 MAX_TARGET_LENGTH = 500
+# Encrypted, it must fit into its column.
+MAX_CHAT_LENGTH = 250
+_OVER_HTTP = frozenset({ReceiverKind.WEBHOOK, ReceiverKind.ALERTMANAGER})
 WEBHOOK_SECRET_PREFIX = "vdw"  # noqa: S105 - a prefix, not a secret
 
 
@@ -68,13 +72,61 @@ def create_receiver(
         tenant_id=tenant_id,
         name=name,
         kind=kind,
-        target=target,
         secret=box.encrypt(secret) if secret else "",
         created_at=now,
     )
+    _set_target(receiver, target, box)
     session.add(receiver)
     session.flush()
     return receiver, secret
+
+
+def update_receiver(
+    session: Session, scope: Scope, receiver_id: str, *, name: str, target: str, box: SecretBox
+) -> Receiver:
+    """Rename a receiver, and replace its target unless `target` is empty.
+
+    Raises:
+        InvalidInputError: the name is empty or taken, or the target is invalid.
+    """
+    scope.require(Permission.EDIT_ALERTS)
+    receiver = get_receiver(session, scope, receiver_id)
+    name, target = name.strip(), target.strip()
+    errors = {
+        "name": _name_errors(session, receiver.tenant_id, name) if name != receiver.name else [],
+        "target": _target_errors(receiver.kind, target) if target else [],
+    }
+    raise_errors("receiver", {field: found for field, found in errors.items() if found})
+    receiver.name = name
+    if target:
+        _set_target(receiver, target, box)
+    session.flush()
+    return receiver
+
+
+def send_test(
+    session: Session, scope: Scope, receiver_id: str, *, public_url: str, now: datetime
+) -> Notification:
+    """Put a test message to a receiver into the outbox; its row shows whether it was delivered."""
+    scope.require(Permission.EDIT_ALERTS)
+    receiver = get_receiver(session, scope, receiver_id)
+    notification = Notification(
+        tenant_id=receiver.tenant_id,
+        receiver_id=receiver.id,
+        payload={
+            "kind": NOTICE,
+            "subject": f"Test of {receiver.name}",
+            "text": f"This is a test message to the receiver {receiver.name}.",
+            "link": f"{public_url.rstrip('/')}/receivers",
+            "link_name": "Receivers",
+        },
+        state=NotificationState.WAITING,
+        next_try_at=now,
+        created_at=now,
+    )
+    session.add(notification)
+    session.flush()
+    return notification
 
 
 def check_target(scope: Scope, kind: ReceiverKind, target: str, *, policy: AddressPolicy) -> None:
@@ -87,7 +139,7 @@ def check_target(scope: Scope, kind: ReceiverKind, target: str, *, policy: Addre
         InvalidInputError: the policy blocks the target.
     """
     scope.require(Permission.EDIT_ALERTS)
-    if kind is not ReceiverKind.WEBHOOK:
+    if kind not in _OVER_HTTP:
         return
     try:
         url = urlsplit(target.strip())
@@ -150,6 +202,14 @@ def signing_key(receiver: Receiver, box: SecretBox) -> str:
     return box.decrypt(receiver.secret) if receiver.secret else ""
 
 
+def _set_target(receiver: Receiver, target: str, box: SecretBox) -> None:
+    if receiver.kind is ReceiverKind.CHAT:
+        receiver.secret = box.encrypt(target)
+        receiver.target = f"{urlsplit(target).scheme}://…"
+    else:
+        receiver.target = target
+
+
 def _name_errors(session: Session, tenant_id: str, name: str) -> list[str]:
     if not 1 <= len(name) <= MAX_NAME_LENGTH:
         return [f"The name must have 1 to {MAX_NAME_LENGTH} characters."]
@@ -168,6 +228,9 @@ def _target_errors(kind: ReceiverKind, target: str) -> list[str]:
         except EmailNotValidError as error:
             return [f"{target!r} is not an email address: {error}"]
         return []
+    if kind is ReceiverKind.CHAT:
+        too_long = len(target) > MAX_CHAT_LENGTH
+        return [f"Use at most {MAX_CHAT_LENGTH} characters."] if too_long else chat_errors(target)
     try:
         url = urlsplit(target)
         is_valid = url.scheme in DEFAULT_PORTS and bool(url.hostname) and url.port != 0

@@ -13,6 +13,10 @@ FORECAST = "forecast"
 FUNCTIONS = (*(aggregate.value for aggregate in Aggregate), FORECAST)
 
 
+NOTICE = "notice"
+"""The `kind` of a notification's payload that has text and a link instead of an alert."""
+
+
 class Operator(StrEnum):
     """Arithmetic of two fields."""
 
@@ -77,6 +81,8 @@ class ReceiverKind(StrEnum):
 
     EMAIL = "email"
     WEBHOOK = "webhook"
+    CHAT = "chat"
+    ALERTMANAGER = "alertmanager"
 
 
 _S = AlertState

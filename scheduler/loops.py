@@ -12,6 +12,8 @@ from datetime import timedelta
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
+from alerting.alertmanager import AlertmanagerSender, repeat_alerts
+from alerting.chat import ChatSender
 from alerting.evaluation import evaluate_rules
 from alerting.notify import EmailSender, Sender, WebhookSender
 from alerting.outbox import drain_outbox
@@ -75,13 +77,18 @@ class Scheduler:
         self._listening_since = clock()
         self._stopping = threading.Event()
         self._renewal = threading.Thread(target=self._keep_lease, name="lease", daemon=True)
+        box = SecretBox.of(self._settings)
+        webhooks = WebhookSender(
+            self._settings.webhook_timeout_seconds,
+            box=box,
+            policy=AddressPolicy(allowed=self._settings.webhook_networks),
+        )
+        self._alertmanagers = AlertmanagerSender(webhooks, clock=clock)
         self._senders: dict[ReceiverKind, Sender] = {
             ReceiverKind.EMAIL: EmailSender(self._settings.smtp_url, self._settings.mail_from),
-            ReceiverKind.WEBHOOK: WebhookSender(
-                self._settings.webhook_timeout_seconds,
-                box=SecretBox.of(self._settings),
-                policy=AddressPolicy(allowed=self._settings.webhook_networks),
-            ),
+            ReceiverKind.WEBHOOK: webhooks,
+            ReceiverKind.CHAT: ChatSender(box=box),
+            ReceiverKind.ALERTMANAGER: self._alertmanagers,
         }
         self._scheduler = BackgroundScheduler(
             timezone="UTC", job_defaults={"max_instances": 1, "coalesce": True}
@@ -202,6 +209,7 @@ class Scheduler:
             (self._sweep, 5),
             (self.record_fleet, 15),
             (self.offer_rules, 60),
+            (self.repeat_alerts, 60),
             (self.remove_tenants, 5),
             (self.report_outage, 15),
             (self.stop_idle_jobs, 30),
@@ -277,6 +285,15 @@ class Scheduler:
 
     def _send_notifications(self) -> None:
         drain_outbox(self._sessions, self._senders, now=self._clock())
+
+    def repeat_alerts(self) -> None:
+        """Post the alerts that fire to Alertmanagers, which forget them otherwise."""
+        repeat_alerts(
+            self._sessions,
+            self._alertmanagers,
+            now=self._clock(),
+            public_url=self._settings.resolved_public_url,
+        )
 
     def record_fleet(self) -> None:
         """Write what the portal knows of appliances and queues as samples."""

@@ -54,6 +54,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "data_roots": [{"path": "/data/shared"}, {"path": "/scratch", "is_read_only": False}],
     },
     "QuotaSchema": {"max_appliances": 100, "max_gpus": 800},
+    "ReceiverChangeSchema": {"name": "On call, nights"},
     "ReceiverRequestSchema": {"name": "On call", "kind": "email", "target": "oncall@example.com"},
     "RemovalRequestSchema": {"tenant_id": _ID, "name": "Acme"},
     "RevocationSchema": {"reason": "The host was sold."},

@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import Schema, fields
 
-from alerting.models import Receiver
+from alerting.models import Notification, Receiver
 from alerting.receivers import (
     NOTIFICATION_SORTS,
     RECEIVER_SORTS,
@@ -16,11 +16,13 @@ from alerting.receivers import (
     get_receiver,
     list_notifications,
     receivers_page,
+    send_test,
+    update_receiver,
 )
 from alerting.states import NotificationState, ReceiverKind
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query, values_of
-from portal.context import current_scope, database, now, portal
+from portal.context import current_scope, database, now, portal, public_url
 from tenants.permissions import Permission
 
 receivers = APIBlueprint(
@@ -33,12 +35,15 @@ ADMINS = "the tenant's admins"
 
 
 class ReceiverSchema(Schema):
-    """An email address or a webhook."""
+    """Where notifications go."""
 
     id = fields.String()
     name = fields.String()
     kind = fields.Enum(ReceiverKind, by_value=True)
-    target = fields.String()
+    target = fields.String(
+        attribute="shown_target",
+        metadata={"description": "Without secrets: of a URL only scheme and host."},
+    )
     created_at = instant()
 
 
@@ -53,7 +58,17 @@ class ReceiverRequestSchema(StrictSchema):
 
     name = fields.String(required=True)
     kind = fields.Enum(ReceiverKind, by_value=True, required=True)
-    target = fields.String(required=True)
+    target = fields.String(
+        required=True,
+        metadata={"description": "Email address, URL, or apprise address of a chat service."},
+    )
+
+
+class ReceiverChangeSchema(StrictSchema):
+    """A change of a receiver; what is left out stays."""
+
+    name = fields.String()
+    target = fields.String()
 
 
 class NotificationSchema(Schema):
@@ -103,6 +118,33 @@ def show(receiver_id: str) -> Receiver:
     """Return a receiver."""
     with database() as session:
         return get_receiver(session, current_scope(), receiver_id)
+
+
+@receivers.operation("PATCH", "/<receiver_id>", body=ReceiverChangeSchema, answer=ReceiverSchema)
+def change(receiver_id: str, body: dict[str, Any]) -> Receiver:
+    """Change the name or the target of a receiver; its kind and signing key stay."""
+    scope, target = current_scope(), body.get("target", "")
+    with database() as session:
+        before = get_receiver(session, scope, receiver_id)
+    check_target(scope, before.kind, target, policy=portal().webhook_policy)
+    with database() as session:
+        read = partial(get_receiver, session, scope, receiver_id)
+        receivers.check_if_match(session, Receiver, receiver_id, read, ReceiverSchema)
+        return update_receiver(
+            session,
+            scope,
+            receiver_id,
+            name=body.get("name", before.name),
+            target=target,
+            box=portal().secrets,
+        )
+
+
+@receivers.operation("POST", "/<receiver_id>/test", answer=NotificationSchema)
+def test(receiver_id: str) -> Notification:
+    """Send a test message; the notification's `state` shows whether it was delivered."""
+    with database() as session:
+        return send_test(session, current_scope(), receiver_id, public_url=public_url(), now=now())
 
 
 @receivers.operation("DELETE", "/<receiver_id>", status=HTTPStatus.NO_CONTENT)

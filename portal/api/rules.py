@@ -198,6 +198,12 @@ class PackRuleSchema(Schema):
     steps = fields.List(fields.String())
 
 
+class RulePackSchema(Schema):
+    """The rules that every tenant has from the start."""
+
+    rules = fields.List(fields.Nested(PackRuleSchema))
+
+
 class RuleEntrySchema(StrictSchema):
     """A rule of a file."""
 
@@ -279,10 +285,10 @@ def apply(body: dict[str, Any]) -> dict[str, Any]:
     return whole_list(changes)
 
 
-@rules.operation("GET", "/pack", answer=page_of(PackRuleSchema))
+@rules.operation("GET", "/pack", answer=RulePackSchema, has_etag=False)
 def pack() -> dict[str, Any]:
-    """List the rules of the rule pack with their runbooks."""
-    return whole_list(list(rule_pack().values()))
+    """Return the rule pack with its runbooks."""
+    return {"rules": list(rule_pack().values())}
 
 
 @rules.operation("GET", "/<rule_id>", answer=RuleSchema)

@@ -70,6 +70,8 @@ NO_DATA_CHOICES = [
 RECEIVER_CHOICES = [
     SelectChoice(ReceiverKind.EMAIL.value, "Email"),
     SelectChoice(ReceiverKind.WEBHOOK.value, "Webhook"),
+    SelectChoice(ReceiverKind.CHAT.value, "Chat or paging service"),
+    SelectChoice(ReceiverKind.ALERTMANAGER.value, "Alertmanager"),
 ]
 
 
@@ -79,6 +81,13 @@ class ReceiverForm(Form):
     name = StringField("Name", [DataRequired("Enter a name.")])
     kind = SelectField("Type", choices=RECEIVER_CHOICES)
     target = StringField("Address", [DataRequired("Enter an email address or a URL.")])
+
+
+class ReceiverChangeForm(Form):
+    """A change of a receiver."""
+
+    name = StringField("Name", [DataRequired("Enter a name.")])
+    target = StringField("New address")
 
 
 class SilenceForm(Form):

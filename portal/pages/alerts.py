@@ -14,8 +14,11 @@ from alerting.receivers import (
     check_target,
     create_receiver,
     delete_receiver,
+    get_receiver,
     list_notifications,
     list_receivers,
+    send_test,
+    update_receiver,
 )
 from alerting.rule_text import unit_field
 from alerting.service import (
@@ -32,7 +35,14 @@ from alerting.service import (
 from alerting.silences import silences_by_alert
 from alerting.states import AlertState, ReceiverKind
 from portal.context import current_scope, database, now, portal, public_url
-from portal.forms.alerts import RENAMED, ReceiverForm, RuleForm, values_of, with_expression
+from portal.forms.alerts import (
+    RENAMED,
+    ReceiverChangeForm,
+    ReceiverForm,
+    RuleForm,
+    values_of,
+    with_expression,
+)
 from portal.pages.common import changing
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.fleet.appliances import appliance_names
@@ -174,6 +184,39 @@ def receivers() -> ResponseReturnValue:
             flash(f"Receiver {made.name} added", "success")
             return redirect(url_for(".receivers"))
     return _render_receivers(form), form.status
+
+
+@pages.get("/receivers/<receiver_id>")
+@pages.post("/receivers/<receiver_id>")
+def edit_receiver(receiver_id: str) -> ResponseReturnValue:
+    """Rename a receiver, or replace its address."""
+    scope = current_scope()
+    with database() as session:
+        receiver = get_receiver(session, scope, receiver_id)
+    form = ReceiverChangeForm(data={"name": receiver.name})
+    if form.validate_on_submit():
+        with form.showing_errors():
+            check_target(scope, receiver.kind, form.target.data, policy=portal().webhook_policy)
+            with database() as session:
+                update_receiver(
+                    session,
+                    scope,
+                    receiver_id,
+                    name=form.name.data,
+                    target=form.target.data,
+                    box=portal().secrets,
+                )
+            flash("Changes saved", "success")
+            return redirect(url_for(".receivers"))
+    return render_template("receiver.html", receiver=receiver, form=form), form.status
+
+
+@pages.post("/receivers/<receiver_id>/test")
+@changing(back="alerts.receivers")
+def test_receiver(session: Session, receiver_id: str) -> str:
+    """Send a test message."""
+    send_test(session, current_scope(), receiver_id, public_url=public_url(), now=now())
+    return "Test message queued. Its delivery is listed under recent notifications."
 
 
 @pages.post("/receivers/<receiver_id>/delete")

@@ -126,7 +126,8 @@ def test_a_webhook_gets_the_payload_as_json(hook: Hook) -> None:
     ((headers, body),) = hook.posts
     assert headers["Content-Type"] == "application/json"
     subject = "[CRITICAL] GPU <too> hot on gpu-01 (gpu 3): 91 °C"
-    assert json.loads(body) == PAYLOAD | {"id": "n1", "subject": subject}
+    added = {"id": "n1", "subject": subject, "text": message().text}
+    assert json.loads(body) == PAYLOAD | added
 
 
 def test_a_webhooks_signature_covers_time_and_body(hook: Hook) -> None:
