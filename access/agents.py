@@ -57,9 +57,11 @@ class AgentEndpoints:
         issuer: Issuer,
         box: SecretBox,
         certificate_replaces_secret: bool,
+        max_log_bytes: int,
         clock: Clock,
     ) -> None:
         self._issuer = issuer
+        self._max_log_bytes = max_log_bytes
         self._box = box
         self._certificate_replaces_secret = certificate_replaces_secret
         self._authenticator = authenticator
@@ -162,7 +164,12 @@ class AgentEndpoints:
         data = await read_body(request, max_bytes=MAX_LOG_CHUNK_BYTES, tenant_id=agent.tenant_id)
         ack = await self._database.run(
             lambda session: append_log(
-                session, agent.appliance_id, attempt_id, offset=offset, data=data
+                session,
+                agent.appliance_id,
+                attempt_id,
+                offset=offset,
+                data=data,
+                max_bytes=self._max_log_bytes,
             )
         )
         return _json(ack)

@@ -63,6 +63,7 @@ def create_access_app(
         issuer=issuer_of(settings),
         box=SecretBox.of(settings),
         certificate_replaces_secret=settings.require_client_certificate,
+        max_log_bytes=settings.max_log_bytes_per_job,
         clock=clock,
     )
     # In the order of their frequency: the router tries one after the other.

@@ -36,6 +36,7 @@ from core.errors import (
 )
 from core.rate_limits import ConcurrencyLimit
 from jobqueue.following import Position, Progress, read_progress, versions
+from jobqueue.log_files import LogFiles
 from protocol.logs import log_lines, whole_records
 from tenants.principals import Principal
 
@@ -57,9 +58,9 @@ Identify = Callable[[ASGIScope], Principal | None]
 """Returns the user of a request by session cookie or API token; called in a thread."""
 
 
-def create_follow_app(database: Database, *, identify: Identify) -> Starlette:
+def create_follow_app(database: Database, files: LogFiles, *, identify: Identify) -> Starlette:
     """Return the application; `state.watch` counts the followers that wait."""
-    follow = FollowEndpoint(database, identify=identify)
+    follow = FollowEndpoint(database, files, identify=identify)
     routes = [Route("/api/v1/jobs/{job_id}/follow", follow.stream, methods=["GET"])]
     app = Starlette(routes=routes, exception_handlers=HANDLERS)
     app.state.watch = follow.watch
@@ -74,8 +75,9 @@ def is_followed(path: str) -> bool:
 class FollowEndpoint:
     """Streams jobs to users."""
 
-    def __init__(self, database: Database, *, identify: Identify) -> None:
+    def __init__(self, database: Database, files: LogFiles, *, identify: Identify) -> None:
         self._database = database
+        self._files = files
         self._identify = identify
         self._streams = ConcurrencyLimit(MAX_STREAMS_PER_USER)
         self.watch = ChangeWatch(self._versions, interval_seconds=INTERVAL_SECONDS)
@@ -154,11 +156,15 @@ class FollowEndpoint:
         tail_bytes: int | None = None,
     ) -> Progress:
         job_id = request.path_params["job_id"]
-        return await self._database.run(
+        progress = await self._database.run(
             lambda session: read_progress(
                 session, found.scope, job_id, position, tail_bytes=tail_bytes
             )
         )
+        if progress.page is None or not progress.page.file:
+            return progress
+        page = await to_thread.run_sync(self._files.filled, progress.page)
+        return replace(progress, page=page)
 
     async def _versions(self, job_ids: Collection[str]) -> Mapping[str, Hashable]:
         ids, found = list(job_ids), dict[str, Hashable]()

@@ -182,6 +182,16 @@ def retry(name: str, secrets: tuple[str, ...]) -> None:
 
 @job.command()
 @click.argument("name", metavar="JOB")
+@click.argument("priority", type=int)
+def priority(name: str, priority: int) -> None:
+    """Change the PRIORITY (-100 to 100) of a JOB that waits; above 0 is for admins."""
+    with Client() as client:
+        changed = client.set_priority(name, priority)
+    click.echo(f"{changed.id} priority {changed.priority}")
+
+
+@job.command()
+@click.argument("name", metavar="JOB")
 @output_option
 def why(name: str, output: str) -> None:
     """Show why a JOB waits, what must free up, and when it is expected to start."""

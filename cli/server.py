@@ -38,6 +38,7 @@ from core.clock import Clock, utc_now
 from core.db import SessionFactory, transaction
 from core.logs import configure_logging
 from core.settings import ServerSettings, load_server_settings
+from jobqueue.log_files import LogFiles
 from portal.app import create_portal
 from portal.auth.guard import request_principal
 from scheduler.loops import Scheduler
@@ -125,7 +126,8 @@ def create_asgi_app(backend: Backend, *, clock: Clock = utc_now) -> ASGIApp:
     portal = PortalRequests(
         cast("ASGIApp", middleware), is_signed_in=lambda scope: identify(scope) is not None
     )
-    follow = create_follow_app(Database(sessions, clock=clock), identify=identify)
+    files = LogFiles(settings.resolved_log_url)
+    follow = create_follow_app(Database(sessions, clock=clock), files, identify=identify)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or is_for_agents(scope["path"]):

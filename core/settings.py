@@ -36,6 +36,9 @@ class ServerSettings:
     public_url: str = ""
     database_url: str = ""
     timeseries_url: str = ""
+    log_url: str = ""
+    max_log_bytes_per_job: Annotated[int, Meta(ge=65536)] = 16 * 1024 * 1024
+    max_log_bytes_per_tenant: Annotated[int, Meta(ge=1024 * 1024)] = 10 * 1024**3
     store_memory_mib: Annotated[int, Meta(ge=0)] = 0
     store_cache_mib: Annotated[int, Meta(ge=16)] = 1024
     store_threads: Annotated[int, Meta(ge=0)] = 0
@@ -99,6 +102,11 @@ class ServerSettings:
     def resolved_timeseries_url(self) -> str:
         """The store's URL, or the DuckDB file in the data folder."""
         return self.timeseries_url or f"duckdb:///{self.data_dir / 'samples.duckdb'}"
+
+    @property
+    def resolved_log_url(self) -> str:
+        """The folder of the logs of ended attempts, or the one in the data folder."""
+        return self.log_url or str((self.data_dir / "job-logs").absolute())
 
     @property
     def exports_dir(self) -> Path:

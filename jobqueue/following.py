@@ -12,9 +12,9 @@ from sqlalchemy import Row, Select, func, select
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError, NotFoundError
-from jobqueue.logs import LogPage, line_start, read_attempt_log
+from jobqueue.logs import LogPage, read_attempt_log
 from jobqueue.models import Attempt, Job
-from jobqueue.states import AttemptState
+from jobqueue.states import AttemptState, LogState
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -88,7 +88,7 @@ def read_progress(
     number = found.attempt_number or 0
     if position is None:
         start = 0 if tail_bytes is None else max(0, (found.log_bytes or 0) - tail_bytes)
-        position = Position(number, line_start(session, job_id, number, start))
+        position = Position(number, start)
     elif position.attempt_number == 0 and number:
         position = Position(1, 0)
     page = None
@@ -99,7 +99,9 @@ def read_progress(
             position.attempt_number,
             offset=position.offset,
             limit=PIECE_BYTES,
+            from_line=tail_bytes is not None,
         )
+        position = Position(position.attempt_number, page.offset)
     if page is not None and page.is_complete and not page.data and position.attempt_number < number:
         # The next attempt has a log of its own.
         following = Position(position.attempt_number + 1, 0)
@@ -135,6 +137,8 @@ def _statement(job_ids: Collection[str]) -> Select[Any]:
             Attempt.number.label("attempt_number"),
             Attempt.state.label("attempt_state"),
             Attempt.log_bytes,
+            Attempt.log_state,
+            Attempt.log_is_full,
         )
         .outerjoin(latest, latest.c.job_id == Job.id)
         .outerjoin(
@@ -156,4 +160,6 @@ def _state(row: Row[Any]) -> dict[str, Any]:
         "is_stopping": row.stop_requested_at is not None and not row.state.is_final,
         "attempt_number": row.attempt_number or 0,
         "attempt_state": attempt_state.value if attempt_state else "",
+        "log_is_full": bool(row.log_is_full),
+        "log_is_deleted": row.log_state is LogState.DELETED,
     }

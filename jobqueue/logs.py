@@ -4,20 +4,20 @@ A log has the records of `protocol.logs`. Offsets count bytes. A chunk is stored
 the stored log, so a repeated upload changes nothing and there are no gaps.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
 from core.guarded_update import changed_one
 from jobqueue.models import Attempt, LogChunk
 from jobqueue.service import get_job
+from jobqueue.states import LogState
 from protocol.attempts import LogAck
-from protocol.logs import MAX_RECORD_BYTES
 from tenants.scope import Scope
 
-MAX_LOG_BYTES = 8 * 1024 * 1024
+MAX_LOG_BYTES = 16 * 1024 * 1024
 DEFAULT_LIMIT_BYTES = 64 * 1024
 MAX_LIMIT_BYTES = 1024 * 1024
 
@@ -26,7 +26,8 @@ MAX_LIMIT_BYTES = 1024 * 1024
 class LogPage:
     """A part of a log; continue at `next_offset` until it `is_complete`.
 
-    `attempt_number` is 0 while the job has no attempt.
+    `attempt_number` is 0 while the job has no attempt. With a `file`, its data is there: see
+    `jobqueue.log_files`.
     """
 
     attempt_number: int
@@ -34,39 +35,83 @@ class LogPage:
     next_offset: int
     data: bytes
     is_complete: bool
+    file: str = ""
+    limit: int = 0
+    log_bytes: int = 0
+    begins_line: bool = True
+    """Whether the data begins with a line, and not with the byte before one."""
+
+    def with_data(self, data: bytes) -> "LogPage":
+        """Return the page with the data of an ended attempt from its file."""
+        next_offset = self.offset + len(data)
+        is_complete = next_offset >= self.log_bytes
+        page = replace(self, data=data, next_offset=next_offset, is_complete=is_complete, file="")
+        return page.aligned()
+
+    def aligned(self) -> "LogPage":
+        """Return the page from its first whole line, if it is to begin with one."""
+        if self.begins_line:
+            return self
+        skipped = self.data.find(b"\n") + 1
+        data, offset = self.data[skipped:], self.offset + skipped
+        return replace(self, data=data, offset=offset, begins_line=True)
+
+
+def file_name(tenant_id: str, job_id: str, number: int) -> str:
+    """Return the name of the file of a log, once it is in one."""
+    return f"{tenant_id}/{job_id}/{number}.log"
 
 
 def append_log(
-    session: Session, appliance_id: str, attempt_id: str, *, offset: int, data: bytes
+    session: Session,
+    appliance_id: str,
+    attempt_id: str,
+    *,
+    offset: int,
+    data: bytes,
+    max_bytes: int = MAX_LOG_BYTES,
 ) -> LogAck:
     """Append a chunk to an attempt's log if it begins where the stored log ends.
 
-    After `MAX_LOG_BYTES` the log is full and the rest is not stored.
+    A job has `max_bytes` for the logs of all attempts: those of earlier attempts are deleted for
+    later ones. When there is no more room, the log is full and the rest is not stored.
 
     Raises:
         NotFoundError: the appliance has no such attempt.
     """
-    stored = session.scalar(
-        select(Attempt.log_bytes).where(
+    found = session.execute(
+        select(Attempt.job_id, Attempt.number, Attempt.log_bytes, Attempt.log_state).where(
             Attempt.id == attempt_id, Attempt.appliance_id == appliance_id
         )
-    )
-    if stored is None:
+    ).one_or_none()
+    if found is None:
         raise NotFoundError.of("attempt", attempt_id)
-    chunk = data[: MAX_LOG_BYTES - stored]
-    if offset != stored or not chunk:
-        return _acknowledge(stored)
+    stored: int = found.log_bytes
+    is_full = stored >= max_bytes or found.log_state is not LogState.LIVE
+    if offset != stored or is_full or not data:
+        return LogAck(next_offset=stored, is_full=is_full)
+    chunk = data[: max_bytes - stored]
     end = stored + len(chunk)
+    if found.number > 1:
+        _make_room(session, found.job_id, found.number, max_bytes - end)
     # Of two concurrent uploads of a chunk, the second finds the log longer.
     growth = (
         update(Attempt)
         .where(Attempt.id == attempt_id, Attempt.log_bytes == stored)
-        .values(log_bytes=end)
+        .values(log_bytes=end, log_is_full=end >= max_bytes)
     )
     if changed_one(session, growth, synchronize_session=False):
         session.add(LogChunk(attempt_id=attempt_id, offset=stored, data=chunk))
         session.flush()
-    return _acknowledge(end)
+    return LogAck(next_offset=end, is_full=end >= max_bytes)
+
+
+def delete_log(session: Session, attempt_id: str) -> None:
+    """Delete the log of an attempt, which says so from now on; a sweep deletes its file."""
+    session.execute(delete(LogChunk).where(LogChunk.attempt_id == attempt_id))
+    session.execute(
+        update(Attempt).where(Attempt.id == attempt_id).values(log_state=LogState.DELETED)
+    )
 
 
 def read_log(
@@ -94,44 +139,78 @@ def read_log(
         attempt_number = job.attempt.number
     if tail_bytes is not None:
         size = next((a.log_bytes for a in job.attempts if a.number == attempt_number), 0)
-        offset = line_start(session, job.id, attempt_number, max(0, size - tail_bytes))
-    return read_attempt_log(session, job.id, attempt_number, offset=offset, limit=limit)
+        offset = max(0, size - tail_bytes)
+    return read_attempt_log(
+        session,
+        job.id,
+        attempt_number,
+        offset=offset,
+        limit=limit,
+        from_line=tail_bytes is not None,
+    )
 
 
 def read_attempt_log(
-    session: Session, job_id: str, number: int, *, offset: int, limit: int
+    session: Session,
+    job_id: str,
+    number: int,
+    *,
+    offset: int,
+    limit: int,
+    from_line: bool = False,
 ) -> LogPage:
     """Return up to `limit` bytes of the log of an attempt from `offset`, of a job in scope.
+
+    With `from_line`, it begins with the first line that begins at or behind the offset.
 
     Raises:
         NotFoundError: the job has no such attempt.
     """
-    statement = select(Attempt.id, Attempt.state, Attempt.log_bytes)
-    found = session.execute(
-        statement.where(Attempt.job_id == job_id, Attempt.number == number)
-    ).one_or_none()
+    statement = select(Attempt).where(Attempt.job_id == job_id, Attempt.number == number)
+    columns = (Attempt.id, Attempt.state, Attempt.log_bytes, Attempt.log_state, Attempt.tenant_id)
+    found = session.execute(statement.with_only_columns(*columns)).one_or_none()
     if found is None:
         raise NotFoundError.of("attempt", str(number))
-    data = _read(session, found.id, offset=offset, limit=max(1, min(limit, MAX_LIMIT_BYTES)))
-    next_offset = offset + len(data)
-    is_complete = found.state.is_final and next_offset >= found.log_bytes
-    return LogPage(number, offset, next_offset, data, is_complete)
+    limit = max(1, min(limit, MAX_LIMIT_BYTES))
+    start = offset - 1 if from_line and offset else offset
+    data = b""
+    if found.log_state is LogState.LIVE:
+        data = read_chunks(session, found.id, offset=start, limit=limit)
+    is_read = found.log_state is LogState.DELETED or start + len(data) >= found.log_bytes
+    is_in_file = found.log_state is LogState.FILE and not is_read
+    page = LogPage(
+        number,
+        start,
+        start + len(data),
+        data,
+        found.state.is_final and is_read,
+        file=file_name(found.tenant_id, job_id, number) if is_in_file else "",
+        limit=limit,
+        log_bytes=found.log_bytes,
+        begins_line=start == offset,
+    )
+    return page if page.file else page.aligned()
 
 
-def line_start(session: Session, job_id: str, number: int, offset: int) -> int:
-    """Return the offset of the first line that begins at or behind an offset."""
-    if offset == 0:
-        return 0
-    before = offset - 1
-    page = read_attempt_log(session, job_id, number, offset=before, limit=MAX_RECORD_BYTES)
-    return before + page.data.find(b"\n") + 1
+def _make_room(session: Session, job_id: str, number: int, room: int) -> None:
+    """Delete the logs of earlier attempts, the oldest first, until the others fit."""
+    statement = select(Attempt.id, Attempt.log_bytes).where(
+        Attempt.job_id == job_id,
+        Attempt.number < number,
+        Attempt.log_state != LogState.DELETED,
+        Attempt.log_bytes > 0,
+    )
+    earlier = session.execute(statement.order_by(Attempt.number)).all()
+    total = sum(one.log_bytes for one in earlier)
+    for one in earlier:
+        if total <= room:
+            return
+        delete_log(session, one.id)
+        total -= one.log_bytes
 
 
-def _acknowledge(stored: int) -> LogAck:
-    return LogAck(next_offset=stored, is_full=stored >= MAX_LOG_BYTES)
-
-
-def _read(session: Session, attempt_id: str, *, offset: int, limit: int) -> bytes:
+def read_chunks(session: Session, attempt_id: str, *, offset: int, limit: int) -> bytes:
+    """Return up to `limit` bytes of a log that is in the database."""
     first = session.scalar(
         select(func.max(LogChunk.offset)).where(
             LogChunk.attempt_id == attempt_id, LogChunk.offset <= offset

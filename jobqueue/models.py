@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, MappedColumn, mapped_column, relationship
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
-from jobqueue.states import AttemptState, DependencyCondition, JobKind, JobState, Reason
+from jobqueue.states import AttemptState, DependencyCondition, JobKind, JobState, LogState, Reason
 from protocol.attempts import ContainerPolicy
 from tenants.models import Appliance, User, enum_column
 from tenants.models.audit import Audited
@@ -247,6 +247,9 @@ class Attempt(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None] = mapped_column(index=True)
     log_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    log_state: Mapped[LogState] = mapped_column(enum_column(LogState), default=LogState.LIVE)
+    log_is_full: Mapped[bool] = mapped_column(default=False)
+    """Whether later output was not stored."""
     job: Mapped[Job] = relationship(back_populates="attempts", lazy="joined")
     appliance: Mapped[Appliance] = relationship(lazy="joined")
 

@@ -61,6 +61,14 @@ class DependencyCondition(StrEnum):
     ANY = "any"
 
 
+class LogState(StrEnum):
+    """Where the log of an attempt is: in the database, in a file, or deleted to make room."""
+
+    LIVE = "live"
+    FILE = "file"
+    DELETED = "deleted"
+
+
 class Reason(StrEnum):
     """Why a job or attempt is in its state; shown with the state."""
 

@@ -16,6 +16,7 @@ from core.rate_limits import ConcurrencyLimit
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from dash_app.context import MinuteCache
+from jobqueue.log_files import LogFiles
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import set_actor
 from tenants.models import User
@@ -41,6 +42,7 @@ class Portal:
     minute: MinuteCache
     webhook_policy: AddressPolicy
     queries: ConcurrencyLimit
+    log_files: LogFiles
 
 
 def portal_of(
@@ -56,6 +58,7 @@ def portal_of(
         minute=MinuteCache(clock),
         webhook_policy=AddressPolicy(allowed=settings.webhook_networks),
         queries=ConcurrencyLimit(MAX_CONCURRENT_QUERIES),
+        log_files=LogFiles(settings.resolved_log_url),
     )
 
 

@@ -31,6 +31,7 @@ from core.settings import ServerSettings
 from jobqueue.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch import MAX_WRITTEN, dispatch
 from jobqueue.idle_limits import stop_idle_jobs
+from jobqueue.log_files import LogFiles, bound_tenants, move_logs, sweep_files
 from jobqueue.placement.plan import Action
 from jobqueue.usage.ledger import record_usage
 from scheduler.fleet_samples import fleet_points, write_fleet
@@ -191,6 +192,19 @@ class Scheduler:
             crossings = update_quota_warnings(session, defaults=defaults, now=now)
             email_admins(session, crossings, public_url=settings.resolved_public_url, now=now)
 
+    def move_logs(self) -> None:
+        """Move the logs of ended attempts to files, and bound those of each tenant."""
+        files, now = LogFiles(self._settings.resolved_log_url), self._clock()
+        move_logs(self._sessions, files, now=now, is_stopping=self._stopping.is_set)
+        with transaction(self._sessions) as session:
+            deleted = bound_tenants(session, max_bytes=self._settings.max_log_bytes_per_tenant)
+        if deleted:
+            log.info("deleted %d logs of tenants with more than they may have", deleted)
+
+    def sweep_log_files(self) -> None:
+        """Delete files of logs whose attempts or jobs were deleted."""
+        sweep_files(self._sessions, LogFiles(self._settings.resolved_log_url))
+
     def prune(self) -> None:
         """Delete expired sessions, tokens and other obsolete rows."""
         with transaction(self._sessions) as session:
@@ -215,7 +229,9 @@ class Scheduler:
             (self.stop_idle_jobs, 30),
             (self.maintain_samples, 300),
             (self.record_usage, 60),
+            (self.move_logs, 30),
             (self.prune, 600),
+            (self.sweep_log_files, 3600),
             (self.measure_usage, 900),
             (self.expire_samples, 3600),
             (self.expire_events, 3600),

@@ -138,6 +138,11 @@ class Client:
         """Stop all tasks of a job's array."""
         return _job(self.post(f"/jobs/{self.job(name_or_id).id}/stop-array"))
 
+    def set_priority(self, name_or_id: str, priority: int) -> Job:
+        """Change the priority of a job that waits."""
+        path = f"/jobs/{self.job(name_or_id).id}/priority"
+        return _job(self.post(path, {"priority": priority}))
+
     def retry(self, name_or_id: str, *, secrets: Mapping[str, str] | None = None) -> Job:
         """Submit a job of yours again, with its secrets; `secrets` replace or add some."""
         job, given = self.job(name_or_id), secrets or {}

@@ -46,6 +46,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "new": "a longer one that nobody guesses",
     },
     "PolicyChoiceSchema": {"allowed": ["restricted", "standard"], "default": "restricted"},
+    "PrioritySchema": {"priority": -5},
     "ProofSchema": {"proof": "correct horse battery"},
     "QueueSettingsSchema": {
         "placement_policy": "best_fit",

@@ -6,12 +6,14 @@ from typing import Any
 from flask import Response
 from marshmallow import Schema, fields, validate
 
+from jobqueue.again import retry_job, set_priority
 from jobqueue.applying import apply_jobs, try_jobs
 from jobqueue.job_secrets import make_secret
 from jobqueue.models import Job
 from jobqueue.pending import explain_job, try_job
 from jobqueue.placement.explanation import Explanation
 from jobqueue.placement.plan import Action
+from jobqueue.requests import MAX_PRIORITY
 from jobqueue.service import (
     JOB_SORTS,
     get_job,
@@ -22,7 +24,14 @@ from jobqueue.service import (
     submit_job,
 )
 from jobqueue.snapshot import WAITING
-from jobqueue.states import AttemptState, DependencyCondition, JobKind, JobState, Reason
+from jobqueue.states import (
+    AttemptState,
+    DependencyCondition,
+    JobKind,
+    JobState,
+    LogState,
+    Reason,
+)
 from jobqueue.usage.efficiency import Efficiency
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import (
@@ -72,6 +81,8 @@ class AttemptSchema(Schema):
     started_at = instant()
     finished_at = instant()
     log_bytes = fields.Integer()
+    log_state = fields.Enum(LogState, by_value=True)
+    log_is_full = fields.Boolean(metadata={"description": "Later output was not stored."})
 
 
 class DependencySchema(Schema):
@@ -234,6 +245,14 @@ class EventSchema(Schema):
     state = fields.Enum(JobState, by_value=True)
     reason = fields.Enum(Reason, by_value=True)
     message = fields.String()
+
+
+class PrioritySchema(StrictSchema):
+    """A new priority."""
+
+    priority = fields.Integer(
+        strict=True, required=True, validate=validate.Range(min=-MAX_PRIORITY, max=MAX_PRIORITY)
+    )
 
 
 class LogQuery(StrictSchema):
@@ -406,6 +425,20 @@ def show(job_id: str) -> Job:
         return get_job(session, current_scope(), job_id)
 
 
+@jobs.operation("POST", "/<job_id>/retry", answer=JobDetailSchema, status=HTTPStatus.CREATED)
+def retry(job_id: str) -> Job:
+    """Submit a job again, as it is; one with secrets only by its user."""
+    with database() as session:
+        return retry_job(session, current_scope(), job_id, box=portal().secrets, now=now())
+
+
+@jobs.operation("POST", "/<job_id>/priority", body=PrioritySchema, answer=JobDetailSchema)
+def change_priority(job_id: str, body: dict[str, Any]) -> Job:
+    """Change the priority of a job that waits; above 0 only by an admin."""
+    with database() as session:
+        return set_priority(session, current_scope(), job_id, body["priority"], now=now())
+
+
 @jobs.operation("POST", "/<job_id>/stop", answer=JobDetailSchema)
 def stop(job_id: str) -> Job:
     """Request that a job stops; idempotent."""
@@ -444,28 +477,15 @@ def events(job_id: str) -> dict[str, Any]:
 def log(job_id: str, query: dict[str, Any]) -> dict[str, Any] | Response:
     """Return a chunk of the job log as JSON, or all of it as text with `format=raw`."""
     number = query["attempt_number"]
-    with database() as session:
-        if query["format"] == "raw":
-            data = raw_log(
-                session,
-                current_scope(),
-                job_id,
-                attempt_number=number,
-                stream=query["stream"],
-                with_times=query["timestamps"],
-            )
-            response = Response(data, mimetype="text/plain")
-            response.headers["Content-Disposition"] = f'attachment; filename="job-{job_id}.log"'
-            return response
-        return log_page(
-            session,
-            current_scope(),
-            job_id,
-            offset=query["offset"],
-            attempt_number=number,
-            tail_bytes=query["tail_bytes"],
-            search=query["search"],
-        )
+    if query["format"] == "json":
+        part = {name: query[name] for name in ("offset", "tail_bytes", "search")}
+        return log_page(job_id, attempt_number=number, **part)
+    data = raw_log(
+        job_id, attempt_number=number, stream=query["stream"], with_times=query["timestamps"]
+    )
+    response = Response(data, mimetype="text/plain")
+    response.headers["Content-Disposition"] = f'attachment; filename="job-{job_id}.log"'
+    return response
 
 
 @jobs.operation("GET", "/<job_id>/usage", answer=UsageSchema)

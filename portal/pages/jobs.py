@@ -8,11 +8,14 @@ from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
+from core.errors import ConflictError, InvalidInputError
+from jobqueue.again import retry_job, set_priority
 from jobqueue.arrays import array_states
 from jobqueue.container_policies import DESCRIPTIONS, read_policies, set_policies
 from jobqueue.job_secrets import make_secret
 from jobqueue.pending import explain_job, try_job
 from jobqueue.queue_settings import read_settings, set_settings
+from jobqueue.requests import MAX_PRIORITY
 from jobqueue.retries import DESCRIPTIONS as FAILURES
 from jobqueue.service import (
     JOB_SORTS,
@@ -25,7 +28,7 @@ from jobqueue.service import (
     submit_job,
 )
 from jobqueue.shipped_templates import ShippedTemplate
-from jobqueue.snapshot import tenant_views
+from jobqueue.snapshot import WAITING, tenant_views
 from jobqueue.states import JobState
 from jobqueue.templates import (
     Template,
@@ -58,6 +61,7 @@ from tenants.tenants import tenant_names
 from timeseries.store import StoreUnavailableError
 
 pages = Blueprint("jobs", __name__)
+MAX_PRIORITY_LENGTH = 4
 # What the address of the list filters by.
 FILTERS = ("state", "search", "user", "appliance_id", "label", "array_id", "since", "until")
 
@@ -272,6 +276,9 @@ def show(job_id: str) -> ResponseReturnValue:
         requested=names.get(job.appliance_id or ""),
         may_stop=scope.allows(needed) and not job.state.is_final,
         may_hide=scope.allows(needed),
+        may_prioritize=scope.allows(needed) and job.state in WAITING,
+        max_priority=MAX_PRIORITY if scope.allows(Permission.STOP_ANY_JOB) else 0,
+        min_priority=-MAX_PRIORITY,
     )
 
 
@@ -298,6 +305,32 @@ def stop_all(session: Session, job_id: str) -> str:
     """Stop all tasks of an array."""
     job = stop_array(session, current_scope(), job_id, now=now())
     return f"Stopping all tasks of {job.name}"
+
+
+@pages.post("/jobs/<job_id>/retry")
+def retry(job_id: str) -> ResponseReturnValue:
+    """Submit a job again."""
+    try:
+        with database() as session:
+            job = retry_job(session, current_scope(), job_id, box=portal().secrets, now=now())
+    except (ConflictError, InvalidInputError) as error:
+        flash(error.message, "warning")
+        return redirect(url_for(".show", job_id=job_id))
+    flash(f"Job {job.name} submitted again", "success")
+    return redirect(url_for(".show", job_id=job.id))
+
+
+@pages.post("/jobs/<job_id>/priority")
+@changing(back="jobs.show")
+def change_priority(session: Session, job_id: str) -> str:
+    """Change the priority of a job that waits."""
+    current_scope().require(Permission.SUBMIT_JOBS)
+    get_job(session, current_scope(), job_id)
+    text = request.form.get("priority", "").strip()
+    if not (text.removeprefix("-").isdecimal() and len(text) <= MAX_PRIORITY_LENGTH):
+        raise ConflictError(f"The priority {text[:20]!r} is not a whole number.")
+    job = set_priority(session, current_scope(), job_id, int(text), now=now())
+    return f"Priority of {job.name} changed to {job.priority}"
 
 
 @pages.post("/jobs/<job_id>/make-secret")

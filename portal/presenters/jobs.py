@@ -6,11 +6,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from core.clock import NS_PER_SECOND, to_ns
 from core.quantities import unit_of
-from jobqueue.logs import read_log
+from jobqueue.logs import MAX_LIMIT_BYTES, LogPage, read_log
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.service import get_job
 from jobqueue.states import JobState
@@ -18,7 +16,6 @@ from jobqueue.usage.efficiency import Efficiency, gpu_memory, job_efficiency
 from portal.context import current_scope, database, now, portal
 from protocol.logs import Stream, log_lines, plain_log, whole_records
 from tenants.fleet.appliances import read_inventory
-from tenants.scope import Scope
 from timeseries.store import RangeQuery, Series, Store
 
 STEPS = (JobState.SUBMITTED, JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
@@ -77,8 +74,6 @@ def gpu_names(attempt: Attempt | None) -> list[str]:
 
 
 def log_page(
-    session: Session,
-    scope: Scope,
     job_id: str,
     *,
     offset: int,
@@ -87,9 +82,7 @@ def log_page(
     search: str = "",
 ) -> dict[str, Any]:
     """Return complete lines of the log from `offset`; with `search`, of a larger part of it."""
-    page = read_log(
-        session,
-        scope,
+    page = _log_part(
         job_id,
         offset=offset,
         limit=SEARCHED_BYTES if search else PIECE_BYTES,
@@ -108,25 +101,30 @@ def log_page(
 
 
 def raw_log(
-    session: Session,
-    scope: Scope,
     job_id: str,
     *,
     attempt_number: int | None = None,
     stream: Stream | None = None,
     with_times: bool = False,
 ) -> bytes:
-    """Return the whole log as text; the job queue limits its size."""
+    """Return the whole log as text; `max_log_bytes_per_job` limits its size."""
     pieces: list[bytes] = []
     offset = 0
-    while True:
-        page = read_log(
-            session, scope, job_id, offset=offset, limit=1 << 20, attempt_number=attempt_number
-        )
+    while page := _log_part(
+        job_id, offset=offset, limit=MAX_LIMIT_BYTES, attempt_number=attempt_number
+    ):
         if not page.data:
-            return plain_log(b"".join(pieces), stream=stream, with_times=with_times)
+            break
         pieces.append(page.data)
         offset = page.next_offset
+    return plain_log(b"".join(pieces), stream=stream, with_times=with_times)
+
+
+def _log_part(job_id: str, **part: Any) -> LogPage:  # noqa: ANN401 - those of `read_log`
+    """Return a part of the log; what is in a file is read after the transaction."""
+    with database() as session:
+        page = read_log(session, current_scope(), job_id, **part)
+    return portal().log_files.filled(page)
 
 
 def job_usage(

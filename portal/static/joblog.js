@@ -98,6 +98,7 @@
         say(state.attempt_number ? (shown ? "Live" : "No output yet") : "Waiting for an appliance");
         if (seen !== null) window.vedette.refreshParts();
         seen = state;
+        if (state.log_is_full) say("The log is full: later output is not stored");
       });
       on("log", (piece) => {
         if (!shown) find("earlier").hidden = piece.offset === 0;
@@ -111,10 +112,12 @@
         say("Live");
         scroll();
       });
-      on("end", () => {
+      on("end", (state) => {
         isDone = true;
         source.close();
-        say(shown ? "Complete" : "No output");
+        if (state.log_is_deleted) say("Deleted to make room for newer logs");
+        else if (state.log_is_full) say("Full: later output was not stored");
+        else say(shown ? "Complete" : "No output");
         text.classList.toggle("vd-terminal-empty", !shown);
         window.vedette.refreshParts();
       });

@@ -66,6 +66,11 @@ def upgrade() -> None:
     op.create_index("ix_jobs_queue", "jobs", ["tenant_id", "state", "queue_at", "id"])
     op.drop_index("ix_jobs_tenant_id_state", "jobs")
     op.add_column("attempts", sa.Column("stop_reason", sa.String(length=32), nullable=True))
+    log_state = sa.Column("log_state", sa.String(length=32), nullable=False, server_default="live")
+    op.add_column("attempts", log_state)
+    op.add_column(
+        "attempts", sa.Column("log_is_full", sa.Boolean(), nullable=False, server_default="0")
+    )
     op.create_table(
         "tenant_queue_settings",
         sa.Column(
@@ -154,7 +159,8 @@ def downgrade() -> None:
     for name, _, _ in reversed(_RULE_COLUMNS):
         op.drop_column("rules", name)
     op.drop_table("tenant_queue_settings")
-    op.drop_column("attempts", "stop_reason")
+    for name in ("log_is_full", "log_state", "stop_reason"):
+        op.drop_column("attempts", name)
     op.create_index("ix_jobs_tenant_id_state", "jobs", ["tenant_id", "state"])
     op.drop_index("ix_jobs_queue", "jobs")
     op.drop_column("jobs", "retry_at")

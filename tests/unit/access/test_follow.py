@@ -5,6 +5,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +17,14 @@ from starlette.types import Scope
 from access.database import Database
 from access.follow import create_follow_app
 from core.db import SessionFactory
+from jobqueue.log_files import LogFiles, move_logs
 from jobqueue.logs import append_log
 from jobqueue.models import Attempt
 from jobqueue.states import AttemptState
 from protocol.attempts import ObservedState
 from tenants.models import User
 from tenants.principals import Principal, Via, principal_of
-from tests.cast import Cast
+from tests.cast import NOON, Cast
 from tests.fixtures.serving import Serving
 from tests.unit.access.conftest import eventually
 from tests.unit.jobqueue.builders import report, start
@@ -37,6 +40,7 @@ class Follower:
     app: Any
     sessions: SessionFactory
     attempt: Attempt
+    files: LogFiles
 
     def open(self, *, user: str = "alice", last: str = "", **query: str | int) -> requests.Response:
         headers = {"Authorization": user} | ({"Last-Event-ID": last} if last else {})
@@ -70,7 +74,7 @@ class Follower:
 
 
 @pytest.fixture
-def follower(sessions: SessionFactory, cast: Cast) -> Iterator[Follower]:
+def follower(sessions: SessionFactory, cast: Cast, tmp_path: Path) -> Iterator[Follower]:
     users: dict[str, User] = {"alice": cast.alice, "charlie": cast.charlie}
 
     def identify(scope: Scope) -> Principal | None:
@@ -79,9 +83,10 @@ def follower(sessions: SessionFactory, cast: Cast) -> Iterator[Follower]:
 
     with sessions.begin() as session:
         attempt = start(session, cast)
-    app = create_follow_app(Database(sessions), identify=identify)
+    files = LogFiles(str(tmp_path))
+    app = create_follow_app(Database(sessions), files, identify=identify)
     with Serving(app) as url:
-        yield Follower(url, app, sessions, attempt)
+        yield Follower(url, app, sessions, attempt, files)
 
 
 def test_lines_arrive_while_the_job_runs_and_the_stream_ends_with_it(follower: Follower) -> None:
@@ -162,9 +167,12 @@ def test_the_log_of_a_second_attempt_follows_that_of_the_first(
 def test_the_tail_begins_with_a_whole_line(follower: Follower) -> None:
     follower.write("first\nsecond\nthird\n")
     follower.report(ObservedState.SUCCEEDED)
-    assert follower.texts(follower.open(tail_bytes=9)) == ["third"]
-    assert follower.texts(follower.open(tail_bytes=13)) == ["second", "third"]
-    assert follower.texts(follower.open(tail_bytes=10_000)) == ["first", "second", "third"]
+    for _ in ("in the database", "in a file"):
+        assert follower.texts(follower.open(tail_bytes=9)) == ["third"]
+        assert follower.texts(follower.open(tail_bytes=13)) == ["second", "third"]
+        assert follower.texts(follower.open(tail_bytes=10_000)) == ["first", "second", "third"]
+        move_logs(follower.sessions, follower.files, now=NOON + timedelta(days=1))
+    assert follower.files.names(follower.attempt.tenant_id) == [follower.attempt.job_id]
 
 
 @pytest.mark.parametrize(

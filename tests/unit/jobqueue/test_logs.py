@@ -6,6 +6,7 @@ from sqlalchemy.orm import Session
 from core.errors import NotFoundError
 from jobqueue.logs import MAX_LOG_BYTES, append_log, read_log
 from jobqueue.models import Attempt
+from jobqueue.states import LogState
 from protocol.attempts import LogAck, ObservedState
 from tests.cast import Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, report, start, submit
@@ -96,3 +97,35 @@ def test_an_attempt_that_was_never_made_has_no_log(session: Session, cast: Cast)
     attempt = start(session, cast)
     with pytest.raises(NotFoundError):
         read_log(session, scope_of(cast.alice), attempt.job_id, attempt_number=2)
+
+
+def test_a_later_attempt_takes_the_room_of_earlier_ones(session: Session, cast: Cast) -> None:
+    first = start(session, cast)
+    append(session, first, 0, b"x" * 8)
+    second = Attempt(
+        job_id=first.job_id,
+        tenant_id=first.tenant_id,
+        appliance_id=first.appliance_id,
+        number=2,
+        state=first.state,
+        bound_at=first.bound_at,
+    )
+    session.add(second)
+    session.flush()
+
+    def grow(offset: int, size: int) -> LogAck:
+        data = b"y" * size
+        return append_log(
+            session, second.appliance_id, second.id, offset=offset, data=data, max_bytes=12
+        )
+
+    assert not grow(0, 4).is_full
+    session.refresh(first)
+    assert first.log_state is LogState.LIVE
+    assert grow(4, 9) == LogAck(next_offset=12, is_full=True)
+    for attempt in (first, second):
+        session.refresh(attempt)
+    assert (first.log_state, second.log_state) == (LogState.DELETED, LogState.LIVE)
+    assert second.log_is_full
+    page = read_log(session, scope_of(cast.alice), first.job_id, attempt_number=1)
+    assert page.data == b""

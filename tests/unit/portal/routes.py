@@ -35,6 +35,7 @@ BODIES: dict[str, dict[str, object]] = {
     "Rules.apply": {"rules": []},
     "Invitations.add": {"email": "new@acme.example", "role": "member"},
     "Jobs.hide_variables": {"names": ["x"]},
+    "Jobs.change_priority": {"priority": -1},
     "Jobs.submit": {"name": "x", "image": "x/y:1", "command": ["true"], "gpus": 1},
     "Job templates.create": {"name": "x", "job": {"name": "x", "image": "x/y:1"}},
     "Job templates.replace": {"name": "x", "job": {"name": "x", "image": "x/y:1"}},

@@ -35,6 +35,8 @@ SAME: dict[str, set[str]] = {
     "jobs.hide_variable": {"Jobs.hide_variables"},
     "jobs.remove_template": {"Job templates.delete"},
     "jobs.stop": {"Jobs.stop"},
+    "jobs.retry": {"Jobs.retry"},
+    "jobs.change_priority": {"Jobs.change_priority"},
     "jobs.stop_all": {"Jobs.stop_all"},
     "alerts.remove_receiver": {"Receivers.delete"},
     "alerts.edit_receiver": {"Receivers.change"},
