@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from cli.client import appliance_id, output_option, print_items, print_object
 from cli.job_common import print_pending, secret
 from cli.job_files import apply, schema
+from cli.job_schedules import schedule
 from cli.job_templates import template
 from core.clock import utc_now
 from core.errors import InvalidInputError
@@ -302,6 +303,7 @@ job.add_command(stop, "cancel")
 job.add_command(apply)
 job.add_command(schema)
 job.add_command(template)
+job.add_command(schedule)
 
 
 @job.command()

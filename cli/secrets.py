@@ -14,7 +14,7 @@ from collector.data_dir import replace_file
 from core.clock import utc_now
 from core.secretbox import KEY_FILE, SecretBox, new_key
 from core.settings import load_server_settings
-from jobqueue.models import Job
+from jobqueue.models import Job, JobSchedule
 from tenants.auditing.recording import record
 from tenants.models import CertificateAuthority, User
 
@@ -22,6 +22,7 @@ from tenants.models import CertificateAuthority, User
 ENCRYPTED: dict[str, tuple[type[Any], InstrumentedAttribute[Any]]] = {
     "webhook signing keys": (Receiver, Receiver.secret),
     "secrets of jobs": (Job, Job.secret_env),
+    "secrets of job schedules": (JobSchedule, JobSchedule.secret_env),
     "second factors": (User, User.totp_secret),
     "certificate authority keys": (CertificateAuthority, CertificateAuthority.private_key),
 }

@@ -9,7 +9,17 @@ from sqlalchemy.orm import Mapped, MappedColumn, mapped_column, relationship
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
-from jobqueue.states import AttemptState, DependencyCondition, JobKind, JobState, LogState, Reason
+from jobqueue.states import (
+    AttemptState,
+    DependencyCondition,
+    JobKind,
+    JobState,
+    LogState,
+    Missed,
+    Overlap,
+    Reason,
+    RunOutcome,
+)
 from protocol.attempts import ContainerPolicy
 from tenants.models import Appliance, User, enum_column
 from tenants.models.audit import Audited
@@ -177,6 +187,51 @@ class JobTemplate(Base):
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     user: Mapped[User | None] = relationship(lazy="joined")
+
+
+class JobSchedule(Base):
+    """A job that is submitted again and again; see `jobqueue.schedules`."""
+
+    __tablename__ = "job_schedules"
+    __table_args__ = (UniqueConstraint("tenant_id", "name"),)
+    audited: ClassVar = Audited(
+        kind="job_schedule",
+        name="name",
+        fields=("name", "schedule", "time_zone", "overlap", "missed", "is_enabled", "request"),
+    )
+
+    id: Mapped[str] = id_column()
+    tenant_id: Mapped[str] = _reference("tenants.id")
+    user_id: Mapped[str | None] = _reference("users.id", ondelete="SET NULL", index=True)
+    name: Mapped[str] = mapped_column(String(100))
+    schedule: Mapped[str] = mapped_column(String(200))
+    time_zone: Mapped[str] = mapped_column(String(64))
+    overlap: Mapped[Overlap] = mapped_column(enum_column(Overlap))
+    missed: Mapped[Missed] = mapped_column(enum_column(Missed))
+    is_enabled: Mapped[bool] = mapped_column(default=True)
+    request: Mapped[dict[str, Any]]
+    secret_env: Mapped[str | None] = mapped_column(LongText)
+    secret_names: Mapped[list[str]] = mapped_column(default=list)
+    next_run_at: Mapped[datetime | None] = mapped_column(index=True)
+    """None while it is disabled, and after its last time."""
+    created_at: Mapped[datetime]
+    user: Mapped[User | None] = relationship(lazy="joined")
+
+
+class ScheduleRun(Base):
+    """One time at which a schedule was due, and what happened."""
+
+    __tablename__ = "job_schedule_runs"
+    __table_args__ = (Index("ix_job_schedule_runs_schedule_id_id", "schedule_id", "id"),)
+
+    id: Mapped[str] = id_column()
+    schedule_id: Mapped[str] = _reference("job_schedules.id")
+    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
+    due_at: Mapped[datetime]
+    outcome: Mapped[RunOutcome] = mapped_column(enum_column(RunOutcome))
+    message: Mapped[str] = mapped_column(Text, default="")
+    job_id: Mapped[str | None] = _reference("jobs.id", ondelete="SET NULL", index=True)
+    job: Mapped[Job | None] = relationship(lazy="joined")
 
 
 class TenantContainerPolicies(Base):

@@ -69,6 +69,30 @@ class LogState(StrEnum):
     DELETED = "deleted"
 
 
+class Overlap(StrEnum):
+    """What a schedule does when it is due while its last run has not ended."""
+
+    SKIP = "skip"
+    ALLOW = "allow"
+    REPLACE = "replace"
+
+
+class Missed(StrEnum):
+    """What a schedule does about times that passed while the scheduler was down."""
+
+    SKIP = "skip"
+    RUN_ONCE = "run_once"
+
+
+class RunOutcome(StrEnum):
+    """What happened when a schedule was due; a submitted run has a job with a state of its own."""
+
+    SUBMITTED = "submitted"
+    OVERLAPPED = "overlapped"
+    MISSED = "missed"
+    FAILED = "failed"
+
+
 class Reason(StrEnum):
     """Why a job or attempt is in its state; shown with the state."""
 

@@ -3,6 +3,7 @@
 A template of a tenant has no secrets. Its user and admins may change it.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
@@ -115,11 +116,22 @@ def request_of(template: Template) -> JobRequest:
     """Return the job of a template."""
     if isinstance(template, ShippedTemplate):
         return template.request
-    # A newer version may have stored fields that this one doesn't know.
-    stored = {name: value for name, value in template.request.items() if name in _KNOWN}
+    return load_request(template.request)
+
+
+def store_request(job: JobRequest) -> dict[str, Any]:
+    """Return a request as JSON, without its secrets."""
+    stored = {key: value for key, value in asdict(job).items() if key in _KNOWN}
+    found: dict[str, Any] = msgspec.to_builtins(stored)
+    return found
+
+
+def load_request(stored: Mapping[str, Any]) -> JobRequest:
+    """Return the request of its JSON, without fields of newer versions."""
+    known = {name: value for name, value in stored.items() if name in _KNOWN}
     parts = {"mounts": list[Mount], "ports": list[Port]}
-    stored |= {name: msgspec.convert(stored.get(name, []), kind) for name, kind in parts.items()}
-    return JobRequest(**{**stored, "kind": JobKind(stored["kind"])})
+    known |= {name: msgspec.convert(known.get(name, []), kind) for name, kind in parts.items()}
+    return JobRequest(**{**known, "kind": JobKind(known["kind"])})
 
 
 def _changeable(session: Session, scope: Scope, ident: str) -> JobTemplate:
@@ -152,5 +164,4 @@ def _checked(
     if session.scalar(taken):
         message = f"There is a template {name!r} already. Use another name, or delete that one."
         raise ConflictError(message, errors={"name": [message]})
-    stored = {key: value for key, value in asdict(job).items() if key in _KNOWN}
-    return {"name": name, "description": description, "request": msgspec.to_builtins(stored)}
+    return {"name": name, "description": description, "request": store_request(job)}

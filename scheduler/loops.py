@@ -33,6 +33,7 @@ from jobqueue.dispatch import MAX_WRITTEN, dispatch
 from jobqueue.idle_limits import stop_idle_jobs
 from jobqueue.log_files import LogFiles, bound_tenants, move_logs, sweep_files
 from jobqueue.placement.plan import Action
+from jobqueue.schedule_runs import submit_due
 from jobqueue.usage.ledger import record_usage
 from scheduler.fleet_samples import fleet_points, write_fleet
 from scheduler.outage_email import email_operators
@@ -226,6 +227,7 @@ class Scheduler:
             (self.repeat_alerts, 60),
             (self.remove_tenants, 5),
             (self.report_outage, 15),
+            (self.submit_scheduled, 5),
             (self.stop_idle_jobs, 30),
             (self.maintain_samples, 300),
             (self.record_usage, 60),
@@ -285,6 +287,11 @@ class Scheduler:
         appended = record_usage(self._sessions, self._store, now=self._clock())
         if appended:
             log.info("appended %d rows to the usage ledger", appended)
+
+    def submit_scheduled(self) -> None:
+        """Submit the jobs of schedules that are due."""
+        with transaction(self._sessions) as session:
+            submit_due(session, box=SecretBox.of(self._settings), now=self._clock())
 
     def stop_idle_jobs(self) -> None:
         """Stop the jobs whose GPUs were idle for the time of their limit."""

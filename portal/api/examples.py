@@ -80,6 +80,14 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "warning_threshold": 85,
         "critical_threshold": 95,
     },
+    "ScheduleRequestSchema": {
+        "name": "nightly evaluation",
+        "schedule": "0 2 * * *",
+        "time_zone": "Europe/Oslo",
+        "overlap": "skip",
+        "missed": "run_once",
+        "job": {"name": "eval", "image": "acme/eval:1", "gpus": 1, "time_limit_seconds": "2h"},
+    },
     "SecretNamesSchema": {"names": ["HF_TOKEN"]},
     "SilenceRequestSchema": {
         "matchers": ["rule=GPU too hot", "appliance=~dgx-.*"],

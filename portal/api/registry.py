@@ -13,6 +13,7 @@ from portal.api.enrollment import enrollment_tokens
 from portal.api.gpu_usage import gpu_usage
 from portal.api.invitations import invitations
 from portal.api.job_requests import job_file_schema
+from portal.api.job_schedules import job_schedules
 from portal.api.job_templates import job_templates
 from portal.api.jobs import jobs
 from portal.api.maintenance import maintenance
@@ -42,6 +43,7 @@ RESOURCES = (
     certificates,
     jobs,
     job_templates,
+    job_schedules,
     gpu_usage,
     container_policies,
     queue_settings,

@@ -22,7 +22,8 @@ from jobqueue.placement.views import ApplianceView
 from jobqueue.queue_settings import MAX_COUNT, DataRoot, QueueSettings
 from jobqueue.requests import JobRequest
 from jobqueue.retries import FailureClass
-from jobqueue.states import JobKind
+from jobqueue.schedules import ScheduleRequest
+from jobqueue.states import JobKind, Missed, Overlap
 from portal.forms.form import (
     CheckboxListField,
     CommandField,
@@ -57,6 +58,15 @@ KIND_CHOICES = [
 ]
 POLICY_CHOICES = [SelectChoice(policy.value, policy.value) for policy in ContainerPolicy]
 
+OVERLAP_CHOICES = [
+    SelectChoice(Overlap.SKIP.value, "Skip this time"),
+    SelectChoice(Overlap.ALLOW.value, "Run both"),
+    SelectChoice(Overlap.REPLACE.value, "Stop the last one"),
+]
+MISSED_CHOICES = [
+    SelectChoice(Missed.SKIP.value, "Skip them"),
+    SelectChoice(Missed.RUN_ONCE.value, "Run once afterwards"),
+]
 
 # The folded part of the form.
 OPTIONS = (
@@ -77,6 +87,7 @@ OPTIONS = (
     "array",
     "after_ok",
     "after_any",
+    "schedule",
 )
 POLICY_LABELS = [
     ("first_free_else_lru", "First free appliance"),
@@ -132,6 +143,10 @@ class JobForm(Form):
     array = StringField("Array", default="")
     after_ok = LinesField("After success of", parse=str.strip, format=str)
     after_any = LinesField("After the end of", parse=str.strip, format=str)
+    schedule = StringField("Schedule", default="")
+    time_zone = StringField("Time zone", default="UTC")
+    overlap = SelectField("If the last run has not ended", choices=OVERLAP_CHOICES, default="skip")
+    missed = SelectField("Missed times", choices=MISSED_CHOICES, default="skip")
     container_policy = SelectField("Container policy", choices=[])
     appliance = StringField("Appliance", default="")
 
@@ -197,6 +212,18 @@ class JobForm(Form):
             container_policy=self.container_policy.data,
             appliance_id=self._ids.get(wanted, wanted) or None,
         )
+
+
+def schedule_request(form: JobForm) -> ScheduleRequest:
+    """Return the schedule of a form whose schedule is not empty."""
+    return ScheduleRequest(
+        name=form.name.data.strip(),
+        schedule=form.schedule.data.strip(),
+        time_zone=form.time_zone.data.strip() or "UTC",
+        overlap=Overlap(form.overlap.data),
+        missed=Missed(form.missed.data),
+        job=form.request(),
+    )
 
 
 def values_of(job: Job, scope: Scope) -> dict[str, Any]:

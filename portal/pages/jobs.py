@@ -17,6 +17,7 @@ from jobqueue.pending import explain_job, try_job
 from jobqueue.queue_settings import read_settings, set_settings
 from jobqueue.requests import MAX_PRIORITY
 from jobqueue.retries import DESCRIPTIONS as FAILURES
+from jobqueue.schedules import create_schedule
 from jobqueue.service import (
     JOB_SORTS,
     get_job,
@@ -45,6 +46,7 @@ from portal.forms.jobs import (
     JobForm,
     PoliciesForm,
     QueueSettingsForm,
+    schedule_request,
     values_of,
     values_of_request,
 )
@@ -163,6 +165,13 @@ def add() -> ResponseReturnValue:
                 save_template(session, scope, wanted, now=now())
             flash(f"Template {wanted.name} saved, without secrets", "success")
             return redirect(url_for(".templates"))
+    elif form.validate_on_submit() and form.schedule.data.strip():
+        with form.showing_errors(renamed=RENAMED):
+            planned = schedule_request(form)
+            with database() as session:
+                made = create_schedule(session, scope, planned, box=portal().secrets, now=now())
+            flash(f"Schedule {planned.name} created", "success")
+            return redirect(url_for("job_schedules.show", schedule_id=made.id))
     elif form.validate_on_submit():
         with form.showing_errors(renamed=RENAMED):
             with database() as session:

@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects import mysql
 
 from core.db import UTCDateTime
 
@@ -105,13 +106,7 @@ def upgrade() -> None:
         "job_templates",
         sa.Column("id", sa.String(length=36), primary_key=True),
         _reference("tenant_id", "tenants.id"),
-        sa.Column(
-            "user_id",
-            sa.String(length=36),
-            sa.ForeignKey("users.id", ondelete="SET NULL"),
-            nullable=True,
-            index=True,
-        ),
+        _owner("user_id", "users.id"),
         sa.Column("name", sa.String(length=100), nullable=False),
         sa.Column("description", sa.String(length=500), nullable=False),
         sa.Column("request", sa.JSON(), nullable=False),
@@ -119,6 +114,8 @@ def upgrade() -> None:
         sa.Column("updated_at", UTCDateTime(), nullable=False),
         sa.UniqueConstraint("tenant_id", "name"),
     )
+
+    _create_schedules()
 
     op.create_table(
         "silences",
@@ -152,6 +149,8 @@ def downgrade() -> None:
         op.drop_index(f"ix_attempts_{name}", "attempts")
     op.drop_table("usage_hours")
     op.drop_table("usage_entries")
+    op.drop_table("job_schedule_runs")
+    op.drop_table("job_schedules")
     op.drop_table("job_templates")
     op.drop_table("job_dependencies")
     op.drop_table("silences")
@@ -173,6 +172,44 @@ def downgrade() -> None:
         op.drop_column("series_counts", name)
     for name in _QUOTAS:
         op.drop_column("tenant_quotas", name)
+
+
+def _create_schedules() -> None:
+    op.create_table(
+        "job_schedules",
+        sa.Column("id", sa.String(length=36), primary_key=True),
+        _reference("tenant_id", "tenants.id"),
+        _owner("user_id", "users.id"),
+        sa.Column("name", sa.String(length=100), nullable=False),
+        sa.Column("schedule", sa.String(length=200), nullable=False),
+        sa.Column("time_zone", sa.String(length=64), nullable=False),
+        sa.Column("overlap", sa.String(length=32), nullable=False),
+        sa.Column("missed", sa.String(length=32), nullable=False),
+        sa.Column("is_enabled", sa.Boolean(), nullable=False),
+        sa.Column("request", sa.JSON(), nullable=False),
+        sa.Column(
+            "secret_env",
+            sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb"),
+            nullable=True,
+        ),
+        sa.Column("secret_names", sa.JSON(), nullable=False),
+        sa.Column("next_run_at", UTCDateTime(), nullable=True, index=True),
+        sa.Column("created_at", UTCDateTime(), nullable=False),
+        sa.UniqueConstraint("tenant_id", "name"),
+    )
+    op.create_table(
+        "job_schedule_runs",
+        sa.Column("id", sa.String(length=36), primary_key=True),
+        _reference("schedule_id", "job_schedules.id"),
+        _reference("tenant_id", "tenants.id", index=True),
+        sa.Column("due_at", UTCDateTime(), nullable=False),
+        sa.Column("outcome", sa.String(length=32), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
+        _owner("job_id", "jobs.id"),
+    )
+    op.create_index(
+        "ix_job_schedule_runs_schedule_id_id", "job_schedule_runs", ["schedule_id", "id"]
+    )
 
 
 def _create_usage_ledger() -> None:
@@ -219,6 +256,11 @@ def _reference(
     return sa.Column(
         name, sa.String(length=36), key, primary_key=primary_key, nullable=False, index=index
     )
+
+
+def _owner(name: str, target: str) -> sa.Column[str]:
+    key = sa.ForeignKey(target, ondelete="SET NULL")
+    return sa.Column(name, sa.String(length=36), key, nullable=True, index=True)
 
 
 def _add_job_columns() -> None:

@@ -137,3 +137,20 @@ def test_templates_are_listed_saved_and_used(job: Vedette) -> None:
     assert job("template", "rm", "tune").returncode == 0
     assert "tune" in job("run", "--template", "tune").stderr
     assert "--image" in job("run").stderr
+
+
+def test_a_schedule_is_saved_run_and_deleted(job: Vedette) -> None:
+    text = "name: eval\nimage: acme/eval:1\n"
+    saved = job("schedule", "save", "nightly", "--at", "0 2 * * *", "-f", "-", stdin=text)
+    assert "nightly saved, next run" in saved.stdout
+    again = job("schedule", "save", "nightly", "--at", "0 3 * * *", "-f", "-", stdin=text)
+    assert "T03:00:00" in again.stdout
+    assert "nightly" in job("schedule", "ls").stdout
+    assert job("schedule", "run", "nightly").stdout.startswith("submitted")
+    assert "submitted" in job("schedule", "runs", "nightly").stdout
+    assert job("schedule", "disable", "nightly").stdout == "nightly disabled\n"
+    assert job("schedule", "enable", "nightly").stdout == "nightly enabled\n"
+    wrong = job("schedule", "save", "x", "--at", "daily", "-f", "-", stdin=text)
+    assert "schedule: 'daily' is not a schedule" in wrong.stderr
+    assert job("schedule", "rm", "nightly").returncode == 0
+    assert "vedette job schedule ls" in job("schedule", "runs", "nightly").stderr

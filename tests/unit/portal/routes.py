@@ -17,6 +17,11 @@ HARMLESS = {
     "token": "x",
 }
 RULE = {"name": "x", "measurement": "gpu", "field": "x_watts", "warning_threshold": 1}
+SCHEDULE: dict[str, object] = {
+    "name": "x",
+    "schedule": "0 2 * * *",
+    "job": {"name": "x", "image": "x/y:1"},
+}
 # Bodies that pass validation, so that the answer is about the object or the role.
 BODIES: dict[str, dict[str, object]] = {
     "Me.change_own_password": {"current": PASSWORD, "new": "another long password"},
@@ -37,6 +42,8 @@ BODIES: dict[str, dict[str, object]] = {
     "Jobs.hide_variables": {"names": ["x"]},
     "Jobs.change_priority": {"priority": -1},
     "Jobs.submit": {"name": "x", "image": "x/y:1", "command": ["true"], "gpus": 1},
+    "Job schedules.create": SCHEDULE,
+    "Job schedules.replace": SCHEDULE,
     "Job templates.create": {"name": "x", "job": {"name": "x", "image": "x/y:1"}},
     "Job templates.replace": {"name": "x", "job": {"name": "x", "image": "x/y:1"}},
     "Receivers.create": {"name": "x", "kind": "email", "target": "new@acme.example"},

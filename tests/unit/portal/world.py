@@ -19,6 +19,7 @@ from jobqueue.dispatch import dispatch
 from jobqueue.logs import append_log
 from jobqueue.models import Job
 from jobqueue.requests import JobRequest
+from jobqueue.schedules import ScheduleRequest, create_schedule
 from jobqueue.service import submit_job
 from jobqueue.templates import TemplateRequest, save_template
 from protocol.attempts import AttemptObservation, ObservedState
@@ -141,6 +142,10 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         TemplateRequest(name="tune", job=JobRequest(name="tune", image="acme/tune:3")),
         now=now,
     )
+    planned = ScheduleRequest(
+        name="nightly", schedule="0 2 * * *", job=JobRequest(name="eval", image="acme/eval:1")
+    )
+    schedule = create_schedule(session, scope_of(cast.bob), planned, box=BOX, now=now)
     silence = create_silence(
         session,
         scope,
@@ -187,6 +192,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "alert_id": alert.id,
             "silence_id": silence.id,
             "template_id": template.id,
+            "schedule_id": schedule.id,
             "token_id": token.id,
             "enrollment_token_id": enrollment_token.id,
             "certificate_id": certificate.id,

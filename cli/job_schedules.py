@@ -1,0 +1,148 @@
+"""`vedette job schedule`: jobs that are submitted again and again."""
+
+import os
+from typing import Any, TextIO
+
+import click
+
+from cli.client import output_option, print_items, print_object
+from cli.job_common import secret
+from cli.job_files import file_option, load_jobs
+from core.errors import InvalidInputError
+from vedette.client import Client
+
+PAGE_SIZE = 100
+
+
+@click.group()
+def schedule() -> None:
+    """Submit jobs again and again, and list their runs."""
+
+
+@schedule.command("ls")
+@output_option
+def list_schedules(output: str) -> None:
+    """List the schedules of your tenant."""
+    with Client() as client:
+        found = _all(client)
+    columns = {
+        "NAME": [one["name"] for one in found],
+        "SCHEDULE": [one["schedule"] for one in found],
+        "TIME ZONE": [one["time_zone"] for one in found],
+        "NEXT RUN": [(one["next_run_at"] or "-")[:19] for one in found],
+        "ENABLED": ["yes" if one["is_enabled"] else "no" for one in found],
+    }
+    print_items(found, output, columns=columns)
+
+
+@schedule.command()
+@click.argument("name")
+@file_option
+@click.option("--at", "times", required=True, help="Cron, or R/2026-01-01T00:00Z/PT6H.")
+@click.option("--time-zone", default="UTC", show_default=True, help="Such as Europe/Oslo.")
+@click.option(
+    "--overlap",
+    type=click.Choice(["skip", "allow", "replace"]),
+    default="skip",
+    show_default=True,
+    help="If the last run has not ended; replace stops it.",
+)
+@click.option(
+    "--missed",
+    type=click.Choice(["skip", "run_once"]),
+    default="skip",
+    show_default=True,
+    help="After times at which the portal was down.",
+)
+@click.option("--secret", "secrets", multiple=True, metavar="NAME[=VALUE]", help="Repeatable.")
+def save(name: str, file: TextIO, times: str, secrets: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 - click's options
+    """Create the schedule NAME for the job of a file, or replace yours."""
+    jobs = load_jobs(file)
+    if len(jobs) != 1:
+        raise InvalidInputError(f"The file has {len(jobs)} jobs; a schedule has one.")
+    job = {**jobs[0]}
+    if secrets:
+        job["secrets"] = dict(secret(text, os.environ) for text in secrets)
+    body = {"name": name, "schedule": times, "job": job, **options}
+    with Client() as client:
+        found = next((one["id"] for one in _all(client) if one["name"] == name), None)
+        saved = (
+            client.put(f"/job-schedules/{found}", body)
+            if found
+            else client.post("/job-schedules", body)
+        )
+    click.echo(f"{name} saved, next run {saved['next_run_at'] or 'never'}")
+
+
+@schedule.command()
+@click.argument("name")
+@output_option
+def runs(name: str, output: str) -> None:
+    """List the latest runs of a schedule with their outcomes."""
+    with Client() as client:
+        found = client.get(f"/job-schedules/{_id(client, name)}/runs", page_size=PAGE_SIZE)["items"]
+    if output in {"json", "yaml"}:
+        print_object(found, output)
+        return
+    columns = {
+        "DUE": [one["due_at"][:19] for one in found],
+        "OUTCOME": [one["outcome"] for one in found],
+        "JOB": [(one["job_id"] or "-")[-8:] for one in found],
+        "STATE": [one.get("job_state") or "-" for one in found],
+        "MESSAGE": [one["message"] for one in found],
+    }
+    print_items(found, "table", columns=columns)
+
+
+@schedule.command()
+@click.argument("name")
+def run(name: str) -> None:
+    """Submit a job of a schedule now."""
+    with Client() as client:
+        made = client.post(f"/job-schedules/{_id(client, name)}/run")
+    click.echo(f"{made['outcome']} {made['job_id'] or made['message']}")
+
+
+@schedule.command()
+@click.argument("name")
+def enable(name: str) -> None:
+    """Enable a schedule."""
+    _switch(name, "enable")
+
+
+@schedule.command()
+@click.argument("name")
+def disable(name: str) -> None:
+    """Disable a schedule."""
+    _switch(name, "disable")
+
+
+@schedule.command("rm")
+@click.argument("name")
+def remove(name: str) -> None:
+    """Delete a schedule; its jobs stay."""
+    with Client() as client:
+        client.delete(f"/job-schedules/{_id(client, name)}")
+    click.echo(f"{name} deleted")
+
+
+def _switch(name: str, action: str) -> None:
+    with Client() as client:
+        client.post(f"/job-schedules/{_id(client, name)}/{action}")
+    click.echo(f"{name} {action}d")
+
+
+def _all(client: Client) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while True:
+        page = client.get("/job-schedules", page=len(found) // PAGE_SIZE + 1, page_size=PAGE_SIZE)
+        found += page["items"]
+        if len(found) >= page["total"] or not page["items"]:
+            return found
+
+
+def _id(client: Client, name: str) -> str:
+    for one in _all(client):
+        if name in {one["name"], one["id"]}:
+            return str(one["id"])
+    raise InvalidInputError(f"No schedule named {name!r}. See: vedette job schedule ls")

@@ -1,0 +1,82 @@
+"""`/jobs/schedules`: the schedules of jobs, and the runs of each."""
+
+from flask import Blueprint, render_template, url_for
+from flask.typing import ResponseReturnValue
+from sqlalchemy.orm import Session
+
+from jobqueue.models import JobSchedule
+from jobqueue.schedule_runs import run_now
+from jobqueue.schedules import (
+    delete_schedule,
+    enable_schedule,
+    get_schedule,
+    list_runs,
+    list_schedules,
+)
+from jobqueue.templates import load_request
+from portal.context import current_scope, database, now, portal
+from portal.pages.common import changing
+from portal.query_string import PAGE_SIZE, page_number
+from tenants.permissions import Permission
+
+pages = Blueprint("job_schedules", __name__)
+
+
+@pages.get("/jobs/schedules")
+def index() -> ResponseReturnValue:
+    """List the schedules."""
+    with database() as session:
+        page = list_schedules(session, current_scope(), page=page_number(), page_size=PAGE_SIZE)
+    return render_template("jobs/schedules.html", page=page)
+
+
+@pages.get("/jobs/schedules/<schedule_id>")
+def show(schedule_id: str) -> ResponseReturnValue:
+    """Show a schedule and its runs."""
+    scope = current_scope()
+    with database() as session:
+        schedule = get_schedule(session, scope, schedule_id)
+        page = list_runs(session, scope, schedule_id, page=page_number(), page_size=PAGE_SIZE)
+    return render_template(
+        "jobs/schedule.html",
+        schedule=schedule,
+        job=load_request(schedule.request),
+        page=page,
+        may_change=_may_change(schedule),
+    )
+
+
+@pages.post("/jobs/schedules/<schedule_id>/run")
+@changing(back="job_schedules.show")
+def run(session: Session, schedule_id: str) -> str:
+    """Submit a job of a schedule now."""
+    made = run_now(session, current_scope(), schedule_id, box=portal().secrets, now=now())
+    return made.message or "Job submitted"
+
+
+@pages.post("/jobs/schedules/<schedule_id>/enable")
+@changing(back="job_schedules.show")
+def enable(session: Session, schedule_id: str) -> str:
+    """Enable a schedule."""
+    found = enable_schedule(session, current_scope(), schedule_id, is_enabled=True, now=now())
+    return f"Schedule {found.name} enabled"
+
+
+@pages.post("/jobs/schedules/<schedule_id>/disable")
+@changing(back="job_schedules.show")
+def disable(session: Session, schedule_id: str) -> str:
+    """Disable a schedule."""
+    found = enable_schedule(session, current_scope(), schedule_id, is_enabled=False, now=now())
+    return f"Schedule {found.name} disabled"
+
+
+@pages.post("/jobs/schedules/<schedule_id>/delete")
+@changing(back=lambda: url_for("job_schedules.index"))
+def delete(session: Session, schedule_id: str) -> str:
+    """Delete a schedule."""
+    return f"Schedule {delete_schedule(session, current_scope(), schedule_id)} deleted"
+
+
+def _may_change(schedule: JobSchedule) -> bool:
+    is_own = schedule.user_id == current_scope().user_id
+    return current_scope().allows(Permission.SUBMIT_JOBS if is_own else Permission.STOP_ANY_JOB)
