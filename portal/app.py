@@ -32,6 +32,7 @@ from portal.pages import (
     job_schedules,
     jobs,
     oidc,
+    reports,
     runbooks,
     second_factor,
     session,
@@ -63,6 +64,7 @@ PAGES = (
     tenants,
     audit,
     console,
+    reports,
 )
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_FORM_FIELD_BYTES = 512 * 1024

@@ -23,6 +23,7 @@ from portal.api.query import query
 from portal.api.queue_settings import queue_settings
 from portal.api.receivers import notifications, receivers
 from portal.api.removals import removals
+from portal.api.reports import reports
 from portal.api.rules import rules
 from portal.api.second_factor import second_factor
 from portal.api.silences import silences
@@ -45,6 +46,7 @@ RESOURCES = (
     job_templates,
     job_schedules,
     gpu_usage,
+    reports,
     container_policies,
     queue_settings,
     rules,

@@ -113,6 +113,28 @@ def test_alice_moves_through_time_and_compares(sign_in: SignIn, demo: Demo) -> N
     screenshot(page, "12-appliance")
 
 
+def test_alice_goes_to_a_gpu_and_through_time_by_keys(sign_in: SignIn) -> None:
+    page = sign_in(ALICE)
+    expect(page.locator(".vdd-card").first).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("Kiosk mode")
+    page.get_by_role("dialog").get_by_role("button", name="Close").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox", name="Search").fill("dgx-02 gpu 3")
+    expect(page.get_by_role("option", name="dgx-02 GPU 3")).to_be_visible()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/gpus/3")
+    expect(page.get_by_role("heading", name="GPU 3")).to_be_visible()
+    page.keyboard.press("[")
+    page.wait_for_url("**from=*")
+    page.keyboard.press("k")
+    expect(page.locator(".vd-sidebar")).to_be_hidden()
+    page.keyboard.press("Escape")
+    expect(page.locator(".vd-sidebar")).to_be_visible()
+
+
 def test_alice_filters_the_fleet_by_its_address_and_opens_a_gpu_from_the_heat_map(
     sign_in: SignIn, demo: Demo
 ) -> None:

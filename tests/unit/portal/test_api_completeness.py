@@ -129,6 +129,8 @@ SHOWN: dict[str, set[str]] = {
         "Maintenance.notifications",
         "Maintenance.stuck_jobs",
     },
+    "reports.export": {"Reports.export"},
+    "reports.index": {"Reports.show"},
     "gpu_usage.export": {"GPU usage.export"},
     "gpu_usage.index": {"GPU usage.show"},
     "invitations.index": {"Invitations.list_all", "Invitations.show"},

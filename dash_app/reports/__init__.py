@@ -1,0 +1,1 @@
+"""Reports on a period: GPU time and energy, jobs, availability, alerts; as tables and files."""

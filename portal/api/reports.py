@@ -1,0 +1,127 @@
+"""`/reports`: reports on a period as JSON, CSV, XLSX or PDF."""
+
+from typing import Any
+
+from flask import Response
+from marshmallow import Schema, fields, post_load, validate
+
+from dash_app.reports.report import Report, ReportBy, ReportKind, Unit
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import FILE, StrictSchema, instant, time_filter
+from portal.presenters.gpu_usage import DEFAULT_DAYS
+from portal.presenters.reports import (
+    DEFAULT_TARGET,
+    MAX_PRICE,
+    FileFormat,
+    built,
+    report_file,
+    report_request,
+)
+
+reports = APIBlueprint(
+    "Reports", "/reports", "Reports on GPU time and energy, jobs, availability, and alerts."
+)
+
+
+class ReportQuery(StrictSchema):
+    """What to report."""
+
+    kind = fields.Enum(ReportKind, by_value=True, required=True)
+    by = fields.Enum(
+        ReportBy,
+        by_value=True,
+        load_default=None,
+        metadata={"description": "What a row is; the kind's first grouping by default."},
+    )
+    since = time_filter(f"By default {DEFAULT_DAYS} days before `until`.")
+    until = time_filter("Exclusive; by default now.")
+    price_per_kilowatt_hour = fields.Float(
+        load_default=0.0,
+        validate=validate.Range(min=0, max=MAX_PRICE),
+        metadata={"description": "Adds the cost of the energy to `gpu-time`."},
+    )
+    target_percent = fields.Float(
+        load_default=DEFAULT_TARGET,
+        validate=validate.Range(min=0, max=100),
+        metadata={"description": "The availability to compare with."},
+    )
+
+    @post_load
+    def _request(self, values: dict[str, Any], **_options: object) -> dict[str, Any]:
+        request = report_request(
+            values["kind"],
+            by=values["by"],
+            since=values["since"],
+            until=values["until"],
+            price=values["price_per_kilowatt_hour"],
+            target=values["target_percent"],
+        )
+        return {"request": request, "format": values.get("format")}
+
+
+class FileQuery(ReportQuery):
+    """What to report, and the format of the file."""
+
+    format = fields.Enum(FileFormat, by_value=True, load_default=FileFormat.CSV)
+
+
+class ColumnSchema(Schema):
+    """A column of a report."""
+
+    name = fields.String()
+    label = fields.String()
+    unit = fields.Enum(Unit, by_value=True)
+
+
+_CELLS = {"description": "One value for each column: text, number, or null if there is none."}
+
+
+class ReportSchema(Schema):
+    """A report: rows of values in the order of its columns."""
+
+    title = fields.String()
+    since = instant()
+    until = instant()
+    made_at = instant()
+    columns = fields.List(fields.Nested(ColumnSchema))
+    rows = fields.List(fields.List(fields.Raw(allow_none=True, metadata=_CELLS)))
+    totals = fields.List(fields.Raw(allow_none=True, metadata=_CELLS))
+    notes = fields.List(fields.String())
+
+
+@reports.operation("GET", query=ReportQuery, answer=ReportSchema)
+def show(query: dict[str, Any]) -> dict[str, Any]:
+    """Return a report."""
+    report: Report = built(query["request"])
+    period = report.request.period
+    return {
+        "title": report.title,
+        "since": period.since,
+        "until": period.until,
+        "made_at": report.made_at,
+        "columns": report.columns,
+        "rows": report.rows,
+        "totals": report.totals,
+        "notes": report.notes,
+    }
+
+
+@reports.operation("GET", "/export", query=FileQuery)
+@reports.doc(  # type: ignore[untyped-decorator] # flask-smorest
+    responses={
+        "200": {
+            "description": "The report as a file.",
+            "content": dict.fromkeys(
+                (
+                    "text/csv",
+                    "application/pdf",
+                    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+                ),
+                FILE,
+            ),
+        }
+    }
+)
+def export(query: dict[str, Any]) -> Response:
+    """Return a report as a CSV, XLSX or PDF file."""
+    return report_file(query["request"], query["format"])

@@ -1,0 +1,102 @@
+"""`/reports`: reports as tables with bars, and as files."""
+
+from datetime import UTC, datetime, timedelta
+
+from flask import Blueprint, render_template, request
+from flask.typing import ResponseReturnValue
+
+from core.errors import InvalidInputError
+from core.paging import Page
+from dash_app.reports.builders import GROUPINGS, LABELS, TITLES
+from dash_app.reports.report import Cell, Column, ReportBy, ReportKind, Request, Unit, shown
+from portal.context import current_scope
+from portal.presenters.reports import (
+    DEFAULT_TARGET,
+    MAX_PRICE,
+    FileFormat,
+    built,
+    report_file,
+    report_request,
+)
+from portal.query_string import PAGE_SIZE, chosen, page_number
+
+pages = Blueprint("reports", __name__)
+
+
+@pages.app_template_filter("shown_in")
+def shown_in(value: Cell, column: Column) -> str:
+    """Return a value of a column as readers see it."""
+    return shown(column, value)
+
+
+@pages.get("/reports")
+def index() -> ResponseReturnValue:
+    """Show a report."""
+    wanted = _request()
+    report = built(wanted)
+    number = page_number()
+    rows = report.rows[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
+    page = Page(items=list(rows), total=len(report.rows), number=number, size=PAGE_SIZE)
+    # The column behind the bars: the first with numbers.
+    at = next(at for at, column in enumerate(report.columns) if column.unit is not Unit.TEXT)
+    peak = max([float(row[at] or 0) for row in report.rows], default=0.0)
+    is_operator = current_scope().tenant_id is None
+    return render_template(
+        "reports.html",
+        report=report,
+        page=page,
+        bar=at,
+        peak=peak,
+        text=Unit.TEXT,
+        titles=TITLES,
+        groupings=[by for by in GROUPINGS[wanted.kind] if is_operator or by is not ReportBy.TENANT],
+        labels=LABELS,
+        formats=FileFormat,
+        last_day=(wanted.period.until - timedelta(microseconds=1)).date(),
+    )
+
+
+@pages.get("/reports/export")
+def export() -> ResponseReturnValue:
+    """Download a report."""
+    return report_file(_request(), chosen(FileFormat, "format") or FileFormat.CSV)
+
+
+def _request() -> Request:
+    kind = chosen(ReportKind, "kind") or ReportKind.GPU_TIME
+    by = chosen(ReportBy, "by")
+    return report_request(
+        kind,
+        # Another kind of report may have no such grouping.
+        by=by if by in GROUPINGS[kind] else None,
+        since=_day("since"),
+        until=_day("until", days=1),
+        price=_number("price", default=0.0, most=MAX_PRICE),
+        target=_number("target", default=DEFAULT_TARGET, most=100.0),
+    )
+
+
+def _number(name: str, *, default: float, most: float) -> float:
+    text = request.args.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= most:
+        message = f"{text[:50]!r} is not a number from 0 to {most:g}."
+        raise InvalidInputError(message, errors={name: [message]})
+    return value
+
+
+def _day(name: str, *, days: int = 0) -> datetime | None:
+    """Return the start of a day in UTC, some days later."""
+    text = request.args.get(name, "")
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=days)
+    except (ValueError, OverflowError) as error:
+        message = f"{text[:50]!r} is not a day. Write it as 2026-03-02."
+        raise InvalidInputError(message, errors={name: [message]}) from error
