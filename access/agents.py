@@ -22,6 +22,7 @@ from core.errors import InvalidInputError
 from core.ids import ID_LENGTH
 from core.secretbox import SecretBox
 from jobqueue.desired_state import apply_report, desired_state
+from jobqueue.images.tokens import RegistryTokens
 from jobqueue.logs import append_log
 from protocol.attempts import DesiredState, ObservedReport
 from protocol.enrollment import EnrollReply, EnrollRequest, IssuedCertificate, RenewalRequest
@@ -56,6 +57,7 @@ class AgentEndpoints:
         *,
         issuer: Issuer,
         box: SecretBox,
+        registry_tokens: RegistryTokens,
         certificate_replaces_secret: bool,
         max_log_bytes: int,
         clock: Clock,
@@ -63,6 +65,7 @@ class AgentEndpoints:
         self._issuer = issuer
         self._max_log_bytes = max_log_bytes
         self._box = box
+        self._registry_tokens = registry_tokens
         self._certificate_replaces_secret = certificate_replaces_secret
         self._authenticator = authenticator
         self._database = database
@@ -190,7 +193,13 @@ class AgentEndpoints:
 
     async def _desired_state(self, appliance_id: str) -> DesiredState:
         return await self._database.run(
-            lambda session: desired_state(session, appliance_id, box=self._box)
+            lambda session: desired_state(
+                session,
+                appliance_id,
+                box=self._box,
+                registry=self._registry_tokens,
+                now=self._clock(),
+            )
         )
 
 

@@ -27,6 +27,7 @@ from core.clock import Clock, utc_now
 from core.db import SessionFactory
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
+from jobqueue.images.tokens import RegistryTokens
 from tenants.pki.certificates import Issuer
 from timeseries.store import Store, check_store
 
@@ -62,6 +63,7 @@ def create_access_app(
         watch,
         issuer=issuer_of(settings),
         box=SecretBox.of(settings),
+        registry_tokens=RegistryTokens(settings),
         certificate_replaces_secret=settings.require_client_certificate,
         max_log_bytes=settings.max_log_bytes_per_job,
         clock=clock,

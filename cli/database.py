@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 import alerting.models
 import core.leases
+import jobqueue.images.models
 import jobqueue.models
 import jobqueue.usage.models
 import tenants.models
@@ -33,6 +34,7 @@ TABLE_MODULES = (
     tenants.models,
     jobqueue.models,
     jobqueue.usage.models,
+    jobqueue.images.models,
     alerting.models,
 )
 COMMAND_LINE = Actor(name="command line", via="command line")

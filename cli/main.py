@@ -31,6 +31,7 @@ COMMANDS = {
     "ca": ("cli.ca", "ca", "Show and rotate the CA that signs agent certificates."),
     "audit": ("cli.audit", "audit", "Verify and export the audit log."),
     "secrets": ("cli.secrets", "secrets", "Rotate the key that encrypts stored secrets."),
+    "registry": ("cli.registry", "registry", "Run the private registry for container images."),
     "db": ("cli.db", "db", "Migrate this server's database."),
     "simulate": ("cli.simulate", "simulate", "Try placement policies on a trace of a cluster."),
     "store": ("cli.store", "store", "Inspect, migrate and export time series."),

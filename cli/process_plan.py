@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 from collections import Counter
 from dataclasses import replace
@@ -10,15 +11,17 @@ from pathlib import Path
 from cli.agent_enroll import enroll_host, write_config
 from cli.bootstrap import DEFAULT_TENANT, create_token
 from cli.demo_fleet import FLEET, TOKENS_NAME, home_of
-from cli.listen_address import local_address
+from cli.listen_address import check_port, local_address
 from cli.supervision import Child
 from collector.certificates import PORTAL_AUTHORITY_NAME, store_portal_authority
 from collector.data_dir import load_identity
 from core.advertised_ca import advertised_ca
 from core.clock import utc_now
 from core.db import SessionFactory
+from core.errors import ConfigurationError
 from core.settings import ServerSettings
 
+REGISTRY_PROGRAM = "docker-registry"
 DEMO_HOST_TENANT = "acme"
 DEMO_INTERVAL_SECONDS = 2.0
 INTERVAL_SECONDS = 10.0
@@ -41,6 +44,9 @@ class ProcessPlan:
         self._fleet_home = settings.data_dir / "fleet"
         self._agent_token = ""
         self._environ = {**(DEMO_SETTINGS if is_demo else {}), **os.environ}
+        self._registry_url = _registry_url(settings)
+        if self._registry_url is not None:
+            self._environ["VEDETTE_REGISTRY_URL"] = self._registry_url
 
     def create_tokens(self, sessions: SessionFactory) -> None:
         """Create enrollment tokens for the agents without an identity."""
@@ -53,6 +59,12 @@ class ProcessPlan:
     def server(self) -> Child:
         """Start portal, agent API and scheduler."""
         return self._start("server", "server")
+
+    def registry(self) -> Child | None:
+        """Start the private registry; None if it is not installed, or runs elsewhere."""
+        if self._registry_url is None:
+            return None
+        return self._start("registry", "registry", "serve", VEDETTE_PUBLIC_URL=self._url)
 
     def agent(self) -> Child:
         """Start the agent of this host; enroll it first if it is new."""
@@ -111,3 +123,15 @@ class ProcessPlan:
         child = Child(name, arguments, environ=environ, log_path=logs / f"{name}.log")
         child.start()
         return child
+
+
+def _registry_url(settings: ServerSettings) -> str | None:
+    """Return the address of the registry that this command runs: the port after the portal's."""
+    if settings.registry_url or shutil.which(REGISTRY_PROGRAM) is None:
+        return None
+    host = local_address(settings.host)
+    try:
+        check_port(host, settings.port + 1)
+    except ConfigurationError:
+        return None
+    return f"http://{host}:{settings.port + 1}"

@@ -90,6 +90,7 @@ def _run(
                 logins = (prepare_demo if is_demo else prepare_default)(sessions, now=utc_now())
                 _print_logins(logins, is_demo=is_demo)
                 plan.create_tokens(sessions)
+            _start_registry(plan, settings, children)
             _start_agents(plan, children, is_demo=is_demo, with_agent=with_agent)
             _print_welcome(settings, seconds=time.monotonic() - started)
     except BaseException:
@@ -97,6 +98,18 @@ def _run(
         raise
     supervise(children, stop=stop, report=lambda text: click.secho(f"! {text}", fg="yellow"))
     click.echo(f"\nStopped. Your data is in {settings.data_dir}.")
+
+
+def _start_registry(plan: ProcessPlan, settings: ServerSettings, children: list[Child]) -> None:
+    started = plan.registry()
+    if started is not None:
+        children.append(started)
+        click.echo("  ✓ registry for container images")
+    elif not settings.registry_url:
+        click.echo(
+            "    No registry for container images: install the Debian package docker-registry and "
+            f"leave port {settings.port + 1} free."
+        )
 
 
 def _start_agents(

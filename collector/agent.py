@@ -34,6 +34,7 @@ from collector.sending.portal_connection import PortalConnection
 from collector.sending.transfer import PortalTransfer
 from core.clock import Clock, utc_now
 from jobqueue.executors.base import Executor
+from jobqueue.executors.registry_token import CurrentRegistryToken
 from plugins.base import PluginContext
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import SimulationConfig
@@ -85,9 +86,14 @@ class Agent:
         self._sender = self._delivery.sender
         self._certificates = CertificateManager(config, identity, self._delivery, clock=clock)
         self._executor = executor
+        self._registry_token = CurrentRegistryToken()
         if executor is None and identity is not None:
             self._executor = build_executor(
-                config, owner=identity.appliance_id, simulation=simulation, clock=clock
+                config,
+                owner=identity.appliance_id,
+                simulation=simulation,
+                registry_token=self._registry_token,
+                clock=clock,
             )
         self._runner = self._build_runner()
         self._samples = SampleWriter(
@@ -178,6 +184,7 @@ class Agent:
         return AttemptRunner(
             self._executor,
             state_path=self._config.data_dir / "attempts.json",
+            registry_token=self._registry_token,
             stop_grace_seconds=self._config.stop_grace_seconds,
             clock=self._clock,
         )

@@ -57,6 +57,9 @@ class ServerSettings:
     oidc_roles: str = ""
     oidc_trust_email: bool = False
     oidc_label: str = "Sign in with your organization"
+    registry_url: str = ""
+    registry_internal_url: str = ""
+    registry_shared_namespace: str = "base"
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
     tls_authority_file: Path | None = None

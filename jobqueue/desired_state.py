@@ -17,6 +17,7 @@ from core.errors import NotFoundError
 from core.secretbox import SecretBox
 from jobqueue.arrays import array_env
 from jobqueue.idle_limits import idle_message
+from jobqueue.images.tokens import RegistryTokens
 from jobqueue.job_secrets import decrypt_secrets
 from jobqueue.models import Attempt
 from jobqueue.retries import end_job
@@ -36,6 +37,7 @@ from protocol.attempts import (
     Mount,
     ObservedState,
     Port,
+    RegistryToken,
 )
 from tenants.fleet.appliances import bump_generation
 from tenants.models import Appliance
@@ -64,8 +66,17 @@ class Outcome:
     message: str = ""
 
 
-def desired_state(session: Session, appliance_id: str, *, box: SecretBox) -> DesiredState:
+def desired_state(
+    session: Session,
+    appliance_id: str,
+    *,
+    box: SecretBox,
+    registry: RegistryTokens | None = None,
+    now: datetime | None = None,
+) -> DesiredState:
     """Return the attempts that should run on an appliance, and those that should stop.
+
+    With a `registry`, it has a token that is valid from `now` to pull their images.
 
     Raises:
         UnavailableError: the key of a job's secrets is missing.
@@ -78,10 +89,12 @@ def desired_state(session: Session, appliance_id: str, *, box: SecretBox) -> Des
     if generation is None:
         raise NotFoundError.of("appliance", appliance_id)
     attempts = allocated_attempts(session, Attempt.appliance_id == appliance_id)
+    running = [a for a in attempts if not _is_stopping(a)]
     return DesiredState(
         generation=generation,
-        attempts=[_spec(a, box) for a in attempts if not _is_stopping(a)],
+        attempts=[_spec(a, box) for a in running],
         stopping=[a.id for a in attempts if _is_stopping(a)],
+        registry=_registry_token(running, registry, now) if registry and now else None,
     )
 
 
@@ -206,6 +219,16 @@ def _spec(attempt: Attempt, box: SecretBox) -> AttemptSpec:
         ports=msgspec.convert(job.ports, list[Port]),
         time_limit_seconds=job.time_limit_seconds,
     )
+
+
+def _registry_token(
+    attempts: Sequence[Attempt], registry: RegistryTokens, now: datetime
+) -> RegistryToken | None:
+    if not attempts or not registry.host:
+        return None
+    images = [attempt.job.image for attempt in attempts]
+    token = registry.pull_token(attempts[0].appliance.tenant.slug, images, now=now)
+    return None if token is None else RegistryToken(host=registry.host, token=token)
 
 
 def _is_stopping(attempt: Attempt) -> bool:

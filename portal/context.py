@@ -16,6 +16,8 @@ from core.rate_limits import ConcurrencyLimit
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from dash_app.context import MinuteCache
+from jobqueue.images.registry import Registry
+from jobqueue.images.tokens import RegistryTokens
 from jobqueue.log_files import LogFiles
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import set_actor
@@ -43,12 +45,15 @@ class Portal:
     webhook_policy: AddressPolicy
     queries: ConcurrencyLimit
     log_files: LogFiles
+    registry_tokens: RegistryTokens
+    registry: Registry
 
 
 def portal_of(
     settings: ServerSettings, *, sessions: SessionFactory, store: Store, clock: Clock
 ) -> Portal:
     """Return the services for these settings, with the given database and store."""
+    tokens = RegistryTokens(settings)
     return Portal(
         settings=settings,
         sessions=sessions,
@@ -59,6 +64,8 @@ def portal_of(
         webhook_policy=AddressPolicy(allowed=settings.webhook_networks),
         queries=ConcurrencyLimit(MAX_CONCURRENT_QUERIES),
         log_files=LogFiles(settings.resolved_log_url),
+        registry_tokens=tokens,
+        registry=Registry(settings, tokens, clock),
     )
 
 

@@ -150,16 +150,27 @@ class StopReason(StrEnum):
     TIME_LIMIT = "time_limit"
 
 
+class RegistryToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A short-lived token to pull the attempts' images from the portal's registry, by its host.
+
+    Agents keep it in memory only.
+    """
+
+    host: str
+    token: str
+
+
 class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     """GET /agent/v1/desired?generation=N&wait_seconds=S: answered at once if N is not current.
 
     `attempts` should run; `stopping` should end. The agent stops and removes attempts in neither
-    list.
+    list. `registry` is there if an attempt's image is in the portal's registry.
     """
 
     generation: int
     attempts: list[AttemptSpec] = []
     stopping: list[str] = []
+    registry: RegistryToken | None = None
 
 
 class ObservedReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,9 @@ from core.settings import ServerSettings
 from jobqueue.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch import MAX_WRITTEN, dispatch
 from jobqueue.idle_limits import stop_idle_jobs
+from jobqueue.images.catalog import sync
+from jobqueue.images.registry import Registry
+from jobqueue.images.tokens import RegistryTokens
 from jobqueue.log_files import LogFiles, bound_tenants, move_logs, sweep_files
 from jobqueue.placement.plan import Action
 from jobqueue.schedule_runs import submit_due
@@ -92,6 +95,7 @@ class Scheduler:
             ReceiverKind.CHAT: ChatSender(box=box),
             ReceiverKind.ALERTMANAGER: self._alertmanagers,
         }
+        self._registry = Registry(settings, RegistryTokens(settings), clock)
         self._scheduler = BackgroundScheduler(
             timezone="UTC", job_defaults={"max_instances": 1, "coalesce": True}
         )
@@ -217,7 +221,9 @@ class Scheduler:
     def _tasks(self) -> list[tuple[Task, float]]:
         """Return the periodic tasks with their intervals in seconds."""
         settings = self._settings
+        images = [(self.sync_images, 600.0)] if settings.registry_url else []
         return [
+            *images,
             (self.place_jobs, settings.placement_interval_seconds),
             (self._evaluate_rules, settings.evaluation_interval_seconds),
             (self._send_notifications, settings.notification_interval_seconds),
@@ -281,6 +287,17 @@ class Scheduler:
             with transaction(self._sessions) as session:
                 done = dispatch(session, now=self._clock())
             written = done[Action.ASSIGN] + done[Action.BIND]
+
+    def sync_images(self) -> None:
+        """Compare the list of images with the registry, whose notifications may be lost."""
+        changed = sync(
+            self._sessions,
+            self._registry,
+            shared_namespace=self._settings.registry_shared_namespace,
+            now=self._clock(),
+        )
+        if changed:
+            log.info("%d images differed from the registry", changed)
 
     def record_usage(self) -> None:
         """Append what jobs used of GPUs to the usage ledger, and check earlier hours."""

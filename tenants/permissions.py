@@ -15,6 +15,7 @@ class Permission(StrEnum):
     VIEW = "view the tenant"
     SUBMIT_JOBS = "submit jobs"
     STOP_ANY_JOB = "stop other users' jobs"
+    PUSH_IMAGES = "push or delete container images"
     EDIT_ALERTS = "change alert rules, silences and receivers"
     MANAGE_APPLIANCES = "add or change appliances"
     MANAGE_USERS = "manage users"
@@ -25,7 +26,7 @@ class Permission(StrEnum):
 
 _P = Permission
 _VIEWER = frozenset({_P.VIEW})
-_MEMBER = _VIEWER | {_P.SUBMIT_JOBS, _P.EDIT_ALERTS}
+_MEMBER = _VIEWER | {_P.SUBMIT_JOBS, _P.PUSH_IMAGES, _P.EDIT_ALERTS}
 _ADMIN = _MEMBER | {_P.STOP_ANY_JOB, _P.MANAGE_APPLIANCES, _P.MANAGE_USERS, _P.VIEW_AUDIT}
 
 PERMISSIONS: dict[Role, frozenset[Permission]] = {
@@ -33,13 +34,17 @@ PERMISSIONS: dict[Role, frozenset[Permission]] = {
     Role.MEMBER: _MEMBER,
     Role.ADMIN: _ADMIN,
     Role.OPERATOR: frozenset(
-        {_P.VIEW, _P.MANAGE_USERS, _P.VIEW_AUDIT, _P.MANAGE_TENANTS, _P.OPERATE}
+        {
+            *(_P.VIEW, _P.PUSH_IMAGES, _P.MANAGE_USERS, _P.VIEW_AUDIT),
+            *(_P.MANAGE_TENANTS, _P.OPERATE),
+        }
     ),
 }
 
 TOKEN_SCOPES: dict[str, frozenset[Permission]] = {
     "read": frozenset({_P.VIEW}),
     "jobs": frozenset({_P.VIEW, _P.SUBMIT_JOBS, _P.STOP_ANY_JOB}),
+    "images": frozenset({_P.VIEW, _P.PUSH_IMAGES}),
     "alerts": frozenset({_P.VIEW, _P.EDIT_ALERTS}),
     "appliances": frozenset({_P.VIEW, _P.MANAGE_APPLIANCES}),
     "users": frozenset({_P.VIEW, _P.MANAGE_USERS}),

@@ -15,6 +15,7 @@ from xdist.scheduler.loadfile import LoadFileScheduling
 
 import alerting.models as _alerting  # noqa: F401 - these fill Base.metadata
 import core.leases as _leases  # noqa: F401
+import jobqueue.images.models as _images  # noqa: F401
 import jobqueue.models as _jobqueue  # noqa: F401
 import jobqueue.usage.models as _usage  # noqa: F401
 import tenants.models as _tenants  # noqa: F401

@@ -18,6 +18,7 @@ from collector.jobs.reconcile import Action, Forget, Mark, Remove, Start, Stop, 
 from collector.sending.portal_connection import PortalConnection
 from core.clock import Clock, to_ns, utc_now
 from jobqueue.executors.base import Executor, ExecutorError, ExecutorUnavailableError
+from jobqueue.executors.registry_token import CurrentRegistryToken
 from protocol.attempts import (
     AttemptObservation,
     AttemptSpec,
@@ -56,12 +57,15 @@ class AttemptRunner:
         *,
         state_path: Path,
         stop_grace_seconds: float = 10.0,
+        registry_token: CurrentRegistryToken | None = None,
         clock: Clock = utc_now,
     ) -> None:
         self._executor = executor
         self._clock = clock
         self._state_path = state_path
         self._stop_grace_seconds = stop_grace_seconds
+        self._registry_token = registry_token or CurrentRegistryToken()
+        self._has_polled = False
         self._lock = Lock()
         self._state = load_json(state_path, AttemptState) or AttemptState()
         self._job_of_attempt = _jobs(self._state.desired)
@@ -75,9 +79,13 @@ class AttemptRunner:
 
     @property
     def generation(self) -> int:
-        """The generation of the last desired state; -1 before the first."""
+        """The generation of the last desired state; -1 before the first since the start.
+
+        What was stored has no token for the registry.
+        """
         with self._lock:
-            return self._state.desired.generation if self._state.desired else -1
+            desired = self._state.desired if self._has_polled else None
+            return desired.generation if desired else -1
 
     @property
     def is_available(self) -> bool:
@@ -91,7 +99,10 @@ class AttemptRunner:
 
     def set_desired(self, desired: DesiredState) -> None:
         """Set the desired state for the next step."""
+        self._registry_token.set(desired.registry)
+        desired = msgspec.structs.replace(desired, registry=None)
         with self._lock:
+            self._has_polled = True
             if desired != self._state.desired:
                 self._state.desired = desired
                 # A stopping attempt is listed without its job, but it still runs.

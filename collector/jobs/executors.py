@@ -8,6 +8,7 @@ from pathlib import Path
 from collector.config import AgentConfig
 from core.clock import Clock
 from jobqueue.executors.base import Executor
+from jobqueue.executors.registry_token import CurrentRegistryToken
 from jobqueue.executors.settings import MesosSettings
 from jobqueue.executors.simulated import SimulatedExecutor
 from plugins.simulation.appliance import SimulatedAppliance
@@ -16,23 +17,31 @@ from protocol.attempts import AttemptSpec
 
 
 def build_executor(
-    config: AgentConfig, *, owner: str, simulation: SimulatedAppliance | None, clock: Clock
+    config: AgentConfig,
+    *,
+    owner: str,
+    simulation: SimulatedAppliance | None,
+    registry_token: CurrentRegistryToken,
+    clock: Clock,
 ) -> Executor | None:
     """Return the configured executor; None runs no jobs.
 
     `auto` is Docker: its engine may start later; until then no job is placed on this appliance.
-    `owner` is this appliance's id, by which it knows its own jobs in a cluster.
+    `owner` is this appliance's id, by which it knows its own jobs in a cluster. Docker pulls from
+    the portal's registry with `registry_token`; a Mesos agent has its own credentials.
     """
     if config.executor == "none":
         return None
     if simulation is not None:
         return simulated_executor(simulation, clock=clock, data_dir=config.data_dir)
     if config.executor == "marathon":
-        return _marathon_executor(config, owner=owner, clock=clock)
-    return _docker_executor(config, clock=clock)
+        return _marathon_executor(config, owner=owner, registry_token=registry_token, clock=clock)
+    return _docker_executor(config, registry_token, clock=clock)
 
 
-def _marathon_executor(config: AgentConfig, *, owner: str, clock: Clock) -> Executor:
+def _marathon_executor(
+    config: AgentConfig, *, owner: str, registry_token: CurrentRegistryToken, clock: Clock
+) -> Executor:
     """Return the executor over the configured servers; Docker runs what none of them does."""
     # Imported only if they are used, to save memory.
     from jobqueue.executors.chronos import ChronosExecutor  # noqa: PLC0415
@@ -61,12 +70,14 @@ def _marathon_executor(config: AgentConfig, *, owner: str, clock: Clock) -> Exec
     elif config.chronos is not None:
         batch = ChronosExecutor(config.chronos, site)
     if services is None or batch is None:
-        docker = _docker_executor(config, clock=clock)
+        docker = _docker_executor(config, registry_token, clock=clock)
         services, batch = services or docker, batch or docker
     return RoutedExecutor("marathon", services=services, batch=batch)
 
 
-def _docker_executor(config: AgentConfig, *, clock: Clock) -> Executor:
+def _docker_executor(
+    config: AgentConfig, registry_token: CurrentRegistryToken, *, clock: Clock
+) -> Executor:
     from jobqueue.executors.docker import DockerExecutor  # noqa: PLC0415
 
     return DockerExecutor(
@@ -75,6 +86,7 @@ def _docker_executor(config: AgentConfig, *, clock: Clock) -> Executor:
         clock=clock,
         pids_limit=config.container_pids_limit,
         docker_config=config.docker_config_file,
+        registry_token=registry_token,
     )
 
 

@@ -33,6 +33,7 @@ from jobqueue.executors.confinement import PIDS_LIMIT, has_seccomp
 from jobqueue.executors.docker_logs import LogSpool
 from jobqueue.executors.docker_pull import PullError, pull
 from jobqueue.executors.pull_failures import pull_failure
+from jobqueue.executors.registry_token import CurrentRegistryToken
 from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StopReason
 
@@ -62,7 +63,8 @@ class DockerExecutor:
     """Runs attempts on a Docker engine, GPUs given by UUID.
 
     `spool_dir` is the folder of the containers' output; `docker_config` the `config.json` with the
-    credentials of registries, by default that of this user.
+    credentials of registries, by default that of this user. Those of the portal's registry are in
+    `registry_token`.
     """
 
     name = "docker"
@@ -76,11 +78,13 @@ class DockerExecutor:
         log_limit_bytes: int = SPOOL_LIMIT_BYTES,
         pids_limit: int = PIDS_LIMIT,
         docker_config: Path | None = None,
+        registry_token: CurrentRegistryToken | None = None,
     ) -> None:
         self._clock = clock
         self._pids_limit = pids_limit
         self._url = url
         self._docker_config = docker_config
+        self._registry_token = registry_token or CurrentRegistryToken()
         self._spool = LogSpool(spool_dir, limit_bytes=log_limit_bytes)
         self._lock = Lock()
         self._connected: Any = None
@@ -254,7 +258,8 @@ class DockerExecutor:
             client.images.get(image)
         except ImageNotFound:
             log.info("pulling %s", image)
-            pull(client.api, image, on_progress=on_progress)
+            credentials = self._registry_token.credentials_for(image)
+            pull(client.api, image, credentials=credentials, on_progress=on_progress)
 
     def _create_and_start(self, launch: _Launch, engine: Mapping[str, Any]) -> None:
         spec = launch.spec

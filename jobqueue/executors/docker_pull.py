@@ -14,12 +14,19 @@ class PullError(Exception):
     """An image can't be pulled; the text is the engine's."""
 
 
-def pull(api: Any, image: str, *, on_progress: Callable[[str], bool]) -> None:  # noqa: ANN401
-    """Pull an image with the credentials of the engine's client configuration.
+def pull(
+    api: Any,  # noqa: ANN401 - untyped SDK object
+    image: str,
+    *,
+    credentials: Mapping[str, str] | None = None,
+    on_progress: Callable[[str], bool],
+) -> None:
+    """Pull an image.
 
     Args:
         api: the SDK's low-level client.
         image: with tag or digest; `latest` is added otherwise.
+        credentials: the engine's `auth_config`; by default that of its client configuration.
         on_progress: called with a sentence whenever it changes; False cancels the pull.
 
     Raises:
@@ -30,7 +37,7 @@ def pull(api: Any, image: str, *, on_progress: Callable[[str], bool]) -> None:  
     progress, shown = PullProgress(), ""
     try:
         # Without a tag the SDK would pull all tags.
-        lines = api.pull(name, stream=True, decode=True)
+        lines = api.pull(name, stream=True, decode=True, auth_config=credentials)
         for line in lines:
             if "error" in line:
                 raise PullError(str(line["error"]))

@@ -11,6 +11,7 @@ from portal.api.certificates import certificates
 from portal.api.container_policies import container_policies
 from portal.api.enrollment import enrollment_tokens
 from portal.api.gpu_usage import gpu_usage
+from portal.api.images import images
 from portal.api.invitations import invitations
 from portal.api.job_requests import job_file_schema
 from portal.api.job_schedules import job_schedules
@@ -47,6 +48,7 @@ RESOURCES = (
     job_schedules,
     gpu_usage,
     reports,
+    images,
     container_policies,
     queue_settings,
     rules,

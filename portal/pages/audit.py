@@ -39,6 +39,7 @@ KINDS = {
     "job": "Jobs",
     "container_policies": "Container policies",
     "queue_settings": "Queue settings",
+    "image": "Images",
     "rule": "Rules",
     "receiver": "Receivers",
     "silence": "Silences",

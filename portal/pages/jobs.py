@@ -12,6 +12,7 @@ from core.errors import ConflictError, InvalidInputError
 from jobqueue.again import retry_job, set_priority
 from jobqueue.arrays import array_states
 from jobqueue.container_policies import DESCRIPTIONS, read_policies, set_policies
+from jobqueue.images.catalog import offered_images
 from jobqueue.job_secrets import make_secret
 from jobqueue.pending import explain_job, try_job
 from jobqueue.queue_settings import read_settings, set_settings
@@ -150,10 +151,11 @@ def add() -> ResponseReturnValue:
     with database() as session:
         source = get_job(session, scope, request.args["copy"]) if "copy" in request.args else None
         template = _template(session, scope)
-        values = values_of(source, scope) if source else None
+        values = values_of(source, scope) if source else {"image": request.args.get("image", "")}
         form = JobForm(data=values_of_request(request_of(template)) if template else values)
         views = tenant_views(session, scope.require_tenant())
         form.offer(views, read_policies(session, scope, scope.require_tenant()))
+        offered = offered_images(session, scope, portal().registry_tokens.host)
     preview = None
     if form.validate_on_submit() and "check" in request.form:
         with form.showing_errors(renamed=RENAMED), database() as session:
@@ -186,6 +188,7 @@ def add() -> ResponseReturnValue:
         template=template,
         failures=FAILURES,
         preview=preview,
+        images=offered,
     ), form.status
 
 

@@ -141,10 +141,12 @@ def upgrade() -> None:
     )
     op.create_index("ix_silences_tenant_id_ends_at", "silences", ["tenant_id", "ends_at"])
     _create_usage_ledger()
+    _create_images()
 
 
 def downgrade() -> None:
     """Drop the columns and the tables."""
+    op.drop_table("images")
     for name in ("finished_at", "assigned_at"):
         op.drop_index(f"ix_attempts_{name}", "attempts")
     op.drop_table("usage_hours")
@@ -209,6 +211,32 @@ def _create_schedules() -> None:
     )
     op.create_index(
         "ix_job_schedule_runs_schedule_id_id", "job_schedule_runs", ["schedule_id", "id"]
+    )
+
+
+def _create_images() -> None:
+    exact = mysql.VARCHAR(128, charset="utf8mb4", collation="utf8mb4_bin")
+    op.create_table(
+        "images",
+        sa.Column("id", sa.String(length=36), primary_key=True),
+        sa.Column(
+            "tenant_id",
+            sa.String(length=36),
+            sa.ForeignKey("tenants.id", ondelete="CASCADE"),
+            nullable=True,
+            index=True,
+        ),
+        sa.Column("repository", sa.String(length=255), nullable=False),
+        sa.Column(
+            "tag", sa.String(length=128).with_variant(exact, "mysql", "mariadb"), nullable=False
+        ),
+        sa.Column("digest", sa.String(length=100), nullable=False),
+        sa.Column("media_type", sa.String(length=100), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("layers", sa.JSON(), nullable=False),
+        sa.Column("pushed_by", sa.String(length=254), nullable=False),
+        sa.Column("pushed_at", UTCDateTime(), nullable=False),
+        sa.UniqueConstraint("repository", "tag"),
     )
 
 

@@ -7,7 +7,7 @@ from werkzeug.routing import Rule as Route
 from core.db import SessionFactory
 from portal.api.blueprint import Need, Own
 from portal.api.registry import RESOURCES
-from portal.auth.guard import PUBLIC_ENDPOINTS
+from portal.auth.guard import PUBLIC_ENDPOINTS, REGISTRY_ENDPOINTS
 from tenants.models import User
 from tenants.permissions import PERMISSIONS, TOKEN_SCOPES, Permission
 from tenants.users.tokens import TokenLimits, create_api_token, scopes_for
@@ -111,7 +111,7 @@ def test_a_token_can_do_what_its_scopes_allow(
 def _is_open_to(route: Route, scope: str) -> bool:
     """Whether an endpoint is public, or asks for nothing that the scope does not name."""
     endpoint = str(route.endpoint)
-    if endpoint in PUBLIC_ENDPOINTS | {"home.api_reference"}:
+    if endpoint in PUBLIC_ENDPOINTS | REGISTRY_ENDPOINTS | {"home.api_reference"}:
         return True
     need = NEEDS.get(endpoint)
     return need is Own.ANY or need in TOKEN_SCOPES[scope]

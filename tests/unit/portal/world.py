@@ -16,6 +16,7 @@ from alerting.states import AlertState, NotificationState, ReceiverKind, Severit
 from core.ids import new_id
 from jobqueue.desired_state import apply_report
 from jobqueue.dispatch import dispatch
+from jobqueue.images.models import Image
 from jobqueue.logs import append_log
 from jobqueue.models import Job
 from jobqueue.requests import JobRequest
@@ -89,6 +90,26 @@ def make_certificate(
     return session.scalars(select(ApplianceCertificate)).one()
 
 
+def add_image(
+    session: Session, tenant_id: str | None, repository: str, *, tag: str = "1", now: datetime
+) -> Image:
+    """Add an image of a tenant, or a shared one, as if it had been pushed."""
+    image = Image(
+        tenant_id=tenant_id,
+        repository=repository,
+        tag=tag,
+        digest=f"sha256:{repository.encode().hex():0<64}",
+        media_type="application/vnd.oci.image.manifest.v1+json",
+        size_bytes=3_000_000,
+        layers=[{"digest": f"sha256:{1:064}", "size_bytes": 2_999_000}],
+        pushed_by="bob@acme.example",
+        pushed_at=now,
+    )
+    session.add(image)
+    session.flush()
+    return image
+
+
 def hot_gpu_rule(**changes: Any) -> RuleRequest:  # noqa: ANN401 - the rule's own fields
     values: dict[str, Any] = {
         "name": "GPU too hot",
@@ -146,6 +167,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         name="nightly", schedule="0 2 * * *", job=JobRequest(name="eval", image="acme/eval:1")
     )
     schedule = create_schedule(session, scope_of(cast.bob), planned, box=BOX, now=now)
+    image = add_image(session, cast.acme.id, "acme/train", now=now)
     silence = create_silence(
         session,
         scope,
@@ -187,6 +209,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         ids={
             "appliance_id": appliance.id,
             "job_id": job.id,
+            "image_id": image.id,
             "rule_id": rule.id,
             "receiver_id": receiver.id,
             "alert_id": alert.id,

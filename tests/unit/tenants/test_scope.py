@@ -22,6 +22,7 @@ MEMBER_ROLES = [role for role in Role if role is not Role.OPERATOR]
 EXPECTED = {
     P.VIEW: {Role.VIEWER, Role.MEMBER, Role.ADMIN, Role.OPERATOR},
     P.SUBMIT_JOBS: {Role.MEMBER, Role.ADMIN},
+    P.PUSH_IMAGES: {Role.MEMBER, Role.ADMIN, Role.OPERATOR},
     P.STOP_ANY_JOB: {Role.ADMIN},
     P.EDIT_ALERTS: {Role.MEMBER, Role.ADMIN},
     P.MANAGE_APPLIANCES: {Role.ADMIN},

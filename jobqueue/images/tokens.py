@@ -1,0 +1,188 @@
+"""Tokens of the private registry: the portal is its token server.
+
+A token lists what its bearer may do with which repositories; the registry checks the signature
+against the portal's certificate. A tenant's repositories begin with its slug; every user and
+appliance may pull those of the shared namespace, which operators push.
+
+Source: https://distribution.github.io/distribution/spec/auth/jwt/
+"""
+
+import base64
+import hmac
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.x509.oid import NameOID
+from joserfc import jwt
+from joserfc.jwk import ECKey
+
+from core.ids import new_id
+from core.settings import ServerSettings, secret_key
+
+ISSUER = SERVICE = "vedette"
+USER_LIFETIME = timedelta(minutes=5)
+# Layers of a large image are requested one after the other, each with the token.
+PULL_LIFETIME = timedelta(hours=1)
+MAX_SCOPES = 50
+PULL, PUSH, DELETE = "pull", "push", "delete"
+# The clocks of registry hosts may be behind by this much.
+_CLOCK_MARGIN = timedelta(minutes=1)
+# The certificate has no date of its own: every server makes the same one from the same key.
+_NOT_BEFORE = datetime(2020, 1, 1, tzinfo=UTC)
+_NOT_AFTER = datetime(2120, 1, 1, tzinfo=UTC)
+_P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Actions on a repository; also `registry` `catalog` with `*`."""
+
+    name: str
+    actions: tuple[str, ...]
+    kind: str = "repository"
+
+
+class RegistryTokens:
+    """Signs tokens; the keys are derived from the server's secret key.
+
+    `host` is the registry in the names of images; empty without a registry.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self.host = urlsplit(settings.registry_url).netloc
+        self.shared_namespace = settings.registry_shared_namespace
+
+    def sign(
+        self,
+        subject: str,
+        access: Iterable[Access],
+        *,
+        lifetime: timedelta = USER_LIFETIME,
+        now: datetime,
+    ) -> str:
+        """Return a token; `subject` is who the registry reports to have pushed."""
+        issued = int(now.timestamp())
+        claims = {
+            "iss": ISSUER,
+            "sub": subject,
+            "aud": SERVICE,
+            "exp": issued + int(lifetime.total_seconds()),
+            "nbf": issued - int(_CLOCK_MARGIN.total_seconds()),
+            "iat": issued,
+            "jti": new_id(),
+            "access": [
+                {"type": one.kind, "name": one.name, "actions": list(one.actions)} for one in access
+            ],
+        }
+        der = self._certificate.public_bytes(serialization.Encoding.DER)
+        header = {"typ": "JWT", "alg": "ES256", "x5c": [base64.b64encode(der).decode()]}
+        return jwt.encode(header, claims, self._signing_key)
+
+    def pull_token(self, tenant_slug: str, images: Iterable[str], *, now: datetime) -> str | None:
+        """Return a token to pull these images for a tenant; None if none is in the registry."""
+        names = {name for image in images if (name := self.repository_of(image))}
+        allowed = sorted(
+            name for name in names if namespace_of(name) in {tenant_slug, self.shared_namespace}
+        )
+        if not allowed:
+            return None
+        access = [Access(name, (PULL,)) for name in allowed]
+        return self.sign(f"appliances of {tenant_slug}", access, lifetime=PULL_LIFETIME, now=now)
+
+    def repository_of(self, image: str) -> str | None:
+        """Return the repository of an image of this registry; None for images of others."""
+        host, _, rest = image.partition("/")
+        if not self.host or host != self.host:
+            return None
+        name, _, tag = rest.partition("@")[0].rpartition(":")
+        return name or tag
+
+    @property
+    def certificate_pem(self) -> str:
+        """The certificate that the registry trusts: its `rootcertbundle`."""
+        return self._certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+    @cached_property
+    def notification_secret(self) -> str:
+        """The bearer token that authenticates the registry's notifications."""
+        return self._derived(b"vedette registry notifications", 32).hex()
+
+    @cached_property
+    def http_secret(self) -> str:
+        """What several registries behind a load balancer sign the state of uploads with."""
+        return self._derived(b"vedette registry uploads", 32).hex()
+
+    def is_notification_secret(self, secret: str) -> bool:
+        """Whether a notification comes from the registry."""
+        return hmac.compare_digest(secret.encode(), self.notification_secret.encode())
+
+    @cached_property
+    def _private_key(self) -> ec.EllipticCurvePrivateKey:
+        seed = int.from_bytes(self._derived(b"vedette registry tokens", 48), "big")
+        return ec.derive_private_key(seed % (_P256_ORDER - 1) + 1, ec.SECP256R1())
+
+    @cached_property
+    def _signing_key(self) -> ECKey:
+        return ECKey.import_key(
+            self._private_key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+
+    @cached_property
+    def _certificate(self) -> x509.Certificate:
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Vedette registry tokens")])
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(self._private_key.public_key())
+            .serial_number(1)
+            .not_valid_before(_NOT_BEFORE)
+            .not_valid_after(_NOT_AFTER)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .sign(self._private_key, hashes.SHA256(), ecdsa_deterministic=True)
+        )
+
+    def _derived(self, purpose: bytes, length: int) -> bytes:
+        derivation = HKDF(hashes.SHA256(), length=length, salt=None, info=purpose)
+        return derivation.derive(secret_key(self._settings).encode())
+
+
+def namespace_of(repository: str) -> str:
+    """Return the first part of a repository's name: a tenant's slug, or the shared namespace."""
+    return repository.partition("/")[0]
+
+
+def parse_scopes(texts: Sequence[str]) -> list[Access]:
+    """Return what a client asks for, such as `repository:acme/train:pull,push`.
+
+    Invalid ones are left out, as those that may not be: the registry refuses what misses.
+    """
+    found = []
+    for text in " ".join(texts).split()[:MAX_SCOPES]:
+        kind, _, rest = text.partition(":")
+        name, _, actions = rest.rpartition(":")
+        if kind == "repository" and name:
+            found.append(Access(name, tuple(actions.split(","))))
+    return found
+
+
+def granted(requested: Iterable[Access], allowed: Mapping[str, frozenset[str]]) -> list[Access]:
+    """Return the part of a request that is allowed; `allowed` has the actions by namespace."""
+    found = []
+    for one in requested:
+        actions = allowed.get(namespace_of(one.name), frozenset())
+        if "/" in one.name and (both := tuple(name for name in one.actions if name in actions)):
+            found.append(Access(one.name, both))
+    return found

@@ -1,0 +1,83 @@
+"""`/images`: container images in the private registry."""
+
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from marshmallow import Schema, fields
+from sqlalchemy.orm import Session
+
+from jobqueue.images.catalog import IMAGE_SORTS, get_image, list_images
+from jobqueue.images.models import Image
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import envelope, instant, page_of, page_query
+from portal.context import current_scope, database
+from portal.presenters.images import images_shown, remove_image
+from tenants.permissions import Permission
+
+images = APIBlueprint(
+    "Images",
+    "/images",
+    "Container images in the private registry: those of the tenant, and shared ones.",
+    changes=Permission.PUSH_IMAGES,
+)
+
+
+class LayerSchema(Schema):
+    """A layer, compressed."""
+
+    digest = fields.String()
+    size_bytes = fields.Integer()
+
+
+class ImageSchema(Schema):
+    """A tag of a repository, as it was when it was pushed last."""
+
+    id = fields.String()
+    tenant_id = fields.String(allow_none=True, metadata={"description": "Null if it is shared."})
+    reference = fields.String(metadata={"description": "What jobs and `docker pull` call it."})
+    repository = fields.String()
+    tag = fields.String()
+    digest = fields.String()
+    media_type = fields.String()
+    size_bytes = fields.Integer(metadata={"description": "Compressed, of all platforms."})
+    layers = fields.List(fields.Nested(LayerSchema))
+    pushed_by = fields.String()
+    pushed_at = instant()
+    jobs = fields.Integer(metadata={"description": "Jobs that use it, ended ones included."})
+
+
+class ImageQuery(page_query(IMAGE_SORTS, default="-pushed_at")):  # type: ignore[misc] # at run time
+    """Filter, sort and page."""
+
+    search = fields.String(
+        load_default="", metadata={"description": "A part of the repository or the tag."}
+    )
+
+
+@images.operation("GET", query=ImageQuery, answer=page_of(ImageSchema))
+def list_all(query: dict[str, Any]) -> dict[str, Any]:
+    """List images, those pushed last first."""
+    with database() as session:
+        page = list_images(session, current_scope(), **query)
+        return envelope(page, images_shown(session, page.items))
+
+
+@images.operation("GET", "/<image_id>", answer=ImageSchema)
+def show(image_id: str) -> dict[str, Any]:
+    """Return an image with its layers."""
+    with database() as session:
+        return _shown(session, image_id)
+
+
+@images.operation("DELETE", "/<image_id>", status=HTTPStatus.NO_CONTENT)
+def delete(image_id: str) -> None:
+    """Delete an image, with all tags of the same content; operators delete shared ones."""
+    with database() as session:
+        read = partial(_shown, session, image_id)
+        images.check_if_match(session, Image, image_id, read, ImageSchema)
+    remove_image(image_id)
+
+
+def _shown(session: Session, image_id: str) -> dict[str, Any]:
+    return images_shown(session, [get_image(session, current_scope(), image_id)])[0]
