@@ -76,6 +76,7 @@ class ServerSettings:
     notification_interval_seconds: Seconds = 2.0
     rule_pack: bool = True
     event_retention_days: Annotated[int, Meta(ge=1)] = 180
+    job_retention_days: Annotated[int, Meta(ge=1)] = 365
     sample_retention_days: Annotated[int, Meta(ge=1)] = 14
     five_minute_retention_days: Annotated[int, Meta(ge=1)] = 90
     hour_retention_days: Annotated[int, Meta(ge=1)] = 730

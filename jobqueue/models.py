@@ -263,6 +263,7 @@ class TenantQueueSettings(Base):
             "max_gpus",
             "allows_preemption",
             "data_roots",
+            "job_retention_days",
         ),
         created="changed",
     )
@@ -273,6 +274,7 @@ class TenantQueueSettings(Base):
     max_gpus: Mapped[int | None]
     allows_preemption: Mapped[bool]
     data_roots: Mapped[list[dict[str, Any]]]
+    job_retention_days: Mapped[int | None]
 
 
 class Attempt(Base):

@@ -4,14 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+import numpy as np
 from sqlalchemy.orm import Session
 
 from core.ids import new_id
 from jobqueue.models import Job
 from jobqueue.placement.explanation import Explanation, explain, explain_jobs
+from jobqueue.placement.filters import FEASIBLE, FREE, apply_filters
+from jobqueue.placement.ledger import Ledger
+from jobqueue.placement.views import JobShape
 from jobqueue.requests import JobRequest
 from jobqueue.service import checked_job, get_job
-from jobqueue.snapshot import WAITING, job_view, read_tenant
+from jobqueue.snapshot import WAITING, job_view, matching_models, read_tenant, tenant_views
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -48,3 +52,31 @@ def try_job(session: Session, scope: Scope, request: JobRequest, *, now: datetim
     job, _ = checked_job(session, scope, request, now=now)
     job.id = new_id()
     return explain_new(session, scope, [job], now=now)[job.id]
+
+
+def appliance_problems(
+    session: Session, scope: Scope, appliance: str, request: JobRequest, *, now: datetime
+) -> tuple[list[str], list[str]]:
+    """Return why an appliance, by id or name, can't run a job, and what it must wait for there.
+
+    Only the resources of the request count; the rest of it needn't be valid.
+    """
+    scope.require(Permission.SUBMIT_JOBS)
+    views = tenant_views(session, scope.require_tenant(), only=appliance)
+    if not views:
+        return [f"There is no appliance {appliance!r}."], []
+    models = {gpu.model for gpu in views[0].gpus}
+    shape = JobShape(
+        gpus=request.gpus,
+        gpu_memory_bytes=request.gpu_memory_bytes,
+        gpu_models=matching_models(request.gpu_models, models)
+        if request.gpu_models
+        else frozenset(),
+        cpus=request.cpus,
+        memory_bytes=request.memory_bytes,
+        labels=frozenset(request.required_labels.items()),
+    )
+    ledger = Ledger(views[:1], now=now)
+    feasible, never = apply_filters(FEASIBLE, ledger, shape, np.ones(1, np.bool_))
+    _, busy = apply_filters(FREE, ledger, shape, feasible)
+    return [str(rejection) for rejection in never], [str(rejection) for rejection in busy]

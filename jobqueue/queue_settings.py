@@ -22,6 +22,7 @@ from tenants.tenants import get_tenant
 MAX_ROOTS = 20
 MAX_PATH_LENGTH = 300
 MAX_COUNT = 2**31 - 1
+MAX_DAYS = 3650
 # What containers must never see, as a whole or in part.
 FORBIDDEN = ("/", "/proc", "/sys", "/dev", "/etc", "/boot", "/root", "/run", "/var/run", "/var/lib")
 
@@ -36,13 +37,19 @@ class DataRoot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """The settings of a tenant; None is unlimited."""
+    """The settings of a tenant; None is unlimited.
+
+    Attributes:
+        job_retention_days: after which ended jobs are deleted; the portal's setting is the most,
+            and applies for None.
+    """
 
     placement_policy: str = DEFAULT_POLICY
     max_gpus_per_user: int | None = None
     max_gpus: int | None = None
     allows_preemption: bool = False
     data_roots: Sequence[DataRoot] = field(default_factory=tuple)
+    job_retention_days: int | None = None
 
 
 def read_settings(session: Session, scope: Scope, tenant_id: str) -> QueueSettings:
@@ -61,6 +68,7 @@ def settings_of(session: Session, tenant_id: str) -> QueueSettings:
         max_gpus=row.max_gpus,
         allows_preemption=row.allows_preemption,
         data_roots=[DataRoot(**root) for root in row.data_roots],
+        job_retention_days=row.job_retention_days,
     )
 
 
@@ -124,7 +132,16 @@ def _errors(settings: QueueSettings) -> Iterator[tuple[str, str]]:
         value = getattr(settings, name)
         if value is not None and not 0 <= value <= MAX_COUNT:
             yield name, f"{name} is {value}; enter 0 or more, or leave it empty for no limit."
-    roots = [root.path for root in settings.data_roots]
+    days = settings.job_retention_days
+    if days is not None and not 1 <= days <= MAX_DAYS:
+        yield (
+            "job_retention_days",
+            f"job_retention_days is {days}; enter 1 to {MAX_DAYS}, or leave it empty.",
+        )
+    yield from _root_errors([root.path for root in settings.data_roots])
+
+
+def _root_errors(roots: Sequence[str]) -> Iterator[tuple[str, str]]:
     if len(roots) > MAX_ROOTS:
         yield "data_roots", f"There are {len(roots)} data roots; use at most {MAX_ROOTS}."
     for place, path in enumerate(roots):

@@ -1,4 +1,4 @@
-"""Maintenance of jobs by the operator: delete ended ones, list stuck ones.
+"""Maintenance of jobs: delete ended ones by the operator and by age, list stuck ones.
 
 A job is *stuck* if it has waited for more than a day, or has not stopped an hour after a stop
 request: its appliance may be gone, or no appliance can run it.
@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
-from jobqueue.models import Job, JobDependency
+from jobqueue.models import Job, JobDependency, TenantQueueSettings
 from jobqueue.snapshot import WAITING
 from jobqueue.states import JobState
 from tenants.auditing.recording import record
@@ -71,7 +71,43 @@ def delete_ended(session: Session, scope: Scope, *, before: datetime, now: datet
         The number of deleted jobs.
     """
     scope.require(Permission.OPERATE)
-    found = session.scalars(select(Job.id).where(_has_ended(before)).limit(BATCH)).all()
+    return _delete(session, _has_ended(before), before=before, tenant_id=None, now=now)
+
+
+def expire_jobs(session: Session, *, retention_days: int, now: datetime) -> int:
+    """Delete up to `BATCH` jobs that ended longer ago than their tenant retains them.
+
+    Args:
+        session: the session.
+        retention_days: the most; a tenant may have less.
+        now: the time.
+
+    Returns:
+        The number of deleted jobs; 0 if there are no more.
+    """
+    less = select(TenantQueueSettings.tenant_id, TenantQueueSettings.job_retention_days).where(
+        TenantQueueSettings.job_retention_days < retention_days
+    )
+    for tenant_id, days in [(None, retention_days), *session.execute(less).all()]:
+        before = now - timedelta(days=days or retention_days)
+        condition = _has_ended(before)
+        if tenant_id is not None:
+            condition = and_(Job.tenant_id == tenant_id, condition)
+        deleted = _delete(session, condition, before=before, tenant_id=tenant_id, now=now)
+        if deleted:
+            return deleted
+    return 0
+
+
+def _delete(
+    session: Session,
+    condition: ColumnElement[bool],
+    *,
+    before: datetime,
+    tenant_id: str | None,
+    now: datetime,
+) -> int:
+    found = session.scalars(select(Job.id).where(condition).limit(BATCH)).all()
     session.execute(
         delete(Job).where(Job.id.in_(found)), execution_options={"synchronize_session": False}
     )
@@ -82,7 +118,7 @@ def delete_ended(session: Session, scope: Scope, *, before: datetime, now: datet
             target_kind="job",
             target_id=None,
             target_name=f"{len(found)} jobs that ended before {before:%Y-%m-%d}",
-            tenant_id=None,
+            tenant_id=tenant_id,
             after={"jobs": len(found), "ended_before": before.isoformat()},
             now=now,
         )

@@ -105,8 +105,13 @@ def read_tenant(
     return TenantRows(tenant_id, snapshot, waiting)
 
 
-def tenant_views(session: Session, tenant_id: str) -> list[ApplianceView]:
-    """Return the tenant's appliances in service; fenced ones are left out, they get no updates."""
+def tenant_views(
+    session: Session, tenant_id: str, *, only: str | None = None
+) -> list[ApplianceView]:
+    """Return the tenant's appliances in service, or only the one with an id or name.
+
+    Fenced ones are left out: they get no updates.
+    """
     running = _running_jobs(session, tenant_id)
     used = _last_used(session, tenant_id)
     statement = select(
@@ -118,6 +123,8 @@ def tenant_views(session: Session, tenant_id: str) -> list[ApplianceView]:
         type_coerce(Appliance.inventory, Text).label("inventory"),
         type_coerce(Appliance.health, Text).label("health"),
     ).where(Appliance.tenant_id == tenant_id, in_service(), Appliance.fenced_at.is_(None))
+    if only is not None:
+        statement = statement.where(or_(Appliance.id == only, Appliance.name == only))
     views = []
     for row in session.execute(statement):
         report = _parsed(row.inventory, row.health)
@@ -158,7 +165,7 @@ def job_view(
         memory_bytes=job.memory_bytes,
         requested=job.appliance_id,
         bound_to=bound_to,
-        gpu_models=_matching(job.gpu_models, models) if job.gpu_models else frozenset(),
+        gpu_models=matching_models(job.gpu_models, models) if job.gpu_models else frozenset(),
         labels=_pairs(job.required_labels)
         if isinstance(job.required_labels, str)
         else frozenset(job.required_labels.items()),
@@ -251,7 +258,7 @@ def _workload(
         JobShape(
             gpus=gpus,
             gpu_memory_bytes=gpu_memory_bytes,
-            gpu_models=_matching(words, models),
+            gpu_models=matching_models(words, models),
             cpus=cpus,
             memory_bytes=memory_bytes,
         )
@@ -260,7 +267,7 @@ def _workload(
     return [(shape, float(count)) for shape, count in shapes.items()]
 
 
-def _matching(words: Sequence[str], models: Iterable[str]) -> frozenset[str]:
+def matching_models(words: Sequence[str], models: Iterable[str]) -> frozenset[str]:
     """Return the models that contain one of the words; the words where there is none."""
     lowered = [word.strip().lower() for word in words]
     found = {model for model in models if any(word in model.lower() for word in lowered)}

@@ -36,6 +36,7 @@ from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.log_files import LogFiles, bound_tenants, move_logs, sweep_files
 from jobqueue.placement.plan import Action
+from jobqueue.retention import expire_jobs
 from jobqueue.schedule_runs import submit_due
 from jobqueue.usage.ledger import record_usage
 from scheduler.fleet_samples import fleet_points, write_fleet
@@ -151,6 +152,13 @@ class Scheduler:
             with transaction(self._sessions) as session:
                 pruned = prune_events(session, before=before)
 
+    def expire_jobs(self) -> None:
+        """Delete ended jobs that are older than their retention."""
+        days, expired = self._settings.job_retention_days, 1
+        while expired and not self._stopping.is_set():
+            with transaction(self._sessions) as session:
+                expired = expire_jobs(session, retention_days=days, now=self._clock())
+
     def report_outage(self) -> None:
         """Email the operators once about a mass outage."""
         settings = self._settings
@@ -243,6 +251,7 @@ class Scheduler:
             (self.measure_usage, 900),
             (self.expire_samples, 3600),
             (self.expire_events, 3600),
+            (self.expire_jobs, 3600),
         ]
 
     def _run(self, task: Task) -> None:

@@ -37,6 +37,15 @@ class QueueSettingsSchema(StrictSchema):
     max_gpus = fields.Integer(strict=True, load_default=None, allow_none=True)
     allows_preemption = fields.Boolean(load_default=False)
     data_roots = fields.List(fields.Nested(DataRootSchema), load_default=list)
+    job_retention_days = fields.Integer(
+        strict=True,
+        load_default=None,
+        allow_none=True,
+        metadata={
+            "description": "Ended jobs are deleted after so many days, or earlier where the "
+            "portal's setting is less; null is the portal's."
+        },
+    )
 
 
 @queue_settings.operation(

@@ -19,7 +19,7 @@ from wtforms.validators import DataRequired, InputRequired, NumberRange, Optiona
 from jobqueue.container_policies import PolicyChoice
 from jobqueue.models import Job
 from jobqueue.placement.views import ApplianceView
-from jobqueue.queue_settings import MAX_COUNT, DataRoot, QueueSettings
+from jobqueue.queue_settings import MAX_COUNT, MAX_DAYS, DataRoot, QueueSettings
 from jobqueue.requests import JobRequest
 from jobqueue.retries import FailureClass
 from jobqueue.schedules import ScheduleRequest
@@ -67,7 +67,8 @@ MISSED_CHOICES = [
     SelectChoice(Missed.SKIP.value, "Skip them"),
     SelectChoice(Missed.RUN_ONCE.value, "Run once afterwards"),
 ]
-
+# What an appliance must have.
+SHAPE = ("gpus", "gpu_memory", "cpus", "memory", "gpu_models", "required_labels")
 # The folded part of the form.
 OPTIONS = (
     "gpu_models",
@@ -214,6 +215,20 @@ class JobForm(Form):
         )
 
 
+def shape_of(form: JobForm) -> JobRequest:
+    """Return a request with the resources of a form, whose other fields may be invalid."""
+    return JobRequest(
+        name="",
+        image="",
+        gpus=form.gpus.data,
+        gpu_memory_bytes=form.gpu_memory.data,
+        cpus=float(form.cpus.data),
+        memory_bytes=form.memory.data,
+        gpu_models=form.gpu_models.data,
+        required_labels=form.required_labels.data,
+    )
+
+
 def schedule_request(form: JobForm) -> ScheduleRequest:
     """Return the schedule of a form whose schedule is not empty."""
     return ScheduleRequest(
@@ -298,6 +313,8 @@ class QueueSettingsForm(Form):
     allows_preemption = BooleanField("Allow preemption")
     data_roots = LinesField("Data roots", parse=_parse_root, format=_format_root)
 
+    job_retention_days = IntegerField("Days of job history", [Optional(), NumberRange(1, MAX_DAYS)])
+
     def settings(self) -> QueueSettings:
         """Return the settings."""
         return QueueSettings(
@@ -306,6 +323,7 @@ class QueueSettingsForm(Form):
             max_gpus=self.max_gpus.data,
             allows_preemption=self.allows_preemption.data,
             data_roots=self.data_roots.data,
+            job_retention_days=self.job_retention_days.data,
         )
 
 

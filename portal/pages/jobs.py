@@ -4,7 +4,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import Blueprint, flash, jsonify, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -14,7 +14,7 @@ from jobqueue.arrays import array_states
 from jobqueue.container_policies import DESCRIPTIONS, read_policies, set_policies
 from jobqueue.images.catalog import offered_images
 from jobqueue.job_secrets import make_secret
-from jobqueue.pending import explain_job, try_job
+from jobqueue.pending import appliance_problems, explain_job, try_job
 from jobqueue.queue_settings import read_settings, set_settings
 from jobqueue.requests import MAX_PRIORITY
 from jobqueue.retries import DESCRIPTIONS as FAILURES
@@ -44,10 +44,12 @@ from jobqueue.templates import (
 from portal.context import current_scope, database, now, portal
 from portal.forms.jobs import (
     RENAMED,
+    SHAPE,
     JobForm,
     PoliciesForm,
     QueueSettingsForm,
     schedule_request,
+    shape_of,
     values_of,
     values_of_request,
 )
@@ -190,6 +192,22 @@ def add() -> ResponseReturnValue:
         preview=preview,
         images=offered,
     ), form.status
+
+
+@pages.post("/jobs/new/fit")
+def fit() -> ResponseReturnValue:
+    """Return why the appliance of a form that is being filled in can't run its job."""
+    scope = current_scope()
+    scope.require(Permission.SUBMIT_JOBS)
+    scope.require_tenant()
+    form = JobForm()
+    form.validate()
+    wanted = (form.appliance.data or "").strip()
+    if not wanted or any(getattr(form, name).errors for name in SHAPE):
+        return jsonify(never=[], busy=[])
+    with database() as session:
+        never, busy = appliance_problems(session, scope, wanted, shape_of(form), now=now())
+    return jsonify(never=never, busy=busy)
 
 
 def _template(session: Session, scope: Scope) -> Template | None:

@@ -85,6 +85,7 @@ def upgrade() -> None:
         sa.Column("max_gpus", sa.Integer(), nullable=True),
         sa.Column("allows_preemption", sa.Boolean(), nullable=False),
         sa.Column("data_roots", sa.JSON(), nullable=False),
+        sa.Column("job_retention_days", sa.Integer(), nullable=True),
     )
 
     for name, kind, value in _RULE_COLUMNS:

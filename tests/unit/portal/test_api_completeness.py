@@ -42,6 +42,7 @@ SAME: dict[str, set[str]] = {
     "job_schedules.disable": {"Job schedules.disable"},
     "job_schedules.enable": {"Job schedules.enable"},
     "job_schedules.run": {"Job schedules.run"},
+    "jobs.fit": {"Jobs.dry_run"},
     "jobs.remove_template": {"Job templates.delete"},
     "images.delete": {"Images.delete"},
     "jobs.stop": {"Jobs.stop"},

@@ -73,3 +73,25 @@ def test_errors_are_shown_beside_their_fields(bob: Browser) -> None:
     assert answer.status_code == 422
     for field in ("array", "after_any", "idle_gpu_time"):
         assert f'id="{field}-error"' in answer.text
+
+
+def test_the_form_warns_of_an_appliance_that_can_not_run_the_job(bob: Browser) -> None:
+    def fit(**changes: str) -> dict[str, list[str]]:
+        shape: dict[str, object] = {**FORM, "name": "", "appliance": "dgx-01", **changes}
+        found: dict[str, list[str]] = bob.post("/jobs/new/fit", shape).get_json()
+        return found
+
+    assert fit(gpu_memory="") == {"never": [], "busy": []}
+    assert "GPUs" in fit(gpus="64")["never"][0]
+    assert fit(gpu_models="MI300X", gpu_memory="")["never"]
+    assert fit(required_labels="rack=9", gpu_memory="")["never"]
+    assert "elsewhere" in fit(appliance="elsewhere")["never"][0]
+    assert fit(gpus="many") == fit(appliance="") == {"never": [], "busy": []}
+    assert 'data-fit="/jobs/new/fit"' in bob.get("/jobs/new").text
+
+
+def test_days_of_job_history_are_set(alice: Browser) -> None:
+    plan = {"placement_policy": "spread", "job_retention_days": "30"}
+    assert alice.post("/jobs/settings", dict(plan)).status_code == 302
+    assert 'value="30"' in alice.get("/jobs/settings").text
+    assert alice.post("/jobs/settings", {**plan, "job_retention_days": "0"}).status_code == 422
