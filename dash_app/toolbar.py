@@ -126,6 +126,8 @@ def _dropdown(
         id=ident,
         type="button",
         className=f"btn btn-outline-{tone} btn-sm dropdown-toggle vdd-tool",
+        # The text is hidden where it is narrow.
+        **labeled(label),
         **attributes(
             {
                 "data-bs-toggle": "dropdown",
