@@ -49,9 +49,10 @@ class AlertmanagerSender:
                 starts_at=now,
                 ends_at=now + timedelta(minutes=1),
             )
-        else:
-            alert = posted_alert(message.payload, now=now)
-        self.post(receiver, [alert])
+            self.post(receiver, [alert])
+            return
+        payloads = message.payload.get("alerts", [message.payload])
+        self.post(receiver, [posted_alert(one, now=now) for one in payloads])
 
     def post(self, receiver: Receiver, alerts: Sequence[Mapping[str, Any]]) -> None:
         """Post alerts."""

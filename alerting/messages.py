@@ -1,6 +1,7 @@
 """Notifications: the payload of an alert, and its message with subject, plain text and HTML."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
@@ -15,6 +16,8 @@ from alerting.states import NOTICE, AlertState, Severity
 from timeseries.store import APPLIANCE_TAG
 
 PAYLOAD_VERSION = 1
+MAX_SHOWN = 20
+_SEVERITIES = ["", *(severity.value for severity in Severity)]
 
 _COLORS = {
     "resolved": "#1a7f37",
@@ -115,6 +118,39 @@ def render(notification: Notification) -> Message:
         text=_text(subject, lead, rows, links),
         html=_html(subject, lead, rows, links, color=_color(payload)),
         payload=payload | {"id": notification.id, "subject": subject},
+    )
+
+
+def render_group(notifications: Sequence[Notification]) -> Message:
+    """Return one message of several notifications, with the newest of each alert."""
+    newest = {one.alert_id or one.id: one for one in sorted(notifications, key=lambda one: one.id)}
+    messages = [render(one) for one in newest.values()]
+    first = messages[0]
+    counts = Counter(str(one.payload.get("state", NOTICE)) for one in messages)
+    states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in counts.items())
+    rules = list(dict.fromkeys(one.payload.get("rule", one.subject) for one in messages))
+    more = f" and {len(rules) - 1} more" if len(rules) > 1 else ""
+    subject = f"[{states.upper()}] {rules[0]}{more}"
+    shown = messages[:MAX_SHOWN]
+    rest = len(messages) - len(shown)
+    ending = f"{rest} more alerts are not shown.\n" if rest else ""
+    return Message(
+        id=notifications[0].id,
+        created_at=first.created_at,
+        subject=" ".join(subject.split()),
+        text="\n\n".join([*(one.text for one in shown), ending]).rstrip("\n") + "\n",
+        html="<hr>".join([*(one.html for one in shown), escape(ending)]),
+        payload={
+            "version": PAYLOAD_VERSION,
+            "kind": "group",
+            "id": notifications[0].id,
+            "subject": subject,
+            "state": "firing" if "firing" in counts else next(iter(counts)),
+            "severity": max(
+                (one.payload.get("severity", "") for one in messages), key=_SEVERITIES.index
+            ),
+            "alerts": [one.payload for one in messages],
+        },
     )
 
 

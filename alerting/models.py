@@ -182,6 +182,12 @@ class Alert(Base):
     observed_at: Mapped[datetime]
     """When the group last had a value."""
     updated_at: Mapped[datetime]
+    acknowledged_at: Mapped[datetime | None]
+    """When a user said to work on it; it is neither repeated nor escalated until it fires anew."""
+    acknowledged_by: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL"), index=True
+    )
+    acknowledger: Mapped[User | None] = relationship(lazy="joined")
     rule: Mapped[Rule] = relationship(back_populates="alerts", lazy="joined")
 
 
@@ -202,6 +208,21 @@ class AlertTransition(Base):
     severity: Mapped[Severity] = mapped_column(enum_column(Severity))
     value: Mapped[float | None]
     at: Mapped[datetime]
+
+
+class NotificationPolicy(Base):
+    """A tenant's tree of routes; see `alerting.routes`."""
+
+    __tablename__ = "notification_policies"
+    audited: ClassVar = Audited(
+        kind="notification_policy", name="tenant_id", fields=("root",), created="changed"
+    )
+
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
+    )
+    root: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    updated_at: Mapped[datetime]
 
 
 class Silence(Base):
@@ -252,6 +273,8 @@ class Notification(Base):
     alert_id: Mapped[str | None] = mapped_column(
         String(ID_LENGTH), ForeignKey("alerts.id", ondelete="SET NULL"), index=True
     )
+    group_key: Mapped[str] = mapped_column(String(64), default="")
+    """Notifications of one receiver with the same key are sent as one message."""
     payload: Mapped[dict[str, Any]] = mapped_column(default=dict)
     state: Mapped[NotificationState] = mapped_column(enum_column(NotificationState))
     tries: Mapped[int] = mapped_column(default=0)

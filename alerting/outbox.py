@@ -2,7 +2,7 @@
 
 Each one is claimed by a guarded update that postpones its next attempt (the lease), sent outside
 any transaction, and then marked. A crash in between causes another attempt, never a loss.
-Notifications of silenced alerts are held until the silence ends.
+Notifications of one group are sent as one message; see `alerting.holds` for those that are held.
 """
 
 import logging
@@ -12,10 +12,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from alerting.messages import render
-from alerting.models import Notification, Silence
+from alerting.holds import Holds, current_holds
+from alerting.messages import render, render_group
+from alerting.models import Notification
 from alerting.notify import DeliveryError, Sender
-from alerting.silences import active_silences, silenced_until, still_applies
+from alerting.silences import still_applies
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from core.guarded_update import changed_one
@@ -23,6 +24,7 @@ from core.guarded_update import changed_one
 logger = logging.getLogger(__name__)
 
 BATCH = 50
+MAX_GROUP = 200
 LEASE = timedelta(minutes=5)
 FIRST_RETRY = timedelta(seconds=10)
 LONGEST_RETRY = timedelta(hours=1)
@@ -40,19 +42,20 @@ def drain_outbox(
     """
     delivered = 0
     failed: set[str] = set()
-    due, silences = _due(sessions, now=now)
+    due, holds = _due(sessions, now=now)
     for notification_id in due:
-        notification = _claim(sessions, notification_id, failed, silences, now=now)
+        notification = _claim(sessions, notification_id, failed, holds, now=now)
         if notification is None:
             continue
-        error = _send(senders, notification)
+        group = [notification, *_claim_group(sessions, notification, holds, now=now)]
+        error = _send(senders, group)
         with transaction(sessions) as session:
             if error is None:
-                delivered += 1
-                _mark_sent(session, notification, now=now)
+                delivered += len(group)
+                _mark_sent(session, group, now=now)
             else:
                 failed.add(notification.receiver_id or notification.address)
-                _mark_failed(session, notification, error, now=now)
+                _mark_failed(session, group, error, now=now)
     return delivered
 
 
@@ -62,7 +65,7 @@ def retry_delay(tries: int) -> timedelta:
     return min(FIRST_RETRY * (1 << doublings), LONGEST_RETRY)
 
 
-def _due(sessions: SessionFactory, *, now: datetime) -> tuple[list[str], list[Silence]]:
+def _due(sessions: SessionFactory, *, now: datetime) -> tuple[list[str], Holds]:
     statement = (
         select(Notification.id)
         .where(Notification.state.in_(_UNSENT), Notification.next_try_at <= now)
@@ -70,14 +73,14 @@ def _due(sessions: SessionFactory, *, now: datetime) -> tuple[list[str], list[Si
         .limit(BATCH)
     )
     with transaction(sessions) as session:
-        return list(session.scalars(statement)), active_silences(session, now=now)
+        return list(session.scalars(statement)), current_holds(session, now=now)
 
 
 def _claim(
     sessions: SessionFactory,
     notification_id: str,
     failed: set[str],
-    silences: Sequence[Silence],
+    holds: Holds,
     *,
     now: datetime,
 ) -> Notification | None:
@@ -95,7 +98,7 @@ def _claim(
         if not changed_one(session, claim):
             return None
         notification = session.get_one(Notification, notification_id)
-        until = silenced_until(notification, silences)
+        until = holds.until(notification, now=now)
         if until is not None:
             _hold(notification, until)
             return None
@@ -109,19 +112,54 @@ def _claim(
         return notification
 
 
+def _claim_group(
+    sessions: SessionFactory,
+    first: Notification,
+    holds: Holds,
+    *,
+    now: datetime,
+) -> list[Notification]:
+    """Claim the other waiting notifications of a claimed one's group, due or not."""
+    if not first.group_key:
+        return []
+    waiting = (
+        select(Notification)
+        .where(
+            Notification.receiver_id == first.receiver_id,
+            Notification.group_key == first.group_key,
+            Notification.state == NotificationState.WAITING,
+            Notification.id != first.id,
+        )
+        .order_by(Notification.id)
+        .limit(MAX_GROUP)
+    )
+    claimed = []
+    with transaction(sessions) as session:
+        for one in session.scalars(waiting).all():
+            until = holds.until(one, now=now)
+            if until is not None:
+                _hold(one, until)
+                continue
+            one.next_try_at, one.tries = now + LEASE, one.tries + 1
+            claimed.append(one)
+    return claimed
+
+
 def _hold(notification: Notification, until: datetime) -> None:
     notification.state = NotificationState.SILENCED
     notification.next_try_at, notification.tries = until, 0
 
 
-def _send(senders: Mapping[ReceiverKind, Sender], notification: Notification) -> str | None:
+def _send(senders: Mapping[ReceiverKind, Sender], group: Sequence[Notification]) -> str | None:
     """Return None after delivery, else the error."""
+    notification = group[0]
     destination = notification.destination
     sender = senders.get(destination.kind)
     if sender is None:
         return f"This server has no sender for {destination.kind.value}."
     try:
-        sender.send(destination, render(notification))
+        is_single = len(group) == 1
+        sender.send(destination, render(notification) if is_single else render_group(group))
     except DeliveryError as error:
         return error.message
     except Exception as error:  # a bug must not stop the other notifications
@@ -130,18 +168,19 @@ def _send(senders: Mapping[ReceiverKind, Sender], notification: Notification) ->
     return None
 
 
-def _mark_sent(session: Session, notification: Notification, *, now: datetime) -> None:
+def _mark_sent(session: Session, group: Sequence[Notification], *, now: datetime) -> None:
     session.execute(
         update(Notification)
-        .where(Notification.id == notification.id)
+        .where(Notification.id.in_([one.id for one in group]))
         .values(state=NotificationState.SENT, sent_at=now, last_error="")
     )
 
 
 def _mark_failed(
-    session: Session, notification: Notification, error: str, *, now: datetime
+    session: Session, group: Sequence[Notification], error: str, *, now: datetime
 ) -> None:
     """Postpone all notifications of the receiver; those past the retry period have failed."""
+    notification = group[0]
     retry_at = now + retry_delay(notification.tries)
     logger.warning(
         "notification %s to %s failed at attempt %d: %s",
@@ -156,7 +195,7 @@ def _mark_failed(
         Notification.state == NotificationState.WAITING,
     )
     session.execute(
-        waiting.where(Notification.id == notification.id).values(
+        waiting.where(Notification.id.in_([one.id for one in group])).values(
             next_try_at=retry_at, last_error=error
         )
     )

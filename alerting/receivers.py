@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from alerting.chat_addresses import chat_errors
 from alerting.models import Notification, Receiver, Rule
+from alerting.policies import rename_receiver
 from alerting.rule_request import raise_errors
 from alerting.states import NOTICE, NotificationState, ReceiverKind
 from alerting.webhooks import DEFAULT_PORTS, AddressPolicy, BlockedAddressError, host_of
@@ -97,6 +98,7 @@ def update_receiver(
         "target": _target_errors(receiver.kind, target) if target else [],
     }
     raise_errors("receiver", {field: found for field, found in errors.items() if found})
+    rename_receiver(session, receiver.tenant_id, before=receiver.name, after=name)
     receiver.name = name
     if target:
         _set_target(receiver, target, box)
@@ -180,6 +182,7 @@ def delete_receiver(session: Session, scope: Scope, receiver_id: str) -> None:
     for rule in session.scalars(select(Rule).where(Rule.tenant_id == receiver.tenant_id)):
         if receiver.id in rule.receiver_ids:
             rule.receiver_ids = [ident for ident in rule.receiver_ids if ident != receiver.id]
+    rename_receiver(session, receiver.tenant_id, before=receiver.name, after="")
     session.delete(receiver)
     session.flush()
 

@@ -1,16 +1,19 @@
 """Stores the outcome of an alert: guarded update, history and notifications in one transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from alerting.expression import group_key
 from alerting.machine import AlertView, Outcome, resolve
+from alerting.matchers import labels_of
 from alerting.messages import alert_payload
-from alerting.models import Alert, AlertTransition, Notification, Receiver, Rule
+from alerting.models import Alert, AlertTransition, Notification, Rule
+from alerting.policies import policy_of, receivers_by_name
+from alerting.routes import Route
 from alerting.states import AlertState, NotificationState
 from core.guarded_update import changed_one
 from core.ids import new_id
@@ -31,7 +34,9 @@ class Recorder:
     transitions: int = 0
     notifications: int = 0
     _appliance_names: dict[str, str] | None = field(default=None, init=False)
-    _receiver_ids: list[str] | None = field(default=None, init=False)
+    _receivers: dict[str, str] | None = field(default=None, init=False)
+    _policy: Route = field(default_factory=Route, init=False)
+    _group_times: dict[tuple[str, str], datetime] = field(default_factory=dict, init=False)
 
     def add(self, tags: Mapping[str, str], outcome: Outcome) -> None:
         """Store a group's first alert."""
@@ -57,6 +62,8 @@ class Recorder:
             .values(updated_at=self.now, **asdict(outcome.after))
         )
         if changed_one(self.session, statement):
+            if outcome.is_transition and before not in ACTIVE_STATES:
+                alert.acknowledged_at = alert.acknowledged_by = None
             self._record(alert, before, outcome)
 
     def _record(self, alert: Alert, before: AlertState, outcome: Outcome) -> None:
@@ -73,18 +80,78 @@ class Recorder:
                     at=self.now,
                 )
             )
-        if outcome.notify is not None and self.rule.receiver_ids:
+        if outcome.notify is not None:
             self._notify(alert, outcome.after, outcome.notify)
 
     def _notify(self, alert: Alert, after: AlertView, state: AlertState) -> None:
+        """Notify the rule's receivers, and those of the tenant's policy."""
         tenant_id = self.rule.tenant_id
+        if self._receivers is None:
+            self._receivers = receivers_by_name(self.session, tenant_id)
+            self._policy = policy_of(self.session, tenant_id)
+        own = [one for one in self.rule.receiver_ids if one in self._receivers.values()]
+        groups = dict.fromkeys(own, ("", self.now))
+        labels = labels_of(
+            alert.tags,
+            rule=self.rule.name,
+            severity=after.severity.value,
+            appliances=self._names(),
+        )
+        for route in self._policy.matching(labels):
+            key = route.group_key(labels)
+            for name in route.receivers:
+                ident = self._receivers.get(name)
+                if ident is not None and ident not in groups:
+                    groups[ident] = key, self._group_at(ident, key, route)
+        if groups:
+            self.send(alert, after, state, list(groups), groups)
+
+    def _names(self) -> dict[str, str]:
         if self._appliance_names is None:
-            self._appliance_names = appliance_names(self.session, (tenant_id,))
-        if self._receiver_ids is None:
-            existing = select(Receiver.id).where(
-                Receiver.tenant_id == tenant_id, Receiver.id.in_(self.rule.receiver_ids)
-            )
-            self._receiver_ids = list(self.session.scalars(existing))
+            self._appliance_names = appliance_names(self.session, (self.rule.tenant_id,))
+        return self._appliance_names
+
+    def _group_at(self, receiver_id: str, key: str, route: Route) -> datetime:
+        """Return when a group's next message is due."""
+        if not key:
+            return self.now
+        if (receiver_id, key) not in self._group_times:
+            self._group_times[receiver_id, key] = self._read_group_at(receiver_id, key, route)
+        return self._group_times[receiver_id, key]
+
+    def _read_group_at(self, receiver_id: str, key: str, route: Route) -> datetime:
+        of_group = (Notification.receiver_id == receiver_id, Notification.group_key == key)
+        is_waiting = Notification.state == NotificationState.WAITING
+        newest = select(func.min(Notification.next_try_at).filter(is_waiting)).where(*of_group)
+        waiting: datetime | None = self.session.scalar(newest)
+        if waiting is not None:
+            return max(waiting, self.now)
+        starts_at = self.now + timedelta(seconds=route.group_wait_seconds)
+        sent_at: datetime | None = self.session.scalar(
+            select(func.max(Notification.sent_at)).where(*of_group)
+        )
+        if sent_at is None:
+            return starts_at
+        return max(starts_at, sent_at + timedelta(seconds=route.group_interval_seconds))
+
+    def send(
+        self,
+        alert: Alert,
+        after: AlertView,
+        state: AlertState,
+        receiver_ids: Sequence[str],
+        groups: Mapping[str, tuple[str, datetime]] | None = None,
+    ) -> None:
+        """Put the messages about an alert into the outbox.
+
+        Args:
+            alert: the alert.
+            after: it, as the message shows it.
+            state: the state to notify of.
+            receiver_ids: to whom.
+            groups: the key of the group and the time of its message by receiver.
+        """
+        tenant_id = self.rule.tenant_id
         payload = alert_payload(
             self.rule,
             after,
@@ -92,20 +159,22 @@ class Recorder:
             tags=alert.tags,
             state=state,
             tenant=self.session.get_one(Tenant, tenant_id).name,
-            appliances=self._appliance_names,
+            appliances=self._names(),
             public_url=self.public_url,
             now=self.now,
         )
-        for receiver_id in self._receiver_ids:
+        for receiver_id in receiver_ids:
             self.notifications += 1
+            key, due_at = (groups or {}).get(receiver_id, ("", self.now))
             self.session.add(
                 Notification(
                     tenant_id=tenant_id,
                     receiver_id=receiver_id,
                     alert_id=alert.id,
+                    group_key=key,
                     payload=payload,
                     state=NotificationState.WAITING,
-                    next_try_at=self.now,
+                    next_try_at=due_at,
                     created_at=self.now,
                 )
             )

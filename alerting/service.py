@@ -10,10 +10,11 @@ from sqlalchemy import case, delete, func, select
 from sqlalchemy.orm import Session
 
 from alerting.models import Alert, AlertTransition, Receiver, Rule
-from alerting.recorder import resolve_alerts
+from alerting.recorder import ACTIVE_STATES, resolve_alerts
 from alerting.rule_request import RuleRequest, raise_errors, rule_errors
 from alerting.rule_text import group_tags
 from alerting.states import AlertState, Severity
+from core.errors import ConflictError
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, Paging, list_page, paginate
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -178,6 +179,22 @@ def get_alert(session: Session, scope: Scope, alert_id: str) -> Alert:
     """Return an alert of the scope."""
     scope.require(Permission.VIEW)
     return scope.get(session, Alert, alert_id, kind="alert")
+
+
+def acknowledge_alert(session: Session, scope: Scope, alert_id: str, *, now: datetime) -> Alert:
+    """Note that the user works on an active alert, which stops its repeats and escalations.
+
+    Raises:
+        ConflictError: the alert is not active.
+    """
+    scope.require(Permission.EDIT_ALERTS)
+    alert = get_alert(session, scope, alert_id)
+    if alert.state not in ACTIVE_STATES:
+        raise ConflictError("The alert is not active any more: nothing to acknowledge.")
+    if alert.acknowledged_at is None:
+        alert.acknowledged_at, alert.acknowledged_by = now, scope.user_id
+        session.flush()
+    return alert
 
 
 def alert_transitions(

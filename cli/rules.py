@@ -5,6 +5,7 @@ rules:
     expression: avg(gpu.temperature_celsius) over 5m by appliance, gpu > 85
     receivers: [On call]
     is_enabled: true
+    annotation: GPU {{ labels.gpu }} has {{ value_text }}.
 """
 
 import difflib
@@ -22,7 +23,7 @@ from core.errors import InvalidInputError
 from vedette.client import Client
 
 PAGE_SIZE = 100
-_KEYS = ("name", "expression", "receivers", "is_enabled")
+_KEYS = ("name", "expression", "receivers", "is_enabled", "annotation")
 _COLORS = {"create": "green", "update": "yellow", "delete": "red", "keep": None}
 file_option = click.option(
     "-f", "--file", "file", type=click.File(), required=True, help="YAML file; - reads stdin."
@@ -91,6 +92,7 @@ def export(file: TextIO) -> None:
                 "receivers": sorted(names[one] for one in rule["receiver_ids"] if one in names),
                 "is_enabled": rule["is_enabled"],
             }
+            | ({"annotation": rule["annotation"]} if rule["annotation"] else {})
             for rule in _all(client, "/rules")
         ]
     _dump(entries, file)
@@ -154,7 +156,10 @@ def _load(file: TextIO, key: str) -> list[Any]:
 
 def _lines(entry: Mapping[str, Any] | None) -> list[str]:
     # The keys of JSON objects are sorted.
-    return [] if entry is None else _text([{key: entry[key] for key in _KEYS}]).splitlines()
+    if entry is None:
+        return []
+    shown = {key: entry[key] for key in _KEYS if key != "annotation" or entry[key]}
+    return _text([shown]).splitlines()
 
 
 def _dump(entries: list[dict[str, Any]], file: TextIO) -> None:

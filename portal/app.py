@@ -32,6 +32,7 @@ from portal.pages import (
     invitations,
     job_schedules,
     jobs,
+    notification_policy,
     oidc,
     registry,
     reports,
@@ -50,6 +51,7 @@ from timeseries.store import Store
 PAGES = (
     home,
     session,
+    notification_policy,
     oidc,
     invitations,
     second_factor,

@@ -18,6 +18,7 @@ from alerting.evaluation import evaluate_rules
 from alerting.notify import EmailSender, Sender, WebhookSender
 from alerting.outbox import drain_outbox
 from alerting.quota_emails import email_admins
+from alerting.reminders import send_reminders
 from alerting.rule_pack import offer_rules
 from alerting.service import needed_fields
 from alerting.states import ReceiverKind
@@ -239,6 +240,7 @@ class Scheduler:
             (self.record_fleet, 15),
             (self.offer_rules, 60),
             (self.repeat_alerts, 60),
+            (self.send_reminders, 15),
             (self.remove_tenants, 5),
             (self.report_outage, 15),
             (self.submit_scheduled, 5),
@@ -343,6 +345,11 @@ class Scheduler:
             now=self._clock(),
             public_url=self._settings.resolved_public_url,
         )
+
+    def send_reminders(self) -> None:
+        """Queue repeated and escalated notifications."""
+        url = self._settings.resolved_public_url
+        send_reminders(self._sessions, now=self._clock(), public_url=url)
 
     def record_fleet(self) -> None:
         """Write what the portal knows of appliances and queues as samples."""

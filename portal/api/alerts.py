@@ -7,15 +7,25 @@ from marshmallow import Schema, fields
 from sqlalchemy.orm import Session
 
 from alerting.models import Alert
-from alerting.service import ALERT_SORTS, alert_transitions, get_alert, list_alerts
+from alerting.rule_text import unit_field
+from alerting.service import (
+    ALERT_SORTS,
+    acknowledge_alert,
+    alert_transitions,
+    get_alert,
+    list_alerts,
+)
 from alerting.silences import silences_by_alert
 from alerting.states import AlertState, Severity
 from core.quantities import unit_of
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import PageQuery, envelope, instant, page_of, sort_field, values_of
 from portal.context import current_scope, database, now
+from tenants.permissions import Permission
 
-alerts = APIBlueprint("Alerts", "/alerts", "Alerts that rules raised.")
+alerts = APIBlueprint(
+    "Alerts", "/alerts", "Alerts that rules raised.", changes=Permission.EDIT_ALERTS
+)
 
 
 class AlertSchema(Schema):
@@ -38,6 +48,8 @@ class AlertSchema(Schema):
     resolved_at = instant()
     last_breach_at = instant()
     updated_at = instant()
+    acknowledged_at = instant()
+    acknowledged_by = fields.String(allow_none=True)
 
 
 class AlertQuery(PageQuery):
@@ -76,6 +88,14 @@ def show(alert_id: str) -> dict[str, Any]:
         return _shown(session, [get_alert(session, current_scope(), alert_id)])[0]
 
 
+@alerts.operation("POST", "/<alert_id>/acknowledge", answer=AlertSchema)
+def acknowledge(alert_id: str) -> dict[str, Any]:
+    """Note that you work on an alert: it is neither repeated nor escalated until it fires anew."""
+    with database() as session:
+        alert = acknowledge_alert(session, current_scope(), alert_id, now=now())
+        return _shown(session, [alert])[0]
+
+
 @alerts.operation(
     "GET", "/<alert_id>/transitions", query=PageQuery, answer=page_of(TransitionSchema)
 )
@@ -92,7 +112,8 @@ def _shown(session: Session, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
             AlertSchema,
             alert,
             rule_name=alert.rule.name,
-            unit=unit_of(alert.rule.field).symbol,
+            acknowledged_by=alert.acknowledger.email if alert.acknowledger else None,
+            unit=unit_of(unit_field(alert.rule)).symbol,
             silence_ids=[silence.id for silence in silences[alert.id]],
         )
         for alert in alerts

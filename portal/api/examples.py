@@ -55,6 +55,15 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "data_roots": [{"path": "/data/shared"}, {"path": "/scratch", "is_read_only": False}],
     },
     "QuotaSchema": {"max_appliances": 100, "max_gpus": 800},
+    "AlertLabelsSchema": {"labels": {"rule": "GPU too hot", "severity": "critical"}},
+    "NotificationPolicySchema": {
+        "route": {
+            "receivers": ["On call"],
+            "group_by": ["rule", "appliance"],
+            "group_wait": "30s",
+            "routes": [{"matchers": ["severity=critical"], "receivers": ["Pager"]}],
+        }
+    },
     "ReceiverChangeSchema": {"name": "On call, nights"},
     "ReceiverRequestSchema": {"name": "On call", "kind": "email", "target": "oncall@example.com"},
     "RemovalRequestSchema": {"tenant_id": _ID, "name": "Acme"},

@@ -19,6 +19,7 @@ from portal.api.job_templates import job_templates
 from portal.api.jobs import jobs
 from portal.api.maintenance import maintenance
 from portal.api.metrics import metrics, samples
+from portal.api.notification_policy import notification_policy
 from portal.api.platform import outage, platform
 from portal.api.query import query
 from portal.api.queue_settings import queue_settings
@@ -50,6 +51,7 @@ RESOURCES = (
     reports,
     images,
     container_policies,
+    notification_policy,
     queue_settings,
     rules,
     alerts,

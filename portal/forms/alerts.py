@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+import yaml
 from werkzeug.datastructures import MultiDict
 from wtforms import (
     BooleanField,
@@ -88,6 +89,23 @@ class ReceiverChangeForm(Form):
 
     name = StringField("Name", [DataRequired("Enter a name.")])
     target = StringField("New address")
+
+
+class PolicyForm(Form):
+    """The tree of routes as YAML."""
+
+    route = TextAreaField("Routes")
+
+    def validate_route(self, _field: TextAreaField) -> None:
+        """Show where the YAML is invalid."""
+        try:
+            self.tree()
+        except yaml.YAMLError as error:
+            raise ValidationError(f"The YAML is invalid: {error}") from error
+
+    def tree(self) -> Any:  # noqa: ANN401 - any YAML
+        """Return the tree."""
+        return yaml.safe_load(self.route.data) or {}
 
 
 class SilenceForm(Form):

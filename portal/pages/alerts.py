@@ -22,6 +22,7 @@ from alerting.receivers import (
 )
 from alerting.rule_text import unit_field
 from alerting.service import (
+    acknowledge_alert,
     alert_transitions,
     create_rule,
     delete_rule,
@@ -102,6 +103,14 @@ def show(alert_id: str) -> ResponseReturnValue:
     return render_template(
         "alerts/show.html", alert=alert, page=page, names=names, silences=silences
     )
+
+
+@pages.post("/alerts/<alert_id>/acknowledge")
+@changing(back="alerts.show")
+def acknowledge(session: Session, alert_id: str) -> str:
+    """Acknowledge an alert."""
+    acknowledge_alert(session, current_scope(), alert_id, now=now())
+    return "Alert acknowledged"
 
 
 @pages.get("/rules")

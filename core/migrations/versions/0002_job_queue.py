@@ -98,6 +98,28 @@ def upgrade() -> None:
         sa.Column("condition", sa.String(length=32), nullable=False),
     )
 
+    # A key of an added column needs a name, and on SQLite a copy of the table.
+    with op.batch_alter_table("alerts") as alerts:
+        alerts.add_column(sa.Column("acknowledged_at", UTCDateTime(), nullable=True))
+        alerts.add_column(sa.Column("acknowledged_by", sa.String(length=36), nullable=True))
+        alerts.create_foreign_key(
+            "fk_alerts_acknowledged_by_users",
+            "users",
+            ["acknowledged_by"],
+            ["id"],
+            ondelete="SET NULL",
+        )
+        alerts.create_index("ix_alerts_acknowledged_by", ["acknowledged_by"])
+    op.add_column(
+        "notifications",
+        sa.Column("group_key", sa.String(length=64), nullable=False, server_default=""),
+    )
+    op.create_table(
+        "notification_policies",
+        _reference("tenant_id", "tenants.id", primary_key=True),
+        sa.Column("root", sa.JSON(), nullable=False),
+        sa.Column("updated_at", UTCDateTime(), nullable=False),
+    )
     op.create_table(
         "offered_rules",
         _reference("tenant_id", "tenants.id", primary_key=True),
@@ -158,6 +180,13 @@ def downgrade() -> None:
     op.drop_table("job_dependencies")
     op.drop_table("silences")
     op.drop_table("offered_rules")
+    op.drop_table("notification_policies")
+    op.drop_column("notifications", "group_key")
+    with op.batch_alter_table("alerts") as alerts:
+        alerts.drop_constraint("fk_alerts_acknowledged_by_users", type_="foreignkey")
+        alerts.drop_index("ix_alerts_acknowledged_by")
+        alerts.drop_column("acknowledged_by")
+        alerts.drop_column("acknowledged_at")
     for name, _, _ in reversed(_RULE_COLUMNS):
         op.drop_column("rules", name)
     op.drop_table("tenant_queue_settings")

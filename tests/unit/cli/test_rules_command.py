@@ -40,7 +40,12 @@ def test_a_file_is_compared_applied_and_exported(vedette: Vedette, tmp_path: Pat
     file = rules_file(
         tmp_path,
         {"name": "GPU too hot", "expression": "avg(gpu.temperature_celsius) by gpu > 85"},
-        {"name": "Disk full", "expression": FULL, "receivers": ["On call"]},
+        {
+            "name": "Disk full",
+            "expression": FULL,
+            "receivers": ["On call"],
+            "annotation": "{{ labels.mount }} is full",
+        },
     )
     compared = vedette("diff", "-f", file)
     assert compared.returncode == 1
@@ -55,7 +60,13 @@ def test_a_file_is_compared_applied_and_exported(vedette: Vedette, tmp_path: Pat
     assert vedette("apply", "-f", file).stdout == "keep    GPU too hot\nkeep    Disk full\n"
     exported = vedette("export").stdout
     assert yaml.safe_load(exported)["rules"] == [
-        {"name": "Disk full", "expression": FULL, "receivers": ["On call"], "is_enabled": True},
+        {
+            "name": "Disk full",
+            "expression": FULL,
+            "receivers": ["On call"],
+            "is_enabled": True,
+            "annotation": "{{ labels.mount }} is full",
+        },
         {"name": "GPU too hot", "expression": HOT, "receivers": [], "is_enabled": True},
     ]
     assert vedette("diff", "-f", "-", stdin=exported).returncode == 0

@@ -48,6 +48,8 @@ BODIES: dict[str, dict[str, object]] = {
     "Job templates.create": {"name": "x", "job": {"name": "x", "image": "x/y:1"}},
     "Job templates.replace": {"name": "x", "job": {"name": "x", "image": "x/y:1"}},
     "Receivers.create": {"name": "x", "kind": "email", "target": "new@acme.example"},
+    "Notification policy.replace": {"route": {}},
+    "Notification policy.preview": {"labels": {}},
     "Silences.create": {"matchers": ["rule=x"], "ends_at": "2126-01-01T00:00:00Z"},
     "Tenants.add": {"name": "New"},
     "Removals.add": {"tenant_id": "x", "name": "Acme"},

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import DateTime, delete, select, update
 from sqlalchemy.orm import Session
 
-from alerting.models import Receiver, Rule, Silence
+from alerting.models import NotificationPolicy, Receiver, Rule, Silence
 from alerting.states import Comparison, ReceiverKind
 from core.db import Base, SessionFactory
 from core.ids import new_id
@@ -89,6 +89,7 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             expires_at=LATER,
         ),
         OIDCIdentity(user_id=cast.bob.id, issuer="https://id", subject="bob", created_at=NOON),
+        NotificationPolicy(**tenant, root={"receivers": ["ops"]}, updated_at=NOON),
         Silence(**tenant, matchers=["gpu=0"], starts_at=NOON, ends_at=LATER, created_at=NOON),
         EnrollmentToken(
             **tenant,
@@ -208,8 +209,8 @@ def _change(row: object, name: str) -> None:
         new = next(member for member in type(old) if member is not old)
     elif kind is bool:
         new = not old
-    elif kind in {dict, list}:
-        new = kind() if old else kind({"rack": "4"} if kind is dict else ["x"])
+    elif isinstance(old, dict | list):
+        new = {"rack": "4"} if isinstance(old, dict) else ["x"]
     else:
         new = f"{old}-2" if kind is str else (old or 0) + 1
     setattr(row, name, new)

@@ -1,0 +1,102 @@
+"""The notification policy of a tenant: read, replaced and previewed.
+
+A rule's own receivers are notified at once; the policy adds the receivers of its routes. The tree
+has the names of receivers, which an edited receiver changes here too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from alerting.models import NotificationPolicy, Receiver
+from alerting.routes import Route, loaded, parse_routes, stored
+from alerting.rule_request import raise_errors
+from tenants.permissions import Permission
+from tenants.scope import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A receiver of an alert, with the route that leads there."""
+
+    receiver_id: str
+    receiver_name: str
+    route: Route
+
+
+def read_policy(session: Session, scope: Scope) -> Route:
+    """Return the root of the tenant's tree; an empty one until it is saved, and for operators."""
+    scope.require(Permission.VIEW)
+    return Route() if scope.tenant_id is None else policy_of(session, scope.tenant_id)
+
+
+def save_policy(session: Session, scope: Scope, data: object, *, now: datetime) -> Route:
+    """Replace the tenant's tree.
+
+    Raises:
+        InvalidInputError: with all errors by path, such as `route.routes.0.receivers`.
+    """
+    scope.require(Permission.EDIT_ALERTS)
+    tenant_id = scope.require_tenant()
+    root, errors = parse_routes(data, receivers=list(receivers_by_name(session, tenant_id)))
+    raise_errors("notification policy", errors)
+    row = session.get(NotificationPolicy, tenant_id)
+    if row is None:
+        session.add(NotificationPolicy(tenant_id=tenant_id, root=stored(root), updated_at=now))
+    else:
+        row.root, row.updated_at = stored(root), now
+    session.flush()
+    return root
+
+
+def preview_policy(session: Session, scope: Scope, labels: Mapping[str, str]) -> list[Destination]:
+    """Return where an alert with these labels would go by the saved policy."""
+    scope.require(Permission.VIEW)
+    return [] if scope.tenant_id is None else destinations(session, scope.tenant_id, labels)
+
+
+def destinations(session: Session, tenant_id: str, labels: Mapping[str, str]) -> list[Destination]:
+    """Return where an alert goes, each receiver once."""
+    receivers = receivers_by_name(session, tenant_id)
+    found: dict[str, Destination] = {}
+    for route in policy_of(session, tenant_id).matching(labels):
+        for name in route.receivers:
+            if name in receivers:
+                found.setdefault(name, Destination(receivers[name], name, route))
+    return list(found.values())
+
+
+def policy_of(session: Session, tenant_id: str) -> Route:
+    """Return the root of a tenant's tree."""
+    row = session.get(NotificationPolicy, tenant_id)
+    return Route() if row is None else loaded(row.root)
+
+
+def rename_receiver(session: Session, tenant_id: str, *, before: str, after: str) -> None:
+    """Replace a receiver's name in the policy; "" removes it."""
+    row = session.get(NotificationPolicy, tenant_id)
+    if row is not None:
+        row.root = stored(_renamed(loaded(row.root), before, after))
+
+
+def _renamed(route: Route, before: str, after: str) -> Route:
+    def names(given: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(filter(None, (after if one == before else one for one in given)))
+
+    escalate_to = names(route.escalate_to)
+    return replace(
+        route,
+        receivers=names(route.receivers),
+        escalate_to=escalate_to,
+        escalate_after_seconds=route.escalate_after_seconds if escalate_to else 0.0,
+        routes=tuple(_renamed(child, before, after) for child in route.routes),
+    )
+
+
+def receivers_by_name(session: Session, tenant_id: str) -> dict[str, str]:
+    """Return the ids of the tenant's receivers by name."""
+    statement = select(Receiver).where(Receiver.tenant_id == tenant_id)
+    return {one.name: one.id for one in session.scalars(statement)}

@@ -1,0 +1,55 @@
+"""`/notification-policy`: the tree of routes as YAML, and where an alert would go."""
+
+import yaml
+from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
+
+from alerting.policies import Destination, preview_policy, read_policy, save_policy
+from alerting.receivers import list_receivers
+from alerting.routes import Route, printed
+from portal.context import current_scope, database, now
+from portal.forms.alerts import PolicyForm
+
+pages = Blueprint("notification_policy", __name__)
+
+
+@pages.get("/notification-policy")
+@pages.post("/notification-policy")
+def index() -> ResponseReturnValue:
+    """Show, test or replace the tree of routes."""
+    scope = current_scope()
+    with database() as session:
+        root = read_policy(session, scope)
+        receivers = [one.name for one in list_receivers(session, scope)]
+    form = PolicyForm(data={"route": _yaml(root)})
+    if form.validate_on_submit():
+        with form.showing_errors():
+            with database() as session:
+                save_policy(session, scope, form.tree(), now=now())
+            flash("Notification policy saved", "success")
+            return redirect(url_for(".index"))
+    found: list[Destination] | None = None
+    labels = request.args.get("labels", "")
+    if labels:
+        with database() as session:
+            found = preview_policy(session, scope, _labels(labels))
+    text = render_template(
+        "notification_policy.html",
+        form=form,
+        root=root,
+        receivers=receivers,
+        labels=labels,
+        found=found,
+    )
+    return text, form.status
+
+
+def _yaml(root: Route) -> str:
+    tree = printed(root)
+    # Lists of texts in one line.
+    return yaml.safe_dump(tree, sort_keys=False, default_flow_style=None) if tree else ""
+
+
+def _labels(text: str) -> dict[str, str]:
+    pairs = (part.partition("=") for part in text.split(","))
+    return {label.strip(): value.strip() for label, _, value in pairs if label.strip()}

@@ -1,0 +1,199 @@
+"""Alerts of a policy from the evaluation to the mailbox: groups, repeats, escalation, holds."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select, update
+
+from alerting.evaluation import evaluate_rules
+from alerting.messages import Message
+from alerting.models import Alert, Notification, Receiver, Rule
+from alerting.outbox import drain_outbox
+from alerting.policies import preview_policy, read_policy, save_policy
+from alerting.receivers import create_receiver, delete_receiver, update_receiver
+from alerting.reminders import send_reminders
+from alerting.routes import printed
+from alerting.service import acknowledge_alert, create_rule
+from alerting.states import AlertState, NotificationState, ReceiverKind
+from core.db import SessionFactory, transaction
+from core.errors import ConflictError, InvalidInputError
+from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of
+from tests.unit.alerting.helpers import heat, hot
+from timeseries.store import Store
+
+
+@dataclass
+class Inbox:
+    """A sender that keeps what it is given."""
+
+    mails: list[tuple[str, Message]] = field(default_factory=list)
+
+    def send(self, receiver: Receiver, message: Message) -> None:
+        self.mails.append((receiver.name, message))
+
+
+@dataclass
+class Scene:
+    """Acme with two receivers, a hot rule without own receivers, and time."""
+
+    sessions: SessionFactory
+    store: Store
+    clock: FrozenClock
+    cast: Cast
+    inbox: Inbox
+    ids: dict[str, str]
+
+    def policy(self, **route: object) -> None:
+        with transaction(self.sessions) as session:
+            save_policy(session, scope_of(self.cast.bob), {**route}, now=self.clock.now)
+
+    def heat(self, *gpus: str, celsius: float = 85.0) -> None:
+        at = self.clock.now - timedelta(seconds=1)
+        for gpu in gpus:
+            heat(self.store, tenant=self.cast.acme.id, celsius=celsius, at=at, gpu=gpu)
+
+    def go(self, seconds: float = 0.0) -> list[tuple[str, str]]:
+        """Let time pass, evaluate, remind and send; return what arrived: receiver and subject."""
+        self.clock.advance(seconds)
+        before = len(self.inbox.mails)
+        evaluate_rules(self.sessions, self.store, now=self.clock.now)
+        send_reminders(self.sessions, now=self.clock.now)
+        drain_outbox(self.sessions, {ReceiverKind.EMAIL: self.inbox}, now=self.clock.now)
+        return [(name, message.subject) for name, message in self.inbox.mails[before:]]
+
+
+@pytest.fixture
+def scene(sessions: SessionFactory, store: Store, clock: FrozenClock, cast: Cast) -> Scene:
+    """A scene without a policy."""
+    scope = scope_of(cast.bob)
+    with transaction(sessions) as session:
+        ids = {
+            name: create_receiver(
+                session,
+                scope,
+                name=name,
+                kind=ReceiverKind.EMAIL,
+                target=f"{name.lower()}@acme.example",
+                box=BOX,
+                now=NOON,
+            )[0].id
+            for name in ("Mail", "Manager")
+        }
+        ids["rule"] = create_rule(session, scope, hot(window_seconds=3600.0), now=NOON).id
+    return Scene(sessions, store, clock, cast, Inbox(), ids)
+
+
+def test_alerts_of_a_group_wait_for_each_other_and_then_for_the_interval(scene: Scene) -> None:
+    scene.policy(receivers=["Mail"], group_by=["rule"], group_wait="30s", group_interval="5m")
+    scene.heat("0", "1")
+    assert scene.go() == []
+    scene.clock.advance(10)
+    scene.heat("2")
+    assert scene.go() == []
+    assert scene.go(20) == [("Mail", "[3 FIRING] GPU too hot")]
+    assert len(scene.inbox.mails[0][1].payload["alerts"]) == 3
+
+    scene.heat("3")
+    assert scene.go(60) == []
+    ((_, subject),) = scene.go(240)
+    assert "gpu 3" in subject
+    with transaction(scene.sessions) as session:
+        states = set(session.scalars(select(Notification.state)))
+    assert states == {NotificationState.SENT}
+
+
+def test_a_firing_alert_is_repeated_and_escalated_until_it_is_acknowledged(scene: Scene) -> None:
+    scene.policy(
+        receivers=["Mail"],
+        repeat_interval="10m",
+        escalate_after="15m",
+        escalate_to=["Manager"],
+    )
+    scene.heat("0")
+    assert [name for name, _ in scene.go()] == ["Mail"]
+    assert scene.go(300) == []
+    assert [name for name, _ in scene.go(300)] == ["Mail"]
+    assert [name for name, _ in scene.go(300)] == ["Manager"]
+    assert [name for name, _ in scene.go(300)] == ["Mail"]
+    with transaction(scene.sessions) as session:
+        alert = session.scalars(select(Alert)).one()
+        acknowledge_alert(session, scope_of(scene.cast.bob), alert.id, now=scene.clock.now)
+    assert scene.go(900) == []
+
+
+def test_an_acknowledgement_ends_with_the_alert(scene: Scene) -> None:
+    scene.policy(receivers=["Mail"])
+    scene.heat("0")
+    scene.go()
+    with transaction(scene.sessions) as session:
+        alert = session.scalars(select(Alert)).one()
+        acknowledge_alert(session, scope_of(scene.cast.bob), alert.id, now=scene.clock.now)
+    scene.clock.advance(3700)
+    scene.heat("0", celsius=20.0)
+    scene.go()
+    with transaction(scene.sessions) as session, pytest.raises(ConflictError):
+        acknowledge_alert(session, scope_of(scene.cast.bob), alert.id, now=scene.clock.now)
+    scene.clock.advance(3700)
+    scene.heat("0")
+    scene.go()
+    with transaction(scene.sessions) as session:
+        again = session.scalars(select(Alert)).one()
+    assert (again.state, again.acknowledged_at) == (AlertState.FIRING, None)
+
+
+def test_an_appliance_that_is_down_holds_its_other_alerts(scene: Scene) -> None:
+    scene.policy(receivers=["Mail"])
+    with transaction(scene.sessions) as session:
+        down = create_rule(
+            session, scope_of(scene.cast.bob), hot(name="Down", field="power_watts"), now=NOON
+        )
+        down.pack_key = "appliance-down"
+        session.flush()
+        session.add(
+            Alert(
+                rule_id=down.id,
+                tenant_id=scene.cast.acme.id,
+                group_key="x",
+                tags={"appliance": "a1"},
+                state=AlertState.FIRING,
+                severity="critical",
+                observed_at=NOON,
+                updated_at=NOON,
+            )
+        )
+    scene.heat("0")
+    assert scene.go() == []
+    assert scene.go(60) == []
+    with transaction(scene.sessions) as session:
+        session.execute(
+            update(Alert).where(Alert.rule_id == down.id).values(state=AlertState.INACTIVE)
+        )
+    assert [name for name, _ in scene.go(31)] == ["Mail"]
+
+
+def test_a_rules_own_receivers_are_notified_once_and_at_once(scene: Scene) -> None:
+    scene.policy(receivers=["Mail", "Manager"], group_by=["rule"], group_wait="30s")
+    with transaction(scene.sessions) as session:
+        session.execute(update(Rule).values(receiver_ids=[scene.ids["Mail"]]))
+    scene.heat("0")
+    assert [name for name, _ in scene.go()] == ["Mail"]
+    assert [name for name, _ in scene.go(30)] == ["Manager"]
+
+
+def test_the_policy_follows_its_receivers(scene: Scene) -> None:
+    scope = scope_of(scene.cast.bob)
+    scene.policy(receivers=["Mail", "Manager"], escalate_after="1h", escalate_to=["Manager"])
+    with transaction(scene.sessions) as session:
+        update_receiver(session, scope, scene.ids["Mail"], name="Post", target="", box=BOX)
+        delete_receiver(session, scope, scene.ids["Manager"])
+        assert printed(read_policy(session, scope)) == {"receivers": ["Post"]}
+        (found,) = preview_policy(session, scope, {"rule": "x"})
+        assert found.receiver_name == "Post"
+
+
+def test_a_policy_has_receivers_of_its_tenant_only(scene: Scene) -> None:
+    scope = scope_of(scene.cast.charlie)
+    with transaction(scene.sessions) as session, pytest.raises(InvalidInputError) as caught:
+        save_policy(session, scope, {"receivers": ["Mail"]}, now=NOON)
+    assert set(caught.value.errors) == {"route.receivers"}

@@ -1,0 +1,63 @@
+"""The notification policy in the browser and in the API."""
+
+import pytest
+
+from core.db import SessionFactory
+from tests.cast import Cast, FrozenClock
+from tests.unit.portal.conftest import Browser
+from tests.unit.portal.world import World, make_world
+
+POLICY = """
+receivers: [ops]
+group_by: [rule]
+routes:
+  - matchers: [severity=critical]
+    receivers: [ops]
+    repeat_interval: 1h
+"""
+
+
+@pytest.fixture
+def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
+    with sessions.begin() as session:
+        return make_world(session, cast, now=clock.now)
+
+
+def receiver_name(browser: Browser) -> str:
+    answer = browser.get("/api/v1/receivers").json
+    assert answer is not None
+    return str(answer["items"][0]["name"])
+
+
+@pytest.mark.usefixtures("world")
+def test_a_policy_is_saved_shown_and_previewed(bob: Browser) -> None:
+    name = receiver_name(bob)
+    saved = bob.post("/notification-policy", {"route": POLICY.replace("ops", name)})
+    assert saved.status_code == 302
+    answer = bob.get("/api/v1/notification-policy").json
+    assert answer is not None
+    assert answer["route"]["receivers"] == [name]
+    assert answer["route"]["routes"] == [
+        {"matchers": ["severity=critical"], "repeat_interval": "1h"}
+    ]
+    shown = bob.get("/notification-policy?labels=severity=critical, rule=x").text
+    assert "repeat every 1h" in shown
+    assert shown.index('id="destinations"') < shown.rindex(name)
+
+
+@pytest.mark.parametrize("route", ["receivers: [Nobody]", "routes: [", "- a", "group_wait: soon"])
+def test_an_invalid_policy_is_shown_with_its_error(bob: Browser, route: str) -> None:
+    answer = bob.post("/notification-policy", {"route": route})
+    assert answer.status_code == 422
+    assert "vd-error" in answer.text
+    current = bob.get("/api/v1/notification-policy").json
+    assert current == {"route": {}}
+
+
+def test_an_alert_is_acknowledged_once(bob: Browser, world: World) -> None:
+    alert_id = world.ids["alert_id"]
+    assert "Acknowledge" in bob.get(f"/alerts/{alert_id}").text
+    assert bob.post(f"/alerts/{alert_id}/acknowledge", {}).status_code == 302
+    shown = bob.get(f"/alerts/{alert_id}").text
+    assert "Acknowledged" in shown
+    assert f"/alerts/{alert_id}/acknowledge" not in shown
