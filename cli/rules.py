@@ -10,17 +10,24 @@ rules:
 
 import difflib
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any, TextIO
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import quote
 
 import click
 import yaml
 
 from alerting.prometheus_rules import Metric, convert_rules
+from alerting.rule_text import parse_expression
 from cli.client import output_option, print_items
 from core.errors import InvalidInputError
+from core.quantities import parse_duration
 from vedette.client import Client
+
+if TYPE_CHECKING:
+    from alerting.rule_tests import Failure
 
 PAGE_SIZE = 100
 _KEYS = ("name", "expression", "receivers", "is_enabled", "annotation")
@@ -120,6 +127,47 @@ def convert(file: TextIO) -> None:
     click.echo(_text({"rules": entries}), nl=False)
 
 
+@rules.command("test")
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+def run_tests(files: Sequence[Path]) -> None:
+    """Run the unit tests of rules in FILES, as `promtool test rules` does."""
+    failed = False
+    for path in files:
+        failures = list(_failures(path))
+        failed = failed or bool(failures)
+        click.echo(f"{path}: {'FAILED' if failures else 'SUCCESS'}")
+        for name, failure in failures:
+            expected, found = (_text(list(side)) for side in (failure.expected, failure.found))
+            click.secho(f"  {name}{failure.where}", fg="red")
+            for line in difflib.unified_diff(
+                expected.splitlines(), found.splitlines(), "expected", "found", n=10, lineterm=""
+            ):
+                click.echo(f"    {line}")
+    sys.exit(1 if failed else 0)
+
+
+def _failures(path: Path) -> "Iterator[tuple[str, Failure]]":
+    # Only this command needs the server's packages.
+    from alerting.rule_tests import run_test  # noqa: PLC0415
+
+    with path.open(encoding="utf-8") as file:
+        document = _mapping(file)
+    rules = {}
+    for name in document.get("rule_files") or []:
+        for rule_path in sorted(path.parent.glob(str(name))):
+            with rule_path.open(encoding="utf-8") as file:
+                for entry in _load(file, "rules"):
+                    rules[entry["name"]] = replace(
+                        parse_expression(entry["expression"]),
+                        name=entry["name"],
+                        annotation=entry.get("annotation", ""),
+                    )
+    interval = parse_duration(str(document.get("evaluation_interval", "1m")))
+    for test in document.get("tests") or []:
+        for failure in run_test(test, rules, evaluation_interval=interval):
+            yield (f"{test['name']}: " if test.get("name") else ""), failure
+
+
 def _all(client: Client, path: str) -> Iterator[dict[str, Any]]:
     number = 0
     while True:
@@ -139,13 +187,19 @@ def _apply(file: TextIO, **options: bool) -> list[dict[str, Any]]:
     return changes
 
 
-def _load(file: TextIO, key: str) -> list[Any]:
+def _mapping(file: TextIO) -> Mapping[str, Any]:
     name = getattr(file, "name", "<stdin>")
     try:
         found = yaml.safe_load(file)
     except yaml.YAMLError as error:
         raise InvalidInputError(f"{name} is not valid YAML: {error}") from None
-    entries = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _load(file: TextIO, key: str) -> list[Any]:
+    name = getattr(file, "name", "<stdin>")
+    found = _mapping(file)
+    entries = found.get(key)
     if not isinstance(entries, list):
         raise InvalidInputError(f"{name} has no list {key!r}. Expected: {key}: [...]")
     unknown = sorted(str(other) for other in found if other != key)

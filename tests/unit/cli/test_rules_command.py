@@ -126,3 +126,25 @@ def test_prometheus_rules_become_a_file_to_apply(vedette: Vedette) -> None:
     found = vedette("import", "-f", "-", stdin=yaml.safe_dump({"groups": [{"rules": [rule]}]}))
     assert found.stdout == "rules: []\n"
     assert "Hot: not converted: the portal has no metric 'gpu_x'" in found.stderr
+
+
+def test_rules_are_tested_without_a_portal(tmp_path: Path) -> None:
+    rules_file(tmp_path, {"name": "GPU too hot", "expression": HOT})
+    expected = {"exp_labels": {"appliance": "a1", "gpu": "0", "severity": "warning"}}
+    case = {"eval_time": "3m", "alertname": "GPU too hot", "exp_alerts": [expected]}
+    series = {"series": 'gpu.temperature_celsius{appliance="a1", gpu="0"}', "values": "90x5"}
+    document = {
+        "rule_files": ["*.yaml"],
+        "tests": [{"name": "hot", "input_series": [series], "alert_rule_test": [case]}],
+    }
+    tests = tmp_path / "tests.yml"
+    tests.write_text(yaml.safe_dump(document), encoding="utf-8")
+    passed = run_vedette("rules", "test", str(tests), environ={})
+    assert (passed.returncode, passed.stdout) == (0, f"{tests}: SUCCESS\n")
+
+    series["values"] = "20x5"
+    tests.write_text(yaml.safe_dump(document), encoding="utf-8")
+    failed = run_vedette("rules", "test", str(tests), environ={})
+    assert failed.returncode == 1
+    assert "hot: GPU too hot at 3m" in failed.stdout
+    assert "-    severity: warning" in failed.stdout
