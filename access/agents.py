@@ -17,6 +17,7 @@ from access.auth import Authenticator
 from access.body import decode_struct, read_body, read_plain_body
 from access.database import Database, agent_actor
 from access.longpoll import ChangeWatch
+from access.tunnels import Tunnels
 from core.clock import Clock, from_ns
 from core.errors import InvalidInputError
 from core.ids import ID_LENGTH
@@ -54,6 +55,7 @@ class AgentEndpoints:
         authenticator: Authenticator,
         database: Database,
         watch: ChangeWatch,
+        tunnels: Tunnels,
         *,
         issuer: Issuer,
         box: SecretBox,
@@ -70,6 +72,7 @@ class AgentEndpoints:
         self._authenticator = authenticator
         self._database = database
         self._watch = watch
+        self._tunnels = tunnels
         self._clock = clock
 
     async def enroll(self, request: Request) -> Response:
@@ -199,6 +202,7 @@ class AgentEndpoints:
                 box=self._box,
                 registry=self._registry_tokens,
                 now=self._clock(),
+                wants_tunnel=self._tunnels.wants(appliance_id),
             )
         )
 

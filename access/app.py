@@ -10,7 +10,7 @@ from sqlalchemy import text
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
 from access.agents import AgentEndpoints
 from access.auth import Authenticator, AuthFailureLimiter
@@ -22,12 +22,14 @@ from access.influx import InfluxEndpoints
 from access.longpoll import ChangeWatch, generation_reader
 from access.quotas import QuotaCache
 from access.transfer import TransferEndpoints
+from access.tunnels import Tunnels
 from core.advertised_ca import advertised_ca
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from jobqueue.images.tokens import RegistryTokens
+from protocol.tunnel import TUNNEL_PATH
 from tenants.pki.certificates import Issuer
 from timeseries.store import Store, check_store
 
@@ -40,7 +42,10 @@ _PATHS = frozenset({"/health", "/write", "/ping", "/query", "/collectd"})
 def create_access_app(
     *, settings: ServerSettings, sessions: SessionFactory, store: Store, clock: Clock = utc_now
 ) -> Starlette:
-    """Return the application. It needs no lifespan; `state.watch` counts its long polls."""
+    """Return the application. It needs no lifespan.
+
+    `state.watch` counts its long polls, and `state.tunnels` leads to appliances.
+    """
     database = Database(sessions, clock=clock)
     authenticator = Authenticator(
         database,
@@ -57,10 +62,12 @@ def create_access_app(
     collectd = CollectdEndpoint(authenticator, gateway, clock=clock, max_body_bytes=max_bytes)
     public = PublicEndpoints(settings, database, store)
     transfer = TransferEndpoints(authenticator)
+    tunnels = Tunnels(database, authenticator)
     agents = AgentEndpoints(
         authenticator,
         database,
         watch,
+        tunnels,
         issuer=issuer_of(settings),
         box=SecretBox.of(settings),
         registry_tokens=RegistryTokens(settings),
@@ -85,9 +92,11 @@ def create_access_app(
         Route("/ping", influx.ping, methods=["GET"]),
         Route("/query", influx.query, methods=["GET", "POST"]),
         Route("/health", public.health, methods=["GET"]),
+        WebSocketRoute(TUNNEL_PATH, tunnels.serve),
     ]
     app = Starlette(routes=routes, exception_handlers=HANDLERS)
     app.state.watch = watch
+    app.state.tunnels = tunnels
     return app
 
 

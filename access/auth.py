@@ -11,7 +11,7 @@ from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.types import Scope
 
 from access.agent_registry import Agent, AgentRegistryCache, Certificate
@@ -103,7 +103,7 @@ class Authenticator:
         self._needs_certificate = needs_certificate
         self._registry = AgentRegistryCache(database, clock=clock)
 
-    async def agent(self, request: Request) -> Agent:
+    async def agent(self, request: HTTPConnection) -> Agent:
         """Return the agent of a request.
 
         Raises:

@@ -203,6 +203,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._raw_bytes > MAX_HEAD_BYTES + CHUNK_OVERHEAD * self._body_bytes:
             self._reject("431 Request Header Fields Too Large", "The headers are too large.")
 
+    def handle_websocket_upgrade(self) -> None:
+        """Leave the connection to the WebSocket protocol, which pings its clients."""
+        self._connections.forget(self)
+        super().handle_websocket_upgrade()
+
     def on_headers_complete(self) -> None:
         """Expect the body."""
         if len(self.pipeline) >= MAX_PIPELINED:

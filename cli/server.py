@@ -26,6 +26,7 @@ from werkzeug.test import create_environ
 from access.app import create_access_app, is_for_agents
 from access.database import Database
 from access.follow import create_follow_app, is_followed
+from access.web_ui import WebUI
 from cli.ca import write_authorities
 from cli.database import open_database
 from cli.http_protocol import BoundedProtocol, ConnectionLimits, Connections
@@ -37,8 +38,9 @@ from cli.tls import ServerTLS, TLSHandshake
 from core.clock import Clock, utc_now
 from core.db import SessionFactory, transaction
 from core.logs import configure_logging
-from core.settings import ServerSettings, load_server_settings
+from core.settings import ServerSettings, load_server_settings, secret_key
 from jobqueue.log_files import LogFiles
+from jobqueue.web_ui import Proofs
 from portal.app import create_portal
 from portal.auth.guard import request_principal
 from scheduler.loops import Scheduler
@@ -99,7 +101,8 @@ def run_server(settings: ServerSettings) -> None:
             log_config=None,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             timeout_keep_alive=math.ceil(settings.keep_alive_seconds),
-            ws="none",
+            ws="websockets-sansio",
+            ws_per_message_deflate=False,
             http=_protocol(backend, Connections(limits)),
         )
         # Objects that live as long as the process need no garbage collection.
@@ -129,8 +132,19 @@ def create_asgi_app(backend: Backend, *, clock: Clock = utc_now) -> ASGIApp:
     files = LogFiles(settings.resolved_log_url)
     follow = create_follow_app(Database(sessions, clock=clock), files, identify=identify)
 
+    web_ui = WebUI(
+        portal_url=settings.resolved_public_url,
+        domain=settings.resolved_job_domain,
+        proofs=Proofs(secret_key(settings)),
+        database=Database(sessions, clock=clock),
+        tunnels=access.state.tunnels,
+        clock=clock,
+    )
+
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or is_for_agents(scope["path"]):
+        if web_ui.is_for_job(scope):
+            await web_ui(scope, receive, send)
+        elif scope["type"] != "http" or is_for_agents(scope["path"]):
             await access(scope, receive, send)
         elif is_followed(scope["path"]):
             await follow(scope, receive, send)

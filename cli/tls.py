@@ -91,6 +91,13 @@ class TLSProtocol(BoundedProtocol):
         if self.is_ready:
             super().check(now)
 
+    def handle_websocket_upgrade(self) -> None:
+        """Add the client certificate to the scope of a WebSocket, which begins after this."""
+        super().handle_websocket_upgrade()
+        protocol: Any = self.transport.get_protocol()
+        if self._extensions is not None and protocol is not self:
+            protocol.scope["extensions"] |= self._extensions
+
     def on_message_begin(self) -> None:
         """Add the client certificate to the scope of each request."""
         super().on_message_begin()

@@ -3,6 +3,7 @@
 heartbeat   sends heartbeats with inventory and health
 desired     long-polls the desired state
 attempts    makes the executor match it; reports observations and ships logs
+tunnel      serves a tunnel to attempts' ports while the portal wants one
 """
 
 import time
@@ -20,6 +21,8 @@ from core.clock import Clock
 
 OFFLINE_WAIT_SECONDS = 1.0
 UNCHANGED_WAIT_SECONDS = 1.0
+TUNNEL_WAIT_SECONDS = 5.0
+RECONNECT_SECONDS = 0.5
 # How often new output of attempts is looked for: users follow it.
 LOG_INTERVAL_SECONDS = 0.2
 
@@ -65,6 +68,12 @@ class PortalClient:
             tasks += [
                 self._task("attempts", lambda portal: self._run_attempts(runner, portal), stop),
                 self._task(
+                    "tunnel",
+                    lambda portal: self._serve_tunnel(runner, portal, stop),
+                    stop,
+                    is_polling=True,
+                ),
+                self._task(
                     "desired", lambda portal: self._poll(runner, portal), stop, is_polling=True
                 ),
             ]
@@ -99,6 +108,14 @@ class PortalClient:
         is_changed = runner.generation != generation
         was_long = time.monotonic() - began >= UNCHANGED_WAIT_SECONDS
         return 0.0 if is_changed or was_long else UNCHANGED_WAIT_SECONDS
+
+    def _serve_tunnel(self, runner: AttemptRunner, portal: PortalConnection, stop: Event) -> float:
+        if runner.tunnel_wanted.wait(TUNNEL_WAIT_SECONDS) and not self._is_offline():
+            portal.tunnel(
+                runner.endpoint, lambda: runner.tunnel_wanted.is_set() and not stop.is_set()
+            )
+            return RECONNECT_SECONDS
+        return 0.0
 
     def _run_attempts(self, runner: AttemptRunner, portal: PortalConnection) -> float:
         interval_seconds = self._config().attempts_interval_seconds

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
@@ -36,6 +37,7 @@ class ServerSettings:
     public_url: str = ""
     database_url: str = ""
     timeseries_url: str = ""
+    job_domain: str = ""
     log_url: str = ""
     max_log_bytes_per_job: Annotated[int, Meta(ge=65536)] = 16 * 1024 * 1024
     max_log_bytes_per_tenant: Annotated[int, Meta(ge=1024 * 1024)] = 10 * 1024**3
@@ -106,6 +108,15 @@ class ServerSettings:
     def resolved_timeseries_url(self) -> str:
         """The store's URL, or the DuckDB file in the data folder."""
         return self.timeseries_url or f"duckdb:///{self.data_dir / 'samples.duckdb'}"
+
+    @property
+    def resolved_job_domain(self) -> str:
+        """The domain whose subdomains are the origins of jobs' web pages; empty is none.
+
+        Browsers resolve every name below `localhost` to this machine.
+        """
+        is_local = urlsplit(self.resolved_public_url).hostname in {"127.0.0.1", "localhost", "::1"}
+        return self.job_domain.lower().strip(".") or ("jobs.localhost" if is_local else "")
 
     @property
     def resolved_log_url(self) -> str:

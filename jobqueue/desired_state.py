@@ -73,6 +73,7 @@ def desired_state(
     box: SecretBox,
     registry: RegistryTokens | None = None,
     now: datetime | None = None,
+    wants_tunnel: bool = False,
 ) -> DesiredState:
     """Return the attempts that should run on an appliance, and those that should stop.
 
@@ -95,6 +96,7 @@ def desired_state(
         attempts=[_spec(a, box) for a in running],
         stopping=[a.id for a in attempts if _is_stopping(a)],
         registry=_registry_token(running, registry, now) if registry and now else None,
+        wants_tunnel=wants_tunnel,
     )
 
 

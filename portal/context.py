@@ -14,11 +14,12 @@ from core.db import SessionFactory, transaction
 from core.errors import UnauthenticatedError
 from core.rate_limits import ConcurrencyLimit
 from core.secretbox import SecretBox
-from core.settings import ServerSettings
+from core.settings import ServerSettings, secret_key
 from dash_app.context import MinuteCache
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.log_files import LogFiles
+from jobqueue.web_ui import Proofs
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import set_actor
 from tenants.models import User
@@ -47,6 +48,7 @@ class Portal:
     log_files: LogFiles
     registry_tokens: RegistryTokens
     registry: Registry
+    job_proofs: Proofs
 
 
 def portal_of(
@@ -66,6 +68,7 @@ def portal_of(
         log_files=LogFiles(settings.resolved_log_url),
         registry_tokens=tokens,
         registry=Registry(settings, tokens, clock),
+        job_proofs=Proofs(secret_key(settings)),
     )
 
 

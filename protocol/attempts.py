@@ -165,12 +165,14 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
 
     `attempts` should run; `stopping` should end. The agent stops and removes attempts in neither
     list. `registry` is there if an attempt's image is in the portal's registry.
+    While it `wants_tunnel`, the agent opens the tunnel of `protocol.tunnel`.
     """
 
     generation: int
     attempts: list[AttemptSpec] = []
     stopping: list[str] = []
     registry: RegistryToken | None = None
+    wants_tunnel: bool = False
 
 
 class ObservedReport(msgspec.Struct, frozen=True, kw_only=True):

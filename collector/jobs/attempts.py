@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
 import msgspec
 
@@ -48,7 +48,10 @@ class AttemptRunner:
     """Runs attempts on one executor.
 
     `step`, `report` and `ship_logs` belong to one thread; `set_desired`, `job_of_gpu`,
-    `job_of_container` and `usage_points` may be called from others.
+    `job_of_container`, `endpoint` and `usage_points` may be called from others.
+
+    Attributes:
+        tunnel_wanted: set while the portal wants a tunnel.
     """
 
     def __init__(
@@ -76,6 +79,8 @@ class AttemptRunner:
         self._reported_at: datetime | None = None
         self._is_available = False
         self._has_observed = False
+        # What the last run of the agent stored may be old: the portal says again what it wants.
+        self.tunnel_wanted = Event()
 
     @property
     def generation(self) -> int:
@@ -103,6 +108,7 @@ class AttemptRunner:
         desired = msgspec.structs.replace(desired, registry=None)
         with self._lock:
             self._has_polled = True
+            (self.tunnel_wanted.set if desired.wants_tunnel else self.tunnel_wanted.clear)()
             if desired != self._state.desired:
                 self._state.desired = desired
                 # A stopping attempt is listed without its job, but it still runs.
@@ -195,6 +201,15 @@ class AttemptRunner:
             and (seen := observed.get(attempt_id)) is not None
             and not seen.state.is_final
         }
+
+    def endpoint(self, attempt_id: str, port: int) -> str | None:
+        """Return where a port of a running attempt listens, such as `127.0.0.1:49153`."""
+        seen = self._observed.get(attempt_id)
+        spec = next((one for one in self._desired_attempts() if one.attempt_id == attempt_id), None)
+        if seen is None or spec is None or seen.state is not ObservedState.RUNNING:
+            return None
+        names = [one.name or str(port) for one in spec.ports if one.container_port == port]
+        return seen.endpoints.get(names[0]) if names else None
 
     def usage_points(self, now: datetime) -> list[Point]:
         """Return one point for each running attempt."""

@@ -1,6 +1,6 @@
 """A client of the agent API: HTTP to the access point in use, with failover to the others."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 from urllib.parse import quote, urlencode
 
@@ -56,7 +56,8 @@ class PortalConnection:
         self.access_points = access_points
         self.timeout_seconds = timeout_seconds
         self._clock = clock
-        self.http = HTTPClient(tls)
+        self._tls = tls or TLSContexts()
+        self.http = HTTPClient(self._tls)
         self._headers = {"Authorization": f"Bearer {agent_token}"} if agent_token else {}
 
     def enroll(self, request: EnrollRequest) -> EnrollReply:
@@ -92,6 +93,25 @@ class PortalConnection:
         )
         headers = {"Content-Type": "application/octet-stream"}
         return _decode(*self._request("POST", path, body=chunk, headers=headers), LogAck)
+
+    def tunnel(
+        self, find_endpoint: Callable[[str, int], str | None], should_go_on: Callable[[], bool]
+    ) -> None:
+        """Serve a tunnel at the current access point until it closes, or should."""
+        # asyncio, SSH and WebSocket take 15 MB, and most agents never open a tunnel.
+        from collector.tunnel import serve_tunnel  # noqa: PLC0415
+
+        url = self.access_points.current
+        try:
+            serve_tunnel(
+                url,
+                headers=self.auth_headers(url),
+                context=self._tls.current() if url.startswith("https:") else None,
+                find_endpoint=find_endpoint,
+                should_go_on=should_go_on,
+            )
+        except OSError as error:
+            raise PortalUnreachableError(f"No tunnel to {url}: {error}.") from error
 
     def close(self) -> None:
         """Close the connections."""

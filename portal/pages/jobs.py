@@ -2,13 +2,14 @@
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from urllib.parse import urlencode
 
 from flask import Blueprint, flash, jsonify, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
-from core.errors import ConflictError, InvalidInputError
+from core.errors import ConflictError, ForbiddenError, InvalidInputError, UnavailableError
 from jobqueue.again import retry_job, set_priority
 from jobqueue.arrays import array_states
 from jobqueue.container_policies import DESCRIPTIONS, read_policies, set_policies
@@ -41,7 +42,8 @@ from jobqueue.templates import (
     request_of,
     save_template,
 )
-from portal.context import current_scope, database, now, portal
+from jobqueue.web_ui import Proof, origin_of, port_of
+from portal.context import current_principal, current_scope, database, now, portal
 from portal.forms.jobs import (
     RENAMED,
     SHAPE,
@@ -59,8 +61,10 @@ from portal.presenters.arrays import listed
 from portal.presenters.jobs import efficiency_of, gpu_names, stepper
 from portal.query_string import PAGE_SIZE, chosen, page_number, search_text
 from protocol.attempts import ContainerPolicy
+from tenants.auditing.recording import record
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
+from tenants.principals import Via
 from tenants.scope import Scope
 from tenants.tenants import tenant_names
 from timeseries.store import StoreUnavailableError
@@ -335,6 +339,36 @@ def stop_all(session: Session, job_id: str) -> str:
     """Stop all tasks of an array."""
     job = stop_array(session, current_scope(), job_id, now=now())
     return f"Stopping all tasks of {job.name}"
+
+
+@pages.get("/jobs/<job_id>/open")
+def open_port(job_id: str) -> ResponseReturnValue:
+    """Open a port of a running job in the browser, on an origin of its own."""
+    current, domain = current_principal(), portal().settings.resolved_job_domain
+    port = request.args.get("port", default=0, type=int)
+    if current.via is not Via.SESSION or current.support_session is not None:
+        raise ForbiddenError("Sign in with a browser to open pages of jobs.")
+    with database() as session:
+        port_of(session, current.scope, job_id, port)
+        job = get_job(session, current.scope, job_id)
+        if not domain:
+            raise UnavailableError(
+                "Pages of jobs need a domain of their own. Ask the operator to set job_domain."
+            )
+        record(
+            session,
+            action="job.web_ui_opened",
+            target_kind="job",
+            target_id=job.id,
+            target_name=job.name,
+            tenant_id=job.tenant_id,
+            after={"port": port},
+            now=now(),
+        )
+    proof = Proof(job_id, port, current.credential_id or "")
+    ticket = urlencode({"ticket": portal().job_proofs.sign("ticket", proof)})
+    origin = origin_of(portal().settings.resolved_public_url, domain, job_id, port)
+    return redirect(f"{origin}/.vedette/enter?{ticket}", HTTPStatus.SEE_OTHER)
 
 
 @pages.post("/jobs/<job_id>/retry")

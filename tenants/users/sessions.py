@@ -86,6 +86,16 @@ def session_principal(
     )
 
 
+def principal_of_session(session: Session, session_id: str, *, now: datetime) -> Principal | None:
+    """Return the signed-in user of a browser session by its id; None if it has ended."""
+    found = session.get(LoginSession, session_id)
+    if found is None or found.expires_at <= now:
+        return None
+    return support_principal(session, found, now=now) or principal_of(
+        found.user, via=Via.SESSION, tenant_id=found.tenant_id, credential_id=found.id
+    )
+
+
 def end_session(session: Session, secret: str) -> None:
     """Sign a browser out, if it is signed in."""
     session.execute(delete(LoginSession).where(LoginSession.secret_hash == hash_secret(secret)))

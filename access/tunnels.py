@@ -1,0 +1,171 @@
+"""Tunnels to appliances: SSH over a WebSocket that the agent opens when the portal asks for it.
+
+The agent is the SSH server, and this the client, because it is the one that opens channels. An
+appliance has at most one tunnel, which all users of its jobs share; it closes when nobody has used
+it for a while. TLS and the agent API authenticate both sides, so SSH itself asks for no proof.
+"""
+
+import asyncio
+import logging
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import asyncssh
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from access.auth import Authenticator
+from access.database import Database
+from core.errors import UnavailableError, VedetteError
+from protocol.tunnel import CHUNK_BYTES, CIPHER, connected_sockets
+from tenants.fleet.appliances import bump_generation
+
+log = logging.getLogger(__name__)
+
+# The agent learns within a moment that it is wanted, and connects.
+CONNECT_SECONDS = 10.0
+IDLE_SECONDS = 300.0
+_REFUSED = 1008  # policy violation, RFC 6455
+
+
+@dataclass(eq=False)
+class Tunnel:
+    """A connected tunnel."""
+
+    ssh: asyncssh.SSHClientConnection
+    folder: Path
+    users: int = 0
+    sockets: dict[tuple[str, int], Path] = field(default_factory=dict)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def socket_to(self, attempt_id: str, port: int) -> Path:
+        """Return a Unix socket of this process that leads to a port of an attempt."""
+        async with self.lock:
+            path = self.sockets.get((attempt_id, port))
+            if path is None:
+                path = self.folder / str(len(self.sockets))
+                await self.ssh.forward_local_path_to_port(str(path), attempt_id, port)
+                self.sockets[attempt_id, port] = path
+            return path
+
+
+class Tunnels:
+    """The tunnels of this process. For the tasks of one event loop."""
+
+    def __init__(self, database: Database, authenticator: Authenticator) -> None:
+        self._database = database
+        self._authenticator = authenticator
+        self._wanted: set[str] = set()
+        self._tunnels: dict[str, Tunnel] = {}
+        self._changed = asyncio.Condition()
+
+    def wants(self, appliance_id: str) -> bool:
+        """Return whether the appliance should open a tunnel."""
+        return appliance_id in self._wanted
+
+    @asynccontextmanager
+    async def use(self, appliance_id: str) -> AsyncIterator[Tunnel]:
+        """Give the tunnel to an appliance, which stays open for the length of the block.
+
+        Raises:
+            UnavailableError: the appliance does not connect; code `appliance_not_connected`.
+        """
+        tunnel = await self._connected(appliance_id)
+        tunnel.users += 1
+        try:
+            yield tunnel
+        finally:
+            tunnel.users -= 1
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """Serve the tunnel of an agent until it closes."""
+        try:
+            agent = await self._authenticator.agent(websocket)
+        except VedetteError as error:
+            await websocket.close(_REFUSED, error.message[:100])
+            return
+        await websocket.accept()
+        ours, theirs = connected_sockets()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        tasks = [
+            asyncio.create_task(_send(reader, websocket)),
+            asyncio.create_task(_receive(websocket, writer)),
+            asyncio.create_task(self._hold(agent.appliance_id, theirs)),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            writer.close()
+            with suppress(RuntimeError):  # it may be closed already
+                await websocket.close()
+
+    async def _hold(self, appliance_id: str, sock: socket.socket) -> None:
+        """Connect SSH, and offer the tunnel until it closes or is idle for long."""
+        ssh = await asyncssh.run_client(
+            sock,
+            config=None,
+            known_hosts=None,
+            username="portal",
+            client_keys=None,
+            agent_path=None,
+            encryption_algs=[CIPHER],
+        )
+        with tempfile.TemporaryDirectory(prefix="vedette-") as folder:
+            tunnel = Tunnel(ssh, Path(folder))
+            log.info("tunnel to appliance %s opened", appliance_id)
+            await self._set(appliance_id, tunnel)
+            try:
+                while not ssh.is_closed() and self._tunnels.get(appliance_id) is tunnel:
+                    used = tunnel.users
+                    with suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(ssh.wait_closed(), IDLE_SECONDS)
+                    if not used and not tunnel.users:
+                        await self._unwant(appliance_id)
+                        break
+            finally:
+                if self._tunnels.get(appliance_id) is tunnel:
+                    del self._tunnels[appliance_id]
+                ssh.abort()
+                log.info("tunnel to appliance %s closed", appliance_id)
+
+    async def _connected(self, appliance_id: str) -> Tunnel:
+        if appliance_id not in self._tunnels:
+            self._wanted.add(appliance_id)
+            await self._database.run(lambda session: bump_generation(session, appliance_id))
+            with suppress(asyncio.TimeoutError):
+                async with asyncio.timeout(CONNECT_SECONDS), self._changed:
+                    await self._changed.wait_for(lambda: appliance_id in self._tunnels)
+        tunnel = self._tunnels.get(appliance_id)
+        if tunnel is None:
+            raise UnavailableError(
+                "The appliance is not connected now. Try again in a moment.",
+                code="appliance_not_connected",
+            )
+        return tunnel
+
+    async def _set(self, appliance_id: str, tunnel: Tunnel) -> None:
+        async with self._changed:
+            self._tunnels[appliance_id] = tunnel
+            self._changed.notify_all()
+
+    async def _unwant(self, appliance_id: str) -> None:
+        self._wanted.discard(appliance_id)
+        await self._database.run(lambda session: bump_generation(session, appliance_id))
+
+
+async def _send(reader: asyncio.StreamReader, websocket: WebSocket) -> None:
+    while data := await reader.read(CHUNK_BYTES):
+        await websocket.send_bytes(data)
+
+
+async def _receive(websocket: WebSocket, writer: asyncio.StreamWriter) -> None:
+    with suppress(WebSocketDisconnect):
+        while True:
+            writer.write(await websocket.receive_bytes())
+            await writer.drain()

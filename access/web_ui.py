@@ -1,0 +1,310 @@
+"""Web pages of jobs: HTTP and WebSocket to a port of a job, on an origin of its own.
+
+    ID-PORT.DOMAIN/.vedette/enter?ticket=...   sets the pass as a cookie
+    ID-PORT.DOMAIN/...                         is the job's own server
+
+An origin of its own keeps a job's scripts from acting as the user in the portal. The job never
+sees the pass, and can't set cookies for other jobs' origins.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, suppress
+from html import escape
+from pathlib import Path
+from urllib.parse import urlencode
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from websockets.asyncio.client import ClientConnection, unix_connect
+from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.typing import Subprotocol
+
+from access.database import Database
+from access.tunnels import Tunnels
+from core.clock import Clock
+from core.errors import (
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    OverloadedError,
+    UnauthenticatedError,
+    UnavailableError,
+    VedetteError,
+)
+from core.rate_limits import ConcurrencyLimit
+from jobqueue.web_ui import PASS_SECONDS, Proof, Proofs, Target, port_of_pass
+
+ENTER_PATH = "/.vedette/enter"
+MAX_CONCURRENT_PER_USER = 128
+# How long a job's server may take for the beginning of a response, and between two parts.
+RESPONSE_SECONDS = 300.0
+CONNECT_SECONDS = 15.0
+RETRY_SECONDS = 5
+_LABEL = re.compile(r"([0-9a-f-]{36})-(\d{1,5})")
+# Of one connection, RFC 9110; and what this proxy sets itself.
+_NOT_PASSED_ON = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
+    b"transfer-encoding upgrade x-forwarded-for x-forwarded-proto x-forwarded-host".split()
+)
+_WEBSOCKET_ONLY = b"sec-websocket-"
+_GOING_AWAY, _TRY_AGAIN, _POLICY = 1001, 1013, 1008
+
+
+class WebUI:
+    """ASGI application of all origins of jobs.
+
+    Args:
+        portal_url: of the portal, where users sign in.
+        domain: the origins are its subdomains.
+        proofs: verifies tickets and passes.
+        database: has sessions and jobs.
+        tunnels: lead to the appliances.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        *,
+        portal_url: str,
+        domain: str,
+        proofs: Proofs,
+        database: Database,
+        tunnels: Tunnels,
+        clock: Clock,
+    ) -> None:
+        self._portal_url = portal_url
+        self._suffix = f".{domain}"
+        self._is_https = portal_url.startswith("https:")
+        self._cookie = "__Host-vedette-job" if self._is_https else "vedette-job"
+        self._proofs = proofs
+        self._database = database
+        self._tunnels = tunnels
+        self._clock = clock
+        self._running = ConcurrencyLimit(MAX_CONCURRENT_PER_USER)
+
+    def is_for_job(self, scope: Scope) -> bool:
+        """Return whether a request is for the origin of a job."""
+        return len(self._suffix) > 1 and _host(scope).endswith(self._suffix)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request or a WebSocket."""
+        if scope["type"] == "websocket":
+            await self._websocket(WebSocket(scope, receive, send))
+        else:
+            request = Request(scope, receive)
+            async with AsyncExitStack() as stack:
+                try:
+                    response = await self._http(request, stack)
+                except VedetteError as error:
+                    response = self._error(request, error)
+                await response(scope, receive, send)
+
+    async def _http(self, request: Request, stack: AsyncExitStack) -> Response:
+        if request.url.path == ENTER_PATH:
+            return self._enter(request)
+        target = await self._target(request.scope, request.cookies.get(self._cookie, ""))
+        if not stack.enter_context(self._running.running(target.user_id)):
+            raise OverloadedError("Too many requests to jobs at once. Wait for some to end.")
+        path = await self._socket(target, stack)
+        transport = httpx.AsyncHTTPTransport(uds=str(path))
+        timeout = httpx.Timeout(RESPONSE_SECONDS, connect=CONNECT_SECONDS)
+        client = httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False)
+        await stack.enter_async_context(client)
+        has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
+        sent = client.build_request(
+            request.method,
+            f"http://job{_target_path(request.scope)}",
+            headers=self._passed_on(request.scope),
+            content=request.stream() if has_body else None,
+        )
+        try:
+            answer = await client.send(sent, stream=True)
+        except httpx.TimeoutException as error:
+            raise UnavailableError("The job's server does not respond.", code="timeout") from error
+        except httpx.HTTPError as error:
+            raise UnavailableError(
+                f"Nothing answers on port {target.port} of the job. It may still be starting.",
+                code="port_closed",
+            ) from error
+        stack.push_async_callback(answer.aclose)
+        response = StreamingResponse(_parts(answer), answer.status_code)
+        response.raw_headers = [
+            (name.lower(), _own_cookie(name, value))
+            for name, value in answer.headers.raw
+            if name.lower() not in _NOT_PASSED_ON
+        ]
+        return response
+
+    def _enter(self, request: Request) -> Response:
+        proof = self._proofs.verify("ticket", request.query_params.get("ticket", ""))
+        if proof != self._proof_of_host(request.scope, proof.session_id):
+            raise UnauthenticatedError("The ticket is for another job.")
+        response = RedirectResponse("/", headers={"Referrer-Policy": "no-referrer"})
+        response.set_cookie(
+            self._cookie,
+            self._proofs.sign("pass", proof),
+            max_age=PASS_SECONDS,
+            secure=self._is_https,
+            httponly=True,
+            samesite="lax",
+        )
+        return response
+
+    async def _websocket(self, websocket: WebSocket) -> None:
+        origin = websocket.headers.get("origin", "")
+        async with AsyncExitStack() as stack:
+            try:
+                if origin.partition("://")[2] != websocket.headers.get("host", ""):
+                    raise ForbiddenError("The WebSocket comes from another site.")
+                target = await self._target(
+                    websocket.scope, websocket.cookies.get(self._cookie, "")
+                )
+                if not stack.enter_context(self._running.running(target.user_id)):
+                    raise OverloadedError("Too many connections to jobs at once.")
+                path = await self._socket(target, stack)
+                job = await stack.enter_async_context(
+                    unix_connect(
+                        str(path),
+                        f"ws://{websocket.headers['host']}{_target_path(websocket.scope)}",
+                        additional_headers=[
+                            (name.decode("latin-1"), value.decode("latin-1"))
+                            for name, value in self._passed_on(websocket.scope)
+                            if not name.startswith(_WEBSOCKET_ONLY) and name != b"host"
+                        ],
+                        subprotocols=[Subprotocol(one) for one in websocket.scope["subprotocols"]],
+                        compression=None,
+                        max_size=None,
+                        open_timeout=CONNECT_SECONDS,
+                        proxy=None,
+                    )
+                )
+            except (VedetteError, OSError, WebSocketException) as error:
+                is_denied = isinstance(error, (UnauthenticatedError, ForbiddenError, NotFoundError))
+                await websocket.close(_POLICY if is_denied else _TRY_AGAIN)
+                return
+            await websocket.accept(job.subprotocol)
+            await _splice(websocket, job)
+
+    async def _target(self, scope: Scope, cookie: str) -> Target:
+        proof = self._proofs.verify("pass", cookie)
+        if proof != self._proof_of_host(scope, proof.session_id):
+            raise UnauthenticatedError("The pass is for another job.")
+        now = self._clock()
+        return await self._database.run(lambda session: port_of_pass(session, proof, now=now))
+
+    async def _socket(self, target: Target, stack: AsyncExitStack) -> Path:
+        tunnel = await stack.enter_async_context(self._tunnels.use(target.appliance_id))
+        try:
+            return await tunnel.socket_to(target.attempt_id, target.port)
+        except OSError as error:
+            raise UnavailableError("The tunnel broke. Try again.", code="tunnel") from error
+
+    def _proof_of_host(self, scope: Scope, session_id: str) -> Proof | None:
+        found = _LABEL.fullmatch(_host(scope).removesuffix(self._suffix))
+        return Proof(found[1], int(found[2]), session_id) if found else None
+
+    def _passed_on(self, scope: Scope) -> list[tuple[bytes, bytes]]:
+        """Return the headers for the job: all but those of this connection and the pass."""
+        headers = []
+        for name, value in scope["headers"]:
+            kept = _without_cookie(value, self._cookie) if name == b"cookie" else value
+            if name not in _NOT_PASSED_ON and kept:
+                headers.append((name, kept))
+        proto = b"https" if self._is_https else b"http"
+        return [*headers, (b"x-forwarded-proto", proto), (b"x-forwarded-host", _host_header(scope))]
+
+    def _error(self, request: Request, error: VedetteError) -> Response:
+        proof = self._proof_of_host(request.scope, "")
+        job_url = f"{self._portal_url}/jobs/{proof.job_id}" if proof else self._portal_url
+        is_page = "text/html" in request.headers.get("accept", "")
+        if isinstance(error, UnauthenticatedError) and proof and is_page:
+            return RedirectResponse(f"{job_url}/open?{urlencode({'port': proof.port})}", 303)
+        headers = {"Cache-Control": "no-store"}
+        if isinstance(error, UnavailableError):
+            headers |= {"Refresh": str(RETRY_SECONDS), "Retry-After": str(RETRY_SECONDS)}
+        is_ended = isinstance(error, ConflictError)
+        page = _PAGE.format(
+            title="The job does not run" if is_ended else "The job's page can't be shown",
+            message=escape(error.message),
+            url=escape(job_url),
+        )
+        return HTMLResponse(page, 503 if is_ended else error.status, headers)
+
+
+async def _parts(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """Yield the body as it comes, compressed if it is; a broken one ends the connection."""
+    async for part in answer.aiter_raw():
+        yield part
+
+
+async def _splice(websocket: WebSocket, job: ClientConnection) -> None:
+    """Pass messages on both ways until one side closes."""
+
+    async def up() -> None:
+        while (message := await websocket.receive())["type"] == "websocket.receive":
+            data = message.get("bytes")
+            await job.send(message["text"] if data is None else data)
+
+    async def down() -> None:
+        async for message in job:
+            if isinstance(message, str):
+                await websocket.send_text(message)
+            else:
+                await websocket.send_bytes(message)
+
+    tasks = [asyncio.create_task(up()), asyncio.create_task(down())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with suppress(RuntimeError, WebSocketDisconnect, ConnectionClosed):
+            await websocket.close(job.close_code or _GOING_AWAY)
+
+
+def _host_header(scope: Scope) -> bytes:
+    found: Iterable[tuple[bytes, bytes]] = scope["headers"]
+    return next((value for name, value in found if name == b"host"), b"")
+
+
+def _host(scope: Scope) -> str:
+    return _host_header(scope).decode("latin-1").lower().partition(":")[0]
+
+
+def _target_path(scope: Scope) -> str:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    query: bytes = scope["query_string"]
+    return (raw + b"?" + query if query else raw).decode("latin-1")
+
+
+def _without_cookie(value: bytes, name: str) -> bytes:
+    pairs = [pair.strip() for pair in value.split(b";")]
+    return b"; ".join(one for one in pairs if not one.startswith(f"{name}=".encode()))
+
+
+def _own_cookie(name: bytes, value: bytes) -> bytes:
+    """Return a header; a cookie without the attribute that gives it to other jobs' origins."""
+    if name.lower() != b"set-cookie":
+        return value
+    parts = value.split(b";")
+    return b";".join(one for one in parts if not one.strip().lower().startswith(b"domain="))
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+  :root {{ color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif; }}
+  body {{ max-width: 34rem; margin: 15vh auto; padding: 0 1.5rem; }}
+  h1 {{ font-size: 1.4rem; }}
+</style>
+<h1>{title}</h1>
+<p>{message}</p>
+<p><a href="{url}">Go to the job</a></p>
+</html>"""

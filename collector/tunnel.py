@@ -1,0 +1,137 @@
+"""The agent's side of a tunnel: users reach the ports of this appliance's attempts through it.
+
+See `protocol.tunnel`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from ssl import SSLContext
+from typing import cast
+
+import asyncssh
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
+
+from protocol.tunnel import CHUNK_BYTES, CIPHER, TUNNEL_PATH, connected_sockets
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 10.0
+CHECK_SECONDS = 0.5
+
+FindEndpoint = Callable[[str, int], str | None]
+"""Returns where a port of a running attempt listens, such as `127.0.0.1:49153`."""
+
+
+class _Server(asyncssh.SSHServer):
+    """Accepts connections to ports of running attempts."""
+
+    def __init__(self, find_endpoint: FindEndpoint) -> None:
+        self._find_endpoint = find_endpoint
+        self._connection: asyncssh.SSHServerConnection | None = None
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        """Remember the connection."""
+        self._connection = conn
+
+    def begin_auth(self, username: str) -> bool:  # noqa: ARG002 - asyncssh's
+        """Ask for no proof: the portal was authenticated by TLS."""
+        return False
+
+    def connection_requested(
+        self,
+        dest_host: str,
+        dest_port: int,
+        orig_host: str,  # noqa: ARG002 - asyncssh's
+        orig_port: int,  # noqa: ARG002 - asyncssh's
+    ) -> Awaitable[asyncssh.SSHTCPSession[bytes]]:
+        """Connect to the port of an attempt; refuse everything else."""
+        endpoint = self._find_endpoint(dest_host, dest_port)
+        if endpoint is None or self._connection is None:
+            raise asyncssh.ChannelOpenError(
+                asyncssh.OPEN_CONNECT_FAILED, "The attempt does not run, or has no such port."
+            )
+        host, _, port = endpoint.rpartition(":")
+        forwarder = self._connection.forward_connection(host.strip("[]"), int(port))
+        return cast("Awaitable[asyncssh.SSHTCPSession[bytes]]", forwarder)
+
+
+def serve_tunnel(
+    url: str,
+    *,
+    headers: Mapping[str, str],
+    context: SSLContext | None,
+    find_endpoint: FindEndpoint,
+    should_go_on: Callable[[], bool],
+) -> None:
+    """Open a tunnel to the portal and serve it until it closes or should not go on.
+
+    Raises:
+        OSError: the portal can't be reached, or refuses the tunnel.
+    """
+
+    async def run() -> None:
+        async with connect(
+            f"ws{url.removeprefix('http')}{TUNNEL_PATH}",
+            additional_headers=headers,
+            ssl=context,
+            compression=None,
+            proxy=None,
+            open_timeout=CONNECT_SECONDS,
+        ) as websocket:
+            await _serve(websocket, find_endpoint, should_go_on)
+
+    try:
+        asyncio.run(run())
+    except WebSocketException as error:
+        raise OSError(f"{url} refuses the tunnel: {error}") from error
+
+
+async def _serve(
+    websocket: ClientConnection, find_endpoint: FindEndpoint, should_go_on: Callable[[], bool]
+) -> None:
+    ours, theirs = connected_sockets()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    tasks = [
+        asyncio.create_task(_send(reader, websocket)),
+        asyncio.create_task(_receive(websocket, writer)),
+        asyncio.create_task(_wait_while(should_go_on)),
+    ]
+
+    async def run_ssh() -> None:
+        await asyncssh.run_server(
+            theirs,
+            config=None,
+            server_factory=lambda: _Server(find_endpoint),
+            server_host_keys=[key],
+            encryption_algs=[CIPHER],
+        )
+
+    ssh = asyncio.create_task(run_ssh())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (*tasks, ssh):
+            task.cancel()
+        await asyncio.gather(*tasks, ssh, return_exceptions=True)
+        writer.close()
+
+
+async def _send(reader: asyncio.StreamReader, websocket: ClientConnection) -> None:
+    while data := await reader.read(CHUNK_BYTES):
+        await websocket.send(data)
+
+
+async def _receive(websocket: ClientConnection, writer: asyncio.StreamWriter) -> None:
+    with suppress(WebSocketException):
+        async for message in websocket:
+            writer.write(message if isinstance(message, bytes) else message.encode())
+            await writer.drain()
+
+
+async def _wait_while(should_go_on: Callable[[], bool]) -> None:
+    while should_go_on():  # noqa: ASYNC110 - threads decide
+        await asyncio.sleep(CHECK_SECONDS)

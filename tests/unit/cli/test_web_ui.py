@@ -1,0 +1,268 @@
+"""Web pages of jobs: a real server behind a real tunnel, for those who may open it, and only it."""
+
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+from sqlalchemy import delete, select
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin, Subprotocol
+
+from cli.server import Backend, create_asgi_app
+from collector.tunnel import serve_tunnel
+from core.db import SessionFactory
+from core.settings import ServerSettings
+from jobqueue.models import Attempt, Job
+from jobqueue.web_ui import Proof, Proofs
+from protocol.attempts import ObservedState, Port
+from tenants.models import LoginSession, User
+from tenants.users.sessions import start_session
+from tests.cast import NOON, Cast, FrozenClock
+from tests.fixtures.polling import eventually
+from tests.fixtures.serving import Serving
+from tests.unit.jobqueue.builders import report, start
+from timeseries.store import Store
+
+PORT = 8888
+MEBIBYTE = 2**20
+
+
+async def _page(request: Request) -> Response:
+    seen = {name: request.headers.get(name, "") for name in ("host", "cookie", "x-forwarded-proto")}
+    body = await request.body()
+    response = Response(f"{request.method} {request.url.path} {len(body)} {seen}")
+    response.headers["Set-Cookie"] = "own=1; Domain=jobs.localhost; Path=/"
+    return response
+
+
+async def _large(_request: Request) -> Response:
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(32):
+            yield b"x" * MEBIBYTE
+
+    return StreamingResponse(parts())
+
+
+async def _echo(websocket: WebSocket) -> None:
+    await websocket.accept(next(iter(websocket.scope["subprotocols"]), None))
+    try:
+        while True:
+            await websocket.send_text(f"echo {await websocket.receive_text()}")
+    except WebSocketDisconnect:
+        return
+
+
+JOB_SERVER = Starlette(
+    routes=[
+        Route("/large", _large),
+        WebSocketRoute("/echo", _echo),
+        Route("/{path:path}", _page, methods=["GET", "POST"]),
+    ]
+)
+
+
+@dataclass
+class Site:
+    """A portal with a running job, its tunnel, and the browsers of users."""
+
+    url: str
+    job: Job
+    attempt: Attempt
+    settings: ServerSettings
+    sessions: SessionFactory
+    endpoint: str
+    asked: list[tuple[str, int]] = field(default_factory=list)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def host(self) -> str:
+        return f"{self.job.id}-{PORT}.jobs.localhost"
+
+    def find_endpoint(self, attempt_id: str, port: int) -> str | None:
+        self.asked.append((attempt_id, port))
+        return self.endpoint if (attempt_id, port) == (self.attempt.id, PORT) else None
+
+    def serve_tunnel(self) -> None:
+        serve_tunnel(
+            self.url,
+            headers={"Authorization": "Bearer vda_acme_dgx-01"},
+            context=None,
+            find_endpoint=self.find_endpoint,
+            should_go_on=lambda: not self.stop.is_set(),
+        )
+
+    def get(
+        self, path: str, *, cookie: str = "", host: str = "", data: bytes | None = None
+    ) -> requests.Response:
+        return requests.request(
+            "GET" if data is None else "POST",
+            f"{self.url}{path}",
+            headers={"Host": host or self.host, "Accept": "text/html", "Cookie": cookie},
+            data=data,
+            allow_redirects=False,
+            timeout=60,
+        )
+
+    def proofs(self) -> Proofs:
+        return Proofs(self.settings.secret_key)
+
+    def cookie_of(self, user: User) -> str:
+        """Sign a user in and enter the job's origin as the portal sends them there."""
+        with self.sessions.begin() as session:
+            start_session(session, user, now=NOON, lifetime=timedelta(days=1))
+            found = session.scalars(select(LoginSession).where(LoginSession.user_id == user.id))
+            session_id = found.all()[-1].id
+        ticket = self.proofs().sign("ticket", Proof(self.job.id, PORT, session_id))
+        entered = self.get(f"/.vedette/enter?ticket={ticket}")
+        assert (entered.status_code, entered.headers["Location"]) == (307, "/")
+        cookie = entered.headers["Set-Cookie"]
+        assert {"HttpOnly", "SameSite=lax"} <= set(cookie.split("; "))
+        return cookie.partition(";")[0]
+
+    def websocket(self, cookie: str, *, origin: str = "") -> ClientConnection:
+        address = urlsplit(self.url)
+        return connect(
+            f"ws://{self.host}:{address.port}/echo",
+            sock=socket.create_connection((address.hostname or "", address.port or 0)),
+            origin=Origin(origin or f"http://{self.host}:{address.port}"),
+            additional_headers={"Cookie": cookie},
+            subprotocols=[Subprotocol("chat")],
+            proxy=None,
+        )
+
+
+@pytest.fixture
+def site(
+    sessions: SessionFactory, cast: Cast, store: Store, clock: FrozenClock, tmp_path: Path
+) -> Iterator[Site]:
+    with sessions.begin() as session:
+        attempt = start(session, cast, ports=[Port(container_port=PORT, name="web")])
+        report(session, attempt, ObservedState.RUNNING)
+        job = attempt.job
+    settings = ServerSettings(data_dir=tmp_path, secret_key="a key of this test")
+    app = create_asgi_app(Backend(settings, sessions, store), clock=clock)
+    with Serving(JOB_SERVER) as job_url, Serving(app) as url:
+        endpoint = job_url.removeprefix("http://")
+        site = Site(url, job, attempt, settings, sessions, endpoint)
+        agent = threading.Thread(target=site.serve_tunnel)
+        agent.start()
+        yield site
+        site.stop.set()
+        agent.join()
+
+
+def test_requests_reach_the_jobs_server_without_the_pass_and_its_cookies_stay_its_own(
+    site: Site, cast: Cast
+) -> None:
+    cookie = site.cookie_of(cast.alice)
+    answer = site.get("/tree/a%20b?x=1", cookie=f"{cookie}; own=1", data=b"y" * 3 * MEBIBYTE)
+    seen = {"host": site.host, "cookie": "own=1", "x-forwarded-proto": "http"}
+    assert (answer.status_code, answer.text) == (200, f"POST /tree/a b {3 * MEBIBYTE} {seen}")
+    assert answer.headers["Set-Cookie"] == "own=1; Path=/"
+    assert site.asked[0] == (site.attempt.id, PORT)
+
+
+def test_websockets_and_large_downloads_share_the_tunnel(site: Site, cast: Cast) -> None:
+    cookie = site.cookie_of(cast.alice)
+    sizes: list[int] = []
+    # A reader that takes nothing must not stop the others.
+    slow = requests.get(
+        f"{site.url}/large", headers={"Host": site.host, "Cookie": cookie}, stream=True, timeout=60
+    )
+    download = threading.Thread(
+        target=lambda: sizes.append(len(site.get("/large", cookie=cookie).content))
+    )
+    with site.websocket(cookie) as first, site.websocket(cookie) as second:
+        assert first.subprotocol == "chat"
+        download.start()
+        for number in range(20):
+            for one in (first, second):
+                one.send(str(number))
+            assert [one.recv(timeout=60) for one in (first, second)] == [f"echo {number}"] * 2
+    download.join()
+    assert sizes == [32 * MEBIBYTE]
+    assert len(slow.content) == 32 * MEBIBYTE
+
+
+def test_only_those_who_control_the_job_enter_it(site: Site, cast: Cast) -> None:
+    opened = site.get("/tree")
+    assert opened.status_code == 303
+    assert opened.headers["Location"].endswith(f"/jobs/{site.job.id}/open?port={PORT}")
+    assert site.get("/tree", cookie="vedette-job=forged").status_code == 303
+    assert site.get("/.vedette/enter?ticket=forged").status_code == 303
+    for user, status in ((cast.bob, 403), (cast.charlie, 404), (cast.olivia, 403)):
+        assert site.get("/", cookie=site.cookie_of(user)).status_code == status
+    alice = site.cookie_of(cast.alice)
+    other = site.host.replace(str(PORT), "9999")
+    assert site.get("/", cookie=alice, host=other).status_code == 303
+    with site.sessions.begin() as session:
+        session.execute(delete(LoginSession))
+    assert site.get("/", cookie=alice).status_code == 303
+    assert site.asked == []
+
+
+def test_websockets_of_other_sites_and_strangers_are_refused(site: Site, cast: Cast) -> None:
+    cookie = site.cookie_of(cast.alice)
+    for given, origin in ((cookie, "https://evil.example"), ("", ""), ("vedette-job=x", "")):
+        with pytest.raises(InvalidStatus):
+            site.websocket(given, origin=origin)
+    assert site.asked == []
+
+
+def test_a_job_that_ended_a_closed_port_and_a_lost_agent_have_a_clear_page(
+    site: Site, cast: Cast
+) -> None:
+    cookie = site.cookie_of(cast.alice)
+    site.endpoint = "127.0.0.1:1"
+    closed = site.get("/", cookie=cookie)
+    assert (closed.status_code, closed.headers["Refresh"]) == (503, "5")
+    assert f"port {PORT}" in closed.text
+    assert f"/jobs/{site.job.id}" in closed.text
+    with site.sessions.begin() as session:
+        report(session, session.get_one(Attempt, site.attempt.id), ObservedState.SUCCEEDED)
+    ended = site.get("/", cookie=cookie)
+    assert (ended.status_code, "Refresh" in ended.headers) == (503, False)
+    assert "succeeded" in ended.text
+
+
+def test_a_lost_tunnel_is_asked_for_through_the_desired_state(
+    site: Site, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cookie = site.cookie_of(cast.alice)
+    assert site.get("/", cookie=cookie).status_code == 200
+    agent = {"Authorization": "Bearer vda_acme_dgx-01"}
+    address = f"{site.url}/agent/v1/desired"
+    assert not requests.get(address, headers=agent, timeout=60).json().get("wants_tunnel")
+    site.stop.set()
+    monkeypatch.setattr("access.tunnels.CONNECT_SECONDS", 0.5)
+    eventually(lambda: "not connected" in site.get("/", cookie=cookie).text)
+    assert requests.get(address, headers=agent, timeout=60).json()["wants_tunnel"]
+    site.stop.clear()
+    again = threading.Thread(target=site.serve_tunnel)
+    again.start()
+    eventually(lambda: site.get("/", cookie=cookie).status_code == 200)
+    site.stop.set()
+    again.join()
+
+
+def test_strangers_open_no_tunnel(site: Site) -> None:
+    with pytest.raises(OSError, match="refuses the tunnel"):
+        serve_tunnel(
+            site.url,
+            headers={"Authorization": "Bearer vda_nobody"},
+            context=None,
+            find_endpoint=site.find_endpoint,
+            should_go_on=lambda: True,
+        )
