@@ -173,6 +173,7 @@ OF_PEOPLE = {
     "home.index",
     "invitations.accept",
     "jobs.add",
+    "jobs.open_port",
     "oidc.callback",
     "registry.token",
     "oidc.start",
