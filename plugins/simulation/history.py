@@ -74,5 +74,5 @@ def _plan(config: SimulationConfig, start_at: datetime, end_at: datetime) -> Ite
 
 
 def _pause(name: str, at: datetime) -> timedelta:
-    longest_hours = 1.5 if at.hour in DAY_HOURS else 6.0
+    longest_hours = 1.0 if at.hour in DAY_HOURS else 2.5
     return timedelta(hours=0.1 + longest_hours * fraction(f"pause:{name}"))
