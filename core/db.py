@@ -106,9 +106,11 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - a 
 
 def _begin_sqlite(connection: Connection, _name: str) -> None:
     # The driver does not begin a transaction before a savepoint, so that its release would commit.
+    # As a writing one: it would fail at its first write if another were written after its first
+    # read, without waiting.
     driver: Any = connection.connection.dbapi_connection
     if not driver.in_transaction:
-        connection.exec_driver_sql("BEGIN")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def create_session_factory(engine: Engine) -> SessionFactory:

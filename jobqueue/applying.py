@@ -8,8 +8,6 @@ from sqlalchemy.orm import Session
 from core.errors import InvalidInputError
 from core.secretbox import SecretBox
 from jobqueue.models import Job
-from jobqueue.pending import explain_new
-from jobqueue.placement.explanation import Explanation
 from jobqueue.requests import JobRequest
 from jobqueue.service import submit_job
 from jobqueue.snapshot import tenant_views
@@ -44,18 +42,16 @@ def apply_jobs(
     return jobs
 
 
-def try_jobs(
+def rehearse_jobs(
     session: Session, scope: Scope, requests: Sequence[JobRequest], *, box: SecretBox, now: datetime
-) -> list[tuple[Job, Explanation]]:
-    """Return where the jobs of a file would go and when; nothing is submitted.
+) -> list[Job]:
+    """Return the jobs that `apply_jobs` would submit, of arrays the first task; nothing is stored.
 
     Raises:
         InvalidInputError: as `apply_jobs` does.
     """
     savepoint = session.begin_nested()
     jobs = apply_jobs(session, scope, requests, box=box, now=now)
-    found = explain_new(session, scope, jobs, now=now)
-    tried = [(job, found[job.id]) for job in jobs]
     session.expunge_all()
     savepoint.rollback()
-    return tried
+    return jobs

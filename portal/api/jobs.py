@@ -7,10 +7,10 @@ from flask import Response
 from marshmallow import Schema, fields, validate
 
 from jobqueue.again import retry_job, set_priority
-from jobqueue.applying import apply_jobs, try_jobs
+from jobqueue.applying import apply_jobs, rehearse_jobs
 from jobqueue.job_secrets import make_secret
 from jobqueue.models import Job
-from jobqueue.pending import explain_job, try_job
+from jobqueue.pending import explain_job, explain_new, try_job
 from jobqueue.placement.explanation import Explanation
 from jobqueue.placement.plan import Action
 from jobqueue.requests import MAX_PRIORITY
@@ -376,17 +376,22 @@ def apply(body: dict[str, Any]) -> dict[str, Any]:
     """Submit the jobs of a file: all or none; a dry run returns where they would go, and when."""
     requests = [job_request(one) for one in body["jobs"]]
     scope, box = current_scope(), portal().secrets
-    with database() as session:
-        if body["is_dry_run"]:
-            tried = try_jobs(session, scope, requests, box=box, now=now())
-            rows = [
-                {"job_id": None, "name": job.name, "placement": _explained(found, "")}
-                for job, found in tried
-            ]
-        else:
+    if not body["is_dry_run"]:
+        with database() as session:
             made = apply_jobs(session, scope, requests, box=box, now=now())
-            rows = [{"job_id": job.id, "name": job.name, "placement": None} for job in made]
-    return whole_list(rows)
+        rows = [{"job_id": job.id, "name": job.name, "placement": None} for job in made]
+        return whole_list(rows)
+    with database() as session:
+        tried = rehearse_jobs(session, scope, requests, box=box, now=now())
+    # Planning a long queue takes a while: nobody's writes wait for it.
+    with database() as session:
+        found = explain_new(session, scope, tried, now=now())
+    return whole_list(
+        [
+            {"job_id": None, "name": job.name, "placement": _explained(found[job.id], "")}
+            for job in tried
+        ]
+    )
 
 
 @jobs.operation("GET", "/<job_id>/pending", answer=ExplanationSchema)

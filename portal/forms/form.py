@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flask_wtf import FlaskForm
-from wtforms import Field, StringField, TextAreaField, widgets
+from wtforms import Field, StringField, TextAreaField, ValidationError, widgets
 
 from core.errors import (
     ConflictError,
@@ -257,4 +257,4 @@ class CheckboxListField(Field):  # type: ignore[misc] # WTForms ships no types
     def pre_validate(self, form: object) -> None:  # noqa: ARG002 - WTForms' signature
         """Reject values that are not among the choices."""
         if set(self.data or ()) - {value for value, _ in self.choices}:
-            raise ValueError("A selected choice no longer exists. Select again.")
+            raise ValidationError("A selected choice no longer exists. Select again.")

@@ -1,6 +1,7 @@
 """The database: instants, transactions, leases and pages."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -123,3 +124,24 @@ def test_what_was_done_in_a_savepoint_goes_with_its_transaction(sessions: Sessio
         begin_and_fail()
     with sessions() as session:
         assert session.scalars(select(Tenant)).all() == []
+
+
+def test_a_savepoint_can_be_written_in_whatever_others_write_meanwhile(
+    sessions: SessionFactory, cast: Cast
+) -> None:
+    def rename(name: str) -> None:
+        with sessions.begin() as other:
+            other.get_one(Tenant, cast.globex.id).name = name
+
+    with ThreadPoolExecutor(1) as pool, sessions.begin() as session:
+        with session.begin_nested():
+            tenant = session.scalars(select(Tenant).where(Tenant.id == cast.acme.id)).one()
+            writing = pool.submit(rename, "Globex 2")
+            # It waits for this transaction; without waiting it would have ended by then.
+            wait([writing], timeout=0.2)
+            tenant.name = "Acme 2"
+        session.commit()
+        writing.result()
+    with sessions() as session:
+        names = select(Tenant.name).order_by(Tenant.name)
+        assert session.scalars(names).all() == ["Acme 2", "Globex 2"]

@@ -71,13 +71,21 @@ def test_errors_are_shown_beside_their_fields(bob: Browser) -> None:
     wrong = {"array": "1-", "after_any": "nothing", "idle_gpu_time": "30m"}
     answer = bob.post("/jobs/new", {**FORM, **wrong})
     assert answer.status_code == 422
+    gone = bob.post("/jobs/new", {**FORM, "retry_on": "gone"})
+    assert (gone.status_code, 'id="retry_on-error"' in gone.text) == (422, True)
     for field in ("array", "after_any", "idle_gpu_time"):
         assert f'id="{field}-error"' in answer.text
 
 
 def test_the_form_warns_of_an_appliance_that_can_not_run_the_job(bob: Browser) -> None:
     def fit(**changes: str) -> dict[str, list[str]]:
-        shape: dict[str, object] = {**FORM, "name": "", "appliance": "dgx-01", **changes}
+        shape: dict[str, object] = {
+            **FORM,
+            "name": "",
+            "retry_on": "exit",
+            "appliance": "dgx-01",
+            **changes,
+        }
         found: dict[str, list[str]] = bob.post("/jobs/new/fit", shape).get_json()
         return found
 
