@@ -20,6 +20,7 @@ from benchmarks import (
     placement,
     plugins,
     queries,
+    size,
     usage,
 )
 from benchmarks.figures import keep_document
@@ -43,6 +44,7 @@ def main(*, quick: bool, folder: Path) -> None:
         "queries": lambda: queries.measure(
             (queries.quick if quick else queries.full)(queries.end_of_history())
         ),
+        "size": lambda: size.measure(size.QUICK if quick else size.FULL),
         "accounts": lambda: accounts.measure(accounts.QUICK if quick else accounts.FULL),
         "fleet_hold": lambda: fleet_hold.measure(fleet_hold.QUICK if quick else fleet_hold.FULL),
         "placement": lambda: placement.measure(placement.QUICK if quick else placement.FULL),

@@ -28,6 +28,7 @@ from core.clock import utc_now
 INTERVAL_SECONDS = 10
 WATCH_SECONDS = 10.0
 LEAST_SHARE_OF_THE_RATE = 0.99
+MOST_ACK_MILLISECONDS = 500.0
 # The driver is late when it, and not the server, is what a post waits for.
 MOST_LATENESS_MILLISECONDS = 100.0
 
@@ -88,7 +89,14 @@ def measure(plan: Plan) -> dict[str, object]:
 def promises(results: Mapping[str, object], plan: Plan) -> list[Promise]:
     """Return what is promised of a fleet, with what was measured."""
     refused, rate = results["refused"], results["posts_per_second"]
+    delay = results["ack_milliseconds_p99"]
     return [
+        Promise(
+            name=f"acknowledgement of {plan.appliances:,} appliances, p99",
+            bound=MOST_ACK_MILLISECONDS,
+            measured=float(delay) if isinstance(delay, int | float) else None,
+            unit="ms",
+        ),
         Promise(
             name=f"posts refused of {plan.appliances:,} appliances in {plan.seconds} s",
             bound=0.0,

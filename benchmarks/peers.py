@@ -6,7 +6,7 @@ VictoriaMetrics shows samples at once and drops repeated ones, as our store on i
 
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,13 +103,14 @@ def vedette(folder: Path, *, appliances: int, is_batching: bool = True) -> Itera
 
 
 @contextmanager
-def influxdb(folder: Path) -> Iterator[Server]:
-    """Run InfluxDB 1.6 with a database."""
+def influxdb(folder: Path, *, environ: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Run InfluxDB 1.6 with a database; `environ` changes its configuration."""
     program, port = require_program("influxd", package="influxdb"), free_port()
     configuration, log_path = folder / "influxdb.conf", folder / "influxdb.log"
     text = _INFLUXDB.format(folder=folder, port=port, rpc_port=free_port())
     configuration.write_text(text, encoding="utf-8")
-    with running([program, "-config", str(configuration)], log_path=log_path) as pid:
+    argv = [program, "-config", str(configuration)]
+    with running(argv, log_path=log_path, environ=environ) as pid:
         url = f"http://127.0.0.1:{port}"
         wait_until(lambda: replies(f"{url}/ping"), what="InfluxDB to answer", log_path=log_path)
         query = urllib.parse.urlencode({"q": f"CREATE DATABASE {DATABASE}"})

@@ -10,7 +10,8 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +19,14 @@ from typing import Any, Literal
 import duckdb
 
 from timeseries.duckdb.files import Files, LocalFiles
+from timeseries.duckdb.insert import STAGING_TABLE
 from timeseries.open_store import files_folder
 from timeseries.store import StoreUnavailableError
 
 REOPEN_EVERY_SECONDS = 1.0
+
+CHECKPOINT_MIB = 64
+"""The size of the WAL at which a commit checkpoints."""
 
 # No statement can access anything outside the store's own file and folder.
 _SEALED = {
@@ -30,8 +35,8 @@ _SEALED = {
     "python_enable_replacements": "false",
 }
 _TUNED = {
-    # A larger WAL rewrites fewer row groups, but takes longer to replay after a crash.
-    "checkpoint_threshold": "128MiB",
+    # A smaller WAL rewrites more row groups; a larger one makes senders wait for its checkpoint.
+    "checkpoint_threshold": f"{CHECKPOINT_MIB}MiB",
     # Freed memory goes back to the system within seconds; without, only when more is allocated.
     "allocator_background_threads": "true",
 }
@@ -131,6 +136,28 @@ class Database:
                 self._connection = None
             self._connection = _usable(self._connect(), self.path)
             return self._connection.cursor()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Hold a snapshot during a transaction whose commit may checkpoint.
+
+        Without any, DuckDB locks out all other writers meanwhile, and merges row groups, which
+        takes seconds. `CHECKPOINT` still does that.
+        """
+        with self.cursor() as cursor:
+            cursor.begin()
+            cursor.execute(f"SELECT 1 FROM {STAGING_TABLE} LIMIT 0").fetchall()  # noqa: S608 - ours
+            try:
+                yield
+            finally:
+                with suppress(duckdb.Error):
+                    cursor.rollback()
+
+    @property
+    def is_wal_short(self) -> bool:
+        """Whether so little was written since the last checkpoint that the next one is far."""
+        wal = Path(f"{self.path}.wal")
+        return not wal.exists() or wal.stat().st_size < CHECKPOINT_MIB * 2**20 // 4
 
     def close(self) -> None:
         """Checkpoint and close the file."""

@@ -108,7 +108,8 @@ class Maintenance:
                 self._sealed_at[measurement] = time.monotonic()
                 time.sleep(min(time.monotonic() - started, MAX_PAUSE_SECONDS))
         # Until a checkpoint, rows take ten times as much memory; on a quiet server it never comes.
-        self._writer.checkpoint()
+        if moved or self._database.is_wal_short:
+            self._writer.checkpoint()
         if errors:
             raise errors[0]
         return moved

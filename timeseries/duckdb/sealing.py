@@ -325,7 +325,7 @@ class Sealing:
     @contextmanager
     def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """Begin a transaction on a cursor of its own; roll back what is not committed."""
-        with self._database.cursor() as cursor:
+        with self._database.snapshot(), self._database.cursor() as cursor:
             cursor.begin()
             try:
                 yield cursor

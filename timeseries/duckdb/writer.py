@@ -237,7 +237,8 @@ class DuckDBWriter:
         return group.rejected
 
     def _insert_staged(self, columns: Columns) -> None:
-        self._staging.insert(self._cursor, columns)
+        with self._database.snapshot():
+            self._staging.insert(self._cursor, columns)
         if not self._staging.points:
             self._flush_at = time.monotonic() + FLUSH_INTERVAL_SECONDS
         self._staging.inserted(columns)
@@ -298,17 +299,18 @@ class DuckDBWriter:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """Begin, then commit, or roll back on an error."""
-        self._cursor.begin()
-        try:
-            yield
-        except BaseException:
-            self._roll_back()
-            raise
-        try:
-            self._cursor.commit()
-        except duckdb.Error:
-            self._inserter.clear()
-            raise
+        with self._database.snapshot():
+            self._cursor.begin()
+            try:
+                yield
+            except BaseException:
+                self._roll_back()
+                raise
+            try:
+                self._cursor.commit()
+            except duckdb.Error:
+                self._inserter.clear()
+                raise
 
     def _roll_back(self) -> None:
         try:

@@ -1,0 +1,220 @@
+"""How much disk a value takes once it is settled, roll-ups included.
+
+    python -m benchmarks.size [--quick] [--appliances N] [--days DAYS] [--output FILE]
+
+    fleet        what `benchmarks.ingest` sends: 1,000 appliances, readings that walk
+    simulated    simulated appliances that run jobs, every 10 s, as the demo has
+
+DuckDB with its Parquet files, InfluxDB 1.6 and VictoriaMetrics take the same points through the
+store's interface. Their figure is that of all files after sealing, or full compaction, or a forced
+merge: it does not depend on what else the machine does.
+"""
+
+import time
+import urllib.request
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from itertools import groupby, islice
+from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+from benchmarks import peers
+from benchmarks.bodies import NS_PER_SECOND, SEED
+from benchmarks.figures import Promise, document, rounded, write_document
+from benchmarks.fleet import Fleet
+from benchmarks.processes import BenchmarkError
+from core.clock import to_ns, utc_now
+from plugins.simulation.config import SimulationConfig
+from plugins.simulation.history import history
+from timeseries.lineprotocol import parse
+from timeseries.open_store import open_store
+from timeseries.points import Batch
+from timeseries.store import APPLIANCE_TAG, TENANT_TAG, RejectedPoint, Store
+
+FLEET, SIMULATED = "fleet", "simulated"
+MOST_BYTES = 1.0
+STEP = timedelta(seconds=10)
+MAX_WAIT_SECONDS = 1_800.0
+CHUNK_NS = 600 * NS_PER_SECOND
+WINDOW_OF_FUTURES = 60
+TENANT = "01a1fe98-0000-7000-8000-000000000000"
+# A cold shard is compacted at once, and its log is written to files.
+COMPACTING = {
+    "INFLUXDB_DATA_CACHE_SNAPSHOT_WRITE_COLD_DURATION": "1s",
+    "INFLUXDB_DATA_COMPACT_FULL_WRITE_COLD_DURATION": "1s",
+}
+Samples = Iterator[tuple[str, Batch]]
+"""Appliance and points, oldest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much each kind of data has."""
+
+    fleet_appliances: int = 1_000
+    fleet_ticks: int = 40
+    appliances: int = 100
+    days: float = 7.0
+    stable_seconds: float = 20.0
+
+
+FULL = Plan()
+QUICK = Plan(fleet_appliances=20, fleet_ticks=10, appliances=1, days=0.02, stable_seconds=2.0)
+
+
+def measure(plan: Plan) -> dict[str, object]:
+    """Write each kind of data into each store; return the document."""
+    started_at = utc_now()
+    end_at = started_at.replace(hour=0, minute=0, second=0, microsecond=0)
+    results = {
+        FLEET: _sizes(fleet_samples(plan, end_at), FLEET, plan),
+        SIMULATED: _sizes(simulated_samples(plan, end_at), SIMULATED, plan),
+    }
+    simulated = results[SIMULATED]
+    return document(
+        "size",
+        started_at=started_at,
+        settings=asdict(plan),
+        results=results,
+        promises=[
+            Promise(
+                name="bytes of a settled value of simulated appliances",
+                bound=MOST_BYTES,
+                measured=simulated[peers.VEDETTE],
+                unit="bytes",
+            ),
+            *(
+                Promise(
+                    name=f"bytes of a settled value beside VictoriaMetrics', {kind}",
+                    bound=found[peers.VICTORIAMETRICS],
+                    measured=found[peers.VEDETTE],
+                    unit="bytes",
+                )
+                for kind, found in results.items()
+            ),
+        ],
+    )
+
+
+def fleet_samples(plan: Plan, end_at: datetime) -> Samples:
+    """Yield what the benchmark of ingest sends."""
+    fleet = Fleet(seed=SEED)
+    start_at = end_at - STEP * plan.fleet_ticks
+    for tick in range(plan.fleet_ticks):
+        time_ns = to_ns(start_at + STEP * tick)
+        for appliance in range(plan.fleet_appliances):
+            lines = fleet.lines(appliance, tick=tick, time_ns=time_ns)
+            yield fleet.name(appliance), parse("\n".join(lines).encode(), default_time_ns=0).batch
+
+
+def simulated_samples(plan: Plan, end_at: datetime) -> Samples:
+    """Yield what simulated appliances send, some minutes of one after the other."""
+    start_at = end_at - timedelta(days=plan.days)
+    names = [f"bench-{number:03}" for number in range(plan.appliances)]
+    sent = [
+        history(SimulationConfig(seed=name), start_at=start_at, end_at=end_at, step=STEP)
+        for name in names
+    ]
+    chunks = [groupby(points, key=lambda point: point.time_ns // CHUNK_NS) for points in sent]
+    for _ in range(ceil((to_ns(end_at) - to_ns(start_at)) / CHUNK_NS) + 1):
+        for name, some in zip(names, chunks, strict=True):
+            yield from ((name, Batch.of(points)) for _, points in islice(some, 1))
+
+
+def _sizes(samples: Samples, kind: str, plan: Plan) -> dict[str, float]:
+    """Write samples into every store; return the bytes of a value of each."""
+    with TemporaryDirectory(prefix="vedette-bench-") as name, ExitStack() as stack:
+        folder = Path(name)
+        influxdb = stack.enter_context(peers.influxdb(_new(folder / "i"), environ=COMPACTING))
+        victoria = stack.enter_context(peers.victoriametrics(_new(folder / "v")))
+        urls = {
+            peers.VEDETTE: f"duckdb:///{folder}/d/samples.duckdb",
+            peers.INFLUXDB: f"influxdb://127.0.0.1:{influxdb.port}/{peers.DATABASE}"
+            "?databases=shared",
+            peers.VICTORIAMETRICS: f"victoriametrics://127.0.0.1:{victoria.port}",
+        }
+        stores = {one: open_store(url) for one, url in urls.items()}
+        click.echo(f"writing {kind}", err=True)
+        values = _write(list(stores.values()), samples)
+        click.echo(f"settling {kind}: {values:,} values", err=True)
+        vedette = stores[peers.VEDETTE]
+        while vedette.maintain(now_ns=to_ns(utc_now() + timedelta(days=2))):
+            pass
+        for store in stores.values():
+            store.close()
+        for path in ("force_flush", "force_merge"):
+            with urllib.request.urlopen(f"{victoria.url}/internal/{path}", timeout=600):
+                pass
+        sizes = {
+            peers.VEDETTE: _bytes(folder / "d"),
+            peers.INFLUXDB: _settled([influxdb.files / "data", influxdb.files / "wal"], plan),
+            peers.VICTORIAMETRICS: _settled([victoria.files], plan),
+        }
+        found = {one: rounded(size / values) for one, size in sizes.items()}
+        return {**found, "values": values}
+
+
+def _write(stores: Sequence[Store], samples: Samples) -> int:
+    values, waiting = 0, deque[Future[list[RejectedPoint]]]()
+    for appliance, batch in samples:
+        values += sum(len(block) * len(block.fields) for block in batch.blocks)
+        identity = {TENANT_TAG: TENANT, APPLIANCE_TAG: appliance}
+        waiting.extend(store.submit(batch, identity=identity) for store in stores)
+        while len(waiting) > WINDOW_OF_FUTURES:
+            _refuse_rejected(waiting.popleft().result())
+    while waiting:
+        _refuse_rejected(waiting.popleft().result())
+    return values
+
+
+def _refuse_rejected(rejected: Sequence[RejectedPoint]) -> None:
+    if rejected:
+        raise BenchmarkError(f"{len(rejected)} points were refused: {rejected[0].reason}")
+
+
+def _settled(folders: Sequence[Path], plan: Plan) -> int:
+    """Return the size of folders once it does not change any more."""
+    since, size = time.monotonic(), -1
+    deadline = since + MAX_WAIT_SECONDS
+    while time.monotonic() < min(since + plan.stable_seconds, deadline):
+        now = sum(map(_bytes, folders))
+        if now != size:
+            since, size = time.monotonic(), now
+        time.sleep(1)
+    return size
+
+
+def _bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # merged meanwhile
+            total += path.stat().st_size if path.is_file() else 0
+    return total
+
+
+def _new(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="A little of each, to see that it runs.")
+@click.option("--appliances", type=int, help="How many simulated appliances.")
+@click.option("--days", type=float, help="For how long these run.")
+@click.option("--output", type=click.Path(path_type=Path), help="Also keep the JSON here.")
+def main(*, quick: bool, appliances: int | None, days: float | None, output: Path | None) -> None:
+    """Measure sizes, and print JSON."""
+    plan = QUICK if quick else FULL
+    plan = replace(plan, appliances=appliances or plan.appliances, days=days or plan.days)
+    write_document(measure(plan), output)
+
+
+if __name__ == "__main__":
+    main()
