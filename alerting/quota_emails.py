@@ -6,8 +6,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.models import Notification
-from alerting.states import NOTICE, NotificationState
+from alerting.notices import add_notice
 from core.quantities import format_size
 from tenants.lifecycle.quota_warnings import Crossing
 from tenants.models import FillingQuota, Membership, Role, Tenant, User
@@ -28,16 +27,7 @@ def email_admins(
         payload = _payload(crossing, tenant, public_url=public_url)
         for address in _admins(session, tenant.id):
             count += 1
-            session.add(
-                Notification(
-                    tenant_id=tenant.id,
-                    address=address,
-                    payload=payload,
-                    state=NotificationState.WAITING,
-                    next_try_at=now,
-                    created_at=now,
-                )
-            )
+            add_notice(session, tenant.id, payload, address=address, now=now)
     session.flush()
     return count
 
@@ -61,7 +51,6 @@ def _payload(crossing: Crossing, tenant: Tenant, *, public_url: str) -> dict[str
     used, most = _amount(crossing.quota, crossing.used), _amount(crossing.quota, crossing.most)
     percent = int(100 * crossing.used / crossing.most) if crossing.most else 100
     return {
-        "kind": NOTICE,
         "subject": f"{tenant.name} uses {percent} % of its {crossing.quota.value} quota",
         "text": (
             f"{tenant.name} uses {used} of {most} {_noun(crossing.quota)}. "

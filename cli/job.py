@@ -143,6 +143,7 @@ def job() -> None:
 @click.option("--array", default="", help="One task for each index: 0-99, or 0-99%10 at once.")
 @click.option("--after-ok", multiple=True, metavar="JOB", help="Start after its success.")
 @click.option("--after-any", multiple=True, metavar="JOB", help="Start after its end; repeatable.")
+@click.option("--notify", multiple=True, help="At its end: email, or a receiver; repeatable.")
 @click.option("--service", is_flag=True, help="Run until stopped; restart on exit.")
 @click.option("--policy", help="Container policy: restricted or standard.")
 @click.option("--appliance", help="Run on this appliance (name or ID). Defaults to any.")
@@ -371,6 +372,7 @@ def _request(client: Client, command: tuple[str, ...], options: dict[str, Any]) 
         "is_preemptible": options["preemptible"],
         "max_retries": options["retries"],
         "time_limit_seconds": int(options["time_limit"]),
+        "notify": list(options["notify"]),
         "array": options["array"],
         "after_ok": list(options["after_ok"]),
         "after_any": list(options["after_any"]),

@@ -64,6 +64,7 @@ class Job(Base):
             "is_preemptible",
             "max_retries",
             "time_limit_seconds",
+            "notify",
             "idle_gpu_percent",
             "idle_gpu_seconds",
             "dependencies",
@@ -115,6 +116,11 @@ class Job(Base):
     """The failure classes after which it is tried again; see `jobqueue.retries`."""
     time_limit_seconds: Mapped[int] = mapped_column(default=0)
     """From the start of an attempt; 0 is none."""
+    notify: Mapped[list[str]] = mapped_column(default=list)
+    """Whom it notifies at its end: `email` is its user, others are names of receivers."""
+    is_notice_due: Mapped[bool] = mapped_column(
+        default=lambda context: bool(context.get_current_parameters().get("notify")), index=True
+    )
     idle_gpu_percent: Mapped[int] = mapped_column(default=0)
     """It stops when its GPUs are utilized less than this; 0 is no limit."""
     idle_gpu_seconds: Mapped[int] = mapped_column(default=0)

@@ -73,6 +73,7 @@ class JobRequest:
         time_limit_seconds: of each attempt, from its start; 0 is none.
         idle_gpu_percent: it stops when its GPUs are utilized less than this for
             `idle_gpu_seconds`; 0 is no limit.
+        notify: whom it notifies at its end: `email` is its user, others are names of receivers.
         after_ok: names or ids of jobs that must succeed before it starts.
         after_any: those that must end.
         array: indexes of an array's tasks, such as `0-99%10`; empty for one job.
@@ -105,6 +106,7 @@ class JobRequest:
     time_limit_seconds: int = 0
     idle_gpu_percent: int = 0
     idle_gpu_seconds: int = 0
+    notify: list[str] = field(default_factory=list)
     after_ok: list[str] = field(default_factory=list)
     after_any: list[str] = field(default_factory=list)
     array: str = ""

@@ -22,6 +22,7 @@ from jobqueue.dependencies import (
     stored_dependencies,
     waiting_message,
 )
+from jobqueue.end_notices import notify_errors
 from jobqueue.job_secrets import encrypt_secrets, secrets_of_request
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.views import ApplianceView, queue_time
@@ -118,6 +119,7 @@ def checked_job(
     tenant_id = scope.require_tenant()
     roots = settings_of(session, tenant_id).data_roots
     further = [("mounts", error) for error in mount_errors(request.mounts, roots)]
+    further += notify_errors(session, tenant_id, request.notify, array=request.array)
     policy = None
     try:
         policy = policy_for_job(session, tenant_id, request.container_policy)

@@ -15,6 +15,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from alerting.alertmanager import AlertmanagerSender, repeat_alerts
 from alerting.chat import ChatSender
 from alerting.evaluation import evaluate_rules
+from alerting.notices import add_notice
 from alerting.notify import EmailSender, Sender, WebhookSender
 from alerting.outbox import drain_outbox
 from alerting.quota_emails import email_admins
@@ -31,6 +32,7 @@ from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from jobqueue.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch import MAX_WRITTEN, dispatch
+from jobqueue.end_notices import take_end_notices
 from jobqueue.idle_limits import stop_idle_jobs
 from jobqueue.images.catalog import sync
 from jobqueue.images.registry import Registry
@@ -235,6 +237,7 @@ class Scheduler:
             *images,
             (self.place_jobs, settings.placement_interval_seconds),
             (self._evaluate_rules, settings.evaluation_interval_seconds),
+            (self.notify_ends, settings.notification_interval_seconds),
             (self._send_notifications, settings.notification_interval_seconds),
             (self._sweep, 5),
             (self.record_fleet, 15),
@@ -320,6 +323,23 @@ class Scheduler:
         """Submit the jobs of schedules that are due."""
         with transaction(self._sessions) as session:
             submit_due(session, box=SecretBox.of(self._settings), now=self._clock())
+
+    def notify_ends(self) -> None:
+        """Add the notices of jobs that have ended to the outbox."""
+        now, url = self._clock(), self._settings.resolved_public_url
+        with transaction(self._sessions) as session:
+            for notice in take_end_notices(session):
+                payload = {"subject": notice.subject, "text": notice.text}
+                payload |= {"link": f"{url}{notice.path}", "link_name": "Job"}
+                if not add_notice(
+                    session,
+                    notice.tenant_id,
+                    payload,
+                    address=notice.address,
+                    receiver=notice.receiver,
+                    now=now,
+                ):
+                    log.warning("%s: receiver %r is gone", notice.path, notice.receiver)
 
     def stop_idle_jobs(self) -> None:
         """Stop the jobs whose GPUs were idle for the time of their limit."""

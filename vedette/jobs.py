@@ -37,6 +37,7 @@ class JobFields(TypedDict, total=False):
     max_retries: int
     retry_on: Sequence[str]
     time_limit_seconds: int
+    notify: Sequence[str]
     idle_gpu_percent: int
     idle_gpu_seconds: int
     after_ok: Sequence[str]
@@ -90,6 +91,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     max_retries: int = 0
     retry_on: list[str] = []
     time_limit_seconds: int = 0
+    notify: list[str] = []
     idle_gpu_percent: int = 0
     idle_gpu_seconds: int = 0
     dependencies: list[dict[str, str]] = []

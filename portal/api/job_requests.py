@@ -205,6 +205,7 @@ class JobRequestSchema(StrictSchema):
         load_default=0,
         maximum=MAX_IDLE_SECONDS,
     )
+    notify = _names("Whom to notify at its end: `email` is you, others are names of receivers.")
     after_ok = _names("Names or IDs of jobs that must succeed before it starts.")
     after_any = _names("Names or IDs of jobs that must end before it starts.")
     array = _text(

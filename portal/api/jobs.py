@@ -120,6 +120,7 @@ class JobSchema(Schema):
     max_retries = fields.Integer()
     retry_on = fields.List(fields.String())
     time_limit_seconds = fields.Integer()
+    notify = fields.List(fields.String())
     idle_gpu_percent = fields.Integer()
     idle_gpu_seconds = fields.Integer()
     dependencies = fields.List(fields.Nested(DependencySchema))

@@ -17,6 +17,7 @@ from wtforms.fields import SelectChoice
 from wtforms.validators import DataRequired, InputRequired, NumberRange, Optional
 
 from jobqueue.container_policies import PolicyChoice
+from jobqueue.end_notices import EMAIL
 from jobqueue.models import Job
 from jobqueue.placement.views import ApplianceView
 from jobqueue.queue_settings import MAX_COUNT, MAX_DAYS, DataRoot, QueueSettings
@@ -85,6 +86,7 @@ OPTIONS = (
     "time_limit",
     "idle_gpu_percent",
     "idle_gpu_time",
+    "notify",
     "array",
     "after_ok",
     "after_any",
@@ -139,6 +141,7 @@ class JobForm(Form):
     max_retries = IntegerField("Retries", [Optional()], default=0)
     retry_on = CheckboxListField("Retry on", default=[one.value for one in FailureClass])
     time_limit = DurationField("Time limit", default=0)
+    notify = CheckboxListField("Notify at its end", default=[])
     idle_gpu_percent = IntegerField("Stop below GPU utilization (%)", [Optional()], default=0)
     idle_gpu_time = DurationField("Stop when idle for", default=0)
     array = StringField("Array", default="")
@@ -151,8 +154,15 @@ class JobForm(Form):
     container_policy = SelectField("Container policy", choices=[])
     appliance = StringField("Appliance", default="")
 
-    def offer(self, appliances: Iterable[ApplianceView], policies: PolicyChoice) -> None:
-        """Set the appliances and container policies to choose from."""
+    def offer(
+        self,
+        appliances: Iterable[ApplianceView],
+        policies: PolicyChoice,
+        *,
+        receivers: Iterable[str],
+    ) -> None:
+        """Set the appliances, container policies and receivers to choose from."""
+        self.notify.choices = [(EMAIL, "Email me"), *((name, name) for name in receivers)]
         self.container_policy.choices = [
             SelectChoice(policy.value, policy.value) for policy in policies.allowed
         ]
@@ -205,6 +215,7 @@ class JobForm(Form):
             max_retries=self.max_retries.data or 0,
             retry_on=self.retry_on.data or [],
             time_limit_seconds=int(self.time_limit.data),
+            notify=self.notify.data or [],
             idle_gpu_percent=self.idle_gpu_percent.data or 0,
             idle_gpu_seconds=int(self.idle_gpu_time.data),
             array=self.array.data.strip(),
@@ -267,6 +278,7 @@ def values_of(job: Job, scope: Scope) -> dict[str, Any]:
         "max_retries": job.max_retries,
         "retry_on": job.retry_on,
         "time_limit": job.time_limit_seconds,
+        "notify": job.notify,
         "idle_gpu_percent": job.idle_gpu_percent,
         "idle_gpu_time": job.idle_gpu_seconds,
         "container_policy": job.container_policy.value,

@@ -13,6 +13,7 @@ from core.errors import ConflictError, ForbiddenError, InvalidInputError, Unavai
 from jobqueue.again import retry_job, set_priority
 from jobqueue.arrays import array_states
 from jobqueue.container_policies import DESCRIPTIONS, read_policies, set_policies
+from jobqueue.end_notices import receiver_names
 from jobqueue.images.catalog import offered_images
 from jobqueue.job_secrets import make_secret
 from jobqueue.pending import appliance_problems, explain_job, try_job
@@ -160,7 +161,11 @@ def add() -> ResponseReturnValue:
         values = values_of(source, scope) if source else {"image": request.args.get("image", "")}
         form = JobForm(data=values_of_request(request_of(template)) if template else values)
         views = tenant_views(session, scope.require_tenant())
-        form.offer(views, read_policies(session, scope, scope.require_tenant()))
+        form.offer(
+            views,
+            read_policies(session, scope, scope.require_tenant()),
+            receivers=receiver_names(session, scope.require_tenant()),
+        )
         offered = offered_images(session, scope, portal().registry_tokens.host)
     preview = None
     if form.validate_on_submit() and "check" in request.form:

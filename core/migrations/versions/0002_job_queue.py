@@ -33,6 +33,8 @@ _JOB_COLUMNS: tuple[tuple[str, sa.types.TypeEngine[Any], str], ...] = (
     ("is_preemptible", sa.Boolean(), "0"),
     ("max_retries", sa.Integer(), "0"),
     ("time_limit_seconds", sa.Integer(), "0"),
+    ("notify", sa.JSON(), "'[]'"),
+    ("is_notice_due", sa.Boolean(), "0"),
     ("idle_gpu_percent", sa.Integer(), "0"),
     ("idle_gpu_seconds", sa.Integer(), "0"),
     ("dependencies", sa.JSON(), "'[]'"),
@@ -60,6 +62,7 @@ def upgrade() -> None:
         count = sa.Column(name, sa.Integer(), nullable=False, server_default="0")
         op.add_column("series_counts", count)
     _add_job_columns()
+    op.create_index("ix_jobs_is_notice_due", "jobs", ["is_notice_due"])
     op.add_column("jobs", sa.Column("retry_at", UTCDateTime(), nullable=True))
     op.add_column("jobs", sa.Column("array_id", sa.String(length=36), nullable=True))
     op.add_column("jobs", sa.Column("array_index", sa.Integer(), nullable=True))
@@ -170,6 +173,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Drop the columns and the tables."""
     op.drop_table("images")
+    op.drop_index("ix_jobs_is_notice_due", "jobs")
     for name in ("finished_at", "assigned_at"):
         op.drop_index(f"ix_attempts_{name}", "attempts")
     op.drop_table("usage_hours")

@@ -1,0 +1,93 @@
+"""Notices of a job's end: to whom its request says, once, whichever way it ends."""
+
+import pytest
+from sqlalchemy import select
+
+from alerting.messages import render
+from alerting.models import Notification
+from alerting.receivers import create_receiver
+from alerting.states import ReceiverKind
+from core.db import SessionFactory
+from core.errors import InvalidInputError
+from core.settings import ServerSettings
+from jobqueue.service import stop_job
+from protocol.attempts import ObservedState
+from scheduler.loops import Scheduler
+from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of
+from tests.unit.jobqueue.builders import report, start, submit
+from timeseries.store import Store
+
+
+@pytest.fixture
+def scheduler(
+    sessions: SessionFactory, store: Store, clock: FrozenClock, tmp_path: object
+) -> Scheduler:
+    settings = ServerSettings(data_dir=tmp_path, public_url="https://portal.example")  # type: ignore[arg-type] # a Path
+    return Scheduler(settings, sessions=sessions, store=store, clock=clock)
+
+
+@pytest.fixture
+def receiver(sessions: SessionFactory, cast: Cast) -> str:
+    """The name of a webhook of acme."""
+    with sessions.begin() as session:
+        create_receiver(
+            session,
+            scope_of(cast.alice),
+            name="CI",
+            kind=ReceiverKind.WEBHOOK,
+            target="https://ci.example/hook",
+            box=BOX,
+            now=NOON,
+        )
+    return "CI"
+
+
+def sent(sessions: SessionFactory) -> list[tuple[str, str]]:
+    with sessions() as session:
+        found = session.scalars(select(Notification).order_by(Notification.address.desc())).all()
+        return [(one.destination.name, render(one).subject) for one in found]
+
+
+def test_the_submitter_and_a_receiver_are_notified_once(
+    sessions: SessionFactory, scheduler: Scheduler, cast: Cast, receiver: str
+) -> None:
+    with sessions.begin() as session:
+        attempt = start(session, cast, notify=["email", receiver])
+        report(session, attempt, ObservedState.RUNNING)
+    scheduler.notify_ends()
+    assert sent(sessions) == []
+    with sessions.begin() as session:
+        report(session, session.merge(attempt), ObservedState.FAILED, exit_code=3)
+    scheduler.notify_ends()
+    scheduler.notify_ends()
+    assert sent(sessions) == [
+        ("alice@acme.example", "Job train failed"),
+        ("CI", "Job train failed"),
+    ]
+    with sessions() as session:
+        message = render(session.scalars(select(Notification)).first() or Notification())
+    assert "Exit code 3." in message.text
+    assert f"https://portal.example/jobs/{attempt.job_id}" in message.text
+
+
+def test_nobody_is_notified_by_default_and_waiting_jobs_notify_when_they_are_stopped(
+    sessions: SessionFactory, scheduler: Scheduler, cast: Cast
+) -> None:
+    with sessions.begin() as session:
+        attempt = start(session, cast)
+        report(session, attempt, ObservedState.SUCCEEDED)
+        waiting = submit(session, cast.bob, "later", gpus=8, notify=["email"])
+        stop_job(session, scope_of(cast.bob), waiting.id, now=NOON)
+    scheduler.notify_ends()
+    assert sent(sessions) == [("bob@acme.example", "Job later was stopped")]
+
+
+@pytest.mark.parametrize(
+    ("notify", "array"), [(["nobody"], ""), (["email", "email"], ""), (["email"], "0-3")]
+)
+def test_a_request_names_whom_it_may_notify(
+    sessions: SessionFactory, cast: Cast, notify: list[str], array: str
+) -> None:
+    with sessions.begin() as session, pytest.raises(InvalidInputError) as caught:
+        submit(session, cast.alice, notify=notify, array=array)
+    assert "notify" in caught.value.errors
