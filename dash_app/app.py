@@ -31,7 +31,7 @@ from core.clock import Clock, utc_now
 from core.db import SessionFactory
 from core.errors import NotFoundError
 from dash_app import components
-from dash_app.context import Context, Dashboard, MinuteCache, Page, View
+from dash_app.context import MINUTE, REFRESH_TTL, Context, Dashboard, Page, SharedCache, View
 from dash_app.figures import in_zone
 from dash_app.routes import NO_DASHBOARD, PREFIX, Tier
 from dash_app.tiers import appliance, fleet, gpu, job, platform
@@ -97,7 +97,8 @@ def create_dashboards(
         store=store,
         scope_provider=scope_provider,
         clock=clock,
-        cache=MinuteCache(clock),
+        cache=SharedCache(clock, ttl=MINUTE),
+        refreshes=SharedCache(clock, ttl=REFRESH_TTL),
     )
     app = ShellDash(render_shell=render_shell, server=server)
     app.layout = _frame()
@@ -227,22 +228,30 @@ def _register_refresh(app: Dash, context: Context, tier: Tier, dashboard: Dashbo
         with context.view(path, search) as view:
             if view.route.tier is not tier:
                 raise PreventUpdate
-            try:
-                values: dict[str, Any] = {"problem": None, "body.hidden": False}
-                values |= dashboard.refresh(view)
-                zone = view.controls.tzinfo
-                drawn = [name for name in dashboard.panels if name in values]
-                values |= {name: in_zone(values[name], zone) for name in drawn}
-            except NotFoundError as error:
-                gone = components.not_found(error.message, search=view.controls.search)
-                values = {"problem": gone, "body.hidden": True}
-            digests = {name: _digest(value) for name, value in values.items()}
+            # All that a refresh depends on: viewers with the same rights get the same.
+            rights = (view.scope.tenant_id, view.scope.role, view.scope.token_scopes)
+            key = (path, search, *rights)
+            values, digests = context.refreshes.get(key, lambda: _values(view, dashboard))
         shown = shown or {}
         changed = {name for name, digest in digests.items() if shown.get(name) != digest}
         return [
             shown | digests,
             *[values[name] if name in changed else no_update for name in outputs],
         ]
+
+
+def _values(view: View, dashboard: Dashboard) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what a refresh shows by name, and its digests."""
+    values: dict[str, Any] = {"problem": None, "body.hidden": False}
+    try:
+        values |= dashboard.refresh(view)
+        zone = view.controls.tzinfo
+        drawn = [name for name in dashboard.panels if name in values]
+        values |= {name: in_zone(values[name], zone) for name in drawn}
+    except NotFoundError as error:
+        gone = components.not_found(error.message, search=view.controls.search)
+        values = {"problem": gone, "body.hidden": True}
+    return values, {name: _digest(value) for name, value in values.items()}
 
 
 def _register_inputs(app: Dash, tier: Tier, inputs: Mapping[str, str]) -> None:

@@ -18,16 +18,29 @@ from tenants.scope import Scope
 from timeseries.store import Store
 
 T = TypeVar("T")
-CACHE_TTL = timedelta(minutes=1)
+MINUTE = timedelta(minutes=1)
+# Viewers of the same page refresh it together.
+REFRESH_TTL = timedelta(seconds=2)
 
 
-class MinuteCache:
-    """Caches results for a minute by key; concurrent callers wait for one computation."""
+@dataclass(slots=True)
+class _Entry:
+    """A result, or its computation under way."""
 
-    def __init__(self, clock: Clock) -> None:
+    made_at: datetime
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    result: Any = None
+    is_done: bool = False
+
+
+class SharedCache:
+    """Shares results between requests by key; concurrent callers wait for one computation."""
+
+    def __init__(self, clock: Clock, *, ttl: timedelta) -> None:
         self._clock = clock
+        self._ttl = ttl
         self._lock = threading.Lock()
-        self._entries: dict[Hashable, tuple[datetime, Any]] = {}
+        self._entries: dict[Hashable, _Entry] = {}
 
     def get(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return the cached result, or compute and cache it."""
@@ -36,12 +49,14 @@ class MinuteCache:
             self._entries = {
                 known: entry
                 for known, entry in self._entries.items()
-                if timedelta(0) <= now - entry[0] < CACHE_TTL
+                if timedelta(0) <= now - entry.made_at < self._ttl
             }
-            if key not in self._entries:
-                self._entries[key] = now, compute()
-            result: T = self._entries[key][1]
-            return result
+            entry = self._entries.setdefault(key, _Entry(now))
+        with entry.lock:
+            if not entry.is_done:
+                entry.result, entry.is_done = compute(), True
+        result: T = entry.result
+        return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +65,7 @@ class View:
 
     session: Session
     store: Store
-    cache: MinuteCache
+    cache: SharedCache
     scope: Scope
     now: datetime
     route: Route
@@ -86,7 +101,8 @@ class Context:
     store: Store
     scope_provider: Callable[[], Scope]
     clock: Clock
-    cache: MinuteCache
+    cache: SharedCache
+    refreshes: SharedCache
 
     @contextmanager
     def view(self, path: str | None, search: str | None) -> Iterator[View]:

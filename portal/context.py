@@ -15,7 +15,7 @@ from core.errors import UnauthenticatedError
 from core.rate_limits import ConcurrencyLimit
 from core.secretbox import SecretBox
 from core.settings import ServerSettings, secret_key
-from dash_app.context import MinuteCache
+from dash_app.context import MINUTE, SharedCache
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.log_files import LogFiles
@@ -42,7 +42,7 @@ class Portal:
     store: Store
     clock: Clock
     secrets: SecretBox
-    minute: MinuteCache
+    minute: SharedCache
     webhook_policy: AddressPolicy
     queries: ConcurrencyLimit
     log_files: LogFiles
@@ -62,7 +62,7 @@ def portal_of(
         store=store,
         clock=clock,
         secrets=SecretBox.of(settings),
-        minute=MinuteCache(clock),
+        minute=SharedCache(clock, ttl=MINUTE),
         webhook_policy=AddressPolicy(allowed=settings.webhook_networks),
         queries=ConcurrencyLimit(MAX_CONCURRENT_QUERIES),
         log_files=LogFiles(settings.resolved_log_url),

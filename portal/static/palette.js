@@ -86,11 +86,12 @@
     else return;
     event.preventDefault();
   });
-  dialog.addEventListener("shown.bs.modal", () => {
+  // Fast users type while it still fades in.
+  dialog.addEventListener("show.bs.modal", () => {
     input.value = "";
-    input.focus();
     search();
   });
+  dialog.addEventListener("shown.bs.modal", () => input.focus());
 
   const time = (action) => () => window.vedetteTime?.[action]();
   const SHORTCUTS = {

@@ -1,6 +1,7 @@
 """The callbacks over HTTP, in requests with a scope."""
 
 import json
+from datetime import timedelta
 from urllib.parse import quote
 
 import pytest
@@ -10,13 +11,14 @@ from werkzeug.test import TestResponse
 
 from core.db import SessionFactory
 from dash_app.app import create_dashboards
+from dash_app.context import SharedCache
 from dash_app.routes import appliance_path, gpu_path, job_path
 from tenants.models import Appliance
 from tenants.scope import Scope
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.dash_app.conftest import Fleet
 from tests.unit.dash_app.lost_store import MESSAGE, LostStore
-from timeseries.store import Store
+from timeseries.store import Latest, LatestQuery, RangeQuery, Series, Store
 
 USER_HEADER = "X-Test-User"
 
@@ -56,6 +58,22 @@ class Browser:
     def _with_value(item: dict[str, str], values: dict[str, object]) -> dict[str, object]:
         name = f"{item['id']}_{item['property']}".replace("-", "_")
         return {**item, "value": values.get(name)}
+
+
+class CountingStore:
+    """Counts the queries of another store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.asked = 0
+
+    def query_range(self, query: RangeQuery) -> list[Series]:
+        self.asked += 1
+        return self._store.query_range(query)
+
+    def latest(self, query: LatestQuery) -> list[Latest]:
+        self.asked += 1
+        return self._store.latest(query)
 
 
 def served(sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock) -> FlaskClient:
@@ -313,6 +331,44 @@ def test_a_gpu_is_compared_with_a_peer_and_an_appliance_with_the_period_before(
     assert names("gpu-power", gpu_path(ident, "0"), "gpu-9") == ["power"]
     # The fixture's samples are ten minutes old at most.
     assert names("appliance-memory", appliance_path(ident), "previous") == ["used", "total"]
+
+
+def test_viewers_with_the_same_rights_share_a_refresh_for_two_seconds(
+    *,
+    sessions: SessionFactory,
+    store: Store,
+    cast: Cast,
+    clock: FrozenClock,
+    fleet_of_three: Fleet,
+) -> None:
+    counted = CountingStore(store)
+    client = served(sessions, counted, cast, clock)  # type: ignore[arg-type]
+    path = appliance_path(fleet_of_three.first.id)
+
+    def asked_by(who: str, search: str = "") -> int:
+        before = counted.asked
+        Browser(client, who).fill(
+            "appliance-cpu.figure", appliance_path_data=path, url_search=search
+        )
+        return counted.asked - before
+
+    assert asked_by("alice") > 0
+    assert asked_by("alice") == 0
+    assert asked_by("olivia") > 0
+    assert asked_by("alice", "?range=6h") > 0
+    assert "There is no appliance" in Browser(client, "charlie").fill(
+        "appliance-cpu.figure", appliance_path_data=path, url_search=""
+    )
+    clock.advance(2)
+    assert asked_by("alice") > 0
+
+
+def test_a_failed_refresh_is_computed_again(clock: FrozenClock) -> None:
+    cache = SharedCache(clock, ttl=timedelta(seconds=2))
+    with pytest.raises(ZeroDivisionError):
+        cache.get("key", lambda: 1 // 0)
+    assert cache.get("key", lambda: 7) == 7
+    assert cache.get("key", lambda: 8) == 7
 
 
 def test_a_filter_of_the_fleet_applies_to_totals_and_charts(alice: Browser) -> None:

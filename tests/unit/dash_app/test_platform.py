@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
 from core.errors import ForbiddenError
-from dash_app.context import MinuteCache
+from dash_app.context import MINUTE, SharedCache
 from dash_app.queries.platform import gpu_hours_by_day, platform_figures
 from dash_app.queries.platform_charts import platform_charts
 from dash_app.timerange import Span
@@ -148,7 +148,7 @@ def test_charts_without_a_store_say_so(session: Session, cast: Cast) -> None:
 
 
 def test_results_are_cached_for_a_minute_by_key(clock: FrozenClock) -> None:
-    cache, calls = MinuteCache(clock), []
+    cache, calls = SharedCache(clock, ttl=MINUTE), []
 
     def compute() -> int:
         calls.append(1)
