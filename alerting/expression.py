@@ -71,7 +71,12 @@ def read_groups(
 
 
 def rule_query(
-    rule: Rule | RuleRequest, *, start_ns: int, end_ns: int, tenants: tuple[str, ...] | None
+    rule: Rule | RuleRequest,
+    *,
+    start_ns: int,
+    end_ns: int,
+    tenants: tuple[str, ...] | None,
+    step_ns: int | None = None,
 ) -> RangeQuery:
     """Return the query for the fields of a rule; that of a forecast reads averages."""
     is_forecast = rule.aggregate == FORECAST
@@ -81,6 +86,7 @@ def rule_query(
         start_ns=start_ns,
         end_ns=end_ns,
         aggregate=Aggregate.AVG if is_forecast else Aggregate(rule.aggregate),
+        step_ns=step_ns,
         tenants=tenants,
         filters={
             tag: tuple(values) for tag, values in rule.filters.items() if ANY_VALUE not in values

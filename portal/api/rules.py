@@ -7,6 +7,7 @@ from typing import Any
 from marshmallow import Schema, ValidationError, fields, pre_load, validate, validates_schema
 from sqlalchemy.orm import Session
 
+from alerting.backtest import MAX_DAYS, Backtest, backtest_rule
 from alerting.expression import check_metric, preview_rule
 from alerting.models import Rule
 from alerting.rule_files import ChangeAction, RuleEntry, apply_rules, check_metrics, plan_rules
@@ -186,6 +187,32 @@ class PreviewGroupSchema(Schema):
     severity = fields.Enum(Severity, by_value=True, allow_none=True)
 
 
+class BacktestQuery(StrictSchema):
+    """How far back."""
+
+    days = fields.Integer(load_default=7, validate=validate.Range(1, MAX_DAYS))
+
+
+class FiringsSchema(Schema):
+    """How often and how long one series group would have fired."""
+
+    tags = fields.Dict(keys=fields.String(), values=fields.String())
+    count = fields.Function(lambda one: len(one.periods), metadata={"type": "integer"})
+    firing_seconds = fields.Float()
+    longest_seconds = fields.Float()
+    last_fired_at = instant()
+
+
+class BacktestSchema(Schema):
+    """Which series groups would have fired, most often first."""
+
+    step_seconds = fields.Float(
+        metadata={"description": "Time between two evaluations; values are over this time."}
+    )
+    groups = fields.Integer(metadata={"description": "Series groups with values."})
+    firings = fields.List(fields.Nested(FiringsSchema))
+
+
 class PackRuleSchema(Schema):
     """A rule of the rule pack with its runbook."""
 
@@ -266,6 +293,20 @@ def preview(body: dict[str, Any]) -> dict[str, Any]:
     """Evaluate a rule now without saving it."""
     groups = preview_rule(portal().store, current_scope(), RuleRequest(**body), now=now())
     return whole_list(groups)
+
+
+@rules.operation(
+    "POST",
+    "/backtest",
+    query=BacktestQuery,
+    body=RuleRequestSchema,
+    answer=BacktestSchema,
+    needs=Permission.VIEW,
+)
+def backtest(query: dict[str, Any], body: dict[str, Any]) -> Backtest:
+    """Return when a rule would have fired in the last days, without saving it."""
+    store, scope = portal().store, current_scope()
+    return backtest_rule(store, scope, RuleRequest(**body), now=now(), days=query["days"])
 
 
 @rules.operation("POST", "/apply", body=RuleFileSchema, answer=page_of(RuleChangeSchema))

@@ -8,6 +8,7 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
 
+from alerting.backtest import Backtest, backtest_rule
 from alerting.expression import Group, check_metric, preview_rule
 from alerting.models import Receiver, Rule
 from alerting.receivers import (
@@ -55,6 +56,7 @@ log = logging.getLogger(__name__)
 
 pages = Blueprint("alerts", __name__)
 
+BACKTEST_DAYS = 7
 NUMBERS = frozenset({"float", "integer", "boolean"})
 
 VIEWS: dict[str, tuple[AlertState, ...] | None] = {
@@ -241,13 +243,17 @@ def _typed() -> MultiDict[str, str] | None:
 
 
 def _edit_rule(form: RuleForm, *, rule: Rule | None) -> ResponseReturnValue:
-    scope, groups = current_scope(), None
+    scope, groups, backtest = current_scope(), None, None
     if form.validate_on_submit():
         with form.showing_errors(renamed=RENAMED):
             wanted = form.request()
             form.show_expression(wanted)
             if request.form.get("action") == "try":
                 groups = preview_rule(portal().store, scope, wanted, now=now())
+            elif request.form.get("action") == "backtest":
+                backtest = backtest_rule(
+                    portal().store, scope, wanted, now=now(), days=BACKTEST_DAYS
+                )
             else:
                 if rule is None or (rule.measurement, rule.field) != (
                     wanted.measurement,
@@ -263,10 +269,12 @@ def _edit_rule(form: RuleForm, *, rule: Rule | None) -> ResponseReturnValue:
                         )
                 flash(f"Rule {saved.name} saved", "success")
                 return redirect(url_for(".rules"))
-    return _render_rule(form, rule, groups), form.status
+    return _render_rule(form, rule, groups, backtest), form.status
 
 
-def _render_rule(form: RuleForm, rule: Rule | None, groups: Sequence[Group] | None) -> str:
+def _render_rule(
+    form: RuleForm, rule: Rule | None, groups: Sequence[Group] | None, backtest: Backtest | None
+) -> str:
     scope = current_scope()
     with database() as session:
         names = appliance_names(session, scope.tenants)
@@ -277,6 +285,8 @@ def _render_rule(form: RuleForm, rule: Rule | None, groups: Sequence[Group] | No
         rule=rule,
         alerts=alerts,
         groups=groups,
+        backtest=backtest,
+        backtest_days=BACKTEST_DAYS,
         names=names,
         metrics=_metric_names(portal().store, scope.tenants),
         tags=_tag_names(portal().store, scope.tenants),

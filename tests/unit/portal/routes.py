@@ -38,6 +38,7 @@ BODIES: dict[str, dict[str, object]] = {
     "Rules.replace": RULE,
     "Rules.create": RULE,
     "Rules.preview": RULE,
+    "Rules.backtest": RULE,
     "Rules.apply": {"rules": []},
     "Invitations.add": {"email": "new@acme.example", "role": "member"},
     "Jobs.hide_variables": {"names": ["x"]},

@@ -268,3 +268,12 @@ def test_a_silence_is_added_listed_and_wrong_input_is_shown_again(bob: Browser) 
     assert wrong.status_code == 422
     for part in ("is not a matcher", "366 days at most"):
         assert part in wrong.text
+
+
+@pytest.mark.usefixtures("world")
+def test_a_backtest_is_shown_without_saving_the_rule(bob: Browser) -> None:
+    before = bob.get("/api/v1/rules").json
+    shown = bob.post("/rules/new", {**FORM, "action": "backtest"})
+    assert shown.status_code == 200
+    assert 'id="backtest"' in shown.text
+    assert bob.get("/api/v1/rules").json == before

@@ -17,7 +17,7 @@ from tests.unit.portal.world import World, make_world
 
 NEEDS: dict[str, Need] = {name: need for one in RESOURCES for name, need in one.needs.items()}
 # Operations that change nothing though they are no GET.
-READING = {"Notification policy.preview", "Rules.preview"}
+READING = {"Rules.backtest", "Notification policy.preview", "Rules.preview"}
 # What anybody may do, by whatever token: see themselves.
 ANYBODYS = {"Me.show_me"}
 # Reads whose service asks for more than to look, of some who ask.

@@ -50,7 +50,7 @@ OWN = PUBLIC_ENDPOINTS | {
 # Ends what a browser holds: nothing where there is none.
 OF_BROWSERS = frozenset({"session.logout", "users.end_support"})
 # Looks at what a rule would say, and keeps nothing.
-LOOKS = frozenset({"Notification policy.preview", "Rules.preview"})
+LOOKS = frozenset({"Rules.backtest", "Notification policy.preview", "Rules.preview"})
 # Who asked, when and how often is noted whatever the answer.
 NOTED = {"audit_entries", "audit_heads", "login_sessions", "api_tokens", "throttles"}
 
