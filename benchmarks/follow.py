@@ -1,0 +1,228 @@
+"""How soon does a line of a job's log reach who follows the job, and is one lost?
+
+    python -m benchmarks.follow [--quick] [--output FILE]
+
+Jobs on a fleet write lines at a steady rate; their logs are sent every 0.2 s, as agents do, each
+job's by a request of its own, and each job is followed over server-sent events. The delay of a line
+is the time from its writing to its event at the follower: the engine and the drawing of the browser
+are not part of it. Senders and followers share the machine with the server.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import httpx
+from sqlalchemy import select
+
+from benchmarks.figures import Promise, document, percentile, rounded, write_document
+from benchmarks.gateway import Gateway, Member, enroll_fleet, make_gateway, serving
+from benchmarks.meter import read_usage, spent
+from benchmarks.processes import BenchmarkError
+from cli.database import open_database
+from core.clock import utc_now
+from core.db import transaction
+from jobqueue.models import Attempt, Job
+from jobqueue.states import AttemptState, JobKind, JobState
+from protocol.logs import Stream, record
+from tenants.models import User
+from tenants.scope import Scope
+from tenants.users.tokens import create_api_token
+
+MOST_MEDIAN_MILLISECONDS = 500.0
+SEND_SECONDS = 0.2
+SETTLE_SECONDS = 60.0
+JOBS_OF_AN_APPLIANCE = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How many jobs write how many lines a second, and for how long."""
+
+    jobs: int = 200
+    lines_per_second: int = 100
+    seconds: int = 60
+
+
+FULL = Plan()
+QUICK = Plan(jobs=5, lines_per_second=20, seconds=3)
+
+
+@dataclass
+class Run:
+    """The lines that were written, and what followers received."""
+
+    delays_seconds: list[float] = field(default_factory=list)
+    received: dict[str, list[int]] = field(default_factory=dict)
+
+
+def measure(plan: Plan) -> dict[str, object]:
+    """Write and follow; return the document."""
+    started_at = utc_now()
+    results: dict[str, object] = {}
+    for jobs in sorted({1, plan.jobs}):
+        results[f"{jobs} jobs"] = _followed(plan, jobs)
+    one, all_jobs = (results[f"{jobs} jobs"] for jobs in (1, plan.jobs))
+    assert isinstance(one, dict)  # noqa: S101 - ours
+    assert isinstance(all_jobs, dict)  # noqa: S101 - ours
+    return document(
+        "follow",
+        started_at=started_at,
+        settings=asdict(plan),
+        results=results,
+        promises=[
+            Promise(
+                name="median delay of a line of one job",
+                bound=MOST_MEDIAN_MILLISECONDS,
+                measured=one["delay_median_milliseconds"],
+                unit="ms",
+            ),
+            Promise(
+                name=f"lines lost or repeated of {plan.jobs} jobs",
+                bound=0,
+                measured=all_jobs["lines_lost_or_repeated"],
+                unit="lines",
+            ),
+        ],
+    )
+
+
+def _followed(plan: Plan, jobs: int) -> dict[str, float | None]:
+    with TemporaryDirectory(prefix="vedette-bench-") as name:
+        gateway = make_gateway(Path(name))
+        members = enroll_fleet(gateway, -(-jobs // JOBS_OF_AN_APPLIANCE))
+        attempts, token = _start(gateway, members, jobs)
+        with serving(gateway) as pid:
+            before = read_usage(pid)
+            run = asyncio.run(_write_and_follow(plan, gateway.url, attempts, token))
+            after = read_usage(pid)
+    lines = plan.lines_per_second * plan.seconds
+    wanted = list(range(lines))
+    wrong = sum(
+        len(set(wanted) ^ set(found)) + len(found) - len(set(found))
+        for found in run.received.values()
+    )
+    used = spent(before, after)
+    delays = [1000 * delay for delay in run.delays_seconds]
+    return {
+        "lines": lines * jobs,
+        "lines_lost_or_repeated": wrong,
+        "delay_median_milliseconds": percentile(delays, 50),
+        "delay_p99_milliseconds": percentile(delays, 99),
+        "server_cpu_percent_of_a_core": rounded(used["cpu_percent_of_a_core"]),
+        "server_resident_mebibytes": rounded(used["resident_mebibytes"]),
+    }
+
+
+def _start(
+    gateway: Gateway, members: list[Member], jobs: int
+) -> tuple[dict[str, tuple[str, Member]], str]:
+    """Add running jobs; return their attempts by job, and an API token that may read all."""
+    now, attempts = utc_now(), {}
+    with open_database(gateway.settings) as (_engine, sessions), transaction(sessions) as session:
+        operator = session.scalars(select(User).where(User.is_operator)).first()
+        if operator is None:
+            raise BenchmarkError("the gateway's database has no operator")
+        _token, secret = create_api_token(session, Scope.of(operator), name="bench", now=now)
+        for number in range(jobs):
+            member = members[number // JOBS_OF_AN_APPLIANCE]
+            job = Job(
+                tenant_id=member.tenant_id,
+                name=f"job-{number}",
+                kind=JobKind.SERVICE,
+                image="bench",
+                memory_bytes=2**30,
+                state=JobState.RUNNING,
+                submitted_at=now,
+                started_at=now,
+            )
+            session.add(job)
+            session.flush()
+            attempt = Attempt(
+                job_id=job.id,
+                tenant_id=member.tenant_id,
+                appliance_id=member.appliance_id,
+                number=1,
+                state=AttemptState.RUNNING,
+                bound_at=now,
+                started_at=now,
+            )
+            session.add(attempt)
+            session.flush()
+            attempts[job.id] = (attempt.id, member)
+    return attempts, secret
+
+
+async def _write_and_follow(
+    plan: Plan, url: str, attempts: dict[str, tuple[str, Member]], token: str
+) -> Run:
+    run = Run(received={job_id: [] for job_id in attempts})
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=url, timeout=SETTLE_SECONDS, limits=limits) as client:
+        followers = [
+            asyncio.create_task(_follow(client, plan, job_id, token, run)) for job_id in attempts
+        ]
+        async with asyncio.TaskGroup() as group:
+            for attempt_id, member in attempts.values():
+                group.create_task(_write(client, plan, attempt_id, member))
+        await asyncio.wait(followers, timeout=SETTLE_SECONDS)
+        for follower in followers:
+            follower.cancel()
+        await asyncio.gather(*followers, return_exceptions=True)
+    return run
+
+
+async def _write(client: httpx.AsyncClient, plan: Plan, attempt_id: str, member: Member) -> None:
+    """Write lines at their times, and send what is new as an agent does."""
+    began, number, offset, total = time.time(), 0, 0, plan.lines_per_second * plan.seconds
+    while number < total:
+        await asyncio.sleep(SEND_SECONDS)
+        due = min(total, int((time.time() - began) * plan.lines_per_second))
+        times = ((one, began + one / plan.lines_per_second) for one in range(number, due))
+        chunk = b"".join(
+            record(b"2026-01-01T00:00:00Z", Stream.STDOUT, f"{one} {at:.6f}\n".encode())
+            for one, at in times
+        )
+        if chunk:
+            answer = await client.post(
+                f"/agent/v1/attempts/{attempt_id}/log?offset={offset}",
+                content=chunk,
+                headers={"Authorization": f"Bearer {member.secret}"},
+            )
+            answer.raise_for_status()
+            offset, number = answer.json()["next_offset"], due
+
+
+async def _follow(client: httpx.AsyncClient, plan: Plan, job_id: str, token: str, run: Run) -> None:
+    """Read events until the last line."""
+    headers = {"Authorization": f"Bearer {token}"}
+    found, last = run.received[job_id], plan.lines_per_second * plan.seconds - 1
+    async with client.stream("GET", f"/api/v1/jobs/{job_id}/follow", headers=headers) as stream:
+        stream.raise_for_status()
+        async for line in stream.aiter_lines():
+            if not line.startswith('data: {"attempt_number":1,"offset"'):
+                continue
+            now = time.time()
+            for one in json.loads(line.removeprefix("data: "))["lines"]:
+                number, _, at = one["text"].partition(" ")
+                run.delays_seconds.append(now - float(at))
+                found.append(int(number))
+            if found and found[-1] == last:
+                return
+
+
+@click.command(help=sys.modules[__name__].__doc__)
+@click.option("--quick", is_flag=True, help="A few jobs for some seconds.")
+@click.option("--output", type=click.Path(path_type=Path))
+def main(*, quick: bool, output: Path | None) -> None:
+    """Measure and print the document."""
+    write_document(measure(QUICK if quick else FULL), output)
+
+
+if __name__ == "__main__":
+    main()
