@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
+from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from core.ids import new_id
@@ -15,7 +16,14 @@ from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.views import JobShape
 from jobqueue.requests import JobRequest
 from jobqueue.service import checked_job, get_job
-from jobqueue.snapshot import WAITING, job_view, matching_models, read_tenant, tenant_views
+from jobqueue.snapshot import (
+    MAX_CONSIDERED,
+    WAITING,
+    job_view,
+    matching_models,
+    read_tenant,
+    tenant_views,
+)
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -29,6 +37,22 @@ def explain_job(
         return None
     snapshot = read_tenant(session, job.tenant_id, now=now).snapshot
     return explain(snapshot, job.id) if any(one.id == job.id for one in snapshot.jobs) else None
+
+
+def pending_reason(session: Session, job: Job, *, considered: int = MAX_CONSIDERED) -> str:
+    """Return the message of a job, or that it is too far back in the queue to be considered."""
+    if job.message or job.state not in WAITING:
+        return job.message
+    is_before = or_(
+        Job.queue_at < job.queue_at, and_(Job.queue_at == job.queue_at, Job.id < job.id)
+    )
+    before = select(Job.id).where(Job.tenant_id == job.tenant_id, Job.state.in_(WAITING), is_before)
+    if session.scalar(before.offset(considered - 1).limit(1)) is None:
+        return ""
+    return (
+        f"More than {considered:,} jobs are before it in the queue. It is considered when they "
+        "have started."
+    )
 
 
 def explain_new(

@@ -10,7 +10,7 @@ from jobqueue.again import retry_job, set_priority
 from jobqueue.applying import apply_jobs, rehearse_jobs
 from jobqueue.job_secrets import make_secret
 from jobqueue.models import Job
-from jobqueue.pending import explain_job, explain_new, try_job
+from jobqueue.pending import explain_job, explain_new, pending_reason, try_job
 from jobqueue.placement.explanation import Explanation
 from jobqueue.placement.plan import Action
 from jobqueue.requests import MAX_PRIORITY
@@ -401,7 +401,8 @@ def pending(job_id: str) -> dict[str, Any]:
     with database() as session:
         job = get_job(session, current_scope(), job_id)
         found = explain_job(session, current_scope(), job_id, now=now())
-        return _explained(found, job.message, is_pending=job.state in WAITING)
+        reason = pending_reason(session, job)
+        return _explained(found, reason, is_pending=job.state in WAITING)
 
 
 def _explained(

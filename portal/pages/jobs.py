@@ -16,7 +16,7 @@ from jobqueue.container_policies import DESCRIPTIONS, read_policies, set_policie
 from jobqueue.end_notices import receiver_names
 from jobqueue.images.catalog import offered_images
 from jobqueue.job_secrets import make_secret
-from jobqueue.pending import appliance_problems, explain_job, try_job
+from jobqueue.pending import appliance_problems, explain_job, pending_reason, try_job
 from jobqueue.queue_settings import read_settings, set_settings
 from jobqueue.requests import MAX_PRIORITY
 from jobqueue.retries import DESCRIPTIONS as FAILURES
@@ -301,6 +301,7 @@ def show(job_id: str) -> ResponseReturnValue:
         # These read the inventory and the health of the appliance.
         gpus = gpu_names(job.attempt)
         pending = explain_job(session, scope, job_id, now=now())
+        reason = pending_reason(session, job)
         troubles = [] if job.state.is_final else gpu_findings(job.attempt)
     needed = Permission.SUBMIT_JOBS if job.user_id == scope.user_id else Permission.STOP_ANY_JOB
     return render_template(
@@ -311,6 +312,7 @@ def show(job_id: str) -> ResponseReturnValue:
         gpus=gpus,
         troubles=troubles,
         pending=pending,
+        pending_reason=reason,
         array_states=states.get(job.array_id or "", {}),
         requested=names.get(job.appliance_id or ""),
         may_stop=scope.allows(needed) and not job.state.is_final,

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from jobqueue.dispatch import dispatch
-from jobqueue.pending import explain_job, try_job
+from jobqueue.pending import explain_job, pending_reason, try_job
 from jobqueue.placement.explanation import explain
 from jobqueue.placement.plan import Action
 from jobqueue.placement.views import ApplianceView, Caps, JobView, RunningJob, Snapshot
@@ -110,3 +110,10 @@ def test_an_explanation_is_of_ones_own_tenant(session: Session, cast: Cast) -> N
     dry = try_job(session, scope_of(cast.alice), JobRequest(name="a", image="b"), now=NOON)
     assert dry.decision.action is Action.UNPLACED
     assert list(dry.rejections) == []
+
+
+def test_a_job_far_back_in_the_queue_is_told_so(session: Session, cast: Cast) -> None:
+    first, second = submit(session, cast.alice, "first"), submit(session, cast.alice, "second")
+    assert pending_reason(session, first, considered=1) == ""
+    assert "More than 1 jobs" in pending_reason(session, second, considered=1)
+    assert pending_reason(session, second) == ""
