@@ -17,6 +17,7 @@ from benchmarks import (
     hostile,
     idle,
     ingest,
+    month,
     partition,
     placement,
     plugins,
@@ -46,6 +47,7 @@ def main(*, quick: bool, folder: Path) -> None:
             (queries.quick if quick else queries.full)(queries.end_of_history())
         ),
         "size": lambda: size.measure(size.QUICK if quick else size.FULL),
+        "month": lambda: month.measure(month.QUICK if quick else month.FULL),
         "accounts": lambda: accounts.measure(accounts.QUICK if quick else accounts.FULL),
         "fleet_hold": lambda: fleet_hold.measure(fleet_hold.QUICK if quick else fleet_hold.FULL),
         "follow": lambda: follow.measure(follow.QUICK if quick else follow.FULL),

@@ -9,7 +9,8 @@ files with roll-ups; see `segments`. Queries see one relation of both.
 
 A sender that retries can write a point twice; both rows are stored. `latest`, min, max and last are
 the same either way; sum and count use one row per series and instant; avg and percentiles weigh
-such an instant twice until it is sealed, which removes the duplicate.
+such an instant twice until it is sealed, which removes the duplicate. So do sum and count where the
+first one is in a file already and a roll-up answers for it.
 
 After an error that makes DuckDB invalidate the database, such as a full disk, the next write or
 read reopens it; until then both raise `StoreUnavailableError`.
