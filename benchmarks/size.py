@@ -36,7 +36,7 @@ from plugins.simulation.history import history
 from timeseries.lineprotocol import parse
 from timeseries.open_store import open_store
 from timeseries.points import Batch
-from timeseries.store import APPLIANCE_TAG, TENANT_TAG, RejectedPoint, Store
+from timeseries.store import APPLIANCE_TAG, HOUR_NS, TENANT_TAG, RejectedPoint, Store
 
 FLEET, SIMULATED = "fleet", "simulated"
 MOST_BYTES = 1.0
@@ -162,8 +162,16 @@ def _sizes(samples: Samples, kind: str, plan: Plan) -> dict[str, float]:
 
 
 def _write(stores: Sequence[Store], samples: Samples) -> int:
-    values, waiting = 0, deque[Future[list[RejectedPoint]]]()
+    """Write samples, and seal hour by hour, as a server does; return how many values."""
+    values, last_hour, waiting = 0, 0, deque[Future[list[RejectedPoint]]]()
     for appliance, batch in samples:
+        hour = batch.blocks[0].times_ns[0] // HOUR_NS
+        if last_hour and hour > last_hour:
+            while waiting:
+                _refuse_rejected(waiting.popleft().result())
+            for store in stores:
+                store.maintain(now_ns=hour * HOUR_NS)
+        last_hour = max(hour, last_hour)
         values += sum(len(block) * len(block.fields) for block in batch.blocks)
         identity = {TENANT_TAG: TENANT, APPLIANCE_TAG: appliance}
         waiting.extend(store.submit(batch, identity=identity) for store in stores)
