@@ -22,6 +22,7 @@ from core.errors import ConfigurationError
 from core.settings import ServerSettings
 
 REGISTRY_PROGRAM = "docker-registry"
+MAX_PORT = 65535
 DEMO_HOST_TENANT = "acme"
 DEMO_INTERVAL_SECONDS = 2.0
 INTERVAL_SECONDS = 10.0
@@ -127,7 +128,8 @@ class ProcessPlan:
 
 def _registry_url(settings: ServerSettings) -> str | None:
     """Return the address of the registry that this command runs: the port after the portal's."""
-    if settings.registry_url or shutil.which(REGISTRY_PROGRAM) is None:
+    is_installed = shutil.which(REGISTRY_PROGRAM) is not None
+    if settings.registry_url or not is_installed or settings.port == MAX_PORT:
         return None
     host = local_address(settings.host)
     try:
