@@ -1,9 +1,11 @@
 """`/job-schedules`: jobs that are submitted again and again, and their runs."""
 
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from marshmallow import Schema, fields
+from sqlalchemy.orm import Session
 
 from jobqueue.models import JobSchedule, ScheduleRun
 from jobqueue.schedule_runs import run_now
@@ -114,19 +116,18 @@ def create(body: dict[str, Any]) -> JobSchedule:
         return create_schedule(session, scope, _request(body), box=box, now=now())
 
 
-@job_schedules.operation("GET", "/<schedule_id>", answer=ScheduleSchema, has_etag=False)
+@job_schedules.operation("GET", "/<schedule_id>", answer=ScheduleSchema)
 def show(schedule_id: str) -> JobSchedule:
     """Return a schedule."""
     with database() as session:
         return get_schedule(session, current_scope(), schedule_id)
 
 
-@job_schedules.operation(
-    "PUT", "/<schedule_id>", body=ScheduleRequestSchema, answer=ScheduleSchema, has_etag=False
-)
+@job_schedules.operation("PUT", "/<schedule_id>", body=ScheduleRequestSchema, answer=ScheduleSchema)
 def replace(schedule_id: str, body: dict[str, Any]) -> JobSchedule:
     """Replace a schedule of yours; without secrets it retains those that it has."""
     with database() as session:
+        _check_if_match(session, schedule_id)
         return replace_schedule(
             session,
             current_scope(),
@@ -137,11 +138,17 @@ def replace(schedule_id: str, body: dict[str, Any]) -> JobSchedule:
         )
 
 
-@job_schedules.operation("DELETE", "/<schedule_id>", status=HTTPStatus.NO_CONTENT, has_etag=False)
+@job_schedules.operation("DELETE", "/<schedule_id>", status=HTTPStatus.NO_CONTENT)
 def delete(schedule_id: str) -> None:
     """Delete a schedule and its list of runs; its jobs stay."""
     with database() as session:
+        _check_if_match(session, schedule_id)
         delete_schedule(session, current_scope(), schedule_id)
+
+
+def _check_if_match(session: Session, schedule_id: str) -> None:
+    read = partial(get_schedule, session, current_scope(), schedule_id)
+    job_schedules.check_if_match(session, JobSchedule, schedule_id, read, ScheduleSchema)
 
 
 @job_schedules.operation("POST", "/<schedule_id>/enable", answer=ScheduleSchema)

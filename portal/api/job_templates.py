@@ -1,10 +1,13 @@
 """`/job-templates`: requests for jobs to start from, those that ship and those of the tenant."""
 
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from marshmallow import Schema, fields
+from sqlalchemy.orm import Session
 
+from jobqueue.models import JobTemplate
 from jobqueue.templates import (
     Template,
     TemplateRequest,
@@ -67,28 +70,33 @@ def create(body: dict[str, Any]) -> Template:
         return save_template(session, current_scope(), _request(body), now=now())
 
 
-@job_templates.operation("GET", "/<template_id>", answer=TemplateSchema, has_etag=False)
+@job_templates.operation("GET", "/<template_id>", answer=TemplateSchema)
 def show(template_id: str) -> Template:
     """Return a template by its ID or name."""
     with database() as session:
         return get_template(session, current_scope(), template_id)
 
 
-@job_templates.operation(
-    "PUT", "/<template_id>", body=TemplateRequestSchema, answer=TemplateSchema, has_etag=False
-)
+@job_templates.operation("PUT", "/<template_id>", body=TemplateRequestSchema, answer=TemplateSchema)
 def replace(template_id: str, body: dict[str, Any]) -> Template:
     """Replace a template of the tenant."""
     with database() as session:
         scope = current_scope()
+        _check_if_match(session, template_id)
         return replace_template(session, scope, template_id, _request(body), now=now())
 
 
-@job_templates.operation("DELETE", "/<template_id>", status=HTTPStatus.NO_CONTENT, has_etag=False)
+@job_templates.operation("DELETE", "/<template_id>", status=HTTPStatus.NO_CONTENT)
 def delete(template_id: str) -> None:
     """Delete a template of the tenant."""
     with database() as session:
+        _check_if_match(session, template_id)
         delete_template(session, current_scope(), template_id)
+
+
+def _check_if_match(session: Session, template_id: str) -> None:
+    read = partial(get_template, session, current_scope(), template_id)
+    job_templates.check_if_match(session, JobTemplate, template_id, read, TemplateSchema)
 
 
 def _request(body: dict[str, Any]) -> TemplateRequest:

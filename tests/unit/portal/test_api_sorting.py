@@ -75,6 +75,9 @@ def test_every_list_can_be_sorted(alice: Browser, path: str) -> None:
 # Lists that have one order: they come whole, or are read along a chain.
 UNSORTED = {
     "/api/v1/alerts/{alert_id}/transitions": "a history, the newest first",
+    "/api/v1/job-schedules/{schedule_id}/runs": "a history, the newest first",
+    "/api/v1/job-templates": "the tenant's by name, then those that ship",
+    "/api/v1/jobs/apply": "jobs, in the order of the file",
     "/api/v1/jobs/{job_id}/events": "a history, short and whole",
     "/api/v1/metrics": "names, in their order",
     "/api/v1/rules/apply": "changes, in the order of the file",
