@@ -11,9 +11,12 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from obstore.exceptions import BaseError
+from obstore.fsspec import FsspecStore
 from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.orm import Session
 
@@ -37,7 +40,7 @@ class LogFiles:
     """Files of logs.
 
     Args:
-        url: of the folder: a path, `s3://bucket/prefix` (which needs the package `s3fs`), or any
+        url: of the folder: a path, `s3://bucket/prefix` with the variables of the AWS tools, or any
             other address that fsspec knows.
 
     Raises:
@@ -46,7 +49,12 @@ class LogFiles:
 
     def __init__(self, url: str) -> None:
         try:
-            self._fs, self._root = fsspec.core.url_to_fs(url)
+            if url.startswith("s3://"):
+                is_plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+                self._fs: Any = FsspecStore("s3", client_options={"allow_http": is_plain})
+                self._root = url.removeprefix("s3://").rstrip("/")
+            else:
+                self._fs, self._root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
             fault = f"log_url {url!r} can't be opened: {error}"
             raise ConfigurationError([fault], source="The configuration") from error
@@ -63,7 +71,7 @@ class LogFiles:
             data = self._fs.cat_file(
                 self._path(page.file), start=page.offset, end=page.offset + page.limit
             )
-        except OSError as error:
+        except (OSError, BaseError) as error:
             raise UnavailableError(f"The log can't be read now ({error}). Try again.") from error
         return page.with_data(data)
 
