@@ -151,6 +151,14 @@ DECLARED: Mapping[str, Declared] = {
         "plugin",
         "duration_seconds errors samples timeouts",
     ),
+    "appliance_status": _declared(
+        "",
+        "clock_offset_seconds reachable",
+    ),
+    "job_queue": _declared(
+        "",
+        "failed_attempts longest_wait_seconds waiting_jobs",
+    ),
 }
 
 

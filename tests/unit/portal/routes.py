@@ -32,7 +32,6 @@ BODIES: dict[str, dict[str, object]] = {
     "Appliances.reenroll": {},
     "Appliances.bulk": {"appliance_ids": ["x"], "action": "drain"},
     "Appliances.change": {"name": "mine-now"},
-    "ContainerPolicies.replace": {"allowed": ["restricted"], "default": "restricted"},
     "Tenants.set_quotas": {},
     "Container policies.replace": {"allowed": ["restricted"], "default": "restricted"},
     "Rules.replace": RULE,

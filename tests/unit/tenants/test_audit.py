@@ -12,9 +12,15 @@ from alerting.models import NotificationPolicy, Receiver, Rule, Silence
 from alerting.states import Comparison, ReceiverKind
 from core.db import Base, SessionFactory
 from core.ids import new_id
-from jobqueue.models import Job, TenantContainerPolicies, TenantQueueSettings
+from jobqueue.models import (
+    Job,
+    JobSchedule,
+    JobTemplate,
+    TenantContainerPolicies,
+    TenantQueueSettings,
+)
 from jobqueue.service import stop_job
-from jobqueue.states import JobKind, JobState
+from jobqueue.states import JobKind, JobState, Missed, Overlap
 from protocol.attempts import ContainerPolicy
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import SECRET, acting, record, set_actor
@@ -145,6 +151,19 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             state=JobState.QUEUED,
             submitted_at=NOON,
             queue_at=NOON,
+        ),
+        JobTemplate(
+            **tenant, name="train", description="", request={}, created_at=NOON, updated_at=NOON
+        ),
+        JobSchedule(
+            **tenant,
+            name="nightly",
+            schedule="0 2 * * *",
+            time_zone="UTC",
+            overlap=Overlap.SKIP,
+            missed=Missed.SKIP,
+            request={},
+            created_at=NOON,
         ),
     ]
 
