@@ -44,6 +44,8 @@ MAX_CONCURRENT_PER_USER = 128
 # How long a job's server may take for the beginning of a response, and between two parts.
 RESPONSE_SECONDS = 300.0
 CONNECT_SECONDS = 15.0
+# Jupyter answers the handshake of a kernel's WebSocket once the kernel has started.
+OPEN_SECONDS = 120.0
 RETRY_SECONDS = 5
 _LABEL = re.compile(r"([0-9a-f-]{36})-(\d{1,5})")
 # Of one connection, RFC 9110; and what this proxy sets itself.
@@ -179,7 +181,7 @@ class WebUI:
                         subprotocols=[Subprotocol(one) for one in websocket.scope["subprotocols"]],
                         compression=None,
                         max_size=None,
-                        open_timeout=CONNECT_SECONDS,
+                        open_timeout=OPEN_SECONDS,
                         proxy=None,
                     )
                 )
