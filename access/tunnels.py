@@ -6,6 +6,7 @@ it for a while. TLS and the agent API authenticate both sides, so SSH itself ask
 """
 
 import asyncio
+import importlib
 import logging
 import socket
 import tempfile
@@ -13,8 +14,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import asyncssh
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from access.auth import Authenticator
@@ -22,6 +23,9 @@ from access.database import Database
 from core.errors import UnavailableError, VedetteError
 from protocol.tunnel import CHUNK_BYTES, CIPHER, connected_sockets
 from tenants.fleet.appliances import bump_generation
+
+if TYPE_CHECKING:
+    import asyncssh
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +39,7 @@ _REFUSED = 1008  # policy violation, RFC 6455
 class Tunnel:
     """A connected tunnel."""
 
-    ssh: asyncssh.SSHClientConnection
+    ssh: "asyncssh.SSHClientConnection"
     folder: Path
     users: int = 0
     sockets: dict[tuple[str, int], Path] = field(default_factory=dict)
@@ -107,6 +111,10 @@ class Tunnels:
 
     async def _hold(self, appliance_id: str, sock: socket.socket) -> None:
         """Connect SSH, and offer the tunnel until it closes or is idle for long."""
+        # 27 MiB that servers without tunnels save; in a thread, because it takes a moment.
+        await asyncio.to_thread(importlib.import_module, "asyncssh")
+        import asyncssh  # noqa: PLC0415
+
         ssh = await asyncssh.run_client(
             sock,
             config=None,

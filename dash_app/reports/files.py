@@ -13,7 +13,6 @@ from fpdf.fonts import FontFace
 from core.csv_cells import csv_text, guarded
 from dash_app.reports.report import ABSENT, Cell, Column, Report, Unit, shown
 
-XLSX_TYPE: Final = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 # Fonts of Debian's fonts-dejavu-core. Without them, letters outside Latin-1 are question marks.
 _FONTS: Final = Path("/usr/share/fonts/truetype/dejavu")
 # Longer tables belong into a spreadsheet.
