@@ -1,6 +1,6 @@
-"""Fields of jobs and rules, dependencies, queue settings, limits, silences, the usage ledger.
+"""Fields of jobs and rules, templates, schedules, images, the usage ledger, silences and routes.
 
-Revision ID: 0002_job_queue
+Revision ID: 0002_jobs_usage_alerts
 Revises: 0001_initial
 """
 
@@ -12,7 +12,7 @@ from sqlalchemy.dialects import mysql
 
 from core.db import UTCDateTime
 
-revision = "0002_job_queue"
+revision = "0002_jobs_usage_alerts"
 down_revision = "0001_initial"
 branch_labels = None
 depends_on = None
