@@ -47,6 +47,8 @@ CONNECT_SECONDS = 15.0
 # Jupyter answers the handshake of a kernel's WebSocket once the kernel has started.
 OPEN_SECONDS = 120.0
 RETRY_SECONDS = 5
+# A message is held in memory as a whole; uvicorn bounds those of browsers alike.
+MAX_MESSAGE_BYTES = 16 * 2**20
 _LABEL = re.compile(r"([0-9a-f-]{36})-(\d{1,5})")
 # Of one connection, RFC 9110; and what this proxy sets itself.
 _NOT_PASSED_ON = frozenset(
@@ -180,7 +182,7 @@ class WebUI:
                         ],
                         subprotocols=[Subprotocol(one) for one in websocket.scope["subprotocols"]],
                         compression=None,
-                        max_size=None,
+                        max_size=MAX_MESSAGE_BYTES,
                         open_timeout=OPEN_SECONDS,
                         proxy=None,
                     )
