@@ -1,4 +1,4 @@
-"""Demo users: they create alert rules and keep the simulated fleet busy, through the REST API.
+"""Demo users: they keep the simulated fleet busy, through the REST API.
 
 One user of each tenant submits jobs whenever too many simulated GPUs are idle.
 """
@@ -6,7 +6,6 @@ One user of each tenant submits jobs whenever too many simulated GPUs are idle.
 import logging
 import random
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,6 @@ import requests
 
 from core.errors import VedetteError
 from vedette.client import Client, call_portal
-from vedette.errors import PortalError
 
 log = logging.getLogger(__name__)
 
@@ -22,57 +20,6 @@ PAUSE_SECONDS = 4.0
 MIN_BUSY_RATIO = 0.65
 MAX_QUEUED = 2
 GIB = 1024**3
-
-RULES: tuple[Mapping[str, Any], ...] = (
-    {
-        "name": "GPU is hot",
-        "measurement": "gpu",
-        "field": "temperature_celsius",
-        "aggregate": "avg",
-        "window_seconds": 30,
-        "group_by": ["appliance", "gpu"],
-        "comparison": ">",
-        "warning_threshold": 75,
-        "critical_threshold": 85,
-        "warning_reset": 70,
-        "critical_reset": 82,
-        "for_seconds": 20,
-    },
-    {
-        "name": "Disk is nearly full",
-        "measurement": "disk",
-        "field": "used_percent",
-        "aggregate": "last",
-        "window_seconds": 120,
-        "group_by": ["appliance", "mount"],
-        "comparison": ">",
-        "warning_threshold": 90,
-        "critical_threshold": 97,
-    },
-    {
-        "name": "GPU is throttled",
-        "measurement": "gpu",
-        "field": "throttled",
-        "aggregate": "avg",
-        "window_seconds": 180,
-        "group_by": ["appliance", "gpu"],
-        "comparison": ">",
-        "warning_threshold": 0.3,
-        "warning_reset": 0.1,
-        "for_seconds": 30,
-    },
-    {
-        "name": "GPU is not healthy",
-        "measurement": "gpu_health",
-        "field": "state",
-        "aggregate": "max",
-        "window_seconds": 120,
-        "group_by": ["appliance"],
-        "comparison": ">",
-        "warning_threshold": 0.5,
-        "critical_threshold": 1.5,
-    },
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +60,9 @@ class DemoUser:
 
     def run(self, stop: threading.Event) -> None:
         """Submit jobs until `stop` is set; retry while the portal is unavailable."""
-        has_rules = False
         while not stop.wait(PAUSE_SECONDS):
             try:
-                client = self._signed_in_client()
-                if not has_rules:
-                    _create_rules(client)
-                    has_rules = True
-                self._submit_when_idle(client)
+                self._submit_when_idle(self._signed_in_client())
             except VedetteError as error:
                 log.warning("%s: %s", self._login[0], error.message)
         if self._client is not None:
@@ -174,14 +116,3 @@ class DemoUser:
             "cpus": 4.0 * gpus,
             "memory_bytes": 24 * gpus * GIB,
         }
-
-
-def _create_rules(client: Client) -> None:
-    """Create the rules that don't exist yet."""
-    existing = {rule["name"] for rule in client.get("/rules", page_size=500)["items"]}
-    for rule in RULES:
-        if rule["name"] not in existing:
-            try:
-                client.post("/rules", rule)
-            except PortalError as error:
-                log.warning("rule %r: %s %s", rule["name"], error.message, error.errors)
