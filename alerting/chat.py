@@ -7,9 +7,6 @@ import logging
 import re
 from urllib.parse import urlsplit
 
-from apprise import Apprise, LogCapture, NotifyType
-from apprise.plugins import NotifyBase
-
 from alerting.chat_addresses import SERVICES, chat_errors
 from alerting.messages import Message
 from alerting.models import Receiver
@@ -37,6 +34,10 @@ class ChatSender:
 
     def send(self, receiver: Receiver, message: Message) -> None:
         """Deliver one message."""
+        # 15 MiB that deployments without chat services save.
+        from apprise import Apprise, LogCapture, NotifyType  # noqa: PLC0415
+        from apprise.plugins import NotifyBase  # noqa: PLC0415
+
         try:
             target = signing_key(receiver, self._box)
         except UnavailableError as error:
@@ -48,7 +49,7 @@ class ChatSender:
         service.socket_connect_timeout = service.socket_read_timeout = TIMEOUT_SECONDS
         with LogCapture(level=logging.WARNING, fmt="%(message)s") as log:  # type: ignore[no-untyped-call] # apprise's
             sent = service.notify(
-                body=message.text, title=message.subject, notify_type=_kind(message)
+                body=message.text, title=message.subject, notify_type=NotifyType(_kind(message))
             )
             found = _STATUS.search(log.getvalue()) if log is not None else None
         if not sent:
@@ -56,11 +57,11 @@ class ChatSender:
             raise DeliveryError(f"{service.service_name or urlsplit(target).scheme} {why}.")
 
 
-def _kind(message: Message) -> NotifyType:
+def _kind(message: Message) -> str:
+    """Return the type of a notification in the words of apprise."""
     state = message.payload.get("state")
     if state == AlertState.RESOLVED:
-        return NotifyType.SUCCESS
+        return "success"
     if state is None:
-        return NotifyType.INFO
-    is_critical = message.payload.get("severity") == Severity.CRITICAL
-    return NotifyType.FAILURE if is_critical else NotifyType.WARNING
+        return "info"
+    return "failure" if message.payload.get("severity") == Severity.CRITICAL else "warning"

@@ -6,8 +6,6 @@ connect into the operator's network.
 
 from urllib.parse import parse_qs, urlsplit
 
-from apprise import Apprise
-
 SERVICES = frozenset(
     {
         "discord",
@@ -41,6 +39,8 @@ def chat_errors(target: str, *, services: frozenset[str] = SERVICES) -> list[str
     blocked = sorted(options & _BLOCKED_OPTIONS)
     if blocked:
         return [f"Leave out the options {', '.join(blocked)}: the portal has its own."]
+    from apprise import Apprise  # noqa: PLC0415 - see alerting.chat
+
     if Apprise.instantiate(target) is None:
         return [f"The address is not complete. See https://appriseit.com/services/{url.scheme}/."]
     return []
