@@ -18,12 +18,13 @@ SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
 PACKAGES := core timeseries protocol tenants alerting jobqueue plugins collector dash_app portal access scheduler vedette cli
 
-.PHONY: help demo up test test-nightly test-mutants bench fuzz lint check-types check-imports check-ansible check-security format clean lock servers wheel
+.PHONY: help demo up test checks collected test-nightly test-mutants bench fuzz lint check-types check-imports check-ansible check-security format clean lock servers wheel
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
 	@echo "make up      the same without the simulated fleet"
 	@echo "make test    install what the tests need and run lint, types and the whole suite"
+	@echo "make checks  lint, types, import contracts, roles and packages, without the suite"
 	@echo "make test-nightly  the tests that take long: all roles, fuzz corpora, roll-outs"
 	@echo "make test-mutants  mutation tests of the core modules: at least 90 % must be caught"
 	@echo "make bench   measure agent, gateway and store beside their peers, in half an hour at least: JSON, kept in var/bench"
@@ -39,8 +40,15 @@ demo: $(SERVER_STAMP)
 up: $(SERVER_STAMP)
 	@VEDETTE_PORT=$(PORT) exec $(BIN)/vedette up
 
-test: $(DEV_STAMP) servers lint check-types check-imports check-ansible check-security
+test: $(DEV_STAMP)
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target checks
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+checks: servers collected lint check-types check-imports check-ansible check-security
+
+# Each of the workers would otherwise compile all modules by itself. Faults show in the tests.
+collected: $(DEV_STAMP)
+	-@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1
 
 # Everything that takes long: all roles and looks, fuzz corpora, roll-outs by Ansible.
 test-nightly: $(DEV_STAMP) servers

@@ -16,19 +16,23 @@ from access.agent_registry import Agent
 from access.auth import Authenticator
 from access.body import decode_struct, read_body, read_plain_body
 from access.database import Database, agent_actor
+from access.errors import BadRequestError
 from access.longpoll import ChangeWatch
 from access.tunnels import Tunnels
 from core.clock import Clock, from_ns
 from core.errors import InvalidInputError
 from core.ids import ID_LENGTH
 from core.secretbox import SecretBox
+from jobqueue.container_storage.service import record_storage
 from jobqueue.desired_state import apply_report, desired_state
 from jobqueue.images.tokens import RegistryTokens
-from jobqueue.logs import append_log
-from protocol.attempts import DesiredState, ObservedReport
+from jobqueue.logs import append_logs
+from protocol.attempts import DesiredState, LogReply, LogUpload, ObservedReport
 from protocol.enrollment import EnrollReply, EnrollRequest, IssuedCertificate, RenewalRequest
 from protocol.heartbeat import Heartbeat
 from protocol.inventory import MAX_REPORT_BYTES
+from protocol.storage import MAX_REPORT_BYTES as MAX_STORAGE_REPORT_BYTES
+from protocol.storage import StorageReport
 from tenants.enrollment import enroll_appliance
 from tenants.fleet.heartbeats import record_heartbeat
 from tenants.models import Appliance
@@ -39,7 +43,7 @@ T = TypeVar("T")
 MAX_JSON_BYTES = 4 * 1024 * 1024
 # Its token is in the body: an inventory of 16 GPUs takes 40 kB.
 MAX_ENROLLMENT_BYTES = 256 * 1024
-MAX_LOG_CHUNK_BYTES = 1024 * 1024
+MAX_LOGS_BYTES = 1024 * 1024
 MAX_WAIT_SECONDS = 30.0
 _MAX_VERSION_LENGTH = 50
 _MAX_INT64 = 2**63 - 1
@@ -162,23 +166,34 @@ class AgentEndpoints:
         )
         return Response(status_code=204)
 
-    async def log(self, request: Request) -> Response:
-        """Append to an attempt's log."""
+    async def storage(self, request: Request) -> Response:
+        """Store the report of the container storage, and return what to delete."""
         agent = await self._authenticator.agent(request)
-        attempt_id = request.path_params["attempt_id"]
-        offset = _integer(request, "offset", default=0)
-        data = await read_body(request, max_bytes=MAX_LOG_CHUNK_BYTES, tenant_id=agent.tenant_id)
-        ack = await self._database.run(
-            lambda session: append_log(
-                session,
-                agent.appliance_id,
-                attempt_id,
-                offset=offset,
-                data=data,
-                max_bytes=self._max_log_bytes,
+        report = await self._struct(
+            request, agent, StorageReport, max_bytes=MAX_STORAGE_REPORT_BYTES
+        )
+        now = self._clock()
+        order = await self._database.run(
+            lambda session: record_storage(session, agent.appliance_id, report, now=now)
+        )
+        return _json(order)
+
+    async def logs(self, request: Request) -> Response:
+        """Append to the logs of attempts."""
+        agent = await self._authenticator.agent(request)
+        body = await read_body(request, max_bytes=MAX_LOGS_BYTES, tenant_id=agent.tenant_id)
+        try:
+            upload = msgspec.msgpack.decode(body, type=LogUpload)
+        except msgspec.MsgspecError as error:
+            raise BadRequestError(f"The body is not valid MessagePack: {error}.") from error
+        if any(not 0 <= one.offset <= _MAX_INT64 for one in upload.chunks):
+            raise _invalid("offset", "not the size of a log")
+        acks = await self._database.run(
+            lambda session: append_logs(
+                session, agent.appliance_id, upload.chunks, max_bytes=self._max_log_bytes
             )
         )
-        return _json(ack)
+        return _json(LogReply(acks=acks))
 
     async def _struct(
         self, request: Request, agent: Agent, kind: type[T], *, max_bytes: int = MAX_JSON_BYTES

@@ -5,12 +5,13 @@ from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from sqlalchemy.orm import Session
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
 from core.clock import Clock, utc_now
 from core.db import SessionFactory, transaction
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting, set_actor
+from tenants.principals import Principal
 
 T = TypeVar("T")
 
@@ -47,4 +48,15 @@ def agent_actor(request: Request, name: str) -> Actor:
         via=_VIA,
         address=request.client.host if request.client else "",
         user_agent=request.headers.get("User-Agent", ""),
+    )
+
+
+def user_actor(connection: HTTPConnection, found: Principal) -> Actor:
+    """Return a user as the actor of a request."""
+    return Actor(
+        user_id=found.user.id,
+        name=found.user.email,
+        via=f"{found.via.value} {found.credential_name}".strip(),
+        address=connection.client.host if connection.client else "",
+        user_agent=connection.headers.get("User-Agent", ""),
     )

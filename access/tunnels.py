@@ -106,7 +106,7 @@ class Tunnels:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             writer.close()
-            with suppress(RuntimeError):  # it may be closed already
+            with suppress(RuntimeError, WebSocketDisconnect):  # it may be closed already
                 await websocket.close()
 
     async def _hold(self, appliance_id: str, sock: socket.socket) -> None:

@@ -8,14 +8,15 @@ sees the pass, and can't set cookies for other jobs' origins.
 """
 
 import asyncio
+import importlib
 import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, suppress
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-import httpx
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -38,6 +39,9 @@ from core.errors import (
 )
 from core.rate_limits import ConcurrencyLimit
 from jobqueue.web_ui import PASS_SECONDS, Proof, Proofs, Target, port_of_pass
+
+if TYPE_CHECKING:
+    import httpx
 
 ENTER_PATH = "/.vedette/enter"
 MAX_CONCURRENT_PER_USER = 128
@@ -115,6 +119,10 @@ class WebUI:
         if not stack.enter_context(self._running.running(target.user_id)):
             raise OverloadedError("Too many requests to jobs at once. Wait for some to end.")
         path = await self._socket(target, stack)
+        # Loaded when a page of a job is first opened: 6 MiB that most servers save.
+        await asyncio.to_thread(importlib.import_module, "httpx")
+        import httpx  # noqa: PLC0415
+
         transport = httpx.AsyncHTTPTransport(uds=str(path))
         timeout = httpx.Timeout(RESPONSE_SECONDS, connect=CONNECT_SECONDS)
         client = httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False)
@@ -240,7 +248,7 @@ class WebUI:
         return HTMLResponse(page, 503 if is_ended else error.status, headers)
 
 
-async def _parts(answer: httpx.Response) -> AsyncIterator[bytes]:
+async def _parts(answer: "httpx.Response") -> AsyncIterator[bytes]:
     """Yield the body as it comes, compressed if it is; a broken one ends the connection."""
     async for part in answer.aiter_raw():
         yield part

@@ -5,15 +5,17 @@ is coarser than the rule's own evaluation, so that 30 days of a fleet come from 
 that never breaches a threshold is not replayed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from alerting.expression import Group, rule_query, values_by_group
-from alerting.machine import severity_of
-from alerting.replay import Replay
+import numpy as np
+from numpy.typing import NDArray
+
+from alerting.expression import rule_query, values_by_group
+from alerting.firing_steps import breaches_any, firing_steps
 from alerting.rule_request import ANY_VALUE, RuleRequest, raise_errors, rule_errors
-from alerting.states import FORECAST, AlertState
+from alerting.states import FORECAST
 from core.clock import NS_PER_SECOND, from_ns, to_ns
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -89,40 +91,40 @@ def backtest_rule(
         request, start_ns=start_ns, end_ns=end_ns, tenants=scope.tenants, step_ns=step_ns
     )
     needed = [tag for tag, values in request.filters.items() if ANY_VALUE in values]
-    groups = 0
-    firings = []
-    for tags, values in values_by_group(store, request, query):
-        if not values or not all(tags[tag] for tag in needed):
+    count, shown, rows = 0, [], []
+    for tags, times_ns, values in values_by_group(store, request, query):
+        row = np.array(values, dtype=np.float64)
+        is_number = np.isfinite(row)
+        if not is_number.any() or not all(tags[tag] for tag in needed):
             continue
-        groups += 1
-        if any(severity_of(value, request) is not None for value in values.values()):
-            found = Firings({tag: text for tag, text in tags.items() if text})
-            found.periods += _periods(request, found.tags, values, end_ns=end_ns, step_ns=step_ns)
-            firings += [found] if found.periods else []
+        count += 1
+        if breaches_any(request, row[is_number]):
+            shown.append({tag: text for tag, text in tags.items() if text})
+            rows.append(((np.array(times_ns, dtype=np.int64) - start_ns) // step_ns, row))
+    table = np.full((len(rows), (end_ns - start_ns) // step_ns), np.nan)
+    for number, (steps, row) in enumerate(rows):
+        table[number, steps] = row
+    firings = _firings(
+        shown,
+        firing_steps(request, table, step_seconds=step_seconds),
+        # An evaluation is at the end of its step.
+        [from_ns(start_ns + step_ns * number) for number in range(1, table.shape[1] + 1)],
+    )
     firings.sort(key=lambda one: (-len(one.periods), -one.firing_seconds, sorted(one.tags.items())))
-    return Backtest(float(step_seconds), groups, firings)
+    return Backtest(float(step_seconds), count, firings)
 
 
-def _periods(
-    rule: RuleRequest,
-    tags: Mapping[str, str],
-    values: Mapping[int, float],
-    *,
-    end_ns: int,
-    step_ns: int,
-) -> Iterator[tuple[datetime, datetime]]:
-    """Yield when the alert of one group would have fired, and until when."""
-    replay = Replay(rule)
-    since: datetime | None = None
-    for time_ns in range(min(values), end_ns, step_ns):
-        now = from_ns(time_ns + step_ns)
-        group = [Group(tags, values[time_ns])] if time_ns in values else []
-        for _, outcome in replay.evaluate(group, now=now):
-            is_firing = outcome.after.state is AlertState.FIRING
-            if is_firing and since is None:
-                since = now
-            elif not is_firing and since is not None:
-                yield since, now
-                since = None
-    if since is not None:
-        yield since, from_ns(end_ns)
+def _firings(
+    groups: Sequence[Mapping[str, str]], is_firing: NDArray[np.bool_], times: Sequence[datetime]
+) -> list[Firings]:
+    """Return the periods of groups that fire in some steps, at the times of their evaluations."""
+    edges = np.diff(is_firing.astype(np.int8), axis=1, prepend=0, append=0)
+    found = []
+    for tags, row in zip(groups, edges, strict=True):
+        starts, ends = np.flatnonzero(row > 0).tolist(), np.flatnonzero(row < 0).tolist()
+        if starts:
+            pairs = zip(starts, ends, strict=True)
+            found.append(
+                Firings(tags, [(times[a], times[min(b, len(times) - 1)]) for a, b in pairs])
+            )
+    return found

@@ -1,28 +1,34 @@
 """Evaluation of rules: reads each rule's groups from the store and moves its alerts.
 
 The store is read outside any database transaction; one short transaction per rule stores the
-outcomes. A rule that fails keeps its alerts as they are and shows its error.
+outcomes. A rule that fails keeps its alerts as they are, shows its error, and is tried again.
+
+What is recorded is never older than what was recorded before, so that a scheduler that was stopped
+for a while changes nothing of what its successor found. Windows that nobody has read meanwhile are
+evaluated later, with their own times.
 """
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
-from sqlalchemy import delete, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Update, delete, or_, select, update
+from sqlalchemy.orm import lazyload
 
 from alerting.expression import Group, group_key, read_groups
-from alerting.machine import is_stale, next_state
+from alerting.machine import is_stale, next_state, severity_of
 from alerting.models import Alert, Rule
 from alerting.recorder import ACTIVE_STATES, Recorder, resolve_alerts, view_of
-from alerting.states import AlertState, NoDataPolicy
+from alerting.states import ACCUMULATING, AlertState, NoDataPolicy
 from core.db import SessionFactory, transaction
 from core.errors import VedetteError
 from core.guarded_update import changed_one
-from tenants.models import Tenant, TenantState
-from timeseries.store import Store
+from tenants.fleet.liveness import current_outage
+from tenants.models import Appliance, ApplianceState, Tenant, TenantState
+from timeseries.store import APPLIANCE_TAG, Store
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +36,15 @@ logger = logging.getLogger(__name__)
 _IDLE_STATES = {AlertState.INACTIVE, AlertState.RESOLVED}
 _IDLE_WRITE_INTERVAL = timedelta(seconds=60)
 _EARLY_SHARE = 0.05
+# Windows that were not read are evaluated later: after a gap that is no ordinary delay, so many.
+_ORDINARY_GAP_SECONDS = 30.0
+MAX_MISSED_WINDOWS = 20
+# The groups of so many appliances with alerts are read apart; of more, all groups are.
+MAX_APART = 100
+_COUNT_SECONDS = 600
+# A recorded time this far ahead is one of a clock that was set back.
+_CLOCK_STEP = timedelta(minutes=10)
+_OUT_OF_CONTACT = (ApplianceState.STALE, ApplianceState.UNREACHABLE, ApplianceState.LOST)
 
 
 @dataclass(slots=True)
@@ -47,96 +62,235 @@ class EvaluationSummary:
         self.notifications += recorder.notifications
 
 
-def evaluate_rules(
-    sessions: SessionFactory,
-    store: Store,
-    *,
-    now: datetime,
-    public_url: str = "",
-    listening_since: datetime | None = None,
-    seconds: Callable[[], float] = time.monotonic,
-) -> EvaluationSummary:
-    """Evaluate every enabled rule of every active tenant whose interval has passed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluator:
+    """Evaluates rules.
 
-    Args:
+    Attributes:
+        sessions: the database.
+        store: the samples.
+        public_url: for links.
         listening_since: when this portal began to ingest samples. A window that starts earlier may
             lack samples because of the portal, so that missing data is ignored.
+        delay_seconds: windows end this long before the evaluation, which leaves samples time to
+            arrive.
+        may_record: whether this process still is the one that evaluates rules.
         seconds: a clock that only counts, for the cost of each rule.
     """
+
+    sessions: SessionFactory
+    store: Store
+    public_url: str = ""
+    listening_since: datetime | None = None
+    delay_seconds: float = 0.0
+    may_record: Callable[[], bool] = lambda: True
+    seconds: Callable[[], float] = time.monotonic
+
+    def evaluate(self, rules: Sequence[Rule], *, now: datetime) -> EvaluationSummary:
+        """Evaluate rules of one tenant, one after the other."""
+        summary = EvaluationSummary()
+        if not rules:
+            return summary
+        view = self._view(rules[0].tenant_id)
+        quiet: list[Update] = []
+        for rule in rules:
+            if not self.may_record():
+                break
+            summary.rules += 1
+            try:
+                for at in _times(rule, now=now):
+                    self._evaluate(rule, view, quiet, summary, now=at)
+            except Exception as error:  # noqa: BLE001 - one broken rule must not stop the others
+                summary.failed += 1
+                _record_error(self.sessions, rule, error)
+        if quiet and self.may_record():
+            with transaction(self.sessions) as session:
+                for statement in quiet:
+                    session.execute(statement)
+        return summary
+
+    def _view(self, tenant_id: str) -> "_View":
+        alerts = select(Alert.rule_id, Alert.tags).where(Alert.tenant_id == tenant_id)
+        silent = select(Appliance.id).where(
+            Appliance.tenant_id == tenant_id, Appliance.state.in_(_OUT_OF_CONTACT)
+        )
+        alerted: dict[str, set[str]] = {}
+        with transaction(self.sessions) as session:
+            for rule_id, tags in session.execute(alerts):
+                alerted.setdefault(rule_id, set()).add(tags.get(APPLIANCE_TAG, ""))
+            return _View(
+                alerted=alerted,
+                silent=frozenset(session.scalars(silent)),
+                is_outage=current_outage(session) is not None,
+            )
+
+    def _read(
+        self, rule: Rule, alerted: Collection[str], *, is_whole: bool, now: datetime
+    ) -> list[Group]:
+        """Return all groups, or those that breach a threshold and those of some appliances."""
+        read = partial(read_groups, self.store, rule, tenants=(rule.tenant_id,), now=now)
+        groups = read(only_breaches=not is_whole)
+        if not alerted:
+            return groups
+        others = [one for one in groups if one.tags.get(APPLIANCE_TAG) not in alerted]
+        return [*others, *read(appliances=alerted)]
+
+    def _evaluate(
+        self,
+        rule: Rule,
+        view: "_View",
+        quiet: list[Update],
+        summary: EvaluationSummary,
+        *,
+        now: datetime,
+    ) -> None:
+        started = self.seconds()
+        ends_at = now - timedelta(seconds=self.delay_seconds)
+        alerted = view.alerted.get(rule.id, ())
+        is_whole = _reads_all(rule, alerted, now=now)
+        groups = self._read(rule, () if is_whole else alerted, is_whole=is_whole, now=ends_at)
+        recorded = _evaluated(
+            rule.id,
+            now=now,
+            query_seconds=self.seconds() - started,
+            series=len(groups) if is_whole else None,
+        )
+        if rule.id not in view.alerted and _is_quiet(rule, groups):
+            quiet.append(recorded)
+            return
+        alerted = view.alerted.setdefault(rule.id, set())
+        alerted.update(group.tags.get(APPLIANCE_TAG, "") for group in groups)
+        starts_at = ends_at - timedelta(seconds=rule.window_seconds)
+        since = self.listening_since
+        is_missing_known = not view.is_outage and (since is None or since <= starts_at)
+        with transaction(self.sessions) as session:
+            # The first statement writes: on SQLite it locks the database for the reads that follow.
+            if not self.may_record() or not changed_one(session, recorded):
+                return
+            recorder = Recorder(session, session.get_one(Rule, rule.id), now, self.public_url)
+            _evaluate(recorder, groups, view.silent, is_missing_known=is_missing_known)
+            summary.add(recorder)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What an evaluation knows of a tenant: appliances with alerts by rule, and silent ones."""
+
+    alerted: dict[str, set[str]]
+    silent: frozenset[str]
+    is_outage: bool
+
+
+def evaluate_rules(evaluator: Evaluator, *, now: datetime) -> EvaluationSummary:
+    """Evaluate every rule that is due, one tenant after the other."""
     summary = EvaluationSummary()
-    for rule in _enabled_rules(sessions):
-        if not _is_due(rule, now=now):
-            continue
-        summary.rules += 1
-        try:
-            started = seconds()
-            groups = read_groups(store, rule, tenants=(rule.tenant_id,), now=now)
-            query_seconds = seconds() - started
-            starts_at = now - timedelta(seconds=rule.window_seconds)
-            is_missing_known = listening_since is None or listening_since <= starts_at
-            with transaction(sessions) as session:
-                recorder = _begin(session, rule.id, now=now, public_url=public_url)
-                if recorder is not None:
-                    recorder.rule.query_seconds = query_seconds
-                    _evaluate(recorder, groups, is_missing_known=is_missing_known)
-                    summary.add(recorder)
-        except Exception as error:  # noqa: BLE001 - one broken rule must not stop the others
-            summary.failed += 1
-            _record_error(sessions, rule, error, now=now)
-    _resolve_disabled(sessions, summary, now=now, public_url=public_url)
+    for rules in due_rules(evaluator.sessions, now=now).values():
+        found = evaluator.evaluate(rules, now=now)
+        summary.rules += found.rules
+        summary.failed += found.failed
+        summary.transitions += found.transitions
+        summary.notifications += found.notifications
+    resolve_disabled(evaluator.sessions, now=now, public_url=evaluator.public_url)
     return summary
 
 
-def _enabled_rules(sessions: SessionFactory) -> Sequence[Rule]:
+def due_rules(sessions: SessionFactory, *, now: datetime) -> dict[str, list[Rule]]:
+    """Return the enabled rules of active tenants whose interval has passed, by tenant."""
     statement = (
         select(Rule)
         .join(Tenant, Tenant.id == Rule.tenant_id)
         .where(Rule.is_enabled, Tenant.state == TenantState.ACTIVE)
         .order_by(Rule.id)
     )
+    found: dict[str, list[Rule]] = {}
     with transaction(sessions) as session:
-        return session.scalars(statement).all()
+        for rule in session.scalars(statement):
+            if is_due(rule, rule.evaluated_at, now=now):
+                found.setdefault(rule.tenant_id, []).append(rule)
+    return found
 
 
-def _is_due(rule: Rule, *, now: datetime) -> bool:
+def is_due(rule: Rule, last_at: datetime | None, *, now: datetime) -> bool:
     """Whether a rule's interval has passed; a tick that comes a little early counts."""
-    if rule.evaluated_at is None or not rule.interval_seconds:
+    if last_at is None or not rule.interval_seconds:
         return True
-    passed = (now - rule.evaluated_at).total_seconds()
+    passed = (now - last_at).total_seconds()
     return not -rule.interval_seconds < passed < rule.interval_seconds * (1 - _EARLY_SHARE)
 
 
-def _begin(session: Session, rule_id: str, *, now: datetime, public_url: str) -> Recorder | None:
-    """Mark the rule as evaluated; None if it was deleted or disabled since it was listed."""
-    # The first statement writes: on SQLite it locks the database for the reads that follow.
-    statement = (
-        update(Rule)
-        .where(Rule.id == rule_id, Rule.is_enabled)
-        .values(evaluated_at=now, evaluation_error="")
+def _reads_all(rule: Rule, alerted: Collection[str], *, now: datetime) -> bool:
+    """Whether all groups of a rule are needed; every ten minutes they are counted."""
+    if rule.no_data is NoDataPolicy.ALERT or APPLIANCE_TAG in rule.filters:
+        return True
+    if "" in alerted or len(alerted) > MAX_APART or rule.evaluated_at is None:
+        return True
+    # Each rule at another time.
+    shift = int(rule.id[-4:], 16) % _COUNT_SECONDS
+    before, after = (int(at.timestamp()) + shift for at in (rule.evaluated_at, now))
+    return before // _COUNT_SECONDS != after // _COUNT_SECONDS
+
+
+def _times(rule: Rule, *, now: datetime) -> Iterator[datetime]:
+    """Yield the ends of windows that no evaluation has read, as after an outage, and now."""
+    window_seconds = max(rule.window_seconds, rule.interval_seconds)
+    if rule.evaluated_at is not None:
+        passed = (now - rule.evaluated_at).total_seconds()
+        if passed > max(2 * window_seconds, _ORDINARY_GAP_SECONDS):
+            missed = min(int(passed / window_seconds), MAX_MISSED_WINDOWS)
+            for number in range(missed, 0, -1):
+                yield now - timedelta(seconds=number * window_seconds)
+    yield now
+
+
+def _is_quiet(rule: Rule, groups: Sequence[Group]) -> bool:
+    """Whether a rule without alerts needs none."""
+    return rule.no_data is not NoDataPolicy.ALERT and not any(
+        severity_of(group.value, rule) is not None for group in groups
     )
-    if not changed_one(session, statement):
-        return None
-    return Recorder(session, session.get_one(Rule, rule_id), now, public_url)
 
 
-def _evaluate(recorder: Recorder, groups: Sequence[Group], *, is_missing_known: bool) -> None:
-    statement = select(Alert).where(Alert.rule_id == recorder.rule.id)
+def _evaluated(rule_id: str, *, now: datetime, query_seconds: float, series: int | None) -> Update:
+    """Return the update that records an evaluation, unless a later one was recorded."""
+    counted = {} if series is None else {"series": series}
+    last: ColumnElement[bool] = or_(
+        Rule.evaluated_at.is_(None), Rule.evaluated_at <= now, Rule.evaluated_at > now + _CLOCK_STEP
+    )
+    return (
+        update(Rule)
+        .where(Rule.id == rule_id, Rule.is_enabled, last)
+        .values(evaluated_at=now, evaluation_error="", query_seconds=query_seconds, **counted)
+    )
+
+
+def _evaluate(
+    recorder: Recorder, groups: Sequence[Group], silent: frozenset[str], *, is_missing_known: bool
+) -> None:
+    rule = recorder.rule
+    # Neither with its rule nor with who acknowledged it: they would take most of the time.
+    statement = select(Alert).where(Alert.rule_id == rule.id).options(lazyload("*"))
     alerts = {alert.group_key: alert for alert in recorder.session.scalars(statement)}
+    is_each_needed = bool(alerts) or rule.no_data is NoDataPolicy.ALERT
     for group in groups:
-        _observe(recorder, alerts.pop(group_key(group.tags), None), group)
+        if is_each_needed or severity_of(group.value, rule) is not None:
+            _observe(recorder, alerts.pop(group_key(group.tags), None), group, silent)
     if is_missing_known:
         for alert in alerts.values():
             _miss(recorder, alert)
+    recorder.flush()
 
 
-def _observe(recorder: Recorder, alert: Alert | None, group: Group) -> None:
+def _observe(recorder: Recorder, alert: Alert | None, group: Group, silent: frozenset[str]) -> None:
+    rule = recorder.rule
     before = None if alert is None else view_of(alert)
-    outcome = next_state(before, group.value, recorder.rule, now=recorder.now)
+    outcome = next_state(before, group.value, rule, now=recorder.now)
     if alert is not None:
+        has_ended = alert.state in ACTIVE_STATES and outcome.after.state not in ACTIVE_STATES
+        if has_ended and rule.aggregate in ACCUMULATING and group.tags.get(APPLIANCE_TAG) in silent:
+            return  # the window only loses samples while none arrive
         is_idle = alert.state in _IDLE_STATES and not outcome.is_transition
         if not is_idle or recorder.now - alert.updated_at >= _IDLE_WRITE_INTERVAL:
             recorder.change(alert, outcome)
-    elif outcome.is_transition or recorder.rule.no_data is NoDataPolicy.ALERT:
+    elif outcome.is_transition or rule.no_data is NoDataPolicy.ALERT:
         # A no-data alert needs the groups that once had a value.
         recorder.add(group.tags, outcome)
 
@@ -150,7 +304,7 @@ def _miss(recorder: Recorder, alert: Alert) -> None:
         recorder.change(alert, outcome)
 
 
-def _record_error(sessions: SessionFactory, rule: Rule, error: Exception, *, now: datetime) -> None:
+def _record_error(sessions: SessionFactory, rule: Rule, error: Exception) -> None:
     if isinstance(error, VedetteError):
         text = error.message
         logger.warning("evaluation of rule %s (%s) failed: %s", rule.name, rule.id, text)
@@ -158,17 +312,13 @@ def _record_error(sessions: SessionFactory, rule: Rule, error: Exception, *, now
         text = f"Internal error: {type(error).__name__}: {error}"
         logger.error("evaluation of rule %s (%s) failed", rule.name, rule.id, exc_info=error)
     with transaction(sessions) as session:
-        session.execute(
-            update(Rule).where(Rule.id == rule.id).values(evaluated_at=now, evaluation_error=text)
-        )
+        session.execute(update(Rule).where(Rule.id == rule.id).values(evaluation_error=text))
 
 
-def _resolve_disabled(
-    sessions: SessionFactory, summary: EvaluationSummary, *, now: datetime, public_url: str
-) -> None:
+def resolve_disabled(sessions: SessionFactory, *, now: datetime, public_url: str) -> None:
     """Resolve alerts that a concurrent evaluation moved while their rule was being disabled."""
     active = select(Alert.rule_id).where(Alert.state.in_(ACTIVE_STATES))
     left_over = select(Rule).where(Rule.is_enabled.is_(False), Rule.id.in_(active))
     with transaction(sessions) as session:
         for rule in session.scalars(left_over).all():
-            summary.add(resolve_alerts(session, rule, now=now, public_url=public_url))
+            resolve_alerts(session, rule, now=now, public_url=public_url)

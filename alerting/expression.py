@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import add, mul, sub
@@ -13,13 +13,14 @@ from alerting.machine import severity_of
 from alerting.models import Rule
 from alerting.rule_request import ANY_VALUE, RuleRequest, raise_errors, rule_errors
 from alerting.rule_text import group_tags, unit_field
-from alerting.states import FORECAST, Operator, Severity
+from alerting.states import FORECAST, Comparison, Operator, Severity
 from core.clock import NS_PER_SECOND, to_ns
 from core.quantities import format_value
 from tenants.permissions import Permission
 from tenants.scope import Scope
 from timeseries.sample_query import unknown_name
 from timeseries.store import (
+    APPLIANCE_TAG,
     Aggregate,
     RangeQuery,
     Store,
@@ -44,26 +45,49 @@ class Group:
 
 
 def read_groups(
-    store: Store, rule: Rule | RuleRequest, *, tenants: tuple[str, ...] | None, now: datetime
+    store: Store,
+    rule: Rule | RuleRequest,
+    *,
+    tenants: tuple[str, ...] | None,
+    now: datetime,
+    only_breaches: bool = False,
+    appliances: Collection[str] = (),
 ) -> list[Group]:
-    """Return the groups, always split by `appliance`, with their values over the window."""
+    """Return the groups, always split by `appliance`, with their values over the window.
+
+    Args:
+        store: the samples.
+        rule: the rule.
+        tenants: whose samples to read.
+        now: the end of the window.
+        only_breaches: whether groups that breach no threshold may be left out.
+        appliances: those to read; empty for all.
+    """
     end_ns = to_ns(now)
     window_ns = round(rule.window_seconds * NS_PER_SECOND)
     query = rule_query(rule, start_ns=end_ns - window_ns, end_ns=end_ns, tenants=tenants)
+    if only_breaches and not rule.operator and rule.aggregate != FORECAST:
+        warning, critical = rule.warning_threshold, rule.critical_threshold
+        level = critical if warning is None else warning
+        is_above = rule.comparison is Comparison.ABOVE
+        query = replace(query, above=level if is_above else None, below=None if is_above else level)
+    if appliances:
+        query = replace(query, filters={**query.filters, APPLIANCE_TAG: tuple(appliances)})
     if rule.aggregate == FORECAST:
         step_ns = max(NS_PER_SECOND, window_ns // FORECAST_STEPS)
         start_ns, last_ns = (at - at % step_ns for at in (query.start_ns, end_ns))
         query = replace(query, start_ns=start_ns, end_ns=last_ns, step_ns=step_ns)
     groups = []
     needed = [tag for tag, values in rule.filters.items() if ANY_VALUE in values]
-    for tags, values in values_by_group(store, rule, query):
-        if not all(tags[tag] for tag in needed):
+    for tags, times_ns, values in values_by_group(store, rule, query):
+        if not values or not all(tags[tag] for tag in needed):
             continue
-        value = next(reversed(values.values()), None)
+        value: float | None = values[-1]
         if rule.aggregate == FORECAST:
-            value = forecast(values, at_ns=end_ns + round(rule.ahead_seconds * NS_PER_SECOND))
+            at_ns = end_ns + round(rule.ahead_seconds * NS_PER_SECOND)
+            value = forecast(times_ns, values, at_ns=at_ns)
             # A short beginning says little about the trend.
-            if len(values) < FORECAST_STEPS // 2 and _span_ns(values) * 2 < window_ns:
+            if len(values) < FORECAST_STEPS // 2 and (times_ns[-1] - times_ns[0]) * 2 < window_ns:
                 value = None
         if value is not None and math.isfinite(value):
             groups.append(Group({tag: text for tag, text in tags.items() if text}, value))
@@ -97,38 +121,36 @@ def rule_query(
 
 def values_by_group(
     store: Store, rule: Rule | RuleRequest, query: RangeQuery
-) -> list[tuple[Mapping[str, str], dict[int, float]]]:
-    """Return the values of a rule by group and start of the window, oldest first.
+) -> list[tuple[Mapping[str, str], Sequence[int], Sequence[float]]]:
+    """Return the starts of the windows and the values of a rule by group, oldest first.
 
     The arithmetic of two fields is that of their aggregates, where both have one.
     """
-    found: dict[tuple[str, ...], tuple[Mapping[str, str], dict[str, dict[int, float]]]] = {}
-    for series in store.query_range(query):
-        _, fields = found.setdefault(tuple(series.tags.values()), (series.tags, {}))
-        fields[series.field] = dict(zip(series.times_ns, series.values, strict=True))
+    found = store.query_range(query)
     if not rule.operator:
-        return [(tags, fields.get(rule.field, {})) for tags, fields in found.values()]
+        return [(series.tags, series.times_ns, series.values) for series in found]
     combine = _OPERATIONS[Operator(rule.operator)]
-    pairs = [
-        (tags, fields.get(rule.field, {}), fields.get(rule.other_field, {}))
-        for tags, fields in found.values()
-    ]
-    return [
-        (tags, {at: combine(left[at], right[at]) for at in left if at in right})
-        for tags, left, right in pairs
-    ]
+    others = {
+        tuple(series.tags.values()): dict(zip(series.times_ns, series.values, strict=True))
+        for series in found
+        if series.field == rule.other_field
+    }
+    groups: list[tuple[Mapping[str, str], Sequence[int], Sequence[float]]] = []
+    for series in found:
+        right = others.get(tuple(series.tags.values()), {})
+        if series.field == rule.field:
+            pairs = zip(series.times_ns, series.values, strict=True)
+            both = {at: combine(left, right[at]) for at, left in pairs if at in right}
+            groups.append((series.tags, list(both), list(both.values())))
+    return groups
 
 
-def forecast(values: Mapping[int, float], *, at_ns: int) -> float | None:
+def forecast(times_ns: Sequence[int], values: Sequence[float], *, at_ns: int) -> float | None:
     """Return the value at a time that the line through values by time (least squares) has."""
     if len(values) < FORECAST_MIN_VALUES:
         return None
-    seconds = [(time_ns - at_ns) / NS_PER_SECOND for time_ns in values]
-    return linear_regression(seconds, list(values.values())).intercept
-
-
-def _span_ns(values: Mapping[int, float]) -> int:
-    return max(values) - min(values) if values else 0
+    seconds = [(time_ns - at_ns) / NS_PER_SECOND for time_ns in times_ns]
+    return linear_regression(seconds, values).intercept
 
 
 def _quotient(left: float, right: float) -> float:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timeseries.store import APPLIANCE_TAG
 
@@ -79,5 +78,8 @@ def labels_of(
 
 @lru_cache(maxsize=10_000)
 def _is_match(pattern: str, text: str) -> bool:
+    # 8 MiB that servers without such patterns save.
+    import pyarrow.compute as pc  # noqa: PLC0415
+
     is_match = pc.match_substring_regex(pa.scalar(text), pattern=rf"\A(?:{pattern})\z")
     return bool(is_match.as_py())

@@ -10,7 +10,7 @@ from typing import Any
 from alerting.annotations import render_annotation
 from alerting.expression import value_text
 from alerting.machine import AlertView
-from alerting.models import Notification, Rule
+from alerting.models import Notification, NotificationFile, Rule
 from alerting.rule_text import rule_expression
 from alerting.states import NOTICE, AlertState, Severity
 from timeseries.store import APPLIANCE_TAG
@@ -44,6 +44,7 @@ class Message:
     text: str
     html: str
     payload: dict[str, Any]
+    file: NotificationFile | None = None
 
 
 def alert_payload(
@@ -77,6 +78,7 @@ def alert_payload(
         "alert_id": alert_id,
         "rule_id": rule.id,
         "rule": rule.name,
+        "pack_key": rule.pack_key,
         "expression": rule_expression(rule),
         "tenant": tenant,
         "state": state.value,
@@ -166,6 +168,7 @@ def _notice(notification: Notification) -> Message:
         text=f"{text}\n\n{name}: {link}\n",
         html=f'<p>{escape(text)}</p><p><a href="{escape(link)}">{escape(name)}</a></p>',
         payload=payload | {"id": notification.id, "subject": subject},
+        file=notification.file,
     )
 
 

@@ -4,9 +4,11 @@ from datetime import datetime
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy import ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy.dialects.mysql import MEDIUMBLOB
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from alerting.rule_request import FIELDS
 from alerting.states import (
     AlertState,
     Comparison,
@@ -19,6 +21,9 @@ from core.db import Base, id_column
 from core.ids import ID_LENGTH
 from tenants.models import User, enum_column
 from tenants.models.audit import Audited
+
+# Of the type that MySQL stores them in.
+MAX_FILE_BYTES = 2**24 - 1
 
 
 class Receiver(Base):
@@ -70,30 +75,7 @@ class Rule(Base):
     audited: ClassVar = Audited(
         kind="rule",
         name="name",
-        fields=(
-            "name",
-            "measurement",
-            "field",
-            "operator",
-            "other_field",
-            "aggregate",
-            "window_seconds",
-            "ahead_seconds",
-            "group_by",
-            "filters",
-            "comparison",
-            "warning_threshold",
-            "critical_threshold",
-            "warning_reset",
-            "critical_reset",
-            "for_seconds",
-            "keep_firing_seconds",
-            "no_data",
-            "interval_seconds",
-            "is_enabled",
-            "receiver_ids",
-            "annotation",
-        ),
+        fields=FIELDS,
         verbs={"is_enabled": ("switched_on", "switched_off"), "name": ("renamed", "renamed")},
     )
 
@@ -128,6 +110,11 @@ class Rule(Base):
     """A template; see `alerting.annotations`."""
     pack_key: Mapped[str] = mapped_column(String(60), default="")
     """Its rule in `alerting.rule_pack`."""
+    platform_rule_id: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH), ForeignKey("platform_rules.id", ondelete="CASCADE"), index=True
+    )
+    """The platform's rule that it is a copy of; only operators change it."""
+    platform_rule: Mapped["PlatformRule | None"] = relationship()
     created_by: Mapped[str | None] = mapped_column(
         String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL"), index=True
     )
@@ -135,9 +122,38 @@ class Rule(Base):
     evaluated_at: Mapped[datetime | None]
     evaluation_error: Mapped[str] = mapped_column(Text, default="")
     query_seconds: Mapped[float] = mapped_column(default=0.0)
+    series: Mapped[int] = mapped_column(default=0)
+    """The series groups that it had values of."""
+    skipped_evaluations: Mapped[int] = mapped_column(default=0)
+    """How often it was due while the one before still ran."""
+    skipped_at: Mapped[datetime | None]
     alerts: Mapped[list["Alert"]] = relationship(
         back_populates="rule", passive_deletes=True, cascade="all, delete-orphan"
     )
+
+
+class PlatformRule(Base):
+    """A rule that an operator wrote for several tenants; see `alerting.platform_rules`."""
+
+    __tablename__ = "platform_rules"
+    audited: ClassVar = Audited(
+        kind="platform_rule",
+        name="name",
+        fields=("name", "expression", "annotation", "tenant_ids", "emails", "is_enabled"),
+        verbs={"is_enabled": ("switched_on", "switched_off"), "name": ("renamed", "renamed")},
+    )
+
+    id: Mapped[str] = id_column()
+    name: Mapped[str] = mapped_column(String(100), unique=True)
+    expression: Mapped[str] = mapped_column(Text)
+    annotation: Mapped[str] = mapped_column(String(1000), default="")
+    tenant_ids: Mapped[list[str]] = mapped_column(default=list)
+    emails: Mapped[list[str]] = mapped_column(default=list)
+    is_enabled: Mapped[bool] = mapped_column(default=True)
+    created_by: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL"), index=True
+    )
+    created_at: Mapped[datetime]
 
 
 class OfferedRule(Base):
@@ -208,6 +224,9 @@ class AlertTransition(Base):
     severity: Mapped[Severity] = mapped_column(enum_column(Severity))
     value: Mapped[float | None]
     at: Mapped[datetime]
+    acknowledged_at: Mapped[datetime | None]
+    """Of one to firing: when a user acknowledged the alert."""
+    alert: Mapped[Alert] = relationship(viewonly=True)
 
 
 class NotificationPolicy(Base):
@@ -215,13 +234,18 @@ class NotificationPolicy(Base):
 
     __tablename__ = "notification_policies"
     audited: ClassVar = Audited(
-        kind="notification_policy", name="tenant_id", fields=("root",), created="changed"
+        kind="notification_policy",
+        name="tenant_id",
+        fields=("root", "inhibit_rules"),
+        created="changed",
     )
 
     tenant_id: Mapped[str] = mapped_column(
         String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
     )
     root: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    inhibit_rules: Mapped[list[dict[str, Any]] | None]
+    """None: those that ship; see `alerting.inhibition`."""
     updated_at: Mapped[datetime]
 
 
@@ -256,14 +280,34 @@ class Silence(Base):
         return ", ".join(self.matchers)[:200]
 
 
+class NotificationFile(Base):
+    """A file that emails of the outbox have attached, such as a report; deleted after a week."""
+
+    __tablename__ = "notification_files"
+
+    id: Mapped[str] = id_column()
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
+    )
+    name: Mapped[str] = mapped_column(String(200))
+    media_type: Mapped[str] = mapped_column(String(100))
+    content: Mapped[bytes] = mapped_column(
+        LargeBinary().with_variant(MEDIUMBLOB(), "mysql", "mariadb")
+    )
+    created_at: Mapped[datetime] = mapped_column(index=True)
+
+
 class Notification(Base):
-    """A message in the outbox, to a receiver or, without one, to the email `address`."""
+    """A message in the outbox, to a receiver or, without one, to the email `address`.
+
+    One without a tenant is the platform's.
+    """
 
     __tablename__ = "notifications"
     __table_args__ = (Index("ix_notifications_state_next_try_at", "state", "next_try_at"),)
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = mapped_column(
+    tenant_id: Mapped[str | None] = mapped_column(
         String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
     )
     receiver_id: Mapped[str | None] = mapped_column(
@@ -276,6 +320,9 @@ class Notification(Base):
     group_key: Mapped[str] = mapped_column(String(64), default="")
     """Notifications of one receiver with the same key are sent as one message."""
     payload: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    file_id: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH), ForeignKey("notification_files.id", ondelete="SET NULL"), index=True
+    )
     state: Mapped[NotificationState] = mapped_column(enum_column(NotificationState))
     tries: Mapped[int] = mapped_column(default=0)
     next_try_at: Mapped[datetime]
@@ -283,6 +330,8 @@ class Notification(Base):
     created_at: Mapped[datetime]
     sent_at: Mapped[datetime | None]
     receiver: Mapped[Receiver | None] = relationship(lazy="joined")
+    file: Mapped[NotificationFile | None] = relationship()
+    """Read with the notification only when it is sent."""
 
     @property
     def destination(self) -> Receiver:

@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.models import Notification, Receiver
+from alerting.models import Notification, NotificationFile, Receiver
 from alerting.states import NOTICE, NotificationState, ReceiverKind
 
 
@@ -16,6 +16,7 @@ def add_notice(
     *,
     address: str = "",
     receiver: str = "",
+    file: NotificationFile | None = None,
     now: datetime,
 ) -> bool:
     """Add a message to the outbox; return whether there is somebody to send it to.
@@ -26,6 +27,7 @@ def add_notice(
         payload: `subject`, `text`, `link` and `link_name`.
         address: an email address.
         receiver: without an address, the name of a receiver of the tenant.
+        file: what an email has attached.
         now: the time.
     """
     receiver_id = None
@@ -45,6 +47,7 @@ def add_notice(
             receiver_id=receiver_id,
             address=address,
             payload={"kind": NOTICE, **payload},
+            file=file,
             state=NotificationState.WAITING,
             next_try_at=now,
             created_at=now,

@@ -10,11 +10,13 @@ import ipaddress
 import json
 import smtplib
 import ssl
+from collections.abc import Callable
 from email.message import EmailMessage
 from email.utils import format_datetime, parseaddr
+from html import escape
 from http import HTTPStatus
 from http.client import HTTPException
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from alerting.messages import Message
@@ -29,6 +31,7 @@ from core.secretbox import SecretBox
 SIGNATURE_HEADER = "X-Vedette-Signature"
 TIMESTAMP_HEADER = "X-Vedette-Timestamp"
 SMTP_TIMEOUT_SECONDS = 15.0
+MAX_PICTURES = 3
 _PORTS = {"smtp": 25, "smtps": 465}
 
 
@@ -52,11 +55,19 @@ class EmailSender:
         smtp_url: `smtp://user:password@host:port`, or `smtps://` for implicit TLS. STARTTLS is used
             where the server offers it, except on this host.
         mail_from: the sender's address.
+        picture_of: returns the picture of an alert's payload as PNG, if there is one.
     """
 
-    def __init__(self, smtp_url: str, mail_from: str) -> None:
+    def __init__(
+        self,
+        smtp_url: str,
+        mail_from: str,
+        *,
+        picture_of: Callable[[dict[str, Any]], bytes | None] = lambda _payload: None,
+    ) -> None:
         self._smtp_url = smtp_url
         self._mail_from = mail_from
+        self._picture_of = picture_of
 
     def send(self, receiver: Receiver, message: Message) -> None:
         """Deliver one email, text and HTML."""
@@ -65,11 +76,12 @@ class EmailSender:
     def deliver(self, target: str, message: Message) -> None:
         """Deliver one email to an address."""
         url = self._checked_url()
+        mail = self._compose(target, message)
         try:
             with _connect(url) as server:
                 if url.username:
                     server.login(unquote(url.username), unquote(url.password or ""))
-                server.send_message(self._compose(target, message))
+                server.send_message(mail)
         except (OSError, smtplib.SMTPException) as error:
             raise DeliveryError(
                 f"The mail server {url.hostname} did not accept the message: {_plain(error)}"
@@ -99,8 +111,31 @@ class EmailSender:
         mail["Message-ID"] = f"<{message.id}@{domain}>"
         mail["Auto-Submitted"] = "auto-generated"
         mail.set_content(message.text)
-        mail.add_alternative(message.html, subtype="html")
+        self._add_html(mail, message, domain)
+        if message.file is not None:
+            maintype, _, subtype = message.file.media_type.partition("/")
+            mail.add_attachment(
+                message.file.content, maintype=maintype, subtype=subtype, filename=message.file.name
+            )
         return mail
+
+    def _add_html(self, mail: EmailMessage, message: Message, domain: str) -> None:
+        """Add the HTML with pictures of its first alerts, which are parts of the email."""
+        alerts = message.payload.get("alerts", [message.payload])
+        shown = [one for one in alerts if "alert_id" in one][:MAX_PICTURES]
+        pictures = [(one, picture) for one in shown if (picture := self._picture_of(one))]
+        images = "".join(
+            f'<p><img src="cid:{one["alert_id"]}@{domain}" width="600" style="max-width:100%" '
+            f'alt="{escape(_alternative(one))}"></p>'
+            for one, _ in pictures
+        )
+        before, body, after = message.html.rpartition("</body>")
+        html = f"{before}{images}{body}{after}" if body else message.html + images
+        mail.add_alternative(html, subtype="html")
+        part = mail.get_body(("html",))
+        for one, picture in pictures:
+            if isinstance(part, EmailMessage):
+                part.add_related(picture, "image", "png", cid=f"<{one['alert_id']}@{domain}>")
 
 
 class WebhookSender:
@@ -163,6 +198,13 @@ def sign(secret: str, timestamp: str, body: bytes) -> str:
     """Return the hex HMAC-SHA256 of timestamp and body."""
     signed = timestamp.encode() + b"." + body
     return hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
+def _alternative(payload: dict[str, Any]) -> str:
+    """Return what a picture shows, for those who don't see it."""
+    threshold = payload.get("threshold_text")
+    limit = f", threshold {threshold}" if threshold else ""
+    return f"Series of {payload['rule']}: now {payload['value_text']}{limit}"
 
 
 def _connect(url: SplitResult) -> smtplib.SMTP:

@@ -6,15 +6,15 @@ Notifications of one group are sent as one message; see `alerting.holds` for tho
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload
 
 from alerting.holds import Holds, current_holds
 from alerting.messages import render, render_group
-from alerting.models import Notification
+from alerting.models import Notification, Receiver
 from alerting.notify import DeliveryError, Sender
 from alerting.silences import still_applies
 from alerting.states import NotificationState, ReceiverKind
@@ -24,6 +24,8 @@ from core.guarded_update import changed_one
 logger = logging.getLogger(__name__)
 
 BATCH = 50
+# Of reports, which are large: alerts don't wait for many of them.
+FILE_BATCH = 5
 MAX_GROUP = 200
 LEASE = timedelta(minutes=5)
 FIRST_RETRY = timedelta(seconds=10)
@@ -33,16 +35,20 @@ _UNSENT = (NotificationState.WAITING, NotificationState.SILENCED)
 
 
 def drain_outbox(
-    sessions: SessionFactory, senders: Mapping[ReceiverKind, Sender], *, now: datetime
+    sessions: SessionFactory,
+    senders: Mapping[ReceiverKind, Sender],
+    *,
+    kinds: Collection[ReceiverKind] = tuple(ReceiverKind),
+    now: datetime,
 ) -> int:
-    """Send the due notifications; return the number of delivered ones.
+    """Send the due notifications to receivers of some kinds; return the number of delivered ones.
 
     After a failure its receiver is skipped until the next run, so that an unavailable server delays
     the others by one timeout only.
     """
     delivered = 0
     failed: set[str] = set()
-    due, holds = _due(sessions, now=now)
+    due, holds = _due(sessions, kinds, now=now)
     for notification_id in due:
         notification = _claim(sessions, notification_id, failed, holds, now=now)
         if notification is None:
@@ -65,15 +71,23 @@ def retry_delay(tries: int) -> timedelta:
     return min(FIRST_RETRY * (1 << doublings), LONGEST_RETRY)
 
 
-def _due(sessions: SessionFactory, *, now: datetime) -> tuple[list[str], Holds]:
+def _due(
+    sessions: SessionFactory, kinds: Collection[ReceiverKind], *, now: datetime
+) -> tuple[list[str], Holds]:
+    # Without a receiver it is an email.
+    kind = func.coalesce(Receiver.kind, ReceiverKind.EMAIL)
     statement = (
-        select(Notification.id)
-        .where(Notification.state.in_(_UNSENT), Notification.next_try_at <= now)
+        select(Notification.id, Notification.tenant_id)
+        .outerjoin(Receiver, Receiver.id == Notification.receiver_id)
+        .where(Notification.state.in_(_UNSENT), Notification.next_try_at <= now, kind.in_(kinds))
         .order_by(Notification.next_try_at, Notification.id)
-        .limit(BATCH)
     )
+    alerts = statement.where(Notification.file_id.is_(None)).limit(BATCH)
+    files = statement.where(Notification.file_id.is_not(None)).limit(FILE_BATCH)
     with transaction(sessions) as session:
-        return list(session.scalars(statement)), current_holds(session, now=now)
+        due = [*session.execute(alerts), *session.execute(files)]
+        tenant_ids = {tenant_id for _, tenant_id in due if tenant_id is not None}
+        return [ident for ident, _ in due], current_holds(session, tenant_ids, now=now)
 
 
 def _claim(
@@ -97,7 +111,9 @@ def _claim(
         )
         if not changed_one(session, claim):
             return None
-        notification = session.get_one(Notification, notification_id)
+        notification = session.get_one(
+            Notification, notification_id, options=[joinedload(Notification.file)]
+        )
         until = holds.until(notification, now=now)
         if until is not None:
             _hold(notification, until)

@@ -7,10 +7,18 @@ has the names of receivers, which an edited receiver changes here too.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from alerting.inhibition import (
+    SHIPPED,
+    InhibitRule,
+    inhibit_rules_of,
+    parse_inhibit_rules,
+    printed_rules,
+)
 from alerting.models import NotificationPolicy, Receiver
 from alerting.routes import Route, loaded, parse_routes, stored
 from alerting.rule_request import raise_errors
@@ -33,8 +41,22 @@ def read_policy(session: Session, scope: Scope) -> Route:
     return Route() if scope.tenant_id is None else policy_of(session, scope.tenant_id)
 
 
-def save_policy(session: Session, scope: Scope, data: object, *, now: datetime) -> Route:
-    """Replace the tenant's tree.
+def read_inhibit_rules(session: Session, scope: Scope) -> tuple[InhibitRule, ...]:
+    """Return the tenant's inhibition rules; those that ship until others are saved."""
+    scope.require(Permission.VIEW)
+    row = None if scope.tenant_id is None else session.get(NotificationPolicy, scope.tenant_id)
+    return inhibit_rules_of(row)
+
+
+def save_policy(
+    session: Session,
+    scope: Scope,
+    data: object,
+    *,
+    inhibit_rules: object = None,
+    now: datetime,
+) -> Route:
+    """Replace the tenant's tree, and its inhibition rules; None restores those that ship.
 
     Raises:
         InvalidInputError: with all errors by path, such as `route.routes.0.receivers`.
@@ -42,12 +64,17 @@ def save_policy(session: Session, scope: Scope, data: object, *, now: datetime) 
     scope.require(Permission.EDIT_ALERTS)
     tenant_id = scope.require_tenant()
     root, errors = parse_routes(data, receivers=list(receivers_by_name(session, tenant_id)))
+    rules: list[dict[str, Any]] | None = None
+    if inhibit_rules is not None:
+        parsed, found = parse_inhibit_rules(inhibit_rules)
+        rules = None if parsed == SHIPPED else printed_rules(parsed)
+        errors |= found
     raise_errors("notification policy", errors)
     row = session.get(NotificationPolicy, tenant_id)
     if row is None:
-        session.add(NotificationPolicy(tenant_id=tenant_id, root=stored(root), updated_at=now))
-    else:
-        row.root, row.updated_at = stored(root), now
+        row = NotificationPolicy(tenant_id=tenant_id)
+        session.add(row)
+    row.root, row.inhibit_rules, row.updated_at = stored(root), rules, now
     session.flush()
     return root
 

@@ -188,11 +188,13 @@ def delete_receiver(session: Session, scope: Scope, receiver_id: str) -> None:
 
 
 def list_notifications(
-    session: Session, scope: Scope, **paging: Unpack[Paging]
+    session: Session, scope: Scope, *, alert_id: str | None = None, **paging: Unpack[Paging]
 ) -> Page[Notification]:
-    """Return the notifications of the scope, newest first."""
+    """Return the notifications of the scope, or those about one alert, newest first."""
     scope.require(Permission.VIEW)
     statement = scope.select(select(Notification).order_by(Notification.id.desc()), Notification)
+    if alert_id is not None:
+        statement = statement.where(Notification.alert_id == alert_id)
     return list_page(session, statement, NOTIFICATION_SORTS, last=Notification.id, **paging)
 
 

@@ -1,8 +1,9 @@
 """Stores the outcome of an alert: guarded update, history and notifications in one transaction."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -18,8 +19,11 @@ from alerting.states import AlertState, NotificationState
 from core.guarded_update import changed_one
 from core.ids import new_id
 from tenants.fleet.appliances import appliance_names
+from tenants.fleet.liveness import operators
 from tenants.models import Tenant
 
+# What every evaluation changes of an alert.
+_OBSERVED = ("value", "observed_at", "last_breach_at")
 ACTIVE_STATES = (AlertState.PENDING, AlertState.FIRING, AlertState.NO_DATA)
 
 
@@ -34,6 +38,8 @@ class Recorder:
     transitions: int = 0
     notifications: int = 0
     _appliance_names: dict[str, str] | None = field(default=None, init=False)
+    _added: list[tuple[Alert, Outcome]] = field(default_factory=list, init=False)
+    _refreshed: list[dict[str, Any]] = field(default_factory=list, init=False)
     _receivers: dict[str, str] | None = field(default=None, init=False)
     _policy: Route = field(default_factory=Route, init=False)
     _group_times: dict[tuple[str, str], datetime] = field(default_factory=dict, init=False)
@@ -50,12 +56,16 @@ class Recorder:
             **asdict(outcome.after),
         )
         self.session.add(alert)
-        self.session.flush()
-        self._record(alert, AlertState.INACTIVE, outcome)
+        self._added.append((alert, outcome))
 
     def change(self, alert: Alert, outcome: Outcome) -> None:
         """Store the next state of an alert, unless another process changed it meanwhile."""
-        before = alert.state
+        before, after = alert.state, outcome.after
+        current = {name: getattr(alert, name) for name in _OBSERVED}
+        if replace(after, **current) == view_of(alert):
+            values = {name: getattr(after, name) for name in _OBSERVED}
+            self._refreshed.append({"id": alert.id, "updated_at": self.now, **values})
+            return
         statement = (
             update(Alert)
             .where(Alert.id == alert.id, Alert.state == before, Alert.severity == alert.severity)
@@ -65,6 +75,17 @@ class Recorder:
             if outcome.is_transition and before not in ACTIVE_STATES:
                 alert.acknowledged_at = alert.acknowledged_by = None
             self._record(alert, before, outcome)
+
+    def flush(self) -> None:
+        """Write new alerts, and what was observed of those whose state is the same."""
+        if self._added:
+            self.session.flush()  # their transitions refer to them
+            for alert, outcome in self._added:
+                self._record(alert, AlertState.INACTIVE, outcome)
+            self._added.clear()
+        if self._refreshed:
+            self.session.execute(update(Alert), self._refreshed)
+            self._refreshed.clear()
 
     def _record(self, alert: Alert, before: AlertState, outcome: Outcome) -> None:
         if outcome.is_transition:
@@ -84,7 +105,13 @@ class Recorder:
             self._notify(alert, outcome.after, outcome.notify)
 
     def _notify(self, alert: Alert, after: AlertView, state: AlertState) -> None:
-        """Notify the rule's receivers, and those of the tenant's policy."""
+        """Notify the rule's receivers, and those of the tenant's policy; or the platform's."""
+        if self.rule.platform_rule is not None:
+            emails = self.rule.platform_rule.emails or [
+                user.email for user in operators(self.session)
+            ]
+            self.send(alert, after, state, [], emails=emails)
+            return
         tenant_id = self.rule.tenant_id
         if self._receivers is None:
             self._receivers = receivers_by_name(self.session, tenant_id)
@@ -141,6 +168,8 @@ class Recorder:
         state: AlertState,
         receiver_ids: Sequence[str],
         groups: Mapping[str, tuple[str, datetime]] | None = None,
+        *,
+        emails: Sequence[str] = (),
     ) -> None:
         """Put the messages about an alert into the outbox.
 
@@ -150,6 +179,7 @@ class Recorder:
             state: the state to notify of.
             receiver_ids: to whom.
             groups: the key of the group and the time of its message by receiver.
+            emails: addresses of the platform.
         """
         tenant_id = self.rule.tenant_id
         payload = alert_payload(
@@ -163,13 +193,15 @@ class Recorder:
             public_url=self.public_url,
             now=self.now,
         )
-        for receiver_id in receiver_ids:
+        targets = [(tenant_id, receiver_id, "") for receiver_id in receiver_ids]
+        for owner_id, receiver_id, address in [*targets, *((None, None, one) for one in emails)]:
             self.notifications += 1
-            key, due_at = (groups or {}).get(receiver_id, ("", self.now))
+            key, due_at = (groups or {}).get(receiver_id or "", ("", self.now))
             self.session.add(
                 Notification(
-                    tenant_id=tenant_id,
+                    tenant_id=owner_id,
                     receiver_id=receiver_id,
+                    address=address,
                     alert_id=alert.id,
                     group_key=key,
                     payload=payload,
@@ -188,6 +220,7 @@ def resolve_alerts(
     active = select(Alert).where(Alert.rule_id == rule.id, Alert.state.in_(ACTIVE_STATES))
     for alert in session.scalars(active.order_by(Alert.id)).all():
         recorder.change(alert, resolve(view_of(alert), now=now))
+    recorder.flush()
     session.flush()
     return recorder
 

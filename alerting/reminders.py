@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from alerting.matchers import labels_of
-from alerting.models import Alert, Notification, NotificationPolicy
+from alerting.models import Alert, Notification, NotificationPolicy, Rule
 from alerting.policies import policy_of, receivers_by_name
 from alerting.recorder import Recorder, view_of
 from alerting.routes import Route
@@ -42,6 +42,7 @@ def _remind(
         Alert.tenant_id == tenant_id,
         Alert.state == AlertState.FIRING,
         Alert.acknowledged_at.is_(None),
+        Alert.rule.has(Rule.platform_rule_id.is_(None)),
     )
     alerts = session.scalars(firing.order_by(Alert.id)).all()
     newest = _newest(session, tenant_id)

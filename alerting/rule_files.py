@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from alerting.expression import check_metric
 from alerting.models import Receiver, Rule
-from alerting.rule_request import Errors, RuleRequest, raise_errors
+from alerting.rule_request import Errors, RuleEntry, RuleRequest, raise_errors
 from alerting.rule_text import parse_expression, rule_expression
 from alerting.service import check_rule, create_rule, delete_rule, update_rule
 from core.errors import InvalidInputError
@@ -30,17 +30,6 @@ class ChangeAction(StrEnum):
     UPDATE = "update"
     DELETE = "delete"
     KEEP = "keep"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleEntry:
-    """A rule of a file."""
-
-    name: str
-    expression: str
-    receivers: Sequence[str] = ()
-    is_enabled: bool = True
-    annotation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +61,8 @@ def plan_rules(
         one.name: one.id
         for one in session.scalars(select(Receiver).where(Receiver.tenant_id == tenant_id))
     }
-    rules = session.scalars(select(Rule).where(Rule.tenant_id == tenant_id).order_by(Rule.name))
+    own = (Rule.tenant_id == tenant_id, Rule.platform_rule_id.is_(None))
+    rules = session.scalars(select(Rule).where(*own).order_by(Rule.name))
     current = {rule.name: rule for rule in rules}
     repeated = {name for name, count in Counter(one.name for one in entries).items() if count > 1}
     errors: Errors = {}

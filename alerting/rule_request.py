@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from alerting.annotations import annotation_errors
 from alerting.states import FORECAST, FUNCTIONS, Comparison, NoDataPolicy, Operator
@@ -22,24 +23,33 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]*")
 Errors = dict[str, list[str]]
 
 
+def _field(default: Any, description: str = "", **metadata: object) -> Any:  # noqa: ANN401 - as dataclasses.field
+    """Return a field whose metadata documents it in the REST API."""
+    described = {"description": description} if description else {}
+    return dataclasses.field(default=default, metadata={**described, **metadata})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleRequest:
-    """The fields of a rule that a user sets; see `alerting.models.Rule`.
+    """The fields of a rule that a user sets, with their defaults.
 
-    `filters` maps a tag to its allowed values. With an `operator` (`+ - * /`), the rule is about
-    `field` and `other_field` together; `ahead_seconds` is how far the function `forecast` looks.
-    A rule is evaluated every `interval_seconds`, or as often as the server evaluates rules.
+    The columns of `alerting.models.Rule`, the REST API, forms and the audit log follow these fields
+    by name. `filters` maps a tag to its allowed values.
     """
 
     name: str
     measurement: str
     field: str
-    operator: str = ""
+    operator: str = _field(
+        "",
+        "Arithmetic of the aggregates of `field` and `other_field`.",
+        choices=("", *Operator),
+    )
     other_field: str = ""
-    aggregate: str = Aggregate.AVG.value
+    aggregate: str = _field(Aggregate.AVG.value, choices=FUNCTIONS)
     window_seconds: float = 300.0
-    ahead_seconds: float = 0.0
-    group_by: Sequence[str] = ()
+    ahead_seconds: float = _field(0.0, "How far a `forecast` looks ahead.")
+    group_by: Sequence[str] = (APPLIANCE_TAG,)
     filters: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     comparison: Comparison = Comparison.ABOVE
     warning_threshold: float | None = None
@@ -49,9 +59,29 @@ class RuleRequest:
     for_seconds: float = 0.0
     keep_firing_seconds: float = 0.0
     no_data: NoDataPolicy = NoDataPolicy.KEEP
-    interval_seconds: float = 0.0
+    interval_seconds: float = _field(
+        0.0, "How often to evaluate; 0 is as often as the server does."
+    )
     is_enabled: bool = True
     receiver_ids: Sequence[str] = ()
+    annotation: str = _field("", "A template of the alert's sentence; see docs/alerts.md.")
+
+
+FIELDS = tuple(one.name for one in dataclasses.fields(RuleRequest))
+EXPRESSED = tuple(
+    name for name in FIELDS if name not in {"name", "is_enabled", "receiver_ids", "annotation"}
+)
+"""The fields that an expression has; see `alerting.rule_text`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleEntry:
+    """A rule of a file."""
+
+    name: str
+    expression: str
+    receivers: Sequence[str] = _field((), "Names of receivers.")
+    is_enabled: bool = True
     annotation: str = ""
 
 

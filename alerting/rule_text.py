@@ -94,7 +94,7 @@ def metric_text(rule: "Rule | RuleRequest") -> str:
     return f"{metric} {rule.operator} {measurement}.{rule.other_field}"
 
 
-def parse_metric(text: str) -> dict[str, str]:
+def parse_metric(text: str) -> dict[str, Any]:
     """Return the fields of a rule request that `metric_text` prints.
 
     Raises:
@@ -166,7 +166,6 @@ class _Parser:
                 self._read_clause(start)
         if not {"warning_threshold", "critical_threshold"} & self._found.keys():
             self._expected("a threshold such as '> 85'")
-        self._found.setdefault("group_by", (APPLIANCE_TAG,))
         return self._found
 
     def _read_metric(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Unpack
 
-from sqlalchemy import case, delete, func, select
+from sqlalchemy import ColumnElement, case, delete, func, select
 from sqlalchemy.orm import Session
 
 from alerting.models import Alert, AlertTransition, Receiver, Rule
@@ -14,7 +14,7 @@ from alerting.recorder import ACTIVE_STATES, resolve_alerts
 from alerting.rule_request import RuleRequest, raise_errors, rule_errors
 from alerting.rule_text import group_tags
 from alerting.states import AlertState, Severity
-from core.errors import ConflictError
+from core.errors import ConflictError, ForbiddenError
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, Paging, list_page, paginate
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -84,6 +84,14 @@ def update_rule(
     """Change a rule. A new query resolves and deletes its alerts."""
     rule = _editable(session, scope, rule_id)
     check_rule(session, request, tenant_id=rule.tenant_id, rule_id=rule.id)
+    change_rule(session, rule, request, now=now, public_url=public_url)
+    return rule
+
+
+def change_rule(
+    session: Session, rule: Rule, request: RuleRequest, *, now: datetime, public_url: str = ""
+) -> None:
+    """Give a rule other values, without a check."""
     values = rule_values(request)
     has_new_query = set(group_tags(rule)) != set(group_tags(request)) or any(
         getattr(rule, name) != values[name] for name in _QUERY_FIELDS
@@ -92,10 +100,11 @@ def update_rule(
         resolve_alerts(session, rule, now=now, public_url=public_url)
     if has_new_query:
         session.execute(delete(Alert).where(Alert.rule_id == rule.id))
+    if has_new_query or not rule.is_enabled:
+        rule.evaluated_at = None  # what was before is not evaluated later
     for name, value in values.items():
         setattr(rule, name, value)
     session.flush()
-    return rule
 
 
 def set_rule_enabled(
@@ -111,6 +120,8 @@ def set_rule_enabled(
     rule = _editable(session, scope, rule_id)
     if rule.is_enabled and not is_enabled:
         resolve_alerts(session, rule, now=now, public_url=public_url)
+    elif is_enabled and not rule.is_enabled:
+        rule.evaluated_at = None  # what was before is not evaluated later
     rule.is_enabled = is_enabled
     session.flush()
     return rule
@@ -120,7 +131,11 @@ def delete_rule(
     session: Session, scope: Scope, rule_id: str, *, now: datetime, public_url: str = ""
 ) -> None:
     """Delete a rule with its alerts and their history; receivers get a resolved notification."""
-    rule = _editable(session, scope, rule_id)
+    end_rule(session, _editable(session, scope, rule_id), now=now, public_url=public_url)
+
+
+def end_rule(session: Session, rule: Rule, *, now: datetime, public_url: str = "") -> None:
+    """Delete a rule, without a check."""
     resolve_alerts(session, rule, now=now, public_url=public_url)
     session.delete(rule)
     session.flush()
@@ -156,6 +171,8 @@ def list_alerts(
     *,
     states: Collection[AlertState] | None = None,
     rule_id: str | None = None,
+    severity: Severity | None = None,
+    appliance_id: str | None = None,
     **paging: Unpack[Paging],
 ) -> Page[Alert]:
     """Return alerts by state (firing first), severity, and start (newest first).
@@ -167,12 +184,24 @@ def list_alerts(
     statement = scope.select(select(Alert), Alert).where(
         Alert.state.in_(_SHOWN if states is None else states)
     )
-    if rule_id is not None:
-        statement = statement.where(Alert.rule_id == rule_id)
+    statement = statement.where(
+        *alert_conditions(rule_id=rule_id, severity=severity, appliance_id=appliance_id)
+    )
     is_critical = case((Alert.severity == Severity.CRITICAL, 0), else_=1)
     order = (case(rank, value=Alert.state), is_critical, Alert.active_since_at.desc(), Alert.id)
     statement = statement.order_by(*order)
     return list_page(session, statement, ALERT_SORTS, last=Alert.id, **paging)
+
+
+def alert_conditions(
+    *, rule_id: str | None, severity: Severity | None, appliance_id: str | None
+) -> list[ColumnElement[bool]]:
+    """Return the conditions for alerts of a rule, with a severity, on an appliance."""
+    return [
+        *([Alert.rule_id == rule_id] if rule_id else []),
+        *([Alert.severity == severity] if severity else []),
+        *([Alert.tags[APPLIANCE_TAG].as_string() == appliance_id] if appliance_id else []),
+    ]
 
 
 def get_alert(session: Session, scope: Scope, alert_id: str) -> Alert:
@@ -193,6 +222,12 @@ def acknowledge_alert(session: Session, scope: Scope, alert_id: str, *, now: dat
         raise ConflictError("The alert is not active any more: nothing to acknowledge.")
     if alert.acknowledged_at is None:
         alert.acknowledged_at, alert.acknowledged_by = now, scope.user_id
+        fired = select(AlertTransition).where(
+            AlertTransition.alert_id == alert.id, AlertTransition.to_state == AlertState.FIRING
+        )
+        newest = session.scalar(fired.order_by(AlertTransition.id.desc()).limit(1))
+        if newest is not None and newest.acknowledged_at is None:
+            newest.acknowledged_at = now
         session.flush()
     return alert
 
@@ -257,7 +292,12 @@ def check_rule(
 
 def _editable(session: Session, scope: Scope, rule_id: str) -> Rule:
     scope.require(Permission.EDIT_ALERTS)
-    return get_rule(session, scope, rule_id)
+    rule = get_rule(session, scope, rule_id)
+    if rule.platform_rule_id is not None:
+        raise ForbiddenError(
+            "This rule is the platform's: only its operator can change it.", code="platform_rule"
+        )
+    return rule
 
 
 def rule_values(request: RuleRequest) -> dict[str, Any]:

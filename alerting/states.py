@@ -11,6 +11,8 @@ from timeseries.store import Aggregate
 FORECAST = "forecast"
 """The function of a rule that continues the trend of the window; no aggregate of the store."""
 FUNCTIONS = (*(aggregate.value for aggregate in Aggregate), FORECAST)
+ACCUMULATING = frozenset({Aggregate.SUM, Aggregate.COUNT, Aggregate.INCREASE, Aggregate.RATE})
+"""The functions whose value falls while no samples arrive, because the window loses its oldest."""
 
 
 NOTICE = "notice"

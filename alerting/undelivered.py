@@ -1,4 +1,4 @@
-"""Undelivered notifications of all tenants: failed ones, and those waiting for long (operator)."""
+"""Notifications to send again: undelivered ones of all tenants (operator), and a tenant's own."""
 
 from datetime import datetime, timedelta
 from typing import Unpack
@@ -58,6 +58,34 @@ def retry(session: Session, scope: Scope, notification_id: str, *, now: datetime
     """
     found = get_undelivered(session, scope, notification_id)
     _change(session, found, _retried(_is_unsent(found), now), "notification.retried", now=now)
+    session.refresh(found)
+    return found
+
+
+def redeliver(
+    session: Session, scope: Scope, notification_id: str, *, now: datetime
+) -> Notification:
+    """Send a notification of the tenant again, with the same ID, that was sent or has failed.
+
+    Raises:
+        ConflictError: its delivery goes on.
+    """
+    scope.require(Permission.EDIT_ALERTS)
+    found = scope.get(session, Notification, notification_id, kind="notification")
+    is_done = Notification.state.in_((NotificationState.SENT, NotificationState.FAILED))
+    statement = _retried(and_(Notification.id == found.id, is_done), now)
+    if not changed_one(session, statement.values(group_key="", sent_at=None)):
+        text = "The notification is still to be delivered. Wait until it is sent or has failed."
+        raise ConflictError(text, code="notification_pending")
+    record(
+        session,
+        action="notification.redelivered",
+        target_kind="notification",
+        target_id=found.id,
+        target_name=found.destination.name,
+        tenant_id=found.tenant_id,
+        now=now,
+    )
     session.refresh(found)
     return found
 

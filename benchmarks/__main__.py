@@ -12,6 +12,8 @@ import click
 from benchmarks import (
     accounts,
     agent_beside_collectd,
+    alert_rules,
+    dashboards,
     fleet_hold,
     follow,
     hostile,
@@ -21,8 +23,10 @@ from benchmarks import (
     partition,
     placement,
     plugins,
+    polls,
     queries,
     size,
+    start,
     usage,
 )
 from benchmarks.figures import keep_document
@@ -52,8 +56,14 @@ def main(*, quick: bool, folder: Path) -> None:
         "fleet_hold": lambda: fleet_hold.measure(fleet_hold.QUICK if quick else fleet_hold.FULL),
         "follow": lambda: follow.measure(follow.QUICK if quick else follow.FULL),
         "placement": lambda: placement.measure(placement.QUICK if quick else placement.FULL),
+        "polls": lambda: polls.measure(polls.QUICK if quick else polls.FULL),
+        "start": lambda: start.measure(start.QUICK if quick else start.FULL),
         "usage": lambda: usage.measure(usage.QUICK if quick else usage.FULL),
+        "alert_rules": lambda: alert_rules.measure(
+            alert_rules.QUICK if quick else alert_rules.FULL
+        ),
         "idle": lambda: idle.measure(idle.QUICK if quick else idle.FULL),
+        "dashboards": lambda: dashboards.measure(dashboards.QUICK if quick else dashboards.FULL),
         "hostile": lambda: hostile.measure(hostile.QUICK if quick else hostile.FULL),
     }
     found = {}

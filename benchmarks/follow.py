@@ -2,10 +2,10 @@
 
     python -m benchmarks.follow [--quick] [--output FILE]
 
-Jobs on a fleet write lines at a steady rate; their logs are sent every 0.2 s, as agents do, each
-job's by a request of its own, and each job is followed over server-sent events. The delay of a line
-is the time from its writing to its event at the follower: the engine and the drawing of the browser
-are not part of it. Senders and followers share the machine with the server.
+Jobs on a fleet write lines at a steady rate; their logs are sent every 0.2 s, as agents do, those
+of an appliance in one request, and each job is followed over server-sent events. The delay of a
+line is the time from its writing to its event at the follower: the engine and the drawing of the
+browser are not part of it. Senders and followers share the machine with the server.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 
 import click
 import httpx
+import msgspec
 from sqlalchemy import select
 
 from benchmarks.figures import Promise, document, percentile, rounded, write_document
@@ -29,6 +30,7 @@ from core.clock import utc_now
 from core.db import transaction
 from jobqueue.models import Attempt, Job
 from jobqueue.states import AttemptState, JobKind, JobState
+from protocol.attempts import LogChunk, LogReply, LogUpload
 from protocol.logs import Stream, record
 from tenants.models import User
 from tenants.scope import Scope
@@ -168,8 +170,9 @@ async def _write_and_follow(
             asyncio.create_task(_follow(client, plan, job_id, token, run)) for job_id in attempts
         ]
         async with asyncio.TaskGroup() as group:
-            for attempt_id, member in attempts.values():
-                group.create_task(_write(client, plan, attempt_id, member))
+            for member in {member.secret: member for _, member in attempts.values()}.values():
+                own = [attempt_id for attempt_id, other in attempts.values() if other is member]
+                group.create_task(_write(client, plan, own, member))
         await asyncio.wait(followers, timeout=SETTLE_SECONDS)
         for follower in followers:
             follower.cancel()
@@ -177,25 +180,34 @@ async def _write_and_follow(
     return run
 
 
-async def _write(client: httpx.AsyncClient, plan: Plan, attempt_id: str, member: Member) -> None:
-    """Write lines at their times, and send what is new as an agent does."""
-    began, number, offset, total = time.time(), 0, 0, plan.lines_per_second * plan.seconds
+async def _write(
+    client: httpx.AsyncClient, plan: Plan, attempt_ids: list[str], member: Member
+) -> None:
+    """Write lines of an appliance's jobs at their times, and send what is new as its agent does."""
+    began, number, total = time.time(), 0, plan.lines_per_second * plan.seconds
+    offsets = dict.fromkeys(attempt_ids, 0)
     while number < total:
         await asyncio.sleep(SEND_SECONDS)
         due = min(total, int((time.time() - began) * plan.lines_per_second))
         times = ((one, began + one / plan.lines_per_second) for one in range(number, due))
-        chunk = b"".join(
+        data = b"".join(
             record(b"2026-01-01T00:00:00Z", Stream.STDOUT, f"{one} {at:.6f}\n".encode())
             for one, at in times
         )
-        if chunk:
+        if data:
+            chunks = [
+                LogChunk(attempt_id=one, offset=offset, data=data)
+                for one, offset in offsets.items()
+            ]
             answer = await client.post(
-                f"/agent/v1/attempts/{attempt_id}/log?offset={offset}",
-                content=chunk,
+                "/agent/v1/logs",
+                content=msgspec.msgpack.encode(LogUpload(chunks=chunks)),
                 headers={"Authorization": f"Bearer {member.secret}"},
             )
             answer.raise_for_status()
-            offset, number = answer.json()["next_offset"], due
+            acks = msgspec.json.decode(answer.content, type=LogReply).acks
+            offsets = {one: ack.next_offset for one, ack in zip(offsets, acks, strict=True)}
+            number = due
 
 
 async def _follow(client: httpx.AsyncClient, plan: Plan, job_id: str, token: str, run: Run) -> None:

@@ -1,9 +1,9 @@
 """A Vedette server for a benchmark, and the agents that speak to it."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -70,6 +70,7 @@ class Gateway:
     data_dir: Path
     port: int
     store_memory_mib: int = 0
+    more: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -95,13 +96,16 @@ class Gateway:
             "VEDETTE_STORE_MEMORY_MIB": str(self.store_memory_mib),
             "DATABASE_URL": self.settings.resolved_database_url,
             "TIMESERIES_URL": self.settings.resolved_timeseries_url,
+            **self.more,
         }
 
 
-def make_gateway(data_dir: Path, *, store_memory_mib: int = 0) -> Gateway:
-    """Prepare a database with two tenants; nothing runs yet."""
+def make_gateway(
+    data_dir: Path, *, store_memory_mib: int = 0, more: Mapping[str, str] | None = None
+) -> Gateway:
+    """Prepare a database with two tenants; nothing runs yet. `more` is for the environment."""
     data_dir.mkdir(parents=True, exist_ok=True)
-    gateway = Gateway(data_dir, free_port(), store_memory_mib)
+    gateway = Gateway(data_dir, free_port(), store_memory_mib, more or {})
     with open_database(gateway.settings) as (_engine, sessions):
         prepare_demo(sessions, now=utc_now())
     return gateway

@@ -4,8 +4,9 @@ The page holds measured figures and what they are of, and no others.
 """
 
 import json
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ CONTENDERS = {
 HEAD = """# Benchmarks
 
 What was measured, where, and with which command; [benchmarks/README.md](../benchmarks/README.md)
-says how. `python -m benchmarks.report` writes this page from the documents in `var/bench`, after
-`make bench`. The peers ran in the same run on the same machine.
+says how. `python -m benchmarks.report` writes the sections of the documents in `var/bench`, after
+`make bench`, and leaves the others. The peers of a section ran in the same run on the same machine.
 """
 LOSSES = {
     "agent_buffer": "agent's buffer",
@@ -56,35 +57,75 @@ QUESTIONS = {
     "p95_day": "the same of one tenant, 24 h",
 }
 
+TITLES = {
+    "idle": "An idle server",
+    "hostile": "Beside a hostile tenant",
+    "size": "Bytes of a value",
+    "month": "Queries over 30 days",
+    "usage": "Usage ledger",
+    "placement": "Placement",
+    "follow": "Following jobs",
+}
+_PROMISE = ("promise", "at most", "measured", "kept")
+
 Document = Mapping[str, Any]
 
 
-def page(documents: Mapping[str, Document]) -> str:
-    """Return the page for the documents of one run."""
-    parts = [
-        HEAD,
-        promises(documents),
-        beside_collectd(documents["agent_beside_collectd"]),
-        outage(documents["partition"]),
-        readings(documents["plugins"]),
-        *(section(documents[name]) for name, section in LATER.items() if name in documents),
-    ]
-    return "\n".join(parts)
+def page(documents: Mapping[str, Document], before: str = "") -> str:
+    """Return the page with new documents; the other sections of the page before remain."""
+    new = {
+        name: SECTIONS.get(name, figures_of)(document).rstrip()
+        for name, document in documents.items()
+    }
+    sections = {_heading(text): text for text in re.split(r"^(?=## )", before, flags=re.MULTILINE)}
+    known = sections.pop("Promises", "")
+    sections.pop(_heading(HEAD), None)
+    sections |= {_heading(text): text for text in new.values()}
+    parts = [HEAD, promises(documents, known), *sections.values()]
+    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
-def promises(documents: Mapping[str, Document]) -> str:
-    """Return the promises of all documents."""
-    rows = [
-        (
-            promise["name"],
-            f"{shown(promise['bound'])} {promise['unit']}",
-            f"{shown(promise['measured'])} {promise['unit']}",
-            "yes" if promise["is_kept"] else "**no**",
-        )
-        for document in documents.values()
-        for promise in document["promises"]
-    ]
-    return "## Promises\n\n" + _table(("promise", "at most", "measured", "kept"), rows)
+def _heading(section: str) -> str:
+    return section.partition("\n")[0].strip("# ")
+
+
+def promises(documents: Mapping[str, Document], before: str = "") -> str:
+    """Return the promises of all documents, and those of the section before."""
+    rows = {
+        cells[0]: cells
+        for line in before.splitlines()[4:]
+        if len(cells := [cell.strip() for cell in line.strip("| ").split(" | ")]) == len(_PROMISE)
+    }
+    for document in documents.values():
+        for promise in document["promises"]:
+            rows[promise["name"]] = [
+                promise["name"],
+                f"{shown(promise['bound'])} {promise['unit']}",
+                f"{shown(promise['measured'])} {promise['unit']}",
+                "yes" if promise["is_kept"] else "**no**",
+            ]
+    return f"## Promises\n\n{_table(_PROMISE, rows.values())}"
+
+
+def figures_of(document: Document) -> str:
+    """Return the section of a benchmark that has no section of its own form."""
+    rows = [(name, shown(value)) for name, value in _leaves(document["results"])]
+    settings = ", ".join(f"{name} {shown(value)}" for name, value in _leaves(document["settings"]))
+    title = TITLES.get(document["benchmark"], _words(document["benchmark"]).capitalize())
+    return f"## {title}\n\n{_origin(document)} {settings}.\n\n{_table(('', ''), rows)}"
+
+
+def _leaves(tree: Mapping[str, Any], *path: str) -> Iterator[tuple[str, float | None]]:
+    """Yield the figures of a document with their names; readings in lists are left out."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, *path, _words(name))
+        elif value is None or isinstance(value, int | float):
+            yield ", ".join([*path, _words(name)]), value
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def beside_collectd(document: Document) -> str:
@@ -369,7 +410,10 @@ def accounts(document: Document) -> str:
     )
 
 
-LATER: dict[str, Callable[[Document], str]] = {
+SECTIONS: dict[str, Callable[[Document], str]] = {
+    "agent_beside_collectd": beside_collectd,
+    "partition": outage,
+    "plugins": readings,
     "ingest": taken_in,
     "queries": asked,
     "accounts": accounts,
@@ -380,12 +424,8 @@ LATER: dict[str, Callable[[Document], str]] = {
 def main() -> None:
     """Write the page."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
-    names = ("agent_beside_collectd", "partition", "plugins", *LATER)
-    paths = {name: folder / f"{name}.json" for name in names}
-    documents = {
-        name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()
-    }
-    PAGE.write_text(page(documents), encoding="utf-8")
+    documents = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    PAGE.write_text(page(documents, PAGE.read_text("utf-8")), encoding="utf-8")
     print(f"{PAGE} is written.")
 
 

@@ -1,11 +1,16 @@
-"""`vedette appliance`: list appliances, create enrollment tokens, drain and retire."""
+"""`vedette appliance`: list appliances, create enrollment tokens, drain, clean up and retire."""
 
+import time
 from collections.abc import Callable
 
 import click
 
-from cli.client import appliance_id
+from cli.client import appliance_id, output_option, print_items, print_object
+from core.quantities import format_size, parse_duration
 from vedette.client import Client
+
+_FOLLOW_SECONDS = 2.0
+_VERDICTS = {"age": "delete", "disk_use": "delete"}
 
 
 @click.group()
@@ -55,6 +60,40 @@ def token(site: str, region: str, uses: int) -> None:
     click.echo(made["command"])
 
 
+@appliance.command()
+@click.argument("name")
+@click.option(
+    "--wait",
+    help="Stop jobs that still run after this time, such as 30m, and queue them again; 0 stops "
+    "them now. By default they run to their end.",
+)
+@click.option("--follow", "-f", is_flag=True, help="Show the progress until no job runs.")
+def drain(name: str, wait: str | None, *, follow: bool) -> None:
+    """Stop placing jobs on NAME. Running jobs continue, or move after a time."""
+    try:
+        seconds = None if wait is None else parse_duration(wait)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--wait") from error
+    with Client() as client:
+        path = f"/appliances/{appliance_id(client, name)}/drain"
+        done = client.post(path, {"wait_seconds": seconds})
+        click.echo(f"{done['name']} is drained.")
+        left = None
+        while follow:
+            found = client.get(path)
+            if found["jobs_left"] != left:
+                left = found["jobs_left"]
+                named = ", ".join(job["name"] for job in found["jobs"][:3])
+                more = f" and {left - 3} more" if left > 3 else ""  # noqa: PLR2004
+                what = f"still running: {named}{more}" if left else "no job runs"
+                click.echo(f"{found['job_count'] - left} of {found['job_count']} ended; {what}")
+            if not found["is_drained"]:
+                raise click.ClickException(f"{name} was undrained meanwhile.")
+            if found["is_done"]:
+                break
+            time.sleep(_FOLLOW_SECONDS)
+
+
 def _action(verb: str, help_text: str, result: str) -> Callable[[str], None]:
     """Add a command that calls one action of an appliance."""
 
@@ -68,7 +107,44 @@ def _action(verb: str, help_text: str, result: str) -> Callable[[str], None]:
     return act
 
 
-_action("drain", "Stop placing jobs on NAME. Running jobs continue.", "is drained.")
+@appliance.command()
+@click.argument("name")
+@click.option("--clean", is_flag=True, help="Delete what the clean-up policy says, and wait.")
+@output_option
+def storage(name: str, output: str, *, clean: bool) -> None:
+    """List the images of NAME and why each is deleted or stays."""
+    with Client() as client:
+        path = f"/appliances/{appliance_id(client, name)}/storage"
+        found = client.post(f"{path}/clean") if clean else client.get(path)
+        while found["requested_at"] and clean:
+            time.sleep(_FOLLOW_SECONDS)
+            found = client.get(path)
+    if output != "table":
+        print_object(found, output)
+        return
+    if found["reported_at"] is None:
+        click.echo(f"{name} reports no container storage.")
+        return
+    images = found["images"]
+    columns = {
+        "IMAGE": [(one["names"] or [one["id"]])[0] for one in images],
+        "SIZE": [format_size(one["size_bytes"]) for one in images],
+        "LAST USED": [(one["used_at"] or "-")[:19] for one in images],
+        "NEXT CLEAN-UP": [_VERDICTS.get(one["verdict"], "keep") for one in images],
+        "REASON": [one["verdict"].replace("_", " ") for one in images],
+    }
+    print_items(images, output, columns=columns)
+    if total := found["disk_total_bytes"]:
+        click.echo(f"{format_size(found['disk_free_bytes'])} of {format_size(total)} free")
+    if done := found["cleanup"]:
+        click.echo(
+            f"Last clean-up {done['finished_at'][:19]}: {done['images']} images, "
+            f"{done['containers']} containers, {format_size(done['freed_bytes'])} freed"
+        )
+        for error in done["errors"]:
+            click.echo(f"  {error}")
+
+
 _action("undrain", "Place jobs on NAME again.", "accepts jobs again.")
 _action(
     "retire",

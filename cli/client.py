@@ -1,9 +1,9 @@
-"""What commands share that call the portal: names of appliances, and output formats."""
+"""What commands share that call the portal: lists, files, and output formats."""
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TextIO
 
 import click
 import yaml
@@ -11,6 +11,7 @@ import yaml
 from core.errors import InvalidInputError
 from vedette.client import Client
 
+PAGE_SIZE = 100
 FORMATS = ("table", "json", "yaml", "name")
 output_option = click.option(
     "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True
@@ -34,6 +35,48 @@ def appliance_id(client: Client, name_or_id: str) -> str:
             if item["name"] == name_or_id:
                 return str(item["id"])
     raise InvalidInputError(f"No appliance named {name_or_id!r}. See: vedette appliance list")
+
+
+def all_items(client: Client, path: str) -> Iterator[dict[str, Any]]:
+    """Yield the items of all pages of a list."""
+    number = 0
+    while True:
+        number += 1
+        page = client.get(path, page=number, page_size=PAGE_SIZE)
+        yield from page["items"]
+        if number * PAGE_SIZE >= page["total"]:
+            return
+
+
+def load_mapping(file: TextIO) -> Mapping[str, Any]:
+    """Return the mapping of a YAML file; any other document is an empty one.
+
+    Raises:
+        InvalidInputError: it is not YAML.
+    """
+    name = getattr(file, "name", "<stdin>")
+    try:
+        found = yaml.safe_load(file)
+    except yaml.YAMLError as error:
+        raise InvalidInputError(f"{name} is not valid YAML: {error}") from None
+    return found if isinstance(found, Mapping) else {}
+
+
+def load_list(file: TextIO, key: str) -> list[Any]:
+    """Return the list of a YAML file that has nothing but this key.
+
+    Raises:
+        InvalidInputError: the file is another one.
+    """
+    name = getattr(file, "name", "<stdin>")
+    found = load_mapping(file)
+    entries = found.get(key)
+    if not isinstance(entries, list):
+        raise InvalidInputError(f"{name} has no list {key!r}. Expected: {key}: [...]")
+    unknown = sorted(str(other) for other in found if other != key)
+    if unknown:
+        raise InvalidInputError(f"{name}: unknown key {unknown[0]!r}. Expected only {key!r}.")
+    return entries
 
 
 def print_items(

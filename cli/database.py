@@ -13,6 +13,9 @@ from sqlalchemy.orm import Session
 
 import alerting.models
 import core.leases
+import dash_app.custom.models
+import dash_app.reports.models
+import jobqueue.container_storage.models
 import jobqueue.images.models
 import jobqueue.models
 import jobqueue.usage.models
@@ -36,6 +39,8 @@ TABLE_MODULES = (
     jobqueue.usage.models,
     jobqueue.images.models,
     alerting.models,
+    dash_app.reports.models,
+    dash_app.custom.models,
 )
 COMMAND_LINE = Actor(name="command line", via="command line")
 # Whoever can open the database has the permissions of an operator.

@@ -87,13 +87,13 @@ class DemoUser:
             for state in ("running", "starting", "queued")
         )
         busy = sum(job["gpus"] for job in running + starting + queued)
-        while busy < MIN_BUSY_RATIO * total and len(queued) < MAX_QUEUED:
+        # One at a time: jobs that load their data together would show in every chart.
+        if busy < MIN_BUSY_RATIO * total and len(queued) < MAX_QUEUED:
             request = self._next_job()
             if any(item["gpu_count"] for item in online if item not in appliances):
                 # The images don't exist: keep the jobs off real GPUs.
                 request["appliance_id"] = self._random.choice(appliances)["id"]
             client.post("/jobs", request)
-            busy += request["gpus"]
 
     def _is_simulated(self, client: Client, appliance_id: str) -> bool:
         """Return whether an appliance is simulated, by the OS name that it reports."""

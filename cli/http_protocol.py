@@ -227,7 +227,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Let the application work without a deadline."""
         super().on_message_complete()
         self._phase, self._due = _IDLE, math.inf
-        if self.cycle.response_complete:
+        if self.cycle is not None and self.cycle.response_complete:  # none before a WebSocket
             self._due = self.loop.time() + self._limits.idle_seconds
 
     def on_response_complete(self) -> None:

@@ -1,11 +1,36 @@
-"""What the commands for jobs share: secrets of options, and explanations of placement."""
+"""What the commands for jobs share: notations of options, secrets, explanations of placement."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
 from core.errors import InvalidInputError
+from core.quantities import parse_duration, parse_size
+
+
+class Notation(click.ParamType[Any]):
+    """An option in a notation of its own, such as `8GiB`.
+
+    Args:
+        name: of the notation, in help texts.
+        parse: returns the value, or raises ValueError with what is expected.
+    """
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - depends on the notation
+        """Parse the option, or fail with its name."""
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = Notation("duration", lambda text: int(parse_duration(text)))
+SIZE = Notation("size", parse_size)
 
 
 def print_pending(found: Mapping[str, Any]) -> None:
@@ -17,6 +42,8 @@ def print_pending(found: Mapping[str, Any]) -> None:
             click.echo(f"Must free up:   {found['needs']}")
         start = found["expected_start_at"] or "unknown without time limits"
         click.echo(f"Expected start: {start}")
+    if found.get("assumption"):
+        click.echo(found["assumption"])
     for one in found["rejections"]:
         for example in one["examples"]:
             click.echo(f"  {example['appliance']}: {example['fact']}")

@@ -1,6 +1,7 @@
 """`vedette job schedule`: jobs that are submitted again and again."""
 
 import os
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 import click
@@ -57,10 +58,7 @@ def list_schedules(output: str) -> None:
 @click.option("--secret", "secrets", multiple=True, metavar="NAME[=VALUE]", help="Repeatable.")
 def save(name: str, file: TextIO, times: str, secrets: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 - click's options
     """Create the schedule NAME for the job of a file, or replace yours."""
-    jobs = load_jobs(file)
-    if len(jobs) != 1:
-        raise InvalidInputError(f"The file has {len(jobs)} jobs; a schedule has one.")
-    job = {**jobs[0]}
+    job = {**_only_job(file)}
     if secrets:
         job["secrets"] = dict(secret(text, os.environ) for text in secrets)
     body = {"name": name, "schedule": times, "job": job, **options}
@@ -72,6 +70,44 @@ def save(name: str, file: TextIO, times: str, secrets: tuple[str, ...], **option
             else client.post("/job-schedules", body)
         )
     click.echo(f"{name} saved, next run {saved['next_run_at'] or 'never'}")
+
+
+@schedule.command()
+@click.argument("name")
+@click.option("-f", "--file", "file", type=click.File(), help="YAML file with another job.")
+@click.option("--at", "schedule", help="Cron, or R/2026-01-01T00:00Z/PT6H.")
+@click.option("--time-zone", help="Such as Europe/Oslo.")
+@click.option("--overlap", type=click.Choice(["skip", "allow", "replace"]))
+@click.option("--missed", type=click.Choice(["skip", "run_once"]))
+@click.option("--rename", "new_name", help="New name.")
+def edit(name: str, file: TextIO | None, new_name: str | None, **options: str | None) -> None:
+    """Change the schedule NAME: only what you enter changes."""
+    body: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    body |= {"name": new_name} if new_name else {}
+    body |= {"job": _only_job(file)} if file else {}
+    if not body:
+        raise InvalidInputError("Nothing to change. Enter an option, such as --at.")
+    with Client() as client:
+        saved = client.patch(f"/job-schedules/{_id(client, name)}", body)
+    click.echo(f"{saved['name']} saved, next run {saved['next_run_at'] or 'never'}")
+
+
+@schedule.command()
+@click.argument("name")
+@output_option
+def show(name: str, output: str) -> None:
+    """Show a schedule with its next runs."""
+    with Client() as client:
+        found = client.get(f"/job-schedules/{_id(client, name)}")
+    if output in {"json", "yaml"}:
+        print_object(found, output)
+    elif output == "name":
+        click.echo(found["name"])
+    else:
+        for key in ("name", "schedule", "time_zone", "overlap", "missed", "user_email"):
+            click.echo(f"{key.replace('_', ' '):<12} {found[key] or '-'}")
+        for at in found["next_runs_at"]:
+            click.echo(f"{'next run':<12} {at}")
 
 
 @schedule.command()
@@ -124,6 +160,13 @@ def remove(name: str) -> None:
     with Client() as client:
         client.delete(f"/job-schedules/{_id(client, name)}")
     click.echo(f"{name} deleted")
+
+
+def _only_job(file: TextIO) -> Mapping[str, Any]:
+    jobs = load_jobs(file)
+    if len(jobs) != 1:
+        raise InvalidInputError(f"The file has {len(jobs)} jobs; a schedule has one.")
+    return jobs[0]
 
 
 def _switch(name: str, action: str) -> None:

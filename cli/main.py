@@ -24,7 +24,13 @@ COMMANDS = {
     "job": ("cli.job", "job", "Run, list, follow and stop jobs."),
     "appliance": ("cli.appliance", "appliance", "List, enroll, drain and retire appliances."),
     "rules": ("cli.rules", "rules", "List alert rules, and keep them in a file."),
+    "dashboards": (
+        "cli.dashboards",
+        "dashboards",
+        "List custom dashboards, and keep them in a file.",
+    ),
     "silence": ("cli.silence", "silence", "Silence alerts for some time."),
+    "notification": ("cli.notification", "notification", "List notifications, send one again."),
     "usage": ("cli.usage", "usage", "Show GPU time by user, job or GPU model."),
     "query": ("cli.query", "query", "Print aggregates of samples as CSV."),
     "tenant": ("cli.tenant", "tenant", "Manage tenants and users in this server's database."),
@@ -46,7 +52,9 @@ NEEDS_SERVER_EXTRA = COMMANDS.keys() - {
         "job",
         "appliance",
         "rules",
+        "dashboards",
         "silence",
+        "notification",
         "usage",
         "query",
     )

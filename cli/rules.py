@@ -11,7 +11,7 @@ rules:
 import difflib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import quote
@@ -20,17 +20,16 @@ import click
 import yaml
 
 from alerting.prometheus_rules import Metric, convert_rules
+from alerting.rule_request import RuleEntry
 from alerting.rule_text import parse_expression
-from cli.client import output_option, print_items
-from core.errors import InvalidInputError
+from cli.client import all_items, load_list, load_mapping, output_option, print_items
 from core.quantities import parse_duration
 from vedette.client import Client
 
 if TYPE_CHECKING:
     from alerting.rule_tests import Failure
 
-PAGE_SIZE = 100
-_KEYS = ("name", "expression", "receivers", "is_enabled", "annotation")
+_KEYS = tuple(one.name for one in fields(RuleEntry))
 _COLORS = {"create": "green", "update": "yellow", "delete": "red", "keep": None}
 file_option = click.option(
     "-f", "--file", "file", type=click.File(), required=True, help="YAML file; - reads stdin."
@@ -48,7 +47,7 @@ def rules() -> None:
 def list_rules(output: str) -> None:
     """List the alert rules of your tenant."""
     with Client() as client:
-        found = list(_all(client, "/rules"))
+        found = list(all_items(client, "/rules"))
     if output == "table" and not found:
         click.echo("No rules yet. Create some with: vedette rules apply -f rules.yaml", err=True)
         return
@@ -91,7 +90,7 @@ def diff(file: TextIO, *, prune: bool) -> None:
 def export(file: TextIO) -> None:
     """Write the rules of your tenant as a file for `apply`."""
     with Client() as client:
-        names = {one["id"]: one["name"] for one in _all(client, "/receivers")}
+        names = {one["id"]: one["name"] for one in all_items(client, "/receivers")}
         entries = [
             {
                 "name": rule["name"],
@@ -100,7 +99,8 @@ def export(file: TextIO) -> None:
                 "is_enabled": rule["is_enabled"],
             }
             | ({"annotation": rule["annotation"]} if rule["annotation"] else {})
-            for rule in _all(client, "/rules")
+            for rule in all_items(client, "/rules")
+            if not rule["is_platform"]
         ]
     _dump(entries, file)
 
@@ -112,7 +112,7 @@ def convert(file: TextIO) -> None:
 
     What has no equivalent is named on stderr.
     """
-    groups = _load(file, "groups")
+    groups = load_list(file, "groups")
     with Client() as client:
         found = [
             client.get(f"/metrics/{quote(one['name'], safe='')}")
@@ -151,12 +151,12 @@ def _failures(path: Path) -> "Iterator[tuple[str, Failure]]":
     from alerting.rule_tests import run_test  # noqa: PLC0415
 
     with path.open(encoding="utf-8") as file:
-        document = _mapping(file)
+        document = load_mapping(file)
     rules = {}
     for name in document.get("rule_files") or []:
         for rule_path in sorted(path.parent.glob(str(name))):
             with rule_path.open(encoding="utf-8") as file:
-                for entry in _load(file, "rules"):
+                for entry in load_list(file, "rules"):
                     rules[entry["name"]] = replace(
                         parse_expression(entry["expression"]),
                         name=entry["name"],
@@ -168,44 +168,13 @@ def _failures(path: Path) -> "Iterator[tuple[str, Failure]]":
             yield (f"{test['name']}: " if test.get("name") else ""), failure
 
 
-def _all(client: Client, path: str) -> Iterator[dict[str, Any]]:
-    number = 0
-    while True:
-        number += 1
-        page = client.get(path, page=number, page_size=PAGE_SIZE)
-        yield from page["items"]
-        if number * PAGE_SIZE >= page["total"]:
-            return
-
-
 def _apply(file: TextIO, **options: bool) -> list[dict[str, Any]]:
-    entries = _load(file, "rules")
+    entries = load_list(file, "rules")
     with Client() as client:
         changes: list[dict[str, Any]] = client.post("/rules/apply", {"rules": entries, **options})[
             "items"
         ]
     return changes
-
-
-def _mapping(file: TextIO) -> Mapping[str, Any]:
-    name = getattr(file, "name", "<stdin>")
-    try:
-        found = yaml.safe_load(file)
-    except yaml.YAMLError as error:
-        raise InvalidInputError(f"{name} is not valid YAML: {error}") from None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _load(file: TextIO, key: str) -> list[Any]:
-    name = getattr(file, "name", "<stdin>")
-    found = _mapping(file)
-    entries = found.get(key)
-    if not isinstance(entries, list):
-        raise InvalidInputError(f"{name} has no list {key!r}. Expected: {key}: [...]")
-    unknown = sorted(str(other) for other in found if other != key)
-    if unknown:
-        raise InvalidInputError(f"{name}: unknown key {unknown[0]!r}. Expected only {key!r}.")
-    return entries
 
 
 def _lines(entry: Mapping[str, Any] | None) -> list[str]:

@@ -26,6 +26,7 @@ from werkzeug.test import create_environ
 from access.app import create_access_app, is_for_agents
 from access.database import Database
 from access.follow import create_follow_app, is_followed
+from access.job_access import create_job_access_app, is_job_access
 from access.web_ui import WebUI
 from cli.ca import write_authorities
 from cli.database import open_database
@@ -131,6 +132,13 @@ def create_asgi_app(backend: Backend, *, clock: Clock = utc_now) -> ASGIApp:
     )
     files = LogFiles(settings.resolved_log_url)
     follow = create_follow_app(Database(sessions, clock=clock), files, identify=identify)
+    job_access = create_job_access_app(
+        Database(sessions, clock=clock),
+        access.state.tunnels,
+        identify=identify,
+        settings=settings,
+        clock=clock,
+    )
 
     web_ui = WebUI(
         portal_url=settings.resolved_public_url,
@@ -144,6 +152,8 @@ def create_asgi_app(backend: Backend, *, clock: Clock = utc_now) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if web_ui.is_for_job(scope):
             await web_ui(scope, receive, send)
+        elif is_job_access(scope["path"]):
+            await job_access(scope, receive, send)
         elif scope["type"] != "http" or is_for_agents(scope["path"]):
             await access(scope, receive, send)
         elif is_followed(scope["path"]):

@@ -20,6 +20,7 @@ from collector.data_dir import Identity
 from collector.heartbeats import HeartbeatBuilder
 from collector.jobs.attempts import AttemptRunner
 from collector.jobs.executors import build_executor
+from collector.jobs.storage import StorageReporter
 from collector.own_metrics import OwnMetrics
 from collector.periodic_task import PeriodicTask
 from collector.portal_client import OFFLINE_WAIT_SECONDS, PortalClient
@@ -189,6 +190,12 @@ class Agent:
             clock=self._clock,
         )
 
+    def _storage_reporter(self) -> StorageReporter | None:
+        storage = self._executor.storage() if self._executor is not None else None
+        if storage is None or self._runner is None:
+            return None
+        return StorageReporter(storage, self._runner, self._clock)
+
     def _plugin_context(self) -> PluginContext:
         runner, identity = self._runner, self._identity
         context = PluginContext(
@@ -219,6 +226,7 @@ class Agent:
                 self._host, self._buffer, clock=self._clock
             ),
             runner=self._runner,
+            storage=self._storage_reporter(),
             samples=self._samples,
             is_offline=self._is_offline,
             clock=self._clock,

@@ -3,7 +3,8 @@
 heartbeat   sends heartbeats with inventory and health
 desired     long-polls the desired state
 attempts    makes the executor match it; reports observations and ships logs
-tunnel      serves a tunnel to attempts' ports while the portal wants one
+storage     reports images and stopped containers, and deletes what the portal orders
+tunnel      serves a tunnel to attempts while the portal wants one
 """
 
 import time
@@ -14,6 +15,7 @@ from threading import Event
 from collector.config import AgentConfig
 from collector.heartbeats import Heartbeats
 from collector.jobs.attempts import AttemptRunner
+from collector.jobs.storage import StorageReporter
 from collector.periodic_task import PeriodicTask
 from collector.samples import SampleWriter
 from collector.sending.portal_connection import PortalConnection
@@ -35,6 +37,7 @@ class PortalClient:
         config: returns the current configuration.
         heartbeats: sends heartbeats.
         runner: runs attempts; None without an executor.
+        storage: reports the container storage; None without an engine.
         samples: takes the usage of attempts.
         is_offline: whether a simulated appliance has an outage now.
         clock: the time.
@@ -47,6 +50,7 @@ class PortalClient:
         config: Callable[[], AgentConfig],
         heartbeats: Heartbeats,
         runner: AttemptRunner | None,
+        storage: StorageReporter | None,
         samples: SampleWriter,
         is_offline: Callable[[], bool],
         clock: Clock,
@@ -55,6 +59,7 @@ class PortalClient:
         self._config = config
         self._heartbeats = heartbeats
         self._runner = runner
+        self._storage = storage
         self._samples = samples
         self._is_offline = is_offline
         self._clock = clock
@@ -77,7 +82,14 @@ class PortalClient:
                     "desired", lambda portal: self._poll(runner, portal), stop, is_polling=True
                 ),
             ]
+        if self._storage is not None:
+            tasks.append(self._task("storage", self._report_storage, stop))
         return tasks
+
+    def _report_storage(self, portal: PortalConnection) -> float:
+        if self._storage is None or self._is_offline():
+            return OFFLINE_WAIT_SECONDS
+        return self._storage.step(portal)
 
     def _task(
         self,
@@ -112,7 +124,9 @@ class PortalClient:
     def _serve_tunnel(self, runner: AttemptRunner, portal: PortalConnection, stop: Event) -> float:
         if runner.tunnel_wanted.wait(TUNNEL_WAIT_SECONDS) and not self._is_offline():
             portal.tunnel(
-                runner.endpoint, lambda: runner.tunnel_wanted.is_set() and not stop.is_set()
+                runner.endpoint,
+                runner.execute,
+                lambda: runner.tunnel_wanted.is_set() and not stop.is_set(),
             )
             return RECONNECT_SECONDS
         return 0.0

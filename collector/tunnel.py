@@ -1,19 +1,22 @@
-"""The agent's side of a tunnel: users reach the ports of this appliance's attempts through it.
+"""The agent's side of a tunnel: users reach ports of this appliance's attempts, and run commands.
 
 See `protocol.tunnel`.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from ssl import SSLContext
 from typing import cast
 
 import asyncssh
+import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
+from jobqueue.executors.base import ExecSession, ExecutorError
+from protocol.exec import REFUSED, ExecRequest, TerminalSize
 from protocol.tunnel import CHUNK_BYTES, CIPHER, TUNNEL_PATH, connected_sockets
 
 log = logging.getLogger(__name__)
@@ -23,6 +26,8 @@ CHECK_SECONDS = 0.5
 
 FindEndpoint = Callable[[str, int], str | None]
 """Returns where a port of a running attempt listens, such as `127.0.0.1:49153`."""
+Execute = Callable[[str, ExecSession], Awaitable[int]]
+"""Runs a command in a running attempt and returns its exit code; see `Executor.execute`."""
 
 
 class _Server(asyncssh.SSHServer):
@@ -58,12 +63,65 @@ class _Server(asyncssh.SSHServer):
         return cast("Awaitable[asyncssh.SSHTCPSession[bytes]]", forwarder)
 
 
+class _UserSession:
+    """An `ExecSession` at the end of the tunnel."""
+
+    def __init__(self, process: asyncssh.SSHServerProcess[bytes], command: list[str]) -> None:
+        self._process = process
+        self.command: Sequence[str] = command
+        columns, rows, *_ = process.term_size
+        self.term = process.term_type or ""
+        self.size = TerminalSize(columns, rows) if process.term_type else None
+
+    async def inputs(self) -> AsyncIterator[bytes | TerminalSize]:
+        """Yield until the user sends no more."""
+        while True:
+            try:
+                data = await self._process.stdin.read(CHUNK_BYTES)
+            except asyncssh.TerminalSizeChanged as change:
+                yield TerminalSize(change.width, change.height)
+                continue
+            if not data:
+                return
+            yield data
+
+    async def output(self, data: bytes, *, is_error: bool) -> None:
+        """Write, and wait until the channel has room."""
+        stream = self._process.stderr if is_error else self._process.stdout
+        stream.write(data)
+        await stream.drain()
+
+
+async def _run_command(process: asyncssh.SSHServerProcess[bytes], execute: Execute) -> None:
+    """Run the command of a session until it ends, or the user leaves."""
+    try:
+        request = msgspec.json.decode(process.command or "", type=ExecRequest)
+        session = _UserSession(process, request.command)
+        running = asyncio.ensure_future(execute(request.attempt_id, session))
+        closed = asyncio.create_task(process.wait_closed())
+        try:
+            await asyncio.wait([running, closed], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            closed.cancel()
+            running.cancel()
+            await asyncio.gather(running, closed, return_exceptions=True)
+        if not running.cancelled():
+            process.exit(running.result())
+    except (ExecutorError, msgspec.MsgspecError) as error:
+        process.exit_with_signal(REFUSED, msg=str(error))
+    except OSError as error:
+        log.debug("the user of a command has left: %s", error)
+    finally:
+        process.close()
+
+
 def serve_tunnel(
     url: str,
     *,
     headers: Mapping[str, str],
     context: SSLContext | None,
     find_endpoint: FindEndpoint,
+    execute: Execute,
     should_go_on: Callable[[], bool],
 ) -> None:
     """Open a tunnel to the portal and serve it until it closes or should not go on.
@@ -81,7 +139,7 @@ def serve_tunnel(
             proxy=None,
             open_timeout=CONNECT_SECONDS,
         ) as websocket:
-            await _serve(websocket, find_endpoint, should_go_on)
+            await _serve(websocket, find_endpoint, execute, should_go_on)
 
     try:
         asyncio.run(run())
@@ -90,7 +148,10 @@ def serve_tunnel(
 
 
 async def _serve(
-    websocket: ClientConnection, find_endpoint: FindEndpoint, should_go_on: Callable[[], bool]
+    websocket: ClientConnection,
+    find_endpoint: FindEndpoint,
+    execute: Execute,
+    should_go_on: Callable[[], bool],
 ) -> None:
     ours, theirs = connected_sockets()
     reader, writer = await asyncio.open_connection(sock=ours)
@@ -108,6 +169,10 @@ async def _serve(
             server_factory=lambda: _Server(find_endpoint),
             server_host_keys=[key],
             encryption_algs=[CIPHER],
+            process_factory=lambda process: _run_command(process, execute),
+            encoding=None,
+            line_editor=False,
+            agent_forwarding=False,
         )
 
     ssh = asyncio.create_task(run_ssh())

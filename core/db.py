@@ -42,6 +42,7 @@ class UTCDateTime(TypeDecorator[datetime]):
 
     impl = DateTime
     cache_ok = True
+    python_type = datetime
 
     def load_dialect_impl(self, dialect: Dialect) -> Any:  # noqa: ANN401 - SQLAlchemy's own type
         """Store microseconds on MySQL, whose DATETIME drops them by default."""

@@ -41,6 +41,10 @@ class ServerSettings:
     log_url: str = ""
     max_log_bytes_per_job: Annotated[int, Meta(ge=65536)] = 16 * 1024 * 1024
     max_log_bytes_per_tenant: Annotated[int, Meta(ge=1024 * 1024)] = 10 * 1024**3
+    max_sessions_per_job: Annotated[int, Meta(ge=1)] = 8
+    max_job_sessions_per_tenant: Annotated[int, Meta(ge=1)] = 100
+    job_session_idle_seconds: Seconds = 30 * 60.0
+    max_copy_bytes: Annotated[int, Meta(ge=1024)] = 50 * 1024**3
     store_memory_mib: Annotated[int, Meta(ge=0)] = 0
     store_cache_mib: Annotated[int, Meta(ge=16)] = 1024
     store_threads: Annotated[int, Meta(ge=0)] = 0
@@ -75,6 +79,7 @@ class ServerSettings:
     lost_after_seconds: Seconds = 600.0
     placement_interval_seconds: Seconds = 1.0
     evaluation_interval_seconds: Seconds = 10.0
+    evaluation_delay_seconds: Annotated[float, Meta(ge=0)] = 0.0
     notification_interval_seconds: Seconds = 2.0
     rule_pack: bool = True
     event_retention_days: Annotated[int, Meta(ge=1)] = 180

@@ -9,9 +9,10 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from dash import (
+    ALL,
     ClientsideFunction,
     Dash,
     Input,
@@ -30,11 +31,13 @@ from plotly.utils import PlotlyJSONEncoder
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
 from core.errors import NotFoundError
+from core.rate_limits import ConcurrencyLimit
 from dash_app import components
 from dash_app.context import MINUTE, REFRESH_TTL, Context, Dashboard, Page, SharedCache, View
 from dash_app.figures import in_zone
 from dash_app.routes import NO_DASHBOARD, PREFIX, Tier
-from dash_app.tiers import appliance, fleet, gpu, job, platform
+from dash_app.shared_store import SharedStore
+from dash_app.tiers import appliance, custom, fleet, gpu, job, platform
 from dash_app.timerange import REFRESHES, Controls
 from dash_app.toolbar import toolbar
 from tenants.permissions import Permission
@@ -50,6 +53,7 @@ _DASHBOARDS: Mapping[Tier, Dashboard] = {
     Tier.APPLIANCE: appliance.DASHBOARD,
     Tier.GPU: gpu.DASHBOARD,
     Tier.JOB: job.DASHBOARD,
+    Tier.CUSTOM: custom.DASHBOARD,
     Tier.PLATFORM: platform.DASHBOARD,
 }
 
@@ -94,11 +98,13 @@ def create_dashboards(
     """
     context = Context(
         sessions=sessions,
-        store=store,
+        # What a viewer sees of the store: all of its interface.
+        store=cast("Store", SharedStore(store, clock)),
         scope_provider=scope_provider,
         clock=clock,
         cache=SharedCache(clock, ttl=MINUTE),
         refreshes=SharedCache(clock, ttl=REFRESH_TTL),
+        custom=ConcurrencyLimit(custom.MAX_CONCURRENT),
     )
     app = ShellDash(render_shell=render_shell, server=server)
     app.layout = _frame()
@@ -122,6 +128,7 @@ def _frame() -> Any:  # noqa: ANN401 - a Dash component
             dcc.Location(id="url", refresh=False),
             dcc.Interval(id="tick", disabled=True),
             dcc.Store(id="title"),
+            dcc.Store(id="changed"),
             html.Div(
                 [html.Div(id="head", className="vdd-head"), html.Div(id="toolbar")],
                 className="vdd-top",
@@ -152,10 +159,13 @@ def _register_pages(app: Dash, context: Context) -> None:
         Output("error", "children"),
         Input("url", "pathname"),
         Input("url", "search"),
+        Input("changed", "data"),
     )
-    def show_page(pathname: str | None, search: str | None) -> tuple[Any, ...]:
+    def show_page(
+        pathname: str | None, search: str | None, _changed: float | None = None
+    ) -> tuple[Any, ...]:
         page = _page(context, pathname, search)
-        is_new = "url.pathname" in ctx.triggered_prop_ids or not ctx.triggered_prop_ids
+        is_new = set(ctx.triggered_prop_ids) != {"url.search"}
         controls = Controls.parse(search)
         seconds = REFRESHES[controls.refresh_key][1]
         path = pathname or PREFIX
@@ -210,6 +220,10 @@ def _register_refresh(app: Dash, context: Context, tier: Tier, dashboard: Dashbo
             for name in ("body.hidden", *dashboard.properties)
         },
     }
+    parts = {
+        name: Output({"tier": tier.value, "part": name, "index": ALL}, property_name)
+        for name, property_name in dashboard.parts.items()
+    }
 
     if dashboard.inputs:
         _register_inputs(app, tier, dashboard.inputs)
@@ -217,6 +231,7 @@ def _register_refresh(app: Dash, context: Context, tier: Tier, dashboard: Dashbo
     @app.callback(
         Output(f"{tier}-digests", "data"),
         *outputs.values(),
+        *parts.values(),
         State(f"{tier}-digests", "data"),
         Input("tick", "n_intervals"),
         Input(f"{tier}-path", "data"),
@@ -230,14 +245,23 @@ def _register_refresh(app: Dash, context: Context, tier: Tier, dashboard: Dashbo
                 raise PreventUpdate
             # All that a refresh depends on: viewers with the same rights get the same.
             rights = (view.scope.tenant_id, view.scope.role, view.scope.token_scopes)
-            key = (path, search, *rights)
+            key = (path, search, *rights, view.scope.user_id if dashboard.is_personal else "")
             values, digests = context.refreshes.get(key, lambda: _values(view, dashboard))
         shown = shown or {}
         changed = {name for name, digest in digests.items() if shown.get(name) != digest}
         return [
             shown | digests,
             *[values[name] if name in changed else no_update for name in outputs],
+            *[
+                [values[name] if name in changed else no_update for name in names]
+                for names in _part_names(ctx.outputs_list[-len(parts) :] if parts else [])
+            ],
         ]
+
+
+def _part_names(outputs: list[list[dict[str, Any]]]) -> list[list[str]]:
+    """Return the names of the page's own components, by output, such as `chart.3`."""
+    return [[f"{one['id']['part']}.{one['id']['index']}" for one in part] for part in outputs]
 
 
 def _values(view: View, dashboard: Dashboard) -> tuple[dict[str, Any], dict[str, str]]:
@@ -246,7 +270,7 @@ def _values(view: View, dashboard: Dashboard) -> tuple[dict[str, Any], dict[str,
     try:
         values |= dashboard.refresh(view)
         zone = view.controls.tzinfo
-        drawn = [name for name in dashboard.panels if name in values]
+        drawn = [name for name in values if name in dashboard.panels or name.startswith("chart.")]
         values |= {name: in_zone(values[name], zone) for name in drawn}
     except NotFoundError as error:
         gone = components.not_found(error.message, search=view.controls.search)

@@ -9,7 +9,7 @@ from dash import dcc, html
 from core.clock import from_ns
 from core.quantities import format_value
 from dash_app.figures import LOADING, message_figure
-from dash_app.notes import note_on
+from dash_app.notes import Note, note_on
 from dash_app.queries.annotations import XIDEvent
 from dash_app.routes import PREFIX
 from protocol.health import HealthFinding, HealthState, advice_for
@@ -20,6 +20,7 @@ Component = Any
 ABSENT = "—"
 _HIDDEN: dict[str, Any] = {"aria-hidden": "true"}
 MAX_XIDS = 50
+PANEL_ACTIONS = {"full": "Full screen", "csv": "Download CSV", "png": "Download PNG"}
 # Badge tones of the states that need attention.
 HEALTH_TONES = {HealthState.DEGRADED: "warning", HealthState.FAILED: "danger"}
 _HIGH_PERCENT = 90
@@ -48,27 +49,52 @@ def panel(ident: str, title: str, *, has_own_time: bool = False) -> Component:
         title: its title.
         has_own_time: the chart keeps its time axis, and a zoom stays within it.
     """
+    content = graph(ident, has_own_time=has_own_time)
+    name = "vdd-panel has-own-time" if has_own_time else "vdd-panel"
+    return framed(content, title, note_on(ident), class_name=name)
+
+
+def graph(ident: Any, *, has_own_time: bool = False) -> list[Component]:  # noqa: ANN401 - Dash's ids
+    """Return an empty chart and the place of its legend."""
     # Elsewhere `window.js` handles double clicks: they leave the window.
     config: Any = _GRAPH_CONFIG | {"doubleClick": "reset" if has_own_time else False}
-    return html.Section(
-        [
-            html.Div([html.H2(title), _panel_menu(ident, title)], className="vdd-panel-head"),
-            dcc.Graph(
-                id=ident,
-                figure=message_figure(LOADING),
-                config=config,
-                className="vdd-graph",
-                responsive=True,
-            ),
-            html.Div(className="vdd-legend"),
-        ],
-        className="vdd-panel has-own-time" if has_own_time else "vdd-panel",
+    chart = dcc.Graph(
+        id=ident,
+        figure=message_figure(LOADING),
+        config=config,
+        className="vdd-graph",
+        responsive=True,
     )
+    return [chart, html.Div(className="vdd-legend")]
 
 
-def _panel_menu(ident: str, title: str) -> Component:
-    note = note_on(ident)
-    actions = {"full": "Full screen", "csv": "Download CSV", "png": "Download PNG"}
+def framed(
+    content: list[Component],
+    title: str,
+    note: Note,
+    *,
+    class_name: str,
+    actions: Mapping[str, str] = PANEL_ACTIONS,
+    more: Sequence[Component] = (),
+) -> Component:
+    """Return content with a title and a menu.
+
+    Args:
+        content: below the title.
+        title: the title.
+        note: what it means.
+        class_name: CSS classes.
+        actions: entries of the menu by what `panels.js` does.
+        more: further entries.
+    """
+    menu = _panel_menu(title, note, actions, more)
+    head = html.Div([html.H2(title), menu], className="vdd-panel-head")
+    return html.Section([head, *content], className=class_name)
+
+
+def _panel_menu(
+    title: str, note: Note, actions: Mapping[str, str], more: Sequence[Component]
+) -> Component:
     items: list[Component] = [html.P(note.text, className="vdd-note")] if note.text else []
     items += [
         html.Button(
@@ -82,6 +108,7 @@ def _panel_menu(ident: str, title: str) -> Component:
     if note.metric:
         href = f"/rules/new?{urlencode({'metric': note.metric})}"
         items.append(html.A("Create rule", href=href, className="dropdown-item vdd-new-rule"))
+    items += more
     toggle = html.Button(
         html.I(className="bi bi-three-dots", **_HIDDEN),
         type="button",

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from core.clock import Clock
 from core.db import SessionFactory
+from core.rate_limits import ConcurrencyLimit
 from dash_app.charts import Chart, with_earlier
 from dash_app.routes import Route, parse_path
 from dash_app.timerange import EARLIER, Controls, Span
@@ -21,6 +22,8 @@ T = TypeVar("T")
 MINUTE = timedelta(minutes=1)
 # Viewers of the same page refresh it together.
 REFRESH_TTL = timedelta(seconds=2)
+# The oldest results make room for new ones.
+MAX_ENTRIES = 500
 
 
 @dataclass(slots=True)
@@ -31,19 +34,37 @@ class _Entry:
     lock: threading.Lock = field(default_factory=threading.Lock)
     result: Any = None
     is_done: bool = False
+    error: Exception | None = None
+    weight: int = 1
 
 
 class SharedCache:
-    """Shares results between requests by key; concurrent callers wait for one computation."""
+    """Shares results between requests by key; concurrent callers wait for one computation.
 
-    def __init__(self, clock: Clock, *, ttl: timedelta) -> None:
+    Args:
+        clock: the time.
+        ttl: for how long a result is shared.
+        most: the weight of all results together; the oldest make room for new ones.
+        weigh: returns the weight of a result.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        ttl: timedelta,
+        most: int = MAX_ENTRIES,
+        weigh: Callable[[Any], int] = lambda _result: 1,
+    ) -> None:
         self._clock = clock
         self._ttl = ttl
+        self._most = most
+        self._weigh = weigh
         self._lock = threading.Lock()
         self._entries: dict[Hashable, _Entry] = {}
 
     def get(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return the cached result, or compute and cache it."""
+        """Return the cached result, or compute and cache it; callers that wait share a failure."""
         with self._lock:
             now = self._clock()
             self._entries = {
@@ -53,10 +74,26 @@ class SharedCache:
             }
             entry = self._entries.setdefault(key, _Entry(now))
         with entry.lock:
+            if entry.error is not None:
+                raise entry.error
             if not entry.is_done:
-                entry.result, entry.is_done = compute(), True
+                try:
+                    entry.result, entry.is_done = compute(), True
+                except Exception as error:
+                    entry.error = error
+                    with self._lock:
+                        self._entries.pop(key, None)
+                    raise
+                entry.weight = self._weigh(entry.result)
+                self._make_room()
         result: T = entry.result
         return result
+
+    def _make_room(self) -> None:
+        with self._lock:
+            weight = sum(entry.weight for entry in self._entries.values())
+            while weight > self._most:
+                weight -= self._entries.pop(next(iter(self._entries))).weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +103,7 @@ class View:
     session: Session
     store: Store
     cache: SharedCache
+    custom: ConcurrencyLimit
     scope: Scope
     now: datetime
     route: Route
@@ -95,7 +133,10 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Services from the portal; `scope_provider` returns the scope of the current request."""
+    """Services from the portal; `scope_provider` returns the scope of the current request.
+
+    `custom` limits how many custom dashboards of a tenant are refreshed concurrently.
+    """
 
     sessions: SessionFactory
     store: Store
@@ -103,6 +144,7 @@ class Context:
     clock: Clock
     cache: SharedCache
     refreshes: SharedCache
+    custom: ConcurrencyLimit
 
     @contextmanager
     def view(self, path: str | None, search: str | None) -> Iterator[View]:
@@ -113,6 +155,7 @@ class Context:
                 session=session,
                 store=self.store,
                 cache=self.cache,
+                custom=self.custom,
                 scope=scope,
                 now=self.clock(),
                 route=parse_path(path),
@@ -149,6 +192,9 @@ class Dashboard:
         panels: charts whose figure a refresh replaces.
         properties: other properties that a refresh sets, such as `filters.hidden`.
         inputs: form controls with their default; the address holds their values as `choices`.
+        parts: components of which a page has any number, with the property that a refresh sets:
+            that of `chart` number 3 is named `chart.3`.
+        is_personal: users with the same rights may see different data.
     """
 
     layout: Callable[[View], Page]
@@ -157,3 +203,5 @@ class Dashboard:
     panels: tuple[str, ...]
     properties: tuple[str, ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
+    is_personal: bool = False

@@ -16,13 +16,18 @@ class Tier(StrEnum):
     APPLIANCE = "appliance"
     GPU = "gpu"
     JOB = "job"
+    CUSTOM = "custom"
     PLATFORM = "platform"
     MISSING = "missing"
 
 
+# Tiers of one object, by the first part of their path.
+_TIERS = {"appliances": Tier.APPLIANCE, "jobs": Tier.JOB, "custom": Tier.CUSTOM}
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A tier, the id of its appliance or job, and the GPU's index."""
+    """A tier, the id of its appliance, job or dashboard, and the GPU's index."""
 
     tier: Tier
     ident: str = ""
@@ -37,12 +42,10 @@ def parse_path(pathname: str | None) -> Route:
             return Route(Tier.FLEET)
         case ["platform"]:
             return Route(Tier.PLATFORM)
-        case ["appliances", ident] if ident:
-            return Route(Tier.APPLIANCE, ident)
         case ["appliances", ident, "gpus", gpu] if ident and gpu:
             return Route(Tier.GPU, ident, gpu)
-        case ["jobs", ident] if ident:
-            return Route(Tier.JOB, ident)
+        case [folder, ident] if folder in _TIERS and ident:
+            return Route(_TIERS[folder], ident)
         case _:
             return Route(Tier.MISSING)
 
@@ -60,3 +63,8 @@ def gpu_path(appliance_id: str, gpu: str) -> str:
 def job_path(job_id: str) -> str:
     """Return the address of a job's dashboard."""
     return f"{PREFIX}jobs/{quote(job_id, safe='')}"
+
+
+def custom_path(dashboard_id: str) -> str:
+    """Return the address of a custom dashboard."""
+    return f"{PREFIX}custom/{quote(dashboard_id, safe='')}"

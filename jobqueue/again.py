@@ -1,21 +1,19 @@
 """Changing jobs that wait, and submitting ended ones again."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
-from typing import Any
 
-import msgspec
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError
 from core.secretbox import SecretBox
 from jobqueue.models import Job
 from jobqueue.placement.views import PRIORITY_POINT
-from jobqueue.requests import MAX_PRIORITY, JobRequest
+from jobqueue.requests import MAX_PRIORITY, JobRequest, request_from
 from jobqueue.service import get_job, submit_job
 from jobqueue.snapshot import WAITING
+from jobqueue.states import JobKind
 from jobqueue.transitions import move_job, record_event
-from protocol.attempts import Mount, Port
 from tenants.auditing.recording import record
 from tenants.models import User
 from tenants.permissions import Permission
@@ -34,19 +32,19 @@ def retry_job(session: Session, scope: Scope, job_id: str, *, box: SecretBox, no
         InvalidInputError: it can't be submitted any more; see `submit_job`.
     """
     job = get_job(session, scope, job_id)
-    if job.array_id is not None:
+    if job.array_id is not None and job.kind is JobKind.BATCH:
         raise ConflictError(
             "Tasks of an array can't be retried one by one. Copy the job instead.", code="array"
         )
-    values: dict[str, Any] = {
-        one.name: getattr(job, one.name)
-        for one in fields(JobRequest)
-        if one.name not in _NOT_COPIED
-    }
-    values["mounts"] = msgspec.convert(job.mounts, list[Mount])
-    values["ports"] = msgspec.convert(job.ports, list[Port])
     source = job.id if job.secret_names else None
-    return submit_job(session, scope, JobRequest(**values, secrets_from=source), box=box, now=now)
+    request = replace(request_like(job), secrets_from=source)
+    return submit_job(session, scope, request, box=box, now=now)
+
+
+def request_like(job: Job) -> JobRequest:
+    """Return a request for the same job, without its secrets and dependencies."""
+    names = {one.name for one in fields(JobRequest)} - _NOT_COPIED
+    return request_from({name: getattr(job, name) for name in names})
 
 
 def set_priority(

@@ -7,23 +7,24 @@ transaction is rolled back, and the error has the reason by the appliance's id.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
-from sqlalchemy import not_, or_, select
+from sqlalchemy import and_, not_, or_, select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, VedetteError
 from jobqueue.desired_state import allocated_attempts
 from jobqueue.dispatch import lock_tenant
+from jobqueue.drains import drain
 from jobqueue.models import Attempt, Job
 from jobqueue.retries import end_job
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
 from jobqueue.transitions import move_attempt, move_job, record_event
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance, label_appliances
 from tenants.fleet.appliance_service import (
-    drain_appliance,
     reinstate_appliance,
     retire_appliance,
     undrain_appliance,
@@ -53,17 +54,14 @@ def sweep_attempts(session: Session, *, now: datetime) -> AttemptSweep:
     lost = allocated_attempts(session, is_lost)
     for attempt in lost:
         _lose(session, attempt, now=now)
-    silent = allocated_attempts(session, Appliance.state == ApplianceState.UNREACHABLE)
-    unreachable = [a for a in silent if a.reason is not Reason.APPLIANCE_UNREACHABLE]
+    is_flagged = Attempt.reason == Reason.APPLIANCE_UNREACHABLE
+    is_silent = Appliance.state == ApplianceState.UNREACHABLE
+    unreachable = allocated_attempts(session, and_(is_silent, not_(is_flagged)))
     for attempt in unreachable:
         message = f"{attempt.appliance.name} is unreachable; the job's current state is unknown."
         _flag(session, attempt, Reason.APPLIANCE_UNREACHABLE, message, event=message, now=now)
     reporting = Appliance.state.in_((ApplianceState.ONLINE, ApplianceState.STALE))
-    recovered = [
-        a
-        for a in allocated_attempts(session, reporting)
-        if a.reason is Reason.APPLIANCE_UNREACHABLE
-    ]
+    recovered = allocated_attempts(session, and_(reporting, is_flagged))
     for attempt in recovered:
         event = f"{attempt.appliance.name} is reporting again."
         _flag(session, attempt, Reason.NONE, "", event=event, now=now)
@@ -142,7 +140,7 @@ class BulkRequest:
     """An action and the appliances to apply it to; duplicates are ignored.
 
     `labels` is for `label`: None removes a label. `site` and `region` are for `move`: None leaves
-    them unchanged.
+    them unchanged. `wait_seconds` is for `drain`, as in `jobqueue.drains`.
     """
 
     appliance_ids: Sequence[str]
@@ -150,6 +148,7 @@ class BulkRequest:
     labels: Mapping[str, str | None] = field(default_factory=dict)
     site: str | None = None
     region: str | None = None
+    wait_seconds: float | None = None
 
 
 def change_all(
@@ -195,6 +194,8 @@ def _check(request: BulkRequest) -> None:
         errors["site"] = ["Enter a site or a region for the action 'move'."]
     if has_place and not is_move:
         errors["site"] = ["Site and region are for the action 'move' only."]
+    if request.wait_seconds is not None and request.action is not BulkAction.DRAIN:
+        errors["wait_seconds"] = ["A time to wait is for the action 'drain' only."]
     if errors:
         raise InvalidInputError(
             " ".join(messages[0] for messages in errors.values()), errors=errors
@@ -213,11 +214,13 @@ def _change_of(request: BulkRequest) -> Callable[..., Appliance]:
         return lambda session, scope, ident, *, now: change_appliance(
             session, scope, ident, changes, now=now
         )
+    if request.action is BulkAction.DRAIN and request.wait_seconds is not None:
+        return partial(drain, wait=timedelta(seconds=request.wait_seconds))
     return _SIMPLE[request.action]
 
 
 _SIMPLE: Mapping[BulkAction, Callable[..., Appliance]] = {
-    BulkAction.DRAIN: drain_appliance,
+    BulkAction.DRAIN: drain,
     BulkAction.UNDRAIN: undrain_appliance,
     BulkAction.RETIRE: retire_idle_appliance,
     BulkAction.REINSTATE: reinstate_appliance,

@@ -1,4 +1,4 @@
-"""Arrays: jobs of one request, which differ in their index.
+"""Arrays: jobs of one request, which differ in their index; and the instances of services.
 
 Each task is a job. The id of the array is that of its first task, so it stands for both.
 """
@@ -55,23 +55,21 @@ def parse_array(text: str) -> ArraySpec:
     return ArraySpec(sorted(indexes), int(match[2] or 0))
 
 
-def add_other_tasks(session: Session, first: Job, indexes: Sequence[int]) -> None:
-    """Add the further tasks of an array, like its first, which is in the database already.
+def add_other_tasks(
+    session: Session, first: Job, indexes: Sequence[int], **changes: object
+) -> None:
+    """Add further tasks of an array, like one that is in the database but for some columns.
 
     They are written in bulk; the audit log has an entry of the first.
     """
     columns = [column.key for column in inspect(Job).column_attrs]
-    like = {name: getattr(first, name) for name in columns}
+    like = {name: getattr(first, name) for name in columns} | changes
     rows = [like | {"id": new_id(), "array_index": index} for index in indexes]
     if not rows:
         return
     session.execute(insert(Job), rows)
-    event: dict[str, object] = {
-        "tenant_id": first.tenant_id,
-        "state": first.state,
-        "reason": first.reason,
-    }
-    event |= {"message": first.message, "at": first.submitted_at}
+    event = {name: like[name] for name in ("tenant_id", "state", "reason", "message")}
+    event["at"] = like["submitted_at"]
     session.execute(insert(JobEvent), [{"job_id": row["id"], **event} for row in rows])
 
 

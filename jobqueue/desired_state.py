@@ -9,17 +9,18 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from core.clock import from_ns, to_ns
 from core.errors import NotFoundError
 from core.secretbox import SecretBox
 from jobqueue.arrays import array_env
+from jobqueue.container_storage.service import storage_generation
 from jobqueue.idle_limits import idle_message
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.job_secrets import decrypt_secrets
-from jobqueue.models import Attempt
+from jobqueue.models import Attempt, JobEvent
 from jobqueue.retries import end_job
 from jobqueue.states import (
     ALLOCATED_STATES,
@@ -34,6 +35,8 @@ from protocol.attempts import (
     AttemptObservation,
     AttemptSpec,
     DesiredState,
+    Health,
+    HealthCheck,
     Mount,
     ObservedState,
     Port,
@@ -43,6 +46,7 @@ from tenants.fleet.appliances import bump_generation
 from tenants.models import Appliance
 
 _MAX_EXIT_CODE = 2**31 - 1
+_MAX_EVENTS = 200
 # The reasons that an appliance may report for a failure.
 _FAILURE_REASONS = frozenset(
     {
@@ -55,6 +59,12 @@ _FAILURE_REASONS = frozenset(
         Reason.TIME_LIMIT,
     }
 )
+# Why the queue stopped an attempt; the message about an idle one has its limit.
+_STOP_MESSAGES = {
+    Reason.PREEMPTED: "Stopped for another job.",
+    Reason.UPDATED: "Stopped for an update.",
+    Reason.APPLIANCE_DRAINED: "Stopped to move: its appliance is drained.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +107,7 @@ def desired_state(
         stopping=[a.id for a in attempts if _is_stopping(a)],
         registry=_registry_token(running, registry, now) if registry and now else None,
         wants_tunnel=wants_tunnel,
+        storage_generation=storage_generation(session, appliance_id),
     )
 
 
@@ -130,7 +141,7 @@ def apply_report(
         if outcome is not None and outcome.reason is Reason.IDLE_GPU:
             outcome = replace(outcome, message=idle_message(attempt.job))
         if outcome is None:
-            _update_progress(session, attempt, observation)
+            _update_progress(session, attempt, observation, now=now)
         elif _move(session, attempt, outcome, observation, now=now):
             moved += 1
             has_ended |= outcome.state.is_final
@@ -155,7 +166,8 @@ def next_state(
         return None
     outcome = _outcome(observation, is_stop_requested=is_stop_requested or stop_reason is not None)
     if outcome.state is AttemptState.STOPPED and stop_reason and not is_stop_requested:
-        outcome = Outcome(AttemptState.STOPPED, stop_reason, "Stopped for another job.")
+        message = _STOP_MESSAGES.get(stop_reason, "")
+        outcome = Outcome(AttemptState.STOPPED, stop_reason, message)
     return outcome if outcome.state in ATTEMPT_TRANSITIONS[current] else None
 
 
@@ -220,6 +232,7 @@ def _spec(attempt: Attempt, box: SecretBox) -> AttemptSpec:
         mounts=msgspec.convert(job.mounts, list[Mount]),
         ports=msgspec.convert(job.ports, list[Port]),
         time_limit_seconds=job.time_limit_seconds,
+        health_check=msgspec.convert(job.health_check, HealthCheck | None),
     )
 
 
@@ -261,14 +274,52 @@ def _move(
     return True
 
 
-def _update_progress(session: Session, attempt: Attempt, observation: AttemptObservation) -> None:
-    """Show the progress of a start, such as the pull of its image."""
+def _update_progress(
+    session: Session, attempt: Attempt, observation: AttemptObservation, *, now: datetime
+) -> None:
+    """Show the progress of a start, such as the pull of its image, and the health of a service."""
     message = shorten(observation.message)
+    if observation.state is ObservedState.RUNNING:
+        _update_health(session, attempt, observation, message, now=now)
+        return
     if observation.state is not ObservedState.STARTING or message in {"", attempt.message}:
         return
     starting, job_starting = AttemptState.STARTING, JobState.STARTING
     if move_attempt(session, attempt.id, starting, expected={starting}, message=message):
         move_job(session, attempt.job_id, job_starting, expected={job_starting}, message=message)
+
+
+def _update_health(
+    session: Session,
+    attempt: Attempt,
+    observation: AttemptObservation,
+    message: str,
+    *,
+    now: datetime,
+) -> None:
+    # An agent that starts again counts from 0.
+    restarts = max(attempt.restarts, min(observation.restarts, _MAX_EXIT_CODE))
+    seen, known = (observation.health, restarts), (attempt.health, attempt.restarts)
+    is_service = attempt.job.kind is JobKind.SERVICE
+    if not is_service or (seen == known and message == attempt.message):
+        return
+    values: dict[str, Any] = {"message": message}
+    health = {"health": observation.health, "restarts": restarts}
+    running, job_running = AttemptState.RUNNING, JobState.RUNNING
+    if not move_attempt(session, attempt.id, running, expected={running}, **values, **health):
+        return
+    move_job(session, attempt.job_id, job_running, expected={job_running}, **values)
+    is_news = seen != known and observation.health is not Health.STARTING
+    if is_news and _has_room_for_event(session, attempt.job_id):
+        session.refresh(attempt)
+        text = message or (f"The service is {seen[0].value}." if seen[0] else "")
+        record_event(session, attempt.job, message=text, now=now)
+
+
+def _has_room_for_event(session: Session, job_id: str) -> bool:
+    """Return whether the history is short enough for changes of the health, which may be many."""
+    count = select(func.count()).select_from(JobEvent).where(JobEvent.job_id == job_id)
+    return (session.scalar(count) or 0) < _MAX_EVENTS
 
 
 def _times(

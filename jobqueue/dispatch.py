@@ -1,117 +1,259 @@
 """Dispatch: apply the decisions of `jobqueue.placement` to the waiting jobs of every tenant.
 
-One process dispatches a tenant at a time, from the snapshot to the last write, so that no GPU is
-allocated twice. Users and appliances change jobs concurrently: a decision that comes too late is
-dropped, and the next cycle makes a new one. Rows are written in bulk; a cycle writes a bounded
-number of decisions, so that others get to write, too.
+A *pass* goes over one tenant's queue from its front to its end, on one snapshot, in *turns*: a turn
+reads and decides for a bounded time without any lock, and writes a bounded number of decisions in
+one transaction. Tenants take turns, so a long queue delays nobody else. Users and appliances change
+jobs concurrently: a decision that comes too late is dropped, and the next pass makes a new one. If
+another process placed jobs meanwhile, the whole turn is dropped, so no GPU is allocated twice.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import Table, delete, exists, func, insert, select, update
 from sqlalchemy.orm import Session
 
+from core.guarded_update import changed_one
 from jobqueue.dependencies import resolve_dependencies
 from jobqueue.models import Attempt, Job, JobEvent
-from jobqueue.placement.plan import Action, Decision, plan
-from jobqueue.snapshot import WAITING, TenantRows, WaitingJob, read_tenant
+from jobqueue.placement.plan import Action, Decision, Planner
+from jobqueue.snapshot import (
+    WAITING,
+    WaitingJob,
+    models_of,
+    read_snapshot,
+    read_waiting,
+    waiting_ids,
+)
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
 from jobqueue.transitions import lock_jobs, move_attempt, move_locked, record_event, shorten
-from tenants.fleet.appliances import bump_generations
+from tenants.fleet.appliances import bump_generations, mark_placed, open_appliances
 from tenants.models import Tenant
 
-# A job's message gives this many reasons why it waits.
-_MAX_LISTED = 3
-# Decisions that one cycle writes for a tenant; the next cycle goes on.
-MAX_WRITTEN = 4000
+# Decisions that one transaction writes, and the time that one turn decides for.
+MAX_WRITTEN = 500
+TURN_SECONDS = 0.5
+# A pass ends this long after its first write: the next one sees what was freed meanwhile.
+PASS_SECONDS = 5.0
+# Those in the middle of a long queue share this time of a cycle.
+CYCLE_SECONDS = 2.0
 # Jobs at the front of the queue, whose messages follow what changes.
 MAX_FOLLOWED = 100
+# Jobs that are read at once.
+_PAGE = 1000
+# A job's message gives this many reasons why it waits.
+_MAX_LISTED = 3
 
 Row = dict[str, Any]
+Transactions = Callable[[], AbstractContextManager[Session]]
 
 
-def dispatch(session: Session, *, now: datetime) -> Counter[Action]:
-    """Place the waiting jobs, tenant by tenant; return the number of decisions by action."""
-    done: Counter[Action] = Counter()
-    tenants = select(Job.tenant_id).where(Job.state.in_(WAITING)).distinct()
-    for tenant_id in session.scalars(tenants.order_by(Job.tenant_id)).all():
-        lock_tenant(session, tenant_id)
-        resolve_dependencies(session, tenant_id, now=now)
-        # More than it writes is only read if jobs that can't start are in front.
-        rows = read_tenant(session, tenant_id, now=now, limit=MAX_WRITTEN + MAX_FOLLOWED)
-        decisions = plan(rows.snapshot, max_changes=MAX_WRITTEN)
-        if len(decisions) == MAX_WRITTEN + MAX_FOLLOWED:
-            rows = read_tenant(session, tenant_id, now=now)
-            decisions = plan(rows.snapshot, max_changes=MAX_WRITTEN)
-        done += apply_plan(session, rows, decisions)
-    return done
+class Dispatcher:
+    """Places the waiting jobs of all tenants, a cycle at a time."""
+
+    def __init__(
+        self, transactions: Transactions, *, timer: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._transactions = transactions
+        self._timer = timer
+        self._passes: dict[str, _Pass | None] = {}
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a queue was not placed to its end yet."""
+        return bool(self._passes)
+
+    def cycle(self, *, now: datetime) -> Counter[Action]:
+        """Give the tenants with waiting jobs a turn; return the number of decisions by action.
+
+        Those in the middle of a long queue come last.
+        """
+        began = self._timer()
+        with self._transactions() as session:
+            waits = exists().where(Job.tenant_id == Tenant.id, Job.state.in_(WAITING))
+            waiting = session.scalars(select(Tenant.id).where(waits).order_by(Tenant.id)).all()
+        self._passes = {ident: one for ident, one in self._passes.items() if ident in waiting}
+        done: Counter[Action] = Counter()
+        going_on = list(self._passes)
+        for tenant_id in [ident for ident in waiting if ident not in self._passes]:
+            done += self._turn(tenant_id, now=now)
+        for tenant_id in going_on:
+            if self._timer() - began > CYCLE_SECONDS:
+                break
+            done += self._turn(tenant_id, now=now)
+        return done
+
+    def _turn(self, tenant_id: str, *, now: datetime) -> Counter[Action]:
+        # It goes to the end of those that go on, or is dropped on an error.
+        current = self._passes.pop(tenant_id, None) or self._begin(tenant_id, now)
+        with self._transactions() as session:
+            decisions = current.decide(session, self._timer)
+        done: Counter[Action] = Counter()
+        if decisions:
+            with self._transactions() as session:
+                found = current.write(session, decisions)
+            if found is None:
+                return done
+            done = found
+            current.ends_at = current.ends_at or self._timer() + PASS_SECONDS
+        is_over = current.ends_at is not None and self._timer() > current.ends_at
+        if not current.is_done:
+            self._passes[tenant_id] = None if is_over else current
+        return done
+
+    def _begin(self, tenant_id: str, now: datetime) -> "_Pass":
+        with self._transactions() as session:
+            generation = lock_tenant(session, tenant_id)
+            resolve_dependencies(session, tenant_id, now=now)
+        with self._transactions() as session:
+            planner = Planner(read_snapshot(session, tenant_id, now=now))
+            ids = waiting_ids(session, tenant_id, now=now)
+        return _Pass(tenant_id, planner, ids, generation=generation)
 
 
-def apply_plan(
-    session: Session, rows: TenantRows, decisions: Sequence[Decision]
-) -> Counter[Action]:
-    """Apply a plan made from `rows`; return the number of decisions applied by action."""
-    writer = _Writer(session, rows, decisions)
-    done = Counter(writer.add(decision) for decision in decisions)
-    writer.write()
-    return done
+def lock_tenant(session: Session, tenant_id: str) -> int:
+    """Lock a tenant against dispatchers until the transaction ends; plans made before are void.
 
-
-def lock_tenant(session: Session, tenant_id: str) -> None:
-    """Lock a tenant against other dispatchers until the transaction ends.
-
-    An update that changes nothing locks the tenant's row on MySQL; on SQLite, which has no row
-    locks, it begins the only writing transaction.
+    Returns:
+        The tenant's placement generation.
     """
+    raised = update(Tenant).where(Tenant.id == tenant_id)
     session.execute(
-        update(Tenant).where(Tenant.id == tenant_id).values(slug=Tenant.slug),
+        raised.values(placement_generation=Tenant.placement_generation + 1),
         execution_options={"synchronize_session": False},
     )
+    current = select(Tenant.placement_generation).where(Tenant.id == tenant_id)
+    return session.scalars(current).one()
+
+
+class _Pass:
+    """One tenant's queue from its front to its end, on one snapshot."""
+
+    def __init__(
+        self, tenant_id: str, planner: Planner, ids: Sequence[str], *, generation: int
+    ) -> None:
+        self.tenant_id = tenant_id
+        self.ends_at: float | None = None
+        self._planner = planner
+        self._models = models_of(planner.snapshot.appliances)
+        self._generation = generation
+        self._ids = deque(ids)
+        self._page: deque[WaitingJob] = deque()
+        self._followed = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it decided for every job."""
+        return not self._ids and not self._page
+
+    def decide(
+        self, session: Session, timer: Callable[[], float]
+    ) -> list[tuple[WaitingJob, Decision]]:
+        """Decide for the next jobs; return the decisions to write, which may be none."""
+        until = timer() + TURN_SECONDS
+        found: list[tuple[WaitingJob, Decision]] = []
+        while len(found) < MAX_WRITTEN and not self.is_done:
+            if not self._page:
+                self._read(session)
+                continue
+            job = self._page.popleft()
+            decision = self._planner.decide(job.view)
+            if self._is_written(job, decision):
+                found.append((job, decision))
+            if timer() > until:
+                break
+        return found
+
+    def write(
+        self, session: Session, decisions: Sequence[tuple[WaitingJob, Decision]]
+    ) -> Counter[Action] | None:
+        """Write decisions; return their number by action, or None if the pass is void."""
+        claim = update(Tenant).where(
+            Tenant.id == self.tenant_id, Tenant.placement_generation == self._generation
+        )
+        self._generation += 1
+        claim = claim.values(placement_generation=self._generation)
+        if not changed_one(session, claim, synchronize_session=False):
+            return None
+        now = self._planner.snapshot.now
+        writer = _Writer(session, self.tenant_id, decisions, now=now)
+        done = Counter(writer.add(job, decision) for job, decision in decisions)
+        writer.write()
+        return done
+
+    def _read(self, session: Session) -> None:
+        ids = [self._ids.popleft() for _ in range(min(_PAGE, len(self._ids)))]
+        now = self._planner.snapshot.now
+        self._page.extend(read_waiting(session, self.tenant_id, ids, self._models, now=now))
+
+    def _is_written(self, job: WaitingJob, decision: Decision) -> bool:
+        """Return whether a decision changes the job, or may change the message of a front one."""
+        if decision.action in {Action.ASSIGN, Action.BIND} or decision.victims:
+            return True
+        self._followed += 1
+        is_new = decision.action is not Action.STAY and job.reason is not _REASONS[decision.action]
+        return is_new or self._followed <= MAX_FOLLOWED
+
+
+_REASONS = {
+    Action.HELD: Reason.WAITING_FOR_CAP,
+    Action.UNPLACED: Reason.WAITING_FOR_APPLIANCE,
+}
 
 
 class _Writer:
     """Collects the rows of one tenant's decisions, and writes them."""
 
-    def __init__(self, session: Session, rows: TenantRows, decisions: Sequence[Decision]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        tenant_id: str,
+        decisions: Sequence[tuple[WaitingJob, Decision]],
+        *,
+        now: datetime,
+    ) -> None:
         self._session = session
-        self._rows = rows
-        self._now = rows.snapshot.now
-        changing = [one.job_id for one in decisions if one.action is not Action.STAY]
-        self._waiting = lock_jobs(session, changing, expected=WAITING)
-        starting = [one.job_id for one in decisions if one.action is Action.ASSIGN]
-        binding = [one.job_id for one in decisions if one.action is Action.BIND]
-        self._numbers = self._last_numbers([*starting, *binding])
-        self._stays = 0
+        self._tenant_id = tenant_id
+        self._now = now
+        ids = [job.id for job, _ in decisions]
+        self._waiting = lock_jobs(session, ids, expected=WAITING)
+        assigned = {one.appliance_id or "" for _, one in decisions if one.action is Action.ASSIGN}
+        self._open = open_appliances(session, assigned)
+        placed = {Action.ASSIGN, Action.BIND}
+        new = [job.id for job, one in decisions if one.action in placed and not job.attempt_id]
+        self._numbers = self._last_numbers(new)
         self._jobs: list[Row] = []
         self._new_attempts: list[Row] = []
         self._attempts: list[Row] = []
         self._unbound: list[str] = []
         self._events: list[Row] = []
         self._changed_appliances: set[str] = set()
+        self._placed: set[str] = set()
 
-    def add(self, decision: Decision) -> Action:
+    def add(self, job: WaitingJob, decision: Decision) -> Action:
         """Add one decision; return the resulting action."""
-        job = self._rows.jobs[decision.job_id]
+        if job.id not in self._waiting:
+            return Action.STAY
+        if decision.action is Action.ASSIGN and decision.appliance_id not in self._open:
+            return Action.STAY
         self._preempt(decision, job)
         if decision.action is Action.STAY:
             self._stay(job, decision)
-        elif job.id not in self._waiting:
-            return Action.STAY
         elif decision.action is Action.ASSIGN:
             self._move(job, JobState.STARTING, Reason.NONE, decision.reason)
             self._place(job, decision, AttemptState.STARTING, assigned_at=self._now)
-            self._changed_appliances.add(decision.appliance_id or "")
         elif decision.action is Action.BIND:
             message = _waiting_message(decision)
             self._move(job, JobState.QUEUED, Reason.WAITING_FOR_RESOURCES, message)
-            self._place(job, decision, AttemptState.BOUND, bound_at=self._now)
+            self._place(job, decision, AttemptState.BOUND, assigned_at=None)
         elif decision.action is Action.HELD:
-            self._unplace(job, Reason.WAITING_FOR_CAP, decision.reason)
+            self._unplace(job, _REASONS[decision.action], decision.reason)
         else:
-            self._unplace(job, Reason.WAITING_FOR_APPLIANCE, _waiting_message(decision))
+            self._unplace(job, _REASONS[decision.action], _waiting_message(decision))
         return decision.action
 
     def write(self) -> None:
@@ -124,9 +266,10 @@ class _Writer:
             bound = delete(Attempt).where(Attempt.id.in_(self._unbound))
             session.execute(bound, execution_options={"synchronize_session": False})
         if self._new_attempts:
-            session.execute(insert(Attempt), self._new_attempts)
+            session.execute(insert(cast("Table", Attempt.__table__)), self._new_attempts)
         if self._events:
-            session.execute(insert(JobEvent), self._events)
+            session.execute(insert(cast("Table", JobEvent.__table__)), self._events)
+        mark_placed(session, self._placed, now=self._now)
         bump_generations(session, self._changed_appliances)
         session.expire_all()
 
@@ -142,13 +285,16 @@ class _Writer:
         values = {"state": state, "reason": reason, "message": message}
         self._jobs.append({"id": job.id, **values})
         if has_event:
-            tenant_id = self._rows.tenant_id
-            self._events.append(
-                {"job_id": job.id, "tenant_id": tenant_id, "at": self._now, **values}
-            )
+            event = {"job_id": job.id, "tenant_id": self._tenant_id, "at": self._now}
+            self._events.append(event | values)
 
     def _place(
-        self, job: WaitingJob, decision: Decision, state: AttemptState, **instants: datetime
+        self,
+        job: WaitingJob,
+        decision: Decision,
+        state: AttemptState,
+        *,
+        assigned_at: datetime | None,
     ) -> None:
         values: Row = {
             "appliance_id": decision.appliance_id,
@@ -159,15 +305,18 @@ class _Writer:
                 "reason": decision.reason,
                 "rejections": _rejections(decision),
             },
-            **instants,
+            "assigned_at": assigned_at,
         }
+        self._placed.add(decision.appliance_id or "")
+        if state is AttemptState.STARTING:
+            self._changed_appliances.add(decision.appliance_id or "")
         if job.attempt_id:
             self._attempts.append({"id": job.attempt_id, **values})
             return
         self._new_attempts.append(
             {
                 "job_id": job.id,
-                "tenant_id": self._rows.tenant_id,
+                "tenant_id": self._tenant_id,
                 "number": self._numbers.get(job.id, 0) + 1,
                 "bound_at": self._now,
                 **values,
@@ -175,14 +324,10 @@ class _Writer:
         )
 
     def _stay(self, job: WaitingJob, decision: Decision) -> None:
-        self._stays += 1
         message = _waiting_message(decision)
-        if self._stays > MAX_FOLLOWED or message == job.message or not job.attempt_id:
-            return
-        if not lock_jobs(self._session, [job.id], expected=WAITING):
-            return
-        reason = Reason.WAITING_FOR_RESOURCES
-        self._move(job, JobState.QUEUED, reason, message, has_event=False)
+        if message != job.message and job.attempt_id:
+            reason = Reason.WAITING_FOR_RESOURCES
+            self._move(job, JobState.QUEUED, reason, message, has_event=False)
 
     def _unplace(self, job: WaitingJob, reason: Reason, message: str) -> None:
         is_new = job.reason is not reason or job.state is JobState.SUBMITTED
@@ -211,15 +356,14 @@ class _Writer:
                 message = f"Stopping for another job, {job.name!r}."
                 record_event(self._session, attempt.job, message=message, now=self._now)
 
-    def _last_numbers(self, job_ids: Iterable[str]) -> dict[str, int]:
-        """Return the number of the last attempt of jobs that have any, bound ones left out."""
-        ids = [ident for ident in job_ids if self._rows.jobs[ident].attempt_id is None]
+    def _last_numbers(self, job_ids: Sequence[str]) -> dict[str, int]:
+        """Return the number of the last attempt of jobs that have any."""
         statement = (
             select(Attempt.job_id, func.max(Attempt.number))
-            .where(Attempt.job_id.in_(ids))
+            .where(Attempt.job_id.in_(job_ids))
             .group_by(Attempt.job_id)
         )
-        return {row[0]: row[1] for row in self._session.execute(statement)} if ids else {}
+        return {row[0]: row[1] for row in self._session.execute(statement)} if job_ids else {}
 
 
 def _rejections(decision: Decision) -> list[Row]:

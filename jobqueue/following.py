@@ -12,7 +12,7 @@ from sqlalchemy import Row, Select, func, select
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError, NotFoundError
-from jobqueue.logs import LogPage, read_attempt_log
+from jobqueue.logs import LogPage, read_attempt_log, read_chunks
 from jobqueue.models import Attempt, Job
 from jobqueue.states import AttemptState, LogState
 from tenants.permissions import Permission
@@ -112,9 +112,27 @@ def read_progress(
     return Progress(_state(found), page, position, has_ended, tuple(found))
 
 
-def versions(session: Session, job_ids: Collection[str]) -> dict[str, Hashable]:
+def read_on(session: Session, version: Row[Any], position: Position) -> Progress | None:
+    """Return what `read_progress` does at a version of a job, by reading its log only.
+
+    None if there is more to read than the log of its running attempt, which it has begun. The
+    caller has checked that the job is in scope.
+    """
+    if (
+        version.state.is_final
+        or version.attempt_number != position.attempt_number
+        or version.log_state is not LogState.LIVE
+    ):
+        return None
+    data = read_chunks(session, version.attempt_id, offset=position.offset, limit=PIECE_BYTES)
+    begin, end = position.offset, position.offset + len(data)
+    page = LogPage(position.attempt_number, begin, end, data, is_complete=False)
+    return Progress(_state(version), page, position, has_ended=False, version=tuple(version))
+
+
+def versions(session: Session, job_ids: Collection[str]) -> dict[str, Row[Any]]:
     """Return a value for each job that changes with its state and its log."""
-    return {row.id: tuple(row) for row in session.execute(_statement(job_ids))}
+    return {row.id: row for row in session.execute(_statement(job_ids))}
 
 
 def _statement(job_ids: Collection[str]) -> Select[Any]:
@@ -134,6 +152,7 @@ def _statement(job_ids: Collection[str]) -> Select[Any]:
             Job.exit_code,
             Job.priority,
             Job.stop_requested_at,
+            Attempt.id.label("attempt_id"),
             Attempt.number.label("attempt_number"),
             Attempt.state.label("attempt_state"),
             Attempt.log_bytes,

@@ -15,8 +15,6 @@ from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
-from obstore.exceptions import BaseError
-from obstore.fsspec import FsspecStore
 from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.orm import Session
 
@@ -48,8 +46,14 @@ class LogFiles:
     """
 
     def __init__(self, url: str) -> None:
+        self._errors: tuple[type[Exception], ...] = (OSError,)
         try:
             if url.startswith("s3://"):
+                # 5 MiB that servers with a folder save.
+                from obstore.exceptions import BaseError  # noqa: PLC0415
+                from obstore.fsspec import FsspecStore  # noqa: PLC0415
+
+                self._errors = (OSError, BaseError)
                 is_plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
                 self._fs: Any = FsspecStore("s3", client_options={"allow_http": is_plain})
                 self._root = url.removeprefix("s3://").rstrip("/")
@@ -71,7 +75,7 @@ class LogFiles:
             data = self._fs.cat_file(
                 self._path(page.file), start=page.offset, end=page.offset + page.limit
             )
-        except (OSError, BaseError) as error:
+        except self._errors as error:
             raise UnavailableError(f"The log can't be read now ({error}). Try again.") from error
         return page.with_data(data)
 

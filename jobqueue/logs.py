@@ -4,17 +4,18 @@ A log has the records of `protocol.logs`. Offsets count bytes. A chunk is stored
 the stored log, so a repeated upload changes nothing and there are no gaps.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import delete, func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Integer, bindparam, delete, func, insert, select, update
+from sqlalchemy.orm import Session, aliased
 
-from core.errors import NotFoundError
-from core.guarded_update import changed_one
+from core.errors import NotFoundError, UnavailableError
 from jobqueue.models import Attempt, LogChunk
 from jobqueue.service import get_job
 from jobqueue.states import LogState
 from protocol.attempts import LogAck
+from protocol.attempts import LogChunk as Piece
 from tenants.scope import Scope
 
 MAX_LOG_BYTES = 16 * 1024 * 1024
@@ -71,39 +72,76 @@ def append_log(
     data: bytes,
     max_bytes: int = MAX_LOG_BYTES,
 ) -> LogAck:
-    """Append a chunk to an attempt's log if it begins where the stored log ends.
+    """Append a chunk to an attempt's log, as `append_logs`.
+
+    Raises:
+        NotFoundError: the appliance has no such attempt.
+    """
+    chunk = Piece(attempt_id=attempt_id, offset=offset, data=data)
+    [ack] = append_logs(session, appliance_id, [chunk], max_bytes=max_bytes)
+    if ack.is_unknown:
+        raise NotFoundError.of("attempt", attempt_id)
+    return ack
+
+
+def append_logs(
+    session: Session,
+    appliance_id: str,
+    pieces: Sequence[Piece],
+    *,
+    max_bytes: int = MAX_LOG_BYTES,
+) -> list[LogAck]:
+    """Append chunks, one of each attempt, that begin where the stored logs end.
 
     A job has `max_bytes` for the logs of all attempts: those of earlier attempts are deleted for
     later ones. When there is no more room, the log is full and the rest is not stored.
 
     Raises:
-        NotFoundError: the appliance has no such attempt.
+        UnavailableError: another upload of a chunk was quicker.
     """
-    found = session.execute(
-        select(Attempt.job_id, Attempt.number, Attempt.log_bytes, Attempt.log_state).where(
-            Attempt.id == attempt_id, Attempt.appliance_id == appliance_id
-        )
-    ).one_or_none()
-    if found is None:
-        raise NotFoundError.of("attempt", attempt_id)
-    stored: int = found.log_bytes
-    is_full = stored >= max_bytes or found.log_state is not LogState.LIVE
-    if offset != stored or is_full or not data:
-        return LogAck(next_offset=stored, is_full=is_full)
-    chunk = data[: max_bytes - stored]
-    end = stored + len(chunk)
-    if found.number > 1:
-        _make_room(session, found.job_id, found.number, max_bytes - end)
-    # Of two concurrent uploads of a chunk, the second finds the log longer.
+    columns = (Attempt.id, Attempt.job_id, Attempt.number, Attempt.log_bytes, Attempt.log_state)
+    statement = select(*columns).where(
+        Attempt.id.in_({one.attempt_id for one in pieces}), Attempt.appliance_id == appliance_id
+    )
+    found = {row.id: row for row in session.execute(statement)}
+    acks, grown = [], dict[str, dict[str, object]]()
+    for piece in pieces:
+        row = found.get(piece.attempt_id)
+        if row is None:
+            acks.append(LogAck(next_offset=0, is_unknown=True))
+            continue
+        stored: int = row.log_bytes
+        is_full = stored >= max_bytes or row.log_state is not LogState.LIVE
+        if piece.offset != stored or is_full or not piece.data or row.id in grown:
+            acks.append(LogAck(next_offset=stored, is_full=is_full))
+            continue
+        data = piece.data[: max_bytes - stored]
+        end = stored + len(data)
+        if row.number > 1:
+            _make_room(session, row.job_id, row.number, max_bytes - end)
+        grown[row.id] = {"ident": row.id, "stored": stored, "end": end, "data": data}
+        acks.append(LogAck(next_offset=end, is_full=end >= max_bytes))
+    if grown:
+        _store(session, list(grown.values()), max_bytes)
+    return acks
+
+
+def _store(session: Session, grown: list[dict[str, object]], max_bytes: int) -> None:
+    """Store chunks; of two concurrent uploads, the second finds the log longer."""
+    end = bindparam("end", type_=Integer)
     growth = (
         update(Attempt)
-        .where(Attempt.id == attempt_id, Attempt.log_bytes == stored)
+        .where(Attempt.id == bindparam("ident"), Attempt.log_bytes == bindparam("stored"))
         .values(log_bytes=end, log_is_full=end >= max_bytes)
     )
-    if changed_one(session, growth, synchronize_session=False):
-        session.add(LogChunk(attempt_id=attempt_id, offset=stored, data=chunk))
-        session.flush()
-    return LogAck(next_offset=end, is_full=end >= max_bytes)
+    # Not the ORM's bulk update by primary key, which has no other conditions.
+    result = session.connection().execute(growth, grown)
+    if result.rowcount != len(grown):
+        raise UnavailableError("Another upload of this log was quicker. Send it again.")
+    rows = [
+        {"attempt_id": one["ident"], "offset": one["stored"], "data": one["data"]} for one in grown
+    ]
+    session.execute(insert(LogChunk), rows)
 
 
 def delete_log(session: Session, attempt_id: str) -> None:
@@ -211,20 +249,25 @@ def _make_room(session: Session, job_id: str, number: int, room: int) -> None:
 
 def read_chunks(session: Session, attempt_id: str, *, offset: int, limit: int) -> bytes:
     """Return up to `limit` bytes of a log that is in the database."""
-    first = session.scalar(
-        select(func.max(LogChunk.offset)).where(
-            LogChunk.attempt_id == attempt_id, LogChunk.offset <= offset
-        )
-    )
-    if first is None:
+    values = {"ident": attempt_id, "begin": offset, "end": offset + limit}
+    chunks = session.execute(_CHUNKS, values).all()
+    if not chunks:
         return b""
-    chunks = session.scalars(
-        select(LogChunk.data)
-        .where(
-            LogChunk.attempt_id == attempt_id,
-            LogChunk.offset >= first,
-            LogChunk.offset < offset + limit,
-        )
-        .order_by(LogChunk.offset)
+    begins_at: int = chunks[0].offset
+    return b"".join(one.data for one in chunks)[offset - begins_at : offset - begins_at + limit]
+
+
+# Made once: followers read several times a second. Aliased, so that it is not correlated.
+_EARLIER = aliased(LogChunk)
+_FIRST = select(func.max(_EARLIER.offset)).where(
+    _EARLIER.attempt_id == bindparam("ident"), _EARLIER.offset <= bindparam("begin")
+)
+_CHUNKS = (
+    select(LogChunk.offset, LogChunk.data)
+    .where(
+        LogChunk.attempt_id == bindparam("ident"),
+        LogChunk.offset >= _FIRST.scalar_subquery(),
+        LogChunk.offset < bindparam("end"),
     )
-    return b"".join(chunks)[offset - first : offset - first + limit]
+    .order_by(LogChunk.offset)
+)

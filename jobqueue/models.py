@@ -19,8 +19,9 @@ from jobqueue.states import (
     Overlap,
     Reason,
     RunOutcome,
+    UpdateState,
 )
-from protocol.attempts import ContainerPolicy
+from protocol.attempts import ContainerPolicy, Health
 from tenants.models import Appliance, User, enum_column
 from tenants.models.audit import Audited
 
@@ -70,6 +71,8 @@ class Job(Base):
             "dependencies",
             "array_size",
             "array_limit",
+            "health_check",
+            "revision",
             "appliance_id",
             "stop_requested_at",
         ),
@@ -128,11 +131,15 @@ class Job(Base):
     dependencies: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
     """The jobs that it waited for; the rows of `JobDependency` are those left."""
     array_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), index=True)
-    """The id of the first task of its array."""
+    """The id of the first task of its array; or the first instance of its service."""
     array_index: Mapped[int | None]
     array_size: Mapped[int] = mapped_column(default=0)
     array_limit: Mapped[int] = mapped_column(default=0)
     """How many tasks of the array may run at once; 0 is any number."""
+    health_check: Mapped[dict[str, Any] | None]
+    """Of a service; see `protocol.attempts.HealthCheck`."""
+    revision: Mapped[int] = mapped_column(default=1)
+    """Of a service; each update adds one."""
     state: Mapped[JobState] = mapped_column(enum_column(JobState))
     reason: Mapped[Reason] = mapped_column(enum_column(Reason), default=Reason.NONE)
     message: Mapped[str] = mapped_column(Text, default="")
@@ -156,6 +163,11 @@ class Job(Base):
     def title(self) -> str:
         """Its name, with its index in an array."""
         return self.name if self.array_index is None else f"{self.name}[{self.array_index}]"
+
+    @property
+    def instances(self) -> int:
+        """How many instances its service has; 1 for a batch job."""
+        return max(1, self.array_size) if self.kind is JobKind.SERVICE else 1
 
     @property
     def attempt(self) -> "Attempt | None":
@@ -240,6 +252,26 @@ class ScheduleRun(Base):
     job: Mapped[Job | None] = relationship(lazy="joined")
 
 
+class ServiceUpdate(Base):
+    """The latest rolling update of a service; see `jobqueue.rolling_updates`."""
+
+    __tablename__ = "service_updates"
+
+    service_id: Mapped[str] = _reference("jobs.id", primary_key=True)
+    """The first instance."""
+    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
+    revision: Mapped[int]
+    values: Mapped[dict[str, Any]]
+    """Columns of the instances after it, and `previous` before it."""
+    previous: Mapped[dict[str, Any]]
+    changed: Mapped[list[str]]
+    """Fields of the request; none if it only restarts the instances."""
+    state: Mapped[UpdateState] = mapped_column(enum_column(UpdateState), index=True)
+    message: Mapped[str] = mapped_column(Text, default="")
+    requested_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
 class TenantContainerPolicies(Base):
     """The container policies that a tenant's jobs may use; a tenant may have no row."""
 
@@ -309,6 +341,9 @@ class Attempt(Base):
     assigned_at: Mapped[datetime | None] = mapped_column(index=True)
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None] = mapped_column(index=True)
+    health: Mapped[Health] = mapped_column(enum_column(Health), default=Health.UNKNOWN)
+    restarts: Mapped[int] = mapped_column(default=0)
+    """How often its executor started a service again."""
     log_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     log_state: Mapped[LogState] = mapped_column(enum_column(LogState), default=LogState.LIVE)
     log_is_full: Mapped[bool] = mapped_column(default=False)

@@ -5,65 +5,82 @@ from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
-from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from core.ids import new_id
+from jobqueue.arrays import parse_array
 from jobqueue.models import Job
 from jobqueue.placement.explanation import Explanation, explain, explain_jobs
 from jobqueue.placement.filters import FEASIBLE, FREE, apply_filters
 from jobqueue.placement.ledger import Ledger
-from jobqueue.placement.views import JobShape
+from jobqueue.placement.views import JobShape, Snapshot
 from jobqueue.requests import JobRequest
 from jobqueue.service import checked_job, get_job
 from jobqueue.snapshot import (
-    MAX_CONSIDERED,
     WAITING,
     job_view,
     matching_models,
-    read_tenant,
+    models_of,
+    read_snapshot,
+    read_waiting,
     tenant_views,
+    waiting_ids,
 )
+from jobqueue.states import DependencyCondition, JobKind
 from tenants.permissions import Permission
 from tenants.scope import Scope
+
+# Jobs at the front of the queue that an explanation places first; of a longer queue, the rest
+# between them and the job is left out.
+MAX_BEFORE = 1000
 
 
 def explain_job(
     session: Session, scope: Scope, job_id: str, *, now: datetime
 ) -> Explanation | None:
-    """Return why a job waits; None if it doesn't, or pauses before a retry."""
+    """Return why a job waits; None if it doesn't, or waits for other jobs or a retry."""
     job = get_job(session, scope, job_id)
-    if job.state not in WAITING or (job.retry_at and job.retry_at > now):
+    if job.state not in WAITING:
         return None
-    snapshot = read_tenant(session, job.tenant_id, now=now).snapshot
-    return explain(snapshot, job.id) if any(one.id == job.id for one in snapshot.jobs) else None
-
-
-def pending_reason(session: Session, job: Job, *, considered: int = MAX_CONSIDERED) -> str:
-    """Return the message of a job, or that it is too far back in the queue to be considered."""
-    if job.message or job.state not in WAITING:
-        return job.message
-    is_before = or_(
-        Job.queue_at < job.queue_at, and_(Job.queue_at == job.queue_at, Job.id < job.id)
+    ids = waiting_ids(session, job.tenant_id, now=now)
+    if job.id not in ids:
+        return None
+    position = ids.index(job.id) + 1
+    snapshot = _snapshot(
+        session, job.tenant_id, [*ids[: min(position - 1, MAX_BEFORE)], job.id], now=now
     )
-    before = select(Job.id).where(Job.tenant_id == job.tenant_id, Job.state.in_(WAITING), is_before)
-    if session.scalar(before.offset(considered - 1).limit(1)) is None:
-        return ""
-    return (
-        f"More than {considered:,} jobs are before it in the queue. It is considered when they "
-        "have started."
-    )
+    return replace(explain(snapshot, job.id), position=position, queue_length=len(ids))
 
 
 def explain_new(
     session: Session, scope: Scope, jobs: Sequence[Job], *, now: datetime
 ) -> dict[str, Explanation]:
     """Return where new jobs would go and when, by id; they needn't be in the database."""
-    snapshot = read_tenant(session, scope.require_tenant(), now=now).snapshot
-    models = {gpu.model for view in snapshot.appliances for gpu in view.gpus}
-    new = {job.id: job_view(job, models) for job in jobs}
-    others = [one for one in snapshot.jobs if one.id not in new]
-    return explain_jobs(replace(snapshot, jobs=[*others, *new.values()]), list(new))
+    tenant_id = scope.require_tenant()
+    new = {job.id: job for job in jobs}
+    ids = [ident for ident in waiting_ids(session, tenant_id, now=now) if ident not in new]
+    snapshot = _snapshot(session, tenant_id, ids[:MAX_BEFORE], now=now)
+    models = models_of(snapshot.appliances)
+    views = [job_view(job, models) for job in jobs]
+    found = explain_jobs(replace(snapshot, jobs=[*snapshot.jobs, *views]), list(new))
+    unread = len(ids) - len(snapshot.jobs)
+    last = snapshot.jobs[-1].order if unread else None
+    return {
+        view.id: replace(
+            found[view.id],
+            position=found[view.id].position + (unread if last and view.order > last else 0),
+            queue_length=len(ids) + len(new),
+            assumption=_assumption(new[view.id]),
+        )
+        for view in views
+    }
+
+
+def _snapshot(session: Session, tenant_id: str, ids: Sequence[str], *, now: datetime) -> Snapshot:
+    snapshot = read_snapshot(session, tenant_id, now=now)
+    models = models_of(snapshot.appliances)
+    waiting = read_waiting(session, tenant_id, ids, models, now=now)
+    return replace(snapshot, jobs=[job.view for job in waiting])
 
 
 def try_job(session: Session, scope: Scope, request: JobRequest, *, now: datetime) -> Explanation:
@@ -75,7 +92,21 @@ def try_job(session: Session, scope: Scope, request: JobRequest, *, now: datetim
     scope.require(Permission.SUBMIT_JOBS)
     job, _ = checked_job(session, scope, request, now=now)
     job.id = new_id()
+    job.array_size = len(parse_array(request.array).indexes) if request.array else request.instances
     return explain_new(session, scope, [job], now=now)[job.id]
+
+
+def _assumption(job: Job) -> str:
+    ok = DependencyCondition.OK.value
+    states = [
+        f"{one['name']!r} has {'succeeded' if one['condition'] == ok else 'ended'}"
+        for one in job.dependencies
+    ]
+    parts = [f"Assumes that {' and '.join(states)}."] if states else []
+    if (job.array_size or 0) > 1:
+        what = "instances" if job.kind is JobKind.SERVICE else "tasks"
+        parts.append(f"This is for the first of {job.array_size} {what}.")
+    return " ".join(parts)
 
 
 def appliance_problems(

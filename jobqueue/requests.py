@@ -2,21 +2,24 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from core.errors import InvalidInputError
 from core.quantities import format_size, format_value
 from jobqueue.arrays import parse_array
+from jobqueue.health_checks import MAX_PORT, health_check_errors
 from jobqueue.placement.filters import TOTALS, apply_filters
 from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.views import ApplianceView, JobView
 from jobqueue.retries import FailureClass
 from jobqueue.states import JobKind
-from protocol.attempts import Mount, Port
+from protocol.attempts import HealthCheck, Mount, Port
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -30,7 +33,6 @@ MAX_GPUS = 1024
 MAX_CPUS = 65536
 MAX_PATH_LENGTH = 300
 MAX_ENTRIES = 20
-MAX_PORT = 65535
 MAX_PRIORITY = 100
 MAX_RETRIES = 20
 MAX_TIME_LIMIT_SECONDS = 366 * 86400
@@ -38,6 +40,7 @@ MAX_PERCENT = 100
 # Samples come every few seconds; loading data between epochs is no idleness.
 MIN_IDLE_SECONDS = 60
 MAX_IDLE_SECONDS = 7 * 86400
+MAX_INSTANCES = 100
 
 # An optional registry with port, a lower-case path, then a tag, a digest or both.
 _IMAGE = re.compile(
@@ -77,6 +80,8 @@ class JobRequest:
         after_ok: names or ids of jobs that must succeed before it starts.
         after_any: those that must end.
         array: indexes of an array's tasks, such as `0-99%10`; empty for one job.
+        instances: of a service; each is placed by itself.
+        health_check: of a service, which is restarted when it fails.
         container_policy: one that the tenant allows; None is its default.
         appliance_id: id or name of the only appliance that may run it; None lets placement choose.
     """
@@ -110,8 +115,34 @@ class JobRequest:
     after_ok: list[str] = field(default_factory=list)
     after_any: list[str] = field(default_factory=list)
     array: str = ""
+    instances: int = 1
+    health_check: HealthCheck | None = None
     container_policy: str | None = None
     appliance_id: str | None = None
+
+
+_PARTS: Mapping[str, Any] = {
+    "mounts": list[Mount],
+    "ports": list[Port],
+    "health_check": HealthCheck | None,
+}
+
+
+def whole_parts(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields without data paths, ports and health checks that lack something."""
+    found = dict(values)
+    for name in _PARTS.keys() & values:
+        try:
+            msgspec.convert(values[name], _PARTS[name])
+        except msgspec.ValidationError:
+            del found[name]
+    return found
+
+
+def request_from(values: Mapping[str, Any]) -> JobRequest:
+    """Return a request of its fields, whose data paths, ports and health check may be JSON."""
+    parts = {name: msgspec.convert(values[name], _PARTS[name]) for name in _PARTS.keys() & values}
+    return JobRequest(**{**values, **parts})
 
 
 def check_request(
@@ -189,6 +220,7 @@ def _errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     yield from _requirement_errors(request)
     yield from _relation_errors(request)
     yield from _idle_errors(request)
+    yield from _service_errors(request)
     if not MIN_MEMORY_BYTES <= request.memory_bytes <= MAX_INTEGER:
         least = format_size(MIN_MEMORY_BYTES)
         yield "memory_bytes", f"memory_bytes is {request.memory_bytes}; enter at least {least}."
@@ -259,6 +291,21 @@ def _relation_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
             parse_array(request.array)
         except ValueError as error:
             yield "array", str(error)
+
+
+def _service_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
+    if not 1 <= request.instances <= MAX_INSTANCES:
+        yield "instances", f"instances is {request.instances}; enter 1 to {MAX_INSTANCES}."
+    check = request.health_check
+    if request.kind is not JobKind.SERVICE:
+        if request.instances > 1:
+            yield "instances", "Only a service has instances; set kind to service, or use array."
+        if check is not None:
+            yield "health_check", "Only a service has a health check; set kind to service."
+    elif request.array:
+        yield "array", "A service has instances instead of an array; set instances."
+    for error in () if check is None else health_check_errors(check):
+        yield "health_check", error
 
 
 def _idle_errors(request: JobRequest) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,10 @@
 """What happens to a job when an attempt ends: it ends as well, or it is queued again.
 
 It is queued again after a failure of a class that it lists in `retry_on`, up to `max_retries`
-times, each time after a longer pause, and after it was preempted, as often as that happens. A
-preempted job goes to the end of the queue, behind the job that it made room for.
+times, each time after a longer pause, and whenever it was preempted or moved. A preempted job goes
+to the end of the queue, behind the job that it made room for; one that moves because its appliance
+is drained returns to its place. A service is queued again when an update stops it, when its
+appliance is lost, and when its container disappears.
 """
 
 from collections.abc import Mapping
@@ -14,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.views import queue_time
-from jobqueue.states import JobState, Reason
+from jobqueue.states import JobKind, JobState, Reason
 from jobqueue.transitions import move_job, record_event, shorten
 
 FIRST_PAUSE = timedelta(seconds=10)
@@ -45,6 +47,13 @@ _CLASSES: Mapping[Reason, FailureClass] = {
     Reason.EXECUTOR_ERROR: FailureClass.START,
     Reason.APPLIANCE_LOST: FailureClass.APPLIANCE,
 }
+# What happened to an attempt that the queue itself stopped.
+_QUEUED_AGAIN: Mapping[Reason, str] = {
+    Reason.PREEMPTED: "stopped for another job",
+    Reason.APPLIANCE_DRAINED: "moves from a drained appliance",
+    Reason.UPDATED: "stopped for an update",
+}
+_SERVICE_GOES_ON = frozenset({Reason.APPLIANCE_LOST, Reason.EXECUTOR_ERROR})
 
 
 def end_job(
@@ -61,14 +70,14 @@ def end_job(
     """
     job, reason = attempt.job, values["reason"]
     state = JobState(job.state)
-    again = _again(job, attempt, reason)
+    again = _again(job, attempt, reason, now=now)
     if not again:
         move_job(session, job.id, to, **values)
         record_event(session, job, message=values["message"], now=now)
         return
     message, pause = again
     waits: dict[str, Any] = {
-        "reason": Reason.PREEMPTED if reason is Reason.PREEMPTED else Reason.WAITING_FOR_RETRY,
+        "reason": reason if reason in _QUEUED_AGAIN else Reason.WAITING_FOR_RETRY,
         "message": shorten(f"{message} {values['message']}".rstrip()),
         "started_at": None,
         "retry_at": now + pause,
@@ -80,18 +89,28 @@ def end_job(
 
 
 def tries(job: Job) -> int:
-    """Return how many attempts counted; those that were preempted don't."""
-    return sum(attempt.reason is not Reason.PREEMPTED for attempt in job.attempts)
+    """Return how many attempts counted; those that were preempted, updated or moved don't."""
+    return sum(attempt.reason not in _QUEUED_AGAIN for attempt in job.attempts)
 
 
-def _again(job: Job, attempt: Attempt, reason: Reason) -> tuple[str, timedelta] | None:
+def _again(
+    job: Job, attempt: Attempt, reason: Reason, *, now: datetime
+) -> tuple[str, timedelta] | None:
     if job.stop_requested_at is not None:
         return None
-    if reason is Reason.PREEMPTED:
-        return f"Attempt {attempt.number} stopped for another job; queued again.", timedelta()
+    if reason in _QUEUED_AGAIN:
+        return f"Attempt {attempt.number} {_QUEUED_AGAIN[reason]}; queued again.", timedelta()
+    if job.kind is JobKind.SERVICE and reason in _SERVICE_GOES_ON:
+        recent = sum(one.bound_at > now - LONGEST_PAUSE * 6 for one in job.attempts)
+        return f"Attempt {attempt.number} ended; the service starts again.", _pause(recent)
     number = tries(job)
     failure = _CLASSES.get(reason)
     if failure is None or failure.value not in job.retry_on or number > job.max_retries:
         return None
-    pause = min(FIRST_PAUSE * 2 ** min(number - 1, 10), LONGEST_PAUSE)
-    return f"Attempt {attempt.number} failed; retry {number} of {job.max_retries}.", pause
+    message = f"Attempt {attempt.number} failed; retry {number} of {job.max_retries}."
+    return message, _pause(number)
+
+
+def _pause(number: int) -> timedelta:
+    doublings = min(max(number - 1, 0), 10)
+    return min(FIRST_PAUSE * (1 << doublings), LONGEST_PAUSE)

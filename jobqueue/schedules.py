@@ -4,9 +4,11 @@ Each run is a job of the schedule's user. The portal keeps the time, whatever ex
 jobs: `jobqueue.schedule_runs` submits what is due.
 """
 
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -16,14 +18,16 @@ from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
 from core.secretbox import SecretBox
 from jobqueue.job_secrets import encrypt_secrets, secrets_of_request
 from jobqueue.models import JobSchedule, ScheduleRun
-from jobqueue.requests import MAX_NAME_LENGTH, JobRequest, request_errors
-from jobqueue.schedule_times import check_schedule, check_time_zone, next_time
+from jobqueue.requests import MAX_NAME_LENGTH, JobRequest, request_errors, request_from
+from jobqueue.schedule_times import check_schedule, check_time_zone, next_time, times_between
 from jobqueue.states import JobKind, Missed, Overlap
-from jobqueue.templates import store_request
+from jobqueue.templates import load_request, store_request
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
 MAX_SCHEDULES = 500
+# Times that are shown.
+NEXT_RUNS = 5
 SCHEDULE_SORTS: Columns = {"name": JobSchedule.name, "next_run_at": JobSchedule.next_run_at}
 
 
@@ -137,6 +141,47 @@ def replace_schedule(
         secrets = secrets_of_request(session, scope, request.job, box=box)
         schedule.secret_env, schedule.secret_names = encrypt_secrets(box, secrets), sorted(secrets)
     return _enable(session, schedule, schedule.is_enabled, now=now)
+
+
+def change_schedule(
+    session: Session,
+    scope: Scope,
+    schedule_id: str,
+    changes: Mapping[str, Any],
+    *,
+    box: SecretBox,
+    now: datetime,
+) -> JobSchedule:
+    """Change some fields of a schedule of the current user; `job` has those of its job.
+
+    Raises:
+        InvalidInputError: names every invalid field.
+        ForbiddenError, ConflictError: as `replace_schedule` does.
+    """
+    schedule = _changeable(session, scope, schedule_id)
+    present = asdict(load_request(schedule.request))
+    job = request_from({**present, **changes.get("job", {})})
+    kept = {
+        one.name: getattr(schedule, one.name)
+        for one in fields(ScheduleRequest)
+        if one.name != "job"
+    }
+    request = ScheduleRequest(**{**kept, **changes, "job": job})
+    return replace_schedule(session, scope, schedule_id, request, box=box, now=now)
+
+
+def next_runs(schedule: JobSchedule) -> list[datetime]:
+    """Return the next times of a schedule, in its time zone; none if it is disabled."""
+    if schedule.next_run_at is None:
+        return []
+    times = times_between(
+        schedule.schedule,
+        schedule.time_zone,
+        first=schedule.next_run_at,
+        until=datetime.max.replace(tzinfo=UTC),
+        most=NEXT_RUNS,
+    )
+    return [at.astimezone(ZoneInfo(schedule.time_zone)) for at in times]
 
 
 def enable_schedule(

@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
 from core.ids import new_id
-from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
+from core.keyset import KeysetPage, keyset_page
+from core.paging import DEFAULT_PAGE_SIZE, Columns
 from core.secretbox import SecretBox
 from jobqueue.arrays import ArraySpec, add_other_tasks, parse_array
 from jobqueue.container_policies import policy_for_job
@@ -48,7 +49,31 @@ JOB_SORTS: Columns = {
 }
 # Fields of a request that are stored otherwise.
 _FINAL = [state for state in JobState if state.is_final]
-_NOT_STORED = {"secrets", "secrets_from", "after_ok", "after_any", "array"}
+_NOT_STORED = {"secrets", "secrets_from", "after_ok", "after_any", "array", "instances"}
+
+
+def attempts_between(
+    session: Session,
+    scope: Scope,
+    appliance_id: str,
+    *,
+    start: datetime,
+    end: datetime,
+    limit: int,
+) -> Sequence[Attempt]:
+    """Return the attempts that ran on an appliance in a time range, newest first."""
+    scope.require(Permission.VIEW)
+    statement = (
+        select(Attempt)
+        .where(
+            Attempt.appliance_id == appliance_id,
+            Attempt.started_at < end,
+            or_(Attempt.finished_at.is_(None), Attempt.finished_at > start),
+        )
+        .order_by(Attempt.started_at.desc())
+        .limit(limit)
+    )
+    return session.scalars(scope.select(statement, Attempt)).unique().all()
 
 
 def submit_job(
@@ -83,12 +108,12 @@ def submit_job(
     secrets = secrets_of_request(session, scope, request, box=box)
     job.secret_env, job.secret_names = encrypt_secrets(box, secrets), sorted(secrets)
     most = lock_limits(session, tenant_id).max_active_jobs
-    array = parse_array(request.array) if request.array else ArraySpec([0])
+    array = parse_array(request.array) if request.array else ArraySpec(range(request.instances))
     adding = len(array.indexes)
     require_within_limit(
         most, lambda: active_jobs(session, tenant_id), adding=adding, what="active jobs"
     )
-    if request.array:
+    if request.array or request.instances > 1:
         job.id = job.array_id = new_id()
         job.array_index, job.array_size, job.array_limit = array.indexes[0], adding, array.limit
     session.add(job)
@@ -139,7 +164,8 @@ def checked_job(
     )
     check_request(request, (*further, *missing_jobs), scope=scope)
     fields = asdict(replace(request, name=request.name.strip(), container_policy=policy))
-    fields |= {name: msgspec.to_builtins(fields[name]) for name in ("mounts", "ports")}
+    parts = ("mounts", "ports", "health_check")
+    fields |= {name: msgspec.to_builtins(fields[name]) for name in parts}
     job = Job(
         **{name: value for name, value in fields.items() if name not in _NOT_STORED},
         dependencies=stored_dependencies(found),
@@ -188,16 +214,20 @@ def list_jobs(
     scope: Scope,
     *,
     sort: str = "",
-    page: int = 1,
+    after: str = "",
+    before: str = "",
     page_size: int = DEFAULT_PAGE_SIZE,
     **filters: Unpack[JobFilters],
-) -> Page[Job]:
-    """Return the jobs visible to the scope, newest first; `sort` has names of `JOB_SORTS`."""
+) -> KeysetPage[Job]:
+    """Return the jobs visible to the scope, newest first; `sort` has names of `JOB_SORTS`.
+
+    `after` and `before` are cursors of another page.
+    """
     scope.require(Permission.VIEW)
-    statement = scope.select(select(Job).order_by(Job.id.desc()), Job)
-    statement = statement.where(*_conditions(scope, filters))
-    return paginate(
-        session, sorted_by(statement, sort, JOB_SORTS, last=Job.id), number=page, size=page_size
+    statement = scope.select(select(Job), Job).where(*_conditions(scope, filters))
+    cursors = {"after": after, "before": before}
+    return keyset_page(
+        session, statement, JOB_SORTS, last=Job.id, sort=sort, size=page_size, **cursors
     )
 
 

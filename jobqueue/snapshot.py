@@ -1,18 +1,17 @@
 """The input of placement: one tenant's appliances, running and waiting jobs, from the database.
 
-Read as plain columns: a fleet of 10,000 appliances and thousands of jobs is read in each cycle. An
-appliance's report is parsed again only when its text has changed.
+Read as plain columns: a fleet of 10,000 appliances and its jobs is read in each cycle, and a queue
+of any length page by page. An appliance's report is parsed again only when its text has changed.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Row, Text, and_, func, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Row, Text, and_, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
 from jobqueue.dependencies import is_blocked
@@ -30,21 +29,18 @@ from jobqueue.placement.views import (
 from jobqueue.queue_settings import settings_of
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
-from protocol.inventory import Inventory
 from tenants.fleet.states import in_service
 from tenants.models import Appliance
 
 # The latest jobs, as a sample of the usual ones.
 WORKLOAD_JOBS = 1000
-# Waiting jobs that one plan considers, from the front of the queue.
-MAX_CONSIDERED = 10_000
-# Reports of appliances that are kept parsed.
+# Reports of appliances that stay parsed.
 _MAX_REPORTS = 20_000
 WAITING = (JobState.SUBMITTED, JobState.QUEUED)
 
 
 class WaitingJob(NamedTuple):
-    """A waiting job's row, with its bound attempt if it has one."""
+    """A waiting job's row, with its bound attempt if it has one; `view` is for placement."""
 
     id: str
     name: str
@@ -52,57 +48,74 @@ class WaitingJob(NamedTuple):
     reason: Reason
     message: str
     attempt_id: str | None
+    view: JobView
 
 
-@dataclass(frozen=True, slots=True)
-class TenantRows:
-    """A snapshot, and its jobs by id, for applying the plan's decisions."""
-
-    tenant_id: str
-    snapshot: Snapshot
-    jobs: dict[str, WaitingJob]
-
-
-def read_tenant(
-    session: Session, tenant_id: str, *, now: datetime, limit: int = MAX_CONSIDERED
-) -> TenantRows:
-    """Return the tenant's snapshot with the rows of its jobs, up to `limit`."""
+def read_snapshot(session: Session, tenant_id: str, *, now: datetime) -> Snapshot:
+    """Return the tenant's snapshot without its waiting jobs."""
     views = tenant_views(session, tenant_id)
-    models = {gpu.model for view in views for gpu in view.gpus}
+    settings = settings_of(session, tenant_id)
+    has_workload = settings.placement_policy == LEAST_FRAGMENTATION
+    return Snapshot(
+        now=now,
+        appliances=views,
+        jobs=(),
+        policy=settings.placement_policy,
+        caps=Caps(gpus_per_user=settings.max_gpus_per_user, gpus=settings.max_gpus),
+        allows_preemption=settings.allows_preemption,
+        workload=_workload(session, tenant_id, models_of(views)) if has_workload else (),
+    )
+
+
+def models_of(views: Iterable[ApplianceView]) -> set[str]:
+    """Return the models of the GPUs of appliances."""
+    return {gpu.model for view in views for gpu in view.gpus}
+
+
+def is_ready(tenant_id: str, *, now: datetime) -> list[ColumnElement[bool]]:
+    """Return the conditions that a tenant's job waits for nothing but an appliance."""
+    return [
+        Job.tenant_id == tenant_id,
+        Job.state.in_(WAITING),
+        or_(Job.retry_at.is_(None), Job.retry_at <= now),
+        ~is_blocked(),
+    ]
+
+
+def waiting_ids(session: Session, tenant_id: str, *, now: datetime) -> list[str]:
+    """Return the ids of the jobs that wait for an appliance, in the order of the queue."""
+    ready = select(Job.id).where(*is_ready(tenant_id, now=now))
+    return list(session.scalars(ready.order_by(Job.queue_at, Job.id)))
+
+
+def read_waiting(
+    session: Session, tenant_id: str, ids: Sequence[str], models: Iterable[str], *, now: datetime
+) -> list[WaitingJob]:
+    """Return the jobs of these that wait for an appliance, in the order of the queue.
+
+    `models` are those of the tenant's GPUs.
+    """
     bound = and_(Attempt.job_id == Job.id, Attempt.state == AttemptState.BOUND)
     statement = (
         select(
             *_JOB_COLUMNS, Attempt.id.label("attempt_id"), Attempt.appliance_id.label("bound_to")
         )
         .outerjoin(Attempt, bound)
-        .where(
-            Job.tenant_id == tenant_id,
-            Job.state.in_(WAITING),
-            or_(Job.retry_at.is_(None), Job.retry_at <= now),
-            ~is_blocked(),
-        )
+        .where(Job.id.in_(ids), *is_ready(tenant_id, now=now))
         .order_by(Job.queue_at, Job.id)
-        .limit(limit)
     )
-    jobs, waiting = [], {}
-    for row in session.execute(statement):
-        jobs.append(job_view(row, models, bound_to=row.bound_to))
-        waiting[row.id] = WaitingJob(
-            row.id, row.name, row.state, row.reason, row.message, row.attempt_id
+    return [
+        WaitingJob(
+            row.id,
+            row.name,
+            row.state,
+            row.reason,
+            row.message,
+            row.attempt_id,
+            job_view(row, models, bound_to=row.bound_to),
         )
-    settings = settings_of(session, tenant_id)
-    snapshot = Snapshot(
-        now=now,
-        appliances=views,
-        jobs=jobs,
-        policy=settings.placement_policy,
-        caps=Caps(gpus_per_user=settings.max_gpus_per_user, gpus=settings.max_gpus),
-        allows_preemption=settings.allows_preemption,
-        workload=_workload(session, tenant_id, models)
-        if settings.placement_policy == LEAST_FRAGMENTATION
-        else (),
-    )
-    return TenantRows(tenant_id, snapshot, waiting)
+        for row in session.execute(statement)
+    ]
 
 
 def tenant_views(
@@ -113,12 +126,12 @@ def tenant_views(
     Fenced ones are left out: they get no updates.
     """
     running = _running_jobs(session, tenant_id)
-    used = _last_used(session, tenant_id)
     statement = select(
         Appliance.id,
         Appliance.name,
         Appliance.state,
         Appliance.drained_at,
+        Appliance.last_placed_at,
         type_coerce(Appliance.labels, Text).label("labels"),
         type_coerce(Appliance.inventory, Text).label("inventory"),
         type_coerce(Appliance.health, Text).label("health"),
@@ -127,7 +140,7 @@ def tenant_views(
         statement = statement.where(or_(Appliance.id == only, Appliance.name == only))
     views = []
     for row in session.execute(statement):
-        report = _parsed(row.inventory, row.health)
+        report = _report_of(row.id, row.inventory, row.health)
         views.append(
             ApplianceView(
                 id=row.id,
@@ -141,7 +154,7 @@ def tenant_views(
                 failure=report.failure,
                 labels=_pairs(row.labels),
                 running=running.get(row.id, ()),
-                last_used_at=used.get(row.id),
+                last_used_at=row.last_placed_at,
             )
         )
     return views
@@ -178,7 +191,6 @@ def job_view(
     )
 
 
-_BOUND_COLUMNS = (Attempt.id.label("attempt_id"), Attempt.appliance_id.label("bound_to"))
 _JOB_COLUMNS = (
     Job.id,
     Job.name,
@@ -219,21 +231,49 @@ class _Report(NamedTuple):
     failure: str
 
 
-@lru_cache(_MAX_REPORTS)
-def _parsed(inventory: str, health: str | None) -> _Report:
+class _GPU(msgspec.Struct):
+    """A GPU of the inventory, without what placement doesn't need: that is most of it."""
+
+    uuid: str
+    memory_bytes: int
+    model: str = ""
+
+
+class _Hardware(msgspec.Struct):
+    """An inventory, likewise."""
+
+    cpu_count: int = 1
+    memory_bytes: int = 0
+    gpus: list[_GPU] = []
+    executors: list[str] = []
+
+
+# By appliance, with the hash of the texts: the texts themselves take ten times as much memory.
+_parsed: dict[str, tuple[int, _Report]] = {}
+
+
+def _report_of(appliance_id: str, inventory: str, health: str | None) -> _Report:
     """Return a stored report; an invalid inventory has no executors, so it gets no jobs."""
+    version = hash((inventory, health))
+    found = _parsed.get(appliance_id)
+    if found is not None and found[0] == version:
+        return found[1]
     try:
-        found = msgspec.json.decode(inventory, type=Inventory)
+        hardware = msgspec.json.decode(inventory, type=_Hardware)
     except msgspec.ValidationError:
-        found = Inventory(hostname="")
+        hardware = _Hardware()
     try:
         state = msgspec.json.decode(health, type=ApplianceHealth) if health else None
     except msgspec.ValidationError:
         state = None
-    return _report(found, state)
+    if len(_parsed) >= _MAX_REPORTS:
+        _parsed.clear()
+    report = _report(hardware, state)
+    _parsed[appliance_id] = version, report
+    return report
 
 
-def _report(inventory: Inventory, health: ApplianceHealth | None) -> _Report:
+def _report(inventory: _Hardware, health: ApplianceHealth | None) -> _Report:
     has_failed = health is not None and health.state is HealthState.FAILED
     return _Report(
         executors=tuple(inventory.executors),
@@ -274,7 +314,7 @@ def matching_models(words: Sequence[str], models: Iterable[str]) -> frozenset[st
     return frozenset(found or lowered)
 
 
-def _gpu_views(inventory: Inventory, health: ApplianceHealth | None) -> tuple[GPUView, ...]:
+def _gpu_views(inventory: _Hardware, health: ApplianceHealth | None) -> tuple[GPUView, ...]:
     """Return the GPUs of the inventory, and missing ones as failed.
 
     A missing GPU comes back after a repair, so it counts towards the appliance's totals, with the
@@ -361,15 +401,3 @@ def _end(start_at: datetime | None, limit_seconds: int) -> datetime | None:
     if start_at is None or not limit_seconds:
         return None
     return start_at + timedelta(seconds=limit_seconds)
-
-
-def _last_used(session: Session, tenant_id: str) -> dict[str, datetime]:
-    statement = (
-        select(Attempt.appliance_id, func.max(Attempt.bound_at), func.max(Attempt.assigned_at))
-        .where(Attempt.tenant_id == tenant_id)
-        .group_by(Attempt.appliance_id)
-    )
-    return {
-        appliance_id: max(bound_at, assigned_at or bound_at)
-        for appliance_id, bound_at, assigned_at in session.execute(statement)
-    }

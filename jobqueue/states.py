@@ -1,7 +1,7 @@
 """States of jobs and attempts, and the transitions between them.
 
     job:      submitted -> queued -> starting -> running -> succeeded | failed | stopped | lost
-                           queued <- starting, running: tried again, or preempted
+                           queued <- starting, running: tried again, preempted or moved
     attempt:  bound -> starting -> running -> succeeded | failed | stopped | lost
 
 A *bound* attempt waits for GPUs, cores or memory of its appliance; it may still move to another
@@ -93,6 +93,14 @@ class RunOutcome(StrEnum):
     FAILED = "failed"
 
 
+class UpdateState(StrEnum):
+    """Of the rolling update of a service; the last two are final."""
+
+    ROLLING = "rolling"
+    DONE = "done"
+    FAILED = "failed"
+
+
 class Reason(StrEnum):
     """Why a job or attempt is in its state; shown with the state."""
 
@@ -112,9 +120,11 @@ class Reason(StrEnum):
     SIGNAL = "signal"
     TIME_LIMIT = "time_limit"
     PREEMPTED = "preempted"
+    APPLIANCE_DRAINED = "appliance_drained"
     WAITING_FOR_DEPENDENCY = "waiting_for_dependency"
     DEPENDENCY_FAILED = "dependency_failed"
     IDLE_GPU = "idle_gpu"
+    UPDATED = "updated"
 
 
 _J = JobState
@@ -133,6 +143,13 @@ ATTEMPT_TRANSITIONS: dict[AttemptState, frozenset[AttemptState]] = {
     _A.STARTING: _ATTEMPT_ENDS | {_A.RUNNING},
     _A.RUNNING: _ATTEMPT_ENDS,
 } | dict.fromkeys(_ATTEMPT_ENDS, frozenset())
+
+_U = UpdateState
+UPDATE_TRANSITIONS: dict[UpdateState, frozenset[UpdateState]] = {
+    _U.ROLLING: frozenset({_U.DONE, _U.FAILED}),
+    _U.DONE: frozenset(),
+    _U.FAILED: frozenset(),
+}
 
 # States in which GPUs, cores and memory are allocated to an attempt.
 ALLOCATED_STATES = (AttemptState.STARTING, AttemptState.RUNNING)

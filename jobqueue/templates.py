@@ -14,10 +14,9 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
 from jobqueue.models import JobTemplate
-from jobqueue.requests import MAX_NAME_LENGTH, JobRequest, request_errors
+from jobqueue.requests import MAX_NAME_LENGTH, JobRequest, request_errors, request_from
 from jobqueue.shipped_templates import SHIPPED, ShippedTemplate
 from jobqueue.states import JobKind
-from protocol.attempts import Mount, Port
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -129,9 +128,7 @@ def store_request(job: JobRequest) -> dict[str, Any]:
 def load_request(stored: Mapping[str, Any]) -> JobRequest:
     """Return the request of its JSON, without fields of newer versions."""
     known = {name: value for name, value in stored.items() if name in _KNOWN}
-    parts = {"mounts": list[Mount], "ports": list[Port]}
-    known |= {name: msgspec.convert(known.get(name, []), kind) for name, kind in parts.items()}
-    return JobRequest(**{**known, "kind": JobKind(known["kind"])})
+    return request_from({**known, "kind": JobKind(known["kind"])})
 
 
 def _changeable(session: Session, scope: Scope, ident: str) -> JobTemplate:

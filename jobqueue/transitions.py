@@ -1,4 +1,4 @@
-"""State changes of jobs and attempts: the only code that writes their `state`.
+"""State changes of jobs, attempts and updates: the only code that writes their `state`.
 
 Portal, scheduler and agent API change the same rows concurrently, so every change is a guarded
 update: the row changes only while it is in an expected state, and the caller learns whether it did.
@@ -16,8 +16,15 @@ from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.orm.util import identity_key
 
 from core.guarded_update import changed_one
-from jobqueue.models import Attempt, Job, JobEvent
-from jobqueue.states import ATTEMPT_TRANSITIONS, JOB_TRANSITIONS, AttemptState, JobState
+from jobqueue.models import Attempt, Job, JobEvent, ServiceUpdate
+from jobqueue.states import (
+    ATTEMPT_TRANSITIONS,
+    JOB_TRANSITIONS,
+    UPDATE_TRANSITIONS,
+    AttemptState,
+    JobState,
+    UpdateState,
+)
 
 MAX_MESSAGE_LENGTH = 2000
 # Ids in one statement.
@@ -61,6 +68,17 @@ def move_attempt(
     """Move an attempt to a state, as `move_job` does with `ATTEMPT_TRANSITIONS`."""
     sources = _checked_sources(ATTEMPT_TRANSITIONS, to, expected)
     return _update(session, Attempt, attempt_id, sources, {"state": to, **values})
+
+
+def move_update(session: Session, found: ServiceUpdate, to: UpdateState, **values: object) -> bool:
+    """Move a service's update to a state, unless another update has replaced it."""
+    sources = _checked_sources(UPDATE_TRANSITIONS, to, None)
+    guarded = update(ServiceUpdate).where(
+        ServiceUpdate.service_id == found.service_id,
+        ServiceUpdate.revision == found.revision,
+        ServiceUpdate.state.in_(sources),
+    )
+    return changed_one(session, guarded.values(state=to, **values))
 
 
 def lock_jobs(
@@ -130,6 +148,6 @@ def _update(
     if loaded is not None:
         for name, value in values.items():
             set_committed_value(loaded, name, value)
-        if "appliance_id" in values:
+        if "appliance_id" in values and model is Attempt:
             session.expire(loaded, ["appliance"])
     return True

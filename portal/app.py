@@ -25,18 +25,27 @@ from portal.pages import (
     appliances,
     audit,
     console,
+    container_storage,
+    dashboards,
     enrollment,
     gpu_usage,
     home,
     images,
     invitations,
+    job_form,
     job_schedules,
+    job_settings,
+    job_templates,
+    job_terminal,
     jobs,
     notification_policy,
     oidc,
+    platform_rules,
     registry,
     reports,
+    rules,
     runbooks,
+    saved_reports,
     second_factor,
     session,
     silences,
@@ -58,19 +67,28 @@ PAGES = (
     settings_pages,
     enrollment,
     appliances,
+    job_form,
     job_schedules,
+    job_settings,
+    job_terminal,
+    job_templates,
     jobs,
     images,
     registry,
     gpu_usage,
+    dashboards,
     alerts,
+    rules,
     users,
     runbooks,
     silences,
     tenants,
     audit,
     console,
+    container_storage,
+    platform_rules,
     reports,
+    saved_reports,
 )
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_FORM_FIELD_BYTES = 512 * 1024
@@ -107,7 +125,7 @@ def create_portal(
     install_api(app)
     for module in PAGES:
         app.register_blueprint(module.pages)
-    dashboards = create_dashboards(
+    dash = create_dashboards(
         app,
         sessions=sessions,
         store=store,
@@ -115,7 +133,7 @@ def create_portal(
         render_shell=render_shell,
         clock=clock,
     )
-    allow_inline_scripts(app, dashboards.csp_hashes())
+    allow_inline_scripts(app, dash.csp_hashes())
     return app
 
 

@@ -1,5 +1,6 @@
 """Query parameters of list pages."""
 
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TypeVar
 
@@ -18,6 +19,20 @@ def page_number(name: str = "page") -> int:
 def search_text() -> str:
     """Return `?search=`."""
     return request.args.get("search", "").strip()
+
+
+def day(name: str, *, days: int = 0) -> datetime | None:
+    """Return the beginning of a day in the address, in UTC; None if it is not a date.
+
+    Args:
+        name: the parameter.
+        days: how many days later, 1 for the end of the day.
+    """
+    try:
+        start = datetime.fromisoformat(request.args.get(name, ""))
+        return start.replace(tzinfo=UTC) + timedelta(days=days)
+    except (ValueError, OverflowError):
+        return None
 
 
 def chosen(kind: type[E], name: str = "state") -> E | None:

@@ -56,9 +56,7 @@ class HealthCheckKind(StrEnum):
 
 
 class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """A check of a service; after `max_failures` in a row, it is unhealthy.
-
-    Marathon restarts an unhealthy service; Docker only reports it, and only for commands.
+    """A check of a service; after `max_failures` in a row, it is unhealthy and restarted.
 
     Attributes:
         path: requested by an HTTP check; a status of 200 to 399 is healthy.
@@ -75,6 +73,19 @@ class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
     timeout_seconds: float = 5.0
     grace_seconds: float = 60.0
     max_failures: int = 3
+
+
+class Health(StrEnum):
+    """The health of a running attempt; unknown without a check.
+
+    It is `restarting` between the exit of a service and its next start.
+    """
+
+    UNKNOWN = ""
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    RESTARTING = "restarting"
 
 
 class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +141,8 @@ class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
             `out_of_memory`, `exit_code`, `signal`, `time_limit`, `stopped_by_user`.
         message: shown on the job's page; while it starts, the progress.
         endpoints: where its ports listen, by the port's name or number: `127.0.0.1:49153`.
+        health: of a service.
+        restarts: how often a service was started again, as far as the executor knows.
         started_at_ns, finished_at_ns: by the appliance's clock; None when not yet.
     """
 
@@ -141,6 +154,8 @@ class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
     started_at_ns: int | None = None
     finished_at_ns: int | None = None
     endpoints: dict[str, str] = {}
+    health: Health = Health.UNKNOWN
+    restarts: int = 0
 
 
 class StopReason(StrEnum):
@@ -165,7 +180,8 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
 
     `attempts` should run; `stopping` should end. The agent stops and removes attempts in neither
     list. `registry` is there if an attempt's image is in the portal's registry.
-    While it `wants_tunnel`, the agent opens the tunnel of `protocol.tunnel`.
+    While it `wants_tunnel`, the agent opens the tunnel of `protocol.tunnel`. When
+    `storage_generation` changes, it reports its container storage (`protocol.storage`).
     """
 
     generation: int
@@ -173,6 +189,7 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     stopping: list[str] = []
     registry: RegistryToken | None = None
     wants_tunnel: bool = False
+    storage_generation: int = 0
 
 
 class ObservedReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,12 +198,34 @@ class ObservedReport(msgspec.Struct, frozen=True, kw_only=True):
     attempts: list[AttemptObservation]
 
 
+class LogChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """New output of an attempt."""
+
+    attempt_id: str
+    offset: int
+    data: bytes
+
+
+class LogUpload(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /agent/v1/logs, as MessagePack: new output of attempts, one chunk of each."""
+
+    chunks: list[LogChunk]
+
+
 class LogAck(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to POST /agent/v1/attempts/ID/log?offset=N: the next offset to send.
+    """The next offset to send of an attempt.
 
     A chunk at another offset than the stored size is not stored; the agent goes on from
-    `next_offset`. `is_full`: the log reached its limit, and no more is stored.
+    `next_offset`. `is_full`: the log reached its limit, and no more is stored. `is_unknown`: the
+    appliance has no such attempt.
     """
 
     next_offset: int
     is_full: bool = False
+    is_unknown: bool = False
+
+
+class LogReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to `LogUpload`: a `LogAck` for each chunk, in their order."""
+
+    acks: list[LogAck]

@@ -1,6 +1,6 @@
 """How users write data paths and ports of a job, in the form and on the command line."""
 
-from protocol.attempts import Mount, Port
+from protocol.attempts import HealthCheck, HealthCheckKind, Mount, Port
 
 
 def parse_mount(text: str) -> Mount:
@@ -36,3 +36,30 @@ def parse_port(text: str) -> Port:
 def format_port(port: Port) -> str:
     """Return a port as `parse_port` accepts it."""
     return f"{port.name}={port.container_port}" if port.name else str(port.container_port)
+
+
+def parse_health_check(text: str) -> HealthCheck:
+    """Return the check of `http:8000/health`, `tcp:5432` or `command:pg_isready`.
+
+    Raises:
+        ValueError: says what is expected.
+    """
+    kind, _, rest = text.strip().partition(":")
+    if kind == "command" and rest.strip():
+        return HealthCheck(kind=HealthCheckKind.COMMAND, command=rest.strip())
+    number, slash, path = rest.partition("/")
+    is_tcp = kind == "tcp" and not slash
+    if not (is_tcp or kind == "http") or not number.isdecimal() or len(number) > 10:  # noqa: PLR2004
+        raise ValueError(
+            f"{text!r} is not a health check; "
+            "enter http:PORT/PATH, tcp:PORT or command:SHELL COMMAND."
+        )
+    return HealthCheck(kind=HealthCheckKind(kind), port=int(number), path=f"/{path}")
+
+
+def format_health_check(check: HealthCheck) -> str:
+    """Return a check as `parse_health_check` accepts it."""
+    if check.kind is HealthCheckKind.COMMAND:
+        return f"command:{check.command}"
+    path = check.path if check.kind is HealthCheckKind.HTTP else ""
+    return f"{check.kind.value}:{check.port}{path}"

@@ -2,7 +2,8 @@
 
 GET /agent/v1/tunnel, authenticated as every request of the agent API. The agent opens it while the
 desired state `wants_tunnel`. In SSH the agent is the server: it accepts connections to the ports of
-running attempts (`direct-tcpip`, with the attempt's id as the host) and nothing else.
+running attempts (`direct-tcpip`, with the attempt's id as the host), sessions of `protocol.exec`,
+and nothing else.
 """
 
 import socket

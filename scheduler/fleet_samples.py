@@ -1,16 +1,17 @@
 """Samples that the portal itself writes, so that rules can watch what only the portal knows.
 
-`appliance_status` is of each appliance in service, by the portal's clock; `job_queue` is of each
-tenant, without an appliance. During a mass outage the portal suspects itself, so that it writes
-nothing about appliances.
+`appliance_status` is of each appliance in service, by the portal's clock; `job_queue` and
+`rule_evaluation` are of each tenant, without an appliance. During a mass outage the portal suspects
+itself, so that it writes nothing about appliances.
 """
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
+from alerting.models import Rule
 from core.clock import to_ns
 from jobqueue.models import Attempt, Job
 from jobqueue.states import AttemptState, JobState
@@ -38,6 +39,9 @@ def fleet_points(session: Session, *, now: datetime) -> dict[Identity, list[Poin
         }
     for tenant_id, fields in _queues(session, now=now):
         found[tenant_id, ""] = [Point("job_queue", {}, fields, to_ns(now))]
+    for tenant_id, fields in _rules(session):
+        points = found.setdefault((tenant_id, ""), [])
+        points.append(Point("rule_evaluation", {}, fields, to_ns(now)))
     return found
 
 
@@ -86,3 +90,20 @@ def _queues(session: Session, *, now: datetime) -> Iterable[tuple[str, dict[str,
         fields = found.setdefault(tenant_id, {})
         fields["failed_attempts"] = max(fields.get("failed_attempts", 0.0), float(count))
     return found.items()
+
+
+def _rules(session: Session) -> Iterable[tuple[str, dict[str, float]]]:
+    statement = (
+        select(
+            Rule.tenant_id,
+            func.count(),
+            func.sum(case((Rule.evaluation_error != "", 1), else_=0)),
+            func.sum(Rule.skipped_evaluations),
+            func.sum(Rule.query_seconds),
+        )
+        .where(Rule.is_enabled)
+        .group_by(Rule.tenant_id)
+    )
+    names = ("rules", "failing_rules", "skipped_evaluations", "query_seconds")
+    for tenant_id, *values in session.execute(statement):
+        yield tenant_id, dict(zip(names, map(float, values), strict=True))

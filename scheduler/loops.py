@@ -8,18 +8,21 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from alerting.alertmanager import AlertmanagerSender, repeat_alerts
 from alerting.chat import ChatSender
-from alerting.evaluation import evaluate_rules
+from alerting.evaluation import Evaluator
 from alerting.notices import add_notice
 from alerting.notify import EmailSender, Sender, WebhookSender
 from alerting.outbox import drain_outbox
+from alerting.pictures import AlertPictures
+from alerting.platform_rules import copy_platform_rules
 from alerting.quota_emails import email_admins
 from alerting.reminders import send_reminders
+from alerting.rounds import Rounds
 from alerting.rule_pack import offer_rules
 from alerting.service import needed_fields
 from alerting.states import ReceiverKind
@@ -30,16 +33,18 @@ from core.errors import UnavailableError
 from core.leases import acquire_lease, release_lease
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
+from dash_app.reports.emails import delete_files, email_due
 from jobqueue.appliance_lifecycle import sweep_attempts
-from jobqueue.dispatch import MAX_WRITTEN, dispatch
+from jobqueue.dispatch import Dispatcher
+from jobqueue.drains import move_overdue
 from jobqueue.end_notices import take_end_notices
 from jobqueue.idle_limits import stop_idle_jobs
 from jobqueue.images.catalog import sync
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.log_files import LogFiles, bound_tenants, move_logs, sweep_files
-from jobqueue.placement.plan import Action
 from jobqueue.retention import expire_jobs
+from jobqueue.rolling_updates import advance_updates
 from jobqueue.schedule_runs import submit_due
 from jobqueue.usage.ledger import record_usage
 from scheduler.fleet_samples import fleet_points, write_fleet
@@ -82,7 +87,7 @@ class Scheduler:
         self._clock = clock
         self._sessions = acting(sessions, SCHEDULER, clock=clock)
         self._holder = f"{socket.gethostname()}:{os.getpid()}"[-64:]
-        self.is_active = False
+        self._leased_until = datetime.min.replace(tzinfo=UTC)
         self._listening_since = clock()
         self._stopping = threading.Event()
         self._renewal = threading.Thread(target=self._keep_lease, name="lease", daemon=True)
@@ -94,15 +99,34 @@ class Scheduler:
         )
         self._alertmanagers = AlertmanagerSender(webhooks, clock=clock)
         self._senders: dict[ReceiverKind, Sender] = {
-            ReceiverKind.EMAIL: EmailSender(self._settings.smtp_url, self._settings.mail_from),
+            ReceiverKind.EMAIL: EmailSender(
+                self._settings.smtp_url,
+                self._settings.mail_from,
+                picture_of=AlertPictures(self._sessions, store, clock).of,
+            ),
             ReceiverKind.WEBHOOK: webhooks,
             ReceiverKind.CHAT: ChatSender(box=box),
             ReceiverKind.ALERTMANAGER: self._alertmanagers,
         }
+        self._dispatcher = Dispatcher(self._sessions.begin)
+        evaluator = Evaluator(
+            sessions=self._sessions,
+            store=store,
+            public_url=settings.resolved_public_url,
+            listening_since=self._listening_since,
+            delay_seconds=settings.evaluation_delay_seconds,
+            may_record=lambda: self.is_active,
+        )
+        self._rounds = Rounds(evaluator, tick_seconds=settings.evaluation_interval_seconds)
         self._registry = Registry(settings, RegistryTokens(settings), clock)
         self._scheduler = BackgroundScheduler(
             timezone="UTC", job_defaults={"max_instances": 1, "coalesce": True}
         )
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this process has the lease, which ends by itself if the process was stopped."""
+        return self._clock() < self._leased_until
 
     def start(self) -> None:
         """Acquire the lease if it is free, and start the tasks."""
@@ -121,6 +145,7 @@ class Scheduler:
         """Wait for the running tasks, and release the lease."""
         self._stopping.set()
         self._scheduler.shutdown(wait=True)
+        self._rounds.close()
         if self._renewal.is_alive():
             self._renewal.join()
         with transaction(self._sessions) as session:
@@ -225,6 +250,7 @@ class Scheduler:
         """Delete expired sessions, tokens and other obsolete rows."""
         with transaction(self._sessions) as session:
             counts = prune(session, now=self._clock())
+        delete_files(self._sessions, now=self._clock())
         for name, count in counts.items():
             if count:
                 log.info("pruned %d %s", count, name)
@@ -236,14 +262,17 @@ class Scheduler:
         return [
             *images,
             (self.place_jobs, settings.placement_interval_seconds),
+            (self.advance_updates, 2),
             (self._evaluate_rules, settings.evaluation_interval_seconds),
             (self.notify_ends, settings.notification_interval_seconds),
+            (self._send_emails, settings.notification_interval_seconds),
             (self._send_notifications, settings.notification_interval_seconds),
             (self._sweep, 5),
             (self.record_fleet, 15),
             (self.offer_rules, 60),
             (self.repeat_alerts, 60),
             (self.send_reminders, 15),
+            (self.email_reports, 15),
             (self.remove_tenants, 5),
             (self.report_outage, 15),
             (self.submit_scheduled, 5),
@@ -279,28 +308,29 @@ class Scheduler:
                 log.exception("the scheduler's lease was not renewed; retrying")
 
     def _renew_lease(self) -> None:
+        now, was_active = self._clock(), self.is_active
         with transaction(self._sessions) as session:
             has_lease = acquire_lease(
-                session,
-                LEASE_NAME,
-                holder=self._holder,
-                now=self._clock(),
-                duration=LEASE_DURATION,
+                session, LEASE_NAME, holder=self._holder, now=now, duration=LEASE_DURATION
             )
-        if has_lease != self.is_active:
+        self._leased_until = now + LEASE_DURATION if has_lease else now
+        if has_lease != was_active:
             log.info(
                 "scheduler %s",
                 "is active" if has_lease else "is on standby: another process has the lease",
             )
-        self.is_active = has_lease
 
     def place_jobs(self) -> None:
-        """Place waiting jobs, in as many transactions as a long queue takes."""
-        written = MAX_WRITTEN
-        while written >= MAX_WRITTEN and self.is_active and not self._stopping.is_set():
-            with transaction(self._sessions) as session:
-                done = dispatch(session, now=self._clock())
-            written = done[Action.ASSIGN] + done[Action.BIND]
+        """Place waiting jobs, in as many cycles as a long queue takes."""
+        while self.is_active and not self._stopping.is_set():
+            self._dispatcher.cycle(now=self._clock())
+            if not self._dispatcher.is_behind:
+                break
+
+    def advance_updates(self) -> None:
+        """Take the next step of rolling updates of services."""
+        with transaction(self._sessions) as session:
+            advance_updates(session, now=self._clock())
 
     def sync_images(self) -> None:
         """Compare the list of images with the registry, whose notifications may be lost."""
@@ -346,16 +376,16 @@ class Scheduler:
         stop_idle_jobs(self._sessions, self._store, now=self._clock())
 
     def _evaluate_rules(self) -> None:
-        evaluate_rules(
-            self._sessions,
-            self._store,
-            now=self._clock(),
-            public_url=self._settings.resolved_public_url,
-            listening_since=self._listening_since,
-        )
+        self._rounds.tick(now=self._clock())
+
+    def _send_emails(self) -> None:
+        """Send emails apart from the rest, which a slow mail server must not delay."""
+        kinds = {ReceiverKind.EMAIL}
+        drain_outbox(self._sessions, self._senders, kinds=kinds, now=self._clock())
 
     def _send_notifications(self) -> None:
-        drain_outbox(self._sessions, self._senders, now=self._clock())
+        kinds = self._senders.keys() - {ReceiverKind.EMAIL}
+        drain_outbox(self._sessions, self._senders, kinds=kinds, now=self._clock())
 
     def repeat_alerts(self) -> None:
         """Post the alerts that fire to Alertmanagers, which forget them otherwise."""
@@ -371,6 +401,11 @@ class Scheduler:
         url = self._settings.resolved_public_url
         send_reminders(self._sessions, now=self._clock(), public_url=url)
 
+    def email_reports(self) -> None:
+        """Queue the emails of the saved reports that are due."""
+        url = self._settings.resolved_public_url
+        email_due(self._sessions, self._store, public_url=url, now=self._clock())
+
     def record_fleet(self) -> None:
         """Write what the portal knows of appliances and queues as samples."""
         with transaction(self._sessions) as session:
@@ -378,10 +413,12 @@ class Scheduler:
         write_fleet(self._store, points)
 
     def offer_rules(self) -> None:
-        """Add the rule pack to tenants that don't have it yet."""
-        if self._settings.rule_pack:
-            with transaction(self._sessions) as session:
+        """Add the rule pack and the platform's rules to tenants that don't have them yet."""
+        with transaction(self._sessions) as session:
+            if self._settings.rule_pack:
                 offer_rules(session, now=self._clock())
+            url = self._settings.resolved_public_url
+            copy_platform_rules(session, now=self._clock(), public_url=url)
 
     def _sweep(self) -> None:
         settings = self._settings
@@ -395,3 +432,4 @@ class Scheduler:
                 listening_since=self._listening_since,
             )
             sweep_attempts(session, now=self._clock())
+            move_overdue(session, now=self._clock())

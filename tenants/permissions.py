@@ -15,8 +15,12 @@ class Permission(StrEnum):
     VIEW = "view the tenant"
     SUBMIT_JOBS = "submit jobs"
     STOP_ANY_JOB = "stop other users' jobs"
+    OPEN_SHELLS = "open terminals and copy files of jobs"
     PUSH_IMAGES = "push or delete container images"
     EDIT_ALERTS = "change alert rules, silences and receivers"
+    SAVE_REPORTS = "save and schedule reports"
+    EDIT_DASHBOARDS = "change dashboards"
+    EDIT_ANY_DASHBOARD = "change other users' dashboards"
     MANAGE_APPLIANCES = "add or change appliances"
     MANAGE_USERS = "manage users"
     VIEW_AUDIT = "read the audit log"
@@ -26,8 +30,14 @@ class Permission(StrEnum):
 
 _P = Permission
 _VIEWER = frozenset({_P.VIEW})
-_MEMBER = _VIEWER | {_P.SUBMIT_JOBS, _P.PUSH_IMAGES, _P.EDIT_ALERTS}
-_ADMIN = _MEMBER | {_P.STOP_ANY_JOB, _P.MANAGE_APPLIANCES, _P.MANAGE_USERS, _P.VIEW_AUDIT}
+_MEMBER = _VIEWER | {
+    *(_P.SUBMIT_JOBS, _P.OPEN_SHELLS, _P.PUSH_IMAGES, _P.EDIT_ALERTS, _P.SAVE_REPORTS),
+    _P.EDIT_DASHBOARDS,
+}
+_ADMIN = _MEMBER | {
+    *(_P.STOP_ANY_JOB, _P.EDIT_ANY_DASHBOARD, _P.MANAGE_APPLIANCES),
+    *(_P.MANAGE_USERS, _P.VIEW_AUDIT),
+}
 
 PERMISSIONS: dict[Role, frozenset[Permission]] = {
     Role.VIEWER: _VIEWER,
@@ -44,8 +54,11 @@ PERMISSIONS: dict[Role, frozenset[Permission]] = {
 TOKEN_SCOPES: dict[str, frozenset[Permission]] = {
     "read": frozenset({_P.VIEW}),
     "jobs": frozenset({_P.VIEW, _P.SUBMIT_JOBS, _P.STOP_ANY_JOB}),
+    "shells": frozenset({_P.VIEW, _P.OPEN_SHELLS}),
     "images": frozenset({_P.VIEW, _P.PUSH_IMAGES}),
     "alerts": frozenset({_P.VIEW, _P.EDIT_ALERTS}),
+    "reports": frozenset({_P.VIEW, _P.SAVE_REPORTS}),
+    "dashboards": frozenset({_P.VIEW, _P.EDIT_DASHBOARDS, _P.EDIT_ANY_DASHBOARD}),
     "appliances": frozenset({_P.VIEW, _P.MANAGE_APPLIANCES}),
     "users": frozenset({_P.VIEW, _P.MANAGE_USERS}),
     "audit": frozenset({_P.VIEW_AUDIT}),

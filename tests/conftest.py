@@ -15,6 +15,9 @@ from xdist.scheduler.loadfile import LoadFileScheduling
 
 import alerting.models as _alerting  # noqa: F401 - these fill Base.metadata
 import core.leases as _leases  # noqa: F401
+import dash_app.custom.models as _custom  # noqa: F401
+import dash_app.reports.models as _reports  # noqa: F401
+import jobqueue.container_storage.models as _storage  # noqa: F401
 import jobqueue.images.models as _images  # noqa: F401
 import jobqueue.models as _jobqueue  # noqa: F401
 import jobqueue.usage.models as _usage  # noqa: F401
@@ -41,11 +44,15 @@ def pytest_configure() -> None:
 
 
 class OneWorkerPerServer(LoadFileScheduling):  # type: ignore[misc] # pytest-xdist ships no types
-    """Gives the files of a folder whose tests share one server to one worker."""
+    """Gives the files of folders whose tests share one server to one worker."""
+
+    folders = ("tests/e2e/", "tests/integration/mariadb/")
 
     def _split_scope(self, nodeid: str) -> str:
-        folder = "tests/e2e/"
-        return folder if nodeid.startswith(folder) else str(super()._split_scope(nodeid))
+        for folder in self.folders:
+            if nodeid.startswith(folder):
+                return folder
+        return str(super()._split_scope(nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)

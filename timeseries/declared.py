@@ -159,6 +159,10 @@ DECLARED: Mapping[str, Declared] = {
         "",
         "failed_attempts longest_wait_seconds waiting_jobs",
     ),
+    "rule_evaluation": _declared(
+        "",
+        "failing_rules query_seconds rules skipped_evaluations",
+    ),
 }
 
 

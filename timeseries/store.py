@@ -58,6 +58,8 @@ class RangeQuery:
         tenants: the tenants whose samples are visible; None for all.
         filters: tag to allowed values.
         group_by: tags that split the result into series; a sample without the tag has "".
+        above: a store may leave out values that are not above this level; of one field only.
+        below: the same for values that are not below this one.
     """
 
     measurement: str
@@ -69,6 +71,8 @@ class RangeQuery:
     tenants: tuple[str, ...] | None
     filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     group_by: tuple[str, ...] = ()
+    above: float | None = None
+    below: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ with Client() as client:
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self, Unpack
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from urllib.parse import quote, urljoin
 
 import msgspec
@@ -24,8 +25,14 @@ from vedette.errors import JobTimeoutError, PortalError
 from vedette.events import SILENCE_SECONDS, follow_events
 from vedette.jobs import Job, JobFailedError, JobFields, LogLine
 
+if TYPE_CHECKING:
+    from vedette.exec import Exec, Size
+
 TIMEOUT_SECONDS = 30
 POLL_SECONDS = 1.0
+# A copy may pause for so long.
+COPY_SECONDS = 300
+COPY_BYTES = 64 * 1024
 PAGE_SIZE = 100
 _MIN_ID_LENGTH = 4
 # What a copy of a job takes from it.
@@ -95,13 +102,15 @@ class Client:
 
     def jobs(self, *, limit: int | None = None, **filters: str | None) -> Iterator[Job]:
         """Yield the jobs, newest first; `filters` as those of `GET /jobs`, such as `state`."""
-        number = 0
-        while limit is None or number * PAGE_SIZE < limit:
-            number += 1
-            page = self.get("/jobs", page=number, page_size=PAGE_SIZE, **filters)
-            left = None if limit is None else limit - (number - 1) * PAGE_SIZE
-            yield from map(_job, page["items"][:left])
-            if number * PAGE_SIZE >= page["total"]:
+        after: str | None = None
+        left = limit
+        while left is None or left > 0:
+            size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
+            page = self.get("/jobs", after=after, page_size=size, **filters)
+            yield from map(_job, page["items"])
+            left = None if left is None else left - len(page["items"])
+            after = page["next"]
+            if after is None:
                 return
 
     def job(self, name_or_id: str) -> Job:
@@ -128,7 +137,11 @@ class Client:
             raise InvalidInputError(
                 f"No job has the name or ID {name_or_id!r}. See: vedette job ls"
             )
-        return _job(self.get(f"/jobs/{matches[0]['id']}"))
+        found_id = matches[0]["id"]
+        if matches[0]["kind"] == "service" and matches[0]["name"] == name_or_id:
+            # The first instance stands for its service.
+            found_id = matches[0]["array_id"] or found_id
+        return _job(self.get(f"/jobs/{found_id}"))
 
     def stop(self, name_or_id: str) -> Job:
         """Stop a running job, or remove a waiting one from the queue."""
@@ -138,6 +151,24 @@ class Client:
         """Stop all tasks of a job's array."""
         return _job(self.post(f"/jobs/{self.job(name_or_id).id}/stop-array"))
 
+    def scale(self, name_or_id: str, instances: int) -> Job:
+        """Add instances to a service, or stop some."""
+        path = f"/jobs/{self.job(name_or_id).id}/scale"
+        return _job(self.post(path, {"instances": instances}))
+
+    def update(self, name_or_id: str, **changes: Any) -> Job:  # noqa: ANN401 - fields of a job
+        """Update the instances of a service one by one; `changes` are `image` and `JobFields`."""
+        return _job(self.post(f"/jobs/{self.job(name_or_id).id}/update", changes))
+
+    def roll_back(self, name_or_id: str) -> Job:
+        """Give the instances of a service the values that they had before the latest update."""
+        return _job(self.post(f"/jobs/{self.job(name_or_id).id}/rollback"))
+
+    def update_progress(self, name_or_id: str) -> dict[str, Any]:
+        """Return the latest update of a service."""
+        found: dict[str, Any] = self.get(f"/jobs/{self.job(name_or_id).id}/update")
+        return found
+
     def set_priority(self, name_or_id: str, priority: int) -> Job:
         """Change the priority of a job that waits."""
         path = f"/jobs/{self.job(name_or_id).id}/priority"
@@ -145,16 +176,23 @@ class Client:
 
     def retry(self, name_or_id: str, *, secrets: Mapping[str, str] | None = None) -> Job:
         """Submit a job of yours again, with its secrets; `secrets` replace or add some."""
-        job, given = self.job(name_or_id), secrets or {}
-        body = {name: getattr(job, name) for name in sorted(_COPIED)}
+        return self.clone(name_or_id, secrets=secrets or {})
+
+    def clone(
+        self, name_or_id: str, *, image: str | None = None, **changes: Unpack[JobFields]
+    ) -> Job:
+        """Submit a copy of a job with other fields, and with its secrets if the job is yours."""
+        job, secrets = self.job(name_or_id), changes.get("secrets", {})
+        env = changes.get("env", job.env)
+        body: dict[str, Any] = {name: getattr(job, name) for name in sorted(_COPIED)}
         body |= {
-            "image": job.image,
+            "image": image or job.image,
             "appliance_id": job.requested_appliance_id,
-            "env": {name: value for name, value in job.env.items() if name not in given},
-            "secrets": dict(given),
             "secrets_from": job.id if job.secret_names else None,
+            **changes,
+            "env": {name: value for name, value in env.items() if name not in secrets},
         }
-        return _job(self.post("/jobs", body))
+        return _job(self.post("/jobs", {"secrets": {}, **body}))
 
     def wait(
         self,
@@ -250,6 +288,43 @@ class Client:
             self._session, "GET", url, params=start, stream=True, timeout=SILENCE_SECONDS
         )
 
+    @contextmanager
+    def exec(
+        self, name_or_id: str, command: Sequence[str] = (), *, size: "Size | None" = None
+    ) -> Iterator["Exec"]:
+        """Run a command in a running job, by default a shell.
+
+        With a size, in columns and rows, it runs in a terminal.
+        """
+        from vedette.exec import open_exec  # noqa: PLC0415 - no other call needs WebSocket
+
+        url = f"{self._base}/jobs/{self.job(name_or_id).id}/exec"
+        headers = {"Authorization": str(self._session.headers["Authorization"])}
+        with open_exec(url, headers, command, size=size) as opened:
+            yield opened
+
+    def copy_from(self, name_or_id: str, path: str) -> Iterator[bytes]:
+        """Yield a file or folder of a running job as a tar archive.
+
+        Raises:
+            UnavailableError: the copy broke off, also after its beginning.
+        """
+        url = f"{self._base}/jobs/{self.job(name_or_id).id}/files"
+        with _respond(
+            self._session, "GET", url, params={"path": path}, stream=True, timeout=COPY_SECONDS
+        ) as response:
+            try:
+                yield from response.iter_content(COPY_BYTES)
+            except requests.RequestException as error:
+                raise UnavailableError("The copy broke off, and is not complete.") from error
+
+    def copy_to(self, name_or_id: str, folder: str, archive: Iterator[bytes]) -> None:
+        """Unpack a tar archive in a folder of a running job, once all of it has arrived."""
+        url = f"{self._base}/jobs/{self.job(name_or_id).id}/files"
+        _respond(
+            self._session, "PUT", url, params={"path": folder}, data=archive, timeout=COPY_SECONDS
+        )
+
     def get(self, path: str, **params: object) -> Any:  # noqa: ANN401 - JSON
         """GET a path below /api/v1 and return its JSON."""
         query = {key: str(value) for key, value in params.items() if value is not None}
@@ -262,6 +337,10 @@ class Client:
     def put(self, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
         """PUT JSON to a path below /api/v1 and return the JSON of the response."""
         return call_portal(self._session, "PUT", f"{self._base}{path}", json=body)
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
+        """PATCH JSON to a path below /api/v1 and return the JSON of the response."""
+        return call_portal(self._session, "PATCH", f"{self._base}{path}", json=body)
 
     def delete(self, path: str) -> None:
         """DELETE a path below /api/v1."""

@@ -43,6 +43,8 @@ class JobFields(TypedDict, total=False):
     after_ok: Sequence[str]
     after_any: Sequence[str]
     array: str
+    instances: int
+    health_check: Mapping[str, object] | None
     container_policy: str | None
     appliance_id: str | None
 
@@ -56,6 +58,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         array_id: the first task of its array, if it is in one.
         array_states: how many tasks are in each state, in a collapsed list.
         requested_appliance_id: the only appliance that may run it.
+        instances: of its service; each is a job.
+        health: of a service with a health check, such as `healthy`; `restarts` of its container.
     """
 
     id: str
@@ -100,6 +104,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     array_size: int = 0
     array_limit: int = 0
     array_states: dict[str, int] = {}
+    instances: int = 1
+    health_check: dict[str, Any] | None = None
+    revision: int = 1
+    health: str = ""
+    restarts: int = 0
     env: dict[str, str] = {}
     secret_names: list[str] = []
 
@@ -107,7 +116,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def title(self) -> str:
         """Its name, with its index in an array; in a collapsed list that of the array."""
         if self.array_states:
-            return f"{self.name}[{self.array_size} tasks]"
+            what = "instances" if self.kind == "service" else "tasks"
+            return f"{self.name}[{self.array_size} {what}]"
         return self.name if self.array_index is None else f"{self.name}[{self.array_index}]"
 
     @property

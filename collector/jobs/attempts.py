@@ -5,7 +5,7 @@ while the portal was unreachable could be started a second time.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event, Lock
@@ -13,16 +13,22 @@ from threading import Event, Lock
 import msgspec
 
 from collector.data_dir import load_json, save_json
-from collector.errors import PortalRefusedError
 from collector.jobs.reconcile import Action, Forget, Mark, Remove, Start, Stop, reconcile
 from collector.sending.portal_connection import PortalConnection
 from core.clock import Clock, to_ns, utc_now
-from jobqueue.executors.base import Executor, ExecutorError, ExecutorUnavailableError
+from jobqueue.executors.base import (
+    ExecSession,
+    Executor,
+    ExecutorError,
+    ExecutorUnavailableError,
+    NoExecError,
+)
 from jobqueue.executors.registry_token import CurrentRegistryToken
 from protocol.attempts import (
     AttemptObservation,
     AttemptSpec,
     DesiredState,
+    LogChunk,
     ObservedReport,
     ObservedState,
 )
@@ -32,9 +38,9 @@ log = logging.getLogger(__name__)
 
 REPORT_INTERVAL = timedelta(seconds=10)
 CHUNK_BYTES = 256 * 1024
-CHUNKS_PER_STEP = 8
-# The portal will never accept this log; other errors may be temporary.
-LOG_REJECTED = frozenset({400, 404, 410, 413, 422})
+# Of all chunks in a request, whose limit is 1 MiB.
+UPLOAD_BYTES = 768 * 1024
+UPLOADS_PER_STEP = 8
 
 
 class AttemptState(msgspec.Struct):
@@ -48,7 +54,7 @@ class AttemptRunner:
     """Runs attempts on one executor.
 
     `step`, `report` and `ship_logs` belong to one thread; `set_desired`, `job_of_gpu`,
-    `job_of_container`, `endpoint` and `usage_points` may be called from others.
+    `job_of_container`, `endpoint`, `execute` and `usage_points` may be called from others.
 
     Attributes:
         tunnel_wanted: set while the portal wants a tunnel.
@@ -101,6 +107,16 @@ class AttemptRunner:
     def is_running(self) -> bool:
         """Whether an attempt was running at the last step."""
         return any(seen.state is ObservedState.RUNNING for seen in self._observed.values())
+
+    @property
+    def storage_generation(self) -> int:
+        """How many reports of the container storage the portal has requested."""
+        with self._lock:
+            return self._state.desired.storage_generation if self._state.desired else 0
+
+    def desired_images(self) -> set[str]:
+        """Return the images of the attempts that should run."""
+        return {spec.image for spec in self._desired_attempts()}
 
     def set_desired(self, desired: DesiredState) -> None:
         """Set the desired state for the next step."""
@@ -169,11 +185,7 @@ class AttemptRunner:
         Raises:
             PortalUnreachableError: the next call continues from there.
         """
-        for observation in list(self._observed.values()):
-            try:
-                self._shipper.ship(portal, observation)
-            except ExecutorError as error:
-                log.warning("can't read the log of %s: %s", observation.attempt_id, error)
+        self._shipper.ship(portal, list(self._observed.values()))
 
     def job_of_gpu(self) -> Mapping[str, str]:
         """Return GPU UUID to job id, for running attempts."""
@@ -210,6 +222,13 @@ class AttemptRunner:
             return None
         names = [one.name or str(port) for one in spec.ports if one.container_port == port]
         return seen.endpoints.get(names[0]) if names else None
+
+    async def execute(self, attempt_id: str, session: ExecSession) -> int:
+        """Run a user's command in an attempt of this appliance that runs."""
+        seen = self._observed.get(attempt_id)
+        if seen is None or seen.state is not ObservedState.RUNNING:
+            raise NoExecError("The job does not run on this appliance now.")
+        return await self._executor.execute(attempt_id, session)
 
     def usage_points(self, now: datetime) -> list[Point]:
         """Return one point for each running attempt."""
@@ -308,43 +327,45 @@ class LogShipper:
         self._offsets: dict[str, int] = {}
         self.delivered: set[str] = set()
 
-    def ship(self, portal: PortalConnection, observation: AttemptObservation) -> None:
-        """Send new output of an attempt.
+    def ship(self, portal: PortalConnection, observations: Collection[AttemptObservation]) -> None:
+        """Send new output of all attempts, in one request while there is little.
 
         Raises:
             PortalUnreachableError: the portal does not respond; nothing is lost.
             PortalRefusedError: the portal refuses this agent.
-            ExecutorError: the output can't be read now.
         """
-        attempt_id = observation.attempt_id
-        for _ in range(CHUNKS_PER_STEP):
-            if attempt_id in self.delivered:
+        for _ in range(UPLOADS_PER_STEP):
+            chunks = self._new_output(observations)
+            if not chunks:
                 return
-            offset = self._offsets.get(attempt_id, 0)
-            chunk = self._executor.read_log(attempt_id, offset=offset, limit=CHUNK_BYTES)
-            if not chunk:
-                if observation.state.is_final:
-                    self.delivered.add(attempt_id)
-                return
-            self._send(portal, attempt_id, offset, chunk)
+            for chunk, ack in zip(chunks, portal.ship_logs(chunks), strict=True):
+                self._offsets[chunk.attempt_id] = ack.next_offset
+                if ack.is_unknown:
+                    log.warning("the portal has no attempt %s", chunk.attempt_id)
+                if ack.is_full or ack.is_unknown:
+                    self.delivered.add(chunk.attempt_id)
 
     def forget(self, attempt_id: str) -> None:
         """Forget an attempt that was removed."""
         self._offsets.pop(attempt_id, None)
         self.delivered.discard(attempt_id)
 
-    def _send(self, portal: PortalConnection, attempt_id: str, offset: int, chunk: bytes) -> None:
-        try:
-            ack = portal.ship_log(attempt_id, offset=offset, chunk=chunk)
-        except PortalRefusedError as error:
-            if error.http_status not in LOG_REJECTED:
-                raise
-            log.warning("the portal rejects the log of %s: %s", attempt_id, error.message)
-            self.delivered.add(attempt_id)
-            return
-        self._offsets[attempt_id] = ack.next_offset
-        if ack.is_full:
-            self.delivered.add(attempt_id)
+    def _new_output(self, observations: Collection[AttemptObservation]) -> list[LogChunk]:
+        live = [one for one in observations if one.attempt_id not in self.delivered]
+        limit = min(CHUNK_BYTES, UPLOAD_BYTES // max(1, len(live)))
+        chunks = []
+        for one in live:
+            offset = self._offsets.get(one.attempt_id, 0)
+            try:
+                data = self._executor.read_log(one.attempt_id, offset=offset, limit=limit)
+            except ExecutorError as error:
+                log.warning("can't read the log of %s: %s", one.attempt_id, error)
+                continue
+            if data:
+                chunks.append(LogChunk(attempt_id=one.attempt_id, offset=offset, data=data))
+            elif one.state.is_final:
+                self.delivered.add(one.attempt_id)
+        return chunks
 
 
 def _jobs(desired: DesiredState | None) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """A client of the agent API: HTTP to the access point in use, with failover to the others."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import msgspec
 import urllib3
@@ -20,9 +20,18 @@ from collector.sending.http import (
 )
 from collector.tls import TLSContexts
 from core.clock import Clock, utc_now
-from protocol.attempts import DesiredState, LogAck, ObservedReport
+from jobqueue.executors.base import ExecSession
+from protocol.attempts import (
+    DesiredState,
+    LogAck,
+    LogChunk,
+    LogReply,
+    LogUpload,
+    ObservedReport,
+)
 from protocol.enrollment import EnrollReply, EnrollRequest, IssuedCertificate, RenewalRequest
 from protocol.heartbeat import Heartbeat
+from protocol.storage import CleanupOrder, StorageReport
 
 T = TypeVar("T")
 
@@ -86,16 +95,22 @@ class PortalConnection:
         """Report the observed attempts."""
         self._post("/agent/v1/observed", observed)
 
-    def ship_log(self, attempt_id: str, *, offset: int, chunk: bytes) -> LogAck:
-        """Send a chunk of an attempt's log; the reply has the next offset."""
-        path = (
-            f"/agent/v1/attempts/{quote(attempt_id, safe='')}/log?{urlencode({'offset': offset})}"
-        )
-        headers = {"Content-Type": "application/octet-stream"}
-        return _decode(*self._request("POST", path, body=chunk, headers=headers), LogAck)
+    def report_storage(self, report: StorageReport) -> CleanupOrder:
+        """Report the container storage; return what to delete."""
+        return _decode(*self._post("/agent/v1/storage", report), CleanupOrder)
+
+    def ship_logs(self, chunks: list[LogChunk]) -> list[LogAck]:
+        """Send new output of attempts; return what the portal has, for each chunk."""
+        body = msgspec.msgpack.encode(LogUpload(chunks=chunks))
+        headers = {"Content-Type": "application/msgpack"}
+        found = self._request("POST", "/agent/v1/logs", body=body, headers=headers)
+        return _decode(*found, LogReply).acks
 
     def tunnel(
-        self, find_endpoint: Callable[[str, int], str | None], should_go_on: Callable[[], bool]
+        self,
+        find_endpoint: Callable[[str, int], str | None],
+        execute: Callable[[str, ExecSession], Awaitable[int]],
+        should_go_on: Callable[[], bool],
     ) -> None:
         """Serve a tunnel at the current access point until it closes, or should."""
         # asyncio, SSH and WebSocket take 15 MB, and most agents never open a tunnel.
@@ -108,6 +123,7 @@ class PortalConnection:
                 headers=self.auth_headers(url),
                 context=self._tls.current() if url.startswith("https:") else None,
                 find_endpoint=find_endpoint,
+                execute=execute,
                 should_go_on=should_go_on,
             )
         except OSError as error:

@@ -18,6 +18,11 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
 
     title(title) {
       if (title) document.title = `${title} · Vedette`;
+      // Dashboards of appliances and jobs are tabs of their pages.
+      const section = location.pathname.match(/^\/dashboards(\/appliances|\/jobs)\//)?.[1] ?? "/dashboards/";
+      for (const link of document.querySelectorAll(".vd-sidebar .vd-nav-link")) {
+        link.pathname === section ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
+      }
       return window.dash_clientside.no_update;
     },
   },

@@ -55,11 +55,12 @@
   function writeLegend(chart) {
     const place = chart.closest(".vdd-panel")?.querySelector(".vdd-legend");
     if (!place) return;
-    const lines = chart.layout?.meta?.legend || [];
-    const key = JSON.stringify([lines, chart.data?.map((trace) => trace.visible)]);
+    const { legend: lines = [], note = "" } = chart.layout?.meta || {};
+    const key = JSON.stringify([lines, note, chart.data?.map((trace) => trace.visible)]);
     if (place.dataset.key === key) return;
     place.dataset.key = key;
-    if (!lines.length) return place.replaceChildren();
+    const remark = note ? [element("p", note)] : [];
+    if (!lines.length) return place.replaceChildren(...remark);
     const focused = place.contains(document.activeElement) ? document.activeElement.textContent : null;
     const head = element("tr");
     head.append(element("td"), ...HEADINGS.map((text) => {
@@ -69,7 +70,7 @@
     }));
     const table = element("table");
     table.append(head, ...lines.map((line) => row(chart, line)));
-    place.replaceChildren(table);
+    place.replaceChildren(...remark, table);
     if (focused !== null) [...place.querySelectorAll("button")].find((one) => one.textContent === focused)?.focus();
   }
 
@@ -142,21 +143,34 @@
     for (const trace of chart.data) {
       if (trace.type === "heatmap") {
         trace.y.forEach((name, at) => trace.x.forEach((time, column) => add(name, time, trace.z[at][column])));
-      } else if (trace.orientation === "h") {
+      } else if (trace.orientation === "h" && trace.base) {
         trace.base.forEach((time, at) => add(trace.y[at], time, trace.hovertext[at]));
       } else if (trace.hoverinfo !== "skip" && trace.name !== "events") {
         trace.x.forEach((time, at) => add(meta.unit ? `${trace.name} (${meta.unit})` : trace.name, time, trace.y[at]));
       }
     }
-    const cell = (value) => {
-      const text = String(value ?? "").replace(/^[=+\-@\t\r](?![\d.])/, "'$&");
-      return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-    };
     const lines = [["time", ...columns.keys()]];
     for (const time of [...rows.keys()].sort((one, other) => one - other)) {
       lines.push([new Date(time).toISOString(), ...Array.from({ length: columns.size }, (_, at) => rows.get(time)[at])]);
     }
-    return lines.map((line) => line.map(cell).join(",")).join("\r\n");
+    return rowsOf(lines);
+  }
+
+  const cell = (value) => {
+    const text = String(value ?? "").replace(/^[=+\-@\t\r](?![\d.])/, "'$&");
+    return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  const rowsOf = (lines) => lines.map((line) => line.map(cell).join(",")).join("\r\n");
+
+  // A row for each bar, tile or row of a table.
+  function ranked(panel, chart) {
+    if (chart) {
+      const [bars] = chart.data;
+      return rowsOf([["series", bars?.name || "value"], ...(bars?.y || []).map((name, at) => [name, bars.x[at]])]);
+    }
+    const texts = (parent, selector) => [...parent.querySelectorAll(selector)].map((one) => one.textContent);
+    const tiles = [...panel.querySelectorAll(".vdd-stat")].map((tile) => texts(tile, ".vdd-stat-label, .vdd-stat-value"));
+    return rowsOf([...tiles, ...[...panel.querySelectorAll("tr")].map((line) => texts(line, "th, td"))]);
   }
 
   const actions = {
@@ -166,7 +180,8 @@
       window.dispatchEvent(new Event("resize"));
     },
     csv(panel, chart, name) {
-      download(new Blob([csv(chart), "\r\n"], { type: "text/csv" }), `${name}.csv`);
+      const isRanked = !chart || chart.layout.xaxis?.type !== "date";
+      download(new Blob([isRanked ? ranked(panel, chart) : csv(chart), "\r\n"], { type: "text/csv" }), `${name}.csv`);
     },
     async png(panel, chart, name) {
       const style = getComputedStyle(panel);
@@ -190,7 +205,7 @@
     const button = event.target.closest("[data-vdd-panel]");
     const panel = button?.closest(".vdd-panel");
     const chart = panel?.querySelector(".js-plotly-plot");
-    if (!chart) return;
+    if (!panel) return;
     const name = `${document.title.replace(/ · Vedette$/, "")} ${panel.querySelector("h2").textContent}`;
     actions[button.dataset.vddPanel](panel, chart, name.replace(/[^\w-]+/g, "-").toLowerCase());
   });

@@ -4,6 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from core.clock import NS_PER_SECOND
 from dash_app.charts import Chart, Line, line_of
 from dash_app.queries.fleet import ApplianceCard
@@ -79,7 +81,7 @@ def gpu_heat(
     """
     is_detailed = sum(len(card.gpus) for card in cards) <= MAX_GPU_ROWS
     tags = (APPLIANCE_TAG, "gpu") if is_detailed else (APPLIANCE_TAG,)
-    coarse = replace(telemetry, span=_coarse(telemetry.span))
+    coarse = replace(telemetry, span=heat_span(telemetry.span))
     result = coarse.over_time("gpu", (metric.field,), group_by=tags)
     found = {tuple(one.tags.get(tag, "") for tag in tags): one for one in result.series}
     rows: dict[str, tuple[Series, str]] = {}
@@ -101,21 +103,33 @@ def gpu_heat(
 def total_power(usage: Result, gpu_counts: Mapping[str, int], *, span: Span) -> Chart:
     """Return the GPU power of the given appliances: each one's mean per GPU times its GPUs."""
     max_steps = max(1, _MAX_GAP_SECONDS * NS_PER_SECOND // span.step_ns)
-    totals: dict[int, float] = defaultdict(float)
-    seen: set[int] = set()
-    for series in usage.of("power_watts"):
-        count = gpu_counts.get(series.tags.get(APPLIANCE_TAG, ""))
-        if count is None:
+    found = [
+        (one, gpu_counts.get(one.tags.get(APPLIANCE_TAG, ""))) for one in usage.of("power_watts")
+    ]
+    starts, sums = [np.empty(0, np.int64)], [np.empty(0)]
+    seen = [np.empty(0, np.int64)]
+    for series, count in found:
+        if count is None or not series.times_ns:
             continue
-        seen.update(series.times_ns)
-        ends = [*series.times_ns[1:], span.end_ns]
-        for time_ns, value, next_ns in zip(series.times_ns, series.values, ends, strict=True):
-            until_ns = min(next_ns, time_ns + (max_steps + 1) * span.step_ns)
-            for at_ns in range(time_ns, until_ns, span.step_ns):
-                totals[at_ns] += value * count
-    times_ns = sorted(seen)
+        times = np.asarray(series.times_ns, np.int64)
+        ends = np.append(times[1:], span.end_ns)
+        until = np.minimum(ends, times + (max_steps + 1) * span.step_ns)
+        # A value stands for its step and the next ones without a value.
+        steps = np.maximum(0, -((times - until) // span.step_ns))
+        turn = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
+        starts.append(np.repeat(times, steps) + turn * span.step_ns)
+        sums.append(np.repeat(np.asarray(series.values) * count, steps))
+        seen.append(times)
+    grid, place = np.unique(np.concatenate(starts), return_inverse=True)
+    totals = dict(
+        zip(grid.tolist(), np.bincount(place, np.concatenate(sums)).tolist(), strict=True)
+    )
+    times_ns = np.unique(np.concatenate(seen)).tolist()
     line = Line(
-        name="GPU power", times_ns=times_ns, values=[totals[at_ns] for at_ns in times_ns], color=1
+        name="GPU power",
+        times_ns=times_ns,
+        values=[totals.get(at, 0.0) for at in times_ns],
+        color=1,
     )
     return Chart(field="power_watts", lines=(line,), problem=usage.problem)
 
@@ -166,7 +180,8 @@ def _add(rows: dict[str, tuple[Series, str]], series: Series | None, name: str, 
         rows[name] = series, path
 
 
-def _coarse(span: Span) -> Span:
+def heat_span(span: Span) -> Span:
+    """Return a span in steps that are columns of a heat map."""
     factor = max(1, -(-(span.end_ns - span.start_ns) // (_HEAT_COLUMNS * span.step_ns)))
     step_ns = factor * span.step_ns
     return Span(span.start_ns - span.start_ns % step_ns, span.end_ns, step_ns)

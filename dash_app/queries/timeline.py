@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.models import Alert, AlertTransition
@@ -13,7 +13,7 @@ from core.quantities import format_duration
 from dash_app.charts import Bar
 from dash_app.routes import job_path
 from dash_app.timerange import Span
-from jobqueue.models import Attempt
+from jobqueue.service import attempts_between
 from tenants.models import Appliance
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG
@@ -60,17 +60,10 @@ def _jobs(
     gpus: Mapping[str, str],
     search: str,
 ) -> Iterator[Bar]:
-    statement = (
-        select(Attempt)
-        .where(
-            Attempt.appliance_id == appliance.id,
-            Attempt.started_at < from_ns(span.end_ns),
-            or_(Attempt.finished_at.is_(None), Attempt.finished_at > from_ns(span.start_ns)),
-        )
-        .order_by(Attempt.started_at.desc())
-        .limit(MAX_BARS)
-    )
-    for attempt in session.scalars(scope.select(statement, Attempt)).unique():
+    start, end = from_ns(span.start_ns), from_ns(span.end_ns)
+    for attempt in attempts_between(
+        session, scope, appliance.id, start=start, end=end, limit=MAX_BARS
+    ):
         if attempt.started_at is None:
             continue
         start_ns = to_ns(attempt.started_at)

@@ -1,17 +1,17 @@
-"""How long appliances were available in a period, from the history of their states."""
+"""Report on how long appliances were available, from the history of their states."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
-from jobqueue.usage.totals import Period
+from dash_app.reports.report import Cell, Column, Unit
+from dash_app.reports.source import Source, Table
 from tenants.fleet.events import EventKind
-from tenants.models import Appliance, ApplianceEvent, ApplianceState
-from tenants.scope import Scope
+from tenants.models import ApplianceEvent, ApplianceState
 
 AVAILABLE = frozenset({ApplianceState.ONLINE.value, ApplianceState.STALE.value})
 
@@ -26,13 +26,47 @@ class Availability:
     longest_seconds: float
 
 
-def availability(
-    session: Session, scope: Scope, period: Period, *, now: datetime
-) -> dict[Appliance, Availability]:
-    """Return the availability of the scope's appliances that existed in a period, by name."""
-    until = min(period.until, now)
-    statement = select(Appliance).where(Appliance.enrolled_at < until).order_by(Appliance.name)
-    appliances = session.scalars(scope.select(statement, Appliance)).unique().all()
+def availability(source: Source) -> Table:
+    """Return the share of the period in which appliances were available, against the target."""
+    found = _by_appliance(source)
+    target = source.request.target_percent
+    groups: dict[str, list[Availability]] = defaultdict(list)
+    for appliance_id, one in found.items():
+        groups[source.group_of(appliance_id)].append(one)
+    columns = (
+        Column("appliances", "Appliances"),
+        Column("available_percent", "Available", Unit.PERCENT),
+        Column("target_met", f"At least {target:g} %", Unit.TEXT),
+        Column("outages", "Outages"),
+        Column("unavailable_seconds", "Unavailable", Unit.SECONDS),
+        Column("longest_outage_seconds", "Longest outage", Unit.SECONDS),
+    )
+    return Table(
+        columns,
+        [(name, *_figures(groups[name], target)) for name in sorted(groups)],
+        _figures(list(found.values()), target),
+        ("An appliance is available while it is online or stale, from its enrollment on.",),
+    )
+
+
+def _figures(known: Sequence[Availability], target_percent: float) -> list[Cell]:
+    seconds = sum(one.seconds for one in known)
+    percent = 100 * sum(one.online_seconds for one in known) / seconds if seconds else None
+    met = None if percent is None else "yes" if percent >= target_percent else "no"
+    return [
+        len(known),
+        percent,
+        met,
+        sum(one.outages for one in known),
+        seconds - sum(one.online_seconds for one in known),
+        max((one.longest_seconds for one in known), default=0.0),
+    ]
+
+
+def _by_appliance(source: Source) -> dict[str, Availability]:
+    """Return the availability of the appliances that existed in the period, by id."""
+    period, session = source.request.period, source.session
+    until = min(period.until, source.now)
     events: Any = (
         select(ApplianceEvent.appliance_id, ApplianceEvent.at, ApplianceEvent.details)
         .where(ApplianceEvent.kind == EventKind.STATE.value, ApplianceEvent.at < until)
@@ -40,17 +74,17 @@ def availability(
     )
     earliest = datetime.min.replace(tzinfo=UTC)
     changes: dict[str, list[tuple[datetime, str]]] = {}
-    for ident, at, details in session.execute(scope.select(events, ApplianceEvent)):
+    for ident, at, details in session.execute(source.scope.select(events, ApplianceEvent)):
         # Older events are pruned: the first one says what was before.
         before = [(earliest, str(details.get("before", "")))]
         changes.setdefault(ident, before).append((at, str(details.get("after", ""))))
-    found = {}
-    for one in appliances:
+    found: dict[str, Availability] = {}
+    for one in source.appliances.values():
         left_at = min((at for at in (one.retired_at, one.revoked_at) if at), default=until)
         since, end = max(period.since, one.enrolled_at), min(until, left_at)
         if since < end:
             history = changes.get(one.id) or [(earliest, one.state.value)]
-            found[one] = available_within(history, since=since, until=end)
+            found[one.id] = available_within(history, since=since, until=end)
     return found
 
 

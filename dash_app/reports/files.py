@@ -25,11 +25,17 @@ _STRIPE: Final = (244, 246, 250)
 _FORMATS: Final[Mapping[Unit, str]] = {
     Unit.COUNT: "#,##0",
     Unit.HOURS: "#,##0.00",
+    Unit.HOURS_PER_DAY: "#,##0.00",
     Unit.ENERGY: "#,##0.00",
     Unit.MONEY: "#,##0.00",
     Unit.PERCENT: "0.0",
     Unit.SECONDS: "#,##0",
+    Unit.BYTES: "#,##0",
+    Unit.SPEED: "#,##0",
 }
+
+# Units that readers see with each value, in other sizes.
+_SCALED: Final = frozenset({Unit.SECONDS, Unit.PERCENT, Unit.BYTES, Unit.SPEED})
 
 
 def csv_file(report: Report) -> Iterator[str]:
@@ -53,9 +59,8 @@ def xlsx_file(report: Report) -> bytes:
         sheet.write_string(0, 0, _headline(report), bold)
         head = 2
         for at, column in enumerate(report.columns):
-            seconds = " (s)" if column.unit is Unit.SECONDS else ""
-            percent = " (%)" if column.unit is Unit.PERCENT else ""
-            sheet.write_string(head, at, f"{column.heading}{seconds}{percent}", bold)
+            unit = f" ({column.unit})" if column.unit in _SCALED else ""
+            sheet.write_string(head, at, f"{column.heading}{unit}", bold)
         lines = [*report.rows, report.totals]
         for number, row in enumerate(lines, start=head + 1):
             styles = bolds if number == head + len(lines) else formats
@@ -94,15 +99,6 @@ def pdf_file(report: Report) -> bytes:
     return bytes(pdf.output())
 
 
-# The column whose largest values the chart shows, by kind of report.
-_CHARTED: Final = {
-    "gpu-time": "allocated_gpu_hours",
-    "jobs": "jobs",
-    "availability": "available_percent",
-    "alerts": "alerts",
-}
-
-
 class _Document(FPDF):
     """Pages with a heading and page numbers."""
 
@@ -135,7 +131,7 @@ class _Document(FPDF):
         self.cell(0, 8, self.known(report.title), new_x=XPos.LMARGIN, new_y=YPos.NEXT)
         self.set_font(self.family, size=9)
         self.set_text_color(*_GRAY)
-        self.cell(0, 6, self.known(_subtitle(report)), new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+        self.cell(0, 6, self.known(report.subtitle), new_x=XPos.LMARGIN, new_y=YPos.NEXT)
         self.ln(2)
 
     def footer(self) -> None:
@@ -166,10 +162,10 @@ def _write_totals(pdf: _Document, report: Report) -> None:
 
 
 def _write_bars(pdf: _Document, report: Report) -> None:
-    at = [column.name for column in report.columns].index(_CHARTED[report.request.kind.value])
+    at = report.charted
     column = report.columns[at]
     rows = [(str(row[0]), float(row[at] or 0)) for row in report.rows[:_CHART_ROWS]]
-    peak = max([value for _, value in rows] + [1e-9])
+    peak = 100.0 if column.unit is Unit.PERCENT else max([value for _, value in rows] + [1e-9])
     pdf.set_font(pdf.family, style="B", size=9)
     pdf.cell(0, 6, pdf.known(column.heading), new_x=XPos.LMARGIN, new_y=YPos.NEXT)
     pdf.set_font(pdf.family, size=8)
@@ -217,15 +213,7 @@ def _short(text: str) -> str:
 
 
 def _headline(report: Report) -> str:
-    return f"{report.title}: {_subtitle(report)}"
-
-
-def _subtitle(report: Report) -> str:
-    period = report.request.period
-    return (
-        f"{report.tenant} · {period.since:%Y-%m-%d %H:%M} to {period.until:%Y-%m-%d %H:%M} UTC"
-        f" · by {report.columns[0].label.lower()}"
-    )
+    return f"{report.title}: {report.subtitle}"
 
 
 def _plain(value: Cell) -> str:

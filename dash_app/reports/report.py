@@ -3,16 +3,25 @@
 *Hours* are GPU-hours: two GPUs for an hour are two. *Shares* are percentages of 0 to 100.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 
-from core.quantities import format_duration
+from core.quantities import format_duration, format_size, format_value
 from jobqueue.usage.totals import Period
 
 Cell = str | int | float | None
 ABSENT = "-"
+
+
+class FileFormat(StrEnum):
+    """A file format of reports."""
+
+    CSV = "csv"
+    XLSX = "xlsx"
+    PDF = "pdf"
 
 
 class ReportKind(StrEnum):
@@ -22,6 +31,9 @@ class ReportKind(StrEnum):
     JOBS = "jobs"
     AVAILABILITY = "availability"
     ALERTS = "alerts"
+    GPU_CAPACITY = "gpu-capacity"
+    DISK_CAPACITY = "disk-capacity"
+    NETWORK = "network"
 
 
 class ReportBy(StrEnum):
@@ -35,6 +47,7 @@ class ReportBy(StrEnum):
     SITE = "site"
     DAY = "day"
     RULE = "rule"
+    FILE_SYSTEM = "file_system"
 
 
 class Unit(StrEnum):
@@ -43,10 +56,13 @@ class Unit(StrEnum):
     TEXT = "text"
     COUNT = "count"
     HOURS = "GPU-hours"
+    HOURS_PER_DAY = "GPU-h/d"
     PERCENT = "%"
     SECONDS = "s"
     ENERGY = "kWh"
     MONEY = "cost"
+    BYTES = "B"
+    SPEED = "B/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +74,14 @@ class Column:
     unit: Unit = Unit.COUNT
 
     @property
+    def has_unit(self) -> bool:
+        """Whether values have a unit that `shown` leaves out."""
+        return self.unit in {Unit.HOURS, Unit.HOURS_PER_DAY, Unit.ENERGY}
+
+    @property
     def heading(self) -> str:
         """The label with its unit, where the values don't show it."""
-        return f"{self.label} ({self.unit})" if self.unit in _IN_HEADING else self.label
-
-
-_IN_HEADING = frozenset({Unit.HOURS, Unit.ENERGY})
+        return f"{self.label} ({self.unit})" if self.has_unit else self.label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +91,8 @@ class Request:
     Attributes:
         price_per_kilowatt_hour: adds the cost of the energy; 0 leaves it out.
         target_percent: availability below it is marked.
+        appliances: words that the name, site, GPU model or labels of an appliance have; empty is
+            every appliance.
     """
 
     kind: ReportKind
@@ -80,6 +100,18 @@ class Request:
     period: Period
     price_per_kilowatt_hour: float = 0.0
     target_percent: float = 99.0
+    appliances: str = ""
+
+
+_CHARTED: Mapping[ReportKind, str] = {
+    ReportKind.GPU_TIME: "allocated_gpu_hours",
+    ReportKind.JOBS: "jobs",
+    ReportKind.AVAILABILITY: "available_percent",
+    ReportKind.ALERTS: "alerts",
+    ReportKind.GPU_CAPACITY: "allocated_percent",
+    ReportKind.DISK_CAPACITY: "used_percent",
+    ReportKind.NETWORK: "mean_received_bytes_per_second",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +128,40 @@ class Report:
     notes: Sequence[str] = ()
 
     @property
+    def charted(self) -> int:
+        """The place of the column that charts show."""
+        name = _CHARTED[self.request.kind]
+        return next(at for at, column in enumerate(self.columns) if column.name == name)
+
+    @property
+    def subtitle(self) -> str:
+        """The tenant, the period, the grouping and the filter."""
+        period, words = self.request.period, self.request.appliances
+        return (
+            f"{self.tenant} · {period.since:%Y-%m-%d %H:%M} to {period.until:%Y-%m-%d %H:%M} UTC"
+            f" · by {lower(self.columns[0].label)}"
+        ) + (f" · appliances with {words!r}" if words else "")
+
+    @property
     def file_name(self) -> str:
         """A portable name without suffix."""
         period = self.request.period
         what = f"{self.request.kind}_by_{self.request.by}"
         return f"{what}_{period.since:%Y%m%d}_{period.until:%Y%m%d}"
+
+
+_WRITERS: Mapping[Unit, Callable[[float], str]] = {
+    Unit.PERCENT: "{:.1f} %".format,
+    Unit.SECONDS: format_duration,
+    Unit.COUNT: "{:,.0f}".format,
+    Unit.BYTES: format_size,
+    Unit.SPEED: partial(format_value, "_bytes_per_second"),
+}
+
+
+def lower(label: str) -> str:
+    """Return a label as it is within a sentence: `user`, `GPU model`."""
+    return label if label.startswith("GPU") else label.lower()
 
 
 def shown(column: Column, value: Cell) -> str:
@@ -109,10 +170,4 @@ def shown(column: Column, value: Cell) -> str:
         return ABSENT
     if isinstance(value, str):
         return value
-    if column.unit is Unit.PERCENT:
-        return f"{value:.1f} %"
-    if column.unit is Unit.SECONDS:
-        return format_duration(value)
-    if column.unit is Unit.COUNT:
-        return f"{value:,.0f}"
-    return f"{value:,.2f}"
+    return _WRITERS.get(column.unit, "{:,.2f}".format)(value)

@@ -9,8 +9,10 @@ from dash_app import components
 from dash_app.components import panel, percent_text, stat, value_text
 from dash_app.context import Dashboard, Page, View
 from dash_app.figures import time_figure
+from dash_app.queries.fleet_charts import host_charts
 from dash_app.queries.platform import PlatformFigures, platform_figures
 from dash_app.queries.platform_charts import DAILY, daily_span, platform_charts
+from dash_app.queries.telemetry import Telemetry
 from dash_app.routes import NO_DASHBOARD, PREFIX
 from tenants.fleet.states import EffectiveStatus
 from tenants.permissions import Permission
@@ -18,6 +20,9 @@ from tenants.permissions import Permission
 PANELS = {
     "utilization": "GPU utilization by tenant",
     "ingest": "Ingest rate by tenant",
+    "use": "Mean use of GPUs and hosts",
+    "diskio": "Disk I/O, all disks",
+    "network": "Network, all interfaces",
     "hours": "GPU-hours per day by tenant, up to 90 days",
     "storage": "Storage by tenant, up to 90 days",
 }
@@ -47,6 +52,9 @@ def refresh(view: View) -> dict[str, Any]:
         view.controls.time_key,
         lambda: (view.span, platform_charts(session, store, scope, span=view.span, now=now)),
     )
+    hosts = view.cache.get(
+        ("hosts", view.controls.time_key), lambda: host_charts(Telemetry(store, scope, span))
+    )
     days = daily_span(charts, now=now)
     revision = f"platform:{view.controls.time_key}"
     return {
@@ -56,7 +64,7 @@ def refresh(view: View) -> dict[str, Any]:
             key: time_figure(chart, days, revision="platform:days")
             if key in DAILY
             else time_figure(chart, span, revision=revision)
-            for key, chart in charts.items()
+            for key, chart in {**charts, **hosts}.items()
         },
     }
 

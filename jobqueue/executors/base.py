@@ -3,12 +3,14 @@
 The types of attempts are those of `protocol.attempts`.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StopReason
+from protocol.exec import TerminalSize
+from protocol.storage import CleanupOrder, CleanupResult, StorageReport
 
 ATTEMPT_LABEL = "io.vedette.attempt"
 JOB_LABEL = "io.vedette.job"
@@ -32,6 +34,39 @@ class ExecutorError(Exception):
 
 class ExecutorUnavailableError(ExecutorError):
     """The engine is unavailable."""
+
+
+class NoExecError(ExecutorError):
+    """The executor can't run commands in its attempts."""
+
+
+class ExecSession(Protocol):
+    """A command that a user runs in an attempt, and the user's end of its streams.
+
+    Attributes:
+        command: program and arguments.
+        size: of the user's terminal, which is of the kind `term`; None without a terminal.
+    """
+
+    command: Sequence[str]
+    size: TerminalSize | None
+    term: str
+
+    def inputs(self) -> AsyncIterator[bytes | TerminalSize]:
+        """Yield what the user types, and new sizes of the terminal."""
+
+    async def output(self, data: bytes, *, is_error: bool) -> None:
+        """Send output to the user; waits while the user reads slowly."""
+
+
+class ContainerStorage(Protocol):
+    """Images and stopped containers of an engine. Every call may raise `ExecutorError`."""
+
+    def report(self) -> StorageReport:
+        """Return what is on the engine."""
+
+    def clean(self, order: CleanupOrder, *, keep: Collection[str]) -> CleanupResult:
+        """Delete what is ordered, but no image of the names to keep; return the result."""
 
 
 class Executor(Protocol):
@@ -72,8 +107,17 @@ class Executor(Protocol):
     def usage(self, attempt_id: str) -> AttemptUsage | None:
         """Return its current usage, or None if it does not run."""
 
+    async def execute(self, attempt_id: str, session: ExecSession) -> int:
+        """Run a command in a running attempt; return its exit code.
+
+        Raises `NoExecError` if this executor can't. A cancelled command is ended.
+        """
+
     def remove(self, attempt_id: str) -> None:
         """Delete an ended attempt with its container and log; unknown ids are ignored."""
+
+    def storage(self) -> ContainerStorage | None:
+        """Return the storage of its engine; None if there is none that can be cleaned up."""
 
     def close(self) -> None:
         """Close connections and threads; containers continue."""

@@ -26,12 +26,16 @@ from jobqueue.executors.base import (
     ATTEMPT_LABEL,
     STOPPED,
     AttemptUsage,
+    ExecSession,
     ExecutorError,
     ExecutorUnavailableError,
+    NoExecError,
 )
 from jobqueue.executors.confinement import PIDS_LIMIT, has_seccomp
+from jobqueue.executors.docker_health import ContainerHealth
 from jobqueue.executors.docker_logs import LogSpool
 from jobqueue.executors.docker_pull import PullError, pull
+from jobqueue.executors.docker_storage import DockerStorage
 from jobqueue.executors.pull_failures import pull_failure
 from jobqueue.executors.registry_token import CurrentRegistryToken
 from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES
@@ -85,12 +89,14 @@ class DockerExecutor:
         self._url = url
         self._docker_config = docker_config
         self._registry_token = registry_token or CurrentRegistryToken()
+        self._storage = DockerStorage(self._client, spool_dir / "images.json", clock)
         self._spool = LogSpool(spool_dir, limit_bytes=log_limit_bytes)
         self._lock = Lock()
         self._connected: Any = None
         self._container_ids: Mapping[str, str] = {}
         self._launches: dict[str, _Launch] = {}
         self._stop_threads: dict[str, Thread] = {}
+        self._health = ContainerHealth()
         self._output_seen: dict[str, tuple[int, float]] = {}
         self._last_stats: dict[str, Any] = {}
 
@@ -135,10 +141,13 @@ class DockerExecutor:
     def observe(self) -> list[AttemptObservation]:
         """Return the attempts with containers, and those in launch or with a failed launch."""
         observed = {}
+        restarting = self._health.restarting()
         containers = self._containers()
         self._container_ids = {seen.id: seen.labels[ATTEMPT_LABEL] for seen in containers}
         for container in containers:
             observation = self._observe(container)
+            if observation.attempt_id in restarting:
+                observation = restarting[observation.attempt_id]
             observed[observation.attempt_id] = observation
         with self._lock:
             for attempt_id, launch in self._launches.items():
@@ -167,6 +176,18 @@ class DockerExecutor:
         self._last_stats[attempt_id] = stats
         return mapping.usage_between(stats, before, started_at_ns=started_at_ns)
 
+    async def execute(self, attempt_id: str, session: ExecSession) -> int:
+        """Run a command in the container, with its user, environment and folder."""
+        # As everything of tunnels, loaded when it is used.
+        import asyncio  # noqa: PLC0415
+
+        from jobqueue.executors.docker_exec import run_in_container  # noqa: PLC0415
+
+        container = await asyncio.to_thread(self._container, attempt_id)
+        if container is None:
+            raise NoExecError("The job has no container now.")
+        return await run_in_container(container.client.api, self._url, container.id, session)
+
     def remove(self, attempt_id: str) -> None:
         """Delete the container, its spool and its launch."""
         container = self._container(attempt_id)
@@ -176,15 +197,21 @@ class DockerExecutor:
             except _MissingError:
                 log.debug("the container of %s was already deleted", attempt_id)
         self._spool.remove(attempt_id)
+        self._health.forget(attempt_id)
         with self._lock:
             self._launches.pop(attempt_id, None)
         self._stop_threads.pop(attempt_id, None)
         self._output_seen.pop(attempt_id, None)
         self._last_stats.pop(attempt_id, None)
 
+    def storage(self) -> DockerStorage:
+        """Return the images and stopped containers of the engine."""
+        return self._storage
+
     def close(self) -> None:
         """Stop following output and disconnect; containers continue."""
         self._spool.close()
+        self._health.close()
         with self._lock:
             client, self._connected = self._connected, None
         if client is not None:
@@ -206,6 +233,8 @@ class DockerExecutor:
             self._call(container.start)
             return observation
         self._spool.follow(attempt_id, container)
+        if observation.state is ObservedState.RUNNING and stop_reason is None:
+            return self._health.observed(observation, container)
         if observation.state.is_final and not self._has_all_output(attempt_id):
             return AttemptObservation(
                 attempt_id=attempt_id,
@@ -255,11 +284,13 @@ class DockerExecutor:
             return not launch.is_cancelled
 
         try:
-            client.images.get(image)
+            found = client.images.get(image)
         except ImageNotFound:
             log.info("pulling %s", image)
             credentials = self._registry_token.credentials_for(image)
             pull(client.api, image, credentials=credentials, on_progress=on_progress)
+            found = client.images.get(image)
+        self._storage.note_use(found.id)
 
     def _create_and_start(self, launch: _Launch, engine: Mapping[str, Any]) -> None:
         spec = launch.spec

@@ -41,9 +41,15 @@ class LogSpool:
         self._is_closed = False
 
     def follow(self, attempt_id: str, container: Any) -> None:  # noqa: ANN401 - untyped SDK object
-        """Start copying the container's output, unless it is being copied."""
+        """Start copying the container's output, unless it is being copied.
+
+        One that ended and was started again is followed again.
+        """
         with self._lock:
-            if self._is_closed or attempt_id in self._followers:
+            known = self._followers.get(attempt_id)
+            runs_again = known is not None and known.is_done and container.status == "running"
+            is_full = self.size_bytes(attempt_id) >= self._limit_bytes
+            if self._is_closed or (known is not None and (is_full or not runs_again)):
                 return
             follower = _Follower(container, self.path(attempt_id), limit_bytes=self._limit_bytes)
             follower.start()

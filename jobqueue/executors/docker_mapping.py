@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from docker.types import DeviceRequest, LogConfig, Mount
 
 from core.clock import to_ns
@@ -14,6 +15,8 @@ from jobqueue.executors.confinement import PIDS_LIMIT, confinement_options
 from protocol.attempts import (
     AttemptObservation,
     AttemptSpec,
+    Health,
+    HealthCheck,
     HealthCheckKind,
     ObservedState,
     StopReason,
@@ -25,9 +28,16 @@ ENGINE_LOG_SIZE = "64m"
 CDI_KIND = "nvidia.com/gpu"
 LOOPBACK = "127.0.0.1"
 PORT_LABEL = "io.vedette.port"
+HEALTH_LABEL = "io.vedette.health-check"
 # A process that a signal ended has this plus the signal's number as exit code.
 SIGNAL_BASE = 128
 NO_INFO: Mapping[str, Any] = {}
+_NO_HEALTH = (Health.UNKNOWN, "")
+_ENGINE_HEALTH = {
+    "starting": (Health.STARTING, ""),
+    "healthy": (Health.HEALTHY, ""),
+    "unhealthy": (Health.UNHEALTHY, "The health check fails."),
+}
 
 
 def container_name(attempt_id: str) -> str:
@@ -84,12 +94,17 @@ def container_options(
             Mount(one.target, one.source, type="bind", read_only=one.is_read_only)
             for one in spec.mounts
         ]
-    if spec.ports:
+    check = spec.health_check
+    numbers = {port.container_port for port in spec.ports} | (
+        {check.port} - {0} if check else set()
+    )
+    if numbers:
         loopback = (LOOPBACK, None)
-        options["ports"] = {f"{port.container_port}/tcp": loopback for port in spec.ports}
+        options["ports"] = {f"{number}/tcp": loopback for number in sorted(numbers)}
         names = {str(port.container_port): port.name for port in spec.ports if port.name}
         options["labels"] |= {f"{PORT_LABEL}.{port}": name for port, name in names.items()}
-    check = spec.health_check
+    if check is not None:
+        options["labels"][HEALTH_LABEL] = msgspec.json.encode(check).decode()
     if check is not None and check.kind is HealthCheckKind.COMMAND:
         options["healthcheck"] = {
             "test": ["CMD-SHELL", check.command],
@@ -130,17 +145,31 @@ def observe_container(
         case "exited" | "dead" | "removing":
             return _ended(attempt_id, inspected, stop_reason=stop_reason)
         case "restarting":
-            message = f"Restarting after exit code {state['ExitCode']}."
+            health, message = Health.RESTARTING, f"Restarting after exit code {state['ExitCode']}."
         case _:
-            is_unhealthy = state.get("Health", {}).get("Status") == "unhealthy"
-            message = "The health check fails." if is_unhealthy else ""
+            health, message = _ENGINE_HEALTH.get(state.get("Health", {}).get("Status"), _NO_HEALTH)
     return AttemptObservation(
         attempt_id=attempt_id,
         state=ObservedState.RUNNING,
         message=message,
         started_at_ns=started_at_ns,
         endpoints=_endpoints(inspected),
+        health=health,
+        restarts=int(inspected.get("RestartCount", 0)),
     )
+
+
+def health_check_of(inspected: Mapping[str, Any]) -> HealthCheck | None:
+    """Return the check that a container's attempt has."""
+    text = (inspected.get("Config", {}).get("Labels") or {}).get(HEALTH_LABEL)
+    return msgspec.json.decode(text, type=HealthCheck) if text else None
+
+
+def check_address(inspected: Mapping[str, Any], check: HealthCheck) -> str:
+    """Return where the port of a check is published, or "" while it is not."""
+    published = inspected.get("NetworkSettings", {}).get("Ports") or {}
+    bindings = published.get(f"{check.port}/tcp")
+    return f"{bindings[0]['HostIp']}:{bindings[0]['HostPort']}" if bindings else ""
 
 
 def _endpoints(inspected: Mapping[str, Any]) -> dict[str, str]:

@@ -36,6 +36,7 @@ from jobqueue.executors.settings import ServerSettings
 from protocol.attempts import (
     AttemptObservation,
     AttemptSpec,
+    Health,
     HealthCheck,
     HealthCheckKind,
     ObservedState,
@@ -58,6 +59,9 @@ EVENT_TYPES = (
 # While events arrive, the state is also read when this much time has passed without one.
 READ_SECONDS = 10.0
 RECONNECT_SECONDS = 5.0
+# A task that exits is launched again after a pause of 1 s, which grows as Docker's does.
+BACKOFF_FACTOR = 2.0
+LONGEST_BACKOFF_SECONDS = 60
 REASONS = {
     "UnfulfilledRole": "the agent's resources are reserved for another role",
     "UnfulfilledConstraint": "no Mesos agent meets the constraints",
@@ -282,6 +286,8 @@ def app_of(spec: AttemptSpec, site: Site, *, app_id: str, release: tuple[int, ..
             "minimumHealthCapacity": 0.5 if spec.instances > 1 else 0,
             "maximumOverCapacity": 0,
         },
+        "backoffFactor": BACKOFF_FACTOR,
+        "maxLaunchDelaySeconds": LONGEST_BACKOFF_SECONDS,
         "taskKillGracePeriodSeconds": max(1, round(site.stop_grace_seconds)),
         **more,
     }
@@ -331,7 +337,21 @@ def observe_app(
         message=_progress(app, running, waiting, deployments, failure if is_current else {}),
         started_at_ns=min(started, default=None),
         endpoints=_endpoints(running),
+        health=health_of(app, running),
     )
+
+
+def health_of(app: Mapping[str, Any], running: list[Answer]) -> Health:
+    """Return the health of a service by its tasks' results; one without results has just started.
+
+    Marathon replaces a task after `maxConsecutiveFailures`.
+    """
+    if not app.get("healthChecks"):
+        return Health.UNKNOWN
+    results = [task.get("healthCheckResults") or [] for task in running]
+    if any(not one.get("alive", True) for found in results for one in found):
+        return Health.UNHEALTHY
+    return Health.HEALTHY if results and all(results) else Health.STARTING
 
 
 def queue_message(item: Mapping[str, Any]) -> str:

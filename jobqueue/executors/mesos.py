@@ -17,7 +17,14 @@ from threading import RLock
 import msgspec
 
 from core.clock import Clock, to_ns, utc_now
-from jobqueue.executors.base import STOPPED, AttemptUsage, ExecutorError
+from jobqueue.executors.base import (
+    STOPPED,
+    AttemptUsage,
+    ContainerStorage,
+    ExecSession,
+    ExecutorError,
+    NoExecError,
+)
 from jobqueue.executors.mesos_agent import Ending, MesosAgent, explain
 from jobqueue.executors.scheduler_api import InvalidError, UncertainError
 from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES, TRUNCATION_NOTICE, safe_path
@@ -222,6 +229,10 @@ class MesosExecutor(ABC):
         memory = sum(int(one.get("mem_rss_bytes", 0)) for one in found)
         return AttemptUsage(cpu_percent=max(0.0, round(percent, 1)), memory_bytes=memory)
 
+    async def execute(self, attempt_id: str, session: ExecSession) -> int:  # noqa: ARG002
+        """Refuse: Mesos' schedulers start tasks, and run nothing in them."""
+        raise NoExecError("Jobs that Marathon, Metronome or Chronos runs have no terminal.")
+
     def remove(self, attempt_id: str) -> None:
         """Delete the attempt from the scheduler, with its record and output."""
         with self._lock:
@@ -234,6 +245,10 @@ class MesosExecutor(ABC):
             self._copied_at.pop(attempt_id, None)
             for suffix in (".json", ".log"):
                 self._path(attempt_id, suffix).unlink(missing_ok=True)
+
+    def storage(self) -> ContainerStorage | None:
+        """Return None: Mesos cleans up what it stores."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

@@ -2,7 +2,13 @@
 
 from collections.abc import Mapping
 
-from jobqueue.executors.base import AttemptUsage, Executor
+from jobqueue.executors.base import (
+    AttemptUsage,
+    ContainerStorage,
+    ExecSession,
+    Executor,
+    NoExecError,
+)
 from protocol.attempts import AttemptObservation, AttemptSpec, StopReason
 
 
@@ -50,10 +56,21 @@ class RoutedExecutor:
                 return usage
         return None
 
+    async def execute(self, attempt_id: str, session: ExecSession) -> int:
+        """Run a command on the executor that can."""
+        try:
+            return await self._services.execute(attempt_id, session)
+        except NoExecError:
+            return await self._batch.execute(attempt_id, session)
+
     def remove(self, attempt_id: str) -> None:
         """Remove an attempt from whichever executor has it."""
         for one in self._all:
             one.remove(attempt_id)
+
+    def storage(self) -> ContainerStorage | None:
+        """Return the storage of the one that has any."""
+        return self._services.storage() or self._batch.storage()
 
     def close(self) -> None:
         """Close both."""

@@ -1,7 +1,8 @@
 """Simulated attempts: they load a simulated appliance and write the log of a training.
 
 The environment of a batch attempt sets its duration (`SIM_SECONDS`) and its exit code
-(`SIM_EXIT_CODE`). An image whose name contains `missing` is not found. Services run until stopped.
+(`SIM_EXIT_CODE`). An image whose name contains `missing` is not found. Services run until stopped;
+with a health check they are healthy, or as `SIM_HEALTH` says.
 With a state file, attempts survive a restart of the agent as containers do.
 """
 
@@ -16,13 +17,20 @@ from zlib import crc32
 import msgspec
 
 from core.clock import Clock, from_ns, to_ns
-from jobqueue.executors.base import STOPPED, AttemptUsage, ExecutorError
-from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StopReason
+from jobqueue.executors.base import (
+    STOPPED,
+    AttemptUsage,
+    ExecSession,
+    ExecutorError,
+    NoExecError,
+)
+from protocol.attempts import AttemptObservation, AttemptSpec, Health, ObservedState, StopReason
 from protocol.logs import Stream, record
 
 log = logging.getLogger(__name__)
 
 START_SECONDS = 2.0
+HEALTHY_AFTER_SECONDS = 3.0
 DEFAULT_SECONDS = 240.0
 STEPS_PER_EPOCH = 20
 BATCH_LINE_SECONDS = 1.0
@@ -132,6 +140,10 @@ class SimulatedExecutor:
             memory_bytes=int(0.8 * filled * attempt.spec.memory_bytes),
         )
 
+    async def execute(self, attempt_id: str, session: ExecSession) -> int:  # noqa: ARG002
+        """Refuse: there is no container."""
+        raise NoExecError("This job is simulated: it has no container for a terminal or files.")
+
     def remove(self, attempt_id: str) -> None:
         """Forget an attempt."""
         with self._lock:
@@ -139,6 +151,9 @@ class SimulatedExecutor:
                 self._save()
             self._logs.pop(attempt_id, None)
             self._unload(attempt_id)
+
+    def storage(self) -> None:
+        """Return None: there is no engine."""
 
     def close(self) -> None:
         """Do nothing: there are no resources to release."""
@@ -206,7 +221,14 @@ def _observe(attempt: SimulatedAttempt, now: datetime) -> AttemptObservation:
     seconds = max(0.0, _number(spec, "SIM_SECONDS", DEFAULT_SECONDS))
     ended_at_ns = started_at_ns + int(seconds * 1e9)
     if spec.is_service or now_ns < ended_at_ns:
-        return observed(state=ObservedState.RUNNING, started_at_ns=started_at_ns)
+        health = _health(spec, running_seconds=(now_ns - started_at_ns) / 1e9)
+        message = "Health check: simulated failure." if health is Health.UNHEALTHY else ""
+        return observed(
+            state=ObservedState.RUNNING,
+            started_at_ns=started_at_ns,
+            health=health,
+            message=message,
+        )
     exit_code = int(_number(spec, "SIM_EXIT_CODE", 0))
     return observed(
         state=ObservedState.FAILED if exit_code else ObservedState.SUCCEEDED,
@@ -216,6 +238,14 @@ def _observe(attempt: SimulatedAttempt, now: datetime) -> AttemptObservation:
         started_at_ns=started_at_ns,
         finished_at_ns=ended_at_ns,
     )
+
+
+def _health(spec: AttemptSpec, *, running_seconds: float) -> Health:
+    if spec.health_check is None:
+        return Health.UNKNOWN
+    if running_seconds < HEALTHY_AFTER_SECONDS:
+        return Health.STARTING
+    return Health.UNHEALTHY if spec.env.get("SIM_HEALTH") == "unhealthy" else Health.HEALTHY
 
 
 def _started_at_ns(attempt: SimulatedAttempt) -> int:

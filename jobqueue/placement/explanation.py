@@ -33,6 +33,7 @@ class Explanation:
         decision: what placement decides for it now.
         needs: what would have to free up, on the appliance where the least is missing.
         expected_start_at: by time limits; None if that can't be told.
+        assumption: what is taken for granted about a job that is not submitted.
     """
 
     position: int
@@ -40,6 +41,7 @@ class Explanation:
     decision: Decision
     needs: str
     expected_start_at: datetime | None
+    assumption: str = ""
 
     @property
     def rejections(self) -> Sequence[Rejection]:

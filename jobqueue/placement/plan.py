@@ -147,8 +147,9 @@ class Planner:
                     return self._assign(job, *found, [*rejections, *busy]), []
             free, busy = apply_filters(FREE, self.ledger, job.shape, feasible)
             busy += self._reserved_rejection(job, free)
-            full = self._full[key] = self.ledger.changes, busy
-        return None, most_relevant_first([*rejections, *full[1]])
+            merged = most_relevant_first([*rejections, *busy])
+            full = self._full[key] = self.ledger.changes, merged
+        return None, full[1]
 
     def feasible(self, shape: JobShape) -> tuple[Mask, list[Rejection]]:
         """Return the feasible appliances for a shape, and the rejections of the others."""

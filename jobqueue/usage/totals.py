@@ -5,7 +5,7 @@
 Hours are indivisible: a period takes those that begin in it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -107,11 +107,14 @@ def usage_totals(
     period: Period,
     *,
     by: UsageBy,
+    appliances: Collection[str] | None = None,
     sort: str = "-allocated_gpu_seconds",
     page: int = 1,
     page_size: int = DEFAULT_PAGE_SIZE,
 ) -> Page[UsageTotal]:
     """Return the sums of the groups that the scope may see, the largest first by default.
+
+    `appliances` selects by id; None is all.
 
     Raises:
         InvalidInputError: the sort has an unknown field.
@@ -119,7 +122,7 @@ def usage_totals(
     scope.require(Permission.VIEW)
     key = _KEYS[by]
     job_name = func.max(UsageEntry.job_name)
-    statement = _within(select(key, job_name, *_SUMS).group_by(key), scope, period)
+    statement = _within(select(key, job_name, *_SUMS).group_by(key), scope, period, appliances)
     columns = dict(zip(USAGE_SORTS, (key, *_SUMS), strict=True))
     ordered = sorted_by(statement, sort or "-allocated_gpu_seconds", columns, last=key)
     found = paginate(session, ordered, number=page, size=page_size)
@@ -132,10 +135,17 @@ def usage_totals(
     )
 
 
-def usage_sum(session: Session, scope: Scope, period: Period) -> UsageTotal:
-    """Return the sum of everything that the scope may see."""
+def usage_sum(
+    session: Session,
+    scope: Scope,
+    period: Period,
+    *,
+    appliances: Collection[str] | None = None,
+) -> UsageTotal:
+    """Return the sum of everything that the scope may see; `appliances` selects by id."""
     scope.require(Permission.VIEW)
-    return _total("", "", session.execute(_within(select(*_SUMS), scope, period)).one())
+    statement = _within(select(*_SUMS), scope, period, appliances)
+    return _total("", "", session.execute(statement).one())
 
 
 def allocated_now(session: Session, scope: Scope) -> tuple[int, int]:
@@ -181,9 +191,18 @@ def usage_csv(
         is_last, number = number >= page.count, number + 1
 
 
-def _within(statement: Select[*tuple[Any, ...]], scope: Scope, period: Period) -> Select[Any]:
-    hours = (UsageEntry.hour_at >= period.since, UsageEntry.hour_at < period.until)
-    return scope.select(statement.where(*hours), UsageEntry)
+def _within(
+    statement: Select[*tuple[Any, ...]],
+    scope: Scope,
+    period: Period,
+    appliances: Collection[str] | None,
+) -> Select[Any]:
+    statement = statement.where(
+        UsageEntry.hour_at >= period.since, UsageEntry.hour_at < period.until
+    )
+    if appliances is not None:
+        statement = statement.where(UsageEntry.appliance_id.in_(appliances))
+    return scope.select(statement, UsageEntry)
 
 
 def _names(session: Session, by: UsageBy, keys: Sequence[str]) -> dict[str, str]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from uuid import UUID
-from zlib import crc32
 
 GIB = 1024**3
 
@@ -82,12 +81,15 @@ class Workload:
         return max(0.0, (now - self.started_at).total_seconds())
 
 
-_LARGEST = 0xFFFFFFFF
+_DIGEST_BYTES = 4
+_LARGEST: int = 256**_DIGEST_BYTES - 1
 
 
 def fraction(name: str) -> float:
     """Return a pseudo-random number in [0, 1] derived from `name`."""
-    return crc32(name.encode()) / _LARGEST
+    # No checksum: those of similar names are similar, and GPUs would work and rest together.
+    digest = sha256(name.encode()).digest()
+    return int.from_bytes(digest[:_DIGEST_BYTES], "big") / float(_LARGEST)
 
 
 def wander(name: str, seconds: float, *, period_seconds: float) -> float:

@@ -21,7 +21,7 @@ RECENT = timedelta(hours=1)
 RECENT_STEP = timedelta(seconds=15)
 SETTLING = timedelta(minutes=5)
 # When workloads end after the history.
-SHORTEST_REST, LONGEST_REST = timedelta(seconds=30), timedelta(seconds=180)
+SHORTEST_REST, LONGEST_REST = timedelta(seconds=10), timedelta(seconds=80)
 
 
 def history(
@@ -65,7 +65,7 @@ def _plan(config: SimulationConfig, start_at: datetime, end_at: datetime) -> Ite
                 cpus=3 + 6 * fraction(f"cpus:{name}"),
                 memory_bytes=int((16 + 32 * fraction(f"memory:{name}")) * GIB),
                 is_service=is_service,
-                intensity=0.7 + 0.3 * fraction(f"intensity:{name}"),
+                intensity=0.9 + 0.1 * fraction(f"intensity:{name}"),
                 started_at=at,
                 until_at=at + busy,
             )
@@ -74,5 +74,5 @@ def _plan(config: SimulationConfig, start_at: datetime, end_at: datetime) -> Ite
 
 
 def _pause(name: str, at: datetime) -> timedelta:
-    longest_hours = 1.0 if at.hour in DAY_HOURS else 2.5
+    longest_hours = 1.6 if at.hour in DAY_HOURS else 2.4
     return timedelta(hours=0.1 + longest_hours * fraction(f"pause:{name}"))

@@ -61,13 +61,14 @@ class SimulatedHost:
         loading = sum(
             len(one.gpu_uuids) for one in work if one.age_seconds(now) < CHECKPOINT_WRITE_SECONDS
         )
+        load1, load5, load15 = self._loads
         received = self._traffic("rx", seconds, base=60e3, work=45e6 * gpus + 400e6 * loading)
         return HostReading(
             cpu_percent=round(cpu_percent, 2),
             iowait_percent=round(0.2 + 0.3 * gpus / max(1, self._config.gpu_count), 2),
             memory_used_bytes=int(self._memory),
             cached_bytes=int(40 * GIB + 0.2 * self._memory),
-            loads=(self._loads[0], self._loads[1], self._loads[2]),
+            loads=(round(load1, 2), round(load5, 2), round(load15, 2)),
             received_bytes_per_second=received,
             sent_bytes_per_second=self._traffic("tx", seconds, base=45e3, work=6e6 * gpus),
             read_bytes_per_second=self._traffic("rd", seconds, base=40e3, work=received * 0.8),

@@ -6,6 +6,7 @@ from typing import Any
 from marshmallow import Schema, fields
 from sqlalchemy.orm import Session
 
+from alerting.history import NOTABLE, HistoryFilter, list_history
 from alerting.models import Alert
 from alerting.rule_text import unit_field
 from alerting.service import (
@@ -19,7 +20,15 @@ from alerting.silences import silences_by_alert
 from alerting.states import AlertState, Severity
 from core.quantities import unit_of
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import PageQuery, envelope, instant, page_of, sort_field, values_of
+from portal.api.schemas import (
+    PageQuery,
+    envelope,
+    instant,
+    page_of,
+    sort_field,
+    time_filter,
+    values_of,
+)
 from portal.context import current_scope, database, now
 from tenants.permissions import Permission
 
@@ -57,6 +66,8 @@ class AlertQuery(PageQuery):
 
     state = fields.Enum(AlertState, by_value=True, load_default=None)
     rule_id = fields.String(load_default=None)
+    severity = fields.Enum(Severity, by_value=True, load_default=None)
+    appliance_id = fields.String(load_default=None)
     sort = sort_field(ALERT_SORTS, default="")
 
 
@@ -69,6 +80,42 @@ class TransitionSchema(Schema):
     to_state = fields.Enum(AlertState, by_value=True)
     severity = fields.Enum(Severity, by_value=True)
     value = fields.Float(allow_none=True)
+
+
+class HistoryQuery(PageQuery):
+    """Filters of the history."""
+
+    to_state = fields.Enum(
+        AlertState,
+        by_value=True,
+        load_default=None,
+        metadata={"description": "By default firing, resolved and no_data."},
+    )
+    rule_id = fields.String(load_default=None)
+    severity = fields.Enum(Severity, by_value=True, load_default=None)
+    appliance_id = fields.String(load_default=None)
+    since = time_filter("Start, inclusive.")
+    until = time_filter("End, exclusive.")
+
+
+class HistoryEntrySchema(TransitionSchema):
+    """A state transition with its alert."""
+
+    alert_id = fields.String()
+    rule_id = fields.String(attribute="alert.rule_id")
+    rule_name = fields.String(attribute="alert.rule.name")
+    tags = fields.Dict(keys=fields.String(), values=fields.String(), attribute="alert.tags")
+
+
+@alerts.operation("GET", "/history", query=HistoryQuery, answer=page_of(HistoryEntrySchema))
+def list_all_transitions(query: dict[str, Any]) -> dict[str, Any]:
+    """List the state transitions of all alerts, newest first."""
+    page, page_size = query.pop("page"), query.pop("page_size")
+    to_state = query.pop("to_state")
+    wanted = HistoryFilter(to_states=(to_state,) if to_state else NOTABLE, **query)
+    with database() as session:
+        found = list_history(session, current_scope(), wanted, page=page, page_size=page_size)
+        return envelope(found)
 
 
 @alerts.operation("GET", query=AlertQuery, answer=page_of(AlertSchema))

@@ -98,6 +98,9 @@ class ApplianceSchema(Schema):
     enrolled_at = instant()
     last_seen_at = instant()
     drained_at = instant()
+    drain_deadline_at = instant(
+        metadata={"description": "When jobs that still run on a drained appliance move."}
+    )
     retired_at = instant()
     revoked_at = instant()
     fenced_at = instant()

@@ -1,13 +1,16 @@
 """`/appliances`: enrolled hosts, their events, and the actions on them."""
 
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from marshmallow import Schema, fields, validate
 
 from core.paging import MAX_PAGE_SIZE, Page
+from jobqueue import drains
 from jobqueue.appliance_lifecycle import BulkAction, BulkRequest, change_all
 from jobqueue.appliance_lifecycle import retire_idle_appliance as retire_idle
+from jobqueue.states import JobState
 from portal.api.appliance_schemas import ApplianceSchema, BriefApplianceSchema
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, sort_field
@@ -15,7 +18,6 @@ from portal.context import current_scope, database, now
 from protocol.health import HealthState
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance
 from tenants.fleet.appliance_service import (
-    drain_appliance,
     reinstate_appliance,
     revoke_appliance,
     undrain_appliance,
@@ -43,6 +45,8 @@ _ETAG = ApplianceSchema(
         "agent_version",
     )
 )
+
+_WAIT = validate.Range(0, drains.MAX_WAIT.total_seconds())
 
 
 class ApplianceQuery(PageQuery):
@@ -122,6 +126,12 @@ class BulkRequestSchema(StrictSchema):
     region = fields.String(
         load_default=None, allow_none=True, metadata={"description": "For `move`."}
     )
+    wait_seconds = fields.Float(
+        load_default=None,
+        allow_none=True,
+        validate=_WAIT,
+        metadata={"description": "For `drain`: as for one appliance."},
+    )
 
 
 class BulkResultSchema(Schema):
@@ -129,6 +139,42 @@ class BulkResultSchema(Schema):
 
     action = fields.Enum(BulkAction, by_value=True)
     items = fields.List(fields.Nested(BriefApplianceSchema))
+
+
+class DrainRequestSchema(StrictSchema):
+    """How long the appliance waits for its running jobs."""
+
+    wait_seconds = fields.Float(
+        load_default=None,
+        allow_none=True,
+        validate=_WAIT,
+        metadata={
+            "description": "Jobs that still run after this time are stopped and queued again; 0 "
+            "moves them now. Null lets them run to their end."
+        },
+    )
+
+
+class DrainingJobSchema(Schema):
+    """A job that still runs on a drained appliance."""
+
+    id = fields.String()
+    name = fields.String()
+    state = fields.Enum(JobState, by_value=True)
+
+
+class DrainProgressSchema(Schema):
+    """How far the draining of an appliance is."""
+
+    is_drained = fields.Boolean()
+    drained_at = instant()
+    deadline_at = instant(metadata={"description": "When the jobs that are left move."})
+    is_done = fields.Boolean(
+        dump_default=False, metadata={"description": "Whether it is drained and no job runs."}
+    )
+    job_count = fields.Integer(metadata={"description": "Jobs that ran when it was drained."})
+    jobs_left = fields.Integer(metadata={"description": "Those of them that still run."})
+    jobs = fields.List(fields.Nested(DrainingJobSchema))
 
 
 @appliances.operation("GET", query=ApplianceQuery, answer=page_of(BriefApplianceSchema))
@@ -189,11 +235,31 @@ def events(appliance_id: str, query: dict[str, Any]) -> dict[str, Any]:
         return envelope(found)
 
 
-@appliances.operation("POST", "/<appliance_id>/drain", answer=BriefApplianceSchema)
-def drain(appliance_id: str) -> Appliance:
-    """Stop scheduling jobs on the appliance; running jobs continue."""
+@appliances.operation(
+    "POST", "/<appliance_id>/drain", body=DrainRequestSchema, answer=BriefApplianceSchema
+)
+def drain(appliance_id: str, body: dict[str, Any]) -> Appliance:
+    """Stop scheduling jobs on the appliance; running jobs continue, or move after a time.
+
+    Call it again to change that time.
+    """
+    seconds = body["wait_seconds"]
+    wait = None if seconds is None else timedelta(seconds=seconds)
     with database() as session:
-        return drain_appliance(session, current_scope(), appliance_id, now=now())
+        return drains.drain(session, current_scope(), appliance_id, wait=wait, now=now())
+
+
+@appliances.operation("GET", "/<appliance_id>/drain", answer=DrainProgressSchema)
+def show_drain(appliance_id: str) -> dict[str, Any]:
+    """Return how far the draining of the appliance is."""
+    with database() as session:
+        appliance = get_appliance(session, current_scope(), appliance_id)
+        found = drains.drain_progress(session, appliance)
+        if found is None:
+            return {"is_drained": False, "job_count": 0, "jobs_left": 0, "jobs": []}
+        jobs = [{"id": job.id, "name": job.name, "state": job.state} for job in found.jobs]
+    names = ("drained_at", "deadline_at", "is_done", "job_count", "jobs_left")
+    return {"is_drained": True, "jobs": jobs, **{name: getattr(found, name) for name in names}}
 
 
 @appliances.operation("POST", "/<appliance_id>/undrain", answer=BriefApplianceSchema)

@@ -6,13 +6,15 @@ honor `If-Match`.
 """
 
 import inspect
+import json
 from collections.abc import Callable
 from enum import StrEnum
 from functools import wraps
 from http import HTTPStatus
+from threading import Lock
 from typing import Any, TypeVar
 
-from flask import Request, Response, request
+from flask import Flask, Request, Response, request
 from flask_smorest import Api, Blueprint
 from flask_smorest.utils import get_appcontext
 from marshmallow import Schema
@@ -54,9 +56,36 @@ Need = Permission | Own
 
 
 class VedetteAPI(Api):  # type: ignore[misc] # flask-smorest ships no types
-    """The API; `portal.middleware.errors` handles errors of pages and API alike."""
+    """The API; `portal.middleware.errors` handles errors of pages and API alike.
+
+    Its document is made when it is first asked for: to make it takes longer than all else that a
+    server does before it answers.
+    """
 
     ERROR_SCHEMA = ErrorSchema
+
+    def __init__(self, app: Flask, **options: object) -> None:
+        self._resources: list[APIBlueprint] = []
+        self._making_document = Lock()
+        self._document = b""
+        super().__init__(app, **options)
+
+    def register_blueprint(self, resource: "APIBlueprint") -> None:
+        """Add the operations on a resource."""
+        self._app.extensions["flask-smorest"]["blp_name_to_api"][resource.name] = self
+        self._app.register_blueprint(resource)
+        self._resources.append(resource)
+
+    def _openapi_json(self) -> Response:
+        with self._making_document:
+            if not self._document:
+                for one in self._resources:
+                    one.register_views_in_doc(
+                        self, self._app, self.spec, name=one.name, parameters=None
+                    )
+                    self.spec.tag({"name": one.name, "description": one.description})
+                self._document = json.dumps(self.spec.to_dict(), indent=2).encode()
+        return Response(self._document, mimetype="application/json")
 
     def _register_error_handlers(self) -> None:
         """Leave errors to the app's handlers."""
@@ -151,6 +180,7 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
         is_on_object = path.endswith(">") and method != "POST"
 
         def decorate(function: F) -> F:
+            own = getattr(function, "_apidoc", {}).get("response", {}).get("responses", {})
             view: View = self.response(status, answer)(function)
             if is_on_object if has_etag is None else has_etag:
                 view = self.etag(view)
@@ -162,7 +192,7 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
                 view = self.arguments(body, arg_name="body", example=example)(view)
             if is_creation:
                 view = self.doc(parameters=[_IDEMPOTENCY_KEY])(idempotent(view))
-            for error in errors:
+            for error in (one for one in errors if one not in own):
                 view = self.alt_response(error, HTTPStatus(error).name)(view)
             view = self._described(_requiring(view, need), function, need)
             self.route(path, methods=[method])(view)

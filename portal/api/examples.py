@@ -4,6 +4,19 @@ from typing import Any
 
 _ID = "01998c5e-3c2a-7b1e-9f6d-2a4b8c0d1e2f"
 _GIB = 1024**3
+_DASHBOARD = {
+    "name": "Training",
+    "is_shared": True,
+    "panels": [
+        {
+            "title": "GPU power",
+            "chart": "band",
+            "measurement": "gpu",
+            "fields": ["power_watts"],
+            "group_by": ["appliance"],
+        }
+    ],
+}
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "ApplicationSchema": {
@@ -13,7 +26,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         ],
         "is_dry_run": True,
     },
+    "DashboardFileSchema": {"dashboards": [_DASHBOARD], "is_dry_run": True},
+    "DashboardRequestSchema": _DASHBOARD,
+    "SavedViewRequestSchema": {"name": "Unhealthy", "address": "/dashboards/?state=unhealthy"},
     "ApplianceChangeSchema": {"site": "Oslo", "labels": {"rack": "b12"}},
+    "DrainRequestSchema": {"wait_seconds": 3600},
+    "CleanupPoliciesSchema": {"policies": [{"site": "", "image_days": 30, "disk_percent": 85}]},
     "BulkRequestSchema": {
         "appliance_ids": [_ID],
         "action": "label",
@@ -41,11 +59,21 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "time_limit_seconds": 7200,
         "max_retries": 2,
     },
+    "JobUpdateSchema": {"image": "acme/api:2", "env": {"WORKERS": "4"}},
     "PasswordSchema": {
         "current": "correct horse battery",
         "new": "a longer one that nobody guesses",
     },
     "PolicyChoiceSchema": {"allowed": ["restricted", "standard"], "default": "restricted"},
+    "SavedReportRequestSchema": {
+        "name": "Monthly GPU time",
+        "kind": "gpu-time",
+        "by": "user",
+        "period": "last-month",
+        "time_zone": "Europe/Oslo",
+        "schedule": "0 7 1 * *",
+        "recipients": ["dana@example.com"],
+    },
     "PrioritySchema": {"priority": -5},
     "ProofSchema": {"proof": "correct horse battery"},
     "QueueSettingsSchema": {
@@ -54,6 +82,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "allows_preemption": True,
         "data_roots": [{"path": "/data/shared"}, {"path": "/scratch", "is_read_only": False}],
     },
+    "ScheduleChangeSchema": {"schedule": "30 3 * * *", "job": {"gpus": 4}},
+    "ScaleSchema": {"instances": 3},
     "QuotaSchema": {"max_appliances": 100, "max_gpus": 800},
     "AlertLabelsSchema": {"labels": {"rule": "GPU too hot", "severity": "critical"}},
     "NotificationPolicySchema": {
@@ -62,7 +92,14 @@ EXAMPLES: dict[str, dict[str, Any]] = {
             "group_by": ["rule", "appliance"],
             "group_wait": "30s",
             "routes": [{"matchers": ["severity=critical"], "receivers": ["Pager"]}],
-        }
+        },
+        "inhibit_rules": [
+            {
+                "source_matchers": ["pack_key=appliance-down"],
+                "target_matchers": ["pack_key!=appliance-down"],
+                "equal": ["appliance_id"],
+            }
+        ],
     },
     "ReceiverChangeSchema": {"name": "On call, nights"},
     "ReceiverRequestSchema": {"name": "On call", "kind": "email", "target": "oncall@example.com"},
@@ -98,6 +135,17 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "job": {"name": "eval", "image": "acme/eval:1", "gpus": 1, "time_limit_seconds": "2h"},
     },
     "SecretNamesSchema": {"names": ["HF_TOKEN"]},
+    "ImportedSilenceSchema": {
+        "matchers": [{"name": "alertname", "value": "GPU too hot", "isRegex": False}],
+        "startsAt": "2026-12-31T11:00:00Z",
+        "endsAt": "2026-12-31T12:00:00Z",
+        "comment": "Fans are being replaced.",
+    },
+    "PlatformRuleRequestSchema": {
+        "name": "GPU too hot",
+        "expression": "avg(gpu.temperature_celsius) over 5m by gpu > 90",
+        "emails": ["oncall@vedette.example"],
+    },
     "SilenceRequestSchema": {
         "matchers": ["rule=GPU too hot", "appliance=~dgx-.*"],
         "ends_at": "2026-12-31T12:00:00Z",

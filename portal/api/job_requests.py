@@ -6,31 +6,33 @@ Sizes and durations are numbers of bytes and seconds, or texts such as `8GiB` an
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from apispec import APISpec
-from apispec.ext.marshmallow import MarshmallowPlugin
 from marshmallow import ValidationError, fields, validate, validates_schema
 
 from core.quantities import parse_duration, parse_size
 from jobqueue.applying import MAX_JOBS
 from jobqueue.arrays import INDEX_VARIABLE
+from jobqueue.health_checks import MAX_CHECK_FAILURES, MAX_CHECK_SECONDS, MAX_PORT
 from jobqueue.requests import (
     MAX_CPUS,
     MAX_ENTRIES,
     MAX_GPUS,
     MAX_IDLE_SECONDS,
+    MAX_INSTANCES,
     MAX_PERCENT,
-    MAX_PORT,
     MAX_PRIORITY,
     MAX_RETRIES,
     MAX_TIME_LIMIT_SECONDS,
     MIN_IDLE_SECONDS,
     JobRequest,
     request_errors,
+    request_from,
+    whole_parts,
 )
 from jobqueue.retries import FailureClass
 from jobqueue.states import JobKind
+from portal.api.json_schema import file_schema
 from portal.api.schemas import StrictSchema
-from protocol.attempts import ContainerPolicy, Mount, Port
+from protocol.attempts import ContainerPolicy, HealthCheckKind
 
 GIB = 1024**3
 _FILE_DESCRIPTION = "A job for `vedette job apply`."
@@ -125,6 +127,29 @@ class PortSchema(StrictSchema):
     name = _text("`web` for a web page.", load_default="")
 
 
+def _check_seconds(description: str, load_default: float, *, minimum: int = 1) -> fields.Float:
+    limits = {"minimum": minimum, "maximum": MAX_CHECK_SECONDS}
+    described = {"description": description, **limits}
+    return fields.Float(load_default=load_default, metadata=described)
+
+
+class HealthCheckSchema(StrictSchema):
+    """A check of a service; it is restarted after `max_failures` in a row."""
+
+    kind = fields.String(
+        required=True, validate=validate.OneOf([one.value for one in HealthCheckKind])
+    )
+    port = _whole("The container's port, for http and tcp.", maximum=MAX_PORT)
+    path = _text("For http: a status of 200 to 399 is healthy.", load_default="/")
+    command = _text("Shell command: exit code 0 is healthy.", load_default="")
+    interval_seconds = _check_seconds("Between two checks.", 10.0)
+    timeout_seconds = _check_seconds("Of each check.", 5.0)
+    grace_seconds = _check_seconds("Failures this soon after a start don't count.", 60.0, minimum=0)
+    max_failures = fields.Integer(
+        strict=True, load_default=3, metadata={"minimum": 1, "maximum": MAX_CHECK_FAILURES}
+    )
+
+
 class JobRequestSchema(StrictSchema):
     """A new job: what to run and its resource requests."""
 
@@ -213,6 +238,21 @@ class JobRequestSchema(StrictSchema):
         f"{INDEX_VARIABLE}. Empty for one job.",
         load_default="",
     )
+    instances = fields.Integer(
+        strict=True,
+        load_default=1,
+        metadata={
+            "description": "Of a service; each is placed by itself.",
+            "minimum": 1,
+            "maximum": MAX_INSTANCES,
+        },
+    )
+    health_check = fields.Nested(
+        HealthCheckSchema,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "Of a service."},
+    )
     container_policy = fields.String(
         load_default=None,
         allow_none=True,
@@ -238,15 +278,25 @@ class JobRequestSchema(StrictSchema):
 
         The service reports those of a request without others, with what it finds itself.
         """
+        if self.partial:
+            return  # the service knows the other fields
         given = original.keys() if isinstance(original, Mapping) else set()
         is_whole = data.keys() == self.fields.keys() and given <= data.keys()
         if is_whole and not self.is_one_of_many:
             return
         placeholders = {"name": "-", "image": "-"}
-        found = request_errors(job_request(placeholders | data))
+        # Of parts with errors, marshmallow gives what is valid of them.
+        found = request_errors(job_request(placeholders | whole_parts(data)))
         errors = {name: texts for name, texts in found.items() if name in data}
         if errors:
             raise ValidationError(errors)
+
+
+class JobChangeSchema(JobRequestSchema):
+    """The fields of a job that change."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - marshmallow's
+        super().__init__(**{**options, "partial": True})
 
 
 def _one_of_many() -> JobRequestSchema:
@@ -268,34 +318,9 @@ class ApplicationSchema(StrictSchema):
 
 def job_request(body: Mapping[str, Any]) -> JobRequest:
     """Return the request of a loaded body."""
-    parts = {
-        "mounts": [Mount(**one) for one in body.get("mounts", ())],
-        "ports": [Port(**one) for one in body.get("ports", ())],
-    }
-    return JobRequest(**{**body, **parts})
+    return request_from(body)
 
 
 def job_file_schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a job file, so that editors complete and check it."""
-    plugin = MarshmallowPlugin()
-    spec = APISpec("jobs", "1", "3.1.0", plugins=[plugin])
-    spec.components.schema("Job", schema=JobRequestSchema)
-    found = _with_local_references(spec.to_dict()["components"]["schemas"])
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Vedette job",
-        "description": _FILE_DESCRIPTION,
-        **found.pop("Job"),
-        "$defs": found,
-    }
-
-
-def _with_local_references(node: Any) -> Any:  # noqa: ANN401 - JSON
-    if isinstance(node, dict):
-        return {
-            key: value.replace("#/components/schemas/", "#/$defs/")
-            if key == "$ref"
-            else _with_local_references(value)
-            for key, value in node.items()
-        }
-    return [_with_local_references(one) for one in node] if isinstance(node, list) else node
+    """Return the JSON Schema of a job file."""
+    return file_schema(JobRequestSchema, title="Vedette job", description=_FILE_DESCRIPTION)

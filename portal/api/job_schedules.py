@@ -10,20 +10,23 @@ from sqlalchemy.orm import Session
 from jobqueue.models import JobSchedule, ScheduleRun
 from jobqueue.schedule_runs import run_now
 from jobqueue.schedules import (
+    NEXT_RUNS,
     SCHEDULE_SORTS,
     ScheduleRequest,
+    change_schedule,
     create_schedule,
     delete_schedule,
     enable_schedule,
     get_schedule,
     list_runs,
     list_schedules,
+    next_runs,
     replace_schedule,
 )
 from jobqueue.states import JobState, Missed, Overlap, RunOutcome
 from jobqueue.templates import load_request
 from portal.api.blueprint import APIBlueprint
-from portal.api.job_requests import JobRequestSchema, job_request
+from portal.api.job_requests import JobChangeSchema, JobRequestSchema, job_request
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, page_query
 from portal.context import current_scope, database, now, portal
 from tenants.permissions import Permission
@@ -57,6 +60,19 @@ class ScheduleSchema(Schema):
     )
 
 
+class ScheduleDetailSchema(ScheduleSchema):
+    """A schedule with its next times."""
+
+    next_runs_at = fields.Function(
+        lambda one: [at.isoformat() for at in next_runs(one)],
+        metadata={
+            "type": "array",
+            "items": {"type": "string", "format": "date-time"},
+            "description": f"The next {NEXT_RUNS} times, in its time zone; none while disabled.",
+        },
+    )
+
+
 class ScheduleRequestSchema(StrictSchema):
     """A schedule and the job that it submits."""
 
@@ -86,6 +102,15 @@ class ScheduleRequestSchema(StrictSchema):
     job = fields.Nested(JobRequestSchema, required=True)
 
 
+class ScheduleChangeSchema(ScheduleRequestSchema):
+    """The fields of a schedule that change; `job` has the fields of its job that do."""
+
+    job = fields.Nested(JobChangeSchema)
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - marshmallow's
+        super().__init__(**{**options, "partial": True})
+
+
 class RunSchema(Schema):
     """A time at which a schedule was due."""
 
@@ -107,7 +132,7 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
 
 
 @job_schedules.operation(
-    "POST", body=ScheduleRequestSchema, answer=ScheduleSchema, status=HTTPStatus.CREATED
+    "POST", body=ScheduleRequestSchema, answer=ScheduleDetailSchema, status=HTTPStatus.CREATED
 )
 def create(body: dict[str, Any]) -> JobSchedule:
     """Create a schedule; its jobs are yours."""
@@ -116,14 +141,16 @@ def create(body: dict[str, Any]) -> JobSchedule:
         return create_schedule(session, scope, _request(body), box=box, now=now())
 
 
-@job_schedules.operation("GET", "/<schedule_id>", answer=ScheduleSchema)
+@job_schedules.operation("GET", "/<schedule_id>", answer=ScheduleDetailSchema)
 def show(schedule_id: str) -> JobSchedule:
     """Return a schedule."""
     with database() as session:
         return get_schedule(session, current_scope(), schedule_id)
 
 
-@job_schedules.operation("PUT", "/<schedule_id>", body=ScheduleRequestSchema, answer=ScheduleSchema)
+@job_schedules.operation(
+    "PUT", "/<schedule_id>", body=ScheduleRequestSchema, answer=ScheduleDetailSchema
+)
 def replace(schedule_id: str, body: dict[str, Any]) -> JobSchedule:
     """Replace a schedule of yours; without secrets it retains those that it has."""
     with database() as session:
@@ -138,6 +165,17 @@ def replace(schedule_id: str, body: dict[str, Any]) -> JobSchedule:
         )
 
 
+@job_schedules.operation(
+    "PATCH", "/<schedule_id>", body=ScheduleChangeSchema, answer=ScheduleDetailSchema
+)
+def change(schedule_id: str, body: dict[str, Any]) -> JobSchedule:
+    """Change some fields of a schedule of yours, and of its job."""
+    with database() as session:
+        _check_if_match(session, schedule_id)
+        scope, box = current_scope(), portal().secrets
+        return change_schedule(session, scope, schedule_id, body, box=box, now=now())
+
+
 @job_schedules.operation("DELETE", "/<schedule_id>", status=HTTPStatus.NO_CONTENT)
 def delete(schedule_id: str) -> None:
     """Delete a schedule and its list of runs; its jobs stay."""
@@ -148,17 +186,17 @@ def delete(schedule_id: str) -> None:
 
 def _check_if_match(session: Session, schedule_id: str) -> None:
     read = partial(get_schedule, session, current_scope(), schedule_id)
-    job_schedules.check_if_match(session, JobSchedule, schedule_id, read, ScheduleSchema)
+    job_schedules.check_if_match(session, JobSchedule, schedule_id, read, ScheduleDetailSchema)
 
 
-@job_schedules.operation("POST", "/<schedule_id>/enable", answer=ScheduleSchema)
+@job_schedules.operation("POST", "/<schedule_id>/enable", answer=ScheduleDetailSchema)
 def enable(schedule_id: str) -> JobSchedule:
     """Enable a schedule from its next time on."""
     with database() as session:
         return enable_schedule(session, current_scope(), schedule_id, is_enabled=True, now=now())
 
 
-@job_schedules.operation("POST", "/<schedule_id>/disable", answer=ScheduleSchema)
+@job_schedules.operation("POST", "/<schedule_id>/disable", answer=ScheduleDetailSchema)
 def disable(schedule_id: str) -> JobSchedule:
     """Disable a schedule; jobs that run continue."""
     with database() as session:

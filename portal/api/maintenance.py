@@ -19,7 +19,7 @@ from alerting.undelivered import (
 )
 from jobqueue.retention import STUCK_JOB_SORTS, delete_ended, list_stuck_jobs
 from portal.api.blueprint import APIBlueprint
-from portal.api.jobs import JobSchema
+from portal.api.job_schemas import JobSchema
 from portal.api.schemas import envelope, instant, page_of, page_query
 from portal.context import current_scope, database, now, portal
 from portal.presenters.platform import JOBS_KEPT_DAYS, ended_before, maintenance_summary

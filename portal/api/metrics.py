@@ -1,10 +1,11 @@
-"""`/metrics` and `/samples`: the catalog of metrics, and their samples as files.
+"""`/metrics`, `/metric-fields` and `/samples`: the catalog of metrics, and samples as files.
 
 An export is streamed, so that its limits on time range and rows are checked before it starts.
 `vedette store export` has no such limits.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,14 +16,19 @@ from core.clock import to_ns
 from core.errors import InvalidInputError, NotFoundError
 from core.quantities import unit_of
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import FILE, StrictSchema, page_of, time_filter, whole_list
-from portal.context import current_scope, now, portal
+from portal.api.schemas import FILE, PageQuery, StrictSchema, page_of, time_filter, whole_list
+from portal.context import current_scope, database, now, portal
 from portal.downloads import stream_file
+from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
+from timeseries.metric_catalog import CatalogMetric, list_metrics, search_metrics
 from timeseries.migration.export import ExportFormat, export
-from timeseries.store import ScanQuery, Store
+from timeseries.store import APPLIANCE_TAG, ScanQuery, Store
 
 metrics = APIBlueprint("Metrics", "/metrics", "The metric catalog.")
+
+
+MAX_SEARCH_LENGTH = 100
 
 
 class MeasurementSchema(Schema):
@@ -65,6 +71,76 @@ def show_measurement(measurement: str) -> dict[str, Any]:
     if not found:
         raise NotFoundError.of("measurement", measurement)
     return {"name": measurement, "fields": found, "tags": store.tags(measurement, tenants=tenants)}
+
+
+class TagValueSchema(Schema):
+    """A value of a tag."""
+
+    value = fields.String()
+    name = fields.String(metadata={"description": "Of an appliance its name, else the value."})
+
+
+class SearchQuery(PageQuery):
+    """What to search for."""
+
+    search = fields.String(
+        load_default="",
+        validate=validate.Length(max=MAX_SEARCH_LENGTH),
+        metadata={"description": "Words in name, unit or description; all must occur."},
+    )
+
+
+class CatalogMetricSchema(Schema):
+    """A metric: a field of a measurement, with numbers."""
+
+    name = fields.String(metadata={"description": "`measurement.field`, as in expressions."})
+    measurement = fields.String()
+    field = fields.String()
+    unit = fields.String()
+    description = fields.String()
+    tags = fields.List(fields.String())
+    has_samples = fields.Boolean()
+
+
+@metrics.operation(
+    "GET",
+    "/<measurement>/tags/<tag>",
+    query=SearchQuery,
+    answer=page_of(TagValueSchema),
+    has_etag=False,
+)
+def list_tag_values(query: dict[str, Any], measurement: str, tag: str) -> dict[str, Any]:
+    """List the values of a tag in the samples of your tenant."""
+    store, scope = portal().store, current_scope()
+    if tag not in store.tags(measurement, tenants=scope.tenants):
+        raise NotFoundError(f"The measurement {measurement!r} has no tag {tag!r}.")
+    values = store.tag_values(measurement, tag, tenants=scope.tenants)
+    names: Mapping[str, str] = {}
+    if tag == APPLIANCE_TAG:
+        with database() as session:
+            names = appliance_names(session, scope.tenants)
+    found = [{"value": value, "name": names.get(value, value)} for value in values]
+    wanted = query["search"].lower()
+    return _page([one for one in found if wanted in one["name"].lower()], query)
+
+
+metric_fields = APIBlueprint("Metric fields", "/metric-fields", "Search of metrics.")
+
+
+@metric_fields.operation("GET", query=SearchQuery, answer=page_of(CatalogMetricSchema))
+def search(query: dict[str, Any]) -> dict[str, Any]:
+    """Search the metrics that plugins declare, and all others that your tenant has samples of."""
+    store, tenants = portal().store, current_scope().tenants
+    known: list[CatalogMetric] = portal().minute.get(
+        ("metric catalog", tenants), lambda: list_metrics(store, tenants=tenants)
+    )
+    return _page(search_metrics(known, query["search"]), query)
+
+
+def _page(found: Sequence[object], query: dict[str, Any]) -> dict[str, Any]:
+    number, size = query["page"], query["page_size"]
+    shown = list(found[(number - 1) * size : number * size])
+    return {"items": shown, "total": len(found), "page": number, "page_size": size}
 
 
 MAX_SPAN = timedelta(days=31)

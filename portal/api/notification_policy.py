@@ -1,10 +1,13 @@
 """`/notification-policy`: the tree of routes from alerts to receivers."""
 
+from functools import partial
 from typing import Any
 
 from marshmallow import Schema, fields
+from sqlalchemy.orm import Session
 
-from alerting.policies import preview_policy, read_policy, save_policy
+from alerting.inhibition import printed_rules
+from alerting.policies import preview_policy, read_inhibit_rules, read_policy, save_policy
 from alerting.routes import printed
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import StrictSchema
@@ -21,9 +24,18 @@ notification_policy = APIBlueprint(
 
 
 class NotificationPolicySchema(StrictSchema):
-    """The tree of routes; see docs/alerts.md for the keys of a route."""
+    """The tree of routes and the inhibition rules; docs/alerts.md lists the keys of a route."""
 
     route = fields.Dict(keys=fields.String(), required=True)
+    inhibit_rules = fields.List(
+        fields.Dict(keys=fields.String(), values=fields.List(fields.String())),
+        load_default=None,
+        metadata={
+            "description": "Alerts (`source_matchers`) that hold notifications about others "
+            "(`target_matchers`) with the same values of the labels in `equal`. "
+            "Without the field, those that ship."
+        },
+    )
 
 
 class AlertLabelsSchema(StrictSchema):
@@ -50,26 +62,28 @@ class DestinationsSchema(Schema):
 
 @notification_policy.operation("GET", answer=NotificationPolicySchema, has_etag=True)
 def show() -> dict[str, Any]:
-    """Return the tenant's tree of routes."""
+    """Return the tenant's tree of routes and its inhibition rules."""
     with database() as session:
-        return {"route": printed(read_policy(session, current_scope()))}
+        return _policy(session)
 
 
 @notification_policy.operation(
     "PUT", body=NotificationPolicySchema, answer=NotificationPolicySchema, has_etag=True
 )
 def replace(body: dict[str, Any]) -> dict[str, Any]:
-    """Replace the tenant's tree of routes."""
+    """Replace the tenant's tree of routes and its inhibition rules."""
     scope = current_scope()
     with database() as session:
-
-        def read() -> dict[str, Any]:
-            return {"route": printed(read_policy(session, scope))}
-
         notification_policy.check_if_match(
-            session, Tenant, scope.require_tenant(), read, NotificationPolicySchema
+            session,
+            Tenant,
+            scope.require_tenant(),
+            partial(_policy, session),
+            NotificationPolicySchema,
         )
-        return {"route": printed(save_policy(session, scope, body["route"], now=now()))}
+        rules = body["inhibit_rules"]
+        save_policy(session, scope, body["route"], inhibit_rules=rules, now=now())
+        return _policy(session)
 
 
 @notification_policy.operation(
@@ -90,4 +104,13 @@ def preview(body: dict[str, Any]) -> dict[str, Any]:
             }
             for one in found
         ]
+    }
+
+
+def _policy(session: Session) -> dict[str, Any]:
+    scope = current_scope()
+    rules = read_inhibit_rules(session, scope)
+    return {
+        "route": printed(read_policy(session, scope)),
+        "inhibit_rules": printed_rules(rules),
     }

@@ -20,15 +20,30 @@ from alerting.receivers import (
     update_receiver,
 )
 from alerting.states import NotificationState, ReceiverKind
+from alerting.undelivered import redeliver
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query, values_of
+from portal.api.schemas import (
+    PageQuery,
+    StrictSchema,
+    envelope,
+    instant,
+    page_of,
+    page_query,
+    sort_field,
+    values_of,
+)
 from portal.context import current_scope, database, now, portal, public_url
 from tenants.permissions import Permission
 
 receivers = APIBlueprint(
     "Receivers", "/receivers", "Notification targets.", changes=Permission.EDIT_ALERTS
 )
-notifications = APIBlueprint("Notifications", "/notifications", "Sent and pending notifications.")
+notifications = APIBlueprint(
+    "Notifications",
+    "/notifications",
+    "Sent and pending notifications.",
+    changes=Permission.EDIT_ALERTS,
+)
 
 
 ADMINS = "the tenant's admins"
@@ -89,6 +104,13 @@ class NotificationSchema(Schema):
     last_error = fields.String()
     created_at = instant()
     sent_at = instant()
+
+
+class NotificationQuery(PageQuery):
+    """Filters of the list."""
+
+    alert_id = fields.String(load_default=None)
+    sort = sort_field(NOTIFICATION_SORTS, default="-created_at")
 
 
 @receivers.operation(
@@ -158,10 +180,17 @@ def delete(receiver_id: str) -> None:
 
 @notifications.operation(
     "GET",
-    query=page_query(NOTIFICATION_SORTS, default="-created_at"),
+    query=NotificationQuery,
     answer=page_of(NotificationSchema),
 )
 def list_sent(query: dict[str, Any]) -> dict[str, Any]:
     """List notifications, newest first."""
     with database() as session:
         return envelope(list_notifications(session, current_scope(), **query))
+
+
+@notifications.operation("POST", "/<notification_id>/redeliver", answer=NotificationSchema)
+def send_again(notification_id: str) -> Notification:
+    """Send a notification again that was sent or has failed; it keeps its ID."""
+    with database() as session:
+        return redeliver(session, current_scope(), notification_id, now=now())

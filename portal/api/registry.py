@@ -1,38 +1,51 @@
 """Registers all resources of the API with the app and its OpenAPI document."""
 
+from functools import partial
+
 from flask import Flask, jsonify
 
 from portal.api.account import me, sessions, tokens
+from portal.api.alertmanager import alertmanager
 from portal.api.alerts import alerts
 from portal.api.appliances import appliances
 from portal.api.audit import audit
 from portal.api.blueprint import VedetteAPI
 from portal.api.certificates import certificates
 from portal.api.container_policies import container_policies
+from portal.api.container_storage import cleanup_policies, container_storage
+from portal.api.dashboards import dashboard_file_schema, dashboards
 from portal.api.enrollment import enrollment_tokens
 from portal.api.gpu_usage import gpu_usage
 from portal.api.images import images
 from portal.api.invitations import invitations
+from portal.api.job_output import job_output
+from portal.api.job_placement import job_placement
 from portal.api.job_requests import job_file_schema
 from portal.api.job_schedules import job_schedules
+from portal.api.job_services import job_services
 from portal.api.job_templates import job_templates
 from portal.api.jobs import jobs
 from portal.api.maintenance import maintenance
-from portal.api.metrics import metrics, samples
+from portal.api.metrics import metric_fields, metrics, samples
 from portal.api.notification_policy import notification_policy
 from portal.api.platform import outage, platform
+from portal.api.platform_rules import platform_rules
 from portal.api.query import query
 from portal.api.queue_settings import queue_settings
 from portal.api.receivers import notifications, receivers
 from portal.api.removals import removals
 from portal.api.reports import reports
 from portal.api.rules import rules
+from portal.api.saved_reports import saved_reports
+from portal.api.saved_views import saved_views
 from portal.api.second_factor import second_factor
 from portal.api.silences import silences
+from portal.api.streams import add_streams
 from portal.api.tenants import tenants
 from portal.api.users import users
 
 JOB_SCHEMA_PATH = "/api/v1/job.schema.json"
+DASHBOARD_SCHEMA_PATH = "/api/v1/dashboard.schema.json"
 RESOURCES = (
     me,
     second_factor,
@@ -45,25 +58,36 @@ RESOURCES = (
     enrollment_tokens,
     certificates,
     jobs,
+    job_placement,
+    job_output,
+    job_services,
     job_templates,
     job_schedules,
     gpu_usage,
     reports,
+    dashboards,
+    saved_views,
     images,
     container_policies,
+    container_storage,
+    cleanup_policies,
     notification_policy,
     queue_settings,
     rules,
     alerts,
+    alertmanager,
+    saved_reports,
     silences,
     receivers,
     notifications,
     metrics,
     query,
+    metric_fields,
     samples,
     outage,
     audit,
     platform,
+    platform_rules,
     removals,
     maintenance,
 )
@@ -84,8 +108,12 @@ def install_api(app: Flask) -> VedetteAPI:
     api.spec.options["security"] = [{"token": []}]
     for blueprint in RESOURCES:
         api.register_blueprint(blueprint)
-    schema = job_file_schema()
-    app.add_url_rule(JOB_SCHEMA_PATH, "job_schema", lambda: jsonify(schema))
+    add_streams(api.spec)
+    for endpoint, path, schema in (
+        ("job_schema", JOB_SCHEMA_PATH, job_file_schema()),
+        ("dashboard_schema", DASHBOARD_SCHEMA_PATH, dashboard_file_schema()),
+    ):
+        app.add_url_rule(path, endpoint, partial(jsonify, schema))
     return api
 
 

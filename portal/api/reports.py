@@ -5,21 +5,22 @@ from typing import Any
 from flask import Response
 from marshmallow import Schema, fields, post_load, validate
 
-from dash_app.reports.report import Report, ReportBy, ReportKind, Unit
+from dash_app.reports.formats import MEDIA_TYPES
+from dash_app.reports.models import MAX_FILTER_LENGTH
+from dash_app.reports.report import FileFormat, Report, ReportBy, ReportKind, Unit
+from dash_app.reports.saved import MAX_PRICE
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import FILE, StrictSchema, instant, time_filter
 from portal.presenters.gpu_usage import DEFAULT_DAYS
 from portal.presenters.reports import (
     DEFAULT_TARGET,
-    MAX_PRICE,
-    FileFormat,
     built,
     report_file,
     report_request,
 )
 
 reports = APIBlueprint(
-    "Reports", "/reports", "Reports on GPU time and energy, jobs, availability, and alerts."
+    "Reports", "/reports", "Reports on GPU time, jobs, availability, alerts, capacity and network."
 )
 
 
@@ -45,6 +46,14 @@ class ReportQuery(StrictSchema):
         validate=validate.Range(min=0, max=100),
         metadata={"description": "The availability to compare with."},
     )
+    appliances = fields.String(
+        load_default="",
+        validate=validate.Length(max=MAX_FILTER_LENGTH),
+        metadata={
+            "description": "Words that the name, site, GPU model or labels of an appliance have, "
+            "such as `rack=b12`; by default every appliance."
+        },
+    )
 
     @post_load
     def _request(self, values: dict[str, Any], **_options: object) -> dict[str, Any]:
@@ -55,6 +64,7 @@ class ReportQuery(StrictSchema):
             until=values["until"],
             price=values["price_per_kilowatt_hour"],
             target=values["target_percent"],
+            appliances=values["appliances"],
         )
         return {"request": request, "format": values.get("format")}
 
@@ -73,6 +83,12 @@ class ColumnSchema(Schema):
     unit = fields.Enum(Unit, by_value=True)
 
 
+FILES = {
+    "200": {
+        "description": "The report as a file.",
+        "content": dict.fromkeys(MEDIA_TYPES.values(), FILE),
+    }
+}
 _CELLS = {"description": "One value for each column: text, number, or null if there is none."}
 
 
@@ -107,21 +123,7 @@ def show(query: dict[str, Any]) -> dict[str, Any]:
 
 
 @reports.operation("GET", "/export", query=FileQuery)
-@reports.doc(  # type: ignore[untyped-decorator] # flask-smorest
-    responses={
-        "200": {
-            "description": "The report as a file.",
-            "content": dict.fromkeys(
-                (
-                    "text/csv",
-                    "application/pdf",
-                    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-                ),
-                FILE,
-            ),
-        }
-    }
-)
+@reports.doc(responses=FILES)  # type: ignore[untyped-decorator] # flask-smorest
 def export(query: dict[str, Any]) -> Response:
     """Return a report as a CSV, XLSX or PDF file."""
     return report_file(query["request"], query["format"])

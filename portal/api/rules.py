@@ -4,16 +4,14 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from marshmallow import Schema, ValidationError, fields, pre_load, validate, validates_schema
 from sqlalchemy.orm import Session
 
-from alerting.backtest import MAX_DAYS, Backtest, backtest_rule
+from alerting.backtest import Backtest, backtest_rule
 from alerting.expression import check_metric, preview_rule
 from alerting.models import Rule
-from alerting.rule_files import ChangeAction, RuleEntry, apply_rules, check_metrics, plan_rules
+from alerting.rule_files import apply_rules, check_metrics, plan_rules
 from alerting.rule_pack import rule_pack
-from alerting.rule_request import RuleRequest
-from alerting.rule_text import EXAMPLE, parse_expression, rule_expression
+from alerting.rule_request import RuleEntry, RuleRequest
 from alerting.service import (
     RULE_SORTS,
     create_rule,
@@ -23,247 +21,24 @@ from alerting.service import (
     set_rule_enabled,
     update_rule,
 )
-from alerting.states import FUNCTIONS, Comparison, NoDataPolicy, Operator, Severity
-from core.errors import InvalidInputError
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query, whole_list
+from portal.api.rule_schemas import (
+    EVALUATED,
+    BacktestQuery,
+    BacktestSchema,
+    PreviewGroupSchema,
+    RuleChangeSchema,
+    RuleFileSchema,
+    RulePackSchema,
+    RuleRequestSchema,
+    RuleSchema,
+)
+from portal.api.schemas import envelope, page_of, page_query, whole_list
 from portal.context import current_scope, database, now, portal, public_url
 from tenants.permissions import Permission
-from timeseries.store import Aggregate
 
 rules = APIBlueprint("Rules", "/rules", "Alert rules.", changes=Permission.EDIT_ALERTS)
-
-
-class RuleSchema(Schema):
-    """An alert rule: a threshold on an aggregate of a field over a window, by series group."""
-
-    id = fields.String()
-    tenant_id = fields.String()
-    name = fields.String()
-    expression = fields.Function(rule_expression)
-    measurement = fields.String()
-    field = fields.String()
-    operator = fields.String()
-    other_field = fields.String()
-    aggregate = fields.String()
-    window_seconds = fields.Float()
-    ahead_seconds = fields.Float()
-    group_by = fields.List(fields.String())
-    filters = fields.Dict()
-    comparison = fields.Enum(Comparison, by_value=True)
-    warning_threshold = fields.Float(allow_none=True)
-    critical_threshold = fields.Float(allow_none=True)
-    warning_reset = fields.Float(allow_none=True)
-    critical_reset = fields.Float(allow_none=True)
-    for_seconds = fields.Float()
-    keep_firing_seconds = fields.Float()
-    no_data = fields.Enum(NoDataPolicy, by_value=True)
-    interval_seconds = fields.Float()
-    is_enabled = fields.Boolean()
-    receiver_ids = fields.List(fields.String())
-    annotation = fields.String()
-    pack_key = fields.String(metadata={"description": "Its rule of the pack, and its runbook."})
-    created_at = instant()
-    evaluated_at = instant()
-    evaluation_error = fields.String()
-    query_seconds = fields.Float()
-
-
-_ETAG = RuleSchema(exclude=("evaluated_at", "evaluation_error", "query_seconds"))
-
-
-MAX_RULES = 1000
-# What an expression has: all but the name, the receivers and whether the rule is enabled.
-EXPRESSED = (
-    "measurement",
-    "field",
-    "operator",
-    "other_field",
-    "aggregate",
-    "window_seconds",
-    "ahead_seconds",
-    "group_by",
-    "filters",
-    "comparison",
-    "warning_threshold",
-    "critical_threshold",
-    "warning_reset",
-    "critical_reset",
-    "for_seconds",
-    "keep_firing_seconds",
-    "no_data",
-    "interval_seconds",
-)
-
-
-def _check_expression(text: str) -> None:
-    try:
-        parse_expression(text)
-    except InvalidInputError as error:
-        raise ValidationError(error.errors["expression"]) from error
-
-
-class RuleRequestSchema(StrictSchema):
-    """A new rule, or the replacement of one."""
-
-    name = fields.String(required=True)
-    expression = fields.String(
-        validate=_check_expression,
-        metadata={
-            "description": "The rule as text, instead of `measurement`, `field` and the fields "
-            "that describe query and condition.",
-            "example": EXAMPLE,
-        },
-    )
-    measurement = fields.String(metadata={"description": "Required without `expression`."})
-    field = fields.String(metadata={"description": "Required without `expression`."})
-    operator = fields.String(
-        load_default="",
-        validate=validate.OneOf(["", *Operator]),
-        metadata={"description": "Arithmetic of the aggregates of `field` and `other_field`."},
-    )
-    other_field = fields.String(load_default="")
-    aggregate = fields.String(load_default=Aggregate.AVG.value, validate=validate.OneOf(FUNCTIONS))
-    window_seconds = fields.Float(load_default=300.0)
-    ahead_seconds = fields.Float(
-        load_default=0.0, metadata={"description": "How far a `forecast` looks ahead."}
-    )
-    group_by = fields.List(fields.String(), load_default=lambda: ["appliance"])
-    filters = fields.Dict(
-        keys=fields.String(), values=fields.List(fields.String()), load_default=dict
-    )
-    comparison = fields.Enum(Comparison, by_value=True, load_default=Comparison.ABOVE)
-    warning_threshold = fields.Float(load_default=None, allow_none=True)
-    critical_threshold = fields.Float(load_default=None, allow_none=True)
-    warning_reset = fields.Float(load_default=None, allow_none=True)
-    critical_reset = fields.Float(load_default=None, allow_none=True)
-    for_seconds = fields.Float(load_default=0.0)
-    keep_firing_seconds = fields.Float(load_default=0.0)
-    no_data = fields.Enum(NoDataPolicy, by_value=True, load_default=NoDataPolicy.KEEP)
-    interval_seconds = fields.Float(
-        load_default=0.0,
-        metadata={"description": "How often to evaluate; 0 is as often as the server does."},
-    )
-    is_enabled = fields.Boolean(load_default=True)
-    receiver_ids = fields.List(fields.String(), load_default=list)
-    annotation = fields.String(
-        load_default="",
-        metadata={"description": "A template of the alert's sentence; see docs/alerts.md."},
-    )
-
-    @pre_load
-    def expand(self, data: Any, **_options: object) -> Any:  # noqa: ANN401 - any JSON
-        """Replace a valid expression with the fields that it has."""
-        text = data.get("expression") if isinstance(data, dict) else None
-        if not isinstance(text, str):
-            return data
-        try:
-            rule = parse_expression(text)
-        except InvalidInputError:
-            return data  # reported by the validation of the field
-        others = {name: value for name, value in data.items() if name != "expression"}
-        return others | {name: getattr(rule, name) for name in EXPRESSED}
-
-    @validates_schema(pass_original=True, skip_on_field_errors=False)
-    def check_alternatives(self, _data: object, original: Any, **_options: object) -> None:  # noqa: ANN401 - any JSON
-        """Require an expression, or a measurement and a field, but not both."""
-        if not isinstance(original, dict):
-            return
-        if "expression" in original:
-            found = [name for name in EXPRESSED if name in original]
-            message = "Leave it out: the expression has it."
-        else:
-            found = [name for name in ("measurement", "field") if name not in original]
-            message = "Missing data for required field."
-        if found:
-            raise ValidationError({name: [message] for name in found})
-
-
-class PreviewGroupSchema(Schema):
-    """Current result of a rule for one series group."""
-
-    tags = fields.Dict(keys=fields.String(), values=fields.String())
-    value = fields.Float(allow_none=True)
-    severity = fields.Enum(Severity, by_value=True, allow_none=True)
-
-
-class BacktestQuery(StrictSchema):
-    """How far back."""
-
-    days = fields.Integer(load_default=7, validate=validate.Range(1, MAX_DAYS))
-
-
-class FiringsSchema(Schema):
-    """How often and how long one series group would have fired."""
-
-    tags = fields.Dict(keys=fields.String(), values=fields.String())
-    count = fields.Function(lambda one: len(one.periods), metadata={"type": "integer"})
-    firing_seconds = fields.Float()
-    longest_seconds = fields.Float()
-    last_fired_at = instant()
-
-
-class BacktestSchema(Schema):
-    """Which series groups would have fired, most often first."""
-
-    step_seconds = fields.Float(
-        metadata={"description": "Time between two evaluations; values are over this time."}
-    )
-    groups = fields.Integer(metadata={"description": "Series groups with values."})
-    firings = fields.List(fields.Nested(FiringsSchema))
-
-
-class PackRuleSchema(Schema):
-    """A rule of the rule pack with its runbook."""
-
-    key = fields.String()
-    name = fields.String()
-    expression = fields.String()
-    source = fields.Url()
-    annotation = fields.String()
-    meaning = fields.String()
-    steps = fields.List(fields.String())
-
-
-class RulePackSchema(Schema):
-    """The rules that every tenant has from the start."""
-
-    rules = fields.List(fields.Nested(PackRuleSchema))
-
-
-class RuleEntrySchema(StrictSchema):
-    """A rule of a file."""
-
-    name = fields.String(required=True)
-    expression = fields.String(required=True, metadata={"example": EXAMPLE})
-    receivers = fields.List(
-        fields.String(), load_default=list, metadata={"description": "Names of receivers."}
-    )
-    is_enabled = fields.Boolean(load_default=True)
-    annotation = fields.String(load_default="")
-
-
-class RuleFileSchema(StrictSchema):
-    """The rules of a file."""
-
-    rules = fields.List(
-        fields.Nested(RuleEntrySchema), required=True, validate=validate.Length(max=MAX_RULES)
-    )
-    deletes_others = fields.Boolean(
-        load_default=False, metadata={"description": "Delete rules that the file doesn't have."}
-    )
-    is_dry_run = fields.Boolean(
-        load_default=False, metadata={"description": "Only return what would change."}
-    )
-
-
-class RuleChangeSchema(Schema):
-    """What applying a file does, or did, to a rule."""
-
-    name = fields.String()
-    action = fields.Enum(ChangeAction, by_value=True)
-    before = fields.Nested(RuleEntrySchema, allow_none=True)
-    after = fields.Nested(RuleEntrySchema, allow_none=True)
+_ETAG = RuleSchema(exclude=EVALUATED)
 
 
 @rules.operation("GET", query=page_query(RULE_SORTS, default="name"), answer=page_of(RuleSchema))

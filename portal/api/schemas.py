@@ -1,9 +1,12 @@
 """Schemas shared by all resources: errors, paging, sorting, and the envelope of a list."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import UTC
+from enum import EnumType
 from functools import cache
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from marshmallow import RAISE, Schema, ValidationError, fields, validate
 
@@ -47,6 +50,20 @@ class PageQuery(StrictSchema):
     )
 
 
+class KeysetQuery(StrictSchema):
+    """Page of a list by cursors, which stay valid while rows are added."""
+
+    after = fields.String(
+        load_default="", metadata={"description": "The `next` of the previous page."}
+    )
+    before = fields.String(
+        load_default="", metadata={"description": "The `previous` of the following page."}
+    )
+    page_size = fields.Integer(
+        load_default=DEFAULT_PAGE_SIZE, validate=validate.Range(min=1, max=MAX_PAGE_SIZE)
+    )
+
+
 def instant(**options: Any) -> fields.AwareDateTime:  # noqa: ANN401 - marshmallow's options
     """Return a field for an aware UTC instant in ISO 8601."""
     return fields.AwareDateTime(format="iso", default_timezone=UTC, allow_none=True, **options)
@@ -74,9 +91,60 @@ def page_of(schema: type[Schema]) -> type[Schema]:
     )
 
 
+def schema_of(kind: type) -> type[Schema]:
+    """Return the schema of a dataclass, with its defaults.
+
+    The metadata of its fields is theirs in the API; `choices` are the values that are allowed.
+    """
+    hints = get_type_hints(kind)
+    found = {one.name: _field_of(hints[one.name], one) for one in dataclasses.fields(kind)}
+    return Schema.from_dict(found, name=f"{kind.__name__}FieldsSchema")
+
+
+def _field_of(hint: Any, one: dataclasses.Field[Any]) -> fields.Field[Any]:  # noqa: ANN401 - any type
+    metadata = dict(one.metadata)
+    options: dict[str, Any] = {"metadata": metadata}
+    if "choices" in metadata:
+        options["validate"] = validate.OneOf(metadata.pop("choices"))
+    if one.default is not dataclasses.MISSING:
+        options["load_default"] = one.default
+    elif one.default_factory is not dataclasses.MISSING:
+        options["load_default"] = one.default_factory
+    kinds = get_args(hint)
+    if get_origin(hint) is Mapping:
+        values = fields.List(fields.String())
+        return fields.Dict(keys=fields.String(), values=values, **options)
+    if get_origin(hint) is Sequence:
+        return fields.List(Schema.TYPE_MAPPING[kinds[0]](), **options)
+    if isinstance(hint, EnumType):
+        return fields.Enum(hint, by_value=True, **options)
+    if NoneType in kinds:
+        return Schema.TYPE_MAPPING[kinds[0]](allow_none=True, **options)
+    return Schema.TYPE_MAPPING[hint](**options)
+
+
 def values_of(schema: type[Schema], item: object, **more: object) -> dict[str, Any]:
     """Return the attributes of an object that a schema shows, with other values for some."""
     return {name: getattr(item, name) for name in schema().fields if name not in more} | more
+
+
+@cache
+def keyset_page_of(schema: type[Schema]) -> type[Schema]:
+    """Return the schema of a page by cursors, one class per item schema."""
+    name = schema.__name__.removesuffix("Schema")
+    return Schema.from_dict(
+        {
+            "items": fields.List(fields.Nested(schema)),
+            "total": fields.Integer(),
+            "next": fields.String(
+                allow_none=True, metadata={"description": "Cursor: send it as `after`."}
+            ),
+            "previous": fields.String(
+                allow_none=True, metadata={"description": "Cursor: send it as `before`."}
+            ),
+        },
+        name=f"{name}KeysetPageSchema",
+    )
 
 
 def envelope(page: Page[Any], items: Sequence[object] | None = None) -> dict[str, Any]:

@@ -14,18 +14,13 @@ from joserfc.jwk import Key, KeySet, import_key
 from requests.exceptions import InvalidJSONError
 
 from core.clock import Clock
-from core.errors import UnauthenticatedError, UnavailableError
+from core.errors import UnavailableError
+from portal.auth.oidc import RefusedIdentityError
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 10
 CACHE_LIFETIME = timedelta(hours=1)
-
-
-class RefusedIdentityError(UnauthenticatedError):
-    """The identity provider's response does not prove the user's identity."""
-
-    default_code = "oidc_refused"
 
 
 class Discovery:

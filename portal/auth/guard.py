@@ -36,6 +36,7 @@ PUBLIC_ENDPOINTS = frozenset(
         "api-docs.openapi_json",
         # Editors that complete job files send no credentials.
         "job_schema",
+        "dashboard_schema",
     }
 )
 # The registry and its clients: these check the credentials by themselves.

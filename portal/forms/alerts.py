@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import Any
 
-import yaml
 from werkzeug.datastructures import MultiDict
 from wtforms import (
     BooleanField,
@@ -17,32 +16,23 @@ from wtforms.fields import SelectChoice
 from wtforms.validators import DataRequired, Optional, ValidationError
 
 from alerting.models import Receiver, Rule
-from alerting.rule_request import RuleRequest
+from alerting.rule_request import EXPRESSED, FIELDS, RuleRequest
 from alerting.rule_text import metric_text, parse_expression, parse_metric, rule_expression
 from alerting.states import FORECAST, Comparison, NoDataPolicy, ReceiverKind
 from core.errors import InvalidInputError
 from portal.forms.form import (
     CheckboxListField,
     DurationField,
+    FiltersField,
     Form,
     LinesField,
     NumberField,
-    PairsField,
     TagsField,
+    YAMLField,
 )
 from timeseries.store import Aggregate
 
-RENAMED = {
-    "measurement": "metric",
-    "field": "metric",
-    "other_field": "metric",
-    "ahead_seconds": "ahead",
-    "interval_seconds": "interval",
-    "window_seconds": "window",
-    "for_seconds": "for_",
-    "keep_firing_seconds": "keep_firing",
-    "receiver_ids": "receivers",
-}
+RENAMED = dict.fromkeys(("measurement", "field", "other_field"), "metric")
 AGGREGATE_CHOICES = [
     SelectChoice(Aggregate.AVG.value, "average"),
     SelectChoice(Aggregate.MAX.value, "maximum"),
@@ -92,20 +82,10 @@ class ReceiverChangeForm(Form):
 
 
 class PolicyForm(Form):
-    """The tree of routes as YAML."""
+    """The tree of routes and the inhibition rules, as YAML."""
 
-    route = TextAreaField("Routes")
-
-    def validate_route(self, _field: TextAreaField) -> None:
-        """Show where the YAML is invalid."""
-        try:
-            self.tree()
-        except yaml.YAMLError as error:
-            raise ValidationError(f"The YAML is invalid: {error}") from error
-
-    def tree(self) -> Any:  # noqa: ANN401 - any YAML
-        """Return the tree."""
-        return yaml.safe_load(self.route.data) or {}
+    route = YAMLField("Routes", default=dict)
+    inhibit_rules = YAMLField("Inhibition rules", default=list)
 
 
 class SilenceForm(Form):
@@ -124,27 +104,27 @@ class RuleForm(Form):
     expression = StringField("Expression")
     shown_expression = HiddenField()
     metric = StringField("Metric", [DataRequired("Select a metric.")])
-    aggregate = SelectField("Function", choices=AGGREGATE_CHOICES, default=Aggregate.AVG.value)
-    window = DurationField("Window", default=300.0)
-    ahead = DurationField("Look ahead", default=0.0)
-    group_by = TagsField("Group by", default=lambda: ["appliance"])
-    filters = PairsField("Filters", default=dict)
-    comparison = SelectField("Alert when", choices=COMPARISON_CHOICES)
+    aggregate = SelectField("Function", choices=AGGREGATE_CHOICES)
+    window_seconds = DurationField("Window")
+    ahead_seconds = DurationField("Look ahead")
+    group_by = TagsField("Group by")
+    filters = FiltersField("Filters", default=dict)
+    comparison = SelectField("Alert when", choices=COMPARISON_CHOICES, coerce=Comparison)
     warning_threshold = NumberField("Warning threshold")
     critical_threshold = NumberField("Critical threshold")
     warning_reset = NumberField("Warning recovery")
     critical_reset = NumberField("Critical recovery")
-    for_ = DurationField("For", default=0.0)
-    keep_firing = DurationField("Keep firing for", default=0.0)
-    no_data = SelectField("No data", choices=NO_DATA_CHOICES)
-    interval = DurationField("Evaluate every", default=0.0)
-    annotation = TextAreaField("Annotation", default="")
-    receivers = CheckboxListField("Receivers", default=list)
-    is_enabled = BooleanField("Enabled", default=True)
+    for_seconds = DurationField("For")
+    keep_firing_seconds = DurationField("Keep firing for")
+    no_data = SelectField("No data", choices=NO_DATA_CHOICES, coerce=NoDataPolicy)
+    interval_seconds = DurationField("Evaluate every")
+    annotation = TextAreaField("Annotation", filters=[lambda text: (text or "").strip()])
+    receiver_ids = CheckboxListField("Receivers", default=list)
+    is_enabled = BooleanField("Enabled")
 
     def offer(self, receivers: Iterable[Receiver]) -> None:
         """Set the receivers to choose from."""
-        self.receivers.choices = [(r.id, f"{r.name} ({r.kind.value})") for r in receivers]
+        self.receiver_ids.choices = [(r.id, f"{r.name} ({r.kind.value})") for r in receivers]
 
     def validate_expression(self, field: StringField) -> None:
         """Show where a changed expression is invalid."""
@@ -153,7 +133,7 @@ class RuleForm(Form):
                 rule = parse_expression(field.data)
             except InvalidInputError as error:
                 raise ValidationError(error.message) from error
-            if self.filter_values() != rule.filters:
+            if self.filters.data != rule.filters:
                 raise ValidationError(
                     "This form can't have filter values with commas, line breaks or outer spaces. "
                     "Use `vedette rules apply`."
@@ -170,36 +150,10 @@ class RuleForm(Form):
         except InvalidInputError as error:
             raise ValidationError(error.message) from error
 
-    def filter_values(self) -> dict[str, list[str]]:
-        """Return the values of each filter."""
-        return {
-            tag: [value.strip() for value in values.split(",") if value.strip()]
-            for tag, values in self.filters.data.items()
-        }
-
     def request(self) -> RuleRequest:
         """Return the rule request."""
-        return RuleRequest(
-            name=self.name.data.strip(),
-            **parse_metric(self.metric.data),
-            aggregate=self.aggregate.data,
-            window_seconds=self.window.data,
-            ahead_seconds=self.ahead.data,
-            group_by=self.group_by.data,
-            filters=self.filter_values(),
-            comparison=Comparison(self.comparison.data),
-            warning_threshold=self.warning_threshold.data,
-            critical_threshold=self.critical_threshold.data,
-            warning_reset=self.warning_reset.data,
-            critical_reset=self.critical_reset.data,
-            for_seconds=self.for_.data,
-            keep_firing_seconds=self.keep_firing.data,
-            no_data=NoDataPolicy(self.no_data.data),
-            interval_seconds=self.interval.data,
-            is_enabled=self.is_enabled.data,
-            receiver_ids=self.receivers.data,
-            annotation=self.annotation.data.strip(),
-        )
+        values = {name: self.data[name] for name in FIELDS if name in self.data}
+        return RuleRequest(**values, **parse_metric(self.metric.data))
 
 
 def with_expression(typed: MultiDict[str, str]) -> MultiDict[str, str]:
@@ -213,7 +167,7 @@ def with_expression(typed: MultiDict[str, str]) -> MultiDict[str, str]:
         return typed
     filled = RuleForm(formdata=None, data=values)
     replaced = typed.copy()
-    for name in values:
+    for name in values.keys() & filled.data.keys():
         field = filled[name]
         replaced[name] = field.data if isinstance(field, SelectField) else field._value()  # noqa: SLF001 - WTForms' way to get the text of a field
     return replaced
@@ -224,35 +178,13 @@ def is_changed(text: str | None, shown: str | None) -> bool:
     return bool((text or "").strip()) and (text or "").strip() != (shown or "").strip()
 
 
-def values_of(rule: Rule) -> dict[str, Any]:
+def values_of(rule: Rule | RuleRequest) -> dict[str, Any]:
     """Return the form data of an existing rule."""
     text = rule_expression(rule)
-    return expressed_values(rule) | {
-        "name": rule.name,
-        "expression": text,
-        "shown_expression": text,
-        "receivers": rule.receiver_ids,
-        "annotation": rule.annotation,
-        "is_enabled": rule.is_enabled,
-    }
+    others = {name: getattr(rule, name) for name in FIELDS}
+    return others | expressed_values(rule) | {"expression": text, "shown_expression": text}
 
 
 def expressed_values(rule: Rule | RuleRequest) -> dict[str, Any]:
     """Return the form data of what an expression has."""
-    return {
-        "metric": metric_text(rule),
-        "aggregate": rule.aggregate,
-        "window": rule.window_seconds,
-        "ahead": rule.ahead_seconds,
-        "group_by": list(rule.group_by),
-        "filters": {tag: ", ".join(values) for tag, values in rule.filters.items()},
-        "comparison": rule.comparison.value,
-        "warning_threshold": rule.warning_threshold,
-        "critical_threshold": rule.critical_threshold,
-        "warning_reset": rule.warning_reset,
-        "critical_reset": rule.critical_reset,
-        "for_": rule.for_seconds,
-        "keep_firing": rule.keep_firing_seconds,
-        "no_data": rule.no_data.value,
-        "interval": rule.interval_seconds,
-    }
+    return {name: getattr(rule, name) for name in EXPRESSED} | {"metric": metric_text(rule)}

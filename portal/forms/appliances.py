@@ -16,6 +16,15 @@ LIFETIME_CHOICES = [
     SelectChoice("168", "1 week"),
     SelectChoice("720", "30 days"),
 ]
+WAIT_CHOICES = [
+    SelectChoice("", "Continue to their end"),
+    SelectChoice("0", "Stop now and queue again"),
+    SelectChoice("0.25", "Stop after 15 minutes and queue again"),
+    SelectChoice("1", "Stop after 1 hour and queue again"),
+    SelectChoice("6", "Stop after 6 hours and queue again"),
+    SelectChoice("24", "Stop after 1 day and queue again"),
+    SelectChoice("168", "Stop after 1 week and queue again"),
+]
 MAX_USES = 1000
 BULK_ACTIONS = ("drain", "undrain", "label", "unlabel", "move", "retire", "reinstate")
 
@@ -47,6 +56,17 @@ class ApplianceForm(Form):
     site = StringField("Site", default="")
     region = StringField("Region", default="")
     labels = PairsField("Labels", default=dict)
+
+
+class DrainForm(Form):
+    """How long an appliance waits for its running jobs."""
+
+    wait = SelectField("Running jobs", choices=WAIT_CHOICES, default="")
+
+    @property
+    def chosen_wait(self) -> timedelta | None:
+        """The time to wait; None lets jobs run to their end."""
+        return timedelta(hours=float(self.wait.data)) if self.wait.data else None
 
 
 class BulkForm(Form):

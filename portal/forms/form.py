@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import yaml
 from flask_wtf import FlaskForm
 from wtforms import Field, StringField, TextAreaField, ValidationError, widgets
 
@@ -178,8 +179,25 @@ class TagsField(_ParsedField):
         return ", ".join(value)
 
 
+class NotationField(_ParsedField):
+    """A value in a notation of its own."""
+
+    def __init__(
+        self,
+        label: str,
+        *,
+        parse: Callable[[str], Any],
+        format: Callable[[Any], str],  # noqa: A002 - as the fields above
+        **options: Any,  # noqa: ANN401 - WTForms' options
+    ) -> None:
+        super().__init__(label, **options)
+        self.parse, self.format = parse, format  # type: ignore[assignment, method-assign]
+
+
 class PairsField(TextAreaField):  # type: ignore[misc] # WTForms ships no types
     """Lines of `KEY=VALUE`."""
+
+    data: Any
 
     def process_formdata(self, valuelist: Sequence[str]) -> None:
         """Parse the lines, skipping empty ones."""
@@ -199,6 +217,24 @@ class PairsField(TextAreaField):  # type: ignore[misc] # WTForms ships no types
         if self.raw_data:
             return str(self.raw_data[0])
         return "\n".join(f"{key}={value}" for key, value in (self.data or {}).items())
+
+
+class FiltersField(PairsField):
+    """Lines of `TAG=VALUE, VALUE`; `data` has the values of each tag."""
+
+    def process_formdata(self, valuelist: Sequence[str]) -> None:
+        """Parse the lines, and split their values."""
+        super().process_formdata(valuelist)
+        if valuelist:
+            self.data = {
+                tag: [value.strip() for value in values.split(",") if value.strip()]
+                for tag, values in self.data.items()
+            }
+
+    def _value(self) -> str:
+        if self.raw_data:
+            return str(self.raw_data[0])
+        return "\n".join(f"{tag}={', '.join(values)}" for tag, values in (self.data or {}).items())
 
 
 class LinesField(TextAreaField):  # type: ignore[misc] # WTForms ships no types
@@ -225,6 +261,33 @@ class LinesField(TextAreaField):  # type: ignore[misc] # WTForms ships no types
         if self.raw_data:
             return str(self.raw_data[0])
         return "\n".join(map(self._format, self.data or []))
+
+
+class YAMLField(_ParsedField):
+    """Lists and mappings as YAML; the default's type is that of an empty field."""
+
+    widget = widgets.TextArea()
+    data: Any
+
+    def process_formdata(self, valuelist: Sequence[str]) -> None:
+        """Parse the input."""
+        if valuelist:
+            self.data = self.parse(valuelist[0])
+
+    def parse(self, text: str) -> Any:  # noqa: ANN401 - any YAML
+        """Return the document."""
+        try:
+            return yaml.safe_load(text) or self.default()
+        except yaml.YAMLError as error:
+            raise ValueError(f"The YAML is invalid: {error}") from None
+
+    def format(self, value: Any) -> str:  # noqa: ANN401 - any YAML
+        """Return YAML with lists of texts in one line."""
+        return (
+            yaml.safe_dump(value, sort_keys=False, default_flow_style=None, width=100)
+            if value
+            else ""
+        )
 
 
 class SecretPairsField(PairsField):

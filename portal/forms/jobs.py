@@ -1,6 +1,7 @@
 """The form that submits a job."""
 
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -16,13 +17,14 @@ from wtforms import (
 from wtforms.fields import SelectChoice
 from wtforms.validators import DataRequired, InputRequired, NumberRange, Optional
 
+from jobqueue.again import request_like
 from jobqueue.container_policies import PolicyChoice
 from jobqueue.end_notices import EMAIL
-from jobqueue.models import Job
+from jobqueue.models import Job, JobSchedule
 from jobqueue.placement.views import ApplianceView
-from jobqueue.queue_settings import MAX_COUNT, MAX_DAYS, DataRoot, QueueSettings
 from jobqueue.requests import JobRequest
 from jobqueue.retries import FailureClass
+from jobqueue.rolling_updates import FIXED, UPDATABLE
 from jobqueue.schedules import ScheduleRequest
 from jobqueue.states import JobKind, Missed, Overlap
 from portal.forms.form import (
@@ -31,13 +33,20 @@ from portal.forms.form import (
     DurationField,
     Form,
     LinesField,
+    NotationField,
     PairsField,
     SecretPairsField,
     SizeField,
     TagsField,
 )
-from protocol.attempts import ContainerPolicy, Mount, Port
-from protocol.notation import format_mount, format_port, parse_mount, parse_port
+from protocol.notation import (
+    format_health_check,
+    format_mount,
+    format_port,
+    parse_health_check,
+    parse_mount,
+    parse_port,
+)
 from tenants.models import ApplianceState
 from tenants.scope import Scope
 
@@ -57,8 +66,6 @@ KIND_CHOICES = [
     SelectChoice(JobKind.BATCH.value, "Batch: runs once"),
     SelectChoice(JobKind.SERVICE.value, "Service: runs until stopped"),
 ]
-POLICY_CHOICES = [SelectChoice(policy.value, policy.value) for policy in ContainerPolicy]
-
 OVERLAP_CHOICES = [
     SelectChoice(Overlap.SKIP.value, "Skip this time"),
     SelectChoice(Overlap.ALLOW.value, "Run both"),
@@ -88,27 +95,12 @@ OPTIONS = (
     "idle_gpu_time",
     "notify",
     "array",
+    "instances",
+    "health_check",
     "after_ok",
     "after_any",
     "schedule",
 )
-POLICY_LABELS = [
-    ("first_free_else_lru", "First free appliance"),
-    ("best_fit", "Best fit: fill appliances up"),
-    ("spread", "Spread: emptiest appliance"),
-    ("least_fragmentation", "Least fragmentation of free GPUs"),
-]
-
-
-def _parse_root(text: str) -> DataRoot:
-    path, _, mode = text.strip().partition(":")
-    if mode not in {"", "ro", "rw"}:
-        raise ValueError(f"{text!r} is not a data root; enter a path, with :rw if it is writable.")
-    return DataRoot(path=path, is_read_only=mode != "rw")
-
-
-def _format_root(root: DataRoot) -> str:
-    return root.path if root.is_read_only else f"{root.path}:rw"
 
 
 class JobForm(Form):
@@ -145,6 +137,14 @@ class JobForm(Form):
     idle_gpu_percent = IntegerField("Stop below GPU utilization (%)", [Optional()], default=0)
     idle_gpu_time = DurationField("Stop when idle for", default=0)
     array = StringField("Array", default="")
+    instances = IntegerField("Instances", [Optional()], default=1)
+    health_check = NotationField(
+        "Health check", parse=parse_health_check, format=format_health_check
+    )
+    health_interval = DurationField("Check every", default=10)
+    health_timeout = DurationField("Timeout of a check", default=5)
+    health_grace = DurationField("Grace period", default=60)
+    health_failures = IntegerField("Failures before restart", [Optional()], default=3)
     after_ok = LinesField("After success of", parse=str.strip, format=str)
     after_any = LinesField("After the end of", parse=str.strip, format=str)
     schedule = StringField("Schedule", default="")
@@ -162,7 +162,8 @@ class JobForm(Form):
         receivers: Iterable[str],
     ) -> None:
         """Set the appliances, container policies and receivers to choose from."""
-        self.notify.choices = [(EMAIL, "Email me"), *((name, name) for name in receivers)]
+        if self.notify:
+            self.notify.choices = [(EMAIL, "Email me"), *((name, name) for name in receivers)]
         self.container_policy.choices = [
             SelectChoice(policy.value, policy.value) for policy in policies.allowed
         ]
@@ -180,7 +181,7 @@ class JobForm(Form):
     def has_options(self) -> bool:
         """Whether fields of the folded part differ from their defaults or have errors."""
         fields = [getattr(self, name) for name in OPTIONS]
-        return any(field.errors or field.data != _default(field) for field in fields)
+        return any(field.errors or field.data != _default(field) for field in fields if field)
 
     def ask_for_secrets_again(self) -> None:
         """Add an error to the secrets of a form with errors: they are not shown again with it."""
@@ -188,42 +189,48 @@ class JobForm(Form):
             again = ["Enter the secrets again."] if self.secrets.data else []
             self.secrets.errors = [*self.secrets.errors, *again]
 
-    def request(self) -> JobRequest:
-        """Return the job request; an unknown appliance is rejected with it."""
-        wanted = self.appliance.data.strip()
-        return JobRequest(
-            name=self.name.data.strip(),
-            image=self.image.data.strip(),
-            command=self.command.data,
-            env=self.env.data,
-            secrets=self.secrets.data,
-            secrets_from=self.secrets_from.data or None,
-            kind=JobKind(self.kind.data),
-            gpus=self.gpus.data,
-            gpu_memory_bytes=self.gpu_memory.data,
-            cpus=float(self.cpus.data),
-            memory_bytes=self.memory.data,
-            labels=self.labels.data,
-            gpu_models=self.gpu_models.data,
-            required_labels=self.required_labels.data,
-            working_dir=self.working_dir.data.strip(),
-            shared_memory_bytes=self.shared_memory.data,
-            mounts=self.mounts.data,
-            ports=self.ports.data,
-            priority=self.priority.data or 0,
-            is_preemptible=self.is_preemptible.data,
-            max_retries=self.max_retries.data or 0,
-            retry_on=self.retry_on.data or [],
-            time_limit_seconds=int(self.time_limit.data),
-            notify=self.notify.data or [],
-            idle_gpu_percent=self.idle_gpu_percent.data or 0,
-            idle_gpu_seconds=int(self.idle_gpu_time.data),
-            array=self.array.data.strip(),
-            after_ok=self.after_ok.data,
-            after_any=self.after_any.data,
-            container_policy=self.container_policy.data,
-            appliance_id=self._ids.get(wanted, wanted) or None,
-        )
+    def request(self, **fixed: object) -> JobRequest:
+        """Return the job request, with fixed fields; an unknown appliance is rejected with it."""
+        values: dict[str, Any] = {}
+        for one in fields(JobRequest):
+            field = self._fields.get(RENAMED.get(one.name, one.name))
+            value = field.data if field else None
+            value = value.strip() if isinstance(value, str) else value
+            # An empty field has its default.
+            values |= {} if value in (None, "") else {one.name: value}
+        wanted = values.get("appliance_id", "")
+        values |= {
+            "secrets_from": self.secrets_from.data or None,
+            "cpus": float(self.cpus.data),
+            "idle_gpu_seconds": int(self.idle_gpu_time.data),
+            "appliance_id": self._ids.get(wanted, wanted) or None,
+            **fixed,
+        }
+        values["kind"] = JobKind(values["kind"])
+        values["time_limit_seconds"] = int(values.get("time_limit_seconds", 0))
+        if self.health_check.data:
+            values["health_check"] = msgspec.structs.replace(
+                self.health_check.data,
+                interval_seconds=self.health_interval.data,
+                timeout_seconds=self.health_timeout.data,
+                grace_seconds=self.health_grace.data,
+                max_failures=self.health_failures.data or 0,
+            )
+        return JobRequest(**values)
+
+    def fix(self) -> None:
+        """Remove the fields that an update of a service can't change."""
+        for name in ("schedule", "time_zone", "overlap", "missed", *FIXED - {"secrets_from"}):
+            delattr(self, RENAMED.get(name, name))
+
+
+def changes_of(form: JobForm, present: JobRequest) -> dict[str, Any]:
+    """Return the fields of a service that a form changes."""
+    wanted = form.request(name=present.name, kind=present.kind)
+    names = UPDATABLE - {"secrets"}
+    given = {name: getattr(wanted, name) for name in names}
+    changes = {name: value for name, value in given.items() if value != getattr(present, name)}
+    return changes | ({"secrets": wanted.secrets} if wanted.secrets else {})
 
 
 def shape_of(form: JobForm) -> JobRequest:
@@ -240,50 +247,22 @@ def shape_of(form: JobForm) -> JobRequest:
     )
 
 
-def schedule_request(form: JobForm) -> ScheduleRequest:
-    """Return the schedule of a form whose schedule is not empty."""
+def schedule_request(form: JobForm, **fixed: object) -> ScheduleRequest:
+    """Return the schedule of a form, with fixed fields of its job."""
     return ScheduleRequest(
         name=form.name.data.strip(),
         schedule=form.schedule.data.strip(),
         time_zone=form.time_zone.data.strip() or "UTC",
         overlap=Overlap(form.overlap.data),
         missed=Missed(form.missed.data),
-        job=form.request(),
+        job=form.request(**fixed),
     )
 
 
 def values_of(job: Job, scope: Scope) -> dict[str, Any]:
     """Return the values of the form that copies a job; its secrets only for their user."""
     may_copy = job.user_id == scope.user_id and job.secret_names
-    return {
-        "name": job.name,
-        "image": job.image,
-        "command": job.command,
-        "env": job.env,
-        "secrets_from": job.id if may_copy else "",
-        "kind": job.kind.value,
-        "gpus": job.gpus,
-        "gpu_memory": job.gpu_memory_bytes,
-        "cpus": job.cpus,
-        "memory": job.memory_bytes,
-        "labels": job.labels,
-        "gpu_models": job.gpu_models,
-        "required_labels": job.required_labels,
-        "working_dir": job.working_dir,
-        "shared_memory": job.shared_memory_bytes,
-        "mounts": msgspec.convert(job.mounts, list[Mount]),
-        "ports": msgspec.convert(job.ports, list[Port]),
-        "priority": job.priority,
-        "is_preemptible": job.is_preemptible,
-        "max_retries": job.max_retries,
-        "retry_on": job.retry_on,
-        "time_limit": job.time_limit_seconds,
-        "notify": job.notify,
-        "idle_gpu_percent": job.idle_gpu_percent,
-        "idle_gpu_time": job.idle_gpu_seconds,
-        "container_policy": job.container_policy.value,
-        "appliance": job.appliance_id or "",
-    }
+    return {**values_of_request(request_like(job)), "secrets_from": job.id if may_copy else ""}
 
 
 def values_of_request(job: JobRequest) -> dict[str, Any]:
@@ -291,52 +270,18 @@ def values_of_request(job: JobRequest) -> dict[str, Any]:
     renamed = {name: RENAMED.get(name, name) for name in JobRequest.__dataclass_fields__}
     values = {renamed[name]: getattr(job, name) for name in renamed}
     values |= {"kind": job.kind.value, "appliance": job.appliance_id or ""}
+    if check := job.health_check:
+        values |= {
+            "health_interval": check.interval_seconds,
+            "health_timeout": check.timeout_seconds,
+            "health_grace": check.grace_seconds,
+            "health_failures": check.max_failures,
+        }
     return {name: value for name, value in values.items() if not name.startswith("secrets")}
-
-
-class PoliciesForm(Form):
-    """The container policies that jobs may use."""
-
-    allowed = CheckboxListField("Jobs may use")
-    default = SelectField(
-        "Default", choices=[SelectChoice(policy.value, policy.value) for policy in ContainerPolicy]
-    )
-
-    def choice(self) -> PolicyChoice:
-        """Return the policies."""
-        return PolicyChoice(
-            allowed=[ContainerPolicy(name) for name in self.allowed.data],
-            default=ContainerPolicy(self.default.data),
-        )
 
 
 def _default(field: Field) -> object:
     return field.default() if callable(field.default) else field.default
-
-
-class QueueSettingsForm(Form):
-    """How jobs are placed, and what they may use."""
-
-    placement_policy = SelectField(
-        "Placement policy", choices=[SelectChoice(name, label) for name, label in POLICY_LABELS]
-    )
-    max_gpus_per_user = IntegerField("GPUs per user", [Optional(), NumberRange(0, MAX_COUNT)])
-    max_gpus = IntegerField("GPUs of all users", [Optional(), NumberRange(0, MAX_COUNT)])
-    allows_preemption = BooleanField("Allow preemption")
-    data_roots = LinesField("Data roots", parse=_parse_root, format=_format_root)
-
-    job_retention_days = IntegerField("Days of job history", [Optional(), NumberRange(1, MAX_DAYS)])
-
-    def settings(self) -> QueueSettings:
-        """Return the settings."""
-        return QueueSettings(
-            placement_policy=self.placement_policy.data,
-            max_gpus_per_user=self.max_gpus_per_user.data,
-            max_gpus=self.max_gpus.data,
-            allows_preemption=self.allows_preemption.data,
-            data_roots=self.data_roots.data,
-            job_retention_days=self.job_retention_days.data,
-        )
 
 
 def _described(view: ApplianceView) -> str:
@@ -350,3 +295,11 @@ def _described(view: ApplianceView) -> str:
     facts += ["drained"] if view.is_drained else []
     facts += [] if view.state is ApplianceState.ONLINE else [view.state.value]
     return ", ".join(facts)
+
+
+def values_of_schedule(schedule: JobSchedule) -> dict[str, Any]:
+    """Return the values of the form for a schedule, besides those of its job."""
+    values: dict[str, Any] = {
+        name: getattr(schedule, name) for name in ("name", "schedule", "time_zone")
+    }
+    return values | {"overlap": schedule.overlap.value, "missed": schedule.missed.value}

@@ -1,16 +1,16 @@
-"""`/alerts`, `/rules` and `/receivers`: alerts, the rules that raise them, and notifications."""
+"""`/alerts` and `/receivers`: alerts, their history, and who is notified of them."""
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
 
 from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
-from werkzeug.datastructures import MultiDict
 
-from alerting.backtest import Backtest, backtest_rule
-from alerting.expression import Group, check_metric, preview_rule
-from alerting.models import Receiver, Rule
+from alerting.history import NOTABLE, HistoryFilter, list_history
+from alerting.models import Alert, Receiver
 from alerting.receivers import (
     check_target,
     create_receiver,
@@ -21,43 +21,39 @@ from alerting.receivers import (
     send_test,
     update_receiver,
 )
-from alerting.rule_text import unit_field
+from alerting.recorder import ACTIVE_STATES
+from alerting.rule_series import rule_of_group
 from alerting.service import (
     acknowledge_alert,
     alert_transitions,
-    create_rule,
-    delete_rule,
     get_alert,
-    get_rule,
     list_alerts,
     list_rules,
-    set_rule_enabled,
-    update_rule,
 )
 from alerting.silences import silences_by_alert
-from alerting.states import AlertState, ReceiverKind
+from alerting.states import AlertState, ReceiverKind, Severity
+from alerting.undelivered import redeliver
+from jobqueue.models import Attempt
+from jobqueue.service import attempts_between
 from portal.context import current_scope, database, now, portal, public_url
-from portal.forms.alerts import (
-    RENAMED,
-    ReceiverChangeForm,
-    ReceiverForm,
-    RuleForm,
-    values_of,
-    with_expression,
-)
+from portal.forms.alerts import ReceiverChangeForm, ReceiverForm
 from portal.pages.common import changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.presenters.series import render_series
+from portal.query_string import PAGE_SIZE, chosen, day, page_number
 from tenants.fleet.appliances import appliance_names
-from tenants.permissions import Permission
 from tenants.tenants import tenant_names
-from timeseries.store import IDENTITY_TAGS, TENANT_TAG, Store, StoreUnavailableError
-
-log = logging.getLogger(__name__)
+from timeseries.store import APPLIANCE_TAG
 
 pages = Blueprint("alerts", __name__)
 
 BACKTEST_DAYS = 7
-NUMBERS = frozenset({"float", "integer", "boolean"})
+
+MAX_GROUPED = 500
+MAX_CHOICES = 500
+MAX_JOBS = 20
+MAX_NOTIFICATIONS = 50
+CHART_MARGIN = timedelta(minutes=30)
+CHART_SPAN = timedelta(days=7)
 
 VIEWS: dict[str, tuple[AlertState, ...] | None] = {
     "active": (AlertState.FIRING, AlertState.PENDING, AlertState.NO_DATA),
@@ -71,39 +67,105 @@ VIEWS: dict[str, tuple[AlertState, ...] | None] = {
 
 @pages.get("/alerts")
 def index() -> ResponseReturnValue:
-    """List alerts."""
+    """List alerts; active ones by severity and appliance."""
     view = request.args.get("state", "active")
     view = view if view in VIEWS else "active"
+    is_grouped = view == "active"
+    number, size = (1, MAX_GROUPED) if is_grouped else (page_number(), PAGE_SIZE)
     scope = current_scope()
     with database() as session:
-        page = list_alerts(
-            session, scope, states=VIEWS[view], page=page_number(), page_size=PAGE_SIZE
-        )
         names = appliance_names(session, scope.tenants)
+        wanted = _filters(names)
+        page = list_alerts(
+            session, scope, states=VIEWS[view], page=number, page_size=size, **wanted
+        )
         tenants = tenant_names(session, (one.tenant_id for one in page.items))
         silences = silences_by_alert(session, scope, page.items, now=now())
+        rules = _rules(session)
+    query = {"page": number, "page_size": size} | {k: v for k, v in wanted.items() if v}
     return render_template(
         "alerts/index.html",
         page=page,
+        groups=_grouped(page.items, names) if is_grouped else {},
         view=view,
         views=VIEWS,
         names=names,
         tenants=tenants,
         silences=silences,
+        rules=rules,
+        live_query=urlencode(query),
+    )
+
+
+@pages.get("/alerts/history")
+def history() -> ResponseReturnValue:
+    """List when alerts fired, resolved and lost their data; the address has the filters."""
+    scope = current_scope()
+    to_state = chosen(AlertState, "to_state")
+    with database() as session:
+        names = appliance_names(session, scope.tenants)
+        wanted = HistoryFilter(
+            **_filters(names),
+            to_states=(to_state,) if to_state else NOTABLE,
+            since=day("since"),
+            until=day("until", days=1),
+        )
+        page = list_history(session, scope, wanted, page=page_number(), page_size=PAGE_SIZE)
+        tenants = tenant_names(session, (one.tenant_id for one in page.items))
+        rules = _rules(session)
+    return render_template(
+        "alerts/history.html",
+        page=page,
+        names=names,
+        tenants=tenants,
+        rules=rules,
+        states=NOTABLE,
     )
 
 
 @pages.get("/alerts/<alert_id>")
 def show(alert_id: str) -> ResponseReturnValue:
-    """Show an alert and its history."""
+    """Show an alert: its series, state, history, notifications, and the jobs that ran there."""
     scope = current_scope()
     with database() as session:
         alert = get_alert(session, scope, alert_id)
         page = alert_transitions(session, scope, alert_id, page=page_number(), page_size=PAGE_SIZE)
         names = appliance_names(session, scope.tenants)
         silences = silences_by_alert(session, scope, [alert], now=now())[alert.id]
+        notifications = list_notifications(
+            session, scope, alert_id=alert_id, page_size=MAX_NOTIFICATIONS
+        )
+        jobs = _jobs(session, alert)
     return render_template(
-        "alerts/show.html", alert=alert, page=page, names=names, silences=silences
+        "alerts/show.html",
+        alert=alert,
+        page=page,
+        names=names,
+        silences=silences,
+        notifications=notifications,
+        jobs=jobs,
+        is_active=alert.state in ACTIVE_STATES,
+    )
+
+
+@pages.get("/alerts/<alert_id>/chart")
+def chart(alert_id: str) -> ResponseReturnValue:
+    """Draw the series of an alert with its thresholds and the time for which it fired."""
+    scope = current_scope()
+    with database() as session:
+        alert = get_alert(session, scope, alert_id)
+        names = appliance_names(session, scope.tenants)
+        rule = rule_of_group(alert.rule, alert.tags)
+    start, end = _period(alert)
+    before = max(CHART_MARGIN, timedelta(seconds=12 * rule.window_seconds))
+    fired = [] if alert.fired_at is None else [(alert.fired_at, end)]
+    return render_series(
+        rule,
+        tenants=(alert.tenant_id,),
+        names=names,
+        start=max(start - before, end - CHART_SPAN),
+        end=min(end + CHART_MARGIN, now()),
+        firing=fired,
     )
 
 
@@ -113,62 +175,6 @@ def acknowledge(session: Session, alert_id: str) -> str:
     """Acknowledge an alert."""
     acknowledge_alert(session, current_scope(), alert_id, now=now())
     return "Alert acknowledged"
-
-
-@pages.get("/rules")
-def rules() -> ResponseReturnValue:
-    """List rules."""
-    with database() as session:
-        page = list_rules(session, current_scope(), page=page_number(), page_size=PAGE_SIZE)
-        tenants = tenant_names(session, (one.tenant_id for one in page.items))
-    return render_template("rules/index.html", page=page, tenants=tenants)
-
-
-@pages.get("/rules/new")
-@pages.post("/rules/new")
-def add_rule() -> ResponseReturnValue:
-    """Test or create a rule."""
-    scope = current_scope()
-    scope.require(Permission.EDIT_ALERTS)
-    scope.require_tenant()
-    form = RuleForm(_typed(), data={"metric": request.args.get("metric", "")})
-    with database() as session:
-        form.offer(list_receivers(session, scope))
-    return _edit_rule(form, rule=None)
-
-
-@pages.get("/rules/<rule_id>")
-@pages.post("/rules/<rule_id>")
-def edit_rule(rule_id: str) -> ResponseReturnValue:
-    """Show, test or update a rule."""
-    scope = current_scope()
-    with database() as session:
-        rule = get_rule(session, scope, rule_id)
-        form = RuleForm(_typed(), data=values_of(rule))
-        form.offer(list_receivers(session, scope))
-    return _edit_rule(form, rule=rule)
-
-
-@pages.post("/rules/<rule_id>/enabled")
-def switch_rule(rule_id: str) -> ResponseReturnValue:
-    """Enable or disable a rule."""
-    scope, is_enabled = current_scope(), request.form.get("is_enabled") == "1"
-    with database() as session:
-        set_rule_enabled(
-            session, scope, rule_id, is_enabled=is_enabled, now=now(), public_url=public_url()
-        )
-        rule = get_rule(session, scope, rule_id)
-    flash(f"Rule {rule.name} {'enabled' if is_enabled else 'disabled'}", "success")
-    return redirect(url_for(".rules"))
-
-
-@pages.post("/rules/<rule_id>/delete")
-def remove_rule(rule_id: str) -> ResponseReturnValue:
-    """Delete a rule and its alerts."""
-    with database() as session:
-        delete_rule(session, current_scope(), rule_id, now=now(), public_url=public_url())
-    flash("Rule deleted", "success")
-    return redirect(url_for(".rules"))
 
 
 @pages.get("/receivers")
@@ -238,60 +244,17 @@ def remove_receiver(session: Session, receiver_id: str) -> str:
     return "Receiver deleted"
 
 
-def _typed() -> MultiDict[str, str] | None:
-    return with_expression(request.form) if request.method == "POST" else None
+def _back_to_notifications() -> str:
+    alert_id = request.form.get("alert_id")
+    return url_for(".show", alert_id=alert_id) if alert_id else url_for(".receivers")
 
 
-def _edit_rule(form: RuleForm, *, rule: Rule | None) -> ResponseReturnValue:
-    scope, groups, backtest = current_scope(), None, None
-    if form.validate_on_submit():
-        with form.showing_errors(renamed=RENAMED):
-            wanted = form.request()
-            form.show_expression(wanted)
-            if request.form.get("action") == "try":
-                groups = preview_rule(portal().store, scope, wanted, now=now())
-            elif request.form.get("action") == "backtest":
-                backtest = backtest_rule(
-                    portal().store, scope, wanted, now=now(), days=BACKTEST_DAYS
-                )
-            else:
-                if rule is None or (rule.measurement, rule.field) != (
-                    wanted.measurement,
-                    wanted.field,
-                ):
-                    check_metric(portal().store, scope, wanted)
-                with database() as session:
-                    if rule is None:
-                        saved = create_rule(session, scope, wanted, now=now())
-                    else:
-                        saved = update_rule(
-                            session, scope, rule.id, wanted, now=now(), public_url=public_url()
-                        )
-                flash(f"Rule {saved.name} saved", "success")
-                return redirect(url_for(".rules"))
-    return _render_rule(form, rule, groups, backtest), form.status
-
-
-def _render_rule(
-    form: RuleForm, rule: Rule | None, groups: Sequence[Group] | None, backtest: Backtest | None
-) -> str:
-    scope = current_scope()
-    with database() as session:
-        names = appliance_names(session, scope.tenants)
-        alerts = list_alerts(session, scope, rule_id=rule.id).items if rule else []
-    return render_template(
-        "rules/edit.html",
-        form=form,
-        rule=rule,
-        alerts=alerts,
-        groups=groups,
-        backtest=backtest,
-        backtest_days=BACKTEST_DAYS,
-        names=names,
-        metrics=_metric_names(portal().store, scope.tenants),
-        tags=_tag_names(portal().store, scope.tenants),
-        field_name=unit_field(form.request()) if groups else "",
-    )
+@pages.post("/notifications/<notification_id>/redeliver")
+@changing(back=_back_to_notifications)
+def send_again(session: Session, notification_id: str) -> str:
+    """Send a notification again."""
+    redeliver(session, current_scope(), notification_id, now=now())
+    return "Notification queued to be sent again"
 
 
 def _render_receivers(form: ReceiverForm, *, made: Receiver | None = None, secret: str = "") -> str:
@@ -301,7 +264,10 @@ def _render_receivers(form: ReceiverForm, *, made: Receiver | None = None, secre
         page = list_notifications(session, scope, page=page_number(), page_size=PAGE_SIZE)
         tenants = tenant_names(
             session,
-            [*(one.tenant_id for one in receivers), *(one.tenant_id for one in page.items)],
+            [
+                *(one.tenant_id for one in receivers),
+                *(one.tenant_id for one in page.items if one.tenant_id),
+            ],
         )
     return render_template(
         "receivers.html",
@@ -314,30 +280,54 @@ def _render_receivers(form: ReceiverForm, *, made: Receiver | None = None, secre
     )
 
 
-def _metric_names(store: Store, tenants: tuple[str, ...] | None) -> list[str]:
-    """Return `measurement.field` of all numeric fields, sorted."""
-    try:
-        return sorted(
-            f"{measurement}.{name}"
-            for measurement in store.measurements(tenants=tenants)
-            for name, kind in store.fields(measurement, tenants=tenants).items()
-            if kind in NUMBERS
-        )
-    except StoreUnavailableError as error:
-        log.warning("Could not list metrics: %s", error.message)
+def _filters(names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the filters in the address; an appliance is given by its name or ID."""
+    appliance = request.args.get("appliance", "").strip()
+    ids = [ident for ident, name in names.items() if name == appliance]
+    return {
+        "rule_id": request.args.get("rule_id") or None,
+        "severity": chosen(Severity, "severity"),
+        "appliance_id": (ids[0] if ids else appliance) or None,
+    }
+
+
+def _rules(session: Session) -> list[tuple[str, str]]:
+    """Return ID and name of the rules to filter by."""
+    found = list_rules(session, current_scope(), page=1, page_size=MAX_CHOICES)
+    return [(rule.id, rule.name) for rule in found.items]
+
+
+def _grouped(
+    alerts: Sequence[Alert], names: Mapping[str, str]
+) -> dict[Severity, dict[str, list[Alert]]]:
+    """Return alerts by severity and appliance, critical first; "" has those without one."""
+    groups: dict[Severity, dict[str, list[Alert]]] = {}
+    for severity in reversed(Severity):
+        found: dict[str, list[Alert]] = {}
+        for alert in alerts:
+            if alert.severity is severity:
+                found.setdefault(alert.tags.get(APPLIANCE_TAG, ""), []).append(alert)
+        if found:
+            by_name = sorted(found.items(), key=lambda one: names.get(one[0], one[0]))
+            groups[severity] = dict(by_name)
+    return groups
+
+
+def _period(alert: Alert) -> tuple[datetime, datetime]:
+    """Return from when until when an alert was, or is, active."""
+    start = alert.active_since_at or alert.fired_at or alert.updated_at
+    is_over = alert.state not in ACTIVE_STATES and alert.resolved_at is not None
+    return start, max(start, alert.resolved_at) if is_over and alert.resolved_at else now()
+
+
+def _jobs(session: Session, alert: Alert) -> Sequence[Attempt]:
+    """Return the attempts that ran on the alert's appliance while it was active."""
+    appliance_id = alert.tags.get(APPLIANCE_TAG, "")
+    if not appliance_id:
         return []
-
-
-def _tag_names(store: Store, tenants: tuple[str, ...] | None) -> list[str]:
-    """Return the tags that a rule can group by, `appliance` first."""
-    try:
-        found = {
-            tag
-            for measurement in store.measurements(tenants=tenants)
-            for tag in store.tags(measurement, tenants=tenants)
-        }
-    except StoreUnavailableError as error:
-        log.warning("Could not list tags: %s", error.message)
-        found = set()
-    others = sorted(found - set(IDENTITY_TAGS))
-    return [tag for tag in IDENTITY_TAGS if tag != TENANT_TAG] + others
+    start, end = _period(alert)
+    found = attempts_between(
+        session, current_scope(), appliance_id, start=start, end=end, limit=MAX_JOBS
+    )
+    own = alert.tags.get("job")
+    return [one for one in found if own in {None, one.job_id}]

@@ -10,12 +10,13 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
 from core.paging import MAX_PAGE_SIZE
-from jobqueue.appliance_lifecycle import change_all, retire_idle_appliance
+from jobqueue import drains
+from jobqueue.appliance_lifecycle import change_all, retire_idle_appliance, running_job_names
 from jobqueue.models import Job
 from jobqueue.service import gpu_allocations, list_jobs
 from jobqueue.states import JobState
 from portal.context import current_scope, database, now
-from portal.forms.appliances import ApplianceForm, BulkForm
+from portal.forms.appliances import ApplianceForm, BulkForm, DrainForm
 from portal.pages.common import changing, plural
 from portal.presenters.appliances import (
     active_filters,
@@ -31,7 +32,6 @@ from portal.query_string import PAGE_SIZE, chosen, page_number
 from protocol.health import HealthState
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance
 from tenants.fleet.appliance_service import (
-    drain_appliance,
     reinstate_appliance,
     revoke_appliance,
     undrain_appliance,
@@ -202,12 +202,24 @@ def edit(appliance_id: str) -> ResponseReturnValue:
     return render_template("appliances/edit.html", form=form, appliance=appliance), form.status
 
 
+@pages.get("/appliances/<appliance_id>/drain")
 @pages.post("/appliances/<appliance_id>/drain")
-@changing(back="appliances.show")
-def drain(session: Session, appliance_id: str) -> str:
-    """Stop placing jobs on an appliance."""
-    found = drain_appliance(session, current_scope(), appliance_id, now=now())
-    return f"{found.name} drained. Running jobs continue."
+def drain(appliance_id: str) -> ResponseReturnValue:
+    """Stop placing jobs on an appliance, and choose what happens to those that run."""
+    scope, form = current_scope(), DrainForm()
+    scope.require(Permission.MANAGE_APPLIANCES)
+    with database() as session:
+        appliance = get_appliance(session, scope, appliance_id)
+        running = running_job_names(session, appliance_id)
+    if form.validate_on_submit():
+        with form.showing_errors():
+            with database() as session:
+                drains.drain(session, scope, appliance_id, wait=form.chosen_wait, now=now())
+            flash(f"{appliance.name} drained", "success")
+            return redirect(url_for(".show", appliance_id=appliance_id))
+    return render_template(
+        "appliances/drain.html", form=form, appliance=appliance, running=running
+    ), form.status
 
 
 @pages.post("/appliances/<appliance_id>/undrain")
@@ -249,6 +261,7 @@ def _details(session: Session, scope: Scope, appliance: Appliance) -> dict[str, 
         "gpus": [(gpu, holders.get(gpu.uuid)) for gpu in read_inventory(appliance).gpus],
         "jobs": _jobs_on(session, scope, appliance.id),
         "events": list_events(session, scope, appliance.id, page_size=EVENTS_SHOWN),
+        "drain": drains.drain_progress(session, appliance),
         "certificate": certificate,
         "certificate_state": state_of(certificate, now=now()) if certificate else None,
     }

@@ -39,6 +39,7 @@ KINDS = {
     "job": "Jobs",
     "container_policies": "Container policies",
     "queue_settings": "Queue settings",
+    "cleanup_policies": "Clean-up policies",
     "image": "Images",
     "rule": "Rules",
     "receiver": "Receivers",

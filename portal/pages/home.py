@@ -4,15 +4,17 @@ from flask import Blueprint, jsonify, redirect, render_template
 from flask.typing import ResponseReturnValue
 from sqlalchemy import text
 
-from portal.context import database
+from dash_app.custom.views import default_address
+from portal.context import current_scope, database
 
 pages = Blueprint("home", __name__)
 
 
 @pages.get("/")
 def index() -> ResponseReturnValue:
-    """Redirect to the fleet dashboard."""
-    return redirect("/dashboards/")
+    """Redirect to the user's default view, or to the fleet dashboard."""
+    with database() as session:
+        return redirect(default_address(session, current_scope()) or "/dashboards/")
 
 
 @pages.get("/health")

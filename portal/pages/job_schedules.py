@@ -12,6 +12,7 @@ from jobqueue.schedules import (
     get_schedule,
     list_runs,
     list_schedules,
+    next_runs,
 )
 from jobqueue.templates import load_request
 from portal.context import current_scope, database, now, portal
@@ -42,7 +43,10 @@ def show(schedule_id: str) -> ResponseReturnValue:
         schedule=schedule,
         job=load_request(schedule.request),
         page=page,
+        next_runs=next_runs(schedule),
         may_change=_may_change(schedule),
+        # Its jobs run as its user.
+        may_edit=schedule.user_id == scope.user_id,
     )
 
 

@@ -1,26 +1,20 @@
-"""`/jobs`: the job list, the form for new jobs and the job page."""
+"""`/jobs`: the list of jobs, and the page of each."""
 
-from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from urllib.parse import urlencode
 
-from flask import Blueprint, flash, jsonify, redirect, render_template, request, url_for
+from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, UnavailableError
 from jobqueue.again import retry_job, set_priority
 from jobqueue.arrays import array_states
-from jobqueue.container_policies import DESCRIPTIONS, read_policies, set_policies
-from jobqueue.end_notices import receiver_names
-from jobqueue.images.catalog import offered_images
 from jobqueue.job_secrets import make_secret
-from jobqueue.pending import appliance_problems, explain_job, pending_reason, try_job
-from jobqueue.queue_settings import read_settings, set_settings
+from jobqueue.pending import explain_job
 from jobqueue.requests import MAX_PRIORITY
-from jobqueue.retries import DESCRIPTIONS as FAILURES
-from jobqueue.schedules import create_schedule
+from jobqueue.rolling_updates import latest_update, roll_back
+from jobqueue.scaling import changeable_service, scale_service, service_instances
 from jobqueue.service import (
     JOB_SORTS,
     get_job,
@@ -29,49 +23,25 @@ from jobqueue.service import (
     list_jobs,
     stop_array,
     stop_job,
-    submit_job,
 )
-from jobqueue.shipped_templates import ShippedTemplate
-from jobqueue.snapshot import WAITING, tenant_views
-from jobqueue.states import JobState
-from jobqueue.templates import (
-    Template,
-    TemplateRequest,
-    delete_template,
-    get_template,
-    list_templates,
-    request_of,
-    save_template,
-)
+from jobqueue.snapshot import WAITING
+from jobqueue.states import JobKind, JobState
 from jobqueue.web_ui import Proof, origin_of, port_of
 from portal.context import current_principal, current_scope, database, now, portal
-from portal.forms.jobs import (
-    RENAMED,
-    SHAPE,
-    JobForm,
-    PoliciesForm,
-    QueueSettingsForm,
-    schedule_request,
-    shape_of,
-    values_of,
-    values_of_request,
-)
 from portal.pages.common import changing
 from portal.presenters.appliances import gpu_findings
 from portal.presenters.arrays import listed
-from portal.presenters.jobs import efficiency_of, gpu_names, stepper
-from portal.query_string import PAGE_SIZE, chosen, page_number, search_text
-from protocol.attempts import ContainerPolicy
+from portal.presenters.jobs import check_text, efficiency_of, gpu_names, stepper
+from portal.query_string import PAGE_SIZE, chosen, day, search_text
 from tenants.auditing.recording import record
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
 from tenants.principals import Via
-from tenants.scope import Scope
 from tenants.tenants import tenant_names
 from timeseries.store import StoreUnavailableError
 
 pages = Blueprint("jobs", __name__)
-MAX_PRIORITY_LENGTH = 4
+MAX_NUMBER_LENGTH = 4
 # What the address of the list filters by.
 FILTERS = ("state", "search", "user", "appliance_id", "label", "array_id", "since", "until")
 
@@ -85,15 +55,16 @@ def index() -> ResponseReturnValue:
             session,
             scope,
             sort=_sort(),
-            page=page_number(),
+            after=request.args.get("after", ""),
+            before=request.args.get("before", ""),
             page_size=PAGE_SIZE,
             state=chosen(JobState),
             search=search_text(),
             user=request.args.get("user", "").strip(),
             appliance_id=request.args.get("appliance_id", ""),
             label=request.args.get("label", "").strip(),
-            since=_day("since"),
-            until=_day("until", days=1),
+            since=day("since"),
+            until=day("until", days=1),
             array_id=request.args.get("array_id", ""),
             is_collapsed=_is_collapsed(),
         )
@@ -126,167 +97,18 @@ def _sort() -> str:
     return sort if sort.removeprefix("-") in JOB_SORTS else "-submitted_at"
 
 
-def _day(name: str, *, days: int = 0) -> datetime | None:
-    """Return the beginning of a day in the address, in UTC; None if it is not a date."""
-    try:
-        day = datetime.fromisoformat(request.args.get(name, ""))
-        return day.replace(tzinfo=UTC) + timedelta(days=days)
-    except (ValueError, OverflowError):
-        return None
-
-
 def _live_query() -> str:
     """Return the same list's query for the API."""
-    query: dict[str, object] = {"page": page_number(), "page_size": PAGE_SIZE, "sort": _sort()}
-    query |= {name: request.args[name] for name in FILTERS[:6] if request.args.get(name)}
+    query: dict[str, object] = {"page_size": PAGE_SIZE, "sort": _sort()}
+    names = ("after", "before", *FILTERS[:6])
+    query |= {name: request.args[name] for name in names if request.args.get(name)}
     for name, days in (("since", 0), ("until", 1)):
-        at = _day(name, days=days)
+        at = day(name, days=days)
         query |= {name: at.isoformat()} if at else {}
     if chosen(JobState) is None:
         query.pop("state", None)
     query |= {"is_collapsed": "true"} if _is_collapsed() else {}
     return urlencode(query)
-
-
-@pages.get("/jobs/new")
-@pages.post("/jobs/new")
-def add() -> ResponseReturnValue:
-    """Submit a job."""
-    scope = current_scope()
-    scope.require(Permission.SUBMIT_JOBS)
-    scope.require_tenant()
-    with database() as session:
-        source = get_job(session, scope, request.args["copy"]) if "copy" in request.args else None
-        template = _template(session, scope)
-        values = values_of(source, scope) if source else {"image": request.args.get("image", "")}
-        form = JobForm(data=values_of_request(request_of(template)) if template else values)
-        views = tenant_views(session, scope.require_tenant())
-        form.offer(
-            views,
-            read_policies(session, scope, scope.require_tenant()),
-            receivers=receiver_names(session, scope.require_tenant()),
-        )
-        offered = offered_images(session, scope, portal().registry_tokens.host)
-    preview = None
-    if form.validate_on_submit() and "check" in request.form:
-        with form.showing_errors(renamed=RENAMED), database() as session:
-            preview = try_job(session, scope, form.request(), now=now())
-    elif form.validate_on_submit() and "save" in request.form:
-        with form.showing_errors(renamed=RENAMED):
-            wanted = TemplateRequest(name=form.name.data, job=form.request())
-            with database() as session:
-                save_template(session, scope, wanted, now=now())
-            flash(f"Template {wanted.name} saved, without secrets", "success")
-            return redirect(url_for(".templates"))
-    elif form.validate_on_submit() and form.schedule.data.strip():
-        with form.showing_errors(renamed=RENAMED):
-            planned = schedule_request(form)
-            with database() as session:
-                made = create_schedule(session, scope, planned, box=portal().secrets, now=now())
-            flash(f"Schedule {planned.name} created", "success")
-            return redirect(url_for("job_schedules.show", schedule_id=made.id))
-    elif form.validate_on_submit():
-        with form.showing_errors(renamed=RENAMED):
-            with database() as session:
-                job = submit_job(session, scope, form.request(), box=portal().secrets, now=now())
-            flash(f"Job {job.name} submitted", "success")
-            return redirect(url_for(".show", job_id=job.id))
-    form.ask_for_secrets_again()
-    return render_template(
-        "jobs/new.html",
-        form=form,
-        source=source,
-        template=template,
-        failures=FAILURES,
-        preview=preview,
-        images=offered,
-    ), form.status
-
-
-@pages.post("/jobs/new/fit")
-def fit() -> ResponseReturnValue:
-    """Return why the appliance of a form that is being filled in can't run its job."""
-    scope = current_scope()
-    scope.require(Permission.SUBMIT_JOBS)
-    scope.require_tenant()
-    form = JobForm()
-    form.validate()
-    wanted = (form.appliance.data or "").strip()
-    if not wanted or any(getattr(form, name).errors for name in SHAPE):
-        return jsonify(never=[], busy=[])
-    with database() as session:
-        never, busy = appliance_problems(session, scope, wanted, shape_of(form), now=now())
-    return jsonify(never=never, busy=busy)
-
-
-def _template(session: Session, scope: Scope) -> Template | None:
-    """Return the template that the address of the form names."""
-    name = request.args.get("template", "")
-    return get_template(session, scope, name) if name else None
-
-
-@pages.get("/jobs/templates")
-def templates() -> ResponseReturnValue:
-    """List the job templates."""
-    scope = current_scope()
-    with database() as session:
-        found = list_templates(session, scope)
-    rows = [(one, request_of(one), _may_change(scope, one)) for one in found]
-    return render_template("jobs/templates.html", rows=rows)
-
-
-def _may_change(scope: Scope, template: Template) -> bool:
-    if isinstance(template, ShippedTemplate):
-        return False
-    is_own = template.user_id == scope.user_id
-    return scope.allows(Permission.SUBMIT_JOBS if is_own else Permission.STOP_ANY_JOB)
-
-
-@pages.post("/jobs/templates/<template_id>/delete")
-@changing(back="jobs.templates")
-def remove_template(session: Session, template_id: str) -> str:
-    """Delete a template."""
-    return f"Template {delete_template(session, current_scope(), template_id)} deleted"
-
-
-@pages.get("/jobs/policies")
-@pages.post("/jobs/policies")
-def policies() -> ResponseReturnValue:
-    """Choose the container policies that jobs may use."""
-    scope = current_scope()
-    scope.require(Permission.MANAGE_APPLIANCES)
-    tenant_id = scope.require_tenant()
-    with database() as session:
-        choice = read_policies(session, scope, tenant_id)
-    form = PoliciesForm(data={"allowed": choice.allowed, "default": choice.default})
-    form.allowed.choices = [(policy.value, policy.value) for policy in ContainerPolicy]
-    if form.validate_on_submit():
-        with form.showing_errors():
-            with database() as session:
-                set_policies(session, scope, tenant_id, form.choice())
-            flash("Container policies saved", "success")
-            return redirect(url_for(".policies"))
-    return render_template("jobs/policies.html", form=form, descriptions=DESCRIPTIONS), form.status
-
-
-@pages.get("/jobs/settings")
-@pages.post("/jobs/settings")
-def settings() -> ResponseReturnValue:
-    """Choose how jobs are placed and what they may use."""
-    scope = current_scope()
-    scope.require(Permission.MANAGE_APPLIANCES)
-    tenant_id = scope.require_tenant()
-    with database() as session:
-        form = QueueSettingsForm(data=asdict(read_settings(session, scope, tenant_id)))
-        if not form.is_submitted():
-            form.data_roots.data = list(read_settings(session, scope, tenant_id).data_roots)
-    if form.validate_on_submit():
-        with form.showing_errors():
-            with database() as session:
-                set_settings(session, scope, tenant_id, form.settings())
-            flash("Queue settings saved", "success")
-            return redirect(url_for(".settings"))
-    return render_template("jobs/settings.html", form=form), form.status
 
 
 @pages.get("/jobs/<job_id>")
@@ -301,8 +123,10 @@ def show(job_id: str) -> ResponseReturnValue:
         # These read the inventory and the health of the appliance.
         gpus = gpu_names(job.attempt)
         pending = explain_job(session, scope, job_id, now=now())
-        reason = pending_reason(session, job)
         troubles = [] if job.state.is_final else gpu_findings(job.attempt)
+        is_service = job.kind is JobKind.SERVICE
+        instances = service_instances(session, job) if is_service else []
+        update = latest_update(session, scope, job_id) if is_service else None
     needed = Permission.SUBMIT_JOBS if job.user_id == scope.user_id else Permission.STOP_ANY_JOB
     return render_template(
         "jobs/show.html",
@@ -312,11 +136,16 @@ def show(job_id: str) -> ResponseReturnValue:
         gpus=gpus,
         troubles=troubles,
         pending=pending,
-        pending_reason=reason,
+        instances=instances,
+        update=update,
+        health_check=check_text(job),
         array_states=states.get(job.array_id or "", {}),
         requested=names.get(job.appliance_id or ""),
         may_stop=scope.allows(needed) and not job.state.is_final,
         may_hide=scope.allows(needed),
+        has_terminal=job.state is JobState.RUNNING
+        and scope.allows(Permission.OPEN_SHELLS)
+        and scope.allows(needed),
         may_prioritize=scope.allows(needed) and job.state in WAITING,
         max_priority=MAX_PRIORITY if scope.allows(Permission.STOP_ANY_JOB) else 0,
         min_priority=-MAX_PRIORITY,
@@ -346,6 +175,23 @@ def stop_all(session: Session, job_id: str) -> str:
     """Stop all tasks of an array."""
     job = stop_array(session, current_scope(), job_id, now=now())
     return f"Stopping all tasks of {job.name}"
+
+
+@pages.post("/jobs/<job_id>/scale")
+@changing(back="jobs.show")
+def scale(session: Session, job_id: str) -> str:
+    """Change the number of instances of a service."""
+    changeable_service(session, current_scope(), job_id)
+    wanted = _number("instances")
+    job = scale_service(session, current_scope(), job_id, wanted, now=now())
+    return f"{job.name} has {wanted} instance{'' if wanted == 1 else 's'}"
+
+
+@pages.post("/jobs/<job_id>/rollback")
+@changing(back="jobs.show")
+def undo_update(session: Session, job_id: str) -> str:
+    """Give the instances of a service the values that they had before the latest update."""
+    return f"Rolling back {roll_back(session, current_scope(), job_id, now=now()).name}"
 
 
 @pages.get("/jobs/<job_id>/open")
@@ -397,11 +243,15 @@ def change_priority(session: Session, job_id: str) -> str:
     """Change the priority of a job that waits."""
     current_scope().require(Permission.SUBMIT_JOBS)
     get_job(session, current_scope(), job_id)
-    text = request.form.get("priority", "").strip()
-    if not (text.removeprefix("-").isdecimal() and len(text) <= MAX_PRIORITY_LENGTH):
-        raise ConflictError(f"The priority {text[:20]!r} is not a whole number.")
-    job = set_priority(session, current_scope(), job_id, int(text), now=now())
+    job = set_priority(session, current_scope(), job_id, _number("priority"), now=now())
     return f"Priority of {job.name} changed to {job.priority}"
+
+
+def _number(name: str) -> int:
+    text = request.form.get(name, "").strip()
+    if not (text.removeprefix("-").isdecimal() and len(text) <= MAX_NUMBER_LENGTH):
+        raise ConflictError(f"The {name} {text[:20]!r} is not a whole number.")
+    return int(text)
 
 
 @pages.post("/jobs/<job_id>/make-secret")

@@ -1,12 +1,18 @@
-"""`/notification-policy`: the tree of routes as YAML, and where an alert would go."""
+"""`/notification-policy`: routes and inhibition rules as YAML, and where an alert would go."""
 
-import yaml
 from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from alerting.policies import Destination, preview_policy, read_policy, save_policy
+from alerting.inhibition import printed_rules
+from alerting.policies import (
+    Destination,
+    preview_policy,
+    read_inhibit_rules,
+    read_policy,
+    save_policy,
+)
 from alerting.receivers import list_receivers
-from alerting.routes import Route, printed
+from alerting.routes import printed
 from portal.context import current_scope, database, now
 from portal.forms.alerts import PolicyForm
 
@@ -21,11 +27,18 @@ def index() -> ResponseReturnValue:
     with database() as session:
         root = read_policy(session, scope)
         receivers = [one.name for one in list_receivers(session, scope)]
-    form = PolicyForm(data={"route": _yaml(root)})
+        rules = read_inhibit_rules(session, scope)
+    form = PolicyForm(data={"route": printed(root), "inhibit_rules": printed_rules(rules)})
     if form.validate_on_submit():
         with form.showing_errors():
             with database() as session:
-                save_policy(session, scope, form.tree(), now=now())
+                save_policy(
+                    session,
+                    scope,
+                    form.route.data,
+                    inhibit_rules=form.inhibit_rules.data,
+                    now=now(),
+                )
             flash("Notification policy saved", "success")
             return redirect(url_for(".index"))
     found: list[Destination] | None = None
@@ -42,12 +55,6 @@ def index() -> ResponseReturnValue:
         found=found,
     )
     return text, form.status
-
-
-def _yaml(root: Route) -> str:
-    tree = printed(root)
-    # Lists of texts in one line.
-    return yaml.safe_dump(tree, sort_keys=False, default_flow_style=None) if tree else ""
 
 
 def _labels(text: str) -> dict[str, str]:

@@ -4,15 +4,15 @@ import logging
 import secrets
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from flask import Blueprint, redirect, render_template, request, session
 from flask.typing import ResponseReturnValue
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from core.errors import NotFoundError, UnauthenticatedError, VedetteError
-from portal.auth.discovery import RefusedIdentityError
 from portal.auth.guard import safe_next
-from portal.auth.oidc import CALLBACK_PATH, Provider, provider
+from portal.auth.oidc import CALLBACK_PATH, RefusedIdentityError, provider
 from portal.auth.sign_in import continue_sign_in
 from portal.context import database, now, portal
 from tenants.auditing.drafts import Actor
@@ -21,6 +21,9 @@ from tenants.models import User
 from tenants.models.users import EMAIL_LENGTH
 from tenants.users.oidc import Identity, user_for_identity
 from tenants.users.signin import require_can_sign_in
+
+if TYPE_CHECKING:
+    from portal.auth.oidc_provider import Provider
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +59,7 @@ def callback() -> ResponseReturnValue:
     return redirect(continue_sign_in(user, target=safe_next(attempt["target"])))
 
 
-def _provider() -> Provider:
+def _provider() -> "Provider":
     found = provider()
     if found is None:
         raise NotFoundError("No identity provider is configured for this portal.")
@@ -88,7 +91,7 @@ def _code() -> str:
     return code
 
 
-def _user(identity: Identity, source: Provider) -> User:
+def _user(identity: Identity, source: "Provider") -> User:
     try:
         user = _user_of(identity, source)
         require_can_sign_in(user)
@@ -98,7 +101,7 @@ def _user(identity: Identity, source: Provider) -> User:
     return user
 
 
-def _user_of(identity: Identity, source: Provider) -> User:
+def _user_of(identity: Identity, source: "Provider") -> User:
     """Return the user, retrying when concurrent first sign-ins of one identity collide."""
     for _ in range(MAX_TRIES - 1):
         try:
@@ -108,7 +111,7 @@ def _user_of(identity: Identity, source: Provider) -> User:
     return _user_once(identity, source)
 
 
-def _user_once(identity: Identity, source: Provider) -> User:
+def _user_once(identity: Identity, source: "Provider") -> User:
     with database() as db:
         set_actor(db, _actor(identity), clock=portal().clock)
         return user_for_identity(db, identity, source.group_roles, now=now())

@@ -6,19 +6,26 @@ from flask import Blueprint, render_template, request
 from flask.typing import ResponseReturnValue
 
 from core.errors import InvalidInputError
-from core.paging import Page
 from dash_app.reports.builders import GROUPINGS, LABELS, TITLES
-from dash_app.reports.report import Cell, Column, ReportBy, ReportKind, Request, Unit, shown
+from dash_app.reports.models import MAX_FILTER_LENGTH
+from dash_app.reports.report import (
+    Cell,
+    Column,
+    FileFormat,
+    ReportBy,
+    ReportKind,
+    Request,
+    shown,
+)
+from dash_app.reports.saved import MAX_PRICE
 from portal.context import current_scope
 from portal.presenters.reports import (
     DEFAULT_TARGET,
-    MAX_PRICE,
-    FileFormat,
-    built,
     report_file,
     report_request,
+    table_of,
 )
-from portal.query_string import PAGE_SIZE, chosen, page_number
+from portal.query_string import chosen
 
 pages = Blueprint("reports", __name__)
 
@@ -33,26 +40,15 @@ def shown_in(value: Cell, column: Column) -> str:
 def index() -> ResponseReturnValue:
     """Show a report."""
     wanted = _request()
-    report = built(wanted)
-    number = page_number()
-    rows = report.rows[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
-    page = Page(items=list(rows), total=len(report.rows), number=number, size=PAGE_SIZE)
-    # The column behind the bars: the first with numbers.
-    at = next(at for at, column in enumerate(report.columns) if column.unit is not Unit.TEXT)
-    peak = max([float(row[at] or 0) for row in report.rows], default=0.0)
     is_operator = current_scope().tenant_id is None
     return render_template(
-        "reports.html",
-        report=report,
-        page=page,
-        bar=at,
-        peak=peak,
-        text=Unit.TEXT,
+        "reports/index.html",
         titles=TITLES,
         groupings=[by for by in GROUPINGS[wanted.kind] if is_operator or by is not ReportBy.TENANT],
         labels=LABELS,
         formats=FileFormat,
         last_day=(wanted.period.until - timedelta(microseconds=1)).date(),
+        **table_of(wanted),
     )
 
 
@@ -73,6 +69,7 @@ def _request() -> Request:
         until=_day("until", days=1),
         price=_number("price", default=0.0, most=MAX_PRICE),
         target=_number("target", default=DEFAULT_TARGET, most=100.0),
+        appliances=request.args.get("appliances", "").strip()[:MAX_FILTER_LENGTH],
     )
 
 

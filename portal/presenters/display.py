@@ -10,8 +10,9 @@ from markupsafe import Markup
 from alerting.rule_text import rule_expression, unit_field
 from alerting.states import AlertState, NotificationState, Severity
 from core.quantities import format_duration, format_size, format_value
-from jobqueue.states import JobState, Reason
+from jobqueue.states import JobState, Reason, UpdateState
 from portal.context import now, principal
+from protocol.attempts import Health
 from protocol.health import HealthState
 from tenants.fleet.states import EffectiveStatus
 from tenants.models import ApplianceState, Role, TenantState
@@ -57,6 +58,11 @@ TONES: dict[StrEnum, str] = {
     EffectiveStatus.FENCED: "bad",
     EffectiveStatus.RETIRED: "off",
     EffectiveStatus.REVOKED: "off",
+    Health.HEALTHY: "good",
+    Health.UNHEALTHY: "bad",
+    Health.RESTARTING: "warn",
+    UpdateState.ROLLING: "busy",
+    UpdateState.DONE: "good",
     TenantState.ACTIVE: "good",
     TenantState.SUSPENDED: "bad",
     TenantState.CLOSED: "off",

@@ -6,15 +6,19 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from core.clock import NS_PER_SECOND, to_ns
 from core.quantities import unit_of
 from jobqueue.logs import MAX_LIMIT_BYTES, LogPage, read_log
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.service import get_job
-from jobqueue.states import JobState
+from jobqueue.states import JobKind, JobState
 from jobqueue.usage.efficiency import Efficiency, gpu_memory, job_efficiency
 from portal.context import current_scope, database, now, portal
+from protocol.attempts import HealthCheck
 from protocol.logs import Stream, log_lines, plain_log, whole_records
+from protocol.notation import format_health_check
 from tenants.fleet.appliances import read_inventory
 from timeseries.store import RangeQuery, Series, Store
 
@@ -46,12 +50,19 @@ class Step:
     at: datetime | None
 
 
+def check_text(job: Job) -> str:
+    """Return the health check of a service as users write it, or ""."""
+    check = msgspec.convert(job.health_check, HealthCheck | None)
+    return format_health_check(check) if check else ""
+
+
 def stepper(job: Job, events: Sequence[JobEvent]) -> list[Step]:
     """Return a job's steps, up to its final state or the expected one."""
     reached: dict[JobState, datetime] = {}
     for event in events:
         reached.setdefault(event.state, event.at)
-    end = job.state if job.state.is_final else JobState.SUCCEEDED
+    expected = JobState.STOPPED if job.kind is JobKind.SERVICE else JobState.SUCCEEDED
+    end = job.state if job.state.is_final else expected
     steps = (*STEPS, end)
     current = steps.index(job.state)
     return [

@@ -1,34 +1,21 @@
 """Reports as requests of users: their period with its defaults, and their files."""
 
-from collections.abc import Iterator, Mapping
 from datetime import datetime
-from enum import StrEnum
+from typing import Any
 
 from flask import Response
 
+from core.paging import Page
 from dash_app.reports.builders import GROUPINGS, build
-from dash_app.reports.report import Report, ReportBy, ReportKind, Request
-from portal.context import current_scope, database, now
+from dash_app.reports.formats import MEDIA_TYPES, content
+from dash_app.reports.report import FileFormat, Report, ReportBy, ReportKind, Request, Unit
+from dash_app.reports.source import Source
+from portal.context import current_scope, database, now, portal
 from portal.downloads import stream_file
 from portal.presenters.gpu_usage import checked_period
+from portal.query_string import PAGE_SIZE, page_number
 
-MAX_PRICE = 1000.0
 DEFAULT_TARGET = 99.0
-
-
-class FileFormat(StrEnum):
-    """A file format of reports."""
-
-    CSV = "csv"
-    XLSX = "xlsx"
-    PDF = "pdf"
-
-
-MEDIA_TYPES: Mapping[FileFormat, str] = {
-    FileFormat.CSV: "text/csv",
-    FileFormat.XLSX: "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-    FileFormat.PDF: "application/pdf",
-}
 
 
 def report_request(
@@ -39,6 +26,7 @@ def report_request(
     until: datetime | None,
     price: float = 0.0,
     target: float = DEFAULT_TARGET,
+    appliances: str = "",
 ) -> Request:
     """Return a request with the kind's first grouping and the last 30 days by default."""
     return Request(
@@ -47,30 +35,52 @@ def report_request(
         period=checked_period(since, until),
         price_per_kilowatt_hour=price,
         target_percent=target,
+        appliances=appliances,
     )
 
 
 def built(request: Request) -> Report:
     """Return the report for the current user."""
     with database() as session:
-        return build(session, current_scope(), request, now=now())
+        return build(
+            Source(
+                session=session,
+                store=portal().store,
+                scope=current_scope(),
+                request=request,
+                now=now(),
+            )
+        )
+
+
+def table_of(request: Request) -> dict[str, Any]:
+    """Return what the template of a report's table needs, with one page of its rows."""
+    report = built(request)
+    number = page_number()
+    rows = report.rows[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
+    at = report.charted
+    is_share = report.columns[at].unit is Unit.PERCENT
+    return {
+        "report": report,
+        "page": Page(items=list(rows), total=len(report.rows), number=number, size=PAGE_SIZE),
+        "figures": [
+            (column, value)
+            for column, value in zip(report.columns[1:], report.totals[1:], strict=True)
+            if value is not None
+        ],
+        "bar": at,
+        "peak": 100.0
+        if is_share
+        else max([float(row[at] or 0) for row in report.rows], default=0.0),
+        "text": Unit.TEXT,
+    }
 
 
 def report_file(request: Request, file_format: FileFormat) -> Response:
     """Return the report as a file, one of the few downloads that a tenant may have at once."""
     report = built(request)
     return stream_file(
-        _content(report, file_format),
+        content(report, file_format),
         media_type=MEDIA_TYPES[file_format],
         file_name=f"{report.file_name}.{file_format}",
     )
-
-
-def _content(report: Report, file_format: FileFormat) -> Iterator[bytes]:
-    # 35 MiB that a server saves until somebody asks for a file.
-    from dash_app.reports.files import csv_file, pdf_file, xlsx_file  # noqa: PLC0415
-
-    if file_format is FileFormat.CSV:
-        yield from (text.encode() for text in csv_file(report))
-    else:
-        yield (xlsx_file if file_format is FileFormat.XLSX else pdf_file)(report)

@@ -1,4 +1,4 @@
-// Ctrl-K: go to a page, an appliance, a GPU, a job or a rule. `?`: the keyboard shortcuts.
+// Ctrl-K: go to a page, an appliance, a GPU, a job, a rule, a dashboard or a saved view. `?`: the keyboard shortcuts.
 (() => {
   "use strict";
   const dialog = document.getElementById("palette");
@@ -28,10 +28,12 @@
   async function objects(text) {
     const [, name, gpu] = /^(.*?)(?:\s+gpu\s*(\d+)?)?$/i.exec(text);
     const search = encodeURIComponent(name.trim());
-    const [appliances, jobs, rules] = await Promise.all([
+    const [appliances, jobs, rules, dashboards, views] = await Promise.all([
       items(`appliances?search=${search}&page_size=${MOST}`),
       items(`jobs?search=${encodeURIComponent(text)}&page_size=${MOST}`),
       items("rules?page_size=100"),
+      items(`dashboards?search=${encodeURIComponent(text)}&page_size=${MOST}`),
+      items("saved-views"),
     ]);
     const isGPU = /\sgpu/i.test(text);
     return [
@@ -43,6 +45,9 @@
       ...jobs.map((one) => ({ kind: "Job", label: one.name, note: one.state, href: `/jobs/${one.id}` })),
       ...rules.filter((one) => one.name.toLowerCase().includes(text.toLowerCase())).slice(0, MOST)
         .map((one) => ({ kind: "Rule", label: one.name, href: `/rules/${one.id}` })),
+      ...dashboards.map((one) => ({ kind: "Dashboard", label: one.name, note: one.description, href: `/dashboards/custom/${one.id}` })),
+      ...views.filter((one) => one.name.toLowerCase().includes(text.toLowerCase())).slice(0, MOST)
+        .map((one) => ({ kind: "View", label: one.name, href: one.address })),
     ];
   }
 

@@ -57,6 +57,7 @@ def _set_drained(
     for appliance in appliances:
         if (appliance.drained_at is not None) is not is_drained:
             appliance.drained_at = now if is_drained else None
+            appliance.drain_deadline_at = None
             add_change_event(session, appliance, kind, message, now=now)
     session.flush()
     return appliances

@@ -1,7 +1,7 @@
 """Appliances: list, find and select them. The database filters, sorts and pages."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -181,13 +181,40 @@ def bump_generation(session: Session, appliance_id: str) -> None:
 
 def bump_generations(session: Session, appliance_ids: Collection[str]) -> None:
     """Increment the generations of several appliances; those that are gone are ignored."""
-    ids = sorted(appliance_ids)
-    for start in range(0, len(ids), _CHUNK):
-        bump = update(Appliance).where(Appliance.id.in_(ids[start : start + _CHUNK]))
+    for chunk in _chunks(appliance_ids):
+        bump = update(Appliance).where(Appliance.id.in_(chunk))
         session.execute(
             bump.values(desired_generation=Appliance.desired_generation + 1),
             execution_options={"synchronize_session": False},
         )
+
+
+def open_appliances(session: Session, appliance_ids: Collection[str]) -> set[str]:
+    """Lock appliances, and return those that accept jobs."""
+    accepts = (
+        Appliance.state == ApplianceState.ONLINE,
+        Appliance.drained_at.is_(None),
+        Appliance.fenced_at.is_(None),
+        in_service(),
+    )
+    found: set[str] = set()
+    for chunk in _chunks(appliance_ids):
+        statement = select(Appliance.id).where(Appliance.id.in_(chunk), *accepts)
+        found.update(session.scalars(statement.with_for_update()))
+    return found
+
+
+def mark_placed(session: Session, appliance_ids: Collection[str], *, now: datetime) -> None:
+    """Record that jobs were placed on appliances."""
+    for chunk in _chunks(appliance_ids):
+        placed = update(Appliance).where(Appliance.id.in_(chunk)).values(last_placed_at=now)
+        session.execute(placed, execution_options={"synchronize_session": False})
+
+
+def _chunks(ids: Collection[str]) -> Iterator[list[str]]:
+    ordered = sorted(ids)
+    for start in range(0, len(ordered), _CHUNK):
+        yield ordered[start : start + _CHUNK]
 
 
 def managed_appliance(session: Session, scope: Scope, appliance_id: str) -> Appliance:

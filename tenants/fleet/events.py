@@ -33,6 +33,7 @@ class EventKind(StrEnum):
     DRAINED = "drained"
     UNDRAINED = "undrained"
     CHANGED = "changed"
+    CLEANED_UP = "cleaned_up"
     RETIRED = "retired"
     REINSTATED = "reinstated"
     REVOKED = "revoked"

@@ -70,7 +70,8 @@ class Appliance(Base):
     `health_state` and `appliance_class` repeat parts of them for lists and filters.
     `desired_generation` counts changes of the desired state, which agents poll. `instance_id` is
     the agent's current run, `past_instances` the former ones: two concurrent runs fence the
-    appliance.
+    appliance. `last_placed_at` is when a job was last placed on it;
+    at `drain_deadline_at`, the jobs that still run on a drained one move.
     """
 
     __tablename__ = "appliances"
@@ -83,6 +84,7 @@ class Appliance(Base):
             "region",
             "labels",
             "drained_at",
+            "drain_deadline_at",
             "retired_at",
             "revoked_at",
             "fenced_at",
@@ -91,6 +93,7 @@ class Appliance(Base):
             "name": ("renamed", "renamed"),
             "labels": ("relabeled", "relabeled"),
             "drained_at": ("drained", "undrained"),
+            "drain_deadline_at": ("drain_deadline_set", "drain_deadline_removed"),
             "retired_at": ("retired", "reinstated"),
             "revoked_at": ("revoked", "restored"),
             "fenced_at": ("fenced", "unfenced"),
@@ -152,6 +155,8 @@ class Appliance(Base):
     enrolled_at: Mapped[datetime]
     last_seen_at: Mapped[datetime | None]
     drained_at: Mapped[datetime | None]
+    drain_deadline_at: Mapped[datetime | None]
+    last_placed_at: Mapped[datetime | None]
     retired_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     fenced_at: Mapped[datetime | None]

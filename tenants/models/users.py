@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar
 
-from sqlalchemy import String, UniqueConstraint
+from sqlalchemy import BigInteger, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from core.db import Base, id_column
@@ -33,7 +33,11 @@ class Role(StrEnum):
 
 
 class Tenant(Base):
-    """A customer: owner of members, appliances, jobs and rules."""
+    """A customer: owner of members, appliances, jobs and rules.
+
+    `placement_generation` counts what changes who may use its appliances, so that a plan that was
+    made before is not applied.
+    """
 
     __tablename__ = "tenants"
     audited: ClassVar = Audited(
@@ -47,6 +51,7 @@ class Tenant(Base):
     slug: Mapped[str] = mapped_column(String(64), unique=True)
     name: Mapped[str] = mapped_column(String(NAME_LENGTH))
     state: Mapped[TenantState] = mapped_column(enum_column(TenantState))
+    placement_generation: Mapped[int] = mapped_column(BigInteger, default=0)
     created_at: Mapped[datetime]
     closed_at: Mapped[datetime | None]
 

@@ -14,6 +14,32 @@ IN_VENDORED = {"nested-interactive": "opblock-summary-control"}
 # A chart follows its panel's new width a moment later.
 SETTLED_MS = 5_000
 
+MARK_CONTROLS = """() => {
+  const seen = new Set();
+  let count = 0;
+  const controls = "a[href], button, select, summary, label, input:not([type=hidden])";
+  for (const one of document.querySelectorAll(controls)) {
+    const kind = [one.tagName, one.className, one.parentElement.className, one.ariaCurrent].join();
+    if (seen.has(kind) || one.disabled || one.offsetParent === null) continue;
+    seen.add(kind);
+    one.dataset.tried = count++;
+  }
+  return count;
+}"""
+# A refresh may have replaced the control.
+CONTRAST = """async selector => {
+  if (document.querySelector(selector) === null) return [];
+  const found = await axe.run(selector, {runOnly: ["color-contrast"]});
+  // Of equal colors axe only says that somebody should look.
+  const isEqual = node => node.any.some(check => check.data?.messageKey === "equalRatio");
+  const nodes = [
+    ...found.violations.flatMap(one => one.nodes),
+    ...found.incomplete.flatMap(one => one.nodes).filter(isEqual),
+  ];
+  return nodes.map(node =>
+    node.html.slice(0, 120) + " " + node.failureSummary.replace(/\\s+/g, " "));
+}"""
+
 TOO_WIDE = """() => {
   const root = document.documentElement, found = [];
   const extra = root.scrollWidth - window.innerWidth;
@@ -40,6 +66,35 @@ def faults_of(page: Page) -> list[str]:
         for node in violation["nodes"]
         if IN_VENDORED.get(violation["id"], "\n") not in node["html"]
     ] + _too_wide(page)
+
+
+def faults_of_states(page: Page) -> list[str]:
+    """Return what of the page's controls can't be read while hovered over, focused, or pressed.
+
+    One control of each class is tried. The looks of `walking` have no transitions.
+    """
+    page.evaluate(f"() => window.axe || (() => {{ {AXE_SCRIPT} }})()")
+    found = []
+    for number in range(page.evaluate(MARK_CONTROLS)):
+        control = page.locator(f"[data-tried='{number}']")
+        if not control.count() or not control.is_visible():
+            continue
+        control.scroll_into_view_if_needed()
+        control.hover(force=True)
+        found += [f"hover: {one}" for one in _unreadable(page, number)]
+        control.focus()
+        found += [f"focus: {one}" for one in _unreadable(page, number)]
+        page.mouse.down()
+        found += [f"active: {one}" for one in _unreadable(page, number)]
+        # Released elsewhere, it isn't clicked.
+        page.mouse.move(1, 1)
+        page.mouse.up()
+    return found
+
+
+def _unreadable(page: Page, number: int) -> list[str]:
+    found: list[str] = page.evaluate(CONTRAST, f"[data-tried='{number}']")
+    return found
 
 
 def _too_wide(page: Page) -> list[str]:

@@ -97,6 +97,7 @@ def faults_on_the_way(page: Page, looks: Sequence[Look], *, known: set[str]) -> 
     return "\n".join(faults)
 
 
+@pytest.mark.nightly
 def test_no_page_has_a_serious_fault(open_browser: OpenBrowser) -> None:
     known = {REFERENCE}
     for email, look in ((ALICE, NARROW_LIGHT), (OLIVIA, WIDE_DARK)):

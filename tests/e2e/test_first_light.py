@@ -81,16 +81,16 @@ def test_alice_is_told_by_mail_and_webhook_when_a_rule_fires_and_resolves(
     page.goto(f"{demo.url}/rules/new")
     page.get_by_label("Name").fill("Any GPU has a temperature")
     page.locator("[name=metric]").fill("gpu.temperature_celsius")
-    page.locator("[name=window]").fill("30s")
+    page.locator("[name=window_seconds]").fill("30s")
     page.locator("[name=filters]").fill("gpu=0")
     page.locator("[name=warning_threshold]").fill("1")
-    page.locator("[name=for_]").fill("3s")
+    page.locator("[name=for_seconds]").fill("3s")
     page.get_by_label("On call").check()
     page.get_by_label("Chat").check()
     page.get_by_role("button", name="Test rule").click()
     expect(page.get_by_text("dgx-01").first).to_be_visible()
     screenshot(page, "4-rule")
-    page.get_by_role("button", name=re.compile("Create|Save|Add")).click()
+    page.get_by_role("button", name=re.compile("Create|Save |Add")).click()
 
     page.goto(f"{demo.url}/alerts")
     rows = page.get_by_role("row").filter(has_text="Any GPU has a temperature")
@@ -100,9 +100,10 @@ def test_alice_is_told_by_mail_and_webhook_when_a_rule_fires_and_resolves(
     eventually(lambda: demo.mail.messages, within_seconds=60, what="a mail")
     eventually(lambda: demo.webhook.calls, within_seconds=60, what="a call of the webhook")
 
-    rows.first.get_by_role("link", name="Any GPU has a temperature").click()
+    page.goto(f"{demo.url}/rules")
+    page.get_by_role("link", name="Any GPU has a temperature").first.click()
     page.locator("[name=warning_threshold]").fill("900")
-    page.get_by_role("button", name=re.compile("Create|Save|Add")).click()
+    page.get_by_role("button", name=re.compile("Create|Save |Add")).click()
     eventually(
         lambda: [call for call in demo.webhook.calls if b'"resolved"' in call.body],
         within_seconds=60,

@@ -11,7 +11,7 @@ from cli.bootstrap import DEMO_PASSWORD
 
 # Downloads, and what is no page of ours.
 SKIPPED = re.compile(r"^/(static|api/v1/(?!docs))|/(export|qr\.svg|codes\.txt)$|^/login/oidc")
-IDENT = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|(?<=/gpus/)\d+")
+IDENT = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|(?<=/gpus/)\d+|(?<=/runbooks/)[a-z0-9-]+")
 MOST_PAGES = 80
 REFERENCE = "/api/v1/docs"
 
@@ -26,6 +26,7 @@ class Look(NamedTuple):
 
 
 WIDE_LIGHT, WIDE_DARK = Look(1440, "light"), Look(1440, "dark")
+MIDDLE_DARK = Look(820, "dark")
 NARROW_LIGHT, NARROW_DARK = Look(390, "light"), Look(390, "dark")
 
 

@@ -10,7 +10,7 @@ import requests
 from sqlalchemy import select
 
 from alerting.alertmanager import AlertmanagerSender, repeat_alerts
-from alerting.evaluation import evaluate_rules
+from alerting.evaluation import Evaluator, evaluate_rules
 from alerting.models import Notification, Receiver
 from alerting.notify import WebhookSender
 from alerting.outbox import drain_outbox
@@ -83,7 +83,7 @@ def test_alerts_reach_an_alertmanager_stay_there_and_resolve(
         celsius=95.0,
         at=now - timedelta(seconds=5),
     )
-    evaluate_rules(sessions, store, now=now, public_url=URL)
+    evaluate_rules(Evaluator(sessions=sessions, store=store, public_url=URL), now=now)
 
     assert drain_outbox(sessions, senders, now=now) == 2
 

@@ -44,6 +44,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         yield deployment
 
 
+@pytest.mark.nightly
 def test_a_guesser_behind_the_same_address_blocks_only_who_is_new(deployment: Deployment) -> None:
     alice, bob, charlie, guesser = (Browser(deployment) for _ in range(4))
     assert alice.sign_in(ALICE) == bob.sign_in(BOB) == 302

@@ -19,7 +19,9 @@ from jobqueue.executors.docker import DockerExecutor
 from protocol.attempts import (
     AttemptObservation,
     AttemptSpec,
+    ContainerPolicy,
     DesiredState,
+    Health,
     HealthCheck,
     HealthCheckKind,
     ObservedState,
@@ -140,16 +142,25 @@ def test_an_image_is_pulled_with_credentials_only_and_the_failure_says_so(
         assert ("docker_config_file" in ended.message) is (reason != "")
 
 
-def test_a_service_whose_health_check_fails_says_so(
+def test_an_unhealthy_service_is_restarted_and_logged_on(
     executor: DockerExecutor, make_spec: MakeSpec
 ) -> None:
     check = HealthCheck(
-        kind=HealthCheckKind.COMMAND, command="exit 1", interval_seconds=0.1, max_failures=1,
-        grace_seconds=0.1,
+        kind=HealthCheckKind.COMMAND, command="cat /second", interval_seconds=0.1,
+        max_failures=1, grace_seconds=0.1,
     )  # fmt: skip
-    spec = make_spec("exec sleep 60", is_service=True, health_check=check)
+    script = "echo began; cat /first && echo > /second; echo > /first; exec sleep 60"
+    spec = make_spec(
+        script, is_service=True, health_check=check, container_policy=ContainerPolicy.STANDARD
+    )
     executor.start(spec)
-    until(executor, spec.attempt_id, lambda seen: "health check fails" in seen.message)
+    first = until(executor, spec.attempt_id, lambda seen: seen.health is Health.UNHEALTHY)
+    again = until(executor, spec.attempt_id, lambda seen: seen.health is Health.HEALTHY)
+    assert (first.state, again.state) == (ObservedState.RUNNING, ObservedState.RUNNING)
+    assert (first.restarts, again.restarts) == (1, 1)
+    eventually(lambda: output(executor, spec).count(b"began") == 2)
+    executor.stop(spec.attempt_id, grace_seconds=0)
+    assert until_ended(executor, spec.attempt_id).reason == "stopped_by_user"
 
 
 def test_a_schedule_is_refused_instead_of_run_once(

@@ -39,8 +39,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[
             for appliance, identity in (("a1", ACME), ("a2", ACME_2)):
                 points = []
                 for time_ns in range(start, start + DAY_NS - MINUTE_NS, MINUTE_NS):
-                    # The files of the second day have whole numbers.
-                    power = float(rng.randrange(400)) if day else rng.gauss(300, 9)
+                    # The first day has floats, the second decimals, late ones whole numbers.
+                    power = round(rng.gauss(300, 9), 1 if day else 17)
+                    power = float(round(power)) if day and late else power
                     expected[appliance, time_ns] = power
                     points.append(gpu(time_ns, power_watts=power, energy_joules=1.0))
                 write_all(store, points, identity | {"tenant": TENANT})

@@ -62,6 +62,7 @@ def influxdb_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.nightly
 def test_a_missing_database_is_named_and_logins_are_shown_when_it_is_there(
     influxdb_url: str, tmp_path: Path
 ) -> None:

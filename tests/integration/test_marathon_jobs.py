@@ -14,6 +14,7 @@ from tests.integration.test_jobs import FINAL, QUICK, Portal, enroll
 __all__ = ["docker_engine", "mesos_site"]
 
 
+@pytest.mark.nightly
 @pytest.mark.needs_docker
 @pytest.mark.timeout(240)
 def test_jobs_become_an_app_and_a_run_and_end(

@@ -5,7 +5,6 @@ shape are concatenated column by column. Only if that fails is each block tried 
 a block that fails is every point checked, so that one bad point does not affect its neighbors.
 """
 
-import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -13,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timeseries.declared import DECLARED
 from timeseries.duckdb.schema import (
@@ -262,16 +261,9 @@ def _field_values(columns: Sequence[Sequence[FieldValue]], kind: FieldType) -> p
     if kind not in _TYPE_CODES:
         return _array(_concatenate(columns), kind)
     numbers = _numbers(columns, kind)
-    if kind is FieldType.FLOAT and not _is_finite(numbers):
+    if kind is FieldType.FLOAT and not np.isfinite(numbers.to_numpy(zero_copy_only=False)).all():
         raise _InvalidBlockError
     return numbers
-
-
-def _is_finite(numbers: pa.Array) -> bool:
-    # The sum is finite for most columns, but large numbers can overflow it.
-    if math.isfinite(pc.sum(numbers).as_py() or 0.0):
-        return True
-    return bool(pc.all(pc.is_finite(numbers)).as_py())
 
 
 def _numbers(columns: Sequence[Sequence[FieldValue]], kind: FieldType) -> pa.Array:

@@ -72,19 +72,25 @@ def _options(first: pa.Table) -> dict[str, object]:
         "compression_level": _LEVEL,
         "use_dictionary": with_dictionary,
         "column_encoding": others or None,
+        "store_decimal_as_integer": True,
         "store_schema": False,
     }
 
 
 def _flat_columns(schema: pa.Schema) -> Iterator[str]:
-    yield from (field.name for field in schema if field.type in _BY_TYPE)
+    yield from (field.name for field in schema if _encodings(field.type))
+
+
+def _encodings(kind: pa.DataType) -> tuple[str, ...]:
+    """Return the encodings to try; decimals are stored as integers."""
+    return _BY_TYPE.get(pa.int64() if pa.types.is_decimal(kind) else kind, ())
 
 
 def _smallest(column: pa.Table) -> str:
     """Return the encoding that makes the smallest file of a column."""
     (name,) = column.column_names
     sizes = {}
-    for encoding in _BY_TYPE[column.schema.field(name).type]:
+    for encoding in _encodings(column.schema.field(name).type):
         is_dictionary = encoding == _DICTIONARY
         sink = BytesIO()
         parquet.write_table(
@@ -93,6 +99,7 @@ def _smallest(column: pa.Table) -> str:
             compression=_COMPRESSION,
             compression_level=_LEVEL,
             use_dictionary=is_dictionary,
+            store_decimal_as_integer=True,
             column_encoding=None if is_dictionary else {name: encoding},
         )
         sizes[encoding] = sink.tell()

@@ -200,6 +200,12 @@ def _cut(span: Span, hole: Span) -> tuple[Span, Span]:
 def _from_samples(query: RangeQuery, relation: Relation, fields: Sequence[str]) -> Read:
     """Return the read for a query that needs no roll-ups."""
     groups = len(query.group_by)
+    if query.step_ns is None:
+        return Read(
+            fields,
+            *_single_window_sql(query, relation, fields),
+            partial(single_windows, groups=groups, start_ns=clamp_time(query.start_ns)),
+        )
     read = Read(fields, *range_sql(query, relation, fields))
     if has_appliance_filter(query.filters):
         # Sorting the few rows of one appliance is faster in Python.
@@ -238,6 +244,52 @@ def range_sql(query: RangeQuery, relation: Relation, fields: Sequence[str]) -> S
         is_ordered=not has_appliance_filter(query.filters),
     )
     return text, values
+
+
+def _single_window_sql(query: RangeQuery, relation: Relation, fields: Sequence[str]) -> Statement:
+    """Return the statement of a query without steps over the samples, sorted by group.
+
+    Each row is one group: its tags, then the value of each field. Lists of one value each would
+    take most of the time.
+    """
+    span = (clamp_time(query.start_ns), clamp_time(query.end_ns))
+    source, values = _samples(query, relation, fields, [span])
+    if not source:
+        return "", []
+    groups = group_columns(query.group_by, relation.table)
+    aggregates = [
+        f"CAST({aggregate_sql(name, query.aggregate, relation.table)} AS DOUBLE) AS v{index}"
+        for index, name in enumerate(fields)
+    ]
+    text = select([*groups, *aggregates], source)
+    text = _wanted(query, text + " GROUP BY ALL" if groups else text, fields)
+    order = ", ".join(f"g{index}" for index in range(len(groups)))
+    return f"{text} ORDER BY {order}" if groups else text, values
+
+
+def _wanted(query: RangeQuery, text: str, fields: Sequence[str]) -> str:
+    """Return a statement with the values of one field that the query's levels leave."""
+    for operator, level in ((">", query.above), ("<", query.below)):
+        if level is not None and len(fields) == 1:
+            text = f"{select(['*'], f'({text})')} WHERE v0 {operator} {float(level)!r}"
+    return text
+
+
+def single_windows(rows: Sequence[Row], *, groups: int, start_ns: int) -> list[Row]:
+    """Return the rows of a query without steps with a list of one window for each field."""
+    return [
+        (
+            *row[:groups],
+            *(one for value in row[groups:] for one in (_list(value, start_ns), _list(value))),
+        )
+        for row in rows
+    ]
+
+
+def _list(value: float | None, shown: float | None = None) -> list[float]:
+    if value is None:
+        return []
+    return [value if shown is None else shown]
 
 
 def _samples(
@@ -339,13 +391,10 @@ def _successive(
             f"CAST({pair[1]} AS DOUBLE) AS x",
         ]
         parts.append(f"{select(columns, source.text)} WHERE {pair[1]} IS NOT NULL")
+    text = successive_sql(f"({' UNION ALL '.join(parts)})", query.aggregate, groups, series)
     return Read(
         [name],
-        grouped_lists_sql(
-            successive_sql(f"({' UNION ALL '.join(parts)})", query.aggregate, groups, series),
-            groups,
-            1,
-        ),
+        grouped_lists_sql(_wanted(query, text, [name]), groups, 1),
         [value for source in sources for value in source.values],
     )
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from core.clock import NS_PER_SECOND
 from core.ids import new_id
 from timeseries.duckdb.database import Database
+from timeseries.duckdb.float_types import float_types
 from timeseries.duckdb.parquet import ROW_GROUP_ROWS, write_parquet
 from timeseries.duckdb.relation import Relation, Statement, files_sql
 from timeseries.duckdb.rollup_sql import build_sql, rollup_columns, time_range_sql
@@ -72,7 +73,6 @@ _COLUMNS_SQL = (
     "SELECT table_name, column_name, data_type FROM duckdb_columns() "
     "WHERE schema_name = 'main' AND table_name = ? ORDER BY column_index"
 )
-_ARE_WHOLE = "bool_and({0} = trunc({0}) AND abs({0}) < 9007199254740992)"
 RolledUp = Callable[[str, str], bool]
 """Whether a field, of a measurement, has roll-ups."""
 
@@ -161,14 +161,14 @@ class Sealing:
             survey = _survey(cursor, source, values, known)
             if survey is None:
                 return 0
-            table, span, wholes = survey
+            table, span = survey
             earlier = [
                 one
                 for one in self._manifest.of(unit.key.measurement)
                 if one.tenant == unit.tenant and Resolution.RAW in one.sizes and one.overlaps(span)
             ]
             new, some = self._without_known(source, values, table, earlier, span)
-            added = self._write(cursor, unit, table, (new, some), wholes=wholes)
+            added = self._write(cursor, unit, table, (new, some))
             cursor.execute(f"DELETE FROM {quoted(name)} WHERE {text}", values)  # noqa: S608 - ours
             self._manifest.commit(cursor, unit.key.measurement, add=added)
         return unit.rows
@@ -244,12 +244,10 @@ class Sealing:
         unit: Unit,
         table: Table,
         rows: Statement,
-        *,
-        wholes: Collection[str] = (),
     ) -> list[Segment]:
         """Write the files of a new segment; none if there are no rows.
 
-        Floats that are all whole numbers are stored as integers, which take less space.
+        Floats with few decimal places are stored as decimals, which take less space.
         """
         source, values = rows
         series, fields = _series(table), [quoted(field_column(name)) for name in table.fields]
@@ -278,8 +276,10 @@ class Sealing:
             sizes={},
         )
         raw = self._manifest.files.create(segment.path(Resolution.RAW))
-        whole = {quoted(field_column(name)) for name in wholes}
-        typed = [f"CAST({one} AS BIGINT) AS {one}" if one in whole else one for one in columns]
+        types = float_types(cursor, source, values, table)
+        typed = [
+            f"CAST({one} AS {types[one]}) AS {one}" if one in types else one for one in columns
+        ]
         text = f"{select(typed, source)} ORDER BY {', '.join([*series, _TIME])}"
         sizes = {Resolution.RAW: write_parquet(raw, _stream(cursor, text, values))}
         samples = f"read_parquet({_text(str(raw))}, hive_partitioning = false)"
@@ -344,27 +344,20 @@ def _series(table: Table) -> list[str]:
 
 def _survey(
     cursor: duckdb.DuckDBPyConnection, source: str, values: Sequence[object], known: Table
-) -> tuple[Table, Span, Collection[str]] | None:
-    """Return what has values in a source: tags and fields, span, fields of whole floats.
-
-    None if it is empty.
-    """
-    floats = [name for name, kind in known.fields.items() if kind is FieldType.FLOAT]
+) -> tuple[Table, Span] | None:
+    """Return what has values in a source: tags, fields and span; None if it is empty."""
     columns = list(map(quoted, known.columns))
     counted = [f"min({_TIME})", f"max({_TIME})"]
-    counted += [_ARE_WHOLE.format(quoted(field_column(name))) for name in floats]
     counted += [f"count({column})" for column in columns]
-    oldest, newest, *found = cursor.execute(select(counted, source), values).fetchall()[0]
+    oldest, newest, *counts = cursor.execute(select(counted, source), values).fetchall()[0]
     if oldest is None:
         return None
-    counts = zip(columns, found[len(floats) :], strict=True)
-    present = {column for column, count in counts if count}
+    present = {column for column, count in zip(columns, counts, strict=True) if count}
     tags = {tag for tag in known.tags if quoted(tag_column(tag)) in present}
     fields = {
         name: kind for name, kind in known.fields.items() if quoted(field_column(name)) in present
     }
-    wholes = {name for name, is_whole in zip(floats, found, strict=False) if is_whole}
-    return Table(frozenset({*tags, *IDENTITY_TAGS}), fields), (oldest, newest + 1), wholes
+    return Table(frozenset({*tags, *IDENTITY_TAGS}), fields), (oldest, newest + 1)
 
 
 def _has_duplicates(

@@ -16,17 +16,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from typing import Any, Self
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import msgspec
 import urllib3
+from urllib3.exceptions import ReadTimeoutError
 from urllib3.util import Retry, Timeout, make_headers
 
 from core.errors import OverloadedError
 from timeseries.store import StoreUnavailableError
 
 CONNECT_SECONDS = 5.0
-READ_SECONDS = 60.0
+READ_SECONDS = 30.0
 MAX_CONNECTIONS = 16
 GZIP_FROM_BYTES = 1024
 GZIP_LEVEL = 1
@@ -80,6 +82,16 @@ class _Names(msgspec.Struct):
     data: list[str]
 
 
+class _RetryUnlessTimeout(Retry):
+    """Retries what a closed connection lost, but doesn't wait twice for a server that hangs."""
+
+    def increment(self, *arguments: Any, **named: Any) -> Self:  # noqa: ANN401 - urllib3's
+        error = named.get("error")
+        if isinstance(error, ReadTimeoutError):
+            raise error
+        return super().increment(*arguments, **named)
+
+
 class VictoriaMetricsClient:
     """A client of one VictoriaMetrics server or of a cluster, safe to share by threads.
 
@@ -107,7 +119,7 @@ class VictoriaMetricsClient:
         self._pool = urllib3.PoolManager(
             maxsize=MAX_CONNECTIONS,
             timeout=Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS),
-            retries=Retry(
+            retries=_RetryUnlessTimeout(
                 total=1,
                 connect=0,
                 status=0,

@@ -1,4 +1,4 @@
-"""Fields of jobs and rules, templates, schedules, images, the usage ledger, silences and routes.
+"""Fields of jobs and rules, templates, schedules, dashboards, images, usage, silences and routes.
 
 Revision ID: 0002_jobs_usage_alerts
 Revises: 0001_initial
@@ -19,6 +19,7 @@ depends_on = None
 
 _QUOTAS = ("max_measurements", "max_fields")
 _COUNTS = ("measurements", "fields")
+_APPLIANCE_TIMES = ("last_placed_at", "drain_deadline_at")
 # Of a column's rows so far; JSON has no default on MySQL.
 _JOB_COLUMNS: tuple[tuple[str, sa.types.TypeEngine[Any], str], ...] = (
     ("labels", sa.JSON(), "'{}'"),
@@ -40,6 +41,7 @@ _JOB_COLUMNS: tuple[tuple[str, sa.types.TypeEngine[Any], str], ...] = (
     ("dependencies", sa.JSON(), "'[]'"),
     ("array_size", sa.Integer(), "0"),
     ("array_limit", sa.Integer(), "0"),
+    ("revision", sa.Integer(), "1"),
     ("queue_at", UTCDateTime(), "submitted_at"),
 )
 _RULE_COLUMNS: tuple[tuple[str, sa.types.TypeEngine[Any], str], ...] = (
@@ -48,6 +50,8 @@ _RULE_COLUMNS: tuple[tuple[str, sa.types.TypeEngine[Any], str], ...] = (
     ("ahead_seconds", sa.Double(), "0"),
     ("interval_seconds", sa.Double(), "0"),
     ("query_seconds", sa.Double(), "0"),
+    ("series", sa.Integer(), "0"),
+    ("skipped_evaluations", sa.Integer(), "0"),
     ("annotation", sa.String(length=1000), ""),
     ("pack_key", sa.String(length=60), ""),
 )
@@ -61,11 +65,18 @@ def upgrade() -> None:
         # Existing rows are those of running servers, which replace them every minute.
         count = sa.Column(name, sa.Integer(), nullable=False, server_default="0")
         op.add_column("series_counts", count)
+    generation = sa.Column(
+        "placement_generation", sa.BigInteger(), nullable=False, server_default="0"
+    )
+    op.add_column("tenants", generation)
+    for name in _APPLIANCE_TIMES:
+        op.add_column("appliances", sa.Column(name, UTCDateTime(), nullable=True))
     _add_job_columns()
     op.create_index("ix_jobs_is_notice_due", "jobs", ["is_notice_due"])
     op.add_column("jobs", sa.Column("retry_at", UTCDateTime(), nullable=True))
     op.add_column("jobs", sa.Column("array_id", sa.String(length=36), nullable=True))
     op.add_column("jobs", sa.Column("array_index", sa.Integer(), nullable=True))
+    op.add_column("jobs", sa.Column("health_check", sa.JSON(), nullable=True))
     op.create_index("ix_jobs_array_id", "jobs", ["array_id"])
     op.create_index("ix_jobs_queue", "jobs", ["tenant_id", "state", "queue_at", "id"])
     op.drop_index("ix_jobs_tenant_id_state", "jobs")
@@ -74,6 +85,25 @@ def upgrade() -> None:
     op.add_column("attempts", log_state)
     op.add_column(
         "attempts", sa.Column("log_is_full", sa.Boolean(), nullable=False, server_default="0")
+    )
+    op.add_column(
+        "attempts", sa.Column("health", sa.String(length=32), nullable=False, server_default="")
+    )
+    op.add_column(
+        "attempts", sa.Column("restarts", sa.Integer(), nullable=False, server_default="0")
+    )
+    op.create_table(
+        "service_updates",
+        _reference("service_id", "jobs.id", primary_key=True),
+        _reference("tenant_id", "tenants.id", index=True),
+        sa.Column("revision", sa.Integer(), nullable=False),
+        sa.Column("values", sa.JSON(), nullable=False),
+        sa.Column("previous", sa.JSON(), nullable=False),
+        sa.Column("changed", sa.JSON(), nullable=False),
+        sa.Column("state", sa.String(length=32), nullable=False, index=True),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("requested_at", UTCDateTime(), nullable=False),
+        sa.Column("finished_at", UTCDateTime(), nullable=True),
     )
     op.create_table(
         "tenant_queue_settings",
@@ -93,6 +123,37 @@ def upgrade() -> None:
 
     for name, kind, value in _RULE_COLUMNS:
         op.add_column("rules", sa.Column(name, kind, nullable=False, server_default=value))
+    op.add_column("rules", sa.Column("skipped_at", UTCDateTime(), nullable=True))
+    op.create_table(
+        "platform_rules",
+        sa.Column("id", sa.String(length=36), primary_key=True),
+        sa.Column("name", sa.String(length=100), nullable=False, unique=True),
+        sa.Column("expression", sa.Text(), nullable=False),
+        sa.Column("annotation", sa.String(length=1000), nullable=False),
+        sa.Column("tenant_ids", sa.JSON(), nullable=False),
+        sa.Column("emails", sa.JSON(), nullable=False),
+        sa.Column("is_enabled", sa.Boolean(), nullable=False),
+        sa.Column(
+            "created_by",
+            sa.String(length=36),
+            sa.ForeignKey("users.id", ondelete="SET NULL"),
+            nullable=True,
+            index=True,
+        ),
+        sa.Column("created_at", UTCDateTime(), nullable=False),
+    )
+    with op.batch_alter_table("rules") as rules:
+        rules.add_column(sa.Column("platform_rule_id", sa.String(length=36), nullable=True))
+        rules.create_foreign_key(
+            "fk_rules_platform_rule_id_platform_rules",
+            "platform_rules",
+            ["platform_rule_id"],
+            ["id"],
+            ondelete="CASCADE",
+        )
+        rules.create_index("ix_rules_platform_rule_id", ["platform_rule_id"])
+    with op.batch_alter_table("notifications") as notifications:
+        notifications.alter_column("tenant_id", existing_type=sa.String(36), nullable=True)
     op.create_table(
         "job_dependencies",
         _reference("job_id", "jobs.id", primary_key=True),
@@ -113,20 +174,38 @@ def upgrade() -> None:
             ondelete="SET NULL",
         )
         alerts.create_index("ix_alerts_acknowledged_by", ["acknowledged_by"])
+    op.add_column("alert_transitions", sa.Column("acknowledged_at", UTCDateTime(), nullable=True))
     op.add_column(
         "notifications",
         sa.Column("group_key", sa.String(length=64), nullable=False, server_default=""),
     )
+    _create_reports()
     op.create_table(
         "notification_policies",
         _reference("tenant_id", "tenants.id", primary_key=True),
         sa.Column("root", sa.JSON(), nullable=False),
+        sa.Column("inhibit_rules", sa.JSON(), nullable=True),
         sa.Column("updated_at", UTCDateTime(), nullable=False),
     )
     op.create_table(
         "offered_rules",
         _reference("tenant_id", "tenants.id", primary_key=True),
         sa.Column("key", sa.String(length=60), primary_key=True),
+    )
+    op.create_table(
+        "container_storage",
+        _reference("appliance_id", "appliances.id", primary_key=True),
+        _reference("tenant_id", "tenants.id", index=True),
+        sa.Column("report", sa.JSON(), nullable=False),
+        sa.Column("reported_at", UTCDateTime(), nullable=True),
+        sa.Column("cleanup", sa.JSON(), nullable=True),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("requested_at", UTCDateTime(), nullable=True),
+    )
+    op.create_table(
+        "cleanup_policies",
+        _reference("tenant_id", "tenants.id", primary_key=True),
+        sa.Column("policies", sa.JSON(), nullable=False),
     )
     op.create_table(
         "job_templates",
@@ -142,6 +221,7 @@ def upgrade() -> None:
     )
 
     _create_schedules()
+    _create_dashboards()
 
     op.create_table(
         "silences",
@@ -178,28 +258,53 @@ def downgrade() -> None:
         op.drop_index(f"ix_attempts_{name}", "attempts")
     op.drop_table("usage_hours")
     op.drop_table("usage_entries")
+    op.drop_table("saved_views")
+    op.drop_table("dashboards")
     op.drop_table("job_schedule_runs")
     op.drop_table("job_schedules")
+    op.drop_table("cleanup_policies")
+    op.drop_table("container_storage")
     op.drop_table("job_templates")
     op.drop_table("job_dependencies")
     op.drop_table("silences")
     op.drop_table("offered_rules")
     op.drop_table("notification_policies")
-    op.drop_column("notifications", "group_key")
+    with op.batch_alter_table("notifications") as notifications:
+        notifications.drop_constraint("fk_notifications_file_id", type_="foreignkey")
+        notifications.drop_index("ix_notifications_file_id")
+        notifications.drop_column("file_id")
+        notifications.drop_column("group_key")
+    op.drop_table("notification_files")
+    op.drop_table("saved_reports")
+    op.drop_column("alert_transitions", "acknowledged_at")
     with op.batch_alter_table("alerts") as alerts:
         alerts.drop_constraint("fk_alerts_acknowledged_by_users", type_="foreignkey")
         alerts.drop_index("ix_alerts_acknowledged_by")
         alerts.drop_column("acknowledged_by")
         alerts.drop_column("acknowledged_at")
+    op.execute("DELETE FROM notifications WHERE tenant_id IS NULL")
+    with op.batch_alter_table("notifications") as notifications:
+        notifications.alter_column("tenant_id", existing_type=sa.String(36), nullable=False)
+    with op.batch_alter_table("rules") as rules:
+        rules.drop_constraint("fk_rules_platform_rule_id_platform_rules", type_="foreignkey")
+        rules.drop_index("ix_rules_platform_rule_id")
+        rules.drop_column("platform_rule_id")
+    op.drop_table("platform_rules")
+    op.drop_column("rules", "skipped_at")
     for name, _, _ in reversed(_RULE_COLUMNS):
         op.drop_column("rules", name)
     op.drop_table("tenant_queue_settings")
-    for name in ("log_is_full", "log_state", "stop_reason"):
+    op.drop_table("service_updates")
+    for name in ("restarts", "health", "log_is_full", "log_state", "stop_reason"):
         op.drop_column("attempts", name)
+    for name in _APPLIANCE_TIMES:
+        op.drop_column("appliances", name)
+    op.drop_column("tenants", "placement_generation")
     op.create_index("ix_jobs_tenant_id_state", "jobs", ["tenant_id", "state"])
     op.drop_index("ix_jobs_queue", "jobs")
     op.drop_column("jobs", "retry_at")
     op.drop_index("ix_jobs_array_id", "jobs")
+    op.drop_column("jobs", "health_check")
     op.drop_column("jobs", "array_index")
     op.drop_column("jobs", "array_id")
     for name, _, _ in reversed(_JOB_COLUMNS):
@@ -246,6 +351,56 @@ def _create_schedules() -> None:
     op.create_index(
         "ix_job_schedule_runs_schedule_id_id", "job_schedule_runs", ["schedule_id", "id"]
     )
+
+
+def _create_reports() -> None:
+    op.create_table(
+        "saved_reports",
+        sa.Column("id", sa.String(length=36), primary_key=True),
+        _reference("tenant_id", "tenants.id", index=True),
+        _reference("user_id", "users.id", index=True),
+        sa.Column("name", sa.String(length=100), nullable=False),
+        *(
+            sa.Column(name, sa.String(length=32), nullable=False)
+            for name in ("kind", "by", "period")
+        ),
+        sa.Column("time_zone", sa.String(length=64), nullable=False),
+        sa.Column("appliances", sa.String(length=200), nullable=False),
+        sa.Column("price_per_kilowatt_hour", sa.Double(), nullable=False),
+        sa.Column("target_percent", sa.Double(), nullable=False),
+        sa.Column("schedule", sa.String(length=200), nullable=False),
+        sa.Column("file_format", sa.String(length=32), nullable=False),
+        sa.Column("recipients", sa.JSON(), nullable=False),
+        sa.Column("is_enabled", sa.Boolean(), nullable=False),
+        sa.Column("next_run_at", UTCDateTime(), nullable=True, index=True),
+        sa.Column("last_run_at", UTCDateTime(), nullable=True),
+        sa.Column("last_error", sa.Text(), nullable=False),
+        sa.Column("created_at", UTCDateTime(), nullable=False),
+        sa.UniqueConstraint("tenant_id", "name"),
+    )
+    op.create_table(
+        "notification_files",
+        sa.Column("id", sa.String(length=36), primary_key=True),
+        _reference("tenant_id", "tenants.id", index=True),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("media_type", sa.String(length=100), nullable=False),
+        sa.Column(
+            "content",
+            sa.LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb"),
+            nullable=False,
+        ),
+        sa.Column("created_at", UTCDateTime(), nullable=False, index=True),
+    )
+    with op.batch_alter_table("notifications") as notifications:
+        notifications.add_column(sa.Column("file_id", sa.String(length=36), nullable=True))
+        notifications.create_foreign_key(
+            "fk_notifications_file_id",
+            "notification_files",
+            ["file_id"],
+            ["id"],
+            ondelete="SET NULL",
+        )
+        notifications.create_index("ix_notifications_file_id", ["file_id"])
 
 
 def _create_images() -> None:
@@ -309,6 +464,31 @@ def _create_usage_ledger() -> None:
     # An hour's attempts are found by when they were allocated.
     for name in ("assigned_at", "finished_at"):
         op.create_index(f"ix_attempts_{name}", "attempts", [name])
+
+
+def _create_dashboards() -> None:
+    for table, columns in {
+        "dashboards": (
+            sa.Column("description", sa.String(length=500), nullable=False),
+            sa.Column("panels", sa.JSON(), nullable=False),
+            sa.Column("updated_at", UTCDateTime(), nullable=False),
+        ),
+        "saved_views": (
+            sa.Column("address", sa.String(length=1000), nullable=False),
+            sa.Column("is_default", sa.Boolean(), nullable=False),
+        ),
+    }.items():
+        op.create_table(
+            table,
+            sa.Column("id", sa.String(length=36), primary_key=True),
+            _reference("tenant_id", "tenants.id", index=True),
+            _owner("user_id", "users.id"),
+            sa.Column("name", sa.String(length=100), nullable=False),
+            sa.Column("is_shared", sa.Boolean(), nullable=False),
+            *columns,
+            sa.Column("created_at", UTCDateTime(), nullable=False),
+            sa.UniqueConstraint("tenant_id", "user_id", "name"),
+        )
 
 
 def _reference(

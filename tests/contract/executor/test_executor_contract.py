@@ -5,10 +5,18 @@ One-time attempts and services are tested on the executors that run them.
 
 import re
 
+import msgspec
 import pytest
 
 from jobqueue.executors.base import Executor
-from protocol.attempts import AttemptObservation, ObservedState, StopReason
+from protocol.attempts import (
+    AttemptObservation,
+    Health,
+    HealthCheck,
+    HealthCheckKind,
+    ObservedState,
+    StopReason,
+)
 from tests.contract.executor.conftest import Bench
 from tests.fixtures.polling import eventually
 
@@ -89,6 +97,22 @@ def test_a_service_runs_until_it_is_stopped(service_bench: Bench) -> None:
     service_bench.executor.stop(spec.attempt_id, grace_seconds=1)
     ended = until_ended(service_bench.executor, spec.attempt_id)
     assert (ended.state, ended.reason) == (ObservedState.STOPPED, "stopped_by_user")
+
+
+def test_the_health_of_a_service_is_that_of_its_check(service_bench: Bench) -> None:
+    check = HealthCheck(
+        kind=HealthCheckKind.COMMAND, command="true", interval_seconds=1, timeout_seconds=5
+    )
+    spec = msgspec.structs.replace(service_bench.service(), health_check=check)
+    service_bench.executor.start(spec)
+
+    def is_healthy() -> bool:
+        seen = observation_of(service_bench.executor, spec.attempt_id)
+        return seen is not None and seen.health is Health.HEALTHY
+
+    eventually(is_healthy, within_seconds=60)
+    service_bench.executor.stop(spec.attempt_id, grace_seconds=0)
+    assert until_ended(service_bench.executor, spec.attempt_id).health is Health.UNKNOWN
 
 
 def test_a_kind_that_the_executor_does_not_run_fails_and_names_another(

@@ -323,3 +323,29 @@ def test_a_delivery_that_was_retried_changes_no_total(
     write_powers(store, 10.0, 20.0)
 
     assert power(store, aggregate)[0].values == [expected]
+
+
+def test_values_beyond_a_level_are_there_whatever_else_is_left_out(store: Store) -> None:
+    points = [gpu(second, x=float(second), gpu=str(second)) for second in range(4)]
+    assert write(store, points, identity=ACME) == []
+    for aggregate in (Aggregate.MAX, Aggregate.STDDEV, Aggregate.INCREASE):
+        asked = RangeQuery(
+            measurement="gpu",
+            fields=("x",),
+            start_ns=START_NS,
+            end_ns=START_NS + 60 * SECOND_NS,
+            aggregate=aggregate,
+            tenants=("acme",),
+            group_by=("gpu",),
+        )
+        every = {one.tags["gpu"]: one.values for one in store.query_range(asked)}
+        above, below = (
+            dataclasses.replace(asked, above=1.0),
+            dataclasses.replace(asked, below=1.0),
+        )
+        for query, wanted in ((above, ["2", "3"]), (below, ["0"])):
+            some = store.query_range(query)
+            found = {one.tags["gpu"]: one.values for one in some}
+            assert found.items() <= every.items()
+            if aggregate is Aggregate.MAX:
+                assert found.keys() >= set(wanted)

@@ -14,7 +14,7 @@ from core.db import SessionFactory
 from core.errors import ConflictError, VedetteError
 from core.ids import new_id
 from jobqueue.appliance_lifecycle import retire_idle_appliance
-from jobqueue.dispatch import dispatch
+from jobqueue.dispatch import Dispatcher
 from jobqueue.models import Attempt
 from jobqueue.requests import JobRequest
 from jobqueue.service import submit_job
@@ -202,8 +202,7 @@ def test_an_appliance_is_retired_or_gets_the_job_and_never_both(
                 )
 
         def place() -> None:
-            with sessions.begin() as session:
-                dispatch(session, now=NOON)
+            Dispatcher(sessions.begin).cycle(now=NOON)
 
         outcome, _ = together(take_out, place)
         with sessions() as session:

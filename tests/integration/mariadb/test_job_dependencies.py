@@ -7,11 +7,10 @@ import pytest
 
 from core.db import SessionFactory
 from jobqueue.arrays import array_states
-from jobqueue.dispatch import dispatch
 from jobqueue.service import stop_array
 from jobqueue.states import JobState, Reason
 from tests.cast import NOON, Cast, scope_of
-from tests.unit.jobqueue.builders import add_appliance, submit
+from tests.unit.jobqueue.builders import add_appliance, dispatch, submit
 
 pytestmark = pytest.mark.needs_mariadb
 LATER = NOON + timedelta(minutes=2)

@@ -12,13 +12,15 @@ from sqlalchemy.orm import Session
 
 from core.clock import to_ns
 from core.db import SessionFactory
-from jobqueue.dispatch import dispatch
 from jobqueue.models import Attempt
 from jobqueue.states import AttemptState, JobState
 from protocol.attempts import (
     AttemptObservation,
     DesiredState,
     LogAck,
+    LogChunk,
+    LogReply,
+    LogUpload,
     ObservedReport,
     ObservedState,
 )
@@ -38,7 +40,7 @@ from tenants.fleet.appliances import bump_generation, read_health
 from tenants.models import Appliance, ApplianceState
 from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.access.conftest import OTHER_SECRET, SECRET, AgentAPI, eventually
-from tests.unit.jobqueue.builders import inventory, submit
+from tests.unit.jobqueue.builders import dispatch, inventory, submit
 
 GPU_WITHOUT_INDEX = (
     b'{"agent_version": "1", "sent_at_ns": 1, "inventory": '
@@ -299,35 +301,41 @@ def test_another_appliances_report_moves_nothing(
     assert row(sessions, attempt).state is AttemptState.STARTING
 
 
-def ship(api: AgentAPI, attempt_id: str, data: bytes, *, offset: object = 0) -> requests.Response:
-    path = f"/agent/v1/attempts/{attempt_id}/log"
-    return api.request("POST", path, params={"offset": str(offset)}, data=data)
+def ship(api: AgentAPI, *chunks: LogChunk) -> list[LogAck]:
+    data = msgspec.msgpack.encode(LogUpload(chunks=list(chunks)))
+    response = api.request("POST", "/agent/v1/logs", data=data)
+    assert response.status_code == 200, response.text
+    return msgspec.json.decode(response.content, type=LogReply).acks
 
 
-def test_a_log_is_shipped_piece_by_piece(api: AgentAPI, attempt: Attempt) -> None:
-    for offset, piece, wanted in [(0, b"hello ", 6), (6, b"world", 11), (6, b"world", 11)]:
-        ack = msgspec.json.decode(ship(api, attempt.id, piece, offset=offset).content, type=LogAck)
-        assert ack == LogAck(next_offset=wanted)
+def test_logs_are_shipped_piece_by_piece(api: AgentAPI, attempt: Attempt) -> None:
+    for offset, data, wanted in [(0, b"hello ", 6), (6, b"world", 11), (6, b"world", 11)]:
+        chunk = LogChunk(attempt_id=attempt.id, offset=offset, data=data)
+        missing = LogChunk(attempt_id="no-such-id", offset=0, data=b"x")
+        assert ship(api, chunk, missing) == [
+            LogAck(next_offset=wanted),
+            LogAck(next_offset=0, is_unknown=True),
+        ]
 
 
-def test_a_foreign_attempts_log_is_the_same_404_as_a_missing_ones(
+def test_a_foreign_attempts_log_is_as_unknown_as_a_missing_one(
     api: AgentAPI, attempt: Attempt, sessions: SessionFactory, cast: Cast
 ) -> None:
     with sessions.begin() as session:
         make_appliance(session, cast.globex, "stranger")
     api.http.headers["Authorization"] = f"Bearer {OTHER_SECRET}"
-    foreign, missing = ship(api, attempt.id, b"x"), ship(api, "no-such-id", b"x")
-    assert foreign.status_code == missing.status_code == 404
-    assert foreign.text.replace(attempt.id, "ID") == missing.text.replace("no-such-id", "ID")
+    [ack] = ship(api, LogChunk(attempt_id=attempt.id, offset=0, data=b"x"))
+    assert ack == LogAck(next_offset=0, is_unknown=True)
+    assert row(sessions, attempt).log_bytes == 0
 
 
-def test_a_piece_of_log_over_the_limit_is_413(api: AgentAPI, attempt: Attempt) -> None:
-    assert ship(api, attempt.id, b"x" * (1024 * 1024 + 1)).status_code == 413
-
-
-@pytest.mark.parametrize("offset", ["", "first", "-", "1.5"])
-def test_an_offset_that_is_no_number_is_refused(
-    api: AgentAPI, attempt: Attempt, offset: str
-) -> None:
-    response = ship(api, attempt.id, b"x", offset=offset)
-    assert (response.status_code, set(response.json()["errors"])) == (422, {"offset"})
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"x" * (1024 * 1024 + 1), 413),
+        (b"no MessagePack", 400),
+        (msgspec.msgpack.encode({"chunks": [{"attempt_id": "a", "offset": -1, "data": b""}]}), 422),
+    ],
+)
+def test_an_upload_that_is_none_is_refused(api: AgentAPI, data: bytes, status: int) -> None:
+    assert api.request("POST", "/agent/v1/logs", data=data).status_code == status

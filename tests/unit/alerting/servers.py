@@ -70,8 +70,13 @@ class Mailbox:
 
 
 @contextmanager
-def mail_server() -> Iterator[Mailbox]:
-    """Run a mail server that knows one user and asks nobody to sign in."""
+def mail_server(
+    *, tls: ssl.SSLContext | None = None, starttls: ssl.SSLContext | None = None
+) -> Iterator[Mailbox]:
+    """Run a mail server that knows one user and asks nobody to sign in.
+
+    With `tls` it speaks TLS from the start; with `starttls` it takes nothing before STARTTLS.
+    """
     mailbox = Mailbox(free_port())
     server = Controller(
         mailbox,
@@ -79,6 +84,9 @@ def mail_server() -> Iterator[Mailbox]:
         port=mailbox.port,
         authenticator=mailbox.authenticate,
         auth_require_tls=False,
+        ssl_context=tls,
+        tls_context=starttls,
+        require_starttls=starttls is not None,
     )
     server.start()
     try:

@@ -1,17 +1,25 @@
 """Backtests: how often and how long a rule would have fired."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from math import isfinite
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from alerting.backtest import backtest_rule
+from alerting.machine import AlertView, next_state
 from alerting.rule_text import parse_expression
+from alerting.states import AlertState, Comparison, NoDataPolicy
 from core.clock import to_ns
 from core.errors import InvalidInputError
+from tenants.models import Role
+from tenants.scope import Scope
 from tests.cast import NOON, Cast, scope_of
 from timeseries.points import Point
-from timeseries.store import Store, write
+from timeseries.store import RangeQuery, Series, Store, write
 
 HOT = "max(gpu.temperature_celsius) over 5m by gpu > 85 reset 80 for 5m"
 
@@ -61,3 +69,78 @@ def test_what_can_not_be_replayed_is_an_error(store: Store, cast: Cast) -> None:
         with pytest.raises(InvalidInputError) as caught:
             backtest_rule(store, scope_of(cast.bob), wrong, now=NOON, days=days)
         assert set(caught.value.errors) == {field}
+
+
+class Recorded:
+    """A store that has one series, whatever it is asked."""
+
+    def __init__(self, values: dict[int, float]) -> None:
+        self._values = values
+
+    def query_range(self, query: RangeQuery) -> list[Series]:
+        tags = {"appliance": "a1", "gpu": "0"}
+        return [Series(query.fields[0], tags, list(self._values), list(self._values.values()))]
+
+
+SPANS = st.sampled_from([0.0, 300.0, 600.0, 3600.0])
+
+
+@given(
+    values=st.dictionaries(
+        st.integers(0, 287), st.sampled_from([50.0, 79.0, 82.0, 86.0, 92.0, float("nan")])
+    ),
+    for_seconds=SPANS,
+    keep_firing_seconds=SPANS,
+    no_data=st.sampled_from(NoDataPolicy),
+    has_resets=st.booleans(),
+    is_above=st.booleans(),
+)
+def test_a_backtest_finds_what_the_state_machine_does_step_by_step(
+    values: dict[int, float],
+    for_seconds: float,
+    keep_firing_seconds: float,
+    no_data: NoDataPolicy,
+    *,
+    has_resets: bool,
+    is_above: bool,
+) -> None:
+    levels = [85.0, 90.0, 80.0, 87.0] if is_above else [85.0, 81.0, 90.0, 84.0]
+    warning, critical, warning_reset, critical_reset = levels
+    rule = replace(
+        parse_expression(HOT),
+        comparison=Comparison.ABOVE if is_above else Comparison.BELOW,
+        warning_threshold=warning,
+        critical_threshold=critical,
+        warning_reset=warning_reset if has_resets else None,
+        critical_reset=critical_reset if has_resets else None,
+        for_seconds=for_seconds,
+        keep_firing_seconds=keep_firing_seconds,
+        no_data=no_data,
+    )
+    start = NOON - timedelta(days=1)
+    ends = {number: start + timedelta(minutes=5 * (number + 1)) for number in range(288)}
+    samples = {
+        to_ns(ends[number] - timedelta(minutes=5)): value
+        for number, value in sorted(values.items())
+    }
+    store: Any = Recorded(samples)
+
+    scope = Scope(user_id="bob", role=Role.MEMBER, tenant_id="acme")
+    found = backtest_rule(store, scope, rule, now=NOON, days=1)
+
+    alert: AlertView | None = None
+    expected: list[tuple[datetime, datetime]] = []
+    since = None
+    for number, now in ends.items():
+        value = values.get(number)
+        is_known = value is not None and isfinite(value)
+        if alert is None and not is_known:
+            continue  # no group yet
+        alert = next_state(alert, value if is_known else None, rule, now=now).after
+        if alert.state is AlertState.FIRING:
+            since = since or now
+        elif since is not None:
+            expected.append((since, now))
+            since = None
+    expected += [(since, NOON)] if since else []
+    assert [period for one in found.firings for period in one.periods] == expected

@@ -10,19 +10,21 @@ import pytest
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from alerting.evaluation import EvaluationSummary, evaluate_rules
+from alerting.evaluation import EvaluationSummary, Evaluator, evaluate_rules
 from alerting.expression import preview_rule
 from alerting.models import Alert, AlertTransition, Notification, Rule
 from alerting.receivers import create_receiver
 from alerting.rule_request import RuleRequest
 from alerting.service import create_rule, set_rule_enabled
 from alerting.states import AlertState, NoDataPolicy, ReceiverKind, Severity
+from core.clock import to_ns
 from core.db import SessionFactory, transaction
 from core.errors import InvalidInputError
-from tenants.models import Appliance, Tenant, TenantState, User
+from tenants.models import Appliance, ApplianceState, Tenant, TenantState, User
 from tests.cast import BOX, NOON, Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.alerting.helpers import heat, hot
-from timeseries.store import RangeQuery, Series, Store, StoreUnavailableError
+from timeseries.points import Point
+from timeseries.store import RangeQuery, Series, Store, StoreUnavailableError, write
 
 URL = "https://portal.example"
 T = TypeVar("T")
@@ -58,7 +60,8 @@ class Watch:
 
     def evaluate(self, *, after: float = 0.0) -> EvaluationSummary:
         self.clock.advance(after)
-        return evaluate_rules(self.sessions, self.store, now=self.clock.now, public_url=URL)
+        evaluator = Evaluator(sessions=self.sessions, store=self.store, public_url=URL)
+        return evaluate_rules(evaluator, now=self.clock.now)
 
     def go(self, celsius: float, *, after: float = 61.0) -> EvaluationSummary:
         """Let the window pass, write one temperature and evaluate."""
@@ -123,6 +126,7 @@ def test_a_message_carries_all_that_a_reader_needs(watch: Watch) -> None:
         "alert_id": "",
         "rule_id": rule.id,
         "rule": "GPU too hot",
+        "pack_key": "",
         "expression": (
             "avg(gpu.temperature_celsius) over 1m by appliance, gpu > 80 °C, critical > 90 °C"
         ),
@@ -219,12 +223,10 @@ def test_missing_data_is_ignored_until_the_portal_has_ingested_for_a_window(watc
     watch.go(85.0)
     started_at = watch.clock.advance(3600.0)
     for seconds, expected in ((59, AlertState.FIRING), (60, AlertState.NO_DATA)):
-        evaluate_rules(
-            watch.sessions,
-            watch.store,
-            now=started_at + timedelta(seconds=seconds),
-            listening_since=started_at,
+        evaluator = Evaluator(
+            sessions=watch.sessions, store=watch.store, listening_since=started_at
         )
+        evaluate_rules(evaluator, now=started_at + timedelta(seconds=seconds))
         assert [a.state for a in watch.alerts()] == [expected]
 
 
@@ -252,6 +254,13 @@ def test_an_alert_of_a_rule_disabled_during_evaluation_is_resolved(watch: Watch)
     watch.evaluate(after=1.0)
     assert [a.state for a in watch.alerts()] == [AlertState.RESOLVED]
     assert [m.payload["state"] for m in watch.messages()] == ["firing", "resolved"]
+
+
+def test_a_rule_counts_the_series_of_its_last_evaluation(watch: Watch) -> None:
+    rule = watch.notifying_rule()
+    watch.go(20.0)
+    with transaction(watch.sessions) as session:
+        assert session.get_one(Rule, rule.id).series == 1
 
 
 def test_rules_of_a_suspended_tenant_are_not_evaluated(watch: Watch) -> None:
@@ -318,7 +327,7 @@ def test_a_rule_that_is_deleted_or_disabled_during_evaluation_is_skipped_without
                 session.execute(update(Rule).values(is_enabled=False))
 
     store: Any = DuringQuery(watch.store, change)
-    summary = evaluate_rules(watch.sessions, store, now=watch.clock.now)
+    summary = evaluate_rules(Evaluator(sessions=watch.sessions, store=store), now=watch.clock.now)
     assert summary == EvaluationSummary(rules=1)
     assert (watch.alerts(), watch.messages(), caplog.records) == ([], [], [])
 
@@ -359,3 +368,76 @@ def test_a_rule_is_evaluated_no_more_often_than_its_interval(watch: Watch) -> No
     watch.rule(hot(interval_seconds=60.0))
     watch.rule(hot(name="Always"))
     assert [watch.evaluate(after=15).rules for _ in range(6)] == [2, 1, 1, 1, 2, 1]
+
+
+def test_windows_that_an_outage_of_the_scheduler_left_unread_are_evaluated_later(
+    watch: Watch,
+) -> None:
+    watch.rule(hot(aggregate="max"))
+    watch.go(60.0)
+    watch.clock.advance(120.0)
+    watch.heat(95.0)
+    watch.go(60.0, after=240.0)
+    assert watch.moves() == [
+        ("inactive", "firing", "critical"),
+        ("firing", "resolved", "critical"),
+    ]
+    (alert,) = watch.alerts()
+    assert alert.fired_at == watch.clock.now - timedelta(seconds=240)
+    assert alert.resolved_at == watch.clock.now  # the next value
+
+
+def test_an_evaluation_that_comes_after_a_later_one_changes_nothing(watch: Watch) -> None:
+    watch.rule(hot(aggregate="max"))
+    watch.go(60.0)
+    stalled_at = watch.clock.now
+    watch.go(95.0)
+    late = Evaluator(sessions=watch.sessions, store=watch.store)
+    assert evaluate_rules(late, now=stalled_at).transitions == 0
+    assert [a.state for a in watch.alerts()] == [AlertState.FIRING]
+
+
+def test_a_count_that_falls_because_no_samples_arrive_does_not_resolve(watch: Watch) -> None:
+    watch.rule(hot(aggregate="count", warning_threshold=1.5, critical_threshold=None))
+    for after in (1.0, 30.0):
+        watch.clock.advance(after)
+        watch.heat(50.0)
+    watch.evaluate()
+    with transaction(watch.sessions) as session:
+        session.get_one(Appliance, watch.appliance.id).state = ApplianceState.UNREACHABLE
+    watch.evaluate(after=45.0)
+    assert [a.state for a in watch.alerts()] == [AlertState.FIRING]
+    with transaction(watch.sessions) as session:
+        session.get_one(Appliance, watch.appliance.id).state = ApplianceState.ONLINE
+    watch.evaluate(after=1.0)
+    assert [a.state for a in watch.alerts()] == [AlertState.RESOLVED]
+
+
+def test_with_a_delay_late_samples_are_part_of_their_window(watch: Watch) -> None:
+    watch.rule(hot(aggregate="sum", window_seconds=10.0))
+    watch.heat(50.0)  # a second ago; the next one comes ten seconds late
+    watch.clock.advance(10.0)
+    late = Point("gpu", {"gpu": "0"}, {"temperature_celsius": 50.0}, to_ns(NOON))
+    identity = {"tenant": watch.cast.acme.id, "appliance": watch.appliance.id}
+    assert write(watch.store, [late], identity=identity) == []
+    for delay_seconds, expected in ((0.0, 0), (9.0, 1)):
+        evaluator = Evaluator(
+            sessions=watch.sessions, store=watch.store, delay_seconds=delay_seconds
+        )
+        assert evaluate_rules(evaluator, now=watch.clock.now).transitions == expected
+
+
+def test_groups_with_alerts_are_read_beside_the_breaches_of_others(watch: Watch) -> None:
+    watch.rule(hot())
+    watch.heat(95.0)
+    heat(watch.store, tenant=watch.cast.acme.id, appliance="a2", celsius=60.0, at=watch.clock.now)
+    watch.evaluate(after=1.0)
+    watch.clock.advance(61.0)
+    watch.heat(60.0)
+    heat(watch.store, tenant=watch.cast.acme.id, appliance="a2", celsius=85.0, at=watch.clock.now)
+    watch.evaluate(after=1.0)
+    found = {one.tags["appliance"]: (one.state, one.value) for one in watch.alerts()}
+    assert found == {
+        watch.appliance.id: (AlertState.RESOLVED, 60.0),
+        "a2": (AlertState.FIRING, 85.0),
+    }

@@ -6,11 +6,12 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select, update
 
-from alerting.evaluation import evaluate_rules
+from alerting.evaluation import Evaluator, evaluate_rules
+from alerting.inhibition import SHIPPED, printed_rules
 from alerting.messages import Message
 from alerting.models import Alert, Notification, Receiver, Rule
 from alerting.outbox import drain_outbox
-from alerting.policies import preview_policy, read_policy, save_policy
+from alerting.policies import preview_policy, read_inhibit_rules, read_policy, save_policy
 from alerting.receivers import create_receiver, delete_receiver, update_receiver
 from alerting.reminders import send_reminders
 from alerting.routes import printed
@@ -57,7 +58,7 @@ class Scene:
         """Let time pass, evaluate, remind and send; return what arrived: receiver and subject."""
         self.clock.advance(seconds)
         before = len(self.inbox.mails)
-        evaluate_rules(self.sessions, self.store, now=self.clock.now)
+        evaluate_rules(Evaluator(sessions=self.sessions, store=self.store), now=self.clock.now)
         send_reminders(self.sessions, now=self.clock.now)
         drain_outbox(self.sessions, {ReceiverKind.EMAIL: self.inbox}, now=self.clock.now)
         return [(name, message.subject) for name, message in self.inbox.mails[before:]]
@@ -170,6 +171,45 @@ def test_an_appliance_that_is_down_holds_its_other_alerts(scene: Scene) -> None:
             update(Alert).where(Alert.rule_id == down.id).values(state=AlertState.INACTIVE)
         )
     assert [name for name, _ in scene.go(31)] == ["Mail"]
+
+
+def test_an_alert_holds_those_that_a_rule_of_the_tenant_names(scene: Scene) -> None:
+    """Critical alerts hold warnings of the same GPU; an alert never holds itself."""
+    scope = scope_of(scene.cast.bob)
+    rule = {
+        "source_matchers": ["severity=~critical|warning", "gpu=0"],
+        "target_matchers": ["rule=GPU too hot"],
+        "equal": ["appliance_id"],
+    }
+    with transaction(scene.sessions) as session:
+        save_policy(session, scope, {"receivers": ["Mail"]}, inhibit_rules=[rule], now=NOON)
+        assert printed_rules(read_inhibit_rules(session, scope)) == [rule]
+    scene.heat("0")
+    assert [name for name, _ in scene.go()] == ["Mail"]
+    scene.heat("1")
+    assert scene.go(1) == []
+    with transaction(scene.sessions) as session:
+        save_policy(session, scope, {"receivers": ["Mail"]}, inhibit_rules=[], now=NOON)
+    assert [name for name, _ in scene.go(31)] == ["Mail"]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "text",
+        {"target_matchers": ["a=b"]},
+        {"source_matchers": ["a"], "target_matchers": ["a=b"]},
+        {"source_matchers": ["a=b"], "target_matchers": ["a=b"], "other": []},
+        {"source_matchers": ["a=b"], "target_matchers": ["a=b"], "equal": "gpu"},
+    ],
+)
+def test_an_invalid_inhibition_rule_is_named_and_nothing_saved(scene: Scene, rule: object) -> None:
+    scope = scope_of(scene.cast.bob)
+    with transaction(scene.sessions) as session:
+        with pytest.raises(InvalidInputError) as caught:
+            save_policy(session, scope, {}, inhibit_rules=[rule], now=NOON)
+        assert set(caught.value.errors) == {"inhibit_rules.0"}
+        assert read_inhibit_rules(session, scope) == SHIPPED
 
 
 def test_a_rules_own_receivers_are_notified_once_and_at_once(scene: Scene) -> None:

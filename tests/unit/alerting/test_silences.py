@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from alerting.evaluation import evaluate_rules
+from alerting.evaluation import Evaluator, evaluate_rules
 from alerting.matchers import parse_matcher
 from alerting.messages import Message
 from alerting.models import Alert, Notification, Receiver
@@ -99,7 +99,7 @@ class Night:
                 celsius=celsius,
                 at=at,
             )
-            evaluate_rules(self.sessions, self.store, now=self.clock.now)
+            evaluate_rules(Evaluator(sessions=self.sessions, store=self.store), now=self.clock.now)
         drain_outbox(self.sessions, {ReceiverKind.EMAIL: self}, now=self.clock.now)
 
     def silence(self, *matchers: str, minutes: float = 5) -> str:

@@ -107,10 +107,16 @@ def test_a_job_is_submitted_again_and_several_are_stopped(
     shown = json.loads(job("show", again, "-o", "json").stdout)
     assert (shown["image"], shown["env"]) == ("acme/train:1", {})
     assert sorted(shown["secret_names"]) == ["A", "KEY"]
+    copy = job("clone", "train", "--gpus", "2", "--env", "B=2", "--name", "wide").stdout.split()[0]
+    wide = json.loads(job("show", copy, "-o", "json").stdout)
+    assert (wide["name"], wide["gpus"], wide["command"]) == ("wide", 2, ["python"])
+    assert (wide["env"], sorted(wide["secret_names"])) == ({"B": "2"}, ["A", "KEY"])
     assert job("stop", first, again).stdout.count("stop requested") == 2
+    assert job("stop", copy).returncode == 0
     assert job("cancel", submit(sessions, cast, clock, "other")).returncode == 0
     assert job("ls", "--state", "stopped", "-o", "name").stdout.split() == [
         "other",
+        "wide",
         "train",
         "train",
     ]
@@ -122,6 +128,8 @@ def test_an_array_is_one_line_and_stops_as_a_whole(job: Vedette) -> None:
     first = job("run", *options, "--gpus", "1").stdout.split()[0]
     assert job("run", "--image", "acme/merge", "--after-ok", "train").returncode == 0
     assert "after_any" in job("run", "--image", "a", "--after-any", "nothing").stderr
+    tried = job("run", "--image", "a", "--after-ok", "train", "--array", "0-4", "--dry-run").stdout
+    assert ("'train' has succeeded" in tried, "first of 5 tasks" in tried) == (True, True)
     rows = [line.split() for line in job("ls").stdout.splitlines()[1:]]
     assert [row[1] for row in rows] == ["merge", "train[4"]
     assert len(job("ls", "--tasks", "-o", "name").stdout.split()) == 5
@@ -201,3 +209,21 @@ def test_top_shows_what_running_jobs_use(
     for shown in ("87 %", "512 W", "1 GiB"):
         assert shown in row
     assert job("logs", "train").stdout == "epoch 1\n"
+
+
+def test_a_service_is_scaled_updated_and_rolled_back(job: Vedette) -> None:
+    run = ("run", "--service", "--image", "acme/api:1", "--name", "api", "--env", "A=1")
+    assert "--health" in job("run", "--image", "a", "--health-retries", "2").stderr
+    check = ("--health", "http:8000/health", "--health-interval", "30s")
+    first = job(*run, *check, "--instances", "2").stdout.split()[0]
+    assert job("ls").stdout.splitlines()[1].split()[1:3] == ["api[2", "instances]"]
+    assert job("scale", "api", "3").returncode == 0
+    assert "instances" in job("scale", "api", "0").stderr
+    assert job("update", "api", "--image", "acme/api:2", "--env", "B=2").returncode == 0
+    with_client = json.loads(job("show", first, "-o", "json").stdout)
+    assert (with_client["instances"], with_client["image"]) == (3, "acme/api:1")
+    assert with_client["health_check"]["interval_seconds"] == 30
+    assert job("update", "api", "--rollback").returncode == 0
+    assert "no_service" not in job("run", "--image", "a").stdout
+    refused = job("scale", "a", "2")
+    assert (refused.returncode, "not a service" in refused.stderr) == (1, True)

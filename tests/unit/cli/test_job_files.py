@@ -139,6 +139,22 @@ def test_templates_are_listed_saved_and_used(job: Vedette) -> None:
     assert "--image" in job("run").stderr
 
 
+def test_errors_in_nested_parts_are_reported_with_the_others(job: Vedette) -> None:
+    text = """
+image: bad image
+name: x
+gpus: -1
+memory_bytes: lots
+kind: service
+health_check: {kind: ftp}
+mounts: [{target: /data}]
+"""
+    refused = job("apply", "-f", "-", stdin=text)
+    assert refused.returncode == 1
+    for field in ("image", "gpus", "memory_bytes", "health_check", "mounts"):
+        assert field in refused.stderr
+
+
 def test_a_schedule_is_saved_run_and_deleted(job: Vedette) -> None:
     text = "name: eval\nimage: acme/eval:1\n"
     saved = job("schedule", "save", "nightly", "--at", "0 2 * * *", "-f", "-", stdin=text)
@@ -148,6 +164,10 @@ def test_a_schedule_is_saved_run_and_deleted(job: Vedette) -> None:
     assert "nightly" in job("schedule", "ls").stdout
     assert job("schedule", "run", "nightly").stdout.startswith("submitted")
     assert "submitted" in job("schedule", "runs", "nightly").stdout
+    assert job("schedule", "edit", "nightly").returncode == 1
+    edited = job("schedule", "edit", "nightly", "--at", "15 4 * * *", "--time-zone", "Europe/Oslo")
+    assert edited.returncode == 0
+    assert job("schedule", "show", "nightly").stdout.count("T04:15:00") == 5
     assert job("schedule", "disable", "nightly").stdout == "nightly disabled\n"
     assert job("schedule", "enable", "nightly").stdout == "nightly enabled\n"
     wrong = job("schedule", "save", "x", "--at", "daily", "-f", "-", stdin=text)

@@ -88,7 +88,14 @@ def test_a_move_that_is_complete_leaves_no_file_of_progress(place: Place) -> Non
     assert list((place.folder / "var" / "migrations").iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.nightly),
+        pytest.param(signal.SIGINT, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_move_that_is_ended_midway_goes_on_and_leaves_no_duplicate(
     number: signal.Signals, place: Place
 ) -> None:

@@ -24,6 +24,7 @@ from cli.server import Backend, create_asgi_app
 from collector.tunnel import serve_tunnel
 from core.db import SessionFactory
 from core.settings import ServerSettings
+from jobqueue.executors.base import ExecSession, NoExecError
 from jobqueue.models import Attempt, Job
 from jobqueue.web_ui import Proof, Proofs
 from protocol.attempts import ObservedState, Port
@@ -73,6 +74,10 @@ JOB_SERVER = Starlette(
 )
 
 
+async def nothing_runs(_attempt_id: str, _session: ExecSession) -> int:
+    raise NoExecError
+
+
 @dataclass
 class Site:
     """A portal with a running job, its tunnel, and the browsers of users."""
@@ -100,6 +105,7 @@ class Site:
             headers={"Authorization": "Bearer vda_acme_dgx-01"},
             context=None,
             find_endpoint=self.find_endpoint,
+            execute=nothing_runs,
             should_go_on=lambda: not self.stop.is_set(),
         )
 
@@ -263,5 +269,6 @@ def test_strangers_open_no_tunnel(site: Site) -> None:
             headers={"Authorization": "Bearer vda_nobody"},
             context=None,
             find_endpoint=site.find_endpoint,
+            execute=nothing_runs,
             should_go_on=lambda: True,
         )

@@ -7,7 +7,7 @@ import pytest
 from collector.errors import PortalRefusedError, PortalUnreachableError
 from collector.sending.access_points import AccessPoints
 from collector.sending.portal_connection import PortalConnection
-from protocol.attempts import DesiredState
+from protocol.attempts import DesiredState, LogChunk
 from protocol.heartbeat import Heartbeat
 from protocol.inventory import Inventory
 from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal, Refusal
@@ -40,9 +40,12 @@ def test_no_content_means_unchanged(link: PortalConnection, portal: RecordingPor
 
 def test_the_log_reply_has_the_next_offset(link: PortalConnection, portal: RecordingPortal) -> None:
     portal.recording.logs["a"] = b"12345"
-    assert link.ship_log("a", offset=0, chunk=b"123").next_offset == 5
-    assert link.ship_log("a", offset=5, chunk=b"67").next_offset == 7
-    assert portal.recording.logs["a"] == b"1234567"
+    chunks = [
+        LogChunk(attempt_id="a", offset=0, data=b"123"),
+        LogChunk(attempt_id="b", offset=0, data=b"12"),
+    ]
+    assert [one.next_offset for one in link.ship_logs(chunks)] == [5, 2]
+    assert portal.recording.logs == {"a": b"12345", "b": b"12"}
 
 
 def test_the_next_address_is_used_and_stays_current(portal: RecordingPortal) -> None:

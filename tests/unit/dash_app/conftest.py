@@ -1,6 +1,6 @@
 """A small fleet with ten minutes of samples: what every dashboard test looks at."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,11 +9,15 @@ from sqlalchemy.orm import Session
 
 from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
+from dash_app.reports.builders import build
+from dash_app.reports.report import Report, ReportBy, ReportKind, Request
+from dash_app.reports.source import Source
 from dash_app.timerange import Controls, Span
 from jobqueue.models import Attempt, Job
 from jobqueue.states import AttemptState, JobKind, JobState
 from tenants.models import Appliance, Tenant, User
-from tests.cast import Cast, FrozenClock, make_appliance
+from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
+from tests.unit.dash_app.reporting import DAY, NOW, BuildReport
 from timeseries.points import Point
 from timeseries.store import Store, write
 
@@ -162,3 +166,30 @@ def _gpu_point(gpu: dict[str, Any], level: float, time_ns: int, holder: Job | No
         "temperature_celsius": 60.0,
     }
     return Point("gpu", tags, fields, time_ns)
+
+
+@pytest.fixture
+def build_report(sessions: SessionFactory, store: Store, cast: Cast) -> BuildReport:
+    """Builds alice's report on the day, or another user's."""
+
+    def build_one(
+        kind: ReportKind, by: ReportBy, user: User | None = None, **options: object
+    ) -> Report:
+        request = replace(Request(kind=kind, by=by, period=DAY), **options)  # type: ignore[arg-type]
+        scope = scope_of(user or cast.alice)
+        with sessions() as session:
+            source = Source(session=session, store=store, scope=scope, request=request, now=NOW)
+            return build(source)
+
+    return build_one
+
+
+@pytest.fixture
+def appliances(sessions: SessionFactory, cast: Cast) -> tuple[Appliance, Appliance]:
+    """acme's appliances in Lyon and Porto, enrolled a day before noon."""
+    with sessions.begin() as session:
+        early = NOON - timedelta(days=1)
+        lyon = make_appliance(session, cast.acme, "dgx-01", now=early)
+        porto = make_appliance(session, cast.acme, "dgx-02", now=early)
+        lyon.site, porto.site = "Lyon", "Porto"
+        return lyon, porto

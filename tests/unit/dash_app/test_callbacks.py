@@ -1,6 +1,7 @@
 """The callbacks over HTTP, in requests with a scope."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from urllib.parse import quote
 
@@ -11,8 +12,9 @@ from werkzeug.test import TestResponse
 
 from core.db import SessionFactory
 from dash_app.app import create_dashboards
-from dash_app.context import SharedCache
+from dash_app.context import MAX_ENTRIES, SharedCache
 from dash_app.routes import appliance_path, gpu_path, job_path
+from dash_app.shared_store import SharedStore
 from tenants.models import Appliance
 from tenants.scope import Scope
 from tests.cast import NOON, Cast, FrozenClock, scope_of
@@ -369,6 +371,45 @@ def test_a_failed_refresh_is_computed_again(clock: FrozenClock) -> None:
         cache.get("key", lambda: 1 // 0)
     assert cache.get("key", lambda: 7) == 7
     assert cache.get("key", lambda: 8) == 7
+
+
+def test_viewers_share_the_answers_of_a_range_but_not_between_tenants(clock: FrozenClock) -> None:
+    class CountingStore:
+        asked = 0
+
+        def query_range(self, _query: RangeQuery) -> list[Series]:
+            self.asked += 1
+            return [Series("x", {}, [0], [1.0])]
+
+    counting = CountingStore()
+    shared = SharedStore(counting, clock)  # type: ignore[arg-type] # the one method that it needs
+    second = 10**9
+    end_ns = 2**20 * 2**33
+    query = RangeQuery(
+        measurement="gpu",
+        fields=("x",),
+        start_ns=end_ns - 3600 * second,
+        end_ns=end_ns,
+        tenants=("acme",),
+    )
+    for later_ns in (0, second, 5 * second):
+        shared.query_range(replace(query, end_ns=end_ns + later_ns))
+    assert counting.asked == 1
+    shared.query_range(replace(query, end_ns=end_ns + 9 * second))
+    shared.query_range(replace(query, tenants=("globex",)))
+    shared.query_range(replace(query, tenants=None))
+    assert counting.asked == 4
+    clock.advance(60)
+    shared.query_range(query)
+    assert counting.asked == 5
+
+
+def test_the_oldest_results_make_room_in_the_cache(clock: FrozenClock) -> None:
+    cache = SharedCache(clock, ttl=timedelta(seconds=2))
+    for number in range(MAX_ENTRIES + 1):
+        cache.get(number, lambda number=number: number)  # type: ignore[misc] # bound now
+    assert cache.get(MAX_ENTRIES, lambda: -1) == MAX_ENTRIES
+    assert cache.get(0, lambda: -1) == -1
 
 
 def test_a_filter_of_the_fleet_applies_to_totals_and_charts(alice: Browser) -> None:

@@ -2,14 +2,18 @@
 
 # ruff: noqa: ANN401 - builders pass any field on
 
+from collections import Counter
+from contextlib import nullcontext
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
 
 from core.clock import to_ns
 from jobqueue.desired_state import apply_report
-from jobqueue.dispatch import dispatch
+from jobqueue.dispatch import Dispatcher
 from jobqueue.models import Attempt, Job
+from jobqueue.placement.plan import Action
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob
 from jobqueue.requests import JobRequest
 from jobqueue.service import submit_job
@@ -84,6 +88,15 @@ def submit(session: Session, user: User, name: str = "train", **changes: Any) ->
     """Submit a job at noon."""
     fields: dict[str, Any] = {"name": name, "image": "python:3.13"}
     return submit_job(session, scope_of(user), JobRequest(**(fields | changes)), box=BOX, now=NOON)
+
+
+def dispatch(session: Session, *, now: datetime) -> Counter[Action]:
+    """Place the waiting jobs of all tenants in the session's transaction."""
+    dispatcher = Dispatcher(lambda: nullcontext(session))
+    done = dispatcher.cycle(now=now)
+    while dispatcher.is_behind:
+        done += dispatcher.cycle(now=now)
+    return done
 
 
 def start(session: Session, cast: Cast, **changes: Any) -> Attempt:

@@ -9,7 +9,6 @@ from sqlalchemy.orm import Session
 from core.errors import ConflictError, InvalidInputError
 from jobqueue.arrays import MAX_TASKS, array_states, parse_array
 from jobqueue.desired_state import desired_state
-from jobqueue.dispatch import dispatch
 from jobqueue.models import Job
 from jobqueue.retention import delete_ended
 from jobqueue.service import list_jobs, stop_array
@@ -17,7 +16,7 @@ from jobqueue.states import JobState, Reason
 from protocol.attempts import ObservedState
 from tenants.quotas import Limits, set_limits
 from tests.cast import BOX, NOON, Cast, scope_of
-from tests.unit.jobqueue.builders import add_appliance, report, submit
+from tests.unit.jobqueue.builders import add_appliance, dispatch, report, submit
 
 LATER = NOON + timedelta(minutes=2)
 

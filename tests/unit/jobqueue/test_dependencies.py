@@ -6,7 +6,6 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
-from jobqueue.dispatch import dispatch
 from jobqueue.models import Job
 from jobqueue.pending import explain_job
 from jobqueue.retention import delete_ended
@@ -14,7 +13,7 @@ from jobqueue.service import stop_job
 from jobqueue.states import JobState, Reason
 from protocol.attempts import ObservedState
 from tests.cast import NOON, Cast, scope_of
-from tests.unit.jobqueue.builders import add_appliance, report, submit
+from tests.unit.jobqueue.builders import add_appliance, dispatch, report, submit
 
 LATER = NOON + timedelta(minutes=2)
 

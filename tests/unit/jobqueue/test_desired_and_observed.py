@@ -7,7 +7,6 @@ from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
 from jobqueue.desired_state import apply_report, desired_state
-from jobqueue.dispatch import dispatch
 from jobqueue.service import stop_job
 from jobqueue.states import AttemptState, JobKind, JobState, Reason
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
@@ -15,6 +14,7 @@ from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import (
     GIB,
     add_appliance,
+    dispatch,
     noon_ns,
     observed,
     report,

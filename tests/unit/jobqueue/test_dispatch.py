@@ -1,21 +1,30 @@
 """Dispatch applies decisions to rows, guarded against concurrent changes."""
 
+import itertools
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
+import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.db import SessionFactory
-from jobqueue.dispatch import apply_plan, dispatch
+from jobqueue import dispatch as dispatching
+from jobqueue.appliance_lifecycle import retire_idle_appliance
+from jobqueue.dispatch import Dispatcher
 from jobqueue.models import Attempt, Job
-from jobqueue.placement.plan import Action, plan
+from jobqueue.placement.plan import Action
 from jobqueue.service import job_events, stop_job
-from jobqueue.snapshot import read_tenant
 from jobqueue.states import AttemptState, JobState, Reason
 from protocol.attempts import ObservedState
+from tenants.fleet.appliance_service import drain_appliance
 from tenants.models import ApplianceState
 from tests.cast import NOON, Cast, scope_of
-from tests.unit.jobqueue.builders import add_appliance, report, start, submit
+from tests.unit.jobqueue.builders import add_appliance, dispatch, report, start, submit
+
+# A turn lists the tenants, begins a pass, reads, decides and writes.
+LAST_OF_A_TURN = 5
 
 
 def attempts_of(session: Session, job: Job) -> list[Attempt]:
@@ -167,21 +176,34 @@ def test_the_history_tells_the_whole_way(session: Session, cast: Cast) -> None:
     ]
 
 
-def test_a_job_stopped_between_snapshot_and_write_does_not_start(
-    sessions: SessionFactory, cast: Cast
+@pytest.mark.parametrize("change", ["stop the job", "drain the appliance", "retire the appliance"])
+def test_a_change_between_decision_and_write_voids_the_decision(
+    sessions: SessionFactory, cast: Cast, change: str
 ) -> None:
     with sessions.begin() as session:
-        add_appliance(session, cast.acme, "dgx-01")
+        appliance = add_appliance(session, cast.acme, "dgx-01")
         job = submit(session, cast.alice)
-    with sessions.begin() as session:
-        rows = read_tenant(session, cast.acme.id, now=NOON)
-    with sessions.begin() as session:
-        stop_job(session, scope_of(cast.alice), job.id, now=NOON)
-    with sessions.begin() as session:
-        done = apply_plan(session, rows, plan(rows.snapshot))
-        assert done[Action.ASSIGN] == 0
+    scope, transactions = scope_of(cast.alice), 0
+
+    @contextmanager
+    def transaction() -> Iterator[Session]:
+        nonlocal transactions
+        transactions += 1
+        if transactions == LAST_OF_A_TURN:
+            with sessions.begin() as session:
+                if change == "stop the job":
+                    stop_job(session, scope, job.id, now=NOON)
+                elif change == "drain the appliance":
+                    drain_appliance(session, scope, appliance.id, now=NOON)
+                else:
+                    retire_idle_appliance(session, scope, appliance.id, now=NOON)
+        with sessions.begin() as session:
+            yield session
+
+    assert Dispatcher(transaction).cycle(now=NOON)[Action.ASSIGN] == 0
+    assert transactions == LAST_OF_A_TURN
+    with sessions() as session:
         assert session.scalars(select(Attempt)).all() == []
-        assert session.get_one(Job, job.id).state is JobState.STOPPED
 
 
 def test_dispatchers_at_the_same_time_never_give_a_gpu_twice(
@@ -194,11 +216,58 @@ def test_dispatchers_at_the_same_time_never_give_a_gpu_twice(
             submit(session, cast.alice, f"job-{number}", gpus=1)
 
     def dispatch_once(_: int) -> int:
-        with sessions.begin() as session:
-            return dispatch(session, now=NOON)[Action.ASSIGN]
+        return Dispatcher(sessions.begin).cycle(now=NOON)[Action.ASSIGN]
 
     with ThreadPoolExecutor(max_workers=4) as pool:
         assigned = sum(pool.map(dispatch_once, range(8)))
     with sessions() as session:
         held = [uuid for uuids in session.scalars(select(Attempt.gpu_uuids)) for uuid in uuids]
     assert assigned == len(held) == len(set(held)) == 16
+
+
+def test_a_long_queue_of_one_tenant_delays_no_other_and_is_placed_to_its_end(
+    sessions: SessionFactory, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatching, "MAX_WRITTEN", 4)
+    with sessions.begin() as session:
+        add_appliance(session, cast.acme, "dgx-01")
+        add_appliance(session, cast.globex, "dgx-02")
+        jobs = [submit(session, cast.alice, f"job-{number}", gpus=8) for number in range(30)]
+        # The last one could start if it were considered.
+        small = submit(session, cast.alice, "small", gpus=0)
+    dispatcher = Dispatcher(sessions.begin)
+    assert dispatcher.cycle(now=NOON).total() == 4
+    assert dispatcher.is_behind
+    with sessions.begin() as session:
+        other = submit(session, cast.charlie, gpus=1)
+    assert dispatcher.cycle(now=NOON)[Action.ASSIGN] == 1
+    with sessions() as session:
+        assert session.get_one(Job, other.id).state is JobState.STARTING
+        assert session.get_one(Job, small.id).state is JobState.SUBMITTED
+    for _ in range(10):
+        dispatcher.cycle(now=NOON)
+    with sessions() as session:
+        assert session.get_one(Job, small.id).state is JobState.STARTING
+        assert {session.get_one(Job, one.id).state for one in jobs[1:]} == {JobState.QUEUED}
+
+
+def test_a_pass_over_a_long_queue_begins_anew_for_what_was_freed(
+    sessions: SessionFactory, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatching, "MAX_WRITTEN", 2)
+    seconds = itertools.count()
+    with sessions.begin() as session:
+        running = start(session, cast, gpus=8)
+        front = submit(session, cast.alice, "front", gpus=8)
+        for number in range(20):
+            submit(session, cast.alice, f"job-{number}", gpus=8)
+    dispatcher = Dispatcher(sessions.begin, timer=lambda: float(next(seconds)))
+    dispatcher.cycle(now=NOON)
+    with sessions.begin() as session:
+        report(session, session.get_one(Attempt, running.id), ObservedState.SUCCEEDED, exit_code=0)
+    for _ in range(10):
+        dispatcher.cycle(now=NOON)
+    with sessions() as session:
+        assert session.get_one(Job, front.id).state is JobState.STARTING
+        last = select(Job.state).order_by(Job.id.desc()).limit(1)
+        assert session.scalar(last) is JobState.SUBMITTED

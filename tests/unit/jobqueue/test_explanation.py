@@ -3,17 +3,27 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import pytest
 from sqlalchemy.orm import Session
 
-from jobqueue.dispatch import dispatch
-from jobqueue.pending import explain_job, pending_reason, try_job
+from jobqueue import pending
+from jobqueue.pending import explain_job, try_job
 from jobqueue.placement.explanation import explain
 from jobqueue.placement.plan import Action
 from jobqueue.placement.views import ApplianceView, Caps, JobView, RunningJob, Snapshot
 from jobqueue.requests import JobRequest
 from jobqueue.service import list_jobs
 from tests.cast import NOON, Cast, scope_of
-from tests.unit.jobqueue.builders import GIB, add_appliance, appliance, gpu_uuid, job, start, submit
+from tests.unit.jobqueue.builders import (
+    GIB,
+    add_appliance,
+    appliance,
+    dispatch,
+    gpu_uuid,
+    job,
+    start,
+    submit,
+)
 
 
 def minutes(number: int) -> datetime:
@@ -112,8 +122,19 @@ def test_an_explanation_is_of_ones_own_tenant(session: Session, cast: Cast) -> N
     assert list(dry.rejections) == []
 
 
-def test_a_job_far_back_in_the_queue_is_told_so(session: Session, cast: Cast) -> None:
-    first, second = submit(session, cast.alice, "first"), submit(session, cast.alice, "second")
-    assert pending_reason(session, first, considered=1) == ""
-    assert "More than 1 jobs" in pending_reason(session, second, considered=1)
-    assert pending_reason(session, second) == ""
+def test_a_job_far_back_in_a_long_queue_is_explained_too(
+    session: Session, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "MAX_BEFORE", 2)
+    start(session, cast, gpus=8)
+    waiting = [submit(session, cast.alice, f"job-{number}", gpus=8) for number in range(5)]
+    dispatch(session, now=NOON)
+    found = explain_job(session, scope_of(cast.alice), waiting[4].id, now=NOON)
+    assert found is not None
+    assert (found.position, found.queue_length) == (5, 5)
+    assert (found.decision.action, found.expected_start_at) == (Action.STAY, None)
+    new = JobRequest(name="a", image="b", gpus=8)
+    dry = try_job(session, scope_of(cast.alice), new, now=NOON)
+    assert (dry.position, dry.queue_length) == (6, 6)
+    urgent = JobRequest(name="a", image="b", gpus=8, priority=1)
+    assert try_job(session, scope_of(cast.alice), urgent, now=NOON).position == 1

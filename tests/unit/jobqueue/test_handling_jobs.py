@@ -4,20 +4,19 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, NotFoundError
-from jobqueue.dispatch import dispatch
 from jobqueue.service import get_job, gpu_allocations, job_counts, job_events, list_jobs, stop_job
 from jobqueue.states import AttemptState, JobState, Reason
 from protocol.attempts import ObservedState
 from tests.cast import NOON, Cast, scope_of
-from tests.unit.jobqueue.builders import report, start, submit
+from tests.unit.jobqueue.builders import dispatch, report, start, submit
 
 
 def test_jobs_are_listed_newest_first_a_page_at_a_time(session: Session, cast: Cast) -> None:
     for name in ("a", "b", "c"):
         submit(session, cast.alice, name)
-    page = list_jobs(session, scope_of(cast.alice), page=1, page_size=2)
+    page = list_jobs(session, scope_of(cast.alice), page_size=2)
     assert [job.name for job in page.items] == ["c", "b"]
-    assert (page.total, page.count) == (3, 2)
+    assert (page.total, page.previous) == (3, None)
 
 
 def test_jobs_are_found_by_name_image_and_state(session: Session, cast: Cast) -> None:

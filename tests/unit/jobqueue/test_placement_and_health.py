@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
-from jobqueue.dispatch import dispatch
 from jobqueue.placement.plan import Action, Decision, plan
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob, Snapshot
 from jobqueue.snapshot import tenant_views
@@ -23,6 +22,7 @@ from tests.unit.jobqueue.builders import (
     add_appliance,
     appliance,
     busy,
+    dispatch,
     gpu_uuid,
     inventory,
     job,

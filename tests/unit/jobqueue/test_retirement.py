@@ -6,7 +6,6 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, NotFoundError
 from jobqueue.appliance_lifecycle import retire_idle_appliance, running_job_names, sweep_attempts
-from jobqueue.dispatch import dispatch
 from jobqueue.placement.plan import Action
 from jobqueue.requests import JobRequest
 from jobqueue.service import submit_job
@@ -17,7 +16,7 @@ from tenants.fleet.appliance_service import reinstate_appliance
 from tenants.fleet.heartbeats import record_heartbeat
 from tenants.fleet.states import EffectiveStatus, effective_status_of
 from tests.cast import BOX, NOON, Cast, scope_of
-from tests.unit.jobqueue.builders import report, start
+from tests.unit.jobqueue.builders import dispatch, report, start
 
 
 def test_an_appliance_is_retired_once_its_jobs_have_ended(session: Session, cast: Cast) -> None:

@@ -7,7 +7,6 @@ from sqlalchemy.orm import Session
 
 from jobqueue.appliance_lifecycle import sweep_attempts
 from jobqueue.desired_state import desired_state
-from jobqueue.dispatch import dispatch
 from jobqueue.models import Job
 from jobqueue.queue_settings import QueueSettings, set_settings
 from jobqueue.service import job_events, stop_job
@@ -15,7 +14,7 @@ from jobqueue.states import AttemptState, JobState, Reason
 from protocol.attempts import ObservedState
 from tenants.models import ApplianceState
 from tests.cast import BOX, NOON, Cast, scope_of
-from tests.unit.jobqueue.builders import add_appliance, report, start, submit
+from tests.unit.jobqueue.builders import add_appliance, dispatch, report, start, submit
 
 
 def numbers(session: Session, job: Job) -> list[tuple[int, AttemptState]]:

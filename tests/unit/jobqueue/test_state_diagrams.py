@@ -4,17 +4,21 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jobqueue.states import ATTEMPT_TRANSITIONS, JOB_TRANSITIONS
+from jobqueue.states import ATTEMPT_TRANSITIONS, JOB_TRANSITIONS, UPDATE_TRANSITIONS
 
 STATES = Path(__file__).parents[3] / "docs" / "states"
+TABLES: list[tuple[str, Any]] = [
+    ("job.md", JOB_TRANSITIONS),
+    ("attempt.md", ATTEMPT_TRANSITIONS),
+    ("service_update.md", UPDATE_TRANSITIONS),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "table"), [("job.md", JOB_TRANSITIONS), ("attempt.md", ATTEMPT_TRANSITIONS)]
-)
+@pytest.mark.parametrize(("name", "table"), TABLES)
 def test_a_diagram_draws_exactly_the_moves_of_its_table(
     name: str, table: Mapping[StrEnum, frozenset[StrEnum]]
 ) -> None:
@@ -25,9 +29,7 @@ def test_a_diagram_draws_exactly_the_moves_of_its_table(
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "table"), [("job.md", JOB_TRANSITIONS), ("attempt.md", ATTEMPT_TRANSITIONS)]
-)
+@pytest.mark.parametrize(("name", "table"), TABLES)
 def test_a_diagram_marks_the_first_and_the_final_states(
     name: str, table: Mapping[StrEnum, frozenset[StrEnum]]
 ) -> None:

@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from plugins.base import PluginContext
-from plugins.registry import load_plugin_class
+from plugins.registry import BUILT_IN, load_plugin_class
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import SimulationConfig, Workload
 from tests.fixtures.metrics_page import documented, undocumented
 from tests.unit.plugins.conftest import CAPTURES, FIRST_AT, SECOND_AT, CapturedHost
 from timeseries.declared import DECLARED
+from timeseries.metric_catalog import descriptions
 from timeseries.points import Point
 
 
@@ -83,3 +84,20 @@ def test_the_declared_metrics_are_those_of_the_page() -> None:
     declared = {name: (one.tags, one.fields) for name, one in DECLARED.items()}
 
     assert declared == {name: (one.tags, one.fields) for name, one in documented().items()}
+
+
+def test_the_catalog_describes_every_declared_metric_as_its_plugin_does() -> None:
+    described = {name: set(fields) for name, fields in descriptions().items()}
+    assert described == {name: set(one.fields) for name, one in DECLARED.items()}
+    by_plugins = {
+        (metric.name, metric.description)
+        for name in BUILT_IN
+        for metric in load_plugin_class(name).metrics
+    }
+    declared = {name for name, _ in by_plugins}
+    texts = {pair for fields in descriptions().values() for pair in fields.items()}
+    # Measurements of the agent and the portal have no plugin.
+    own = {"agent", "appliance_status", "attempt", "gpu_health", "job_queue", "plugin"}
+    own |= {"rule_evaluation"}
+    others = {pair for name in own for pair in descriptions()[name].items()}
+    assert {pair for pair in texts if pair[0] in declared} <= by_plugins | others

@@ -13,16 +13,27 @@ HARMLESS = {
     "key": "gpu-hot",
     "measurement": "gpu",
     "path": "appliances/x",
+    "tag": "gpu",
     "package_name": "dash",
     "fingerprinted_path": "x.js",
     "token": "x",
+    "number": "0",
 }
 RULE = {"name": "x", "measurement": "gpu", "field": "x_watts", "warning_threshold": 1}
+PLATFORM_RULE: dict[str, object] = {"name": "x", "expression": "max(gpu.x_watts) over 5m > 1"}
 SCHEDULE: dict[str, object] = {
     "name": "x",
     "schedule": "0 2 * * *",
     "job": {"name": "x", "image": "x/y:1"},
 }
+REPORT: dict[str, object] = {
+    "name": "x",
+    "kind": "jobs",
+    "by": "user",
+    "period": "last-week",
+}
+DASHBOARD: dict[str, object] = {"name": "x", "panels": []}
+VIEW: dict[str, object] = {"name": "x", "address": "/dashboards/"}
 # Bodies that pass validation, so that the answer is about the object or the role.
 BODIES: dict[str, dict[str, object]] = {
     "Me.change_own_password": {"current": PASSWORD, "new": "another long password"},
@@ -33,6 +44,7 @@ BODIES: dict[str, dict[str, object]] = {
     "Appliances.bulk": {"appliance_ids": ["x"], "action": "drain"},
     "Appliances.change": {"name": "mine-now"},
     "Tenants.set_quotas": {},
+    "Cleanup policies.replace": {"policies": []},
     "Container policies.replace": {"allowed": ["restricted"], "default": "restricted"},
     "Rules.replace": RULE,
     "Rules.create": RULE,
@@ -42,32 +54,56 @@ BODIES: dict[str, dict[str, object]] = {
     "Invitations.add": {"email": "new@acme.example", "role": "member"},
     "Jobs.hide_variables": {"names": ["x"]},
     "Jobs.change_priority": {"priority": -1},
+    "Job services.scale": {"instances": 2},
+    "Job services.update": {"image": "x/y:2"},
     "Jobs.submit": {"name": "x", "image": "x/y:1", "command": ["true"], "gpus": 1},
     "Job schedules.create": SCHEDULE,
     "Job schedules.replace": SCHEDULE,
+    "Job schedules.change": {"schedule": "0 3 * * *"},
     "Job templates.create": {"name": "x", "job": {"name": "x", "image": "x/y:1"}},
     "Job templates.replace": {"name": "x", "job": {"name": "x", "image": "x/y:1"}},
+    "Saved reports.create": REPORT,
+    "Saved reports.replace": REPORT,
+    "Platform rules.create": PLATFORM_RULE,
+    "Platform rules.replace": PLATFORM_RULE,
+    "Dashboards.create": DASHBOARD,
+    "Dashboards.replace": DASHBOARD,
+    "Dashboards.apply": {"dashboards": []},
+    "Saved views.create": VIEW,
+    "Saved views.replace": VIEW,
     "Receivers.create": {"name": "x", "kind": "email", "target": "new@acme.example"},
     "Notification policy.replace": {"route": {}},
     "Notification policy.preview": {"labels": {}},
+    "Alertmanager.save_silence": {
+        "matchers": [{"name": "rule", "value": "x", "isRegex": False}],
+        "startsAt": "2126-01-01T00:00:00Z",
+        "endsAt": "2126-01-02T00:00:00Z",
+    },
     "Silences.create": {"matchers": ["rule=x"], "ends_at": "2126-01-01T00:00:00Z"},
     "Tenants.add": {"name": "New"},
     "Removals.add": {"tenant_id": "x", "name": "Acme"},
 }
 # The same for forms.
 FORMS: dict[str, dict[str, object]] = {
+    "dashboards.add": {"name": "x"},
+    "dashboards.edit": {"name": "x"},
+    "dashboards.import_file": {"text": "dashboards: [{name: x}]"},
+    "dashboards.add_panel": {"title": "x", "metric": "gpu.x", "chart": "line", "aggregate": "avg"},
+    "dashboards.edit_panel": {"title": "x", "metric": "gpu.x", "chart": "line", "aggregate": "avg"},
     "users.change_role": {"role": "viewer"},
     "alerts.receivers": {"name": "x", "kind": "email", "target": "new@acme.example"},
+    "platform_rules.add": PLATFORM_RULE,
+    "platform_rules.edit": PLATFORM_RULE,
     "silences.index": {"matchers": "rule=x", "duration": "2h"},
-    "alerts.edit_rule": {
+    "rules.edit": {
         "name": "x",
         "metric": "gpu.x_watts",
         "aggregate": "avg",
-        "window": "5m",
+        "window_seconds": "5m",
         "comparison": ">",
         "warning_threshold": "1",
-        "for_": "0",
-        "keep_firing": "0",
+        "for_seconds": "0",
+        "keep_firing_seconds": "0",
         "no_data": "keep",
     },
 }

@@ -16,7 +16,7 @@ FORM: dict[str, object] = {
     "name": "Memory low",
     "metric": "memory.available_bytes",
     "aggregate": "min",
-    "window": "2m",
+    "window_seconds": "2m",
     "group_by": "appliance",
     "filters": "mount=/, /data",
     "comparison": "<",
@@ -24,8 +24,8 @@ FORM: dict[str, object] = {
     "critical_threshold": "4 GiB",
     "warning_reset": "10 GiB",
     "critical_reset": "",
-    "for_": "1m 30s",
-    "keep_firing": "0",
+    "for_seconds": "1m 30s",
+    "keep_firing_seconds": "0",
     "no_data": "alert",
     "is_enabled": "1",
 }
@@ -47,7 +47,7 @@ def rule_named(browser: Browser, name: str) -> dict[str, object]:
 
 def test_a_rule_is_saved_as_typed_and_shown_as_saved(bob: Browser, world: World) -> None:
     receiver = world.ids["receiver_id"]
-    answer = bob.post("/rules/new", {**FORM, "receivers": [receiver]})
+    answer = bob.post("/rules/new", {**FORM, "receiver_ids": [receiver]})
     assert answer.status_code == 302
     rule = rule_named(bob, "Memory low")
     assert rule["measurement"] == "memory"
@@ -72,7 +72,13 @@ def test_saving_a_rule_unchanged_changes_nothing(bob: Browser) -> None:
     page = bob.get(f"/rules/{before['id']}").text
     typed = {
         name: re.search(rf'name="{name}"[^>]* value="([^"]*)"', page)
-        for name in ("warning_threshold", "critical_threshold", "warning_reset", "for_", "window")
+        for name in (
+            "warning_threshold",
+            "critical_threshold",
+            "warning_reset",
+            "for_seconds",
+            "window_seconds",
+        )
     }
     again = {name: found[1] for name, found in typed.items() if found}
     assert len(again) == len(typed)
@@ -82,11 +88,11 @@ def test_saving_a_rule_unchanged_changes_nothing(bob: Browser) -> None:
 
 @pytest.mark.usefixtures("cast")
 def test_a_faulty_rule_says_what_is_wrong_beside_the_fields(bob: Browser) -> None:
-    wrong = {**FORM, "metric": "temperature", "window": "soon", "warning_threshold": "hot"}
+    wrong = {**FORM, "metric": "temperature", "window_seconds": "soon", "warning_threshold": "hot"}
     answer = bob.post("/rules/new", wrong)
     assert answer.status_code == 422
     assert 'id="metric-error"' in answer.text
-    assert 'id="window-error"' in answer.text
+    assert 'id="window_seconds-error"' in answer.text
     assert 'id="warning_threshold-error"' in answer.text
     assert 'value="soon"' in answer.text
 
@@ -130,6 +136,42 @@ def test_an_alert_is_shown_with_its_value_unit_and_appliance(bob: Browser, world
     assert "dgx-01" in text
     assert "91.5 °C" in bob.get(f"/alerts/{world.ids['alert_id']}").text
     assert 'class="vd-empty"' in bob.get("/alerts?state=resolved").text
+
+
+def test_the_page_of_an_alert_has_its_series_and_the_jobs_that_ran_there(
+    bob: Browser, world: World, store: Store, cast: Cast, clock: FrozenClock
+) -> None:
+    clock.advance(300)
+    for gpu, celsius in (("0", 91.5), ("1", 40.0)):
+        point = Point("gpu", {"gpu": gpu}, {"temperature_celsius": celsius}, to_ns(clock.now) - 1)
+        identity = {"tenant": cast.acme.id, "appliance": world.ids["appliance_id"]}
+        write(store, [point], identity=identity)
+    path = f"/alerts/{world.ids['alert_id']}"
+    page = bob.get(path).text
+    assert f"/jobs/{world.ids['job_id']}" in page
+    assert f'data-series="{path}/chart"' in page
+    drawn = bob.get(f"{path}/chart?width=600").text
+    assert drawn.count("<title>") == 1  # not the series of the other GPU
+    assert 'class="vd-plot-level vd-plot-warning"' in drawn
+    assert 'class="vd-plot-band"' in drawn
+
+
+def test_the_filters_of_alerts_and_of_their_history_stay_in_the_address(
+    bob: Browser, world: World
+) -> None:
+    link = f"/alerts/{world.ids['alert_id']}"
+    for path, is_found in (
+        ("/alerts?appliance=dgx-01&severity=critical", True),
+        (f"/alerts?rule_id={world.ids['rule_id']}", True),
+        ("/alerts?appliance=dgx-02", False),
+        ("/alerts?severity=warning", False),
+    ):
+        text = bob.get(path).text
+        assert (link in text) is is_found, path
+    text = bob.get("/alerts/history?appliance=dgx-01&severity=critical&since=2026-01-01").text
+    assert 'value="dgx-01"' in text
+    assert 'value="2026-01-01"' in text
+    assert re.search(r'value="critical"\s+selected', text)
 
 
 @pytest.mark.usefixtures("cast")
@@ -226,7 +268,7 @@ def test_of_expression_and_fields_the_changed_one_applies(bob: Browser) -> None:
     bob.post("/rules/new", FORM)
     rule = rule_named(bob, "Memory low")
     shown = {"expression": rule["expression"], "shown_expression": rule["expression"]}
-    bob.post(f"/rules/{rule['id']}", {**FORM, **shown, "window": "9m"})
+    bob.post(f"/rules/{rule['id']}", {**FORM, **shown, "window_seconds": "9m"})
     by_field = rule_named(bob, "Memory low")
     assert "over 9m" in str(by_field["expression"])
     changed = str(by_field["expression"]).replace("9m", "7m")

@@ -6,6 +6,7 @@ import pytest
 
 from core.clock import to_ns
 from core.db import SessionFactory
+from portal.api.streams import PATHS as STREAMS
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
 from tests.unit.portal.world import World, make_world
@@ -20,7 +21,7 @@ def world_of(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
 
 @pytest.mark.usefixtures("cast")
 def test_lists_share_one_envelope(bob: Browser) -> None:
-    for name in ("appliances", "jobs", "rules", "alerts", "receivers", "tenants", "metrics"):
+    for name in ("appliances", "rules", "alerts", "receivers", "tenants", "metrics"):
         answer = bob.get(f"/api/v1/{name}").json
         assert answer is not None
         assert set(answer) == {"items", "total", "page", "page_size"}, name
@@ -138,8 +139,9 @@ def test_the_description_names_every_operation(nobody: Browser) -> None:
         for route in nobody.client.application.url_map.iter_rules()
         if str(route).startswith("/api/v1/")
     }
-    documents = {"/api/v1/openapi.json", "/api/v1/docs", "/api/v1/job.schema.json"}
-    assert set(described["paths"]) == routes - documents
+    schemas = {"/api/v1/job.schema.json", "/api/v1/dashboard.schema.json"}
+    documents = {"/api/v1/openapi.json", "/api/v1/docs", *schemas}
+    assert set(described["paths"]) == (routes | set(STREAMS)) - documents
     for path, operations in described["paths"].items():
         for method, operation in operations.items():
             if method != "parameters":

@@ -25,6 +25,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from core.db import SessionFactory
+from portal.api.streams import PATHS as STREAMS
 from tenants.models import Membership, Role
 from tenants.users.tokens import TokenLimits, create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
@@ -61,7 +62,7 @@ def make_token(session: Session, cast: Cast, role: str, *, now: datetime) -> str
     ("role", "examples"),
     [
         ("admin", 3 * FEW),
-        *((role, FEW) for role in ROLES[1:]),
+        *((role, FEW) for role in ROLES[1:3]),
         *(pytest.param(role, MANY, marks=pytest.mark.nightly) for role in ROLES),
     ],
 )
@@ -101,7 +102,9 @@ def _operations(app: Flask) -> Iterator[Any]:
     schema = schemathesis.openapi.from_wsgi("/api/v1/openapi.json", app, config=config)
     for found in schema.get_all_operations():
         operation: Any = found
-        yield operation.ok()
+        ready = operation.ok()
+        if ready.path not in STREAMS:  # not served by this application
+            yield ready
 
 
 def _modes(operation: Any) -> list[GenerationMode]:  # noqa: ANN401 - schemathesis's

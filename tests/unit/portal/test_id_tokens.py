@@ -12,8 +12,8 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from core.errors import UnavailableError
 from core.settings import ServerSettings
-from portal.auth.discovery import RefusedIdentityError
-from portal.auth.oidc import Provider
+from portal.auth.oidc import RefusedIdentityError
+from portal.auth.oidc_provider import Provider
 from tenants.users.oidc import Identity
 from tests.cast import NOON, FrozenClock
 from tests.fixtures.puppet_provider import Claims, PuppetProvider, puppet_provider

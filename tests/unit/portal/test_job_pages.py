@@ -215,3 +215,33 @@ def test_the_form_offers_appliances_with_their_free_gpus_and_takes_their_names(
 def test_the_options_of_a_new_job_are_folded(bob: Browser) -> None:
     (details,) = re.findall(r"<details[^>]*vd-options[^>]*>", bob.get("/jobs/new").text)
     assert "open" not in details.removeprefix("<details").replace("vd-options", "")
+
+
+def test_a_service_is_submitted_scaled_and_updated_in_the_browser(bob: Browser) -> None:
+    given: dict[str, object] = {
+        "kind": "service",
+        "instances": "2",
+        "health_check": "http:8000/health",
+        "gpus": "0",
+    }
+    given |= {"gpu_memory": "", "health_interval": "20s", "labels": "team=vision"}
+    page = bob.post("/jobs/new", {**FORM, **given}).headers["Location"]
+    assert bob.post("/jobs/new", {**FORM, **given, "health_check": "8000"}).status_code == 422
+    job = bob.get(f"/api/v1{page}").json
+    assert job is not None
+    assert job["health_check"]["interval_seconds"] == 20
+    assert bob.post(f"{page}/scale", {"instances": "3"}).status_code == 302
+    assert "3 instances" in bob.get("/jobs").text
+
+    form = bob.get(f"{page}/update").text
+    assert 'value="http:8000/health"' in form
+    assert 'name="schedule"' not in form
+    changes = {**FORM, **given, "image": "registry.example/train:2", "labels": ""}
+    assert bob.post(f"{page}/update", {**changes, "cpus": "-1"}).status_code == 422
+    assert bob.post(f"{page}/update", changes).headers["Location"] == page
+    update = bob.get(f"/api/v1{page}/update").json
+    assert update is not None
+    assert (update["state"], update["changed"]) == ("rolling", ["image", "labels"])
+    assert "image, labels" in bob.get(page).text
+    assert bob.post(f"{page}/rollback", {}).status_code == 302
+    assert bob.get(f"/api/v1{page}").json["instances"] == 3  # type: ignore[index] # JSON

@@ -3,8 +3,8 @@
 import pytest
 
 from core.db import SessionFactory
-from jobqueue.dispatch import dispatch
 from tests.cast import Cast, FrozenClock
+from tests.unit.jobqueue.builders import dispatch
 from tests.unit.portal.conftest import Browser
 from tests.unit.portal.test_job_pages import FORM
 from tests.unit.portal.world import add_appliance

@@ -45,3 +45,29 @@ def test_errors_of_a_schedule_are_shown_beside_their_fields(bob: Browser) -> Non
     assert answer.status_code == 422
     for field in ("schedule", "time_zone"):
         assert f'id="{field}-error"' in answer.text
+
+
+def test_a_schedule_is_edited_in_the_browser_and_in_part(bob: Browser, alice: Browser) -> None:
+    path = bob.post("/jobs/new", PLAN).headers["Location"]
+    api = f"/api/v1/job-schedules/{path.rpartition('/')[2]}"
+    shown = bob.get(api).get_json()
+    assert [at[11:] for at in shown["next_runs_at"]] == ["02:00:00+01:00"] * 5
+    assert bob.get(path).text.count("02:00 CET") == 5
+
+    form = bob.get(f"{path}/edit").text
+    assert 'value="0 2 * * *"' in form
+    assert bob.post(f"{path}/edit", {**PLAN, "schedule": ""}).status_code == 422
+    changes = {**PLAN, "schedule": "30 4 * * *", "image": "registry.example/train:2", "secrets": ""}
+    assert bob.post(f"{path}/edit", changes).headers["Location"] == path
+    saved = bob.get(api).get_json()
+    assert (saved["schedule"], saved["job"]["image"]) == ("30 4 * * *", changes["image"])
+    assert saved["secret_names"] == ["A"]
+    assert "edit" not in alice.get(path).text.partition("<main")[2].partition("Run now")[0]
+
+    part = {"time_zone": "UTC", "job": {"gpus": 2}}
+    changed = bob.call("PATCH", api, part).get_json()
+    assert (changed["time_zone"], changed["schedule"]) == ("UTC", "30 4 * * *")
+    assert (changed["job"]["gpus"], changed["job"]["image"]) == (2, changes["image"])
+    wrong = bob.call("PATCH", api, {"schedule": "daily", "job": {"cpus": -1}})
+    assert wrong.get_json()["errors"].keys() >= {"schedule", "cpus"}
+    assert alice.call("PATCH", api, part).status_code == 409

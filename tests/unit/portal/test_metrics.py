@@ -13,7 +13,6 @@ PLACES = (
     "/api/v1/metrics",
     "/api/v1/metrics/gpu",
     "/api/v1/samples/export?measurement=gpu",
-    "/rules/new",
 )
 
 
@@ -43,6 +42,33 @@ def test_the_owner_sees_its_names(charlie: Browser, place: str) -> None:
 
     assert all(secret in text for secret in SECRETS)
     assert "power_watts" not in text.replace("hydra_watts", "")
+
+
+def names_of(browser: Browser, path: str, name: str = "name") -> list[str]:
+    answer = browser.get(f"/api/v1/{path}").json
+    assert answer is not None
+    assert answer["total"] >= len(answer["items"])
+    return [one[name] for one in answer["items"]]
+
+
+def test_a_search_finds_own_and_declared_metrics_by_their_words(
+    alice: Browser, charlie: Browser
+) -> None:
+    assert names_of(alice, "metric-fields?search=gpu power")[0] == "gpu.power_watts"
+    assert "gpu.power_watts" in names_of(alice, "metric-fields?search=GPU draw")
+    assert names_of(alice, "metric-fields?search=hydra") == []
+    assert names_of(charlie, "metric-fields?search=hydra") == ["gpu.project_hydra_watts"]
+    first = charlie.get("/api/v1/metric-fields?search=hydra").json
+    assert first is not None
+    shown = {key: first["items"][0][key] for key in ("unit", "tags", "has_samples")}
+    assert shown == {"unit": "W", "tags": ["appliance", "gpu", "hydra_rack"], "has_samples": True}
+
+
+def test_the_values_of_a_tag_are_those_of_the_own_samples(alice: Browser, charlie: Browser) -> None:
+    assert names_of(charlie, "metrics/gpu/tags/hydra_rack", "value") == ["7"]
+    assert alice.get("/api/v1/metrics/gpu/tags/hydra_rack").status_code == 404
+    assert names_of(alice, "metrics/gpu/tags/appliance", "value") == ["a1"]
+    assert names_of(alice, "metrics/gpu/tags/gpu?search=9", "value") == []
 
 
 def test_the_operator_sees_all_fields(olivia: Browser) -> None:

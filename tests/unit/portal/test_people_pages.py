@@ -127,8 +127,15 @@ def test_the_appliance_page_says_which_job_holds_which_gpu(bob: Browser, world: 
 
 def test_an_appliance_is_drained_and_undrained(alice: Browser, world: World) -> None:
     path = f"/appliances/{world.ids['appliance_id']}"
-    alice.post(f"{path}/drain")
-    assert "Drained " in alice.get(path).text
+    assert "train" in alice.get(f"{path}/drain").text
+    alice.post(f"{path}/drain", {"wait": "1"})
+    text = alice.get(path).text
+    assert 'max="1" value="0"' in text
+    progress = alice.get(f"/api/v1{path}/drain").json
+    assert progress is not None
+    assert (progress["job_count"], progress["jobs_left"], progress["is_done"]) == (1, 1, False)
+    assert [job["name"] for job in progress["jobs"]] == ["train"]
+    assert progress["deadline_at"] > progress["drained_at"]
     alice.post(f"{path}/undrain")
     assert alice.get(f"/api/v1{path}").json["drained_at"] is None  # type: ignore[index] # JSON
 

@@ -46,6 +46,9 @@ OWN = PUBLIC_ENDPOINTS | {
     "settings.end_browsers",
     "settings.revoke_token",
     "Me.change_own_password",
+    "Saved views.create",
+    "Saved views.replace",
+    "Saved views.delete",
 }
 # Ends what a browser holds: nothing where there is none.
 OF_BROWSERS = frozenset({"session.logout", "users.end_support"})

@@ -1,8 +1,11 @@
 """Reports in the portal: page, REST, and files."""
 
 import pytest
+from sqlalchemy import select
 
+from alerting.models import Notification
 from core.db import SessionFactory
+from dash_app.reports.report import ReportKind
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
 from tests.unit.portal.world import add_appliance, run_job
@@ -36,7 +39,7 @@ def test_the_api_and_the_page_show_the_tenants_own_report(
     assert "dgx-01" in page.text
     assert "Nothing to report" in charlie.get("/reports?kind=jobs").text
     assert "By tenant" in olivia.get("/reports?kind=jobs&by=tenant").text
-    for kind in ("gpu-time", "availability", "alerts"):
+    for kind in ReportKind:
         assert alice.get(f"/reports?kind={kind}&target=99.5&price=0.3").status_code == 200
 
 
@@ -68,3 +71,65 @@ def test_a_wrong_question_names_the_field(alice: Browser, query: str, field: str
     page = alice.get("/reports?price=cheap&since=2026-03-02")
     assert page.status_code == 422
     assert "cheap" in page.text
+
+
+def test_a_report_is_saved_emailed_paused_and_deleted_in_the_browser(
+    bob: Browser, alice: Browser, charlie: Browser, sessions: SessionFactory
+) -> None:
+    form = bob.get("/reports/saved/new?kind=gpu-time&by=site&price=0.3&appliances=lyon").text
+    assert 'value="lyon"' in form
+    assert 'value="0.3"' in form
+    values: dict[str, object] = {
+        "name": "Costs",
+        "kind": "gpu-time",
+        "by": "site",
+        "period": "last-month",
+        "price": "0.3",
+        "schedule": "0 7 1 * *",
+        "time_zone": "Europe/Oslo",
+        "file_format": "xlsx",
+        "recipients": ["bob@acme.example"],
+    }
+    wrong = bob.post("/reports/saved/new", {**values, "recipients": ["charlie@globex.example"]})
+    assert wrong.status_code == 422
+    place = bob.post("/reports/saved/new", values).headers["Location"]
+    page = bob.get(place)
+    assert "Costs" in bob.get("/reports/saved").text
+    assert "Europe/Oslo" in page.text
+    assert bob.get(f"{place}/export").data.startswith(b"PK")
+    # Admins change every report.
+    assert "Costs" in alice.get(f"{place}/edit").text
+    assert alice.post(f"{place}/edit", {**values, "name": "Energy costs"}).status_code == 302
+    bob.post(f"{place}/send")
+    with sessions() as session:
+        assert session.scalars(select(Notification.address)).all() == ["bob@acme.example"]
+    bob.post(f"{place}/pause")
+    assert "Resume" in bob.get(place).text
+    assert charlie.get(place).status_code == 404
+    bob.post(f"{place}/delete")
+    assert bob.get(place).status_code == 404
+
+
+@pytest.mark.usefixtures("cast")
+def test_the_api_saves_shows_and_changes_reports(bob: Browser) -> None:
+    body: dict[str, object] = {
+        "name": "Jobs",
+        "kind": "jobs",
+        "by": "user",
+        "period": "last-week",
+        "schedule": "0 7 * * 1",
+        "recipients": ["alice@acme.example"],
+    }
+    made = bob.call("POST", "/api/v1/saved-reports", body).get_json()
+    # The Monday after the clock's, in UTC.
+    assert made["next_run_at"] == "2026-03-09T07:00:00+00:00"
+    path = f"/api/v1/saved-reports/{made['id']}"
+    assert bob.call("POST", f"{path}/pause").get_json()["next_run_at"] is None
+    assert bob.call("POST", f"{path}/resume").get_json()["is_enabled"] is True
+    assert bob.call("POST", f"{path}/send").get_json() == {"emails": 1}
+    assert bob.get(f"{path}/export").data.startswith(b"%PDF")
+    assert bob.call("PUT", path, body | {"period": "yesterday"}).get_json()["period"] == "yesterday"
+    assert [one["name"] for one in bob.get("/api/v1/saved-reports").get_json()["items"]] == ["Jobs"]
+    wrong = bob.call("POST", "/api/v1/saved-reports", body | {"name": "X", "schedule": "* * * * *"})
+    assert list(wrong.get_json()["errors"]) == ["schedule"]
+    assert bob.call("DELETE", path).status_code == 204

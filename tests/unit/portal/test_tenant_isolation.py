@@ -28,6 +28,11 @@ ROLE_FIRST = {
     "tenants.quotas",
     "tenants.removal",
     "users.start_support",
+    "Platform rules.show",
+    "Platform rules.replace",
+    "Platform rules.delete",
+    "platform_rules.edit",
+    "platform_rules.remove",
     "console.export",
     "console.discard",
     "console.retry_notification",
@@ -79,6 +84,7 @@ def test_only_these_endpoints_are_public() -> None:
         "home.health",
         "api-docs.openapi_json",
         "job_schema",
+        "dashboard_schema",
     } == PUBLIC_ENDPOINTS
 
 

@@ -7,15 +7,20 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.models import Alert, Notification
+from alerting.models import Alert, Notification, PlatformRule
 from alerting.receivers import create_receiver
 from alerting.rule_request import RuleRequest
 from alerting.service import create_rule
 from alerting.silences import SilenceRequest, create_silence
 from alerting.states import AlertState, NotificationState, ReceiverKind, Severity
 from core.ids import new_id
+from dash_app.custom.dashboards import DashboardRequest, create_dashboard
+from dash_app.custom.panels import Panel
+from dash_app.custom.views import ViewRequest, create_view
+from dash_app.reports.models import ReportPeriod
+from dash_app.reports.report import ReportBy, ReportKind
+from dash_app.reports.saved import SavedReportRequest, create_saved
 from jobqueue.desired_state import apply_report
-from jobqueue.dispatch import dispatch
 from jobqueue.images.models import Image
 from jobqueue.logs import append_log
 from jobqueue.models import Job
@@ -39,6 +44,7 @@ from tenants.users.sessions import start_session
 from tenants.users.tokens import create_api_token
 from tests.cast import BOX, Cast, make_appliance, scope_of
 from tests.fixtures.signing_requests import signing_request
+from tests.unit.jobqueue.builders import dispatch
 
 GIB = 1024**3
 
@@ -163,10 +169,32 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         TemplateRequest(name="tune", job=JobRequest(name="tune", image="acme/tune:3")),
         now=now,
     )
+    panel = Panel(title="Power", measurement="gpu", fields=["power_watts"])
+    dashboard = create_dashboard(
+        session,
+        scope_of(cast.bob),
+        DashboardRequest(name="Training", is_shared=True, panels=[panel]),
+        now=now,
+    )
+    view = create_view(
+        session,
+        scope_of(cast.bob),
+        ViewRequest(name="Today", address="/dashboards/?range=24h", is_shared=True),
+        now=now,
+    )
     planned = ScheduleRequest(
         name="nightly", schedule="0 2 * * *", job=JobRequest(name="eval", image="acme/eval:1")
     )
     schedule = create_schedule(session, scope_of(cast.bob), planned, box=BOX, now=now)
+    monthly = SavedReportRequest(
+        name="monthly",
+        kind=ReportKind.JOBS,
+        by=ReportBy.USER,
+        period=ReportPeriod.LAST_MONTH,
+        schedule="0 7 1 * *",
+        recipients=[cast.alice.email, cast.bob.email],
+    )
+    saved_report = create_saved(session, scope_of(cast.bob), monthly, now=now)
     image = add_image(session, cast.acme.id, "acme/train", now=now)
     silence = create_silence(
         session,
@@ -200,7 +228,13 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         requested_by="olivia@vedette.example",
         requested_at=now,
     )
-    session.add_all([message, removal])
+    platform_rule = PlatformRule(
+        name="Platform's",
+        expression="max(gpu.x_watts) over 5m > 1",
+        is_enabled=False,
+        created_at=now,
+    )
+    session.add_all([message, removal, platform_rule])
     session.flush()
     browser = session.scalars(
         select(LoginSession).where(LoginSession.user_id == cast.bob.id).limit(1)
@@ -214,8 +248,12 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "receiver_id": receiver.id,
             "alert_id": alert.id,
             "silence_id": silence.id,
+            "platform_rule_id": platform_rule.id,
             "template_id": template.id,
+            "dashboard_id": dashboard.id,
+            "view_id": view.id,
             "schedule_id": schedule.id,
+            "saved_report_id": saved_report.id,
             "token_id": token.id,
             "enrollment_token_id": enrollment_token.id,
             "certificate_id": certificate.id,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sqlalchemy import select, update
 
-from alerting.evaluation import evaluate_rules
+from alerting.evaluation import Evaluator, evaluate_rules
 from alerting.models import Alert
 from alerting.states import AlertState
 from core.db import SessionFactory, transaction
@@ -43,7 +43,9 @@ def test_an_unreachable_appliance_alerts_and_a_retired_one_does_not(
     for _ in range(30):
         clock.advance(15)
         scheduler.record_fleet()
-        evaluate_rules(sessions, store, now=clock.now + timedelta(seconds=1))
+        evaluate_rules(
+            Evaluator(sessions=sessions, store=store), now=clock.now + timedelta(seconds=1)
+        )
 
     with transaction(sessions) as session:
         alerts = session.scalars(select(Alert).where(Alert.state == AlertState.FIRING)).all()

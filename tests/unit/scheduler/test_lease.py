@@ -57,8 +57,7 @@ def test_a_long_queue_is_placed_in_several_transactions(
     clock: FrozenClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (dispatch, loops):
-        monkeypatch.setattr(module, "MAX_WRITTEN", 2)
+    monkeypatch.setattr(dispatch, "MAX_WRITTEN", 2)
     with sessions.begin() as session:
         add_appliance(session, cast.acme, "dgx-01")
         for number in range(5):
@@ -67,7 +66,7 @@ def test_a_long_queue_is_placed_in_several_transactions(
         scheduler = Scheduler(
             ServerSettings(data_dir=tmp_path), sessions=sessions, store=store, clock=clock
         )
-        scheduler.is_active = True  # as with the lease
+        monkeypatch.setattr(Scheduler, "is_active", True)  # as with the lease
         scheduler.place_jobs()
     with sessions() as session:
         starting = select(func.count()).where(Job.state == JobState.STARTING)

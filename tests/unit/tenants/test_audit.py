@@ -8,10 +8,14 @@ import pytest
 from sqlalchemy import DateTime, delete, select, update
 from sqlalchemy.orm import Session
 
-from alerting.models import NotificationPolicy, Receiver, Rule, Silence
+from alerting.models import NotificationPolicy, PlatformRule, Receiver, Rule, Silence
 from alerting.states import Comparison, ReceiverKind
 from core.db import Base, SessionFactory
 from core.ids import new_id
+from dash_app.custom.models import CustomDashboard
+from dash_app.reports.models import ReportPeriod, SavedReport
+from dash_app.reports.report import FileFormat, ReportBy, ReportKind
+from jobqueue.container_storage.models import CleanupPolicies
 from jobqueue.models import (
     Job,
     JobSchedule,
@@ -83,6 +87,7 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
         TenantQueueSettings(
             **tenant, placement_policy="first_free", allows_preemption=False, data_roots=[]
         ),
+        CleanupPolicies(**tenant, policies={"": {"image_days": 9}}),
         APIToken(
             **tenant, user_id=cast.bob.id, name="ci", secret_hash=next(secret), created_at=NOON
         ),
@@ -96,6 +101,7 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
         ),
         OIDCIdentity(user_id=cast.bob.id, issuer="https://id", subject="bob", created_at=NOON),
         NotificationPolicy(**tenant, root={"receivers": ["ops"]}, updated_at=NOON),
+        PlatformRule(name="hot", expression="max(gpu.x) over 5m > 1", created_at=NOON),
         Silence(**tenant, matchers=["gpu=0"], starts_at=NOON, ends_at=LATER, created_at=NOON),
         EnrollmentToken(
             **tenant,
@@ -155,6 +161,15 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
         JobTemplate(
             **tenant, name="train", description="", request={}, created_at=NOON, updated_at=NOON
         ),
+        CustomDashboard(
+            **tenant,
+            name="Training",
+            description="",
+            is_shared=True,
+            panels=[],
+            created_at=NOON,
+            updated_at=NOON,
+        ),
         JobSchedule(
             **tenant,
             name="nightly",
@@ -163,6 +178,22 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             overlap=Overlap.SKIP,
             missed=Missed.SKIP,
             request={},
+            created_at=NOON,
+        ),
+        SavedReport(
+            **tenant,
+            user_id=cast.bob.id,
+            name="monthly",
+            kind=ReportKind.JOBS,
+            by=ReportBy.USER,
+            period=ReportPeriod.LAST_MONTH,
+            time_zone="UTC",
+            appliances="",
+            price_per_kilowatt_hour=0.0,
+            target_percent=99.0,
+            schedule="",
+            file_format=FileFormat.PDF,
+            is_enabled=True,
             created_at=NOON,
         ),
     ]

@@ -89,12 +89,17 @@ def test_a_limited_token_makes_no_token(session: Session, cast: Cast) -> None:
 
 def test_scopes_are_offered_by_role() -> None:
     assert scopes_for(Role.VIEWER) == ["read"]
-    assert scopes_for(Role.MEMBER) == ["read", "jobs", "images", "alerts"]
+    assert scopes_for(Role.MEMBER) == [
+        *("read", "jobs", "shells", "images", "alerts", "reports", "dashboards")
+    ]
     assert scopes_for(Role.ADMIN) == [
         "read",
         "jobs",
+        "shells",
         "images",
         "alerts",
+        "reports",
+        "dashboards",
         "appliances",
         "users",
         "audit",
@@ -107,9 +112,7 @@ def test_a_scope_that_is_of_no_use_to_its_user_is_refused(
     session: Session, cast: Cast, name: str
 ) -> None:
     limits = TokenLimits(scopes=("read", name))
-    with pytest.raises(
-        InvalidInputError, match="choose among read, jobs, images, alerts"
-    ) as caught:
+    with pytest.raises(InvalidInputError, match="choose among read, jobs, shells") as caught:
         create_api_token(session, scope_of(cast.bob), name="ci", limits=limits, now=NOON)
     assert list(caught.value.errors) == ["scopes"]
 

@@ -14,15 +14,25 @@ from tests.unit.timeseries.killed_sealing import (
     kill_at_each_step,
     times_of,
 )
-from tests.unit.timeseries.rollup_samples import ACME, ACME_2, GLOBEX, HOUR_NS, gpu, write_all
+from tests.unit.timeseries.rollup_samples import (
+    ACME,
+    ACME_2,
+    GLOBEX,
+    HOUR_NS,
+    gpu,
+    seeded,
+    write_all,
+)
 from timeseries.duckdb import range_query, sealing
 from timeseries.duckdb.segments import Segment
 from timeseries.duckdb.store import DuckDBStore
+from timeseries.points import Point
 from timeseries.store import (
     DAY_NS,
     Aggregate,
     RangeQuery,
     Resolution,
+    ScanQuery,
     StoreUnavailableError,
 )
 
@@ -51,6 +61,7 @@ def files_in(path: Path) -> list[Path]:
     return [file for file in path.with_suffix("").rglob("*") if file.is_file()]
 
 
+@pytest.mark.nightly
 def test_a_kill_9_at_any_step_leaves_each_sample_once(path: Path) -> None:
     """Each kill hits the store that the one before has left, and new samples."""
     kill_at_each_step(
@@ -117,6 +128,49 @@ def test_late_samples_get_a_segment_that_is_merged(
     assert len(segments_of(store)) == 1
     assert set(times_of(store).values()) == {1}
     assert count_by_hour(store) == len(times_of(store)) == 3 * 288
+
+
+def test_floats_are_read_as_they_were_written(
+    store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "MIN_ROWS", 1)
+    rng = seeded(1)
+    columns: dict[str, list[list[float]]] = {
+        "whole": [[-7.0, 3.0], [2.0**52, 0.0]],
+        "tenths": [[-0.1, 12.3], [4.0, 1e13 + 0.1]],
+        "thousandths": [[rng.randrange(10**9) / 1_000 for _ in range(2)], [0.5, 99.99]],
+        "many_and_large": [[0.001, 2.5], [9e14, 1.0]],
+        "exact_to_the_last_bit": [[0.1 + 0.2, 1 / 3], [1e-9, 5.0]],
+        "large": [[1e300, -1e16], [2.0**60, 0.25]],
+    }
+    expected = {
+        (MIDNIGHT_NS + hour * HOUR_NS + second, name): value
+        for name, hours in columns.items()
+        for hour, values in enumerate(hours)
+        for second, value in enumerate(values)
+    }
+
+    def read() -> dict[tuple[int, str], float]:
+        found = store.scan(ScanQuery(measurement="gpu", start_ns=0, end_ns=2**62, tenants=None))
+        return {
+            (point.time_ns, name): float(value)
+            for batch in found
+            for point in batch.points()
+            for name, value in point.fields.items()
+        }
+
+    for hour in (0, 1):
+        for second in (0, 1):
+            time_ns = MIDNIGHT_NS + hour * HOUR_NS + second
+            fields = {name: expected[time_ns, name] for name in columns}
+            write_all(store, [Point("gpu", {}, fields, time_ns)], ACME)
+        store.maintain(now_ns=MIDNIGHT_NS + (hour + 2) * HOUR_NS)
+    assert len(segments_of(store)) == 2
+    assert read() == expected
+
+    store.maintain(now_ns=SETTLED_NS)
+    assert len(segments_of(store)) == 1
+    assert read() == expected
 
 
 def test_a_large_day_is_merged_into_ranges_of_appliances(

@@ -1,0 +1,171 @@
+"""Inhibition: a firing alert holds notifications about others whose cause it is.
+
+As in Alertmanager, a rule has matchers of the alerts that inhibit (`source_matchers`), of those
+that they inhibit (`target_matchers`), and labels of which both have the same values (`equal`). The
+label `pack_key` names the rule of the pack that an alert is from. An alert never inhibits itself.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from alerting.matchers import MAX_MATCHERS, labels_of, match_all, parse_matcher
+from alerting.models import Alert, Notification, NotificationPolicy
+from alerting.rule_request import Errors
+from alerting.states import AlertState
+from tenants.fleet.appliances import appliance_names
+
+MAX_RULES = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InhibitRule:
+    """Which alerts inhibit which others."""
+
+    source_matchers: tuple[str, ...]
+    target_matchers: tuple[str, ...]
+    equal: tuple[str, ...] = ()
+
+
+KEYS = tuple(one.name for one in fields(InhibitRule))
+SHIPPED = (
+    InhibitRule(
+        source_matchers=("pack_key=appliance-down",),
+        target_matchers=("pack_key!=appliance-down",),
+        equal=("appliance_id",),
+    ),
+)
+"""Those of a tenant that has saved none: an appliance that is down hides its other alerts."""
+
+
+def parse_inhibit_rules(data: object) -> tuple[tuple[InhibitRule, ...], Errors]:
+    """Return the rules of a list as YAML or JSON has it, and the errors by path."""
+    if not isinstance(data, list) or len(data) > MAX_RULES:
+        return (), {"inhibit_rules": [f"Expected a list of at most {MAX_RULES} rules."]}
+    errors: Errors = {}
+    found = []
+    for number, one in enumerate(data):
+        path = f"inhibit_rules.{number}"
+        texts = _errors(one)
+        if texts:
+            errors[path] = [f"{path}: {text}" for text in texts]
+        else:
+            found.append(InhibitRule(**{key: tuple(value) for key, value in one.items()}))
+    return tuple(found), errors
+
+
+def inhibit_rules_of(policy: NotificationPolicy | None) -> tuple[InhibitRule, ...]:
+    """Return the rules of a tenant's policy, or those that ship."""
+    if policy is None or policy.inhibit_rules is None:
+        return SHIPPED
+    return tuple(
+        InhibitRule(**{key: tuple(value) for key, value in one.items()})
+        for one in policy.inhibit_rules
+    )
+
+
+def printed_rules(rules: Sequence[InhibitRule]) -> list[dict[str, Any]]:
+    """Return rules as `parse_inhibit_rules` reads them."""
+    return [{key: list(value) for key, value in asdict(rule).items() if value} for rule in rules]
+
+
+@dataclass(frozen=True, slots=True)
+class Inhibitions:
+    """What the firing alerts of some tenants inhibit.
+
+    `sources` has, for each rule of each tenant, the alerts that match it by the values of its
+    `equal` labels.
+    """
+
+    sources: Mapping[str, Sequence[tuple[InhibitRule, Mapping[tuple[str, ...], set[str]]]]]
+
+    def is_inhibited(self, notification: Notification) -> bool:
+        """Return whether another firing alert inhibits the one that a notification is about."""
+        payload = notification.payload
+        if "rule" not in payload:
+            return False
+        labels = _labels(payload["tags"], payload, pack_key=payload.get("pack_key", ""))
+        labels["appliance_id"] = payload["appliance_id"]
+        for rule, alerts in self.sources.get(notification.tenant_id or "", ()):
+            found = alerts.get(_values(rule, labels), set())
+            if found - {payload["alert_id"]} and match_all(rule.target_matchers, labels):
+                return True
+        return False
+
+
+def current_inhibitions(session: Session, tenant_ids: Collection[str]) -> Inhibitions:
+    """Return what inhibits the alerts of some tenants now."""
+    firing: dict[str, list[Alert]] = {tenant_id: [] for tenant_id in tenant_ids}
+    statement = select(Alert).where(
+        Alert.state == AlertState.FIRING, Alert.tenant_id.in_(firing.keys())
+    )
+    for alert in session.scalars(statement).unique():
+        firing[alert.tenant_id].append(alert)
+    names = appliance_names(session, tuple(firing))
+    sources = {}
+    for tenant_id, alerts in firing.items():
+        labelled = [
+            (alert.id, _labels(alert.tags, _named(alert), alert.rule.pack_key, names))
+            for alert in alerts
+        ]
+        rules = inhibit_rules_of(session.get(NotificationPolicy, tenant_id))
+        sources[tenant_id] = [(rule, _matching(rule, labelled)) for rule in rules]
+    return Inhibitions(sources)
+
+
+def _matching(
+    rule: InhibitRule, alerts: Sequence[tuple[str, Mapping[str, str]]]
+) -> dict[tuple[str, ...], set[str]]:
+    found: dict[tuple[str, ...], set[str]] = {}
+    for ident, labels in alerts:
+        if match_all(rule.source_matchers, labels):
+            found.setdefault(_values(rule, labels), set()).add(ident)
+    return found
+
+
+def _values(rule: InhibitRule, labels: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(labels.get(label, "") for label in rule.equal)
+
+
+def _named(alert: Alert) -> dict[str, str]:
+    return {"rule": alert.rule.name, "severity": alert.severity.value}
+
+
+def _labels(
+    tags: Mapping[str, str],
+    named: Mapping[str, str],
+    pack_key: str,
+    names: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    found = labels_of(tags, rule=named["rule"], severity=named["severity"], appliances=names or {})
+    return found | {"pack_key": pack_key}
+
+
+def _errors(data: object) -> list[str]:
+    if not isinstance(data, dict):
+        return [f"Expected the keys {', '.join(KEYS)}."]
+    errors = [f"Unknown key {key!r}. Use {', '.join(KEYS)}." for key in data if key not in KEYS]
+    for key in KEYS:
+        value = data.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            errors.append(f"{key} must be a list of texts.")
+        elif len(value) > MAX_MATCHERS:
+            errors.append(f"{key} has {len(value)} entries. The maximum is {MAX_MATCHERS}.")
+        elif key != "equal":
+            errors += _matcher_errors(key, value)
+    return errors
+
+
+def _matcher_errors(key: str, texts: Sequence[str]) -> list[str]:
+    if not texts:
+        return [f"{key} is missing. Give at least one matcher, such as severity=critical."]
+    errors = []
+    for text in texts:
+        try:
+            parse_matcher(text)
+        except ValueError as error:
+            errors.append(f"{key}: {error}")
+    return errors

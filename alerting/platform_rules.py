@@ -1,0 +1,179 @@
+"""Rules of the platform: written by an operator once, evaluated for all tenants or for chosen ones.
+
+Each tenant has its own copy, so that samples and alerts stay the tenant's. Its users see the copy
+but can't change it. Notifications go by email to the addresses of the platform's rule, or to all
+operators; a tenant's receivers, silences and policy don't apply to them.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Unpack
+
+from email_validator import EmailNotValidError, validate_email
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from alerting.models import PlatformRule, Rule
+from alerting.rule_request import Errors, RuleRequest, raise_errors, rule_errors
+from alerting.rule_text import parse_expression, rule_expression
+from alerting.service import change_rule, end_rule, rule_values
+from core.errors import InvalidInputError
+from core.paging import Columns, Page, Paging, list_page
+from tenants.models import Tenant, TenantState
+from tenants.permissions import Permission
+from tenants.scope import Scope
+
+PLATFORM_RULE_SORTS: Columns = {"name": PlatformRule.name, "created_at": PlatformRule.created_at}
+MAX_EMAILS = 20
+_SUFFIX = " (platform)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformRuleRequest:
+    """A rule of the platform; without tenants it is for all, without emails for all operators."""
+
+    name: str
+    expression: str
+    annotation: str = ""
+    tenant_ids: Sequence[str] = ()
+    emails: Sequence[str] = ()
+    is_enabled: bool = True
+
+
+def list_platform_rules(
+    session: Session, scope: Scope, **paging: Unpack[Paging]
+) -> Page[PlatformRule]:
+    """Return the rules of the platform, by name."""
+    scope.require(Permission.OPERATE)
+    statement = select(PlatformRule).order_by(PlatformRule.name)
+    return list_page(session, statement, PLATFORM_RULE_SORTS, last=PlatformRule.id, **paging)
+
+
+def get_platform_rule(session: Session, scope: Scope, rule_id: str) -> PlatformRule:
+    """Return a rule of the platform."""
+    scope.require(Permission.OPERATE)
+    return scope.get(session, PlatformRule, rule_id, kind="platform rule")
+
+
+def save_platform_rule(
+    session: Session,
+    scope: Scope,
+    request: PlatformRuleRequest,
+    *,
+    rule_id: str | None = None,
+    now: datetime,
+    public_url: str = "",
+) -> PlatformRule:
+    """Add a rule of the platform, or replace the one with an ID, and the copies of tenants.
+
+    Raises:
+        InvalidInputError: with the errors by field.
+    """
+    scope.require(Permission.OPERATE)
+    wanted = _checked(session, request, rule_id=rule_id)
+    if rule_id is None:
+        rule = PlatformRule(created_by=scope.user_id, created_at=now)
+        session.add(rule)
+    else:
+        rule = get_platform_rule(session, scope, rule_id)
+    values = dataclasses.asdict(request) | {
+        "name": request.name.strip(),
+        "expression": rule_expression(wanted),
+        "tenant_ids": list(dict.fromkeys(request.tenant_ids)),
+        "emails": list(dict.fromkeys(request.emails)),
+    }
+    for name, value in values.items():
+        setattr(rule, name, value)
+    session.flush()
+    copy_platform_rules(session, now=now, public_url=public_url)
+    return rule
+
+
+def delete_platform_rule(
+    session: Session, scope: Scope, rule_id: str, *, now: datetime, public_url: str = ""
+) -> None:
+    """Delete a rule of the platform with its copies and their alerts."""
+    rule = get_platform_rule(session, scope, rule_id)
+    for copy in session.scalars(select(Rule).where(Rule.platform_rule_id == rule.id)).all():
+        end_rule(session, copy, now=now, public_url=public_url)
+    session.delete(rule)
+    session.flush()
+
+
+def copy_platform_rules(session: Session, *, now: datetime, public_url: str = "") -> int:
+    """Bring the copies of tenants up to date; return how many were added."""
+    rules = session.scalars(select(PlatformRule)).all()
+    copies = {
+        (copy.tenant_id, copy.platform_rule_id): copy
+        for copy in session.scalars(select(Rule).where(Rule.platform_rule_id.is_not(None)))
+    }
+    tenants = session.scalars(select(Tenant.id).where(Tenant.state == TenantState.ACTIVE)).all()
+    added = 0
+    for rule in rules:
+        for tenant_id in rule.tenant_ids or tenants:
+            copy = copies.pop((tenant_id, rule.id), None)
+            if copy is None and tenant_id in tenants:
+                added += 1
+                request = _request_of(session, rule, tenant_id)
+                copy = Rule(tenant_id=tenant_id, platform_rule_id=rule.id, created_at=now)
+                for name, value in rule_values(request).items():
+                    setattr(copy, name, value)
+                session.add(copy)
+            elif copy is not None:
+                request = _request_of(session, rule, tenant_id)
+                if any(getattr(copy, key) != one for key, one in rule_values(request).items()):
+                    change_rule(session, copy, request, now=now, public_url=public_url)
+    for (tenant_id, _), copy in copies.items():
+        if tenant_id in tenants:  # those of a suspended tenant wait
+            end_rule(session, copy, now=now, public_url=public_url)
+    session.flush()
+    return added
+
+
+def _request_of(session: Session, rule: PlatformRule, tenant_id: str) -> RuleRequest:
+    """Return the copy for a tenant; its name gives way to that of the tenant's own rule."""
+    same = select(Rule.id).where(
+        Rule.tenant_id == tenant_id,
+        Rule.name == rule.name,
+        Rule.platform_rule_id.is_distinct_from(rule.id),
+    )
+    is_taken = session.scalar(same) is not None
+    return dataclasses.replace(
+        parse_expression(rule.expression),
+        name=f"{rule.name[: 100 - len(_SUFFIX)]}{_SUFFIX}" if is_taken else rule.name,
+        annotation=rule.annotation,
+        is_enabled=rule.is_enabled,
+    )
+
+
+def _checked(session: Session, request: PlatformRuleRequest, *, rule_id: str | None) -> RuleRequest:
+    errors: Errors = {}
+    try:
+        wanted = dataclasses.replace(
+            parse_expression(request.expression),
+            name=request.name.strip(),
+            annotation=request.annotation,
+        )
+        errors |= rule_errors(wanted)
+    except InvalidInputError as error:
+        errors |= {name: list(texts) for name, texts in error.errors.items()}
+    same = session.scalar(select(PlatformRule.id).where(PlatformRule.name == request.name.strip()))
+    if same not in {None, rule_id}:
+        errors.setdefault("name", []).append(
+            f"A rule named {request.name.strip()!r} already exists. Choose another name."
+        )
+    known = set(session.scalars(select(Tenant.id)))
+    missing = [one for one in request.tenant_ids if one not in known]
+    if missing:
+        errors["tenant_ids"] = [f"Tenant {one!r} does not exist." for one in missing]
+    if len(request.emails) > MAX_EMAILS:
+        errors["emails"] = [f"Use at most {MAX_EMAILS} addresses."]
+    for email in request.emails[:MAX_EMAILS]:
+        try:
+            validate_email(email, check_deliverability=False)
+        except EmailNotValidError as error:
+            errors.setdefault("emails", []).append(f"{email!r} is not an email address: {error}")
+    raise_errors("rule", errors)
+    return wanted

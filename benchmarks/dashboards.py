@@ -1,0 +1,321 @@
+"""Dashboards and reports of a large fleet in Chromium: how long users wait, and what it costs.
+
+    python -m benchmarks.dashboards [--quick] [--appliances N] [--days N] [--output FILE]
+
+One tenant has the whole fleet. Every GPU has five values each five minutes, and each 30 seconds of
+the last hour; hosts have theirs as often on the last day. The usage ledger has a row for each GPU
+and hour.
+
+    first view    from opening a tier's address to its last chart
+    refresh       from the request of a refresh to its answer, as Chromium sees it
+    report        the report on GPU time of all days by job, as a page and as a PDF
+    viewer        the server's CPU for each viewer of the fleet who refreshes every five seconds
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+from playwright.sync_api import BrowserContext, Page, Request, sync_playwright
+from sqlalchemy import insert, select
+
+from benchmarks.bodies import SEED
+from benchmarks.figures import Promise, document, percentile, rounded, write_document
+from benchmarks.fleet import GPUS, gpu_uuid, gpu_walk
+from benchmarks.gateway import TENANT, Gateway, make_gateway, serving
+from benchmarks.meter import read_usage, spent
+from benchmarks.month import WINDOW_OF_FUTURES
+from benchmarks.processes import require_program
+from benchmarks.queries_data import DAY_NS, FIELDS, MINUTE_NS, MODEL, gpu_batch
+from cli.bootstrap import DEMO_PASSWORD
+from cli.database import open_database
+from core.clock import from_ns, utc_now
+from core.db import transaction
+from core.ids import new_id
+from jobqueue.usage.models import UsageEntry
+from tenants.models import Appliance, ApplianceState, Tenant
+from timeseries.open_store import open_store
+from timeseries.points import Batch, Block
+from timeseries.store import RejectedPoint, Store
+
+HOUR_NS, RECENT_STEP_NS = 60 * MINUTE_NS, MINUTE_NS // 2
+STEP_NS = 5 * MINUTE_NS
+# Playwright calls the network idle when nothing was sent for as long.
+IDLE_SECONDS = 0.5
+BOUNDS = {"first_view": 1_500.0, "refresh": 300.0, "report": 3_000.0, "pdf": 10_000.0}
+HOSTS = {
+    "cpu": (("usage_percent",), ()),
+    "memory": (("used_percent", "used_bytes", "total_bytes"), ()),
+    "disk": (("used_percent", "used_bytes", "total_bytes"), ("mount",)),
+    "diskio": (("read_bytes_per_second", "written_bytes_per_second"), ("device",)),
+    "network": (("received_bytes_per_second", "sent_bytes_per_second"), ("interface",)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The fleet, how far it reaches back, and how often each page is opened."""
+
+    appliances: int = 1_000
+    days: int = 30
+    visits: int = 7
+    refreshes: int = 10
+    viewers: int = 5
+    watch_seconds: float = 30.0
+
+
+FULL = Plan()
+QUICK = Plan(appliances=20, days=2, visits=2, refreshes=2, viewers=2, watch_seconds=6.0)
+# No agent sends heartbeats meanwhile, and nobody is to be alerted of it.
+_ENVIRON = {f"VEDETTE_{name}_AFTER_SECONDS": "1e9" for name in ("STALE", "UNREACHABLE", "LOST")} | {
+    "VEDETTE_RULE_PACK": "false"
+}
+
+
+def measure(plan: Plan) -> dict[str, object]:
+    """Fill a server, open its pages, and return the document."""
+    started_at = utc_now()
+    path = require_program("chromium", package="chromium")
+    with TemporaryDirectory(prefix="vedette-bench-") as name, sync_playwright() as playwright:
+        gateway = make_gateway(Path(name), more=_ENVIRON)
+        first = _fill(gateway, plan)
+        with serving(gateway) as pid:
+            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+            context = browser.new_context(
+                base_url=gateway.url, viewport={"width": 1440, "height": 900}
+            )
+            results = _visited(context, pid, plan, first)
+            browser.close()
+    return document(
+        "dashboards",
+        started_at=started_at,
+        settings=asdict(plan),
+        results=results,
+        promises=_promises(results),
+    )
+
+
+def _visited(
+    context: BrowserContext, pid: int, plan: Plan, appliance_id: str
+) -> dict[str, dict[str, Any]]:
+    page = context.new_page()
+    page.set_default_timeout(120_000)
+    page.goto("/login")
+    page.get_by_label("Email address").fill("alice@acme.example")
+    page.get_by_label("Password").fill(DEMO_PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url("**/dashboards/**", wait_until="networkidle")
+    tiers = {
+        "fleet": "/dashboards/?",
+        "fleet_30d": "/dashboards/?range=30d&",
+        "appliance": f"/dashboards/appliances/{appliance_id}?",
+        "gpu": f"/dashboards/appliances/{appliance_id}/gpus/0?",
+        "gpu_30d": f"/dashboards/appliances/{appliance_id}/gpus/0?range=30d&",
+    }
+    results: dict[str, dict[str, Any]] = {}
+    for name, address in tiers.items():
+        views = [_opened(page, f"{address}refresh=off") for _ in range(plan.visits)]
+        refreshed = _refreshed(page, f"{address}refresh=5s", plan.refreshes)
+        results[name] = {
+            "first_view_milliseconds": percentile(views, 50),
+            "refresh_milliseconds": percentile(refreshed, 50),
+            "refresh_milliseconds_p95": percentile(refreshed, 95),
+        }
+        click.echo(f"{name}: {results[name]}", err=True)
+    since = (utc_now() - timedelta(days=plan.days)).date()
+    query = f"kind=gpu-time&by=job&since={since}"
+    for name, kind in {"report": "gpu-time&by=user", "report_capacity": "gpu-capacity"}.items():
+        address = f"/reports?kind={kind}&since={since}"
+        views = [_opened(page, address) for _ in range(plan.visits)]
+        results[name] = {"first_view_milliseconds": percentile(views, 50)}
+    began = time.perf_counter()
+    answer = context.request.get(f"/reports/export?{query}&format=pdf", timeout=120_000)
+    results["pdf"] = {
+        "milliseconds": rounded(1_000 * (time.perf_counter() - began)),
+        "bytes": len(answer.body()),
+    }
+    page.close()
+    results["viewer"] = _watched(context, pid, plan)
+    click.echo(f"viewer: {results['viewer']}", err=True)
+    return results
+
+
+def _opened(page: Page, address: str) -> float:
+    """Return the milliseconds until a page is complete."""
+    began = time.perf_counter()
+    page.goto(address, wait_until="networkidle")
+    return 1_000 * (time.perf_counter() - began - IDLE_SECONDS)
+
+
+def _refreshed(page: Page, address: str, count: int) -> list[float]:
+    """Return the milliseconds of each refresh of an open page."""
+    found: list[float] = []
+
+    def note(request: Request) -> None:
+        if "tick.n_intervals" in (request.post_data or ""):
+            found.append(request.timing["responseEnd"])
+
+    page.on("requestfinished", note)
+    page.goto(address)
+    while len(found) < count:
+        page.wait_for_timeout(500)
+    page.remove_listener("requestfinished", note)
+    return found
+
+
+def _watched(context: BrowserContext, pid: int, plan: Plan) -> dict[str, float]:
+    """Return the server's CPU without viewers, and what each of one and of several adds."""
+
+    def cpu() -> float:
+        before = read_usage(pid)
+        time.sleep(plan.watch_seconds)
+        return spent(before, read_usage(pid))["cpu_milliseconds_per_second"]
+
+    idle = cpu()
+    found = {"idle_cpu_milliseconds_per_second": rounded(idle)}
+    pages: list[Page] = []
+    for viewers in (1, plan.viewers):
+        while len(pages) < viewers:
+            pages.append(context.new_page())
+            pages[-1].goto("/dashboards/?refresh=5s", wait_until="networkidle")
+        each = (cpu() - idle) / viewers
+        found[f"cpu_milliseconds_per_second_of_each_of_{viewers}"] = rounded(each)
+    return found
+
+
+def _fill(gateway: Gateway, plan: Plan) -> str:
+    """Fill database and store; return the id of the first appliance."""
+    with open_database(gateway.settings) as (_engine, sessions), transaction(sessions) as session:
+        tenant_id = session.scalars(select(Tenant.id).where(Tenant.slug == TENANT)).one()
+        rows = [_appliance(tenant_id, number) for number in range(plan.appliances)]
+        session.execute(insert(Appliance), rows)
+        for day in range(plan.days):
+            session.execute(insert(UsageEntry), list(_ledger(tenant_id, rows, day)))
+    ids = [str(row["id"]) for row in rows]
+    store = open_store(gateway.settings.resolved_timeseries_url)
+    try:
+        end_ns = time.time_ns() // STEP_NS * STEP_NS
+        for day in range(plan.days):
+            start_ns = end_ns - (plan.days - day) * DAY_NS
+            _write(store, tenant_id, ids, range(start_ns, start_ns + DAY_NS, STEP_NS))
+            while store.maintain(now_ns=start_ns + DAY_NS):
+                pass
+            click.echo(f"filled day {day + 1} of {plan.days}", err=True)
+        recent = range(end_ns - HOUR_NS, end_ns, RECENT_STEP_NS)
+        _write(store, tenant_id, ids, recent, with_hosts=True)
+    finally:
+        store.close()
+    return ids[0]
+
+
+def _write(
+    store: Store, tenant_id: str, ids: list[str], times: range, *, with_hosts: bool = False
+) -> None:
+    walk = [tuple(one[name] for name in FIELDS) for one in gpu_walk(Random(SEED))]  # noqa: S311
+    waiting = deque[Future[list[RejectedPoint]]]()
+    for number, appliance_id in enumerate(ids):
+        identity = {"tenant": tenant_id, "appliance": appliance_id}
+        waiting.append(store.submit(gpu_batch(walk, number, 0, times), identity=identity))
+        if with_hosts:
+            waiting.append(store.submit(Batch(tuple(_host_blocks(times))), identity=identity))
+        while len(waiting) > WINDOW_OF_FUTURES:
+            waiting.popleft().result()
+    for one in waiting:
+        one.result()
+
+
+def _host_blocks(times: range) -> Iterator[Block]:
+    for measurement, (fields, tags) in HOSTS.items():
+        yield Block(
+            measurement=measurement,
+            tags=tags,
+            tag_sets=[tuple("data0" for _ in tags)],
+            tag_set_of=[0 for _ in times],
+            fields=fields,
+            kinds=tuple(float for _ in fields),
+            values=tuple([50.0 + at % 7 for at in range(len(times))] for _ in fields),
+            times_ns=list(times),
+            positions=range(len(times)),
+        )
+
+
+def _appliance(tenant_id: str, number: int) -> dict[str, Any]:
+    gpus = [
+        {"index": gpu, "uuid": gpu_uuid(number, gpu), "model": MODEL, "memory_bytes": 80 * 2**30}
+        for gpu in range(GPUS)
+    ]
+    return {
+        "id": new_id(),
+        "tenant_id": tenant_id,
+        "name": f"gpu-{number:04}",
+        "site": f"site {number % 10}",
+        "state": ApplianceState.ONLINE,
+        "secret_hash": f"{number:064}",
+        "inventory": {"hostname": f"gpu-{number:04}", "gpus": gpus},
+        "gpu_count": GPUS,
+        "gpu_model": MODEL,
+        "enrolled_at": utc_now(),
+        "last_seen_at": utc_now(),
+    }
+
+
+def _ledger(tenant_id: str, rows: list[dict[str, Any]], day: int) -> Iterator[dict[str, Any]]:
+    """Yield a job of six hours on all GPUs of each appliance, four times a day."""
+    midnight = from_ns(time.time_ns() // DAY_NS * DAY_NS) - timedelta(days=day)
+    for number, row in enumerate(rows):
+        for turn in range(4):
+            ident = f"job-{number}-{day}-{turn}"
+            for hour in range(6):
+                yield {
+                    "id": new_id(),
+                    "hour_at": midnight + timedelta(hours=6 * turn + hour),
+                    "tenant_id": tenant_id,
+                    "user_id": None,
+                    "job_id": ident,
+                    "job_name": "train",
+                    "attempt_id": ident,
+                    "appliance_id": row["id"],
+                    "gpu_model": MODEL,
+                    "revision": 0,
+                    "allocated_milliseconds": GPUS * 3_600_000,
+                    "used_milliseconds": GPUS * 2_400_000,
+                    "idle_milliseconds": GPUS * 1_100_000,
+                    "energy_joules": GPUS * 1_800_000,
+                    "recorded_at": midnight,
+                }
+
+
+def _promises(results: dict[str, dict[str, Any]]) -> list[Promise]:
+    found = []
+    for name, one in results.items():
+        for key, value in one.items():
+            kind = {"first_view_milliseconds": "first_view", "refresh_milliseconds": "refresh"}
+            bound = "report" if name.startswith("report") else kind.get(key, name)
+            if bound in BOUNDS and key.endswith("milliseconds"):
+                title = f"{name}: {key.removesuffix('_milliseconds').replace('_', ' ')}"
+                found.append(Promise(name=title, bound=BOUNDS[bound], measured=value, unit="ms"))
+    return found
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="20 appliances, two days.")
+@click.option("--appliances", type=click.IntRange(1))
+@click.option("--days", type=click.IntRange(1))
+@click.option("--output", type=click.Path(path_type=Path), help="Also keep the JSON here.")
+def main(*, quick: bool, appliances: int | None, days: int | None, output: Path | None) -> None:
+    """Measure, and print JSON."""
+    plan = QUICK if quick else FULL
+    plan = replace(plan, appliances=appliances or plan.appliances, days=days or plan.days)
+    write_document(measure(plan), output)
+
+
+if __name__ == "__main__":
+    main()

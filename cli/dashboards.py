@@ -1,0 +1,109 @@
+"""`vedette dashboards`: list custom dashboards, and keep them in a file: apply and export.
+
+dashboards:
+  - name: Training
+    is_shared: true
+    panels:
+      - title: GPU power
+        chart: band
+        measurement: gpu
+        fields: [power_watts]
+        group_by: [appliance]
+"""
+
+from typing import Any, TextIO
+from urllib.parse import quote
+
+import click
+import yaml
+
+from cli.client import all_items, load_list, output_option, print_items, print_object
+from core.errors import InvalidInputError
+from vedette.client import Client
+
+_COLORS = {"create": "green", "update": "yellow", "keep": None}
+# What a file has of a dashboard and of a panel; values that are defaults are left out.
+_KEYS = ("name", "description", "is_shared", "panels")
+_PANEL_KEYS = (
+    *("title", "chart", "measurement", "fields", "aggregate"),
+    *("group_by", "filters", "is_wide"),
+)
+
+
+@click.group()
+def dashboards() -> None:
+    """List custom dashboards, and keep them in a file."""
+
+
+@dashboards.command("ls")
+@output_option
+def list_dashboards(output: str) -> None:
+    """List your dashboards, and those that your tenant shares."""
+    with Client() as client:
+        found = list(all_items(client, "/dashboards"))
+    if output == "table" and not found:
+        click.echo("No dashboards yet. Create some: vedette dashboards apply -f FILE", err=True)
+        return
+    columns = {
+        "NAME": [one["name"] for one in found],
+        "PANELS": [str(len(one["panels"])) for one in found],
+        "SHARED": ["yes" if one["is_shared"] else "no" for one in found],
+        "AUTHOR": [one["user_email"] or "-" for one in found],
+    }
+    print_items(found, output, columns=columns)
+
+
+@dashboards.command()
+@click.option("-f", "--file", type=click.File(), required=True, help="YAML file; - reads stdin.")
+@click.option("--dry-run", is_flag=True, help="Only print what would change.")
+def apply(file: TextIO, *, dry_run: bool) -> None:
+    """Create and update the dashboards of a file, by name. On any error nothing changes."""
+    body = {"dashboards": load_list(file, "dashboards"), "is_dry_run": dry_run}
+    with Client() as client:
+        changes = client.post("/dashboards/apply", body)["items"]
+    for change in changes:
+        click.secho(f"{change['action']:<7} {change['name']}", fg=_COLORS[change["action"]])
+
+
+@dashboards.command()
+@click.argument("names", nargs=-1)
+@click.option("-f", "--file", type=click.File("w"), default="-", help="Defaults to stdout.")
+def export(names: tuple[str, ...], file: TextIO) -> None:
+    """Write the dashboards with these NAMES, or all that you may change, as a file for `apply`."""
+    with Client() as client:
+        found = list(all_items(client, "/dashboards"))
+    missing = sorted(set(names) - {one["name"] for one in found})
+    if missing:
+        raise InvalidInputError(f"There is no dashboard {missing[0]!r}. See: vedette dashboards ls")
+    chosen = [one for one in found if (one["name"] in names if names else one["is_changeable"])]
+    document = {"dashboards": [_entry(one, _KEYS) for one in chosen]}
+    file.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100))
+
+
+@dashboards.command("rm")
+@click.argument("name")
+def remove(name: str) -> None:
+    """Delete a dashboard by its name or ID."""
+    with Client() as client:
+        matches = [
+            one for one in all_items(client, "/dashboards") if name in {one["name"], one["id"]}
+        ]
+        if len(matches) != 1:
+            found = f"{len(matches)} dashboards have" if matches else "No dashboard has"
+            raise InvalidInputError(f"{found} the name or ID {name!r}. See: vedette dashboards ls")
+        client.delete(f"/dashboards/{quote(matches[0]['id'], safe='')}")
+    click.echo(f"{name} deleted")
+
+
+@dashboards.command()
+def schema() -> None:
+    """Print the JSON Schema of a file of dashboards, for editors."""
+    with Client() as client:
+        print_object(client.get("/dashboard.schema.json"), "json")
+
+
+def _entry(found: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    entry = {key: found[key] for key in keys if found[key]}
+    if "panels" in found:
+        entry["panels"] = [_entry(panel, _PANEL_KEYS) for panel in found["panels"]]
+    return entry

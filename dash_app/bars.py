@@ -1,0 +1,66 @@
+"""Horizontal bars: one value for each group, greatest on top."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from core.quantities import format_value
+from dash_app.axes import Figure, axis_scale, value_axis
+from dash_app.figures import NO_SAMPLES, PALETTE, message_figure
+
+
+@dataclass(frozen=True, slots=True)
+class RankedBar:
+    """A bar, and the address that it leads to; empty for none."""
+
+    label: str
+    value: float
+    color: int = 0
+    href: str = ""
+
+
+def bar_figure(bars: Sequence[RankedBar], field: str, *, revision: str) -> Figure:
+    """Return bars of a field, in the order given; its suffix is the unit (`core.quantities`)."""
+    if not bars:
+        return message_figure(NO_SAMPLES)
+    peak = max(abs(bar.value) for bar in bars)
+    divisor, label = axis_scale(field, peak)
+    # Room for the values beside the bars.
+    end = peak / divisor * 1.15 or 1.0
+    low = -end if min(bar.value for bar in bars) < 0 else 0.0
+    axis = value_axis(field, label, peak=peak / divisor) | {"range": [low, end]}
+    return {
+        "data": [
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": label,
+                "y": [bar.label for bar in bars],
+                "x": [bar.value / divisor for bar in bars],
+                "text": [format_value(field, bar.value) for bar in bars],
+                "textposition": "outside",
+                "cliponaxis": False,
+                "customdata": [bar.href for bar in bars],
+                "marker": {"color": [PALETTE[bar.color % len(PALETTE)] for bar in bars]},
+                "hovertemplate": "%{y}: <b>%{text}</b><extra></extra>",
+            }
+        ],
+        "layout": {
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "margin": {"l": 8, "r": 12, "t": 8, "b": 8},
+            "font": {"family": "inherit", "size": 11},
+            "uirevision": revision,
+            "hovermode": "closest",
+            "bargap": 0.3,
+            "showlegend": False,
+            "xaxis": axis | {"ticklabelstandoff": 2},
+            "yaxis": {
+                "autorange": "reversed",
+                "automargin": True,
+                "fixedrange": True,
+                "showgrid": False,
+                "ticklabelstandoff": 4,
+            },
+            "meta": {"unit": label},
+        },
+    }

@@ -1,0 +1,1 @@
+"""What users make themselves: dashboards from panels, and saved views."""

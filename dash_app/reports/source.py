@@ -1,0 +1,141 @@
+"""What the builders of reports share: where figures come from, the filter, and names of groups."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, NoReturn
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session
+
+from core.clock import NS_PER_SECOND, to_ns
+from core.errors import InvalidInputError
+from dash_app.reports.report import Cell, Column, ReportBy, Request
+from tenants.models import Appliance, Tenant
+from tenants.scope import Scope
+from timeseries.store import APPLIANCE_TAG, Aggregate, RangeQuery, Series, Store
+
+MAX_ROWS = 10_000
+# Objects that a report is computed from: more take too long for one request.
+MAX_OBJECTS = 200_000
+HOUR_SECONDS = 3600.0
+DAY_SECONDS = 86_400
+REMOVED = "(removed)"
+NONE = "(none)"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The figures of a report, without the name of each row in the columns."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    totals: Sequence[Cell]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The database and the store as a scope sees them, for one request."""
+
+    session: Session
+    store: Store
+    scope: Scope
+    request: Request
+    now: datetime
+
+    @cached_property
+    def appliances(self) -> Mapping[str, Appliance]:
+        """The appliances that the filter selects, by id; removed ones, too."""
+        statement = self.scope.select(select(Appliance).order_by(Appliance.name), Appliance)
+        words = self.request.appliances.casefold().split()
+        return {
+            one.id: one
+            for one in self.session.scalars(statement).unique()
+            if all(word in _search_text(one) for word in words)
+        }
+
+    @property
+    def selected(self) -> list[str] | None:
+        """The ids of the selected appliances; None without a filter."""
+        return list(self.appliances) if self.request.appliances.split() else None
+
+    @cached_property
+    def tenant_names(self) -> Mapping[str, str]:
+        """The names of tenants by id."""
+        statement: Any = select(Tenant.id, Tenant.name)
+        if self.scope.tenant_id is not None:
+            statement = statement.where(Tenant.id == self.scope.tenant_id)
+        return {row[0]: row[1] for row in self.session.execute(statement)}
+
+    def group_of(self, appliance_id: str) -> str:
+        """Return the group of what belongs to an appliance, by the request's grouping."""
+        if not appliance_id:
+            return NONE
+        found = self.appliances.get(appliance_id)
+        if found is None:
+            return REMOVED
+        return {
+            ReportBy.SITE: found.site or NONE,
+            ReportBy.GPU_MODEL: found.gpu_model or NONE,
+            ReportBy.TENANT: found.tenant.name,
+        }.get(self.request.by, found.name)
+
+    def check_count(self, statement: Select[Any]) -> None:
+        """Raise `InvalidInputError` if a statement selects too many objects."""
+        count = self.session.scalar(statement.with_only_columns(func.count()).order_by(None)) or 0
+        if count > MAX_OBJECTS:
+            raise_too_large(f"{count:,} objects", f"{MAX_OBJECTS:,}")
+
+    def series(
+        self,
+        measurement: str,
+        fields: tuple[str, ...],
+        *,
+        group_by: tuple[str, ...],
+        aggregate: Aggregate = Aggregate.AVG,
+        step_seconds: int | None = None,
+    ) -> tuple[Series, ...]:
+        """Return aggregates of samples of the period by appliance and further tags."""
+        selected = self.selected
+        if selected == []:
+            return ()
+        query = RangeQuery(
+            measurement=measurement,
+            fields=fields,
+            start_ns=to_ns(self.request.period.since),
+            end_ns=to_ns(min(self.request.period.until, self.now)),
+            aggregate=aggregate,
+            step_ns=step_seconds and step_seconds * NS_PER_SECOND,
+            tenants=self.scope.tenants,
+            filters={} if selected is None else {APPLIANCE_TAG: tuple(selected)},
+            group_by=(APPLIANCE_TAG, *group_by),
+        )
+        return tuple(self.store.query_range(query))
+
+
+def largest_first(
+    groups: Mapping[str, Sequence[Any]], by: ReportBy
+) -> list[tuple[str, Sequence[Any]]]:
+    """Return groups by size, or days in order."""
+    is_day = by is ReportBy.DAY
+    return sorted(groups.items(), key=lambda item: (0 if is_day else -len(item[1]), item[0]))
+
+
+def raise_too_large(what: str, limit: str) -> NoReturn:
+    """Raise `InvalidInputError` for a report that would be too large."""
+    message = f"The report would have {what}, more than {limit}. Choose a shorter period."
+    raise InvalidInputError(message, errors={"since": [message]})
+
+
+def total(values: Iterable[float | None]) -> float | None:
+    """Return the sum of the known values; None without any."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _search_text(appliance: Appliance) -> str:
+    labels = [f"{key}={value}" for key, value in appliance.labels.items()]
+    words = (appliance.name, appliance.site, appliance.gpu_model, *labels)
+    return "\n".join(words).casefold()

@@ -1,0 +1,298 @@
+"""Custom dashboards: panels that a user chose."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dash import dcc, html
+
+from dash_app import components
+from dash_app.axes import Figure
+from dash_app.bars import RankedBar, bar_figure
+from dash_app.components import PANEL_ACTIONS, attributes, framed, graph, stat
+from dash_app.context import Dashboard, Page, View
+from dash_app.custom.dashboards import get_dashboard, may_change
+from dash_app.custom.models import CustomDashboard
+from dash_app.custom.panels import MAX_PANELS, ChartKind, Panel
+from dash_app.figures import (
+    LOADING,
+    NO_SAMPLES,
+    heat_figure,
+    message_figure,
+    natural_order,
+    time_figure,
+)
+from dash_app.notes import Note
+from dash_app.queries.custom import Key, PanelQuery, Ranked, field_text
+from dash_app.queries.fleet_charts import Heat, Metric, heat_span
+from dash_app.queries.telemetry import Telemetry
+from dash_app.routes import appliance_path, gpu_path
+from tenants.fleet.appliances import appliance_names
+from tenants.permissions import Permission
+from timeseries.store import APPLIANCE_TAG
+
+# Of one tenant: each takes a thread of the portal and a core of the store.
+MAX_CONCURRENT = 2
+MAX_SECONDS = 10.0
+BUSY = (
+    "Your tenant's custom dashboards take too long to refresh. Choose a shorter time range, or a "
+    "longer refresh interval."
+)
+SKIPPED = "Skipped: the panels before it took too long.\nUse fewer panels or a shorter range."
+# Panels that are tables or tiles instead of charts.
+_AREAS = frozenset({ChartKind.STAT, ChartKind.TABLE})
+LIST_PATH = "/custom-dashboards"
+
+
+def layout(view: View) -> Page:
+    """Return the page of a dashboard."""
+    found = get_dashboard(view.session, view.scope, view.route.ident)
+    panels = found.panel_list
+    is_changeable = may_change(view.scope, found)
+    body = [
+        _head(found, view, is_changeable=is_changeable, is_full=len(panels) >= MAX_PANELS),
+        html.Div(
+            [
+                _panel(panel, number, found.id if is_changeable else "")
+                for number, panel in enumerate(panels)
+            ],
+            className=f"vdd-panels vdd-custom{' is-changeable' if is_changeable else ''}",
+            **attributes({"data-dashboard": found.id}),
+        ),
+    ]
+    if not panels:
+        label, href = ("Add panel", f"{LIST_PATH}/{found.id}/panels/new")
+        if not is_changeable:
+            label, href = ("Custom dashboards", LIST_PATH)
+        text = "A panel shows a metric as lines, bars, a heat map, a table or a number."
+        body.append(components.empty_state("No panels yet", text, label=label, href=href))
+    crumbs = (("Custom dashboards", LIST_PATH),)
+    return Page(title=found.name, crumbs=crumbs, body=body)
+
+
+def refresh(view: View) -> dict[str, Any]:
+    """Return the data of the panels, as long as they take their turn's time."""
+    found = get_dashboard(view.session, view.scope, view.route.ident)
+    panels = found.panel_list
+    with view.custom.running(found.tenant_id) as is_admitted:
+        if not is_admitted:
+            return {"problem": components.warning(BUSY)}
+        return _refreshed(view, panels)
+
+
+DASHBOARD = Dashboard(
+    layout=layout,
+    refresh=refresh,
+    areas=(),
+    panels=(),
+    parts={"chart": "figure", "area": "children"},
+    is_personal=True,
+)
+
+
+def _refreshed(view: View, panels: Sequence[Panel]) -> dict[str, Any]:
+    appliances = appliance_names(view.session, view.scope.tenants)
+    telemetry = Telemetry(view.store, view.scope, view.span)
+    until = time.monotonic() + MAX_SECONDS
+    data: dict[str, Any] = {}
+    for number, panel in enumerate(panels):
+        if time.monotonic() > until:
+            shown: Any = message_figure(SKIPPED)
+            if panel.chart in _AREAS:
+                shown = html.P(SKIPPED, className="vdd-muted")
+        else:
+            shown = _shown(view, PanelQuery(telemetry, view.span, panel, appliances))
+        data[f"{'area' if panel.chart in _AREAS else 'chart'}.{number}"] = shown
+    return data | {"problem": components.warning(telemetry.problem)}
+
+
+def _shown(view: View, query: PanelQuery) -> Any:  # noqa: ANN401 - a figure or a component
+    panel, ranked = query.panel, query.ranked()
+    if query.telemetry.problem:
+        is_area = panel.chart in _AREAS
+        text = query.telemetry.problem
+        return html.P(text, className="vdd-muted") if is_area else message_figure(text)
+    revision = f"{view.route.ident}:{view.controls.time_key}"
+    match panel.chart:
+        case ChartKind.STAT:
+            return _tiles(query, ranked)
+        case ChartKind.TABLE:
+            return _table(view, query, ranked)
+        case ChartKind.BAR:
+            field = panel.unit_field(panel.fields[0])
+            figure = bar_figure(_bars(view, query, ranked), field, revision=revision)
+        case ChartKind.HEATMAP:
+            figure = _heat(view, query, ranked, revision=revision)
+        case _:
+            chart = query.chart(ranked)
+            compared = view.compared({"": chart}, lambda span: {"": query.chart(ranked, span)})
+            figure = time_figure(compared[""], view.span, revision=revision)
+    layout = figure["layout"]
+    layout["meta"] = layout.get("meta", {}) | {"note": ranked.note}
+    return figure
+
+
+def _tiles(query: PanelQuery, ranked: Ranked) -> Any:  # noqa: ANN401 - a Dash component
+    tiles = [
+        stat(query.label(key, name), _text(query.panel, name, values.get(name)))
+        for key, values in ranked.rows.items()
+        for name in query.panel.fields
+    ]
+    if not tiles:
+        return html.P(NO_SAMPLES, className="vdd-muted")
+    return [html.Div(tiles, className="vdd-stats"), _note(ranked)]
+
+
+def _table(view: View, query: PanelQuery, ranked: Ranked) -> Any:  # noqa: ANN401 - a component
+    panel = query.panel
+    rows = [
+        [
+            *[_cell(view, query, key, at) for at in range(len(key))],
+            *[_text(panel, name, values.get(name)) for name in panel.fields],
+        ]
+        for key, values in ranked.rows.items()
+    ]
+    headings = (*panel.group_by, *[field_text(name) for name in panel.fields])
+    return [components.table(headings, rows, empty=NO_SAMPLES), _note(ranked)]
+
+
+def _cell(view: View, query: PanelQuery, key: Key, at: int) -> Any:  # noqa: ANN401 - a component
+    tag = query.panel.group_by[at]
+    text = query.appliances.get(key[at], key[at]) if tag == APPLIANCE_TAG else key[at]
+    href = _href(view, query.panel, key)
+    return dcc.Link(text, href=href) if href and tag in {APPLIANCE_TAG, "gpu"} else text
+
+
+def _bars(view: View, query: PanelQuery, ranked: Ranked) -> list[RankedBar]:
+    return [
+        RankedBar(
+            query.label(key, name),
+            values[name],
+            color=at,
+            href=_href(view, query.panel, key),
+        )
+        for key, values in ranked.rows.items()
+        for at, name in enumerate(query.panel.fields)
+        if name in values
+    ]
+
+
+def _heat(view: View, query: PanelQuery, ranked: Ranked, *, revision: str) -> Figure:
+    chart = query.heat_rows(ranked)
+    lines = sorted(chart.lines, key=lambda line: natural_order(line.name))
+    values = [value for line in lines for value in line.values]
+    low = min([0.0, *values])
+    high = 100.0 if chart.field.endswith("_percent") else max(values, default=1.0)
+    links = {
+        query.label(key, name): _href(view, query.panel, key)
+        for key in ranked.rows
+        for name in query.panel.fields
+    }
+    return heat_figure(
+        Heat(replace(chart, lines=tuple(lines)), links),
+        heat_span(view.span),
+        metric=Metric("", chart.field, low, high),
+        search="",
+        revision=revision,
+    )
+
+
+def _href(view: View, panel: Panel, key: Key) -> str:
+    """Return the address of the appliance, or of the GPU, that a group is about."""
+    tags = dict(zip(panel.group_by, key, strict=True))
+    appliance = tags.get(APPLIANCE_TAG)
+    if not appliance:
+        return ""
+    gpu = tags.get("gpu")
+    path = gpu_path(appliance, gpu) if gpu else appliance_path(appliance)
+    return f"{path}{view.controls.search}"
+
+
+def _text(panel: Panel, name: str, value: float | None) -> str:
+    return components.value_text(panel.unit_field(name), value)
+
+
+def _note(ranked: Ranked) -> Any:  # noqa: ANN401 - a Dash component
+    return html.P(ranked.note) if ranked.note else None
+
+
+def _head(found: CustomDashboard, view: View, *, is_changeable: bool, is_full: bool) -> Any:  # noqa: ANN401 - a Dash component
+    path = f"{LIST_PATH}/{found.id}"
+    author = found.user.name if found.user else "a removed user"
+    facts = [f"Shared by {author}" if found.is_shared else "Private", found.description]
+    links = {"Export": f"{LIST_PATH}/export?id={found.id}"}
+    if view.scope.allows(Permission.EDIT_DASHBOARDS):
+        links = {"Copy": f"{LIST_PATH}/new?copy={found.id}", **links}
+    if is_changeable:
+        links = {"Settings": f"{path}/edit", **links}
+        if not is_full:
+            links = {"Add panel": f"{path}/panels/new", **links}
+    buttons = [
+        html.A(
+            text,
+            href=href,
+            className=f"btn btn-sm btn-{'primary' if text == 'Add panel' else 'outline-secondary'}",
+        )
+        for text, href in links.items()
+    ]
+    return html.Div(
+        [
+            html.Span(" · ".join(filter(None, facts)), className="vdd-facts"),
+            html.Div(buttons, className="vdd-header-link vd-actions"),
+        ],
+        className="vdd-header",
+    )
+
+
+def _panel(panel: Panel, number: int, changeable_id: str) -> Any:  # noqa: ANN401 - a component
+    is_area = panel.chart in _AREAS
+    has_own_time = panel.chart is ChartKind.BAR
+    ident = {"tier": "custom", "part": "area" if is_area else "chart", "index": number}
+    actions = PANEL_ACTIONS
+    content = graph(ident, has_own_time=has_own_time)
+    if is_area:
+        content = [html.Div(LOADING, id=ident, className="vdd-area")]
+        actions = {"full": "Full screen", "csv": "Download CSV"}
+    names = [
+        "vdd-panel",
+        "has-own-time" if has_own_time else "",
+        "is-wide" if panel.is_wide else "",
+    ]
+    return framed(
+        content,
+        panel.title,
+        Note(_query_text(panel), f"{panel.measurement}.{panel.fields[0]}"),
+        class_name=" ".join(filter(None, names)),
+        actions=actions,
+        more=_changes(changeable_id, number) if changeable_id else (),
+    )
+
+
+def _changes(dashboard_id: str, number: int) -> list[Any]:
+    buttons = {"earlier": "Move back", "later": "Move forward", "copy": "Copy", "remove": "Remove"}
+    return [
+        html.Hr(className="dropdown-divider"),
+        html.A(
+            "Edit panel",
+            href=f"{LIST_PATH}/{dashboard_id}/panels/{number}",
+            className="dropdown-item",
+        ),
+        *[
+            html.Button(
+                label,
+                type="button",
+                className="dropdown-item",
+                **attributes({"data-vdd-change": change, "data-index": str(number)}),
+            )
+            for change, label in buttons.items()
+        ],
+    ]
+
+
+def _query_text(panel: Panel) -> str:
+    """Return what a panel shows, as text such as `avg(gpu.power_watts) by appliance`."""
+    metrics = ", ".join(f"{panel.measurement}.{name}" for name in panel.fields)
+    by = f" by {', '.join(panel.group_by)}" if panel.group_by else ""
+    filters = "; ".join(f"{tag} = {', '.join(some)}" for tag, some in panel.filters.items())
+    return f"{panel.aggregate}({metrics}){by}{f' where {filters}' if filters else ''}"

@@ -1,0 +1,222 @@
+"""`/appliances/ID/storage` and `/tenants/ID/cleanup-policies`: images and stopped containers."""
+
+from dataclasses import asdict
+from typing import Any
+
+from marshmallow import Schema, fields, validate
+
+from core.clock import from_ns
+from jobqueue.container_storage.planning import Verdict
+from jobqueue.container_storage.policies import (
+    MAX_DAYS,
+    MAX_SITE_LENGTH,
+    CleanupPolicy,
+    read_policies,
+    set_policies,
+)
+from jobqueue.container_storage.service import StorageView, read_storage, start_cleanup
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import StrictSchema, instant
+from portal.context import current_scope, database, now
+from tenants.models import Tenant
+from tenants.permissions import Permission
+
+container_storage = APIBlueprint(
+    "Container storage",
+    "/appliances",
+    "Images and stopped containers on appliances, and deleting them.",
+    changes=Permission.MANAGE_APPLIANCES,
+)
+cleanup_policies = APIBlueprint(
+    "Cleanup policies",
+    "/tenants",
+    "When images and stopped containers are deleted.",
+    changes=Permission.MANAGE_APPLIANCES,
+)
+_DEFAULT = CleanupPolicy()
+_DAYS = validate.Range(1, MAX_DAYS)
+
+
+class CleanupPolicySchema(StrictSchema):
+    """When images and stopped containers are deleted on the appliances of a site."""
+
+    site = fields.String(
+        load_default="",
+        validate=validate.Length(max=MAX_SITE_LENGTH),
+        metadata={"description": "Empty is for all sites without a policy of their own."},
+    )
+    is_automatic = fields.Boolean(
+        load_default=_DEFAULT.is_automatic,
+        metadata={"description": "Otherwise only when a user starts a clean-up."},
+    )
+    image_days = fields.Integer(
+        strict=True,
+        load_default=_DEFAULT.image_days,
+        validate=_DAYS,
+        metadata={"description": "Images that no job used for so many days are deleted."},
+    )
+    disk_percent = fields.Integer(
+        strict=True,
+        load_default=_DEFAULT.disk_percent,
+        validate=validate.Range(1, 100),
+        metadata={
+            "description": "While more of the disk is used, further images are deleted, the "
+            "least recently used first."
+        },
+    )
+    container_days = fields.Integer(
+        strict=True,
+        load_default=_DEFAULT.container_days,
+        validate=_DAYS,
+        metadata={"description": "Containers of no job are deleted so many days after they stop."},
+    )
+    includes_others = fields.Boolean(
+        load_default=_DEFAULT.includes_others,
+        metadata={"description": "Include containers of no job, and images that no job used."},
+    )
+
+
+class CleanupPoliciesSchema(StrictSchema):
+    """The policies of a tenant."""
+
+    policies = fields.List(fields.Nested(CleanupPolicySchema), required=True)
+
+
+class StoredImageSchema(Schema):
+    """An image on an appliance."""
+
+    id = fields.String()
+    names = fields.List(fields.String())
+    size_bytes = fields.Integer(metadata={"description": "Layers shared with others included."})
+    used_at = instant(metadata={"description": "When a job used it last; null if none did."})
+    verdict = fields.Enum(
+        Verdict,
+        by_value=True,
+        metadata={
+            "description": "`age` and `disk_use` are deleted at the next clean-up; the others are "
+            "why it stays."
+        },
+    )
+
+
+class StoppedContainerSchema(Schema):
+    """A stopped container of no job on an appliance."""
+
+    id = fields.String()
+    name = fields.String()
+    image = fields.String()
+    finished_at = instant()
+    verdict = fields.Enum(Verdict, by_value=True)
+
+
+class CleanupSchema(Schema):
+    """What the last clean-up deleted."""
+
+    finished_at = instant()
+    images = fields.Integer()
+    containers = fields.Integer()
+    freed_bytes = fields.Integer()
+    errors = fields.List(fields.String())
+
+
+class ContainerStorageSchema(Schema):
+    """Images and stopped containers, and what the next clean-up deletes."""
+
+    reported_at = instant(metadata={"description": "Null if the agent reports no storage."})
+    requested_at = instant(metadata={"description": "When a clean-up was started that is due."})
+    disk_total_bytes = fields.Integer(metadata={"description": "0 if unknown."})
+    disk_free_bytes = fields.Integer()
+    images = fields.List(fields.Nested(StoredImageSchema))
+    containers = fields.List(fields.Nested(StoppedContainerSchema))
+    policy = fields.Nested(CleanupPolicySchema)
+    cleanup = fields.Nested(CleanupSchema, allow_none=True)
+
+
+@container_storage.operation("GET", "/<appliance_id>/storage", answer=ContainerStorageSchema)
+def show(appliance_id: str) -> dict[str, Any]:
+    """Return the images and stopped containers of an appliance."""
+    with database() as session:
+        return _shaped(read_storage(session, current_scope(), appliance_id, now=now()))
+
+
+@container_storage.operation("POST", "/<appliance_id>/storage/clean", answer=ContainerStorageSchema)
+def clean(appliance_id: str) -> dict[str, Any]:
+    """Delete the images and containers that the policy says, as soon as the agent is reached.
+
+    `requested_at` is null again once it has its order, and `cleanup` has the result.
+    """
+    with database() as session:
+        start_cleanup(session, current_scope(), appliance_id, now=now())
+        return _shaped(read_storage(session, current_scope(), appliance_id, now=now()))
+
+
+@cleanup_policies.operation(
+    "GET", "/<tenant_id>/cleanup-policies", answer=CleanupPoliciesSchema, has_etag=True
+)
+def show_policies(tenant_id: str) -> dict[str, Any]:
+    """Return a tenant's policies by site."""
+    with database() as session:
+        return _policies(read_policies(session, current_scope(), tenant_id))
+
+
+@cleanup_policies.operation(
+    "PUT",
+    "/<tenant_id>/cleanup-policies",
+    body=CleanupPoliciesSchema,
+    answer=CleanupPoliciesSchema,
+    has_etag=True,
+)
+def replace(body: dict[str, Any], tenant_id: str) -> dict[str, Any]:
+    """Replace a tenant's policies; they apply from the agents' next reports."""
+    with database() as session:
+
+        def read() -> dict[str, Any]:
+            return _policies(read_policies(session, current_scope(), tenant_id))
+
+        cleanup_policies.check_if_match(session, Tenant, tenant_id, read, CleanupPoliciesSchema)
+        policies = {one.pop("site"): CleanupPolicy(**one) for one in body["policies"]}
+        return _policies(set_policies(session, current_scope(), tenant_id, policies))
+
+
+def _policies(found: dict[str, CleanupPolicy]) -> dict[str, Any]:
+    return {"policies": [{"site": site, **asdict(one)} for site, one in sorted(found.items())]}
+
+
+def _shaped(view: StorageView) -> dict[str, Any]:
+    report, done = view.report, view.cleanup
+    return {
+        "reported_at": view.reported_at,
+        "requested_at": view.requested_at,
+        "disk_total_bytes": report.disk_total_bytes if report else 0,
+        "disk_free_bytes": report.disk_free_bytes if report else 0,
+        "images": [
+            {
+                "id": one.image_id,
+                "names": one.names,
+                "size_bytes": one.size_bytes,
+                "used_at": from_ns(one.used_at_ns) if one.used_at_ns else None,
+                "verdict": view.plan.images[one.image_id],
+            }
+            for one in (report.images if report else ())
+        ],
+        "containers": [
+            {
+                "id": one.container_id,
+                "name": one.name,
+                "image": one.image,
+                "finished_at": from_ns(one.finished_at_ns),
+                "verdict": view.plan.containers[one.container_id],
+            }
+            for one in (report.containers if report else ())
+        ],
+        "policy": {"site": view.policy_site, **asdict(view.policy)},
+        "cleanup": None
+        if done is None
+        else {
+            "finished_at": from_ns(done.finished_at_ns),
+            "images": done.images,
+            "containers": done.containers,
+            "freed_bytes": done.freed_bytes,
+            "errors": done.errors,
+        },
+    }

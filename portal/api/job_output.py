@@ -1,0 +1,142 @@
+"""`/jobs/ID`: the log of a job, and what it uses."""
+
+from http import HTTPStatus
+from typing import Any
+
+from flask import Response
+from marshmallow import Schema, fields, validate
+
+from jobqueue.service import get_job
+from jobqueue.usage.efficiency import Efficiency
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import StrictSchema
+from portal.context import current_scope, database, now, portal
+from portal.presenters.jobs import efficiency_of, job_usage, log_page, raw_log
+from protocol.logs import Stream
+
+job_output = APIBlueprint("Job output", "/jobs", "Logs of jobs, and what they use.")
+MAX_LOG_OFFSET = 2**53
+MAX_ATTEMPT_NUMBER = 1_000_000
+
+
+class LogQuery(StrictSchema):
+    """Range and format of the log."""
+
+    offset = fields.Integer(load_default=0, validate=validate.Range(min=0, max=MAX_LOG_OFFSET))
+    attempt_number = fields.Integer(
+        load_default=None, validate=validate.Range(min=1, max=MAX_ATTEMPT_NUMBER)
+    )
+    format = fields.String(load_default="json", validate=validate.OneOf(["json", "raw"]))
+    stream = fields.Enum(
+        Stream,
+        by_value=True,
+        load_default=None,
+        metadata={"description": "With `format=raw`: only stdout or stderr."},
+    )
+    tail_bytes = fields.Integer(
+        load_default=None,
+        validate=validate.Range(min=0, max=MAX_LOG_OFFSET),
+        metadata={"description": "Begin this long before the end, instead of at `offset`."},
+    )
+    search = fields.String(
+        load_default="",
+        validate=validate.Length(max=200),
+        metadata={"description": "Only `lines` with this text, in upper or lower case."},
+    )
+    timestamps = fields.Boolean(
+        load_default=False, metadata={"description": "With `format=raw`: times before lines."}
+    )
+
+
+class LogLineSchema(Schema):
+    """A line of the log."""
+
+    at = fields.String(metadata={"description": "Time in UTC; empty if it is not known."})
+    stream = fields.Enum(Stream, by_value=True)
+    text = fields.String()
+    is_open = fields.Boolean(
+        metadata={"description": "The next line of this stream continues this one."}
+    )
+
+
+class LogSchema(Schema):
+    """A chunk of the log; continue from `next_offset` until `is_complete`."""
+
+    attempt_number = fields.Integer(metadata={"description": "0 before the first attempt starts."})
+    offset = fields.Integer()
+    next_offset = fields.Integer()
+    text = fields.String()
+    lines = fields.List(fields.Nested(LogLineSchema))
+    is_complete = fields.Boolean()
+
+
+class UsageSeriesSchema(Schema):
+    """Values of one field over time."""
+
+    field = fields.String()
+    gpu = fields.String(metadata={"description": "GPU index; empty for the job as a whole."})
+    unit = fields.String()
+    times_ms = fields.List(fields.Integer())
+    values = fields.List(fields.Float())
+
+
+class UsageSchema(Schema):
+    """Resource usage of a job: CPU and memory of its container, and its GPUs."""
+
+    step_seconds = fields.Float()
+    series = fields.List(fields.Nested(UsageSeriesSchema))
+
+
+class EfficiencySchema(Schema):
+    """What a job held and used over all of its attempts; null where nothing was measured."""
+
+    gpus = fields.Integer()
+    gpus_used = fields.Integer(
+        allow_none=True, metadata={"description": "GPUs that the last attempt used at some time."}
+    )
+    gpu_utilization_ratio = fields.Float(allow_none=True)
+    allocated_gpu_seconds = fields.Float()
+    used_gpu_seconds = fields.Float()
+    idle_gpu_seconds = fields.Float()
+    gpu_memory_peak_bytes = fields.Integer(
+        allow_none=True, metadata={"description": "Of the GPU that used most."}
+    )
+    gpu_memory_total_bytes = fields.Integer(allow_none=True)
+    memory_peak_bytes = fields.Integer(allow_none=True)
+    memory_bytes = fields.Integer()
+    cpu_cores_used = fields.Float(allow_none=True, metadata={"description": "On average."})
+    cpus = fields.Float()
+    energy_kilowatt_hours = fields.Float(allow_none=True, metadata={"description": "Of the GPUs."})
+    advice = fields.String(metadata={"description": "What to change; may be empty."})
+
+
+@job_output.operation("GET", "/<job_id>/log", query=LogQuery, answer=LogSchema)
+@job_output.alt_response(  # type: ignore[untyped-decorator] # flask-smorest
+    HTTPStatus.OK, schema={"type": "string"}, content_type="text/plain", success=True
+)
+def log(job_id: str, query: dict[str, Any]) -> dict[str, Any] | Response:
+    """Return a chunk of the job log as JSON, or all of it as text with `format=raw`."""
+    number = query["attempt_number"]
+    if query["format"] == "json":
+        part = {name: query[name] for name in ("offset", "tail_bytes", "search")}
+        return log_page(job_id, attempt_number=number, **part)
+    data = raw_log(
+        job_id, attempt_number=number, stream=query["stream"], with_times=query["timestamps"]
+    )
+    response = Response(data, mimetype="text/plain")
+    response.headers["Content-Disposition"] = f'attachment; filename="job-{job_id}.log"'
+    return response
+
+
+@job_output.operation("GET", "/<job_id>/usage", answer=UsageSchema)
+def usage(job_id: str) -> dict[str, Any]:
+    """Return the resource usage of a job: the last minutes while it runs, then the whole run."""
+    with database() as session:
+        job = get_job(session, current_scope(), job_id)
+    return job_usage(portal().store, job, tenants=current_scope().tenants, now=now())
+
+
+@job_output.operation("GET", "/<job_id>/efficiency", answer=EfficiencySchema)
+def efficiency(job_id: str) -> Efficiency:
+    """Return how well a job uses what it holds, with advice."""
+    return efficiency_of(job_id)

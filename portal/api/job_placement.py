@@ -1,0 +1,132 @@
+"""`/jobs`: where a job would go, why it waits, and the jobs of a file."""
+
+from typing import Any
+
+from marshmallow import Schema, fields
+
+from jobqueue.applying import apply_jobs, rehearse_jobs
+from jobqueue.pending import explain_job, explain_new, try_job
+from jobqueue.placement.explanation import Explanation
+from jobqueue.placement.plan import Action
+from jobqueue.service import get_job
+from jobqueue.snapshot import WAITING
+from portal.api.blueprint import APIBlueprint
+from portal.api.job_requests import ApplicationSchema, JobRequestSchema, job_request
+from portal.api.schemas import page_of, whole_list
+from portal.context import current_scope, database, now, portal
+from tenants.permissions import Permission
+
+job_placement = APIBlueprint(
+    "Job placement",
+    "/jobs",
+    "Where jobs go and why they wait.",
+    changes=Permission.SUBMIT_JOBS,
+)
+
+
+class ExampleSchema(Schema):
+    """An appliance that was rejected, and the fact that speaks against it."""
+
+    appliance_id = fields.String()
+    appliance = fields.String()
+    fact = fields.String()
+
+
+class RejectionSchema(Schema):
+    """How many appliances were rejected for one reason, with a few of them."""
+
+    code = fields.String()
+    count = fields.Integer()
+    examples = fields.List(fields.Nested(ExampleSchema))
+
+
+class ExplanationSchema(Schema):
+    """Why a job waits, or where a new one would go; the most relevant reason comes first."""
+
+    is_pending = fields.Boolean(
+        metadata={"description": "False if it has been placed, or would be at once."}
+    )
+    reason = fields.String()
+    appliance_id = fields.String(
+        allow_none=True, metadata={"description": "Where it starts, or for which it waits."}
+    )
+    position = fields.Integer(allow_none=True)
+    queue_length = fields.Integer(allow_none=True)
+    needs = fields.String(metadata={"description": "What would have to free up."})
+    expected_start_at = fields.AwareDateTime(
+        allow_none=True, metadata={"description": "By time limits; null if it can't be estimated."}
+    )
+    rejections = fields.List(fields.Nested(RejectionSchema))
+    assumption = fields.String(
+        metadata={"description": "Of a dry run: that its dependencies are met, for example."}
+    )
+
+
+class AppliedJobSchema(Schema):
+    """A job of a file."""
+
+    job_id = fields.String(allow_none=True, metadata={"description": "Null after a dry run."})
+    name = fields.String()
+    placement = fields.Nested(
+        ExplanationSchema, allow_none=True, metadata={"description": "Of a dry run."}
+    )
+
+
+@job_placement.operation("POST", "/dry-run", body=JobRequestSchema, answer=ExplanationSchema)
+def dry_run(body: dict[str, Any]) -> dict[str, Any]:
+    """Return where a new job would go and when, and why not elsewhere; nothing is submitted."""
+    with database() as session:
+        return _explained(try_job(session, current_scope(), job_request(body), now=now()), "")
+
+
+@job_placement.operation("POST", "/apply", body=ApplicationSchema, answer=page_of(AppliedJobSchema))
+def apply(body: dict[str, Any]) -> dict[str, Any]:
+    """Submit the jobs of a file: all or none; a dry run returns where they would go, and when."""
+    requests = [job_request(one) for one in body["jobs"]]
+    scope, box = current_scope(), portal().secrets
+    if not body["is_dry_run"]:
+        with database() as session:
+            made = apply_jobs(session, scope, requests, box=box, now=now())
+        rows = [{"job_id": job.id, "name": job.name, "placement": None} for job in made]
+        return whole_list(rows)
+    with database() as session:
+        tried = rehearse_jobs(session, scope, requests, box=box, now=now())
+    # Planning a long queue takes a while: nobody's writes wait for it.
+    with database() as session:
+        found = explain_new(session, scope, tried, now=now())
+    return whole_list(
+        [
+            {"job_id": None, "name": job.name, "placement": _explained(found[job.id], "")}
+            for job in tried
+        ]
+    )
+
+
+@job_placement.operation("GET", "/<job_id>/pending", answer=ExplanationSchema)
+def pending(job_id: str) -> dict[str, Any]:
+    """Return why a job waits, what would have to free up, and when it is expected to start."""
+    with database() as session:
+        job = get_job(session, current_scope(), job_id)
+        found = explain_job(session, current_scope(), job_id, now=now())
+        return _explained(found, job.message, is_pending=job.state in WAITING)
+
+
+def _explained(
+    found: Explanation | None, message: str, *, is_pending: bool = False
+) -> dict[str, Any]:
+    if found is None:
+        nothing = dict.fromkeys(("appliance_id", "position", "queue_length", "expected_start_at"))
+        shown = {"is_pending": is_pending, "reason": message}
+        return {**shown, "needs": "", "rejections": [], "assumption": "", **nothing}
+    decision = found.decision
+    return {
+        "is_pending": decision.action is not Action.ASSIGN,
+        "reason": decision.reason,
+        "appliance_id": decision.appliance_id,
+        "position": found.position,
+        "queue_length": found.queue_length,
+        "needs": found.needs,
+        "expected_start_at": found.expected_start_at,
+        "rejections": decision.rejections,
+        "assumption": found.assumption,
+    }

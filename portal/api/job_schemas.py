@@ -1,0 +1,131 @@
+"""Jobs in answers of the API."""
+
+from marshmallow import Schema, fields
+
+from jobqueue.states import AttemptState, DependencyCondition, JobKind, JobState, LogState, Reason
+from portal.api.job_requests import HealthCheckSchema, MountSchema, PortSchema
+from portal.api.schemas import instant
+from protocol.attempts import ContainerPolicy, Health
+
+
+class AttemptSchema(Schema):
+    """One attempt to run a job on an appliance, with its placement."""
+
+    id = fields.String()
+    number = fields.Integer()
+    appliance_id = fields.String()
+    appliance_name = fields.String(attribute="appliance.name")
+    state = fields.Enum(AttemptState, by_value=True)
+    reason = fields.Enum(Reason, by_value=True)
+    message = fields.String()
+    gpu_uuids = fields.List(fields.String())
+    placement = fields.Dict()
+    exit_code = fields.Integer(allow_none=True)
+    bound_at = instant()
+    assigned_at = instant()
+    started_at = instant()
+    finished_at = instant()
+    health = fields.Enum(
+        Health, by_value=True, metadata={"description": "Of a service; empty without a check."}
+    )
+    restarts = fields.Integer(metadata={"description": "How often a service was started again."})
+    log_bytes = fields.Integer()
+    log_state = fields.Enum(LogState, by_value=True)
+    log_is_full = fields.Boolean(metadata={"description": "Later output was not stored."})
+
+
+class DependencySchema(Schema):
+    """A job that must end, or succeed, before another one starts."""
+
+    job_id = fields.String()
+    name = fields.String()
+    condition = fields.String(metadata={"enum": [one.value for one in DependencyCondition]})
+
+
+class JobSchema(Schema):
+    """A job with its latest attempt."""
+
+    id = fields.String()
+    tenant_id = fields.String()
+    user_id = fields.String(allow_none=True)
+    user_email = fields.Function(lambda job: job.user.email if job.user else None)
+    name = fields.String()
+    kind = fields.Enum(JobKind, by_value=True)
+    image = fields.String()
+    command = fields.List(fields.String())
+    gpus = fields.Integer()
+    gpu_memory_bytes = fields.Integer()
+    cpus = fields.Float()
+    memory_bytes = fields.Integer()
+    labels = fields.Dict(keys=fields.String(), values=fields.String())
+    gpu_models = fields.List(fields.String())
+    required_labels = fields.Dict(keys=fields.String(), values=fields.String())
+    working_dir = fields.String()
+    shared_memory_bytes = fields.Integer()
+    mounts = fields.List(fields.Nested(MountSchema))
+    ports = fields.List(fields.Nested(PortSchema))
+    priority = fields.Integer()
+    is_preemptible = fields.Boolean()
+    max_retries = fields.Integer()
+    retry_on = fields.List(fields.String())
+    time_limit_seconds = fields.Integer()
+    notify = fields.List(fields.String())
+    idle_gpu_percent = fields.Integer()
+    idle_gpu_seconds = fields.Integer()
+    dependencies = fields.List(fields.Nested(DependencySchema))
+    array_id = fields.String(
+        allow_none=True, metadata={"description": "The first task of its array."}
+    )
+    array_index = fields.Integer(allow_none=True)
+    array_size = fields.Integer()
+    array_limit = fields.Integer(metadata={"description": "Tasks that may run at once; 0 is any."})
+    array_states = fields.Dict(
+        keys=fields.String(),
+        values=fields.Integer(),
+        metadata={"description": "Tasks by state, in lists with `is_collapsed`."},
+    )
+    instances = fields.Integer(metadata={"description": "Of its service."})
+    health_check = fields.Nested(HealthCheckSchema, allow_none=True)
+    revision = fields.Integer(metadata={"description": "Of its service; each update adds one."})
+    container_policy = fields.Enum(ContainerPolicy, by_value=True)
+    requested_appliance_id = fields.String(attribute="appliance_id", allow_none=True)
+    state = fields.Enum(JobState, by_value=True)
+    reason = fields.Enum(Reason, by_value=True)
+    message = fields.String()
+    exit_code = fields.Integer(allow_none=True)
+    submitted_at = instant()
+    started_at = instant()
+    finished_at = instant()
+    stop_requested_at = instant()
+    appliance_id = fields.Function(lambda job: job.attempt.appliance_id if job.attempt else None)
+    appliance_name = fields.Function(
+        lambda job: job.attempt.appliance.name if job.attempt else None
+    )
+    health = fields.Function(
+        lambda job: job.attempt.health.value if job.attempt else "",
+        metadata={"type": "string", "description": "Of its latest attempt; see there."},
+    )
+    restarts = fields.Function(
+        lambda job: job.attempt.restarts if job.attempt else 0, metadata={"type": "integer"}
+    )
+    attempt = fields.Nested(AttemptSchema, allow_none=True)
+
+
+class JobDetailSchema(JobSchema):
+    """A job with its environment and all its attempts."""
+
+    env = fields.Dict(keys=fields.String(), values=fields.String())
+    secret_names = fields.List(
+        fields.String(), metadata={"description": "Variables whose values are never returned."}
+    )
+    attempts = fields.List(fields.Nested(AttemptSchema))
+
+
+class EventSchema(Schema):
+    """An event of a job."""
+
+    id = fields.String()
+    at = instant()
+    state = fields.Enum(JobState, by_value=True)
+    reason = fields.Enum(Reason, by_value=True)
+    message = fields.String()

@@ -1,0 +1,86 @@
+"""`/jobs/ID`: scale a service, update it instance by instance, and roll an update back."""
+
+from typing import Any
+
+from marshmallow import Schema, fields
+
+from jobqueue.models import Job
+from jobqueue.requests import MAX_INSTANCES
+from jobqueue.rolling_updates import (
+    FIXED,
+    UpdateProgress,
+    roll_back,
+    update_progress,
+    update_service,
+)
+from jobqueue.scaling import scale_service
+from jobqueue.states import UpdateState
+from portal.api.blueprint import APIBlueprint
+from portal.api.job_requests import JobChangeSchema
+from portal.api.job_schemas import JobDetailSchema
+from portal.api.schemas import StrictSchema, instant
+from portal.context import current_scope, database, now, portal
+from tenants.permissions import Permission
+
+job_services = APIBlueprint(
+    "Job services", "/jobs", "Instances and updates of services.", changes=Permission.SUBMIT_JOBS
+)
+
+
+class ScaleSchema(StrictSchema):
+    """A number of instances."""
+
+    instances = fields.Integer(
+        strict=True, required=True, metadata={"minimum": 1, "maximum": MAX_INSTANCES}
+    )
+
+
+class JobUpdateSchema(JobChangeSchema):
+    """The fields of a service that change; an empty object restarts its instances one by one."""
+
+    class Meta(JobChangeSchema.Meta):
+        """Leave out what an update can't change."""
+
+        exclude = tuple(sorted(FIXED))
+
+
+class UpdateProgressSchema(Schema):
+    """The latest update of a service."""
+
+    revision = fields.Integer()
+    state = fields.Enum(UpdateState, by_value=True)
+    message = fields.String(metadata={"description": "Why it failed."})
+    changed = fields.List(fields.String())
+    updated = fields.Integer(metadata={"description": "Instances that have it."})
+    total = fields.Integer()
+    requested_at = instant()
+    finished_at = instant()
+
+
+@job_services.operation("POST", "/<job_id>/scale", body=ScaleSchema, answer=JobDetailSchema)
+def scale(job_id: str, body: dict[str, Any]) -> Job:
+    """Add instances to a service, or stop those with the highest numbers."""
+    with database() as session:
+        return scale_service(session, current_scope(), job_id, body["instances"], now=now())
+
+
+@job_services.operation("POST", "/<job_id>/update", body=JobUpdateSchema, answer=JobDetailSchema)
+def update(job_id: str, body: dict[str, Any]) -> Job:
+    """Update the instances of a service one by one: the next follows when one is healthy."""
+    with database() as session:
+        scope, box = current_scope(), portal().secrets
+        return update_service(session, scope, job_id, body, box=box, now=now())
+
+
+@job_services.operation("GET", "/<job_id>/update", answer=UpdateProgressSchema)
+def progress(job_id: str) -> UpdateProgress:
+    """Return the latest update of a service."""
+    with database() as session:
+        return update_progress(session, current_scope(), job_id)
+
+
+@job_services.operation("POST", "/<job_id>/rollback", answer=JobDetailSchema)
+def rollback(job_id: str) -> Job:
+    """Give the instances of a service the values that they had before the latest update."""
+    with database() as session:
+        return roll_back(session, current_scope(), job_id, now=now())

@@ -1,0 +1,174 @@
+"""Schemas of `/rules`; the fields of a rule are those of `alerting.rule_request`."""
+
+from typing import Any
+
+from marshmallow import Schema, ValidationError, fields, pre_load, validate, validates_schema
+
+from alerting.backtest import MAX_DAYS
+from alerting.rule_files import ChangeAction
+from alerting.rule_request import EXPRESSED, RuleEntry, RuleRequest
+from alerting.rule_text import EXAMPLE, parse_expression, rule_expression
+from alerting.states import Severity
+from core.errors import InvalidInputError
+from portal.api.schemas import StrictSchema, instant, schema_of
+
+MAX_RULES = 1000
+# What evaluations change of a rule.
+EVALUATED = (
+    *("evaluated_at", "evaluation_error", "query_seconds", "series"),
+    *("skipped_evaluations", "skipped_at"),
+)
+
+
+class RuleSchema(schema_of(RuleRequest)):  # type: ignore[misc] # a class made at run time
+    """An alert rule: a threshold on an aggregate of a field over a window, by series group."""
+
+    id = fields.String()
+    tenant_id = fields.String()
+    expression = fields.Function(rule_expression)
+    pack_key = fields.String(metadata={"description": "Its rule of the pack, and its runbook."})
+    is_platform = fields.Function(
+        lambda rule: rule.platform_rule_id is not None,
+        metadata={"type": "boolean", "description": "Only operators can change it."},
+    )
+    created_at = instant()
+    evaluated_at = instant()
+    evaluation_error = fields.String()
+    query_seconds = fields.Float()
+    series = fields.Integer(
+        metadata={"description": "Series groups with values, counted every ten minutes."}
+    )
+    skipped_evaluations = fields.Integer(
+        metadata={"description": "How often it was due while the evaluation before still ran."}
+    )
+    skipped_at = instant()
+
+
+def _check_expression(text: str) -> None:
+    try:
+        parse_expression(text)
+    except InvalidInputError as error:
+        raise ValidationError(error.errors["expression"]) from error
+
+
+class RuleRequestSchema(schema_of(RuleRequest), StrictSchema):  # type: ignore[misc] # as above
+    """A new rule, or the replacement of one; without `expression`, the metric is required."""
+
+    name = fields.String(required=True)
+    expression = fields.String(
+        validate=_check_expression,
+        metadata={
+            "description": "The rule as text, instead of `measurement`, `field` and the fields "
+            "that describe query and condition.",
+            "example": EXAMPLE,
+        },
+    )
+
+    @pre_load
+    def expand(self, data: Any, **_options: object) -> Any:  # noqa: ANN401 - any JSON
+        """Replace a valid expression with the fields that it has."""
+        text = data.get("expression") if isinstance(data, dict) else None
+        if not isinstance(text, str):
+            return data
+        try:
+            rule = parse_expression(text)
+        except InvalidInputError:
+            return data  # reported by the validation of the field
+        others = {name: value for name, value in data.items() if name != "expression"}
+        return others | {name: getattr(rule, name) for name in EXPRESSED}
+
+    @validates_schema(pass_original=True, skip_on_field_errors=False)
+    def check_alternatives(self, _data: object, original: Any, **_options: object) -> None:  # noqa: ANN401 - any JSON
+        """Require an expression, or a measurement and a field, but not both."""
+        if not isinstance(original, dict):
+            return
+        if "expression" in original:
+            found = [name for name in EXPRESSED if name in original]
+            message = "Leave it out: the expression has it."
+        else:
+            found = [name for name in ("measurement", "field") if name not in original]
+            message = "Missing data for required field."
+        if found:
+            raise ValidationError({name: [message] for name in found})
+
+
+class PreviewGroupSchema(Schema):
+    """Current result of a rule for one series group."""
+
+    tags = fields.Dict(keys=fields.String(), values=fields.String())
+    value = fields.Float(allow_none=True)
+    severity = fields.Enum(Severity, by_value=True, allow_none=True)
+
+
+class BacktestQuery(StrictSchema):
+    """How far back."""
+
+    days = fields.Integer(load_default=7, validate=validate.Range(1, MAX_DAYS))
+
+
+class FiringsSchema(Schema):
+    """How often and how long one series group would have fired."""
+
+    tags = fields.Dict(keys=fields.String(), values=fields.String())
+    count = fields.Function(lambda one: len(one.periods), metadata={"type": "integer"})
+    firing_seconds = fields.Float()
+    longest_seconds = fields.Float()
+    last_fired_at = instant()
+
+
+class BacktestSchema(Schema):
+    """Which series groups would have fired, most often first."""
+
+    step_seconds = fields.Float(
+        metadata={"description": "Time between two evaluations; values are over this time."}
+    )
+    groups = fields.Integer(metadata={"description": "Series groups with values."})
+    firings = fields.List(fields.Nested(FiringsSchema))
+
+
+class PackRuleSchema(Schema):
+    """A rule of the rule pack with its runbook."""
+
+    key = fields.String()
+    name = fields.String()
+    expression = fields.String()
+    source = fields.Url()
+    annotation = fields.String()
+    meaning = fields.String()
+    steps = fields.List(fields.String())
+
+
+class RulePackSchema(Schema):
+    """The rules that every tenant has from the start."""
+
+    rules = fields.List(fields.Nested(PackRuleSchema))
+
+
+class RuleEntrySchema(schema_of(RuleEntry), StrictSchema):  # type: ignore[misc] # as above
+    """A rule of a file."""
+
+    name = fields.String(required=True)
+    expression = fields.String(required=True, metadata={"example": EXAMPLE})
+
+
+class RuleFileSchema(StrictSchema):
+    """The rules of a file."""
+
+    rules = fields.List(
+        fields.Nested(RuleEntrySchema), required=True, validate=validate.Length(max=MAX_RULES)
+    )
+    deletes_others = fields.Boolean(
+        load_default=False, metadata={"description": "Delete rules that the file doesn't have."}
+    )
+    is_dry_run = fields.Boolean(
+        load_default=False, metadata={"description": "Only return what would change."}
+    )
+
+
+class RuleChangeSchema(Schema):
+    """What applying a file does, or did, to a rule."""
+
+    name = fields.String()
+    action = fields.Enum(ChangeAction, by_value=True)
+    before = fields.Nested(RuleEntrySchema, allow_none=True)
+    after = fields.Nested(RuleEntrySchema, allow_none=True)

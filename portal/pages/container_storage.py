@@ -1,0 +1,69 @@
+"""`/appliances/ID/storage` and `/appliances/cleanup-policies`: images and stopped containers."""
+
+from dataclasses import asdict
+
+from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
+from sqlalchemy.orm import Session
+
+from core.clock import from_ns
+from jobqueue.container_storage.policies import read_policies, set_policies
+from jobqueue.container_storage.service import read_storage, start_cleanup
+from portal.context import current_scope, database, now
+from portal.forms.container_storage import CleanupPolicyForm
+from portal.pages.common import changing
+from tenants.fleet.appliances import filter_choices
+from tenants.permissions import Permission
+
+pages = Blueprint("container_storage", __name__)
+
+
+@pages.get("/appliances/<appliance_id>/storage")
+def show(appliance_id: str) -> ResponseReturnValue:
+    """Show the images and stopped containers of an appliance, and what is deleted next."""
+    with database() as session:
+        view = read_storage(session, current_scope(), appliance_id, now=now())
+    images = view.report.images if view.report else []
+    deleted = [one for one in images if view.plan.images[one.image_id].is_deleted]
+    return render_template(
+        "appliances/storage.html",
+        appliance=view.appliance,
+        view=view,
+        images=sorted(images, key=lambda one: (one not in deleted, -one.size_bytes)),
+        deleted=deleted,
+        from_ns=from_ns,
+    )
+
+
+@pages.post("/appliances/<appliance_id>/storage/clean")
+@changing(back="container_storage.show")
+def clean(session: Session, appliance_id: str) -> str:
+    """Start a clean-up."""
+    start_cleanup(session, current_scope(), appliance_id, now=now())
+    return "Clean-up started"
+
+
+@pages.get("/appliances/cleanup-policies")
+@pages.post("/appliances/cleanup-policies")
+def policies() -> ResponseReturnValue:
+    """Show and change the clean-up policies of all sites."""
+    scope = current_scope()
+    scope.require(Permission.MANAGE_APPLIANCES)
+    tenant_id, site = scope.require_tenant(), request.args.get("site", "")
+    with database() as session:
+        found = read_policies(session, scope, tenant_id)
+        sites = sorted({*filter_choices(session, scope).sites, *found, site} - {""})
+    form = CleanupPolicyForm(data={"site": site, **asdict(found.get(site, found[""]))})
+    form.site.choices = [("", "All other sites"), *((one, one) for one in sites)]
+    if form.validate_on_submit():
+        changed = found | {form.site.data: form.policy()}
+        if form.is_removal:
+            del changed[form.site.data]
+        with form.showing_errors():
+            with database() as session:
+                set_policies(session, scope, tenant_id, changed)
+            flash("Clean-up policies saved", "success")
+            return redirect(url_for(".policies"))
+    return render_template(
+        "appliances/cleanup_policies.html", form=form, policies=sorted(found.items()), site=site
+    ), form.status

@@ -1,0 +1,251 @@
+"""`/custom-dashboards`: the list, settings and panels of custom dashboards, and their files."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from http import HTTPStatus
+
+from flask import Blueprint, flash, redirect, render_template, request
+from flask.typing import ResponseReturnValue
+from sqlalchemy.orm import Session
+
+from core.errors import InvalidInputError, NotFoundError
+from dash_app.custom.dashboards import (
+    DashboardRequest,
+    create_dashboard,
+    delete_dashboard,
+    get_dashboard,
+    list_dashboards,
+    may_change,
+    replace_dashboard,
+    request_of,
+)
+from dash_app.custom.files import read_yaml, to_yaml
+from dash_app.custom.models import CustomDashboard
+from dash_app.custom.panels import MAX_PANELS, Panel, metric_errors, panel_errors, raise_errors
+from dash_app.routes import custom_path
+from portal.context import current_scope, database, now, portal
+from portal.downloads import stream_file
+from portal.forms.dashboards import (
+    PANEL_FIELDS,
+    DashboardForm,
+    FileForm,
+    PanelForm,
+    panel_values,
+    settings_of,
+)
+from portal.forms.form import Form
+from portal.middleware.errors import flatten_errors
+from portal.pages.common import changing, plural
+from portal.presenters.dashboards import DashboardFileSchema, applied, dashboard_request
+from portal.presenters.series import render_series
+from portal.query_string import PAGE_SIZE, page_number
+from tenants.fleet.appliances import appliance_names
+from tenants.permissions import Permission
+from timeseries.store import APPLIANCE_TAG
+
+pages = Blueprint("dashboards", __name__, url_prefix="/custom-dashboards")
+
+MEDIA_TYPE = "application/yaml"
+# Errors of a panel are named by its position, the fields of the form are not.
+_PANEL_ERRORS = {
+    f"panels.{number}.{name}": PANEL_FIELDS.get(name, name)
+    for number in range(MAX_PANELS)
+    for name in ("title", "chart", "measurement", "fields", "aggregate", "group_by", "filters")
+}
+
+
+@pages.get("")
+def index() -> ResponseReturnValue:
+    """List dashboards."""
+    scope = current_scope()
+    with database() as session:
+        page = list_dashboards(session, scope, sort="name", page=page_number(), page_size=PAGE_SIZE)
+        rows = [(one, custom_path(one.id), may_change(scope, one)) for one in page.items]
+    return render_template("dashboards/index.html", page=page, rows=rows)
+
+
+@pages.get("/new")
+@pages.post("/new")
+def add() -> ResponseReturnValue:
+    """Create a dashboard, also as a copy of another one."""
+    scope = current_scope()
+    scope.require(Permission.EDIT_DASHBOARDS)
+    copied = DashboardRequest(name="")
+    if ident := request.args.get("copy"):
+        with database() as session:
+            copied = request_of(get_dashboard(session, scope, ident))
+        copied = replace(copied, name=f"Copy of {copied.name}", is_shared=False)
+    form = DashboardForm(data=settings_of(copied))
+    if form.validate_on_submit():
+        with form.showing_errors():
+            with database() as session:
+                wanted = replace(copied, **form.values())
+                made = create_dashboard(session, scope, wanted, now=now())
+            return redirect(custom_path(made.id))
+    return render_template("dashboards/settings.html", form=form, dashboard=None), form.status
+
+
+@pages.get("/import")
+@pages.post("/import")
+def import_file() -> ResponseReturnValue:
+    """Create and update dashboards from a file."""
+    current_scope().require(Permission.EDIT_DASHBOARDS)
+    form, errors = FileForm(), dict[str, list[str]]()
+    if form.validate_on_submit():
+        try:
+            changes = applied(_requests(form.content()), is_dry_run=False)
+        except InvalidInputError as error:
+            form.status, errors = error.status, error.errors
+        else:
+            flash(f"{plural(len(changes), 'dashboard')} imported", "success")
+            return redirect("/custom-dashboards")
+    return render_template("dashboards/import.html", form=form, errors=errors), form.status
+
+
+@pages.get("/export")
+def export() -> ResponseReturnValue:
+    """Download one dashboard, or all that the user may change, as a file."""
+    scope, ident = current_scope(), request.args.get("id")
+    with database() as session:
+        if ident:
+            found = [get_dashboard(session, scope, ident)]
+        else:
+            everything = list_dashboards(session, scope, sort="name", page_size=500).items
+            found = [one for one in everything if may_change(scope, one)]
+        text = to_yaml([request_of(one) for one in found])
+    return stream_file(iter([text.encode()]), media_type=MEDIA_TYPE, file_name="dashboards.yaml")
+
+
+@pages.get("/<dashboard_id>/edit")
+@pages.post("/<dashboard_id>/edit")
+def edit(dashboard_id: str) -> ResponseReturnValue:
+    """Change the settings of a dashboard."""
+    dashboard = _changeable(dashboard_id)
+    form = DashboardForm(data=settings_of(request_of(dashboard)))
+    if form.validate_on_submit() and _saved(
+        form, dashboard_id, lambda found: replace(found, **form.values())
+    ):
+        return redirect(custom_path(dashboard_id))
+    text = render_template("dashboards/settings.html", form=form, dashboard=dashboard)
+    return text, form.status
+
+
+@pages.post("/<dashboard_id>/delete")
+@changing(back=lambda: "/custom-dashboards")
+def remove(session: Session, dashboard_id: str) -> str:
+    """Delete a dashboard."""
+    return f"Dashboard {delete_dashboard(session, current_scope(), dashboard_id)} deleted"
+
+
+@pages.get("/<dashboard_id>/panels/new")
+@pages.post("/<dashboard_id>/panels/new")
+def add_panel(dashboard_id: str) -> ResponseReturnValue:
+    """Add a panel at the end."""
+    return _edit_panel(_changeable(dashboard_id), None)
+
+
+@pages.get("/<dashboard_id>/panels/<int:number>")
+@pages.post("/<dashboard_id>/panels/<int:number>")
+def edit_panel(dashboard_id: str, number: int) -> ResponseReturnValue:
+    """Change the panel at a position, from 0."""
+    return _edit_panel(_changeable(dashboard_id), number)
+
+
+@pages.post("/chart")
+def chart() -> ResponseReturnValue:
+    """Draw the series of the panel in the form, as a part of its page."""
+    scope = current_scope()
+    scope.require(Permission.EDIT_DASHBOARDS)
+    form = PanelForm()
+    form.validate()
+    if form.metric.errors or form.filters.errors:
+        return render_template("rules/chart.html", note="Select a metric to see its series here.")
+    errors = panel_errors(replace(form.panel(), title="-"))
+    if errors:
+        note = " ".join(text for texts in errors.values() for text in texts)
+        return render_template("rules/chart.html", note=note)
+    with database() as session:
+        names = appliance_names(session, scope.tenants)
+    idents = {name: ident for ident, name in names.items()}
+    wanted = form.series()
+    filters = {
+        tag: [idents.get(value, value) if tag == APPLIANCE_TAG else value for value in values]
+        for tag, values in wanted.filters.items()
+    }
+    return render_series(
+        replace(wanted, filters=filters), tenants=scope.tenants, names=names, end=now()
+    )
+
+
+def _edit_panel(dashboard: CustomDashboard, number: int | None) -> ResponseReturnValue:
+    panels = list(request_of(dashboard).panels)
+    if number is not None and number >= len(panels):
+        raise NotFoundError.of("panel", str(number))
+    before = None if number is None else panels[number]
+    form = PanelForm(
+        data=panel_values(before) if before else {"metric": request.args.get("metric")}
+    )
+    if form.validate_on_submit():
+        at = len(panels) if number is None else number
+
+        def changed(found: DashboardRequest) -> DashboardRequest:
+            if before is not None and list(found.panels[at : at + 1]) != [before]:
+                message = "This panel was changed or moved meanwhile. Open it again to edit it."
+                raise InvalidInputError(message)
+            end = at if number is not None else len(found.panels)
+            return replace(
+                found, panels=[*found.panels[:end], form.panel(), *found.panels[end + 1 :]]
+            )
+
+        if _saved(form, dashboard.id, changed, checked=form.panel()):
+            return redirect(custom_path(dashboard.id))
+    text = render_template(
+        "dashboards/panel.html",
+        form=form,
+        dashboard=dashboard,
+        back=custom_path(dashboard.id),
+        is_new=number is None,
+    )
+    return text, form.status
+
+
+def _saved(
+    form: Form,
+    dashboard_id: str,
+    changed: Callable[[DashboardRequest], DashboardRequest],
+    *,
+    checked: Panel | None = None,
+) -> bool:
+    """Save a change; False if it has errors, which the form then shows."""
+    scope = current_scope()
+    with form.showing_errors(renamed=_PANEL_ERRORS):
+        if checked is not None:
+            raise_errors(metric_errors(portal().store, [checked], tenants=scope.tenants))
+        with database() as session:
+            wanted = changed(request_of(get_dashboard(session, scope, dashboard_id)))
+            replace_dashboard(session, scope, dashboard_id, wanted, now=now())
+    return form.status == HTTPStatus.OK
+
+
+def _changeable(dashboard_id: str) -> CustomDashboard:
+    scope = current_scope()
+    with database() as session:
+        found = get_dashboard(session, scope, dashboard_id)
+    if not may_change(scope, found):
+        is_own = found.user_id == scope.user_id
+        scope.require(Permission.EDIT_DASHBOARDS if is_own else Permission.EDIT_ANY_DASHBOARD)
+    return found
+
+
+def _requests(text: str) -> list[DashboardRequest]:
+    """Return the dashboards of a file.
+
+    Raises:
+        InvalidInputError: with all errors of its structure.
+    """
+    document = read_yaml(text)
+    schema = DashboardFileSchema(exclude=("is_dry_run",))
+    errors = schema.validate(document)
+    if errors:
+        raise InvalidInputError("The file is invalid.", errors=flatten_errors({"file": errors}))
+    return [dashboard_request(one) for one in schema.load(document)["dashboards"]]

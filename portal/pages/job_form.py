@@ -1,0 +1,177 @@
+"""`/jobs/new`: the form for new jobs, templates and schedules."""
+
+from flask import Blueprint, flash, jsonify, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
+from sqlalchemy.orm import Session
+
+from jobqueue.again import request_like
+from jobqueue.container_policies import read_policies
+from jobqueue.end_notices import receiver_names
+from jobqueue.images.catalog import offered_images
+from jobqueue.pending import appliance_problems, try_job
+from jobqueue.retries import DESCRIPTIONS as FAILURES
+from jobqueue.rolling_updates import update_service
+from jobqueue.scaling import changeable_service, service_instances
+from jobqueue.schedules import create_schedule, get_schedule, replace_schedule
+from jobqueue.service import get_job, submit_job
+from jobqueue.snapshot import tenant_views
+from jobqueue.templates import (
+    Template,
+    TemplateRequest,
+    get_template,
+    load_request,
+    request_of,
+    save_template,
+)
+from portal.context import current_scope, database, now, portal
+from portal.forms.jobs import (
+    RENAMED,
+    SHAPE,
+    JobForm,
+    changes_of,
+    schedule_request,
+    shape_of,
+    values_of,
+    values_of_request,
+    values_of_schedule,
+)
+from tenants.permissions import Permission
+from tenants.scope import Scope
+
+pages = Blueprint("job_form", __name__)
+
+
+@pages.get("/jobs/new")
+@pages.post("/jobs/new")
+def add() -> ResponseReturnValue:
+    """Submit a job."""
+    scope = current_scope()
+    scope.require(Permission.SUBMIT_JOBS)
+    scope.require_tenant()
+    with database() as session:
+        source = get_job(session, scope, request.args["copy"]) if "copy" in request.args else None
+        template = _template(session, scope)
+        values = values_of(source, scope) if source else {"image": request.args.get("image", "")}
+        form = JobForm(data=values_of_request(request_of(template)) if template else values)
+        _offer(session, form, scope.require_tenant())
+        offered = offered_images(session, scope, portal().registry_tokens.host)
+    preview = None
+    if form.validate_on_submit() and "check" in request.form:
+        with form.showing_errors(renamed=RENAMED), database() as session:
+            preview = try_job(session, scope, form.request(), now=now())
+    elif form.validate_on_submit() and "save" in request.form:
+        with form.showing_errors(renamed=RENAMED):
+            wanted = TemplateRequest(name=form.name.data, job=form.request())
+            with database() as session:
+                save_template(session, scope, wanted, now=now())
+            flash(f"Template {wanted.name} saved, without secrets", "success")
+            return redirect(url_for("job_templates.index"))
+    elif form.validate_on_submit() and form.schedule.data.strip():
+        with form.showing_errors(renamed=RENAMED):
+            planned = schedule_request(form)
+            with database() as session:
+                made = create_schedule(session, scope, planned, box=portal().secrets, now=now())
+            flash(f"Schedule {planned.name} created", "success")
+            return redirect(url_for("job_schedules.show", schedule_id=made.id))
+    elif form.validate_on_submit():
+        with form.showing_errors(renamed=RENAMED):
+            with database() as session:
+                job = submit_job(session, scope, form.request(), box=portal().secrets, now=now())
+            flash(f"Job {job.name} submitted", "success")
+            return redirect(url_for("jobs.show", job_id=job.id))
+    form.ask_for_secrets_again()
+    return render_template(
+        "jobs/new.html",
+        form=form,
+        source=source,
+        template=template,
+        failures=FAILURES,
+        preview=preview,
+        images=offered,
+    ), form.status
+
+
+@pages.post("/jobs/new/fit")
+def fit() -> ResponseReturnValue:
+    """Return why the appliance of a form that is being filled in can't run its job."""
+    scope = current_scope()
+    scope.require(Permission.SUBMIT_JOBS)
+    scope.require_tenant()
+    form = JobForm()
+    form.validate()
+    wanted = (form.appliance.data or "").strip()
+    if not wanted or any(getattr(form, name).errors for name in SHAPE):
+        return jsonify(never=[], busy=[])
+    with database() as session:
+        never, busy = appliance_problems(session, scope, wanted, shape_of(form), now=now())
+    return jsonify(never=never, busy=busy)
+
+
+@pages.get("/jobs/<job_id>/update")
+@pages.post("/jobs/<job_id>/update")
+def update(job_id: str) -> ResponseReturnValue:
+    """Update the instances of a service one by one."""
+    scope = current_scope()
+    with database() as session:
+        job = changeable_service(session, scope, job_id)
+        newest = max(service_instances(session, job), key=lambda one: one.revision)
+        present = request_like(newest)
+        form = JobForm(data=values_of_request(present))
+        form.fix()
+        _offer(session, form, job.tenant_id)
+        offered = offered_images(session, scope, portal().registry_tokens.host)
+    if form.validate_on_submit():
+        with form.showing_errors(renamed=RENAMED):
+            changes = changes_of(form, present)
+            with database() as session:
+                box = portal().secrets
+                update_service(session, scope, job_id, changes, box=box, now=now())
+            flash(f"Updating {job.name}", "success")
+            return redirect(url_for("jobs.show", job_id=job_id))
+    form.ask_for_secrets_again()
+    return render_template(
+        "jobs/new.html", form=form, service=newest, failures=FAILURES, images=offered
+    ), form.status
+
+
+@pages.get("/jobs/schedules/<schedule_id>/edit")
+@pages.post("/jobs/schedules/<schedule_id>/edit")
+def edit_schedule(schedule_id: str) -> ResponseReturnValue:
+    """Edit a schedule and its job."""
+    scope = current_scope()
+    scope.require(Permission.SUBMIT_JOBS)
+    with database() as session:
+        schedule = get_schedule(session, scope, schedule_id)
+        job = load_request(schedule.request)
+        form = JobForm(data={**values_of_request(job), **values_of_schedule(schedule)})
+        _offer(session, form, schedule.tenant_id)
+        offered = offered_images(session, scope, portal().registry_tokens.host)
+    if form.validate_on_submit():
+        with form.showing_errors(renamed=RENAMED):
+            # The jobs of a schedule may have a name of their own.
+            wanted = schedule_request(
+                form, **({"name": job.name} if job.name != schedule.name else {})
+            )
+            with database() as session:
+                box = portal().secrets
+                replace_schedule(session, scope, schedule_id, wanted, box=box, now=now())
+            flash(f"Schedule {wanted.name} saved", "success")
+            return redirect(url_for("job_schedules.show", schedule_id=schedule_id))
+    form.ask_for_secrets_again()
+    return render_template(
+        "jobs/new.html", form=form, schedule=schedule, failures=FAILURES, images=offered
+    ), form.status
+
+
+def _offer(session: Session, form: JobForm, tenant_id: str) -> None:
+    form.offer(
+        tenant_views(session, tenant_id),
+        read_policies(session, current_scope(), tenant_id),
+        receivers=receiver_names(session, tenant_id),
+    )
+
+
+def _template(session: Session, scope: Scope) -> Template | None:
+    """Return the template that the address of the form names."""
+    name = request.args.get("template", "")
+    return get_template(session, scope, name) if name else None

@@ -1,0 +1,55 @@
+"""`/jobs/settings` and `/jobs/policies`: how jobs are placed, and what they may use."""
+
+from dataclasses import asdict
+
+from flask import Blueprint, flash, redirect, render_template, url_for
+from flask.typing import ResponseReturnValue
+
+from jobqueue.container_policies import DESCRIPTIONS, read_policies, set_policies
+from jobqueue.queue_settings import read_settings, set_settings
+from portal.context import current_scope, database
+from portal.forms.job_settings import PoliciesForm, QueueSettingsForm
+from protocol.attempts import ContainerPolicy
+from tenants.permissions import Permission
+
+pages = Blueprint("job_settings", __name__)
+
+
+@pages.get("/jobs/policies")
+@pages.post("/jobs/policies")
+def policies() -> ResponseReturnValue:
+    """Choose the container policies that jobs may use."""
+    scope = current_scope()
+    scope.require(Permission.MANAGE_APPLIANCES)
+    tenant_id = scope.require_tenant()
+    with database() as session:
+        choice = read_policies(session, scope, tenant_id)
+    form = PoliciesForm(data={"allowed": choice.allowed, "default": choice.default})
+    form.allowed.choices = [(policy.value, policy.value) for policy in ContainerPolicy]
+    if form.validate_on_submit():
+        with form.showing_errors():
+            with database() as session:
+                set_policies(session, scope, tenant_id, form.choice())
+            flash("Container policies saved", "success")
+            return redirect(url_for(".policies"))
+    return render_template("jobs/policies.html", form=form, descriptions=DESCRIPTIONS), form.status
+
+
+@pages.get("/jobs/settings")
+@pages.post("/jobs/settings")
+def settings() -> ResponseReturnValue:
+    """Choose how jobs are placed and what they may use."""
+    scope = current_scope()
+    scope.require(Permission.MANAGE_APPLIANCES)
+    tenant_id = scope.require_tenant()
+    with database() as session:
+        form = QueueSettingsForm(data=asdict(read_settings(session, scope, tenant_id)))
+        if not form.is_submitted():
+            form.data_roots.data = list(read_settings(session, scope, tenant_id).data_roots)
+    if form.validate_on_submit():
+        with form.showing_errors():
+            with database() as session:
+                set_settings(session, scope, tenant_id, form.settings())
+            flash("Queue settings saved", "success")
+            return redirect(url_for(".settings"))
+    return render_template("jobs/settings.html", form=form), form.status

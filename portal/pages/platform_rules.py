@@ -1,0 +1,102 @@
+"""`/console/rules`: rules that an operator writes for several tenants."""
+
+from flask import Blueprint, flash, redirect, render_template, url_for
+from flask.typing import ResponseReturnValue
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from wtforms import BooleanField, SelectMultipleField, StringField, TextAreaField
+from wtforms.validators import DataRequired
+
+from alerting.models import PlatformRule
+from alerting.platform_rules import (
+    PlatformRuleRequest,
+    delete_platform_rule,
+    get_platform_rule,
+    list_platform_rules,
+    save_platform_rule,
+)
+from portal.context import current_scope, database, now, public_url
+from portal.forms.form import Form, LinesField
+from portal.pages.common import changing
+from portal.query_string import PAGE_SIZE, page_number
+from tenants.models import Tenant, TenantState
+from tenants.permissions import Permission
+from tenants.tenants import tenant_names
+
+pages = Blueprint("platform_rules", __name__, url_prefix="/console/rules")
+
+
+class PlatformRuleForm(Form):
+    """A rule of the platform."""
+
+    name = StringField("Name", [DataRequired("Enter a name.")])
+    expression = StringField("Expression", [DataRequired("Enter an expression.")])
+    annotation = TextAreaField("Annotation", default="")
+    tenant_ids = SelectMultipleField("Tenants")
+    emails = LinesField("Emails", parse=str.strip, format=str)
+    is_enabled = BooleanField("Enabled", default=True)
+
+    def request(self) -> PlatformRuleRequest:
+        """Return what was entered."""
+        return PlatformRuleRequest(
+            **{name: value for name, value in self.data.items() if name != "csrf_token"}
+        )
+
+
+@pages.get("")
+def index() -> ResponseReturnValue:
+    """List the rules of the platform."""
+    with database() as session:
+        page = list_platform_rules(
+            session, current_scope(), page=page_number(), page_size=PAGE_SIZE
+        )
+        named = [tenant for rule in page.items for tenant in rule.tenant_ids]
+        tenants = tenant_names(session, named)
+    return render_template("console/rules.html", page=page, tenants=tenants)
+
+
+@pages.get("/new")
+@pages.post("/new")
+def add() -> ResponseReturnValue:
+    """Add a rule of the platform."""
+    current_scope().require(Permission.OPERATE)
+    return _edit(PlatformRuleForm(), None)
+
+
+@pages.get("/<platform_rule_id>")
+@pages.post("/<platform_rule_id>")
+def edit(platform_rule_id: str) -> ResponseReturnValue:
+    """Change a rule of the platform."""
+    with database() as session:
+        rule = get_platform_rule(session, current_scope(), platform_rule_id)
+    return _edit(PlatformRuleForm(obj=rule), rule)
+
+
+@pages.post("/<platform_rule_id>/delete")
+@changing(back="platform_rules.index")
+def remove(session: Session, platform_rule_id: str) -> str:
+    """Delete a rule of the platform."""
+    delete_platform_rule(
+        session, current_scope(), platform_rule_id, now=now(), public_url=public_url()
+    )
+    return "Rule deleted"
+
+
+def _edit(form: PlatformRuleForm, rule: PlatformRule | None) -> ResponseReturnValue:
+    active = select(Tenant).where(Tenant.state == TenantState.ACTIVE).order_by(Tenant.name)
+    with database() as session:
+        form.tenant_ids.choices = [(one.id, one.name) for one in session.scalars(active)]
+    if form.validate_on_submit():
+        with form.showing_errors():
+            with database() as session:
+                saved = save_platform_rule(
+                    session,
+                    current_scope(),
+                    form.request(),
+                    rule_id=rule.id if rule else None,
+                    now=now(),
+                    public_url=public_url(),
+                )
+            flash(f"Rule {saved.name} saved", "success")
+            return redirect(url_for(".index"))
+    return render_template("console/rule.html", form=form, rule=rule), form.status

@@ -1,0 +1,191 @@
+"""`/rules`: the rules that raise alerts, and the form that edits, draws and tests one."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
+
+from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
+from werkzeug.datastructures import MultiDict
+
+from alerting.backtest import Backtest, backtest_rule
+from alerting.expression import Group, check_metric, preview_rule
+from alerting.models import Rule
+from alerting.receivers import list_receivers
+from alerting.rule_request import RuleRequest, rule_errors
+from alerting.rule_series import request_of
+from alerting.rule_text import unit_field
+from alerting.service import (
+    create_rule,
+    delete_rule,
+    get_rule,
+    list_alerts,
+    list_rules,
+    set_rule_enabled,
+    update_rule,
+)
+from portal.context import current_scope, database, now, portal, public_url
+from portal.forms.alerts import RENAMED, RuleForm, values_of, with_expression
+from portal.presenters.series import render_series
+from portal.query_string import PAGE_SIZE, page_number
+from tenants.fleet.appliances import appliance_names
+from tenants.permissions import Permission
+from tenants.tenants import tenant_names
+
+pages = Blueprint("rules", __name__)
+
+BACKTEST_DAYS = 7
+_DEFAULTS = asdict(RuleRequest(name="", measurement="", field=""))
+# A picture shows a rule that isn't complete.
+_UNNEEDED = ("name", "warning_threshold", "critical_threshold", "warning_reset", "critical_reset")
+
+
+@pages.get("/rules")
+def index() -> ResponseReturnValue:
+    """List rules."""
+    with database() as session:
+        page = list_rules(session, current_scope(), page=page_number(), page_size=PAGE_SIZE)
+        tenants = tenant_names(session, (one.tenant_id for one in page.items))
+    return render_template("rules/index.html", page=page, tenants=tenants, next_at=_next_at)
+
+
+@pages.get("/rules/new")
+@pages.post("/rules/new")
+def add() -> ResponseReturnValue:
+    """Test or create a rule."""
+    scope = current_scope()
+    scope.require(Permission.EDIT_ALERTS)
+    scope.require_tenant()
+    form = RuleForm(_typed(), data=_DEFAULTS | {"metric": request.args.get("metric", "")})
+    with database() as session:
+        form.offer(list_receivers(session, scope))
+    return _edit_rule(form, rule=None)
+
+
+@pages.post("/rules/chart")
+def chart() -> ResponseReturnValue:
+    """Draw the series of the rule in the form, as a part of its page."""
+    scope = current_scope()
+    scope.require(Permission.EDIT_ALERTS)
+    form = RuleForm(_typed(), data=_DEFAULTS)
+    form.validate()
+    errors = [
+        f"{field.label.text}: {text}"
+        for field in (form.expression, form.window_seconds, form.ahead_seconds)
+        for text in field.errors
+    ]
+    if errors or form.metric.errors:
+        text = " ".join(errors) or "Select a metric to see its series here."
+        return render_template("rules/chart.html", note=text)
+    wanted = form.request()
+    found = rule_errors(replace(wanted, name="-"))
+    errors = [text for name, texts in found.items() if name not in _UNNEEDED for text in texts]
+    if errors:
+        return render_template("rules/chart.html", note=" ".join(errors))
+    with database() as session:
+        names = appliance_names(session, scope.tenants)
+    return render_series(wanted, tenants=scope.tenants, names=names, end=now())
+
+
+@pages.get("/rules/<rule_id>/chart")
+def saved_chart(rule_id: str) -> ResponseReturnValue:
+    """Draw the series of a saved rule, as a part of its page."""
+    scope = current_scope()
+    with database() as session:
+        rule = get_rule(session, scope, rule_id)
+        names = appliance_names(session, scope.tenants)
+    return render_series(request_of(rule), tenants=(rule.tenant_id,), names=names, end=now())
+
+
+@pages.get("/rules/<rule_id>")
+@pages.post("/rules/<rule_id>")
+def edit(rule_id: str) -> ResponseReturnValue:
+    """Show, test or update a rule."""
+    scope = current_scope()
+    with database() as session:
+        rule = get_rule(session, scope, rule_id)
+        form = RuleForm(_typed(), data=values_of(rule))
+        form.offer(list_receivers(session, scope))
+    return _edit_rule(form, rule=rule)
+
+
+@pages.post("/rules/<rule_id>/enabled")
+def switch(rule_id: str) -> ResponseReturnValue:
+    """Enable or disable a rule."""
+    scope, is_enabled = current_scope(), request.form.get("is_enabled") == "1"
+    with database() as session:
+        set_rule_enabled(
+            session, scope, rule_id, is_enabled=is_enabled, now=now(), public_url=public_url()
+        )
+        rule = get_rule(session, scope, rule_id)
+    flash(f"Rule {rule.name} {'enabled' if is_enabled else 'disabled'}", "success")
+    return redirect(url_for(".index"))
+
+
+@pages.post("/rules/<rule_id>/delete")
+def remove(rule_id: str) -> ResponseReturnValue:
+    """Delete a rule and its alerts."""
+    with database() as session:
+        delete_rule(session, current_scope(), rule_id, now=now(), public_url=public_url())
+    flash("Rule deleted", "success")
+    return redirect(url_for(".index"))
+
+
+def _next_at(rule: Rule) -> datetime | None:
+    """Return when a rule is due."""
+    seconds = max(rule.interval_seconds, portal().settings.evaluation_interval_seconds)
+    return rule.evaluated_at and rule.evaluated_at + timedelta(seconds=seconds)
+
+
+def _typed() -> MultiDict[str, str] | None:
+    return with_expression(request.form) if request.method == "POST" else None
+
+
+def _edit_rule(form: RuleForm, *, rule: Rule | None) -> ResponseReturnValue:
+    scope, groups, backtest = current_scope(), None, None
+    if form.validate_on_submit():
+        with form.showing_errors(renamed=RENAMED):
+            wanted = form.request()
+            form.show_expression(wanted)
+            if request.form.get("action") == "try":
+                groups = preview_rule(portal().store, scope, wanted, now=now())
+            elif request.form.get("action") == "backtest":
+                backtest = backtest_rule(
+                    portal().store, scope, wanted, now=now(), days=BACKTEST_DAYS
+                )
+            else:
+                if rule is None or (rule.measurement, rule.field) != (
+                    wanted.measurement,
+                    wanted.field,
+                ):
+                    check_metric(portal().store, scope, wanted)
+                with database() as session:
+                    if rule is None:
+                        saved = create_rule(session, scope, wanted, now=now())
+                    else:
+                        saved = update_rule(
+                            session, scope, rule.id, wanted, now=now(), public_url=public_url()
+                        )
+                flash(f"Rule {saved.name} saved", "success")
+                return redirect(url_for(".index"))
+    return _render_rule(form, rule, groups, backtest), form.status
+
+
+def _render_rule(
+    form: RuleForm, rule: Rule | None, groups: Sequence[Group] | None, backtest: Backtest | None
+) -> str:
+    scope = current_scope()
+    with database() as session:
+        names = appliance_names(session, scope.tenants)
+        alerts = list_alerts(session, scope, rule_id=rule.id).items if rule else []
+    return render_template(
+        "rules/edit.html",
+        form=form,
+        rule=rule,
+        alerts=alerts,
+        groups=groups,
+        backtest=backtest,
+        backtest_days=BACKTEST_DAYS,
+        names=names,
+        field_name=unit_field(form.request()) if groups else "",
+    )

@@ -1,0 +1,166 @@
+"""`/reports/saved`: saved reports, their schedules, and the reports themselves."""
+
+from datetime import timedelta
+from zoneinfo import ZoneInfo
+
+from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
+from sqlalchemy.orm import Session
+
+from dash_app.reports.builders import TITLES
+from dash_app.reports.emails import email_now
+from dash_app.reports.models import SavedReport
+from dash_app.reports.saved import (
+    active_members,
+    changeable,
+    create_saved,
+    delete_saved,
+    enable_saved,
+    get_saved,
+    list_saved,
+    replace_saved,
+    request_of,
+)
+from portal.context import current_scope, current_user, database, now, portal, public_url
+from portal.forms.reports import PERIODS, RENAMED, SavedReportForm, values_of
+from portal.mail import can_send
+from portal.pages.common import changing, plural
+from portal.presenters.reports import report_file, table_of
+from portal.query_string import PAGE_SIZE, page_number
+from tenants.permissions import Permission
+
+pages = Blueprint("saved_reports", __name__)
+
+
+@pages.get("/reports/saved")
+def index() -> ResponseReturnValue:
+    """List the saved reports."""
+    with database() as session:
+        page = list_saved(session, current_scope(), page=page_number(), page_size=PAGE_SIZE)
+    return render_template("reports/saved.html", page=page, titles=TITLES, periods=PERIODS)
+
+
+@pages.get("/reports/saved/new")
+@pages.post("/reports/saved/new")
+def add() -> ResponseReturnValue:
+    """Save a report, with the choices in the address."""
+    scope = current_scope()
+    scope.require(Permission.SAVE_REPORTS)
+    tenant_id = scope.require_tenant()
+    chosen = {name: request.args.get(name, "") for name in ("kind", "by", "appliances")}
+    form = SavedReportForm(data={**chosen, "recipients": [current_user().email]})
+    for field in (form.price, form.target):
+        if not form.is_submitted() and field.name in request.args:
+            field.process_formdata([request.args[field.name]])
+    with database() as session:
+        form.offer(active_members(session, tenant_id).values())
+    if form.validate_on_submit():
+        with form.showing_errors(renamed=RENAMED):
+            with database() as session:
+                saved = create_saved(session, scope, form.request(), now=now())
+            flash(f"Report {saved.name} saved", "success")
+            return redirect(url_for(".show", saved_report_id=saved.id))
+    return _rendered_form(form, None)
+
+
+@pages.get("/reports/saved/<saved_report_id>")
+def show(saved_report_id: str) -> ResponseReturnValue:
+    """Show a saved report and its schedule."""
+    with database() as session:
+        saved = get_saved(session, current_scope(), saved_report_id)
+        members = active_members(session, saved.tenant_id)
+    table = table_of(request_of(saved, now()))
+    period, zone = table["report"].request.period, ZoneInfo(saved.time_zone)
+    return render_template(
+        "reports/saved_report.html",
+        first_day=period.since.astimezone(zone).date(),
+        last_day=(period.until - timedelta(microseconds=1)).astimezone(zone).date(),
+        saved=saved,
+        emails=[members[one].email for one in saved.recipients if one in members],
+        periods=PERIODS,
+        may_change=_may_change(saved),
+        can_send=can_send(portal().settings),
+        **table,
+    )
+
+
+@pages.get("/reports/saved/<saved_report_id>/edit")
+@pages.post("/reports/saved/<saved_report_id>/edit")
+def edit(saved_report_id: str) -> ResponseReturnValue:
+    """Change a saved report."""
+    scope = current_scope()
+    with database() as session:
+        saved = changeable(session, scope, saved_report_id)
+        members = active_members(session, saved.tenant_id)
+    emails = [members[one].email for one in saved.recipients if one in members]
+    form = SavedReportForm(data=values_of(saved, emails))
+    form.offer(members.values())
+    if form.validate_on_submit():
+        with form.showing_errors(renamed=RENAMED):
+            with database() as session:
+                replace_saved(session, scope, saved_report_id, form.request(), now=now())
+            flash("Changes saved", "success")
+            return redirect(url_for(".show", saved_report_id=saved_report_id))
+    return _rendered_form(form, saved)
+
+
+@pages.get("/reports/saved/<saved_report_id>/export")
+def export(saved_report_id: str) -> ResponseReturnValue:
+    """Download a saved report."""
+    with database() as session:
+        saved = get_saved(session, current_scope(), saved_report_id)
+    return report_file(request_of(saved, now()), saved.file_format)
+
+
+@pages.post("/reports/saved/<saved_report_id>/send")
+@changing(back="saved_reports.show")
+def send(_session: Session, saved_report_id: str) -> str:
+    """Email a saved report now."""
+    count = email_now(
+        portal().sessions,
+        portal().store,
+        current_scope(),
+        saved_report_id,
+        public_url=public_url(),
+        now=now(),
+    )
+    return f"{plural(count, 'email')} added to the outbox"
+
+
+@pages.post("/reports/saved/<saved_report_id>/resume")
+@changing(back="saved_reports.show")
+def resume(session: Session, saved_report_id: str) -> str:
+    """Resume the emails of a saved report."""
+    enable_saved(session, current_scope(), saved_report_id, is_enabled=True, now=now())
+    return "Emails resumed"
+
+
+@pages.post("/reports/saved/<saved_report_id>/pause")
+@changing(back="saved_reports.show")
+def pause(session: Session, saved_report_id: str) -> str:
+    """Pause the emails of a saved report."""
+    enable_saved(session, current_scope(), saved_report_id, is_enabled=False, now=now())
+    return "Emails paused"
+
+
+@pages.post("/reports/saved/<saved_report_id>/delete")
+@changing(back=lambda: url_for("saved_reports.index"))
+def delete(session: Session, saved_report_id: str) -> str:
+    """Delete a saved report."""
+    return f"Report {delete_saved(session, current_scope(), saved_report_id)} deleted"
+
+
+def _may_change(saved: SavedReport) -> bool:
+    is_own = saved.user_id == current_scope().user_id
+    return current_scope().allows(Permission.SAVE_REPORTS if is_own else Permission.MANAGE_USERS)
+
+
+def _rendered_form(form: SavedReportForm, saved: SavedReport | None) -> ResponseReturnValue:
+    text = render_template(
+        "reports/edit.html",
+        form=form,
+        saved=saved,
+        title=TITLES[form.report_kind],
+        can_send=can_send(portal().settings),
+    )
+    return text, form.status

@@ -1,0 +1,48 @@
+"""`vedette appliance` against a real portal."""
+
+import json
+
+from core.db import SessionFactory
+from jobqueue.container_storage.service import record_storage
+from protocol.attempts import ObservedState
+from protocol.storage import StorageReport, StoredImage
+from tenants.models import Appliance
+from tenants.users.tokens import create_api_token
+from tests.cast import NOON, Cast, scope_of
+from tests.unit.cli.in_process import run_vedette
+from tests.unit.jobqueue.builders import add_appliance, report, start
+
+
+def test_the_storage_is_listed(*, url: str, cast: Cast, sessions: SessionFactory) -> None:
+    with sessions.begin() as session:
+        dgx = add_appliance(session, cast.acme, "dgx-01")
+        secret = create_api_token(session, scope_of(cast.alice), name="test", now=NOON)[1]
+    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    storage = ("appliance", "storage", "dgx-01")
+    assert "no container storage" in run_vedette(*storage, environ=environ).stdout
+    assert run_vedette(*storage, "--clean", environ=environ).returncode == 1
+    image = StoredImage(image_id="sha256:1", names=["acme/old:1"], size_bytes=2**30, used_at_ns=1)
+    with sessions.begin() as session:
+        record_storage(session, dgx.id, StorageReport(images=[image]), now=NOON)
+    rows = [line.split() for line in run_vedette(*storage, environ=environ).stdout.splitlines()]
+    assert rows[1] == ["acme/old:1", "1", "GiB", "1970-01-01T00:00:00", "delete", "age"]
+    printed = run_vedette(*storage, "-o", "json", environ=environ).stdout
+    assert json.loads(printed)["images"][0]["verdict"] == "age"
+
+
+def test_a_drain_is_followed_to_its_end(*, url: str, cast: Cast, sessions: SessionFactory) -> None:
+    with sessions.begin() as session:
+        attempt = start(session, cast)
+        secret = create_api_token(session, scope_of(cast.alice), name="test", now=NOON)[1]
+    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    wrong = run_vedette("appliance", "drain", "dgx-01", "--wait", "soon", environ=environ)
+    assert wrong.returncode == 2
+    run_vedette("appliance", "drain", "dgx-01", "--wait", "1h", environ=environ)
+    with sessions.begin() as session:
+        dgx = session.get_one(Appliance, attempt.appliance_id)
+        assert dgx.drained_at is not None
+        assert dgx.drain_deadline_at is not None
+        assert (dgx.drain_deadline_at - dgx.drained_at).total_seconds() == 3600
+        report(session, session.merge(attempt), ObservedState.SUCCEEDED, exit_code=0)
+    done = run_vedette("appliance", "drain", "dgx-01", "--follow", environ=environ)
+    assert (done.returncode, "1 of 1 ended" in done.stdout) == (0, True)

@@ -1,0 +1,69 @@
+"""Reports as CSV, XLSX and PDF, and values as they show them."""
+
+import csv
+import io
+import zipfile
+from dataclasses import replace
+
+import pytest
+
+from core.errors import InvalidInputError
+from dash_app.reports.builders import GROUPINGS
+from dash_app.reports.files import MAX_PDF_ROWS, csv_file, pdf_file, xlsx_file
+from dash_app.reports.report import Cell, Column, Report, ReportBy, ReportKind, Unit, shown
+from tests.unit.dash_app.reporting import BuildReport
+
+
+@pytest.mark.parametrize("kind", ReportKind)
+def test_every_grouping_works_without_data_and_others_are_refused(
+    build_report: BuildReport, kind: ReportKind
+) -> None:
+    for by in GROUPINGS[kind]:
+        found = build_report(kind, by)
+        assert len(found.totals) == len(found.columns)
+        assert pdf_file(found).startswith(b"%PDF")
+    wrong = next(by for by in ReportBy if by not in GROUPINGS[kind])
+    with pytest.raises(InvalidInputError) as error:
+        build_report(kind, wrong)
+    assert "by" in error.value.errors
+
+
+@pytest.fixture
+def evil(build_report: BuildReport) -> Report:
+    """A report with a formula, letters of other scripts, and more rows than a PDF has."""
+    empty = build_report(ReportKind.ALERTS, ReportBy.RULE)
+    names = ["=1+1", "Ωmega Łódź 東京", *[f"rule {at}" for at in range(MAX_PDF_ROWS)]]
+    return replace(empty, rows=[(name, 1, 0, 0, None, 1, 60.5, 60.5, 60.5) for name in names])
+
+
+def test_files_have_every_row_and_no_formula(evil: Report) -> None:
+    rows = list(csv.reader(io.StringIO("".join(csv_file(evil)))))
+    assert rows[0] == [column.name for column in evil.columns]
+    assert len(rows) == 1 + len(evil.rows)
+    assert rows[1] == ["'=1+1", "1", "0", "0", "", "1", "60.5", "60.5", "60.5"]
+    with zipfile.ZipFile(io.BytesIO(xlsx_file(evil))) as book:
+        sheet = book.read("xl/worksheets/sheet1.xml").decode()
+        texts = book.read("xl/sharedStrings.xml").decode()
+    assert "<f>" not in sheet
+    assert "=1+1" in texts
+    assert "東京" in texts
+    assert sheet.count("<v>60.5</v>") == 3 * len(evil.rows)
+    document = pdf_file(evil)
+    assert document.startswith(b"%PDF")
+    assert document.count(b"/Type /Page\n") > 10
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "text"),
+    [
+        (Unit.PERCENT, 99.95, "100.0 %"),
+        (Unit.SECONDS, 5400.0, "1h 30m"),
+        (Unit.COUNT, 12345, "12,345"),
+        (Unit.HOURS, 1234.5, "1,234.50"),
+        (Unit.BYTES, 3 * 1024**3, "3 GiB"),
+        (Unit.SPEED, 1536.0, "1.5 KiB/s"),
+        (Unit.COUNT, None, "-"),
+    ],
+)
+def test_values_are_shown_with_their_unit(unit: Unit, value: Cell, text: str) -> None:
+    assert shown(Column("figure", "Figure", unit), value) == text

@@ -1,0 +1,216 @@
+"""Custom dashboards and saved views: pages, files, rights and bounds."""
+
+from io import BytesIO
+from typing import Any
+
+import pytest
+import yaml
+
+from core.db import SessionFactory
+from dash_app.custom import dashboards, views
+from tenants.models import Membership, Role, User
+from tests.cast import Cast, FrozenClock
+from tests.unit.portal.conftest import Browser, SignIn
+from tests.unit.portal.world import make_world
+from timeseries.points import Point
+from timeseries.store import Store, write
+
+DASHBOARDS, VIEWS = "/api/v1/dashboards", "/api/v1/saved-views"
+POWER: dict[str, object] = {"title": "Power", "measurement": "gpu", "fields": ["power_watts"]}
+FORM = {"title": "Heat", "chart": "heatmap", "metric": "gpu.temperature_celsius"}
+
+
+@pytest.fixture
+def _samples(store: Store, cast: Cast) -> None:
+    point = Point("gpu", {"gpu": "0"}, {"power_watts": 400.0, "temperature_celsius": 60.0}, 10**18)
+    identity = {"tenant": cast.acme.id, "appliance": "dgx-01"}
+    assert write(store, [point], identity=identity) == []
+
+
+def create(browser: Browser, name: str, **fields: object) -> dict[str, Any]:
+    answer = browser.call("POST", DASHBOARDS, {"name": name, "panels": [POWER], **fields})
+    assert answer.status_code == 201, answer.text
+    found: dict[str, Any] = answer.get_json()
+    return found
+
+
+def names(browser: Browser, path: str = DASHBOARDS) -> list[str]:
+    return [one["name"] for one in browser.get(path).get_json()["items"]]
+
+
+def test_private_dashboards_are_their_authors_and_shared_ones_the_tenants(
+    alice: Browser, bob: Browser, charlie: Browser
+) -> None:
+    private = create(bob, "Mine")
+    shared = create(bob, "Ours", is_shared=True)
+    assert names(bob) == ["Mine", "Ours"]
+    assert names(alice) == ["Ours"]
+    assert names(charlie) == []
+    for path in (f"{DASHBOARDS}/{private['id']}", f"/custom-dashboards/{private['id']}/edit"):
+        assert alice.get(path).status_code == 404
+    # The admin may change a shared one, another member may not.
+    own = create(alice, "Alice's", is_shared=True)
+    body = {"name": "Renamed", "is_shared": True}
+    assert alice.call("PUT", f"{DASHBOARDS}/{shared['id']}", body).status_code == 200
+    assert bob.call("PUT", f"{DASHBOARDS}/{own['id']}", body).status_code == 403
+    assert bob.get(f"/custom-dashboards/{own['id']}/edit").status_code == 403
+    assert bob.get(f"{DASHBOARDS}/{own['id']}").get_json()["is_changeable"] is False
+    assert bob.call("DELETE", f"{DASHBOARDS}/{shared['id']}").status_code == 204
+
+
+@pytest.mark.usefixtures("_samples")
+def test_all_errors_of_a_dashboard_are_reported_at_once(bob: Browser) -> None:
+    panels = [
+        {"title": "", "measurement": "gpu", "fields": []},
+        {**POWER, "fields": ["power_watts", "temperature_celsius"], "group_by": ["tenant"]},
+        {**POWER, "filters": {"gpu": []}},
+        *[POWER] * 24,
+    ]
+    answer = bob.call("POST", DASHBOARDS, {"name": " ", "panels": panels})
+    assert answer.status_code == 422
+    assert answer.get_json()["errors"].keys() == {
+        "name",
+        "panels",
+        "panels.0.title",
+        "panels.0.fields",
+        "panels.1.fields",
+        "panels.1.group_by",
+        "panels.2.filters",
+    }
+    unknown = {**POWER, "fields": ["power_wats"], "group_by": ["gpuu"]}
+    answer = bob.call("POST", DASHBOARDS, {"name": "x", "panels": [POWER, unknown]})
+    assert answer.get_json()["errors"].keys() == {"panels.1.fields", "panels.1.group_by"}
+    assert names(bob) == []
+
+
+@pytest.mark.usefixtures("_samples")
+def test_panels_are_added_and_changed_in_the_browser(bob: Browser) -> None:
+    made = bob.post("/custom-dashboards/new", {"name": "Heat", "description": "of the GPUs"})
+    ident = made.headers["Location"].rpartition("/")[2]
+    path = f"/custom-dashboards/{ident}"
+    wrong = bob.post(f"{path}/panels/new", {**FORM, "metric": "gpu.heat", "group_by": "gpu, rack"})
+    assert wrong.status_code == 422
+    assert 'id="metric-error"' in wrong.text
+    assert 'id="group_by-error"' in wrong.text
+    preview = bob.post("/custom-dashboards/chart", {**FORM, "aggregate": "avg", "title": ""})
+    assert "gpu.temperature_celsius" in preview.text
+    typed = {**FORM, "aggregate": "max", "group_by": "appliance, gpu", "filters": "gpu=0, 1"}
+    assert bob.post(f"{path}/panels/new", typed).status_code == 302
+    shown = bob.get(f"{path}/panels/0").text
+    assert "gpu=0, 1" in shown
+    bob.post(f"{path}/panels/0", {**typed, "chart": "table", "more_fields": "power_watts"})
+    (panel,) = bob.get(f"{DASHBOARDS}/{ident}").get_json()["panels"]
+    assert panel == {
+        "title": "Heat",
+        "chart": "table",
+        "measurement": "gpu",
+        "fields": ["temperature_celsius", "power_watts"],
+        "aggregate": "max",
+        "group_by": ["appliance", "gpu"],
+        "filters": {"gpu": ["0", "1"]},
+        "is_wide": False,
+    }
+    assert bob.get(f"{path}/panels/1").status_code == 404
+    copied = bob.post(f"/custom-dashboards/new?copy={ident}", {"name": "Heat, too"})
+    again = copied.headers["Location"].rpartition("/")[2]
+    assert bob.get(f"{DASHBOARDS}/{again}").get_json()["panels"] == [panel]
+    assert bob.post("/custom-dashboards/new", {"name": "Heat"}).status_code == 409
+    bob.post(f"{path}/delete")
+    assert names(bob) == ["Heat, too"]
+
+
+@pytest.mark.usefixtures("_samples")
+def test_a_file_is_exported_and_imported(alice: Browser, bob: Browser) -> None:
+    create(bob, "Training", is_shared=True, description="All of it")
+    file = bob.get("/custom-dashboards/export").data
+    assert yaml.safe_load(file) == {
+        "dashboards": [
+            {
+                "name": "Training",
+                "description": "All of it",
+                "is_shared": True,
+                "panels": [{**POWER, "chart": "line", "aggregate": "avg"}],
+            }
+        ]
+    }
+    # The admin's import changes the shared dashboard of its name.
+    changed = file.replace(b"chart: line", b"chart: band").replace(b"of it", b"of them")
+    answer = alice.post("/custom-dashboards/import", {"file": (BytesIO(changed), "d.yaml")})
+    assert answer.status_code == 302
+    (found,) = bob.get(DASHBOARDS).get_json()["items"]
+    assert (found["description"], found["user_email"]) == ("All of them", "bob@acme.example")
+    assert found["panels"][0]["chart"] == "band"
+
+    wrong = {
+        "dashboards": [
+            {"name": "A", "panels": [{**POWER, "fields": ["power"]}]},
+            {"name": "B", "panels": [{**POWER, "group_by": ["gpuu"]}]},
+        ]
+    }
+    answer = bob.post("/custom-dashboards/import", {"text": yaml.safe_dump(wrong)})
+    assert answer.status_code == 422
+    assert "dashboards.0.panels.0.fields" in answer.text
+    assert "dashboards.1.panels.0.group_by" in answer.text
+    for text in ("dashboards: [", "rules: []", "dashboards: [{name: A, panels: [{chart: pie}]}]"):
+        assert bob.post("/custom-dashboards/import", {"text": text}).status_code == 422
+    assert names(bob) == ["Training"]
+
+
+def test_dashboards_and_views_are_bounded(bob: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboards, "MAX_OF_USER", 2)
+    monkeypatch.setattr(dashboards, "MAX_SHARED", 1)
+    monkeypatch.setattr(views, "MAX_OF_USER", 1)
+    create(bob, "1", is_shared=True)
+    shared = bob.call("POST", DASHBOARDS, {"name": "2", "is_shared": True})
+    create(bob, "2")
+    third = bob.call("POST", DASHBOARDS, {"name": "3"})
+    assert (shared.status_code, third.status_code) == (409, 409)
+    view = {"name": "v", "address": "/reports?kind=jobs"}
+    assert bob.call("POST", VIEWS, view).status_code == 201
+    assert bob.call("POST", VIEWS, {**view, "name": "w"}).status_code == 409
+
+
+def test_a_default_view_is_its_users_start_page(alice: Browser, bob: Browser) -> None:
+    first = {"name": "Day", "address": "/dashboards/?range=24h", "is_default": True}
+    second = {"name": "Week", "address": "/reports?kind=jobs", "is_default": True}
+    for view in (first, second):
+        assert bob.call("POST", VIEWS, {**view, "is_shared": True}).status_code == 201
+    found = {one["name"]: one for one in bob.get(VIEWS).get_json()["items"]}
+    assert [found[name]["is_default"] for name in ("Day", "Week")] == [False, True]
+    assert bob.get("/").headers["Location"] == "/reports?kind=jobs"
+    assert alice.get("/").headers["Location"] == "/dashboards/"
+    # The admin may rename a shared view, which stays the default of its user.
+    address = f"{VIEWS}/{found['Week']['id']}"
+    renamed = {"name": "7 days", "address": second["address"], "is_shared": True}
+    assert alice.call("PUT", address, renamed).get_json()["is_default"] is True
+    for wrong in ("https://evil.example/dashboards/", "//evil.example/dashboards/", "/login"):
+        answer = bob.call("POST", VIEWS, {"name": "x", "address": wrong})
+        assert answer.get_json()["errors"].keys() == {"address"}
+    assert bob.call("DELETE", address).status_code == 204
+    assert bob.get("/").headers["Location"] == "/dashboards/"
+
+
+def test_a_viewer_saves_views_of_their_own_alone(
+    sign_in: SignIn, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    with sessions.begin() as session:
+        make_world(session, cast, now=clock.now)
+        dana = User(
+            email="dana@acme.example",
+            name="Dana",
+            password_hash=cast.bob.password_hash,
+            is_operator=False,
+            created_at=clock.now,
+        )
+        dana.memberships.append(
+            Membership(tenant_id=cast.acme.id, role=Role.VIEWER, created_at=clock.now)
+        )
+        session.add(dana)
+    viewer = sign_in(dana)
+    assert names(viewer) == ["Training"]
+    assert "/dashboards/custom/" in viewer.get("/custom-dashboards").text
+    assert viewer.call("POST", DASHBOARDS, {"name": "x"}).status_code == 403
+    view = {"name": "Mine", "address": "/dashboards/?range=6h"}
+    assert viewer.call("POST", VIEWS, {**view, "is_shared": True}).status_code == 403
+    assert viewer.call("POST", VIEWS, view).status_code == 201
+    assert names(viewer, VIEWS) == ["Mine", "Today"]

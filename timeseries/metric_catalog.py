@@ -1,0 +1,90 @@
+"""The catalog of metrics: what plugins declare, and whatever else a tenant has samples of.
+
+`metric_descriptions.json` has the descriptions of declared metrics, which are those of the plugins.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from core.quantities import unit_of
+from timeseries.declared import DECLARED
+from timeseries.store import IDENTITY_TAGS, TENANT_TAG, Store
+
+NUMBERS = frozenset({"float", "integer", "boolean"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogMetric:
+    """A field of a measurement, with numbers.
+
+    Attributes:
+        name: `measurement.field`.
+        tags: those that its samples have, or may have.
+        has_samples: whether the tenant has samples of it.
+    """
+
+    name: str
+    measurement: str
+    field: str
+    unit: str
+    description: str
+    tags: tuple[str, ...]
+    has_samples: bool
+
+
+def list_metrics(store: Store, *, tenants: tuple[str, ...] | None) -> list[CatalogMetric]:
+    """Return the metrics with samples, then the declared ones without, each by name."""
+    stored = {}
+    for measurement in store.measurements(tenants=tenants):
+        kinds = store.fields(measurement, tenants=tenants)
+        tags = tuple(one for one in store.tags(measurement, tenants=tenants) if one != TENANT_TAG)
+        for field, kind in kinds.items():
+            if kind in NUMBERS:
+                stored[measurement, field] = tags
+    identity = tuple(tag for tag in IDENTITY_TAGS if tag != TENANT_TAG)
+    declared = {
+        (measurement, field): (*identity, *sorted(one.tags))
+        for measurement, one in DECLARED.items()
+        for field in one.fields
+    }
+    found = [_metric(key, tags, has_samples=True) for key, tags in sorted(stored.items())]
+    missing = sorted(declared.keys() - stored.keys())
+    return found + [_metric(key, declared[key], has_samples=False) for key in missing]
+
+
+def search_metrics(metrics: Sequence[CatalogMetric], text: str) -> list[CatalogMetric]:
+    """Return the metrics that have every word in name, unit or description, best first."""
+    words = text.lower().split()
+    found = []
+    for metric in metrics:
+        name = metric.name.lower()
+        everything = f"{name} {metric.unit} {metric.description}".lower()
+        if all(word in everything for word in words):
+            in_name = sum(word in name for word in words)
+            starts = sum(name.startswith(word) or f".{word}" in name for word in words)
+            found.append(((not metric.has_samples, -in_name, -starts, name), metric))
+    return [metric for _, metric in sorted(found, key=lambda one: one[0])]
+
+
+def _metric(key: tuple[str, str], tags: tuple[str, ...], *, has_samples: bool) -> CatalogMetric:
+    measurement, field = key
+    return CatalogMetric(
+        name=f"{measurement}.{field}",
+        measurement=measurement,
+        field=field,
+        unit=unit_of(field).symbol,
+        description=descriptions().get(measurement, {}).get(field, ""),
+        tags=tags,
+        has_samples=has_samples,
+    )
+
+
+@cache
+def descriptions() -> dict[str, dict[str, str]]:
+    """Return the descriptions of declared metrics by measurement and field."""
+    text = resources.files("timeseries").joinpath("metric_descriptions.json").read_text("utf-8")
+    found: dict[str, dict[str, str]] = json.loads(text)
+    return found
