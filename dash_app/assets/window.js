@@ -108,9 +108,16 @@
     if (item) window.bootstrap?.Dropdown.getInstance(item.closest(".vdd-menu").previousElementSibling)?.hide();
   });
 
+  // A new address rebuilds the toolbar: a menu opened before the answer stays open.
+  let openMenu = "";
+  document.addEventListener("shown.bs.dropdown", (event) => { openMenu = event.target.id; });
+  document.addEventListener("hide.bs.dropdown", () => { openMenu = ""; });
+
   const closed = new WeakSet();
 
   function connect() {
+    const toggle = openMenu && document.getElementById(openMenu);
+    if (toggle && !toggle.classList.contains("show")) window.bootstrap.Dropdown.getOrCreateInstance(toggle).show();
     // On a phone, the first card comes before the filters.
     const filters = document.getElementById("fleet-filters");
     if (filters && !closed.has(filters)) {
