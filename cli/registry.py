@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +15,7 @@ import yaml
 
 from cli.database import prepare_data_dir
 from cli.supervision import stop_event, stop_with_parent
+from core.clock import utc_now
 from core.errors import ConfigurationError
 from core.logs import configure_logging
 from core.settings import ServerSettings, load_server_settings
@@ -24,8 +25,12 @@ log = logging.getLogger(__name__)
 
 PROGRAM = "docker-registry"
 COLLECT_EVERY = timedelta(days=1)
+# How long a repository may have no tag: an image that is being pushed has its tag last.
+EMPTY_FOR = timedelta(days=1)
 STOP_SECONDS = 15
 POLL_SECONDS = 0.5
+# Where the registry keeps what belongs to a repository; its layers are elsewhere.
+REPOSITORIES = Path("docker/registry/v2/repositories")
 CONFIG_NAME, CERTIFICATE_NAME = "config.yml", "tokens.crt"
 
 
@@ -62,7 +67,7 @@ def serve() -> None:
     path = write_config(settings, settings.data_dir / "registry", listen=None)
     stop = stop_event()
     while not stop.is_set():
-        collect_garbage(program, path)
+        collect_garbage(program, path, now=utc_now())
         child = subprocess.Popen([program, "serve", str(path)])  # noqa: S603 - its own command
         restart_at = time.monotonic() + COLLECT_EVERY.total_seconds()
         while (
@@ -81,12 +86,34 @@ def serve() -> None:
             child.wait()
 
 
-def collect_garbage(program: str, config_path: Path) -> None:
+def collect_garbage(program: str, config_path: Path, *, now: datetime) -> None:
     """Free the space of deleted images; the registry must not run meanwhile."""
+    remove_empty(config_path, before=now - EMPTY_FOR)
     argv = [program, "garbage-collect", str(config_path)]
     found = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603 - fixed
     if found.returncode:
         log.warning("garbage collection of images failed: %s", found.stderr[-500:].strip())
+
+
+def remove_empty(config_path: Path, *, before: datetime) -> None:
+    """Remove the repositories that had no tag since a time, with what they had before.
+
+    The registry has no request for that: it lists them forever, and their untagged manifests would
+    keep the layers of deleted images.
+    """
+    values = yaml.safe_load(config_path.read_text(encoding="utf-8"))
+    root = Path(values["storage"]["filesystem"]["rootdirectory"], REPOSITORIES)
+    for tags in sorted(root.rglob("_manifests/tags"), reverse=True):
+        repository = tags.parent.parent
+        folders = (repository, *(one for part in repository.glob("_*") for one in part.rglob("")))
+        changed_at = max(one.stat().st_mtime for one in folders)
+        if changed_at < before.timestamp() and not any(tags.iterdir()):
+            for one in repository.glob("_*"):
+                shutil.rmtree(one)
+            for folder in (repository, *repository.parents):
+                if folder == root or any(folder.iterdir()):
+                    break
+                folder.rmdir()
 
 
 def write_config(settings: ServerSettings, folder: Path, *, listen: str | None) -> Path:

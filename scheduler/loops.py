@@ -39,7 +39,7 @@ from jobqueue.dispatch import Dispatcher
 from jobqueue.drains import move_overdue
 from jobqueue.end_notices import take_end_notices
 from jobqueue.idle_limits import stop_idle_jobs
-from jobqueue.images.catalog import sync
+from jobqueue.images.catalog import delete_namespace, sync
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.log_files import LogFiles, bound_tenants, move_logs, sweep_files
@@ -205,10 +205,15 @@ class Scheduler:
                 sessions=self._sessions,
                 store=self._store,
                 folder=self._settings.exports_dir,
+                delete_images=self._delete_images,
                 clock=self._clock,
                 is_stopping=self._stopping.is_set,
             )
         )
+
+    def _delete_images(self, namespace: str) -> None:
+        if self._settings.registry_url:
+            delete_namespace(self._registry, namespace)
 
     def measure_usage(self) -> None:
         """Measure and store the usage of every tenant, and warn about quotas."""

@@ -236,6 +236,22 @@ def delete_image(
     return tags
 
 
+def delete_namespace(registry: Registry, namespace: str) -> None:
+    """Delete all images of a tenant that is removed, except those that are shared.
+
+    Raises:
+        RegistryUnavailableError: the next call goes on.
+    """
+    if namespace == registry.shared_namespace:
+        return
+    names = [one for one in registry.repositories() if namespace_of(one) == namespace]
+    for repository in names:
+        for tag in list(registry.tags(repository)):
+            manifest = registry.manifest(repository, tag)
+            if manifest is not None:  # another tag of the same content was deleted with it
+                registry.delete(repository, manifest.digest)
+
+
 def _visible(scope: Scope) -> Select[Any]:
     scope.require(Permission.VIEW)
     statement = select(Image)

@@ -57,6 +57,7 @@ class Registry:
         self._base = settings.registry_internal_url or settings.registry_url
         self._tokens = tokens
         self._clock = clock
+        self.shared_namespace = tokens.shared_namespace
 
     def repositories(self) -> Iterator[str]:
         """Yield the names of all repositories."""

@@ -40,14 +40,21 @@ BATCH = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remover:
-    """What a removal needs: databases, the folder of exports, and a check whether to stop.
+    """What a removal needs.
 
-    `sessions` have an actor for the audit log.
+    Attributes:
+        sessions: of the database, with an actor for the audit log.
+        store: has the samples.
+        folder: of exports.
+        delete_images: deletes the images of the tenant with a slug.
+        clock: the time.
+        is_stopping: whether to stop between two steps.
     """
 
     sessions: SessionFactory
     store: Store
     folder: Path
+    delete_images: Callable[[str], object]
     clock: Clock
     is_stopping: Callable[[], bool]
 
@@ -129,7 +136,11 @@ def _export(remover: Remover, removal: TenantRemoval) -> None:
 
 
 def _delete_rows(remover: Remover, removal: TenantRemoval) -> None:
-    """Delete table by table in batches, so that transactions stay small; the tenant last."""
+    """Delete table by table in batches, so that transactions stay small; the tenant last.
+
+    Images go before it: a new tenant with the same slug would have them.
+    """
+    remover.delete_images(removal.tenant_slug)
     _delete_users(remover, removal.tenant_id)
     # Referring tables first.
     tables = tenant_tables()[::-1]

@@ -1,6 +1,7 @@
 """The private registry with a real registry and a real engine: who may push and pull what."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from docker.errors import APIError
 from sqlalchemy import select
 
-from cli.registry import collect_garbage
+from cli.registry import EMPTY_FOR, REPOSITORIES, collect_garbage
 from core.clock import utc_now
 from core.db import SessionFactory
 from core.ids import new_id
@@ -20,11 +21,16 @@ from jobqueue.images.models import Image
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, RegistryToken
+from scheduler.loops import Scheduler
+from tenants.lifecycle.removal import request_removal, set_tenant_state
+from tenants.lifecycle.removal_worker import SETTLE
+from tenants.models import RemovalState, TenantRemoval, TenantState
 from tenants.users.tokens import TokenLimits, create_api_token, revoke_api_token
 from tests.cast import PASSWORD, Cast, scope_of
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
 from tests.fixtures.polling import eventually
 from tests.fixtures.private_registry import PrivateRegistry, private_registry
+from timeseries.store import Store
 
 __all__ = ["docker_engine", "private_registry"]
 
@@ -43,9 +49,13 @@ class Client:
         """As `docker login` does; raises `APIError`."""
         self._client.login(**self._auth, registry=self._host, reauth=True)
 
-    def push(self, name: str, tag: str = "1") -> str:
-        """Push the engine's image under a name; return the error."""
+    def push(self, name: str, tag: str = "1", *, labels: dict[str, str] | None = None) -> str:
+        """Push the engine's image under a name, with labels if given; return the error."""
         image = self._client.images.get(self._engine.image)
+        if labels:
+            container = self._client.containers.create(image, ["true"], labels=labels)
+            image = container.commit()
+            container.remove()
         image.tag(f"{self._host}/{name}", tag=tag)
         lines = self._client.images.push(
             f"{self._host}/{name}", tag=tag, auth_config=self._auth, stream=True, decode=True
@@ -206,9 +216,50 @@ def test_a_deleted_image_is_gone_and_its_space_is_freed(
 
     blobs = private_registry.config.parent / "data"
     before = sum(path.stat().st_size for path in blobs.rglob("data") if path.is_file())
-    collect_garbage(private_registry.program, private_registry.config)
+    collect_garbage(private_registry.program, private_registry.config, now=utc_now())
     after = sum(path.stat().st_size for path in blobs.rglob("data") if path.is_file())
     assert after == 0 < before
+
+
+def test_a_removed_tenant_leaves_no_image_behind(
+    *,
+    clients: dict[str, Client],
+    private_registry: PrivateRegistry,
+    sessions: SessionFactory,
+    store: Store,
+    cast: Cast,
+) -> None:
+    assert clients["bob"].push("acme/train", labels={"run": "1"}) == ""
+    assert clients["bob"].push("acme/train") == ""  # the manifest before has no tag now
+    assert clients["bob"].push("acme/deep/er", tag="v2") == ""
+    assert clients["charlie"].push("globex/own") == ""
+    eventually(lambda: len(rows(sessions)) == 3, what="pushed images to be listed")
+    operator = scope_of(cast.olivia)
+    with sessions.begin() as session:
+        set_tenant_state(session, operator, cast.acme.id, TenantState.CLOSED, now=utc_now())
+        request_removal(
+            session, operator, cast.acme.id, name="Acme", by="olivia", now=utc_now() - SETTLE
+        )
+    settings = private_registry.settings
+    Scheduler(settings, sessions=sessions, store=store).remove_tenants()
+    with sessions() as session:
+        assert session.scalars(select(TenantRemoval.state)).all() == [RemovalState.REMOVED]
+    assert rows(sessions) == [("globex/own", "1", cast.globex.id)]
+    registry = Registry(settings, RegistryTokens(settings), utc_now)
+    assert [list(registry.tags(one)) for one in registry.repositories()] == [[], [], ["1"]]
+
+    data = private_registry.config.parent / "data"
+    later = utc_now() + EMPTY_FOR + timedelta(minutes=1)
+    collect_garbage(private_registry.program, private_registry.config, now=later)
+    assert list(registry.repositories()) == ["globex/own"]
+    assert not (data / REPOSITORIES / "acme").exists()
+    with sessions() as session:
+        image = session.scalars(select(Image)).one()
+    blobs = {path.parent.name for path in data.rglob("blobs/**/data")}
+    layers = {layer["digest"].partition(":")[2] for layer in image.layers}
+    assert len(blobs) == 1 + 1 + len(layers)  # its manifest, its configuration, its layers
+    assert layers < blobs
+    assert clients["charlie"].pull("globex/own") == ""
 
 
 def test_what_notifications_missed_is_found_by_a_comparison(

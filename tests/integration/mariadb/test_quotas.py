@@ -148,7 +148,12 @@ def test_a_tenant_that_many_remove_at_once_is_removed_once(
     assert sum(race_numbered(ask)) == 1
     clock.advance(SETTLE.total_seconds())
     remover = Remover(
-        sessions=acted, store=store, folder=tmp_path, clock=clock, is_stopping=lambda: False
+        sessions=acted,
+        store=store,
+        folder=tmp_path,
+        delete_images=lambda _slug: None,
+        clock=clock,
+        is_stopping=lambda: False,
     )
     assert run_removals(remover) == 1
     with sessions() as session:

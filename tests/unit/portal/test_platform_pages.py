@@ -243,6 +243,7 @@ def test_a_tenant_is_closed_and_removed_with_its_export(
         sessions=acted,
         store=store,
         folder=settings.exports_dir,
+        delete_images=lambda _slug: None,
         clock=clock,
         is_stopping=lambda: False,
     )

@@ -13,7 +13,13 @@ from sqlalchemy.orm import Session
 
 from core.clock import to_ns
 from core.db import Base, SessionFactory
-from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
+from core.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidInputError,
+    NotFoundError,
+    UnavailableError,
+)
 from tenants.auditing.chain import verify_all
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting
@@ -50,6 +56,7 @@ def remover(sessions: SessionFactory, store: Store, tmp_path: Path, clock: Froze
         sessions=acted,
         store=store,
         folder=tmp_path / "exports",
+        delete_images=lambda _slug: None,
         clock=clock,
         is_stopping=lambda: False,
     )
@@ -206,6 +213,23 @@ def test_a_removal_that_fails_says_why_and_deletes_nothing(
     assert removal.state is RemovalState.EXPORTING
     assert "exports" in removal.error
     assert session.get(Tenant, cast.acme.id) is not None
+
+
+def test_a_tenant_whose_images_can_not_be_deleted_now_is_removed_later(
+    remover: Remover, doomed: str, cast: Cast
+) -> None:
+    deleted: list[str] = []
+
+    def refuse(_slug: str) -> None:
+        raise UnavailableError("The registry does not answer.")
+
+    assert run_removals(replace(remover, delete_images=refuse)) == 0
+    with remover.sessions() as session:
+        removal = get_removal(session, scope_of(cast.olivia), doomed)
+        assert removal.error == "The registry does not answer."
+        assert session.get(Tenant, cast.acme.id) is not None
+    assert run_removals(replace(remover, delete_images=deleted.append)) == 1
+    assert deleted == ["acme"]
 
 
 def test_removal_starts_after_agents_are_refused(
