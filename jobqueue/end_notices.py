@@ -1,19 +1,21 @@
 """Notices of a job's end, to its submitter or to receivers of the tenant: off by default.
 
-A job that asks for them is marked when it is submitted. The scheduler takes each mark once, in the
-transaction that adds the notices to the outbox of `alerting`, which this package doesn't know.
+A job that asks for them is marked when it is submitted; of an array or a service, the first job is,
+and it counts when all of them have ended. The scheduler takes each mark once, in the transaction
+that adds the notices to the outbox of `alerting`, which this package doesn't know.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from sqlalchemy import column, select, table, update
-from sqlalchemy.orm import Session
+from sqlalchemy import column, exists, func, select, table, update
+from sqlalchemy.orm import Session, aliased
 
 from core.guarded_update import changed_one
 from core.quantities import format_duration
 from jobqueue.models import Job
-from jobqueue.states import JobState
+from jobqueue.states import JobKind, JobState
 
 EMAIL = "email"
 MAX_NOTIFIED = 5
@@ -46,13 +48,11 @@ def receiver_names(session: Session, tenant_id: str) -> list[str]:
 
 
 def notify_errors(
-    session: Session, tenant_id: str, notify: Sequence[str], *, array: str
+    session: Session, tenant_id: str, notify: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with whom a job notifies, by field."""
     if len(notify) > MAX_NOTIFIED or len(set(notify)) < len(notify):
         yield "notify", f"notify has {len(notify)} entries; name up to {MAX_NOTIFIED}, each once."
-    if notify and array:
-        yield "notify", "Tasks of an array end one by one; remove notify or array."
     unknown = set(notify) - {EMAIL}
     for name in sorted(unknown - set(receiver_names(session, tenant_id)) if unknown else ()):
         yield "notify", f"There is no receiver {name[:100]!r}; use {EMAIL!r} or a receiver's name."
@@ -60,7 +60,9 @@ def notify_errors(
 
 def take_end_notices(session: Session) -> list[EndNotice]:
     """Return the notices of jobs that have ended, each only once."""
-    ended = select(Job).where(Job.is_notice_due.is_(True), Job.state.in_(_FINAL))
+    other = aliased(Job)
+    is_going_on = exists().where(other.array_id == Job.array_id, other.state.not_in(_FINAL))
+    ended = select(Job).where(Job.is_notice_due.is_(True), Job.state.in_(_FINAL), ~is_going_on)
     found: list[EndNotice] = []
     for job in session.scalars(ended.order_by(Job.id).limit(BATCH)).unique().all():
         taken = (
@@ -69,24 +71,51 @@ def take_end_notices(session: Session) -> list[EndNotice]:
             .values(is_notice_due=False)
         )
         if changed_one(session, taken, synchronize_session=False):
-            found += _notices(job)
+            found += _notices(job, *(_array_text(session, job) if job.array_id else _text(job)))
     return found
 
 
-def _notices(job: Job) -> Iterator[EndNotice]:
+def _text(job: Job) -> tuple[str, str]:
+    """Return the subject and the text of a job's notice."""
     subject = f"Job {job.name} {_WORDS[job.state]}"
-    facts = [subject + ".", job.message]
+    facts = [f"{subject}.", job.message]
     if job.exit_code:
         facts.append(f"Exit code {job.exit_code}.")
-    if job.started_at and job.finished_at:
-        seconds = (job.finished_at - job.started_at).total_seconds()
-        facts.append(f"It ran for {format_duration(seconds)}.")
-    common = {
-        "tenant_id": job.tenant_id,
-        "subject": subject,
-        "text": " ".join(fact for fact in facts if fact),
-        "path": f"/jobs/{job.id}",
-    }
+    return subject, _joined(*facts, _duration(job.started_at, job.finished_at))
+
+
+def _array_text(session: Session, first: Job) -> tuple[str, str]:
+    """Return the same of an array, or of all instances of a service."""
+    of_array = Job.array_id == first.array_id
+    counted = select(
+        Job.state, func.count(), func.min(Job.started_at), func.max(Job.finished_at)
+    ).where(of_array)
+    rows = session.execute(counted.group_by(Job.state)).all()
+    counts = {state: count for state, count, _, _ in rows}
+    kind, tasks = ("Service", "instances") if first.kind is JobKind.SERVICE else ("Array", "tasks")
+    end = _WORDS[first.state] if len(counts) == 1 else "ended"
+    subject = f"{kind} {first.name} {end}"
+    shown = ", ".join(f"{counts[state]:,} {state.value}" for state in _FINAL if state in counts)
+    facts = [f"{subject}.", f"{sum(counts.values()):,} {tasks}: {shown}."]
+    failed = select(Job).where(of_array, Job.state == JobState.FAILED).order_by(Job.array_index)
+    worst = session.scalars(failed.limit(1)).unique().first()
+    if worst is not None:
+        facts.append(f"The first that failed is {worst.title}: {worst.message}")
+    started = min((at for _, _, at, _ in rows if at), default=None)
+    return subject, _joined(*facts, _duration(started, max(at for *_, at in rows if at)))
+
+
+def _duration(start: datetime | None, end: datetime | None) -> str:
+    return f"It ran for {format_duration((end - start).total_seconds())}." if start and end else ""
+
+
+def _joined(*facts: str) -> str:
+    return " ".join(fact for fact in facts if fact)
+
+
+def _notices(job: Job, subject: str, text: str) -> Iterator[EndNotice]:
+    path = f"/jobs?array_id={job.array_id}" if job.array_id else f"/jobs/{job.id}"
+    common = {"tenant_id": job.tenant_id, "subject": subject, "text": text, "path": path}
     for name in job.notify:
         if name != EMAIL:
             yield EndNotice(receiver=name, **common)

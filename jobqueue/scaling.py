@@ -132,7 +132,7 @@ def _add(session: Session, running: list[Job], count: int, *, now: datetime) -> 
             "submitted_at": now,
             "started_at": None,
             "finished_at": None,
-            "is_notice_due": bool(like.notify),
+            "is_notice_due": False,
             **(columns_of(found) if found and is_rolling else {}),
         },
     )

@@ -122,7 +122,7 @@ def submit_job(
     record_event(session, job, now=now)
     add_dependencies(session, job, found)
     session.flush()
-    add_other_tasks(session, job, array.indexes[1:])
+    add_other_tasks(session, job, array.indexes[1:], is_notice_due=False)
     return job
 
 
@@ -144,7 +144,7 @@ def checked_job(
     tenant_id = scope.require_tenant()
     roots = settings_of(session, tenant_id).data_roots
     further = [("mounts", error) for error in mount_errors(request.mounts, roots)]
-    further += notify_errors(session, tenant_id, request.notify, array=request.array)
+    further += notify_errors(session, tenant_id, request.notify)
     policy = None
     try:
         policy = policy_for_job(session, tenant_id, request.container_policy)

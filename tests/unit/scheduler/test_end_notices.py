@@ -1,5 +1,7 @@
 """Notices of a job's end: to whom its request says, once, whichever way it ends."""
 
+from datetime import timedelta
+
 import pytest
 from sqlalchemy import select
 
@@ -10,11 +12,13 @@ from alerting.states import ReceiverKind
 from core.db import SessionFactory
 from core.errors import InvalidInputError
 from core.settings import ServerSettings
-from jobqueue.service import stop_job
+from jobqueue.models import Job
+from jobqueue.service import stop_array, stop_job
+from jobqueue.states import JobState
 from protocol.attempts import ObservedState
 from scheduler.loops import Scheduler
 from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of
-from tests.unit.jobqueue.builders import report, start, submit
+from tests.unit.jobqueue.builders import dispatch, report, start, submit
 from timeseries.store import Store
 
 
@@ -82,12 +86,56 @@ def test_nobody_is_notified_by_default_and_waiting_jobs_notify_when_they_are_sto
     assert sent(sessions) == [("bob@acme.example", "Job later was stopped")]
 
 
-@pytest.mark.parametrize(
-    ("notify", "array"), [(["nobody"], ""), (["email", "email"], ""), (["email"], "0-3")]
-)
+def test_a_job_that_is_tried_again_notifies_after_its_last_attempt(
+    sessions: SessionFactory, scheduler: Scheduler, cast: Cast
+) -> None:
+    with sessions.begin() as session:
+        attempt = start(session, cast, notify=["email"], max_retries=1, retry_on=["exit"])
+        report(session, attempt, ObservedState.FAILED, exit_code=3, reason="exit_code")
+        assert attempt.job.state is JobState.QUEUED
+    scheduler.notify_ends()
+    assert sent(sessions) == []
+    with sessions.begin() as session:
+        dispatch(session, now=NOON + timedelta(minutes=2))
+        second = session.get_one(Job, attempt.job_id).attempt
+        assert second is not None
+        report(session, second, ObservedState.FAILED, exit_code=3, reason="exit_code")
+    scheduler.notify_ends()
+    assert sent(sessions) == [("alice@acme.example", "Job train failed")]
+
+
+def test_an_array_notifies_once_when_all_of_its_tasks_have_ended(
+    sessions: SessionFactory, scheduler: Scheduler, cast: Cast
+) -> None:
+    with sessions.begin() as session:
+        start(session, cast, name="sweep", notify=["email"], array="0-3")
+        by_index = {one.array_index: one.attempt for one in session.scalars(select(Job)).unique()}
+        attempts = [attempt for _, attempt in sorted(by_index.items()) if attempt is not None]
+        ends = [ObservedState.SUCCEEDED] * 3 + [ObservedState.FAILED]
+        for attempt, end in zip(attempts, ends, strict=True):
+            report(session, attempt, ObservedState.RUNNING)
+            report(session, attempt, end, exit_code=int(end is ObservedState.FAILED))
+        stopped = submit(session, cast.bob, "stopped", notify=["email"], array="5-6")
+        stop_array(session, scope_of(cast.bob), stopped.id, now=NOON)
+        left = submit(session, cast.bob, "half", notify=["email"], array="0-1")
+        stop_job(session, scope_of(cast.bob), left.id, now=NOON)
+    scheduler.notify_ends()
+    scheduler.notify_ends()
+    assert sent(sessions) == [
+        ("bob@acme.example", "Array stopped was stopped"),
+        ("alice@acme.example", "Array sweep ended"),
+    ]
+    with sessions() as session:
+        found = session.scalars(select(Notification).order_by(Notification.address)).first()
+        text = render(found or Notification()).text
+    assert "4 tasks: 3 succeeded, 1 failed. The first that failed is sweep[3]:" in text
+    assert f"/jobs?array_id={attempts[0].job_id}" in text
+
+
+@pytest.mark.parametrize("notify", [["nobody"], ["email", "email"]])
 def test_a_request_names_whom_it_may_notify(
-    sessions: SessionFactory, cast: Cast, notify: list[str], array: str
+    sessions: SessionFactory, cast: Cast, notify: list[str]
 ) -> None:
     with sessions.begin() as session, pytest.raises(InvalidInputError) as caught:
-        submit(session, cast.alice, notify=notify, array=array)
+        submit(session, cast.alice, notify=notify)
     assert "notify" in caught.value.errors
