@@ -1,4 +1,4 @@
-"""Range queries: which reads of samples and roll-ups answer them.
+"""Range queries: the statements over samples and roll-ups that answer them.
 
 Without roll-ups the samples answer alone and exactly. Otherwise each source gives its partial
 aggregates by group and window, and these are merged; percentiles then come from sketches and are
@@ -9,13 +9,11 @@ running the grouping costs the database more than reading some thousand raw rows
 in Python.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
-from typing import Any
 
+from timeseries.duckdb.query_plan import Plan, plan_sources
 from timeseries.duckdb.relation import Relation, Statement
 from timeseries.duckdb.rollup_sql import (
     MERGES,
@@ -27,6 +25,14 @@ from timeseries.duckdb.rollup_sql import (
     numeric_column,
     rollup_partials,
     sample_partials,
+)
+from timeseries.duckdb.row_groups import (
+    REDUCERS,
+    Row,
+    aggregate_windows,
+    merge_quantiles,
+    single_windows,
+    sort_groups,
 )
 from timeseries.duckdb.schema import (
     MINUTE_NS,
@@ -52,22 +58,13 @@ from timeseries.duckdb.sql import (
     successive_sql,
     window_start_sql,
 )
-from timeseries.sketch import bucket_quantile
-from timeseries.store import APPLIANCE_TAG, HOUR_NS, Aggregate, RangeQuery, Resolution
+from timeseries.store import APPLIANCE_TAG, HOUR_NS, RangeQuery, Resolution
 from timeseries.successive import SUCCESSIVE
 from timeseries.validation import check_aggregate
 
-Plan = Mapping[tuple[Resolution, tuple[Span, ...]], Sequence[Segment]]
-Row = tuple[Any, ...]
-"""One row of a result."""
 MAX_WINDOWS = 1_000
 MAX_ROWS = 20_000
 """The database aggregates more samples than this."""
-_REDUCERS: dict[Aggregate, Callable[[Sequence[float]], float]] = {
-    Aggregate.AVG: lambda values: sum(values) / len(values),
-    Aggregate.MIN: min,
-    Aggregate.MAX: max,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,69 +129,6 @@ def range_reads(query: RangeQuery, relation: Relation, fields: Sequence[str]) ->
         ]
     sources = list(_sources(query, relation, fields, plan))
     return [_merged(query, relation, fields, sources)] if sources else []
-
-
-def plan_sources(query: RangeQuery, segments: Iterable[Segment], fields: Iterable[str]) -> Plan:
-    """Return what to read: the segments for each resolution and its time spans.
-
-    The coarsest resolution that divides the step is preferred, for complete windows. The rest of
-    the span comes from samples and, where these have expired, from the roll-ups, by the windows
-    that begin in it.
-
-    Args:
-        query: the query.
-        segments: the segments that may have samples in it.
-        fields: the fields that it reads.
-    """
-    span = (clamp_time(query.start_ns), clamp_time(query.end_ns))
-    asked = frozenset(fields)
-    plan: dict[tuple[Resolution, tuple[Span, ...]], list[Segment]] = {}
-    for one in segments:
-        numbers = {name for name in asked if name in one.table.fields}
-        if not numbers and asked:
-            continue
-        is_complete = numbers <= one.rolled or Resolution.RAW not in one.sizes
-        left: tuple[Span, ...] = (span,)
-        for resolution in _preferred(query, one) if is_complete else ():
-            whole = _whole(span, WIDTHS_NS[resolution])
-            if whole is not None and one.overlaps(whole):
-                plan.setdefault((resolution, (whole,)), []).append(one)
-                left = tuple(rest for rest in _cut(span, whole) if rest[0] < rest[1])
-                break
-        rest = Resolution.RAW if Resolution.RAW in one.sizes else _finest(query, one)
-        margin_ns = WIDTHS_NS.get(rest, 0) if rest else 0
-        if rest and any(one.overlaps(part, margin_ns=margin_ns) for part in left):
-            plan.setdefault((rest, left), []).append(one)
-    return plan
-
-
-def _preferred(query: RangeQuery, one: Segment) -> list[Resolution]:
-    """Return the roll-ups of a segment that can answer complete windows, the coarsest first."""
-    if query.end_ns - query.start_ns < HOUR_NS or query.aggregate in SUCCESSIVE:
-        return []
-    return [
-        resolution
-        for resolution in (Resolution.HOUR, Resolution.FIVE_MINUTES)
-        if resolution in one.sizes
-        and (query.step_ns is None or query.step_ns % WIDTHS_NS[resolution] == 0)
-        and (resolution is Resolution.HOUR or query.aggregate not in QUANTILES)
-    ]
-
-
-def _finest(query: RangeQuery, one: Segment) -> Resolution | None:
-    """Return the finest roll-up that a segment has; only that by hour has sketches."""
-    if Resolution.FIVE_MINUTES in one.sizes and query.aggregate not in QUANTILES:
-        return Resolution.FIVE_MINUTES
-    return Resolution.HOUR if Resolution.HOUR in one.sizes else None
-
-
-def _whole(span: Span, width_ns: int) -> Span | None:
-    start, end = -(-span[0] // width_ns) * width_ns, span[1] // width_ns * width_ns
-    return (start, end) if start < end else None
-
-
-def _cut(span: Span, hole: Span) -> tuple[Span, Span]:
-    return (span[0], hole[0]), (hole[1], span[1])
 
 
 def _from_samples(query: RangeQuery, relation: Relation, fields: Sequence[str]) -> Read:
@@ -273,23 +207,6 @@ def _wanted(query: RangeQuery, text: str, fields: Sequence[str]) -> str:
         if level is not None and len(fields) == 1:
             text = f"{select(['*'], f'({text})')} WHERE v0 {operator} {float(level)!r}"
     return text
-
-
-def single_windows(rows: Sequence[Row], *, groups: int, start_ns: int) -> list[Row]:
-    """Return the rows of a query without steps with a list of one window for each field."""
-    return [
-        (
-            *row[:groups],
-            *(one for value in row[groups:] for one in (_list(value, start_ns), _list(value))),
-        )
-        for row in rows
-    ]
-
-
-def _list(value: float | None, shown: float | None = None) -> list[float]:
-    if value is None:
-        return []
-    return [value if shown is None else shown]
 
 
 def _samples(
@@ -417,20 +334,6 @@ def _quantiles(
     )
 
 
-def merge_quantiles(rows: Sequence[Row], *, groups: int, q: float) -> list[Row]:
-    """Return a row per group from rows per window: start, bucket keys, counts, min and max."""
-    found: list[Row] = []
-    for group, windows in groupby(rows, key=lambda row: row[:groups]):
-        starts, values = [], []
-        for start, keys, counts, least, most in (row[groups:] for row in windows):
-            value = bucket_quantile(keys, counts, q)
-            if value is not None:
-                starts.append(start)
-                values.append(max(least, min(most, value)))
-        found.append((*group, starts, values))
-    return found
-
-
 def _buckets(query: RangeQuery, table: Table, name: str, source: _Source) -> str:
     shared = [*group_columns(query.group_by, table), f"{source.window} AS w"]
     if source.resolution is Resolution.RAW:
@@ -459,7 +362,7 @@ def reads_raw_rows(query: RangeQuery) -> bool:
     """Return whether a query reads about as many samples as it has windows, of one appliance."""
     step_ns = query.step_ns
     return (
-        query.aggregate in _REDUCERS
+        query.aggregate in REDUCERS
         and has_appliance_filter(query.filters)
         and len(query.filters[APPLIANCE_TAG]) == 1
         and query.start_ns >= 0
@@ -482,61 +385,3 @@ def raw_rows_sql(query: RangeQuery, relation: Relation, fields: Sequence[str]) -
         for index, name in enumerate(fields)
     ]
     return select(columns, source) if source else "", values
-
-
-def aggregate_windows(
-    samples: Sequence[Row], *, groups: int, aggregate: Aggregate
-) -> Sequence[Row]:
-    """Return a row per group from the rows of `raw_rows_sql`, whose first `groups` are tags."""
-    by_group: dict[Row, dict[int, Row]] = defaultdict(dict)
-    for row in samples:
-        by_group[row[:groups]][row[groups]] = row
-    if sum(map(len, by_group.values())) < len(samples):
-        return aggregate_windows(
-            _merge_windows(samples, groups, aggregate), groups=groups, aggregate=aggregate
-        )
-    found: list[Row] = []
-    for group, windows in sorted(by_group.items()):
-        starts = sorted(windows)
-        rows = [windows[start] for start in starts]
-        lists: list[list[Any]] = []
-        for index in range(groups + 1, len(rows[0])):
-            values = [row[index] for row in rows]
-            if None in values:
-                pairs = zip(starts, values, strict=True)
-                lists += [
-                    [start for start, value in pairs if value is not None],
-                    [value for value in values if value is not None],
-                ]
-            else:
-                lists += [starts, values]
-        found.append((*group, *lists))
-    return found
-
-
-def sort_groups(rows: Sequence[Row], *, groups: int) -> list[Row]:
-    """Return rows sorted by group, and the lists of each sorted by time."""
-    found: list[Row] = []
-    for row in sorted(rows, key=lambda row: row[:groups]):
-        lists = []
-        for times, values in zip(row[groups::2], row[groups + 1 :: 2], strict=True):
-            pairs = sorted(zip(times or (), values or (), strict=True))
-            lists += [[time for time, _ in pairs], [value for _, value in pairs]]
-        found.append((*row[:groups], *lists))
-    return found
-
-
-def _merge_windows(samples: Sequence[Row], groups: int, aggregate: Aggregate) -> list[Row]:
-    """Return one row per group and window."""
-    by_window: dict[Row, list[Row]] = defaultdict(list)
-    for row in samples:
-        by_window[row[: groups + 1]].append(row[groups + 1 :])
-    return [
-        (*key, *(_reduce(values, aggregate) for values in zip(*rows, strict=True)))
-        for key, rows in by_window.items()
-    ]
-
-
-def _reduce(values: Sequence[float | None], aggregate: Aggregate) -> float | None:
-    some = [value for value in values if value is not None]
-    return _REDUCERS[aggregate](some) if some else None

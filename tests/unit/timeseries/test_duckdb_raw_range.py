@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timeseries.duckdb import range_query
-from timeseries.duckdb.range_query import MAX_ROWS, aggregate_windows, reads_raw_rows
+from timeseries.duckdb.range_query import MAX_ROWS, reads_raw_rows
+from timeseries.duckdb.row_groups import aggregate_windows
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.points import FieldValue, Point
 from timeseries.store import Aggregate, RangeQuery, Series, write

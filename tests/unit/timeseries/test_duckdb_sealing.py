@@ -23,7 +23,7 @@ from tests.unit.timeseries.rollup_samples import (
     seeded,
     write_all,
 )
-from timeseries.duckdb import range_query, sealing
+from timeseries.duckdb import query_plan, range_query, sealing
 from timeseries.duckdb.segments import Segment
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
@@ -203,9 +203,9 @@ def test_a_query_reads_only_files_that_may_have_its_samples(
             write_all(store, points, identity)
     store.maintain(now_ns=MIDNIGHT_NS + 4 * DAY_NS)
     seen: list[int] = []
-    plan = range_query.plan_sources
+    plan = query_plan.plan_sources
 
-    def noted(*args: object) -> range_query.Plan:
+    def noted(*args: object) -> query_plan.Plan:
         found = plan(*args)  # type: ignore[arg-type]
         seen.append(sum(map(len, found.values())))
         return found

@@ -1,0 +1,75 @@
+"""Which segments of which resolution answer a range query: samples or roll-ups."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from timeseries.duckdb.rollup_sql import QUANTILES
+from timeseries.duckdb.schema import WIDTHS_NS, Span
+from timeseries.duckdb.segments import Segment
+from timeseries.duckdb.sql import clamp_time
+from timeseries.store import HOUR_NS, RangeQuery, Resolution
+from timeseries.successive import SUCCESSIVE
+
+Plan = Mapping[tuple[Resolution, tuple[Span, ...]], Sequence[Segment]]
+
+
+def plan_sources(query: RangeQuery, segments: Iterable[Segment], fields: Iterable[str]) -> Plan:
+    """Return what to read: the segments for each resolution and its time spans.
+
+    The coarsest resolution that divides the step is preferred, for complete windows. The rest of
+    the span comes from samples and, where these have expired, from the roll-ups, by the windows
+    that begin in it.
+
+    Args:
+        query: the query.
+        segments: the segments that may have samples in it.
+        fields: the fields that it reads.
+    """
+    span = (clamp_time(query.start_ns), clamp_time(query.end_ns))
+    asked = frozenset(fields)
+    plan: dict[tuple[Resolution, tuple[Span, ...]], list[Segment]] = {}
+    for one in segments:
+        numbers = {name for name in asked if name in one.table.fields}
+        if not numbers and asked:
+            continue
+        is_complete = numbers <= one.rolled or Resolution.RAW not in one.sizes
+        left: tuple[Span, ...] = (span,)
+        for resolution in _preferred(query, one) if is_complete else ():
+            whole = _whole(span, WIDTHS_NS[resolution])
+            if whole is not None and one.overlaps(whole):
+                plan.setdefault((resolution, (whole,)), []).append(one)
+                left = tuple(rest for rest in _cut(span, whole) if rest[0] < rest[1])
+                break
+        rest = Resolution.RAW if Resolution.RAW in one.sizes else _finest(query, one)
+        margin_ns = WIDTHS_NS.get(rest, 0) if rest else 0
+        if rest and any(one.overlaps(part, margin_ns=margin_ns) for part in left):
+            plan.setdefault((rest, left), []).append(one)
+    return plan
+
+
+def _preferred(query: RangeQuery, one: Segment) -> list[Resolution]:
+    """Return the roll-ups of a segment that can answer complete windows, the coarsest first."""
+    if query.end_ns - query.start_ns < HOUR_NS or query.aggregate in SUCCESSIVE:
+        return []
+    return [
+        resolution
+        for resolution in (Resolution.HOUR, Resolution.FIVE_MINUTES)
+        if resolution in one.sizes
+        and (query.step_ns is None or query.step_ns % WIDTHS_NS[resolution] == 0)
+        and (resolution is Resolution.HOUR or query.aggregate not in QUANTILES)
+    ]
+
+
+def _finest(query: RangeQuery, one: Segment) -> Resolution | None:
+    """Return the finest roll-up that a segment has; only that by hour has sketches."""
+    if Resolution.FIVE_MINUTES in one.sizes and query.aggregate not in QUANTILES:
+        return Resolution.FIVE_MINUTES
+    return Resolution.HOUR if Resolution.HOUR in one.sizes else None
+
+
+def _whole(span: Span, width_ns: int) -> Span | None:
+    start, end = -(-span[0] // width_ns) * width_ns, span[1] // width_ns * width_ns
+    return (start, end) if start < end else None
+
+
+def _cut(span: Span, hole: Span) -> tuple[Span, Span]:
+    return (span[0], hole[0]), (hole[1], span[1])
