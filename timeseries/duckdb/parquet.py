@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 ROW_GROUP_ROWS = 20_000
-_COMPRESSION, _LEVEL = "zstd", 3
+_COMPRESSION, _LEVEL = "zstd", 9
 _PLAIN = "PLAIN"
 _DICTIONARY = "RLE_DICTIONARY"
 _BY_TYPE: Mapping[pa.DataType, tuple[str, ...]] = {
