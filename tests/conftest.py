@@ -1,7 +1,8 @@
 """Fixtures that the cloud side's tests share: a fresh database, the cast, a clock and a store."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import cast as cast_type
@@ -117,21 +118,31 @@ def cast(sessions: SessionFactory, clock: FrozenClock) -> Cast:
         return make_cast(session, now=clock.now)
 
 
-class _LazyStore:
-    """A store in memory that opens when it is first used: most tests of the portal never do."""
+class LazyStore:
+    """A store that opens when it is first used: most tests never do."""
+
+    def __init__(self, open_store: Callable[[], DuckDBStore]) -> None:
+        self._open_store = open_store
 
     @cached_property
     def opened(self) -> DuckDBStore:
-        return DuckDBStore(":memory:")
+        return self._open_store()
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.opened, name)
+
+    @classmethod
+    @contextmanager
+    def lasting(cls, open_store: Callable[[], DuckDBStore]) -> Iterator[Store]:
+        """Close what was opened in the block."""
+        store = cls(open_store)
+        yield cast_type("Store", store)
+        if "opened" in vars(store):
+            store.opened.close()
 
 
 @pytest.fixture
 def store() -> Iterator[Store]:
     """An empty store in memory."""
-    store = _LazyStore()
-    yield cast_type("Store", store)
-    if "opened" in vars(store):
-        store.opened.close()
+    with LazyStore.lasting(lambda: DuckDBStore(":memory:")) as store:
+        yield store

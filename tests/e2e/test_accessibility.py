@@ -123,13 +123,11 @@ def test_no_page_of_a_viewer_has_a_serious_fault(open_browser: OpenBrowser, demo
     assert faults_on_the_way(page, (WIDE_LIGHT, NARROW_DARK), known={REFERENCE}) == ""
 
 
-@pytest.mark.parametrize("path", OPEN_TO_NOBODY)
-def test_the_pages_before_signing_in_have_no_serious_fault(
-    open_browser: OpenBrowser, path: str
-) -> None:
+def test_the_pages_before_signing_in_have_no_serious_fault(open_browser: OpenBrowser) -> None:
     page = open_browser()
-    page.goto(path)
-    assert faults_in(page, (WIDE_LIGHT, NARROW_DARK)) == []
+    for path in OPEN_TO_NOBODY:
+        page.goto(path)
+        assert faults_in(page, (WIDE_LIGHT, NARROW_DARK)) == []
 
 
 def test_answers_that_no_link_leads_to_have_no_serious_fault(open_browser: OpenBrowser) -> None:

@@ -15,6 +15,7 @@ from core.db import SessionFactory
 from core.settings import ServerSettings
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock, make_appliance
+from tests.conftest import LazyStore
 from tests.fixtures.serving import Serving
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store
@@ -63,9 +64,8 @@ def eventually(condition: Callable[[], bool], *, within_seconds: float = 60.0) -
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """A DuckDB file; a test may name another class as the parameter."""
     kind: type[DuckDBStore] = getattr(request, "param", DuckDBStore)
-    store = kind(tmp_path / "samples.duckdb")
-    yield store
-    store.close()
+    with LazyStore.lasting(lambda: kind(tmp_path / "samples.duckdb")) as store:
+        yield store
 
 
 @pytest.fixture
