@@ -159,6 +159,16 @@ class Database:
         wal = Path(f"{self.path}.wal")
         return not wal.exists() or wal.stat().st_size < CHECKPOINT_MIB * 2**20 // 4
 
+    @property
+    def free_bytes(self) -> int:
+        """How much of the file is free, if that is most of it, else 0."""
+        with self.cursor() as cursor:
+            found = cursor.execute(
+                "SELECT block_size, total_blocks, free_blocks FROM pragma_database_size()"
+            ).fetchall()
+        ((block_bytes, total, free),) = found
+        return int(block_bytes * free) if free > total / 2 else 0
+
     def close(self) -> None:
         """Checkpoint and close the file."""
         with self._lock:

@@ -51,6 +51,8 @@ MIN_EXPIRED = 8
 """How many segments without samples are worth merging."""
 EXPIRED_NS = 30 * DAY_NS
 """Segments without samples are merged within such periods."""
+MIN_FREE_BYTES = 16 * 2**20
+"""The free space of the file that is worth giving back."""
 _TIME = quoted(TIME_COLUMN)
 _IS_TENANT = f"{quoted(tag_column(TENANT_TAG))} = ?"
 
@@ -72,6 +74,7 @@ class Maintenance:
         self._sealing = Sealing(database, manifest, is_rolled_up)
         self._running = threading.Lock()
         self._sealed_at: dict[str, float] = {}
+        self._free_bytes = 0
         self._deleting = threading.Lock()
         """Locked while samples are sealed, merged or deleted."""
 
@@ -110,9 +113,24 @@ class Maintenance:
         # Until a checkpoint, rows take ten times as much memory; on a quiet server it never comes.
         if moved or self._database.is_wal_short:
             self._writer.checkpoint()
+        self._shrink_file()
         if errors:
             raise errors[0]
         return moved
+
+    def _shrink_file(self) -> None:
+        """Free the end of the file, which DuckDB then cuts off.
+
+        What was written last often stands there: rows of the manifest. If others do, too, it is
+        tried again once the free space has changed.
+        """
+        free_bytes = self._database.free_bytes
+        if free_bytes < MIN_FREE_BYTES or free_bytes == self._free_bytes:
+            return
+        with self._deleting, self._failing("the manifest"), self._database.cursor() as cursor:
+            self._manifest.rewrite(cursor)
+        self._writer.checkpoint()
+        self._free_bytes = self._database.free_bytes
 
     def delete_before(self, before_ns: int, *, resolution: Resolution) -> None:
         """Apply retention: rows in steps with writes in between, files at once.

@@ -230,6 +230,15 @@ class Manifest:
                 self._changing.discard(measurement)
         self._discard(_paths(removed) - _paths(added))
 
+    def rewrite(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Write the rows of the table anew, to the first free blocks of the file."""
+        cursor.begin()
+        cursor.execute(f"CREATE TEMP TABLE kept AS FROM {MANIFEST_TABLE}")
+        cursor.execute(f"DELETE FROM {MANIFEST_TABLE}")  # noqa: S608 - ours
+        cursor.execute(f"INSERT INTO {MANIFEST_TABLE} FROM kept")
+        cursor.execute("DROP TABLE kept")
+        cursor.commit()
+
     def delete_garbage(self) -> None:
         """Delete the files that were discarded before every present reader began.
 

@@ -110,7 +110,7 @@ def test_every_line_arrives_however_small_the_servers_size_limit(
     sender: Sender, buffer: DiskBuffer, portal: RecordingPortal, hand_clock: HandClock
 ) -> None:
     portal.recording.largest_body_bytes = 30
-    lines = [f"m v={number} 1700000000000000000" for number in range(300)]
+    lines = [f"m v={number} 1700000000000000000" for number in range(50)]
     fill(buffer, hand_clock, *lines)
     assert sender.send_next().outcome is Outcome.SENT
     assert portal.recording.lines == lines

@@ -21,7 +21,7 @@ def test_every_grouping_works_without_data_and_others_are_refused(
     for by in GROUPINGS[kind]:
         found = build_report(kind, by)
         assert len(found.totals) == len(found.columns)
-        assert pdf_file(found).startswith(b"%PDF")
+    assert pdf_file(found).startswith(b"%PDF")
     wrong = next(by for by in ReportBy if by not in GROUPINGS[kind])
     with pytest.raises(InvalidInputError) as error:
         build_report(kind, wrong)

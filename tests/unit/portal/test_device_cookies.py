@@ -119,13 +119,11 @@ def test_a_wrong_password_makes_no_browser_known(nobody: Browser, cast: Cast) ->
     assert device_cookie(nobody) == ""
 
 
-@pytest.mark.parametrize("value", ["", "x", "~" * 2000, "a.b~c.d", "WyJhIiwxXQ.x"])
-def test_a_made_up_cookie_is_worth_nothing(
-    nobody: Browser, cast: Cast, value: str, block: Block
-) -> None:
+def test_a_made_up_cookie_is_worth_nothing(nobody: Browser, cast: Cast, block: Block) -> None:
     block()
-    nobody.client.set_cookie(COOKIE, value)
-    assert nobody.sign_in(cast.bob.email).status_code == 429
+    for value in ("", "x", "~" * 2000, "a.b~c.d", "WyJhIiwxXQ.x"):
+        nobody.client.set_cookie(COOKIE, value)
+        assert nobody.sign_in(cast.bob.email).status_code == 429, value
 
 
 def test_a_changed_cookie_is_worth_nothing(known: Browser, cast: Cast, block: Block) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from tests.unit.timeseries.rollup_samples import (
     seeded,
     write_all,
 )
-from timeseries.duckdb import query_plan, range_query, sealing
+from timeseries.duckdb import maintenance, query_plan, range_query, sealing
 from timeseries.duckdb.segments import Segment
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
@@ -301,3 +302,23 @@ def test_files_of_samples_are_never_deleted_for_a_new_database(path: Path) -> No
     store = DuckDBStore(path)
     assert count_by_hour(store) == 288
     store.close()
+
+
+def test_a_file_shrinks_once_its_samples_are_sealed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "MIN_FREE_BYTES", 1)
+    rng, start_ns = seeded(1), SETTLED_NS - DAY_NS
+    points = [
+        gpu(start_ns + second * 10**9, **{f"f{number}": rng.random() for number in range(40)})
+        for second in range(10_000)
+    ]
+    with closing(DuckDBStore(path)) as store:
+        write_all(store, points, ACME)
+        store.maintain(now_ns=start_ns)
+        before = path.stat().st_size
+        assert store.maintain(now_ns=SETTLED_NS + 30 * DAY_NS) == len(points)
+        kept = segments_of(store)
+        assert path.stat().st_size < before / 3
+    with closing(DuckDBStore(path)) as store:
+        assert segments_of(store) == kept

@@ -39,7 +39,7 @@ def test_everything_arrives_with_tags_types_and_times(
         )
 
 
-@pytest.mark.parametrize("calls", range(0, 30, 3))
+@pytest.mark.parametrize("calls", [0, 1, 12, 27])
 def test_a_move_that_was_stopped_goes_on_without_duplicates(
     calls: int, source: DuckDBStore, destination: DuckDBStore, state: StateFile
 ) -> None:
