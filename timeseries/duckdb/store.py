@@ -31,8 +31,9 @@ from timeseries.duckdb.database import Database, Limits, is_fatal
 from timeseries.duckdb.files import Files, LocalFiles
 from timeseries.duckdb.latest import expired_latest_sql, latest_sql, merge_latest
 from timeseries.duckdb.maintenance import Maintenance
-from timeseries.duckdb.range_query import MAX_ROWS, RawRead, Read, Row, range_reads
+from timeseries.duckdb.range_query import MAX_ROWS, RawRead, Read, range_reads
 from timeseries.duckdb.relation import Relation
+from timeseries.duckdb.row_groups import Row
 from timeseries.duckdb.scan import batch_from, extent_sql, hours_sql, slice_sql, slices
 from timeseries.duckdb.schema import Span
 from timeseries.duckdb.sealing import RolledUp

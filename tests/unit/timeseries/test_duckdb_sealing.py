@@ -310,8 +310,8 @@ def test_a_file_shrinks_once_its_samples_are_sealed(
     monkeypatch.setattr(maintenance, "MIN_FREE_BYTES", 1)
     rng, start_ns = seeded(1), SETTLED_NS - DAY_NS
     points = [
-        gpu(start_ns + second * 10**9, **{f"f{number}": rng.random() for number in range(40)})
-        for second in range(10_000)
+        Point("gpu", {}, {f"f{number}": rng.random() for number in range(40)}, start_ns + second)
+        for second in range(0, 10_000 * 10**9, 10**9)
     ]
     with closing(DuckDBStore(path)) as store:
         write_all(store, points, ACME)
