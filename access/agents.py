@@ -33,7 +33,7 @@ from protocol.heartbeat import Heartbeat
 from protocol.inventory import MAX_REPORT_BYTES
 from protocol.storage import MAX_REPORT_BYTES as MAX_STORAGE_REPORT_BYTES
 from protocol.storage import StorageReport
-from tenants.enrollment import enroll_appliance
+from tenants.enrollment import ENROLLMENT_PREFIX, check_token, enroll_appliance
 from tenants.fleet.heartbeats import record_heartbeat
 from tenants.models import Appliance
 from tenants.pki.certificates import Issued, Issuer, issue_certificate, renew_certificate
@@ -41,8 +41,8 @@ from tenants.pki.certificates import Issued, Issuer, issue_certificate, renew_ce
 T = TypeVar("T")
 
 MAX_JSON_BYTES = 4 * 1024 * 1024
-# Its token is in the body: an inventory of 16 GPUs takes 40 kB.
-MAX_ENROLLMENT_BYTES = 256 * 1024
+# Of a request without a token in its headers: an inventory of 16 GPUs takes 40 kB.
+MAX_ANONYMOUS_BYTES = 256 * 1024
 MAX_LOGS_BYTES = 1024 * 1024
 MAX_WAIT_SECONDS = 30.0
 _MAX_VERSION_LENGTH = 50
@@ -80,10 +80,19 @@ class AgentEndpoints:
         self._clock = clock
 
     async def enroll(self, request: Request) -> Response:
-        """Exchange an enrollment token for an identity."""
+        """Exchange an enrollment token for an identity.
+
+        The token is in the body. If it is in the header, too, the body may be larger.
+        """
         failures, now = self._authenticator.failures, self._clock()
         failures.check(request.scope)
-        packed = await read_plain_body(request, max_bytes=MAX_ENROLLMENT_BYTES)
+        max_bytes = MAX_ANONYMOUS_BYTES
+        token = request.headers.get("Authorization", "").rpartition(" ")[2]
+        if token.startswith(f"{ENROLLMENT_PREFIX}_"):
+            with failures.counted(request.scope):
+                await self._database.run(lambda session: check_token(session, token, now=now))
+            max_bytes = MAX_REPORT_BYTES
+        packed = await read_plain_body(request, max_bytes=max_bytes)
         body = decode_struct(packed, EnrollRequest)
         with failures.counted(request.scope):
             appliance, secret, issued = await self._database.run(

@@ -49,10 +49,12 @@ def enroll(
     Over https, the portal also issues a client certificate for a key that is created here.
 
     Raises:
-        EnrollmentError: the data folder isn't writable, the portal can't be reached, or it rejects
-            the token.
+        EnrollmentError: the data folder isn't writable, the portal can't be reached, or the token
+            is malformed or rejected.
         CertificateError: the key or the certificate can't be stored.
     """
+    if not (token.isascii() and token.isprintable()):
+        raise EnrollmentError("The token has characters that no token has. Copy it again.")
     # Before the token is used up: otherwise an appliance would exist that has no agent.
     require_writable(data_dir)
     certificate = AgentCertificate(data_dir)

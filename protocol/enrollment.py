@@ -8,6 +8,7 @@ from protocol.inventory import Inventory
 class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True):
     """POST /agent/v1/enroll: exchange a one-time token for an identity.
 
+    Agents send `token` as a bearer token, too, so that the portal can check it before the body.
     `csr` is a certificate signing request in PEM form; its key never leaves the appliance.
     """
 

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 import msgspec
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -146,17 +146,9 @@ def spend_token(session: Session, secret: str, *, now: datetime) -> EnrollmentTo
         active.
     """
     # One guarded UPDATE: of two appliances that race for the last use, one gets it.
-    spend = update(EnrollmentToken).where(
-        EnrollmentToken.secret_hash == hash_secret(secret),
-        EnrollmentToken.uses_left > 0,
-        EnrollmentToken.expires_at > now,
-        EnrollmentToken.revoked_at.is_(None),
-    )
+    spend = update(EnrollmentToken).where(*_is_usable(secret, now=now))
     if not changed_one(session, spend.values(uses_left=EnrollmentToken.uses_left - 1)):
-        raise UnauthenticatedError(
-            "This enrollment token is wrong, expired, revoked or used up. Ask an admin of the "
-            "tenant for a new one."
-        )
+        raise UnauthenticatedError(_UNUSABLE)
     token = session.scalars(
         select(EnrollmentToken).where(EnrollmentToken.secret_hash == hash_secret(secret)),
         execution_options={"populate_existing": True},
@@ -165,6 +157,31 @@ def spend_token(session: Session, secret: str, *, now: datetime) -> EnrollmentTo
     if refusal:
         raise UnauthenticatedError(refusal)
     return token
+
+
+def check_token(session: Session, secret: str, *, now: datetime) -> None:
+    """Check that a token can be used, without using it.
+
+    Raises:
+        UnauthenticatedError: it is unknown, expired, revoked or used up.
+    """
+    if session.scalar(select(EnrollmentToken.id).where(*_is_usable(secret, now=now))) is None:
+        raise UnauthenticatedError(_UNUSABLE)
+
+
+def _is_usable(secret: str, *, now: datetime) -> tuple[ColumnElement[bool], ...]:
+    return (
+        EnrollmentToken.secret_hash == hash_secret(secret),
+        EnrollmentToken.uses_left > 0,
+        EnrollmentToken.expires_at > now,
+        EnrollmentToken.revoked_at.is_(None),
+    )
+
+
+_UNUSABLE = (
+    "This enrollment token is wrong, expired, revoked or used up. Ask an admin of the tenant for a "
+    "new one."
+)
 
 
 def _add(

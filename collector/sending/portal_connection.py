@@ -71,7 +71,8 @@ class PortalConnection:
 
     def enroll(self, request: EnrollRequest) -> EnrollReply:
         """Exchange a one-time token for an identity."""
-        return _decode(*self._post("/agent/v1/enroll", request), EnrollReply)
+        token = {"Authorization": f"Bearer {request.token}"}
+        return _decode(*self._post("/agent/v1/enroll", request, token), EnrollReply)
 
     def renew(self, request: RenewalRequest) -> IssuedCertificate:
         """Request a new client certificate."""
@@ -133,8 +134,10 @@ class PortalConnection:
         """Close the connections."""
         self.http.close()
 
-    def _post(self, path: str, body: msgspec.Struct) -> tuple[urllib3.BaseHTTPResponse, str]:
-        headers = {"Content-Type": "application/json"}
+    def _post(
+        self, path: str, body: msgspec.Struct, headers: Mapping[str, str] | None = None
+    ) -> tuple[urllib3.BaseHTTPResponse, str]:
+        headers = {"Content-Type": "application/json", **(headers or {})}
         return self._request("POST", path, body=msgspec.json.encode(body), headers=headers)
 
     def _request(

@@ -8,12 +8,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from starlette.routing import Route
 
 from access.app import create_access_app
 from cli.database import open_database
+from collector.sending.access_points import AccessPoints
+from collector.sending.portal_connection import PortalConnection
+from protocol.enrollment import EnrollRequest
+from protocol.inventory import MAX_GPUS, MAX_NVLINKS, GPUInfo, Inventory, NVLinkInfo
 from tests.deployment import ALICE, Deployment, api_token, make_deployment, serving
 from tests.fixtures.hostile_clients import Target, drip, head, is_cut_off, read_all
 from tests.fixtures.polling import eventually
@@ -76,9 +81,31 @@ def test_enrollment_decompresses_nothing(target: Target) -> None:
     assert target.cpu_seconds() - before < 4
 
 
-def test_enrollment_reads_small_bodies_only(target: Target) -> None:
-    answer = target.call("POST", "/agent/v1/enroll", data=b"x" * 300_000)
-    assert answer.status_code == 413
+def test_only_a_valid_token_enrolls_with_a_large_body(target: Target) -> None:
+    path, deployment = "/agent/v1/enroll", target.deployment
+    assert target.call("POST", path, data=b"x" * 300_000).status_code == 413
+    wrong = head("POST", path, Authorization="Bearer vde_wrong", Content_Length=2_000_000)
+    assert target.connect(wrong).recv(12) == b"HTTP/1.1 401"
+
+    links = [NVLinkInfo(link=link, is_active=True, remote="GPU-0") for link in range(MAX_NVLINKS)]
+    gpus = [
+        GPUInfo(index=index, uuid=f"GPU-{index}", model="H100", memory_bytes=1, nvlinks=links)
+        for index in range(MAX_GPUS)
+    ]
+    request = EnrollRequest(
+        token=deployment.enrollment_secret("acme"),
+        name="large",
+        inventory=Inventory(hostname="large", gpus=gpus),
+    )
+    assert len(msgspec.json.encode(request)) > 300_000
+    portal = PortalConnection(AccessPoints([deployment.url]))
+    appliance_id = portal.enroll(request).appliance_id
+    portal.close()
+    found = target.call("GET", f"/api/v1/appliances/{appliance_id}", token=target.api_token)
+    assert found.json()["gpu_count"] == MAX_GPUS
+
+    spent = head("POST", path, Authorization=f"Bearer {request.token}", Content_Length=2_000_000)
+    assert target.connect(spent).recv(12) == b"HTTP/1.1 401"
 
 
 def test_many_gzip_members_cost_little_and_delay_no_other_tenant(target: Target) -> None:

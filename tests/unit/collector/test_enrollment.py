@@ -50,6 +50,13 @@ def test_the_error_for_a_used_token_says_to_create_a_new_one(
         enroll_here(portal.url, tmp_path)
 
 
+@pytest.mark.parametrize("token", ["vde_a\nb", "vde_…"])
+def test_a_garbled_token_is_not_sent(portal: RecordingPortal, tmp_path: Path, token: str) -> None:
+    with pytest.raises(EnrollmentError, match="Copy it again"):
+        enroll_here(portal.url, tmp_path, token=token)
+    assert not portal.recording.enrollments
+
+
 def test_another_refusal_shows_the_portals_message(portal: RecordingPortal, tmp_path: Path) -> None:
     portal.refuse(Refusal(422, "name: dgx-1 is taken"))
     with pytest.raises(EnrollmentError, match=r"refused to enroll this appliance.*dgx-1 is taken"):

@@ -10,6 +10,7 @@ import pytest
 
 from cli.portal_requests import MAX_ANONYMOUS_BODY_BYTES
 from core.settings import ServerSettings
+from protocol.inventory import MAX_REPORT_BYTES
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 CONFIGURATION = (DEPLOY / "nginx" / "vedette.conf").read_text(encoding="utf-8")
@@ -40,9 +41,16 @@ def test_nginx_has_the_portals_defaults(directive: str, value: str) -> None:
     assert value_of(directive) == value
 
 
-def test_nginx_takes_small_bodies_for_signing_in() -> None:
-    login = CONFIGURATION.partition("location = /login {")[2].partition("}")[0]
-    assert f"client_max_body_size {MAX_ANONYMOUS_BODY_BYTES // 1024}k;" in login
+@pytest.mark.parametrize(
+    ("path", "size"),
+    [
+        ("/login", f"{MAX_ANONYMOUS_BODY_BYTES // 1024}k"),
+        ("/agent/v1/enroll", f"{MAX_REPORT_BYTES // 2**20}m"),
+    ],
+)
+def test_nginx_limits_bodies_without_credentials_as_the_portal_does(path: str, size: str) -> None:
+    block = CONFIGURATION.partition(f"location = {path} {{")[2].partition("}")[0]
+    assert f"client_max_body_size {size};" in block
 
 
 def test_the_server_trusts_nginx_on_its_host_and_no_other() -> None:
