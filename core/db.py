@@ -4,6 +4,7 @@ Services take a `Session` and own no transaction; the caller opens one with `tra
 SQLite is the embedded default; MySQL and MariaDB (through PyMySQL) serve several hosts.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -26,7 +27,10 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from core.ids import ID_LENGTH, new_id
 
+logger = logging.getLogger(__name__)
+
 SessionFactory = sessionmaker[Session]
+_TRUNCATION_MILLISECONDS = 1_000
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -84,7 +88,8 @@ def id_column() -> Mapped[str]:
 def create_database_engine(database_url: str) -> Engine:
     """Return an engine with Vedette's settings for this kind of database.
 
-    SQLite: WAL, foreign keys, 10 s timeout for the single writer. MySQL: connections are checked
+    SQLite: WAL, foreign keys, 10 s timeout for the single writer, and zeros in place of what was
+    deleted (the default of some builds only). MySQL: connections are checked
     and recycled, and READ COMMITTED so that guarded updates see fresh rows.
     """
     if database_url.startswith("sqlite"):
@@ -102,6 +107,7 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - a 
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.execute("PRAGMA secure_delete=ON")
     cursor.close()
 
 
@@ -124,3 +130,26 @@ def transaction(sessions: SessionFactory) -> Iterator[Session]:
     """Open a session and a transaction: commit at the end, roll back on any error."""
     with sessions.begin() as session:
         yield session
+
+
+def erase_on_commit(session: Session) -> None:
+    """Remove what the session overwrites from SQLite's files once it has committed.
+
+    `secure_delete` overwrites it in the database, but its write-ahead log has earlier pages until
+    it is truncated. That waits for running reads, as do other writes meanwhile, so not for long.
+    """
+    engine = session.get_bind().engine
+
+    def truncate_log(_session: Session) -> None:
+        with engine.connect() as connection:
+            connection.detach()  # with its timeout
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={_TRUNCATION_MILLISECONDS}")
+            if connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar():
+                logger.warning(
+                    "%s-wal was in use and may have an erased value until it is overwritten or the "
+                    "server stops",
+                    engine.url.database,
+                )
+
+    if engine.dialect.name == "sqlite":
+        event.listen(session, "after_commit", truncate_log, once=True)

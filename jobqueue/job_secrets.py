@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from core.db import erase_on_commit
 from core.errors import ForbiddenError, InvalidInputError
 from core.secretbox import SecretBox
 from jobqueue.models import Job
@@ -85,4 +86,5 @@ def make_secret(
     job.env = {name: value for name, value in job.env.items() if name not in moved}
     job.secret_env, job.secret_names = encrypt_secrets(box, secrets), sorted(secrets)
     session.flush()
+    erase_on_commit(session)
     return job

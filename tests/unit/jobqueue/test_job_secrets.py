@@ -82,6 +82,31 @@ def test_a_plain_variable_becomes_a_secret_in_any_state(session: Session, cast: 
     assert decrypt_secrets(BOX, job.secret_env) == {"A": "b", "TOKEN": VALUE}
 
 
+def test_no_file_of_the_database_has_what_became_secret(
+    engine: Engine, sessions: SessionFactory, cast: Cast, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither in its free pages, which a long value fills, nor in its write-ahead log."""
+    env = {"TOKEN": VALUE, "LONG": "staple" * 2_000, "EPOCHS": "visible-in-the-file"}
+    with sessions.begin() as session:
+        job = submit(session, cast.bob, env=env)
+    assert VALUE.encode() in stored_bytes(engine)
+
+    with sessions.begin() as session:
+        make_secret(session, scope_of(cast.bob), job.id, ["TOKEN"], box=BOX)
+    with engine.connect() as reader:
+        reader.exec_driver_sql("BEGIN")
+        reader.exec_driver_sql("SELECT count(*) FROM jobs").scalar()
+        with sessions.begin() as session:
+            make_secret(session, scope_of(cast.bob), job.id, ["LONG"], box=BOX)
+        assert "was in use" in caplog.text
+    with sessions.begin() as session:
+        make_secret(session, scope_of(cast.bob), job.id, ["LONG"], box=BOX)
+
+    assert b"visible-in-the-file" in stored_bytes(engine)
+    assert VALUE.encode() not in stored_bytes(engine)
+    assert b"staple" not in stored_bytes(engine)
+
+
 def test_only_the_user_and_admins_make_secrets(session: Session, cast: Cast) -> None:
     own = submit(session, cast.bob, env={"X": "1"})
     other = submit(session, cast.alice, env={"X": "1"})
