@@ -28,6 +28,9 @@ class Holds:
         return silenced_until(notification, self.silences)
 
 
+NO_HOLDS = Holds((), Inhibitions({}))
+
+
 def current_holds(session: Session, tenant_ids: Collection[str], *, now: datetime) -> Holds:
     """Return what holds notifications of some tenants now."""
     return Holds(active_silences(session, now=now), current_inhibitions(session, tenant_ids))

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, joinedload
 
-from alerting.holds import Holds, current_holds
+from alerting.holds import NO_HOLDS, Holds, current_holds
 from alerting.messages import render, render_group
 from alerting.models import Notification, Receiver
 from alerting.notify import DeliveryError, Sender
@@ -86,6 +86,8 @@ def _due(
     files = statement.where(Notification.file_id.is_not(None)).limit(FILE_BATCH)
     with transaction(sessions) as session:
         due = [*session.execute(alerts), *session.execute(files)]
+        if not due:
+            return [], NO_HOLDS
         tenant_ids = {tenant_id for _, tenant_id in due if tenant_id is not None}
         return [ident for ident, _ in due], current_holds(session, tenant_ids, now=now)
 

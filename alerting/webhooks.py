@@ -13,13 +13,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
-import dns.exception
-import dns.resolver
-from requests.utils import DEFAULT_CA_BUNDLE_PATH
 from urllib3.util import make_headers, parse_url
 
 from core.networks import Address, Network, is_public, is_within
@@ -62,6 +60,9 @@ def resolve(host: str) -> list[str]:
         return [str(ipaddress.ip_address(host.partition("%")[0]))]
     if found := _hosts_file().get(host.lower().rstrip(".")):
         return found
+    import dns.exception  # noqa: PLC0415 - 2 MiB that servers without webhooks save
+    import dns.resolver  # noqa: PLC0415
+
     try:
         answers = dns.resolver.Resolver().resolve_name(host, lifetime=RESOLVE_SECONDS)
         return list(answers.addresses())
@@ -114,8 +115,14 @@ class WebhookClient:
     def __init__(self, timeout_seconds: float, *, policy: AddressPolicy) -> None:
         self._timeout_seconds = timeout_seconds
         self._policy = policy
-        self._context = ssl.create_default_context()
-        self._context.load_verify_locations(DEFAULT_CA_BUNDLE_PATH)
+
+    @cached_property
+    def _context(self) -> ssl.SSLContext:
+        from requests.utils import DEFAULT_CA_BUNDLE_PATH  # noqa: PLC0415 - 4 MiB
+
+        context = ssl.create_default_context()
+        context.load_verify_locations(DEFAULT_CA_BUNDLE_PATH)
+        return context
 
     def post(self, target: str, *, body: bytes, headers: Headers) -> tuple[int, str]:
         """Return the status and the reason of the response; its body is not read.

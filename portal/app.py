@@ -10,7 +10,7 @@ from core.clock import Clock, utc_now
 from core.db import SessionFactory
 from core.settings import ServerSettings, secret_key
 from core.strict_json import decode_json
-from dash_app.app import create_dashboards
+from dash_app.lazy import LazyDashboards
 from portal.api.registry import install_api
 from portal.auth.guard import install_authentication, install_support_sessions
 from portal.auth.oidc import install_oidc
@@ -125,15 +125,21 @@ def create_portal(
     install_api(app)
     for module in PAGES:
         app.register_blueprint(module.pages)
-    dash = create_dashboards(
-        app,
-        sessions=sessions,
-        store=store,
-        scope_provider=current_scope,
-        render_shell=render_shell,
-        clock=clock,
-    )
-    allow_inline_scripts(app, dash.csp_hashes())
+
+    def load_dashboards(server: Flask) -> None:
+        from dash_app.app import create_dashboards  # noqa: PLC0415 - see `dash_app.lazy`
+
+        dash = create_dashboards(
+            server,
+            sessions=sessions,
+            store=store,
+            scope_provider=current_scope,
+            render_shell=render_shell,
+            clock=clock,
+        )
+        allow_inline_scripts(app, dash.csp_hashes())
+
+    LazyDashboards(load_dashboards).install(app)
     return app
 
 

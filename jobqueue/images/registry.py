@@ -7,15 +7,16 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin
-
-import requests
 
 from core.clock import Clock
 from core.errors import UnavailableError
 from core.settings import ServerSettings
 from jobqueue.images.tokens import DELETE, PULL, Access, RegistryTokens
+
+if TYPE_CHECKING:
+    from requests import Response
 
 TIMEOUT_SECONDS = 10
 MAX_MANIFEST_BYTES = 4 * 1024 * 1024
@@ -120,8 +121,10 @@ class Registry:
 
     def _request(
         self, method: str, path: str, access: Access, *, headers: Mapping[str, str] | None = None
-    ) -> requests.Response | None:
+    ) -> "Response | None":
         """Send a request; None if there is no such thing."""
+        import requests  # noqa: PLC0415 - 4 MiB that servers without a registry save
+
         token = self._tokens.sign("portal", [access], now=self._clock())
         try:
             response = requests.request(
@@ -147,7 +150,7 @@ class Registry:
             )
         return response
 
-    def _json(self, response: requests.Response) -> dict[str, Any]:
+    def _json(self, response: "Response") -> dict[str, Any]:
         with response:
             body = response.raw.read(MAX_MANIFEST_BYTES + 1, decode_content=True)
         try:

@@ -9,7 +9,7 @@ import inspect
 import json
 from collections.abc import Callable
 from enum import StrEnum
-from functools import wraps
+from functools import cache, wraps
 from http import HTTPStatus
 from threading import Lock
 from typing import Any, TypeVar
@@ -181,15 +181,15 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
 
         def decorate(function: F) -> F:
             own = getattr(function, "_apidoc", {}).get("response", {}).get("responses", {})
-            view: View = self.response(status, answer)(function)
+            view: View = self.response(status, _shared(answer))(function)
             if is_on_object if has_etag is None else has_etag:
                 view = self.etag(view)
             if query is not None:
-                view = self.arguments(query, location="query", arg_name="query")(view)
+                view = self.arguments(_shared(query), location="query", arg_name="query")(view)
             if body is not None:
                 self.bodies.append(body)
                 example = EXAMPLES.get(body.__name__)
-                view = self.arguments(body, arg_name="body", example=example)(view)
+                view = self.arguments(_shared(body), arg_name="body", example=example)(view)
             if is_creation:
                 view = self.doc(parameters=[_IDEMPOTENCY_KEY])(idempotent(view))
             for error in (one for one in errors if one not in own):
@@ -263,6 +263,19 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
         found: dict[str, Any] = super()._prepare_etag_doc(doc, info, **options)
         found.get("responses", {}).pop(428, None)
         return found
+
+
+def _shared(schema: type[Schema] | Schema | None) -> Schema | None:
+    """Return one instance of a schema for all operations: each would have copies of its fields."""
+    return _instance(schema) if isinstance(schema, type) else schema
+
+
+@cache
+def _instance(schema: type[Schema]) -> Schema:
+    found = schema()
+    # flask-smorest copies what it documents in each of its decorators: 2,500 schemas, 10 MiB.
+    found.__deepcopy__ = lambda _memo: found  # type: ignore[attr-defined]
+    return found
 
 
 def _requiring(view: View, need: Need) -> View:

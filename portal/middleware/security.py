@@ -79,7 +79,8 @@ def _add_headers(response: Response) -> Response:
 
 def _policy(path: str) -> str:
     if path.startswith(DASHBOARDS):
-        policy: str = current_app.extensions[_DASH_POLICY]
+        # Nothing of Dash is loaded while only visitors who aren't signed in ask for it.
+        policy: str = current_app.extensions.get(_DASH_POLICY, STRICT_POLICY)
         return policy
     return DOCS_POLICY if path == DOCS_PATH else STRICT_POLICY
 

@@ -2,7 +2,6 @@
 
 import io
 
-import segno
 from flask import Blueprint, Response, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
@@ -51,6 +50,8 @@ def qr_code() -> ResponseReturnValue:
         setup = pending_setup(user, box=portal().secrets)
     if setup is None:
         raise NotFoundError("Two-factor setup has not been started.")
+    import segno  # noqa: PLC0415 - 4 MiB that servers save whose users don't set it up
+
     drawn = io.BytesIO()
     segno.make(setup.uri, micro=False).save(
         drawn, kind="svg", light="#fff", border=QR_BORDER_MODULES, scale=4, title="QR code"

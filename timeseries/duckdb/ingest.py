@@ -235,7 +235,9 @@ def _tag_set_of(blocks: Sequence[Block]) -> pa.Array:
 
 def _tag_column(values: Sequence[_Text], tag_set_of: pa.Array) -> pa.Array:
     texts = _array(values, FieldType.STRING)
-    if texts.null_count:
+    if texts.null_count == len(texts):
+        texts, tag_set_of = texts.slice(0, 0), pa.nulls(len(tag_set_of), tag_set_of.type)
+    elif texts.null_count:
         # Dictionaries are unified later, which fails with a null in one.
         encoded = texts.dictionary_encode()
         texts, tag_set_of = encoded.dictionary, encoded.indices.take(tag_set_of)

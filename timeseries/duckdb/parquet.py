@@ -13,7 +13,6 @@ from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
-from pyarrow import parquet
 
 ROW_GROUP_ROWS = 20_000
 _COMPRESSION, _LEVEL = "zstd", 9
@@ -33,6 +32,8 @@ def write_parquet(path: Path, batches: pa.RecordBatchReader) -> int:
         path: an existing empty file.
         batches: the rows in order, of any size.
     """
+    from pyarrow import parquet  # noqa: PLC0415 - 5 MiB, first needed after an hour
+
     schema = batches.schema
     groups = _row_groups(batches, schema)
     first = next(groups, schema.empty_table())
@@ -88,6 +89,8 @@ def _encodings(kind: pa.DataType) -> tuple[str, ...]:
 
 def _smallest(column: pa.Table) -> str:
     """Return the encoding that makes the smallest file of a column."""
+    from pyarrow import parquet  # noqa: PLC0415 - as above
+
     (name,) = column.column_names
     sizes = {}
     for encoding in _encodings(column.schema.field(name).type):

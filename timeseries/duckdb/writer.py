@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TypeVar
 
@@ -33,6 +33,8 @@ LINGER = Linger(gap_seconds=0.05, max_seconds=0.2)
 # From this many points on, committing into the tables costs less than staging first.
 MIN_DIRECT_POINTS = 4_000
 MAX_STAGED_POINTS = 50_000
+# Few points in so many tables are flushed at once.
+MAX_TABLES = 32
 # Moving staged samples into their tables costs milliseconds per table, however few they are.
 FLUSH_INTERVAL_SECONDS = 10.0
 
@@ -201,11 +203,15 @@ class DuckDBWriter:
         return 0.0 if self._due else max(0.0, self._flush_at - time.monotonic())
 
     def _flush_one_if_due(self) -> None:
-        """Flush one table, so that senders never wait for more than one."""
+        """Flush one table, so that senders never wait for more than one; few points at once."""
         is_full = self._staging.points >= MAX_STAGED_POINTS
         if not self._due and (is_full or self._seconds_to_flush() == 0):
             self._flush_at = time.monotonic() + FLUSH_INTERVAL_SECONDS
             self._due = self._staging.keys
+            if len(self._due) <= MAX_TABLES and self._staging.points < MIN_DIRECT_POINTS:
+                # A quiet server would spend most of its time on a commit for each.
+                self._try_flush(self._due)
+                self._due = []
         if self._due:
             self._try_flush([self._due.pop()])
 
@@ -237,7 +243,8 @@ class DuckDBWriter:
         return group.rejected
 
     def _insert_staged(self, columns: Columns) -> None:
-        with self._database.snapshot():
+        # So few points bring no checkpoint about where the last one is recent.
+        with nullcontext() if self._database.is_wal_short else self._database.snapshot():
             self._staging.insert(self._cursor, columns)
         if not self._staging.points:
             self._flush_at = time.monotonic() + FLUSH_INTERVAL_SECONDS

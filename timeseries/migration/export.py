@@ -10,15 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from io import RawIOBase
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import csv, parquet
 
 from core.csv_cells import FORMULA_STARTS, guarded
 from core.errors import NotFoundError
 from timeseries.points import Batch, Block
 from timeseries.store import ScanQuery, Store, chunks
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetWriter
 
 TIME = "time"
 _MIN_ROWS = 50_000
@@ -128,8 +130,7 @@ def _tables(store: Store, query: ScanQuery, layout: Layout) -> Iterator[pa.Table
 
 def _table(batch: Batch, layout: Layout) -> pa.Table:
     parts = [_columns(block, layout) for block in batch.blocks if len(block)]
-    table = pa.concat_tables(pa.table(part, schema=layout.schema) for part in parts)
-    return table.take(pc.sort_indices(table, sort_keys=[(TIME, "ascending")]))
+    return pa.concat_tables(pa.table(part, schema=layout.schema) for part in parts).sort_by(TIME)
 
 
 def _columns(block: Block, layout: Layout) -> list[pa.Array]:
@@ -152,7 +153,9 @@ def _columns(block: Block, layout: Layout) -> list[pa.Array]:
     return columns
 
 
-def _parquet(sink: "_Sink", layout: Layout) -> parquet.ParquetWriter:
+def _parquet(sink: "_Sink", layout: Layout) -> "ParquetWriter":
+    from pyarrow import parquet  # noqa: PLC0415 - 5 MiB that servers without exports save
+
     return parquet.ParquetWriter(sink, layout.schema, compression="zstd")
 
 
@@ -160,6 +163,8 @@ class _CSVWriter:
     """CSV with a header, RFC 3339 times to the nanosecond, and no text that is a formula."""
 
     def __init__(self, sink: "_Sink", layout: Layout) -> None:
+        from pyarrow import csv  # noqa: PLC0415 - as above
+
         schema = layout.schema.set(0, pa.field(TIME, pa.string(), nullable=False))
         self._schema = pa.schema([field.with_name(guarded(field.name)) for field in schema])
         self._writer = csv.CSVWriter(sink, self._schema)
@@ -172,6 +177,8 @@ class _CSVWriter:
 
     def write_table(self, table: pa.Table) -> None:
         """Append the rows of a table."""
+        import pyarrow.compute as pc  # noqa: PLC0415 - 8 MiB
+
         stamps = pc.binary_join_element_wise(
             pc.strftime(table[TIME], format="%Y-%m-%dT%H:%M:%S"), pa.scalar("Z"), pa.scalar("")
         )

@@ -40,6 +40,23 @@ def test_commands_other_than_server_load_no_web_framework() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
 
 
+def test_a_server_loads_what_pages_and_files_need_when_they_are_asked_for() -> None:
+    """Also while agents post: a tag that all rows lack needs no `pyarrow.compute`."""
+    code = (
+        "import sys, cli.server\n"
+        "from timeseries.duckdb.store import DuckDBStore\n"
+        "from timeseries.points import Point\n"
+        "from timeseries.store import write\n"
+        "store = DuckDBStore(':memory:')\n"
+        "write(store, [Point('gpu', {}, {'power_watts': 1.5}, 1)], identity={'tenant': 'acme'})\n"
+        "assert store.writer.schema\n"
+        "late = {'alembic', 'dash', 'dns', 'plotly', 'pyarrow.compute', 'pyarrow.parquet'}\n"
+        "late |= {'requests', 'segno'}\n"
+        "sys.exit(sorted(late & {*sys.modules}) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
+
+
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -2,6 +2,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from core.clock import NS_PER_SECOND
@@ -85,6 +86,28 @@ def test_a_file_that_must_exist_is_not_made(tmp_path: Path) -> None:
         open_store(f"duckdb:///{path}", must_exist=True, source="--from")
 
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "threads"), [(100, 3), (0, 0)], ids=["as set", "by default"]
+)
+def test_duckdb_uses_its_share_of_memory_and_cores(
+    tmp_path: Path, memory_mib: int, threads: int
+) -> None:
+    share_mib = min(max(psutil.virtual_memory().total // 2**20 // 4, 512), 4096)
+    cores = min(max((psutil.cpu_count() or 1) - 1, 2), 8)
+
+    url = f"duckdb:///{tmp_path / 'samples.duckdb'}"
+    store = open_store(url, memory_mib=memory_mib, threads=threads)
+    assert isinstance(store, DuckDBStore)
+    text = "SELECT current_setting('memory_limit'), current_setting('threads')"
+    ((limit, used),) = store.fetch(text, [])
+    store.close()
+
+    size, unit = limit.split()
+    mebibytes = float(size) * {"MiB": 1, "GiB": 1024}[unit]
+    assert mebibytes == pytest.approx(memory_mib or share_mib, rel=0.02)
+    assert used == (threads or cores)
 
 
 def test_only_the_backend_of_the_url_is_imported() -> None:
