@@ -50,6 +50,7 @@ def test_a_server_loads_what_pages_and_files_need_when_they_are_asked_for() -> N
         "store = DuckDBStore(':memory:')\n"
         "write(store, [Point('gpu', {}, {'power_watts': 1.5}, 1)], identity={'tenant': 'acme'})\n"
         "assert store.writer.schema\n"
+        "store.close()\n"
         "late = {'alembic', 'dash', 'dns', 'plotly', 'pyarrow.compute', 'pyarrow.parquet'}\n"
         "late |= {'requests', 'segno'}\n"
         "sys.exit(sorted(late & {*sys.modules}) or 0)"

@@ -1,9 +1,11 @@
 """Sealed samples are in one file each, whatever happens, and files are few and found by a query."""
 
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,6 +37,7 @@ from timeseries.store import (
     Resolution,
     ScanQuery,
     StoreUnavailableError,
+    write,
 )
 
 
@@ -111,6 +114,26 @@ def test_few_samples_wait_for_the_end_of_their_day(store: DuckDBStore) -> None:
     (segment,) = segments_of(store)
     assert segment.path(Resolution.RAW).startswith("acme/gpu/2023-11-14/")
     assert (segment.first_appliance, segment.last_appliance, segment.rows) == ("a1", "a2", 288)
+
+
+def test_a_run_has_a_budget_and_the_next_begins_with_what_waits(
+    store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock with 10 s from one look to the next, sealing a measurement takes 30 s."""
+    names = ["a", "b", "c"]
+    for name in names:
+        write(store, [Point(name, {}, {"x": 1.0}, MIDNIGHT_NS)], identity=ACME)
+    ticks, pauses = itertools.count(0, 10), list[float]()
+    clock = SimpleNamespace(monotonic=lambda: float(next(ticks)), sleep=pauses.append)
+    monkeypatch.setattr(maintenance, "time", clock)
+
+    def sealed() -> int:
+        store.maintain(now_ns=SETTLED_NS)
+        return sum(bool(store.manifest.of(name)) for name in names)
+
+    assert sealed() == 2
+    assert pauses == [maintenance.MAX_PAUSE_SECONDS] * 2
+    assert sealed() == 3
 
 
 def test_late_samples_get_a_segment_that_is_merged(
