@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from core.clock import NS_PER_SECOND, Clock
+from core.clock import NS_PER_SECOND, Clock, to_ns
 from dash_app.context import MINUTE, SharedCache
 from timeseries.store import RangeQuery, Series, Store
 
@@ -24,6 +24,7 @@ class SharedStore:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
         self._answers = SharedCache(clock, ttl=MINUTE, most=MAX_VALUES, weigh=_values)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
@@ -35,6 +36,8 @@ class SharedStore:
         # A power of two, because widths of live ranges vary a little.
         granule_ns = min(1 << max(0, (width_ns // _PARTS).bit_length() - 1), _LONGEST_NS)
         filters = tuple(sorted(query.filters.items()))
+        # A span that ends in the future, such as a new job's, has new samples all the time.
+        seen_until_ns = min(query.end_ns, to_ns(self._clock()))
         key = (
             query.measurement,
             query.fields,
@@ -45,6 +48,7 @@ class SharedStore:
             query.group_by,
             query.start_ns // granule_ns,
             query.end_ns // granule_ns,
+            seen_until_ns // granule_ns,
         )
         return self._answers.get(key, lambda: tuple(self._store.query_range(query)))
 

@@ -131,7 +131,7 @@ def test_bob_runs_a_job_follows_its_log_and_stops_it(demo: Demo, sign_in: SignIn
     log = page.locator("[data-log-text]")
     expect(page.get_by_role("heading", name="first-light")).to_be_visible()
     expect(log).to_contain_text("epoch 0 step 50", timeout=SLOW_MS)
-    expect(log).to_contain_text("epoch 0 step 300", timeout=SLOW_MS)  # it goes on by itself
+    expect(log).to_contain_text("epoch 0 step 150", timeout=SLOW_MS)  # it goes on by itself
     charts = page.frame_locator("[data-fit]")
     line = charts.locator("#job-gpu-power_watts .scatterlayer path.js-line").first
     expect(line).to_be_attached(timeout=SLOW_MS)

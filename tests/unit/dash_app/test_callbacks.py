@@ -15,6 +15,7 @@ from dash_app.app import create_dashboards
 from dash_app.context import MAX_ENTRIES, SharedCache
 from dash_app.routes import appliance_path, gpu_path, job_path
 from dash_app.shared_store import SharedStore
+from dash_app.timerange import span_between
 from tenants.models import Appliance
 from tenants.scope import Scope
 from tests.cast import NOON, Cast, FrozenClock, scope_of
@@ -373,15 +374,31 @@ def test_a_failed_refresh_is_computed_again(clock: FrozenClock) -> None:
     assert cache.get("key", lambda: 8) == 7
 
 
+class CountedAnswers:
+    asked = 0
+
+    def query_range(self, _query: RangeQuery) -> list[Series]:
+        self.asked += 1
+        return [Series("x", {}, [0], [1.0])]
+
+
+def test_the_first_minute_of_a_job_shows_new_samples_although_its_span_ends_later(
+    clock: FrozenClock,
+) -> None:
+    counting = CountedAnswers()
+    shared = SharedStore(counting, clock)  # type: ignore[arg-type] # the one method that it needs
+    span = span_between(clock.now, clock.now)
+    query = RangeQuery(
+        measurement="gpu", fields=("x",), start_ns=span.start_ns, end_ns=span.end_ns, tenants=None
+    )
+    for _ in range(3):
+        shared.query_range(query)
+        clock.advance(5)
+    assert counting.asked == 3
+
+
 def test_viewers_share_the_answers_of_a_range_but_not_between_tenants(clock: FrozenClock) -> None:
-    class CountingStore:
-        asked = 0
-
-        def query_range(self, _query: RangeQuery) -> list[Series]:
-            self.asked += 1
-            return [Series("x", {}, [0], [1.0])]
-
-    counting = CountingStore()
+    counting = CountedAnswers()
     shared = SharedStore(counting, clock)  # type: ignore[arg-type] # the one method that it needs
     second = 10**9
     end_ns = 2**20 * 2**33
