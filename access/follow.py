@@ -10,14 +10,15 @@ received. A stream is a coroutine: it takes no thread of the portal while it wai
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import msgspec
 from anyio import to_thread
-from sqlalchemy import Row
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -36,7 +37,15 @@ from core.errors import (
     VedetteError,
 )
 from core.rate_limits import ConcurrencyLimit
-from jobqueue.following import PIECE_BYTES, Position, Progress, read_on, read_progress, versions
+from jobqueue.following import (
+    PIECE_BYTES,
+    Position,
+    Progress,
+    Tail,
+    read_on,
+    read_progress,
+    read_tails,
+)
 from jobqueue.log_files import LogFiles
 from jobqueue.states import AttemptState
 from protocol.logs import log_lines, whole_records
@@ -82,7 +91,8 @@ class FollowEndpoint:
         self._files = files
         self._identify = identify
         self._streams = ConcurrencyLimit(MAX_STREAMS_PER_USER)
-        self._rows: Mapping[str, Row[Any]] = {}
+        self._followers = Counter[str]()
+        self._tails: Mapping[str, Tail] = {}
         self.watch = ChangeWatch(self._versions, interval_seconds=INTERVAL_SECONDS)
 
     async def stream(self, request: Request) -> Response:
@@ -106,17 +116,29 @@ class FollowEndpoint:
         self, request: Request, found: Principal, progress: Progress
     ) -> AsyncIterator[bytes]:
         """Yield the events; what goes wrong after the headers becomes an event, too."""
+        job_id = request.path_params["job_id"]
         try:
             with self._streams.running(found.user.id) as is_admitted:
                 if not is_admitted:
                     raise OverloadedError("You follow too many jobs at once. Close some.")
-                async for event in self._followed(request, found, progress):
-                    yield event
+                with self._counted(job_id):
+                    async for event in self._followed(request, found, progress):
+                        yield event
         except VedetteError as error:
             yield _event("problem", {"code": error.code, "message": error.message})
         except SQLAlchemyError:
             problem = "The database is unavailable. Try again in a few seconds."
             yield _event("problem", {"code": UnavailableError.default_code, "message": problem})
+
+    @contextmanager
+    def _counted(self, job_id: str) -> Iterator[None]:
+        self._followers[job_id] += 1
+        try:
+            yield
+        finally:
+            self._followers[job_id] -= 1
+            if not self._followers[job_id]:
+                del self._followers[job_id]
 
     async def _followed(
         self, request: Request, found: Principal, progress: Progress
@@ -146,10 +168,12 @@ class FollowEndpoint:
 
     async def _read_on(self, job_id: str, position: Position) -> Progress | None:
         """Read at the version that the watch has read for all jobs, if that is enough."""
-        version = self._rows.get(job_id)
-        if version is None:
+        tail = self._tails.get(job_id)
+        if tail is None or not tail.goes_on_at(position):
             return None
-        return await self._database.run(lambda session: read_on(session, version, position))
+        if tail.has(position):
+            return tail.progress(position, tail.data[position.offset - tail.offset :])
+        return await self._database.run(lambda session: read_on(session, tail, position))
 
     async def _principal(self, request: Request) -> Principal:
         found = await to_thread.run_sync(self._identify, request.scope)
@@ -179,12 +203,14 @@ class FollowEndpoint:
         return replace(progress, page=page)
 
     async def _versions(self, job_ids: Collection[str]) -> Mapping[str, Hashable]:
-        ids, found = list(job_ids), dict[str, Row[Any]]()
+        ids, found = list(job_ids), dict[str, Tail]()
         for start in range(0, len(ids), _MAX_NAMED):
             chunk = ids[start : start + _MAX_NAMED]
-            found |= await self._database.run(partial(versions, job_ids=chunk))
-        self._rows = found
-        return found
+            read = partial(read_tails, job_ids=chunk, before=self._tails)
+            found |= await self._database.run(read)
+        others = self._followers.keys() - job_ids  # busy with what they have read
+        self._tails = found | {one: self._tails[one] for one in others & self._tails.keys()}
+        return {job_id: tail.version for job_id, tail in found.items()}
 
 
 def _start(request: Request) -> tuple[Position | None, int | None]:
@@ -205,7 +231,7 @@ def _lines(progress: Progress) -> tuple[dict[str, Any] | None, Position]:
     size = len(page.data) if page.is_complete else whole_records(page.data)
     if not size:
         return None, progress.position
-    lines = [msgspec.to_builtins(line) for line in log_lines(page.data[:size])]
+    lines = list(log_lines(page.data[:size]))
     position = replace(progress.position, offset=page.offset + size)
     data = {"attempt_number": page.attempt_number, "offset": page.offset, "lines": lines}
     return data, position

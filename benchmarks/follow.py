@@ -9,12 +9,14 @@ browser are not part of it. Senders and followers share the machine with the ser
 """
 
 import asyncio
-import json
+import os
 import sys
 import time
 from dataclasses import asdict, dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
 
 import click
 import httpx
@@ -23,7 +25,7 @@ from sqlalchemy import select
 
 from benchmarks.figures import Promise, document, percentile, rounded, write_document
 from benchmarks.gateway import Gateway, Member, enroll_fleet, make_gateway, serving
-from benchmarks.meter import read_usage, spent
+from benchmarks.meter import cpu_ns, read_usage, spent
 from benchmarks.processes import BenchmarkError
 from cli.database import open_database
 from core.clock import utc_now
@@ -31,7 +33,7 @@ from core.db import transaction
 from jobqueue.models import Attempt, Job
 from jobqueue.states import AttemptState, JobKind, JobState
 from protocol.attempts import LogChunk, LogReply, LogUpload
-from protocol.logs import Stream, record
+from protocol.logs import LogLine, Stream, record
 from tenants.models import User
 from tenants.scope import Scope
 from tenants.users.tokens import create_api_token
@@ -40,6 +42,8 @@ MOST_MEDIAN_MILLISECONDS = 500.0
 SEND_SECONDS = 0.2
 SETTLE_SECONDS = 60.0
 JOBS_OF_AN_APPLIANCE = 10
+MAX_EVENT_BYTES = 4 * 2**20
+_LOG_EVENT = b'data: {"attempt_number":1,"offset"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,10 @@ class Plan:
 
 FULL = Plan()
 QUICK = Plan(jobs=5, lines_per_second=20, seconds=3)
+
+
+class _Lines(msgspec.Struct):
+    lines: list[LogLine]
 
 
 @dataclass
@@ -100,9 +108,9 @@ def _followed(plan: Plan, jobs: int) -> dict[str, float | None]:
         members = enroll_fleet(gateway, -(-jobs // JOBS_OF_AN_APPLIANCE))
         attempts, token = _start(gateway, members, jobs)
         with serving(gateway) as pid:
-            before = read_usage(pid)
+            before, driver_ns = read_usage(pid), cpu_ns(os.getpid())
             run = asyncio.run(_write_and_follow(plan, gateway.url, attempts, token))
-            after = read_usage(pid)
+            after, driver_ns = read_usage(pid), cpu_ns(os.getpid()) - driver_ns
     lines = plan.lines_per_second * plan.seconds
     wanted = list(range(lines))
     wrong = sum(
@@ -110,6 +118,7 @@ def _followed(plan: Plan, jobs: int) -> dict[str, float | None]:
         for found in run.received.values()
     )
     used = spent(before, after)
+    driver_seconds = driver_ns / 1e9 / (after.at_seconds - before.at_seconds)
     delays = [1000 * delay for delay in run.delays_seconds]
     return {
         "lines": lines * jobs,
@@ -117,6 +126,7 @@ def _followed(plan: Plan, jobs: int) -> dict[str, float | None]:
         "delay_median_milliseconds": percentile(delays, 50),
         "delay_p99_milliseconds": percentile(delays, 99),
         "server_cpu_percent_of_a_core": rounded(used["cpu_percent_of_a_core"]),
+        "driver_cpu_percent_of_a_core": rounded(100 * driver_seconds),
         "server_resident_mebibytes": rounded(used["resident_mebibytes"]),
     }
 
@@ -167,7 +177,7 @@ async def _write_and_follow(
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=SETTLE_SECONDS, limits=limits) as client:
         followers = [
-            asyncio.create_task(_follow(client, plan, job_id, token, run)) for job_id in attempts
+            asyncio.create_task(_follow(url, plan, job_id, token, run)) for job_id in attempts
         ]
         async with asyncio.TaskGroup() as group:
             for member in {member.secret: member for _, member in attempts.values()}.values():
@@ -210,22 +220,29 @@ async def _write(
             number = due
 
 
-async def _follow(client: httpx.AsyncClient, plan: Plan, job_id: str, token: str, run: Run) -> None:
-    """Read events until the last line."""
-    headers = {"Authorization": f"Bearer {token}"}
+async def _follow(url: str, plan: Plan, job_id: str, token: str, run: Run) -> None:
+    """Read events until the last line, on a bare connection: 200 HTTP clients cost more."""
+    address = urlsplit(url)
+    reader, writer = await asyncio.open_connection(
+        address.hostname, address.port, limit=MAX_EVENT_BYTES
+    )
+    request = f"GET /api/v1/jobs/{job_id}/follow HTTP/1.1\r\nHost: {address.netloc}\r\n"
+    writer.write(f"{request}Authorization: Bearer {token}\r\n\r\n".encode())
     found, last = run.received[job_id], plan.lines_per_second * plan.seconds - 1
-    async with client.stream("GET", f"/api/v1/jobs/{job_id}/follow", headers=headers) as stream:
-        stream.raise_for_status()
-        async for line in stream.aiter_lines():
-            if not line.startswith('data: {"attempt_number":1,"offset"'):
-                continue
-            now = time.time()
-            for one in json.loads(line.removeprefix("data: "))["lines"]:
-                number, _, at = one["text"].partition(" ")
-                run.delays_seconds.append(now - float(at))
-                found.append(int(number))
-            if found and found[-1] == last:
-                return
+    status = await reader.readline()
+    if HTTPStatus.OK.phrase.encode() not in status:
+        raise BenchmarkError(f"the server answered {status!r}")
+    while line := await reader.readline():
+        if not line.startswith(_LOG_EVENT):
+            continue
+        now = time.time()
+        for one in msgspec.json.decode(line.removeprefix(b"data: "), type=_Lines).lines:
+            number, _, at = one.text.partition(" ")
+            run.delays_seconds.append(now - float(at))
+            found.append(int(number))
+        if found and found[-1] == last:
+            break
+    writer.close()
 
 
 @click.command(help=sys.modules[__name__].__doc__)

@@ -1,7 +1,8 @@
 """Following a job: its state and the log of its attempts, one after the other, from a position.
 
 A *position* is an attempt and an offset in its log. A follower reads from it, and waits for the
-next *version* of the job when there is nothing to read.
+next *version* of the job when there is nothing to read. All followers share the *tails*: what the
+logs have grown by, read with the versions.
 """
 
 from collections.abc import Collection, Hashable, Mapping
@@ -19,6 +20,7 @@ from tenants.permissions import Permission
 from tenants.scope import Scope
 
 PIECE_BYTES = 128 * 1024
+TAIL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,27 +114,73 @@ def read_progress(
     return Progress(_state(found), page, position, has_ended, tuple(found))
 
 
-def read_on(session: Session, version: Row[Any], position: Position) -> Progress | None:
-    """Return what `read_progress` does at a version of a job, by reading its log only.
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A version of a job, and the end of its running attempt's log from an offset."""
 
-    None if there is more to read than the log of its running attempt, which it has begun. The
-    caller has checked that the job is in scope.
+    version: Row[Any]
+    offset: int
+    data: bytes = b""
+
+    def goes_on_at(self, position: Position) -> bool:
+        """Return whether only the log of the attempt that a follower reads may have grown."""
+        return (
+            not self.version.state.is_final
+            and self.version.attempt_number == position.attempt_number
+            and self.version.log_state is LogState.LIVE
+        )
+
+    def has(self, position: Position) -> bool:
+        """Return whether all of the log from a position is in `data`."""
+        return self.offset <= position.offset <= self.offset + len(self.data)
+
+    def progress(self, position: Position, data: bytes) -> Progress:
+        """Return what `read_progress` does, with the data at a position."""
+        page = LogPage(
+            position.attempt_number,
+            position.offset,
+            position.offset + len(data),
+            data,
+            is_complete=False,
+        )
+        version = tuple(self.version)
+        return Progress(_state(self.version), page, position, has_ended=False, version=version)
+
+
+def read_on(session: Session, tail: Tail, position: Position) -> Progress:
+    """Return what `read_progress` does where a tail goes on, by reading the log only.
+
+    The caller has checked that the job is in scope.
     """
+    ident = tail.version.attempt_id
+    data = read_chunks(session, ident, offset=position.offset, limit=PIECE_BYTES)
+    return tail.progress(position, data)
+
+
+def read_tails(
+    session: Session, job_ids: Collection[str], before: Mapping[str, Tail]
+) -> dict[str, Tail]:
+    """Return the versions of jobs, with what their logs have grown by since the tails before."""
+    rows = session.execute(_statement(job_ids)).all()
+    return {row.id: _grown(session, row, before.get(row.id)) for row in rows}
+
+
+def _grown(session: Session, row: Row[Any], before: Tail | None) -> Tail:
+    size = row.log_bytes or 0
     if (
-        version.state.is_final
-        or version.attempt_number != position.attempt_number
-        or version.log_state is not LogState.LIVE
+        before is None
+        or before.version.attempt_id != row.attempt_id
+        or row.log_state is not LogState.LIVE
     ):
-        return None
-    data = read_chunks(session, version.attempt_id, offset=position.offset, limit=PIECE_BYTES)
-    begin, end = position.offset, position.offset + len(data)
-    page = LogPage(position.attempt_number, begin, end, data, is_complete=False)
-    return Progress(_state(version), page, position, has_ended=False, version=tuple(version))
-
-
-def versions(session: Session, job_ids: Collection[str]) -> dict[str, Row[Any]]:
-    """Return a value for each job that changes with its state and its log."""
-    return {row.id: row for row in session.execute(_statement(job_ids))}
+        return Tail(row, size)
+    end = before.offset + len(before.data)
+    if size == end:
+        return Tail(row, before.offset, before.data)
+    new = read_chunks(session, row.attempt_id, offset=end, limit=PIECE_BYTES)
+    if end + len(new) != size:
+        return Tail(row, size)  # more than a tail: followers read it themselves
+    data = before.data + new
+    return Tail(row, end, new) if len(data) > TAIL_BYTES else Tail(row, before.offset, data)
 
 
 def _statement(job_ids: Collection[str]) -> Select[Any]:
