@@ -188,7 +188,9 @@ class WebUI:
                             for name, value in self._passed_on(websocket.scope)
                             if not name.startswith(_WEBSOCKET_ONLY) and name != b"host"
                         ],
-                        subprotocols=[Subprotocol(one) for one in websocket.scope["subprotocols"]],
+                        # An empty list would be sent as an empty header, which is not valid.
+                        subprotocols=[Subprotocol(one) for one in websocket.scope["subprotocols"]]
+                        or None,
                         compression=None,
                         max_size=MAX_MESSAGE_BYTES,
                         open_timeout=OPEN_SECONDS,

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -137,14 +137,16 @@ class Site:
         assert {"HttpOnly", "SameSite=lax"} <= set(cookie.split("; "))
         return cookie.partition(";")[0]
 
-    def websocket(self, cookie: str, *, origin: str = "") -> ClientConnection:
+    def websocket(
+        self, cookie: str, *, origin: str = "", subprotocols: Sequence[str] = ("chat",)
+    ) -> ClientConnection:
         address = urlsplit(self.url)
         return connect(
             f"ws://{self.host}:{address.port}/echo",
             sock=socket.create_connection((address.hostname or "", address.port or 0)),
             origin=Origin(origin or f"http://{self.host}:{address.port}"),
             additional_headers={"Cookie": cookie},
-            subprotocols=[Subprotocol("chat")],
+            subprotocols=[Subprotocol(one) for one in subprotocols] or None,
             proxy=None,
         )
 
@@ -190,8 +192,8 @@ def test_websockets_and_large_downloads_share_the_tunnel(site: Site, cast: Cast)
     download = threading.Thread(
         target=lambda: sizes.append(len(site.get("/large", cookie=cookie).content))
     )
-    with site.websocket(cookie) as first, site.websocket(cookie) as second:
-        assert first.subprotocol == "chat"
+    with site.websocket(cookie) as first, site.websocket(cookie, subprotocols=()) as second:
+        assert (first.subprotocol, second.subprotocol) == ("chat", None)
         download.start()
         for number in range(20):
             for one in (first, second):
