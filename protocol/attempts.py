@@ -102,7 +102,6 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
         mounts: host paths; the portal checks that the tenant allows them.
         ports: published on the appliance's loopback address, at ports that the engine chooses.
         time_limit_seconds: from its start to its stop with reason `time_limit`; 0 is none.
-        instances: of a service, on executors that can scale it.
         health_check: of a service.
         schedule: cron (five fields) or ISO 8601 repeating interval, for executors that keep
             schedules themselves; the attempt then runs until it is stopped. Empty runs it once.
@@ -126,7 +125,6 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     mounts: list[Mount] = []
     ports: list[Port] = []
     time_limit_seconds: float = 0.0
-    instances: int = 1
     health_check: HealthCheck | None = None
     schedule: str = ""
     time_zone: str = "UTC"

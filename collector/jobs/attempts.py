@@ -80,7 +80,6 @@ class AttemptRunner:
         self._job_of_attempt = _jobs(self._state.desired)
         self._shipper = LogShipper(executor)
         self._observed: dict[str, AttemptObservation] = {}
-        self._applied: dict[str, AttemptSpec] = {}
         self._reported: list[AttemptObservation] | None = None
         self._reported_at: datetime | None = None
         self._is_available = False
@@ -162,7 +161,6 @@ class AttemptRunner:
             )
             for action in actions:
                 self._execute(action)
-            self._update_services(desired)
 
     def report(self, portal: PortalConnection, now: datetime) -> None:
         """Report the attempts after every change, and every ten seconds.
@@ -277,7 +275,6 @@ class AttemptRunner:
                 case Start(spec):
                     log.info("attempt %s (%s) should run", spec.attempt_id, spec.name)
                     self._executor.start(spec)
-                    self._applied[spec.attempt_id] = spec
                 case Stop(attempt_id, reason):
                     grace_seconds = self._stop_grace_seconds
                     self._executor.stop(attempt_id, grace_seconds=grace_seconds, reason=reason)
@@ -293,18 +290,6 @@ class AttemptRunner:
                     self._forget(attempt_id)
         except ExecutorError as error:
             log.warning("%s: %s", type(action).__name__.lower(), error)
-
-    def _update_services(self, desired: DesiredState) -> None:
-        """Start running services again whose specification is new, or unknown since a restart.
-
-        Executors that can scale and update a service do so; the others ignore it.
-        """
-        services = {spec.attempt_id: spec for spec in desired.attempts if spec.is_service}
-        self._applied = {key: spec for key, spec in self._applied.items() if key in services}
-        for attempt_id in services.keys() & self._observed.keys() - set(desired.stopping):
-            is_new = self._applied.get(attempt_id) != services[attempt_id]
-            if is_new and not self._observed[attempt_id].state.is_final:
-                self._execute(Start(services[attempt_id]))
 
     def _forget(self, attempt_id: str) -> None:
         self._shipper.forget(attempt_id)

@@ -15,7 +15,6 @@ from datetime import datetime
 from threading import Event, Thread
 from typing import Any
 
-import msgspec
 import requests
 import urllib3
 
@@ -26,7 +25,6 @@ from jobqueue.executors.marathon_client import Answer, Marathon, MarathonApp, Ma
 from jobqueue.executors.mesos import (
     MesosExecutor,
     Site,
-    digest_of,
     environment_of,
     memory_of,
 )
@@ -44,7 +42,7 @@ from protocol.attempts import (
 
 log = logging.getLogger(__name__)
 
-OWNER_LABEL, SPEC_LABEL = "VEDETTE_APPLIANCE", "VEDETTE_SPEC"
+OWNER_LABEL = "VEDETTE_APPLIANCE"
 GPU_FEATURE = "gpu_resources"
 # Since this release, an app's networks and port mappings stand outside of `docker`.
 NETWORKS_SINCE = (1, 5)
@@ -108,25 +106,14 @@ class MarathonExecutor(MesosExecutor):
         return ""
 
     def _submit(self, spec: AttemptSpec) -> None:
-        """Create the app, or bring it to a changed specification in a rolling update."""
         app = app_of(
             spec, self._site, app_id=self._app_id(spec.attempt_id), release=self._version()
         )
         self._last = None
         try:
-            existing = self._client.get_app(app.id)
-        except NotFoundError:
-            try:
-                self._client.create_app(app.id, app)
-            except ConflictError:
-                log.info("Marathon has app %s already", app.id)
-            return
-        if existing["labels"].get(SPEC_LABEL) != app.labels[SPEC_LABEL]:
-            log.info("updating app %s", app.id)
-            self._client.update_app(app.id, app, force=True)
-        elif int(existing["instances"]) != spec.instances:
-            log.info("scaling app %s to %d", app.id, spec.instances)
-            self._client.update_app(app.id, MarathonApp(instances=spec.instances), force=True)
+            self._client.create_app(app.id, app)
+        except ConflictError:
+            log.info("Marathon has app %s already", app.id)
 
     def _stop(self, attempt_id: str) -> None:
         self._last = None
@@ -224,8 +211,8 @@ def release_of(info: Mapping[str, Any]) -> tuple[int, ...]:
 def app_of(spec: AttemptSpec, site: Site, *, app_id: str, release: tuple[int, ...]) -> MarathonApp:
     """Return the app of a service.
 
-    An update replaces tasks before it starts new ones: Marathon's default would need twice the
-    GPUs, and wait for them for ever.
+    A change in Marathon's own pages ends the task before it starts a new one: its default would
+    need twice the GPUs, and wait for them for ever.
     """
     has_gpus, has_networks = bool(spec.gpu_uuids), release >= NETWORKS_SINCE
     docker: Answer = {"image": spec.image, "forcePullImage": False}
@@ -272,20 +259,15 @@ def app_of(spec: AttemptSpec, site: Site, *, app_id: str, release: tuple[int, ..
         "mem": memory_of(spec),
         "disk": 0,
         "gpus": len(spec.gpu_uuids),
-        "instances": spec.instances,
+        "instances": 1,
         "env": environment_of(spec),
         "labels": {
             OWNER_LABEL: site.owner,
-            # A change of a label replaces the tasks, which scaling must not.
-            SPEC_LABEL: digest_of(msgspec.structs.replace(spec, instances=1)),
             "VEDETTE_JOB": spec.job_id,
             "VEDETTE_NAME": spec.name,
         },
         "container": container,
-        "upgradeStrategy": {
-            "minimumHealthCapacity": 0.5 if spec.instances > 1 else 0,
-            "maximumOverCapacity": 0,
-        },
+        "upgradeStrategy": {"minimumHealthCapacity": 0, "maximumOverCapacity": 0},
         "backoffFactor": BACKOFF_FACTOR,
         "maxLaunchDelaySeconds": LONGEST_BACKOFF_SECONDS,
         "taskKillGracePeriodSeconds": max(1, round(site.stop_grace_seconds)),
@@ -378,22 +360,17 @@ def _progress(
     deployments: Mapping[str, Mapping[str, Any]],
     failure: Mapping[str, Any],
 ) -> str:
-    instances, parts = int(app["instances"]), []
-    if len(running) < instances and (running or instances > 1):
-        parts.append(f"{len(running)} of {instances} instances run.")
-    unhealthy = sum(
-        any(not one.get("alive", True) for one in task.get("healthCheckResults") or [])
-        for task in running
-    )
-    if unhealthy:
-        parts.append(f"The health check fails on {unhealthy} of {len(running)} instances.")
-    if len(running) < instances and failure:
+    if running:
+        is_unhealthy = health_of(app, running) is Health.UNHEALTHY
+        return "The health check fails." if is_unhealthy else ""
+    parts = []
+    if failure:
         parts.append(f"The last task failed: {str(failure.get('message', '')).rstrip('.')}.")
-    if waiting is not None and len(running) < instances:
+    if waiting is not None:
         parts.append(queue_message(waiting))
     for one in app.get("deployments") or []:
         found = deployments.get(one["id"])
-        if found and len(running) < instances:
+        if found:
             actions = {action.get("action", "") for action in found.get("currentActions", [])}
             step = f"step {found.get('currentStep', 1)} of {found.get('totalSteps', 1)}"
             parts.append(f"Deployment: {', '.join(sorted(actions))}, {step}.")

@@ -5,7 +5,6 @@ and how far its output was copied. What runs is found by names: an app, a job an
 the attempt's id in their name, so attempts are adopted after a restart even without records.
 """
 
-import hashlib
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -79,7 +78,6 @@ class Record(msgspec.Struct, kw_only=True):
 
     attempt_id: str
     image: str = ""
-    digest: str = ""
     stop_reason: StopReason | None = None
     started_at_ns: int | None = None
     outcome: AttemptObservation | None = None
@@ -126,17 +124,17 @@ class MesosExecutor(ABC):
         """Return the own attempts that the scheduler has; a failure may lack its reason."""
 
     def start(self, spec: AttemptSpec) -> None:
-        """Submit an attempt; a service whose specification has changed is updated."""
+        """Submit an attempt, unless the scheduler has it."""
         with self._lock:
-            record, digest = self._record(spec.attempt_id), digest_of(spec)
+            record = self._record(spec.attempt_id)
             if record.outcome is not None or record.stop_reason is not None:
                 return
-            if record.digest == digest and spec.attempt_id in self._listed:
+            if spec.attempt_id in self._listed:
                 return
             now_ns = to_ns(self._site.clock())
             if now_ns < record.uncertain_until_ns:
                 raise ExecutorError(f"waiting whether {self.name} has {spec.attempt_id}")
-            record.image, record.digest = spec.image, digest
+            record.image = spec.image
             try:
                 reason = self._unsupported(spec)
                 if not reason:
@@ -374,11 +372,6 @@ class MesosExecutor(ABC):
 
     def _path(self, attempt_id: str, suffix: str) -> Path:
         return safe_path(self._folder, attempt_id, suffix)
-
-
-def digest_of(spec: AttemptSpec) -> str:
-    """Return a short hash of a specification, to notice its changes."""
-    return hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]
 
 
 def environment_of(spec: AttemptSpec) -> dict[str, str]:

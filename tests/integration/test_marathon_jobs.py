@@ -1,6 +1,7 @@
 """The whole way: a job over REST, an agent with Marathon and Metronome, a container, its end."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -17,9 +18,15 @@ __all__ = ["docker_engine", "mesos_site"]
 @pytest.mark.nightly
 @pytest.mark.needs_docker
 @pytest.mark.timeout(240)
-def test_jobs_become_an_app_and_a_run_and_end(
+def test_jobs_become_apps_and_a_run_and_end(
     docker_engine: DockerEngine, mesos_site: MesosSite, tmp_path: Path
 ) -> None:
+    def apps() -> dict[str, dict[str, Any]]:
+        """Return the apps by id; each has one instance, or none while it stops."""
+        found = requests.get(f"{mesos_site.marathon_url}/v2/apps", timeout=30).json()["apps"]
+        assert all(one["instances"] <= 1 for one in found)
+        return {one["id"]: one for one in found}
+
     deployment, home = make_deployment(tmp_path), tmp_path / "home"
     toml = (
         f'{QUICK}executor = "marathon"\nstop_grace_seconds = 1\n'
@@ -39,15 +46,26 @@ def test_jobs_become_an_app_and_a_run_and_end(
             batch = portal.submit(command=["sh", "-c", "echo working; exit 7"], **common)
 
             portal.wait_for_state(service, "running")
-            apps = requests.get(f"{mesos_site.marathon_url}/v2/apps", timeout=30).json()["apps"]
-            [app] = [one for one in apps if one["labels"]["VEDETTE_JOB"] == service]
-            assert app["instances"] == 1
+            assert [one["labels"]["VEDETTE_JOB"] for one in apps().values()] == [service]
             ended = portal.wait_for_state(batch, *FINAL)
             assert (ended["state"], ended["exit_code"]) == ("failed", 7)
             eventually(lambda: "working" in portal.log(batch))
             eventually(lambda: "serving" in portal.log(service))
 
+            portal.post(f"/jobs/{service}/scale", {"instances": 2})
+            eventually(lambda: [one["tasksRunning"] for one in apps().values()] == [1, 1])
+            before = set(apps())
+            portal.post(f"/jobs/{service}/update", {"env": {"REVISION": "2"}})
+            done = {"state": "done", "updated": 2, "total": 2}
+            eventually(
+                lambda: done.items() <= portal.get(f"/jobs/{service}/update").json().items(),
+                within_seconds=120,
+            )
+            eventually(lambda: len(apps()) == len(before))
+            assert not before & set(apps())
+            assert {one["env"].get("REVISION") for one in apps().values()} == {"2"}
+
+            portal.post(f"/jobs/{service}/scale", {"instances": 1})
             portal.post(f"/jobs/{service}/stop")
             assert portal.wait_for_state(service, *FINAL)["state"] == "stopped"
-            url = f"{mesos_site.marathon_url}/v2/apps{app['id']}"
-            eventually(lambda: requests.get(url, timeout=30).status_code == 404)
+            eventually(lambda: not apps())

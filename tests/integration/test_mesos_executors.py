@@ -3,12 +3,10 @@
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-import msgspec
 import pytest
 import requests
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,7 +14,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from collector.checks.connections import Verdict
 from collector.checks.schedulers import check_schedulers
 from collector.config import AgentConfig
-from collector.jobs.attempts import AttemptRunner
 from core.ids import new_id
 from jobqueue.executors.base import Executor, ExecutorError, ExecutorUnavailableError
 from jobqueue.executors.chronos import ChronosExecutor
@@ -29,7 +26,6 @@ from jobqueue.executors.settings import MesosSettings, ServerSettings
 from protocol.attempts import (
     AttemptObservation,
     AttemptSpec,
-    DesiredState,
     HealthCheck,
     HealthCheckKind,
     ObservedState,
@@ -156,55 +152,6 @@ def test_gpus_without_the_feature_and_a_wrong_app_fail_with_what_marathon_says(
         ended = until_state(executor, spec, ObservedState.FAILED)
         assert ended.reason == "start_failed"
         assert text in ended.message
-
-
-def test_a_service_is_scaled_and_updated_in_place(
-    marathon: MarathonExecutor, make_spec: MakeSpec, mesos_site: MesosSite, site: Site
-) -> None:
-    def tasks() -> list[str]:
-        return [one["id"] for one in app_in(mesos_site.marathon_url, site, spec)["tasks"]]
-
-    def log() -> bytes:
-        return marathon.read_log(spec.attempt_id, offset=0, limit=1000)
-
-    spec = make_spec("echo one; sleep 600", is_service=True, gpu_uuids=GPUS[:1])
-    marathon.start(spec)
-    until_state(marathon, spec, ObservedState.RUNNING)
-    before = tasks()
-    spec = msgspec.structs.replace(spec, instances=2)
-    marathon.start(spec)
-    eventually(lambda: len(tasks()) == 2)
-    assert set(before) < set(tasks())
-    until(marathon, spec, lambda seen: seen.message == "")
-
-    command = ["/bin/sh", "-c", "echo two; sleep 600"]
-    spec = msgspec.structs.replace(spec, command=command)
-    marathon.start(spec)
-    eventually(lambda: len(tasks()) == 2 and not set(before) & set(tasks()))
-    eventually(lambda: log().count(b"two") == 2)
-    assert until_state(marathon, spec, ObservedState.RUNNING).started_at_ns is not None
-    versions = f"{mesos_site.marathon_url}/v2/apps/vedette/{site.owner}/{spec.attempt_id}/versions"
-    assert len(requests.get(versions, timeout=30).json()["versions"]) == 3
-
-
-def test_the_agent_brings_a_changed_service_to_marathon(
-    marathon: MarathonExecutor,
-    make_spec: MakeSpec,
-    mesos_site: MesosSite,
-    site: Site,
-    tmp_path: Path,
-) -> None:
-    first = make_spec("exec sleep 600", is_service=True)
-    runner = AttemptRunner(marathon, state_path=tmp_path / "attempts.json")
-
-    def has_instances(wanted: int) -> bool:
-        runner.step()
-        return len(app_in(mesos_site.marathon_url, site, first)["tasks"]) == wanted
-
-    for instances in (1, 3, 2):
-        spec = msgspec.structs.replace(first, instances=instances)
-        runner.set_desired(DesiredState(generation=instances, attempts=[spec]))
-        eventually(partial(has_instances, instances))
 
 
 def test_the_check_names_versions_features_and_what_does_not_answer(
