@@ -69,8 +69,8 @@ class DrainForm(Form):
         return timedelta(hours=float(self.wait.data)) if self.wait.data else None
 
 
-class BulkForm(Form):
-    """An action on the selected appliances."""
+class BulkForm(DrainForm):
+    """An action on the selected appliances; the time to wait is of the action `drain`."""
 
     appliance_id = SelectMultipleField(
         "Appliances", [InputRequired("Select at least one appliance.")], validate_choice=False
@@ -89,6 +89,8 @@ class BulkForm(Form):
             return _bulk(ids, BulkAction.LABEL, labels={key.strip(): None})
         if name == "move":
             return _bulk(ids, BulkAction.MOVE, site=(self.site.data or "").strip())
+        if name == "drain" and self.chosen_wait is not None:
+            return _bulk(ids, BulkAction.DRAIN, wait_seconds=self.chosen_wait.total_seconds())
         return _bulk(ids, BulkAction(name))
 
     def validate_site(self, field: StringField) -> None:

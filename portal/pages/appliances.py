@@ -16,7 +16,7 @@ from jobqueue.models import Job
 from jobqueue.service import gpu_allocations, list_jobs
 from jobqueue.states import JobState
 from portal.context import current_scope, database, now
-from portal.forms.appliances import ApplianceForm, BulkForm, DrainForm
+from portal.forms.appliances import WAIT_CHOICES, ApplianceForm, BulkForm, DrainForm
 from portal.pages.common import changing, plural
 from portal.presenters.appliances import (
     active_filters,
@@ -58,7 +58,7 @@ pages = Blueprint("appliances", __name__)
 ACTIVE = (JobState.RUNNING, JobState.STARTING, JobState.QUEUED)
 EVENTS_SHOWN = 8
 BULK_MESSAGES = {
-    "drain": "{} drained. Running jobs continue.",
+    "drain": "{} drained",
     "undrain": "{} undrained",
     "label": "Label added to {}",
     "unlabel": "Label removed from {}",
@@ -96,6 +96,7 @@ def index() -> ResponseReturnValue:
         healths=[state.value for state in HealthState],
         active_filters=active_filters(),
         bulk_url=url_with_filters("appliances.bulk"),
+        wait_choices=WAIT_CHOICES,
         live_url=live_url(wanted, sort=sort, page=page),
     )
 

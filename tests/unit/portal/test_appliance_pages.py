@@ -1,7 +1,7 @@
 """Appliances in pages and API: list, filters, detail, changes, bulk, mass-outage guard."""
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -119,6 +119,22 @@ def test_ticked_appliances_are_drained_and_the_list_is_as_it_was(
     assert answer.headers["Location"] == "/appliances?search=dgx&sort=-name"
     assert "2 appliances drained" in alice.get("/appliances").text
     assert ticked(alice.get("/appliances?status=drained").text) == set(idents)
+
+
+def test_ticked_appliances_wait_for_their_jobs_before_these_move(
+    alice: Browser, world: World, dgx: str
+) -> None:
+    idents = [world.ids["appliance_id"], dgx]
+    page = alice.get("/appliances").text
+    assert "Jobs stop after 15 minutes and queue again" in page
+    alice.post("/appliances/bulk", {"action": "drain", "appliance_id": idents, "wait": "0.25"})
+    for ident in idents:
+        drain = api(alice, f"appliances/{ident}/drain")
+        begin, end = (datetime.fromisoformat(drain[key]) for key in ("drained_at", "deadline_at"))
+        assert end - begin == timedelta(minutes=15)
+    form: dict[str, object] = {"action": "drain", "appliance_id": idents, "wait": "1000"}
+    alice.post("/appliances/bulk", form)
+    assert "Not a valid choice" in alice.get("/appliances").text
 
 
 @pytest.mark.parametrize(
