@@ -1,8 +1,9 @@
 """Samples that the portal itself writes, so that rules can watch what only the portal knows.
 
-`appliance_status` is of each appliance in service, by the portal's clock; `job_queue` and
-`rule_evaluation` are of each tenant, without an appliance. During a mass outage the portal suspects
-itself, so that it writes nothing about appliances.
+`appliance_status` is of each appliance in service, by the portal's clock, and `service_status` of
+each service that runs on one; `job_queue` and `rule_evaluation` are of each tenant, without an
+appliance. During a mass outage the portal suspects itself, so that it writes nothing about
+appliances.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,8 @@ from sqlalchemy.orm import Session
 from alerting.models import Rule
 from core.clock import to_ns
 from jobqueue.models import Attempt, Job
-from jobqueue.states import AttemptState, JobState
+from jobqueue.states import AttemptState, JobKind, JobState
+from protocol.attempts import Health
 from tenants.fleet.liveness import current_outage
 from tenants.fleet.states import in_service
 from tenants.models import Appliance, ApplianceState
@@ -37,6 +39,8 @@ def fleet_points(session: Session, *, now: datetime) -> dict[Identity, list[Poin
             (tenant_id, appliance_id): [Point("appliance_status", {}, fields, to_ns(now))]
             for tenant_id, appliance_id, fields in _appliances(session)
         }
+        for identity, tags, fields in _services(session):
+            found.setdefault(identity, []).append(Point("service_status", tags, fields, to_ns(now)))
     for tenant_id, fields in _queues(session, now=now):
         found[tenant_id, ""] = [Point("job_queue", {}, fields, to_ns(now))]
     for tenant_id, fields in _rules(session):
@@ -65,6 +69,34 @@ def _appliances(session: Session) -> Iterable[tuple[str, str, dict[str, float]]]
         if skew_seconds is not None and state in _REACHABLE:
             fields["clock_offset_seconds"] = abs(skew_seconds)
         yield tenant_id, appliance_id, fields
+
+
+def _services(session: Session) -> Iterable[tuple[Identity, dict[str, str], dict[str, float]]]:
+    """Yield the services that run on appliances that report; one that starts has no health yet."""
+    statement = (
+        select(
+            Job.tenant_id,
+            Attempt.appliance_id,
+            Job.id,
+            Job.name,
+            Job.array_index,
+            Attempt.health,
+            Attempt.restarts,
+        )
+        .join(Attempt, Attempt.job_id == Job.id)
+        .join(Appliance, Appliance.id == Attempt.appliance_id)
+        .where(
+            Attempt.state == AttemptState.RUNNING,
+            Job.kind == JobKind.SERVICE,
+            Appliance.state.in_(_REACHABLE),
+        )
+    )
+    for row in session.execute(statement):
+        service = row.name if row.array_index is None else f"{row.name}[{row.array_index}]"
+        fields = {"restarts": float(row.restarts)}
+        if row.health is not Health.STARTING:
+            fields["healthy"] = float(row.health in {Health.HEALTHY, Health.UNKNOWN})
+        yield (row.tenant_id, row.appliance_id), {"job": row.id, "service": service}, fields
 
 
 def _queues(session: Session, *, now: datetime) -> Iterable[tuple[str, dict[str, float]]]:

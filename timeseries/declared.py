@@ -155,6 +155,10 @@ DECLARED: Mapping[str, Declared] = {
         "",
         "clock_offset_seconds reachable",
     ),
+    "service_status": _declared(
+        "job service",
+        "healthy restarts",
+    ),
     "job_queue": _declared(
         "",
         "failed_attempts longest_wait_seconds waiting_jobs",

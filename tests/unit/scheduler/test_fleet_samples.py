@@ -7,12 +7,15 @@ from sqlalchemy import select, update
 
 from alerting.evaluation import Evaluator, evaluate_rules
 from alerting.models import Alert
-from alerting.states import AlertState
+from alerting.states import AlertState, Severity
 from core.db import SessionFactory, transaction
 from core.settings import ServerSettings
+from jobqueue.states import JobKind
+from protocol.attempts import Health, HealthCheck, HealthCheckKind, ObservedState
 from scheduler.loops import Scheduler
 from tenants.models import Appliance, ApplianceState, Tenant
-from tests.cast import Cast, FrozenClock, make_appliance
+from tests.cast import NOON, Cast, FrozenClock, make_appliance
+from tests.unit.jobqueue.builders import add_appliance, dispatch, report, submit
 from timeseries.store import LatestQuery, Store
 
 
@@ -62,4 +65,69 @@ def test_an_unreachable_appliance_alerts_and_a_retired_one_does_not(
     assert {one.tags["appliance"]: one.values for one in latest} == {
         made["up"]: {"reachable": 1.0, "clock_offset_seconds": 2.5},
         made["down"]: {"reachable": 0.0},
+    }
+
+
+def test_an_unhealthy_service_alerts_and_those_that_are_well_or_unreachable_do_not(
+    sessions: SessionFactory, store: Store, clock: FrozenClock, cast: Cast, tmp_path: Path
+) -> None:
+    scheduler = Scheduler(
+        ServerSettings(data_dir=tmp_path), sessions=sessions, store=store, clock=clock
+    )
+    check = HealthCheck(kind=HealthCheckKind.TCP, port=80)
+    healths = {
+        "well": Health.HEALTHY,
+        "unchecked": Health.UNKNOWN,
+        "starts": Health.STARTING,
+        "fails": Health.UNHEALTHY,
+        "silent": Health.UNHEALTHY,
+    }
+    with transaction(sessions) as session:
+        hosts = {name: add_appliance(session, cast.acme, f"on-{name}") for name in healths}
+        for name, health in healths.items():
+            job = submit(
+                session,
+                cast.alice,
+                name,
+                kind=JobKind.SERVICE,
+                health_check=check if health else None,
+                appliance_id=hosts[name].id,
+            )
+            dispatch(session, now=NOON)
+            session.refresh(job)
+            assert job.attempt
+            report(session, job.attempt, ObservedState.RUNNING)
+            report(session, job.attempt, ObservedState.RUNNING, health=health, restarts=2)
+        hosts["silent"].state = ApplianceState.UNREACHABLE
+    scheduler.offer_rules()
+
+    for _ in range(40):
+        clock.advance(15)
+        scheduler.record_fleet()
+        evaluate_rules(
+            Evaluator(sessions=sessions, store=store), now=clock.now + timedelta(seconds=1)
+        )
+
+    with transaction(sessions) as session:
+        firing = session.scalars(select(Alert).where(Alert.state == AlertState.FIRING))
+        alerts = [
+            (one.rule.pack_key, one.tags["service"], one.severity)
+            for one in firing
+            if "service" in one.tags
+        ]
+    assert alerts == [("service-unhealthy", "fails", Severity.CRITICAL)]
+    latest = store.latest(
+        LatestQuery(
+            measurement="service_status",
+            fields=("healthy", "restarts"),
+            since_ns=0,
+            tenants=(cast.acme.id,),
+            group_by=("service",),
+        )
+    )
+    assert {one.tags["service"]: one.values for one in latest} == {
+        "well": {"healthy": 1.0, "restarts": 2.0},
+        "unchecked": {"healthy": 1.0, "restarts": 2.0},
+        "starts": {"restarts": 2.0},
+        "fails": {"healthy": 0.0, "restarts": 2.0},
     }
