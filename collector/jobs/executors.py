@@ -13,6 +13,7 @@ from jobqueue.executors.settings import MesosSettings
 from jobqueue.executors.simulated import SimulatedExecutor
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import Workload
+from plugins.simulation.host import DISK_BYTES
 from protocol.attempts import AttemptSpec
 
 
@@ -99,6 +100,7 @@ def simulated_executor(
         on_work=_adder(model),
         on_end=model.remove,
         state_path=data_dir / "simulated-attempts.json",
+        disk=lambda: (DISK_BYTES["/"], model.read(clock()).host.disk_used_bytes["/"]),
     )
 
 

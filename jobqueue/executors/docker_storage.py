@@ -1,24 +1,19 @@
-"""Images and stopped containers of a Docker engine: what there is, and deleting it.
-
-Docker doesn't know when an image was pulled or used last, so a file has when each was seen first,
-and used by a job last.
-"""
+"""Images and stopped containers of a Docker engine: what there is, and deleting it."""
 
 import logging
 import shutil
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
-import msgspec
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from core.clock import Clock, to_ns
 from jobqueue.executors.base import ATTEMPT_LABEL, ExecutorError
 from jobqueue.executors.docker_mapping import engine_time_ns
+from jobqueue.executors.image_times import ImageTimes
 from protocol.storage import (
     MAX_ITEMS,
     CleanupOrder,
@@ -36,11 +31,6 @@ MAX_CONTAINERS = 200
 _MAX_ERRORS = 20
 
 
-class _Times(msgspec.Struct, array_like=True):
-    seen_at_ns: int
-    used_at_ns: int = 0
-
-
 class DockerStorage:
     """The storage of one engine; thread-safe.
 
@@ -49,16 +39,12 @@ class DockerStorage:
 
     def __init__(self, client: Callable[[], Any], state_path: Path, clock: Clock) -> None:
         self._client = client
-        self._state_path = state_path
+        self._times = ImageTimes(state_path, clock)
         self._clock = clock
-        self._lock = Lock()
 
     def note_use(self, image_id: str) -> None:
         """Record that a job uses an image now."""
-        with self._lock:
-            known, now_ns = self._times(), to_ns(self._clock())
-            seen_at_ns = known[image_id].seen_at_ns if image_id in known else now_ns
-            self._save(known | {image_id: _Times(seen_at_ns, now_ns)})
+        self._times.note_use(image_id)
 
     def report(self) -> StorageReport:
         """Return what is on the engine.
@@ -70,8 +56,11 @@ class DockerStorage:
             api = self._client().api
             containers = api.containers(all=True)
             images = api.images()[:MAX_ITEMS]
-            times = self._note(containers, {one["Id"] for one in images})
             in_use = {one["ImageID"] for one in containers}
+            jobs = [one for one in containers if ATTEMPT_LABEL in (one["Labels"] or {})]
+            times = self._times.update(
+                {one["Id"] for one in images}, in_use={one["ImageID"] for one in jobs}
+            )
             stopped = [
                 one
                 for one in containers
@@ -153,31 +142,6 @@ class DockerStorage:
             return _disk(self._client().info().get("DockerRootDir", ""))[1]
         except (DockerException, requests.RequestException) as error:
             raise ExecutorError(f"can't read the container storage: {error}") from error
-
-    def _note(self, containers: Collection[Any], images: Collection[str]) -> dict[str, _Times]:
-        """Record the images that are new, and those that jobs use now; return the times of all."""
-        now_ns = to_ns(self._clock())
-        in_use = {one["ImageID"] for one in containers if ATTEMPT_LABEL in (one["Labels"] or {})}
-        with self._lock:
-            known = self._times()
-            times = {ident: known.get(ident) or _Times(now_ns) for ident in images}
-            for ident in in_use & times.keys():
-                times[ident] = _Times(times[ident].seen_at_ns, now_ns)
-            if times != known:
-                self._save(times)
-            return times
-
-    def _times(self) -> dict[str, _Times]:
-        try:
-            return msgspec.json.decode(self._state_path.read_bytes(), type=dict[str, _Times])
-        except (FileNotFoundError, msgspec.DecodeError):
-            return {}
-
-    def _save(self, times: dict[str, _Times]) -> None:
-        self._state_path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._state_path.with_suffix(".new")
-        draft.write_bytes(msgspec.json.encode(times))
-        draft.replace(self._state_path)
 
 
 def _names(image: Any) -> list[str]:  # noqa: ANN401 - the engine's JSON

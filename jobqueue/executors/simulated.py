@@ -3,7 +3,7 @@
 The environment of a batch attempt sets its duration (`SIM_SECONDS`) and its exit code
 (`SIM_EXIT_CODE`). An image whose name contains `missing` is not found. Services run until stopped;
 with a health check they are healthy, or as `SIM_HEALTH` says.
-With a state file, attempts survive a restart of the agent as containers do.
+With a state file, attempts survive a restart of the agent as containers do, and their images stay.
 """
 
 import logging
@@ -24,6 +24,7 @@ from jobqueue.executors.base import (
     ExecutorError,
     NoExecError,
 )
+from jobqueue.executors.simulated_storage import Disk, SimulatedStorage
 from protocol.attempts import AttemptObservation, AttemptSpec, Health, ObservedState, StopReason
 from protocol.logs import Stream, record
 
@@ -54,13 +55,19 @@ class SimulatedExecutor:
     """Runs attempts on a simulated appliance.
 
     `on_work` is called with each attempt that starts to load the hardware, and the time; `on_end`
-    with the id of an attempt that stops.
+    with the id of an attempt that stops; `disk` returns total and used bytes without images.
     """
 
     name = "simulated"
 
     def __init__(
-        self, clock: Clock, *, on_work: OnWork, on_end: OnEnd, state_path: Path | None = None
+        self,
+        clock: Clock,
+        *,
+        on_work: OnWork,
+        on_end: OnEnd,
+        state_path: Path | None = None,
+        disk: Disk = lambda: (0, 0),
     ) -> None:
         self._clock = clock
         self._on_work = on_work
@@ -70,6 +77,10 @@ class SimulatedExecutor:
         self._attempts = {attempt.spec.attempt_id: attempt for attempt in _read_state(state_path)}
         self._loading: set[str] = set()
         self._logs: dict[str, SimulatedLog] = {}
+        self._storage: SimulatedStorage | None = None
+        if state_path is not None:
+            path = state_path.with_name("simulated-images.json")
+            self._storage = SimulatedStorage(path, clock, in_use=self._images, disk=disk)
         self.observe()
 
     def start(self, spec: AttemptSpec) -> None:
@@ -81,6 +92,8 @@ class SimulatedExecutor:
                 spec=spec, accepted_at_ns=to_ns(self._clock())
             )
             self._save()
+        if self._storage and "missing" not in spec.image:
+            self._storage.note_use(spec.image)
 
     def stop(
         self, attempt_id: str, *, grace_seconds: float, reason: StopReason = StopReason.USER
@@ -152,8 +165,19 @@ class SimulatedExecutor:
             self._logs.pop(attempt_id, None)
             self._unload(attempt_id)
 
-    def storage(self) -> None:
-        """Return None: there is no engine."""
+    def storage(self) -> SimulatedStorage | None:
+        """Return the images of its attempts; None without a state file."""
+        return self._storage
+
+    def _images(self) -> set[str]:
+        """Return the images of the attempts that run."""
+        now = self._clock()
+        with self._lock:
+            return {
+                attempt.spec.image
+                for attempt in self._attempts.values()
+                if _observe(attempt, now).state is ObservedState.RUNNING
+            }
 
     def close(self) -> None:
         """Do nothing: there are no resources to release."""

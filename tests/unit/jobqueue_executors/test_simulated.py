@@ -8,7 +8,10 @@ import pytest
 from jobqueue.executors.simulated import SimulatedExecutor
 from protocol.attempts import AttemptSpec, ObservedState
 from protocol.logs import plain_log
+from protocol.storage import CleanupOrder
 
+GIB = 2**30
+NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SPEC = AttemptSpec(
     attempt_id="a",
     job_id="j",
@@ -25,7 +28,7 @@ class Bench:
     """An executor, its time, and the load it has put on the hardware."""
 
     def __init__(self, folder: Path) -> None:
-        self.now = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+        self.now = NOON
         self.loads: dict[str, datetime] = {}
         self.folder = folder
         self.executor = self.reopen()
@@ -36,6 +39,7 @@ class Bench:
             on_work=lambda spec, started_at: self.loads.update({spec.attempt_id: started_at}),
             on_end=self.end,
             state_path=self.folder / "attempts.json",
+            disk=lambda: (100 * GIB, 10 * GIB),
         )
         return self.executor
 
@@ -43,7 +47,7 @@ class Bench:
         del self.loads[attempt_id]
 
     def at(self, seconds: float) -> ObservedState:
-        self.now = datetime(2026, 3, 1, 12, 0, tzinfo=UTC) + timedelta(seconds=seconds)
+        self.now = NOON + timedelta(seconds=seconds)
         [seen] = self.executor.observe()
         return seen.state
 
@@ -173,3 +177,24 @@ def test_use_follows_what_was_asked_for(bench: Bench) -> None:
     assert usage is not None
     assert 8 * 70 <= usage.cpu_percent <= 8 * 90
     assert 0 < usage.memory_bytes <= SPEC.memory_bytes
+
+
+def test_images_of_attempts_stay_until_they_are_cleaned_up(bench: Bench) -> None:
+    bench.executor.start(SPEC)
+    bench.executor.start(changed(attempt_id="b", image="serve:2", env={"SIM_SECONDS": "9000"}))
+    bench.executor.start(changed(attempt_id="c", image="missing:3"))
+    bench.now += timedelta(minutes=5)
+    storage = bench.reopen().storage()
+    assert storage
+    before = storage.report()
+    used = {one.names[0]: (one.is_in_use, one.used_at_ns) for one in before.images}
+    noon_ns, now_ns = (int(at.timestamp()) * 10**9 for at in (NOON, bench.now))
+    assert used == {"train:1": (False, noon_ns), "serve:2": (True, now_ns)}
+    sizes = sum(one.size_bytes for one in before.images)
+    assert before.disk_free_bytes == 90 * GIB - sizes
+
+    order = CleanupOrder(images=[one.image_id for one in before.images])
+    assert storage.clean(order, keep=["train:1"]).images == 0
+    done, after = storage.clean(order, keep=[]), storage.report()
+    assert [one.names for one in after.images] == [["serve:2"]]
+    assert done.freed_bytes == after.disk_free_bytes - before.disk_free_bytes > 0
