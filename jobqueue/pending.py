@@ -117,7 +117,7 @@ def appliance_problems(
     Only the resources of the request count; the rest of it needn't be valid.
     """
     scope.require(Permission.SUBMIT_JOBS)
-    views = tenant_views(session, scope.require_tenant(), only=appliance)
+    views = tenant_views(session, scope.require_tenant(), only=[appliance])
     if not views:
         return [f"There is no appliance {appliance!r}."], []
     models = {gpu.model for gpu in views[0].gpus}

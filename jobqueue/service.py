@@ -150,9 +150,10 @@ def checked_job(
         policy = policy_for_job(session, tenant_id, request.container_policy)
     except InvalidInputError as error:
         further.append(("container_policy", error.message))
-    views = tenant_views(session, tenant_id) if views is None else views
-    if request.appliance_id is not None:
-        wanted = request.appliance_id
+    wanted = request.appliance_id
+    if views is None:
+        views = tenant_views(session, tenant_id, only=None if wanted is None else [wanted])
+    if wanted is not None:
         views = [view for view in views if wanted in {view.id, view.name}]
         if not views:
             missing = NotFoundError.of("appliance", wanted).message

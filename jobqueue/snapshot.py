@@ -5,7 +5,7 @@ of any length page by page. An appliance's report is parsed again only when its 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -119,13 +119,17 @@ def read_waiting(
 
 
 def tenant_views(
-    session: Session, tenant_id: str, *, only: str | None = None
+    session: Session, tenant_id: str, *, only: Collection[str] | None = None
 ) -> list[ApplianceView]:
-    """Return the tenant's appliances in service, or only the one with an id or name.
+    """Return the tenant's appliances in service, or only those with some ids or names.
 
     Fenced ones are left out: they get no updates.
     """
-    running = _running_jobs(session, tenant_id)
+    wanted = [Appliance.tenant_id == tenant_id, in_service(), Appliance.fenced_at.is_(None)]
+    if only is not None:
+        wanted.append(or_(Appliance.id.in_(only), Appliance.name.in_(only)))
+    on_them = Attempt.appliance_id.in_(select(Appliance.id).where(*wanted))
+    running = _running_jobs(session, tenant_id, () if only is None else (on_them,))
     statement = select(
         Appliance.id,
         Appliance.name,
@@ -135,9 +139,7 @@ def tenant_views(
         type_coerce(Appliance.labels, Text).label("labels"),
         type_coerce(Appliance.inventory, Text).label("inventory"),
         type_coerce(Appliance.health, Text).label("health"),
-    ).where(Appliance.tenant_id == tenant_id, in_service(), Appliance.fenced_at.is_(None))
-    if only is not None:
-        statement = statement.where(or_(Appliance.id == only, Appliance.name == only))
+    ).where(*wanted)
     views = []
     for row in session.execute(statement):
         report = _report_of(row.id, row.inventory, row.health)
@@ -354,7 +356,9 @@ def _cause(health: ApplianceHealth | GPUHealth | None) -> str:
     )
 
 
-def _running_jobs(session: Session, tenant_id: str) -> dict[str, list[RunningJob]]:
+def _running_jobs(
+    session: Session, tenant_id: str, conditions: Iterable[ColumnElement[bool]]
+) -> dict[str, list[RunningJob]]:
     statement = (
         select(
             Attempt.appliance_id,
@@ -374,7 +378,7 @@ def _running_jobs(session: Session, tenant_id: str) -> dict[str, list[RunningJob
             Attempt.started_at,
         )
         .join(Job, Job.id == Attempt.job_id)
-        .where(Attempt.tenant_id == tenant_id, Attempt.state.in_(ALLOCATED_STATES))
+        .where(Attempt.tenant_id == tenant_id, Attempt.state.in_(ALLOCATED_STATES), *conditions)
         .order_by(Attempt.assigned_at, Attempt.id)
     )
     found: dict[str, list[RunningJob]] = {}

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from marshmallow import Schema, fields
+from marshmallow import Schema, fields, validate
 
 from jobqueue.applying import apply_jobs, rehearse_jobs
+from jobqueue.capacity import list_capacities
 from jobqueue.pending import explain_job, explain_new, try_job
 from jobqueue.placement.explanation import Explanation
 from jobqueue.placement.plan import Action
@@ -12,9 +13,12 @@ from jobqueue.service import get_job
 from jobqueue.snapshot import WAITING
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import ApplicationSchema, JobRequestSchema, job_request
-from portal.api.schemas import page_of, whole_list
+from portal.api.schemas import PageQuery, envelope, page_of, whole_list
 from portal.context import current_scope, database, now, portal
+from tenants.models import ApplianceState
 from tenants.permissions import Permission
+
+MAX_SEARCH_LENGTH = 100
 
 job_placement = APIBlueprint(
     "Job placement",
@@ -100,6 +104,38 @@ def apply(body: dict[str, Any]) -> dict[str, Any]:
             for job in tried
         ]
     )
+
+
+class CapacityQuery(PageQuery):
+    """Which appliances to list."""
+
+    search = fields.String(
+        load_default="",
+        validate=validate.Length(max=MAX_SEARCH_LENGTH),
+        metadata={"description": "A part of the name, site, region or GPU model."},
+    )
+
+
+class CapacitySchema(Schema):
+    """An appliance with its GPUs."""
+
+    appliance_id = fields.String()
+    name = fields.String()
+    gpus = fields.Integer()
+    usable_gpus = fields.Integer(metadata={"description": "GPUs that have not failed."})
+    free_gpus = fields.Integer(
+        metadata={"description": "Usable GPUs without a job or a program outside of jobs."}
+    )
+    state = fields.Enum(ApplianceState, by_value=True)
+    is_drained = fields.Boolean()
+    summary = fields.String(metadata={"description": "The same in words."})
+
+
+@job_placement.operation("GET", "/appliances", query=CapacityQuery, answer=page_of(CapacitySchema))
+def capacities(query: dict[str, Any]) -> dict[str, Any]:
+    """List appliances by name with their usable and free GPUs, to choose one for a job."""
+    with database() as session:
+        return envelope(list_capacities(session, current_scope(), **query))
 
 
 @job_placement.operation("GET", "/<job_id>/pending", answer=ExplanationSchema)

@@ -47,12 +47,9 @@ from protocol.notation import (
     parse_mount,
     parse_port,
 )
-from tenants.models import ApplianceState
 from tenants.scope import Scope
 
 GIB = 1024**3
-# Appliances that the form lists; others are typed.
-MAX_OFFERED = 2000
 RENAMED = {
     "gpu_memory_bytes": "gpu_memory",
     "memory_bytes": "memory",
@@ -156,12 +153,12 @@ class JobForm(Form):
 
     def offer(
         self,
-        appliances: Iterable[ApplianceView],
+        appliance: ApplianceView | None,
         policies: PolicyChoice,
         *,
         receivers: Iterable[str],
     ) -> None:
-        """Set the appliances, container policies and receivers to choose from."""
+        """Set the appliance that was chosen, and the policies and receivers to choose from."""
         if self.notify:
             self.notify.choices = [(EMAIL, "Email me"), *((name, name) for name in receivers)]
         self.container_policy.choices = [
@@ -170,12 +167,9 @@ class JobForm(Form):
         if not self.is_submitted() and self.container_policy.data not in policies.allowed:
             self.container_policy.data = policies.default.value
         self.retry_on.choices = [(one.value, one.value) for one in FailureClass]
-        views = sorted(appliances, key=lambda view: view.name)
-        self.appliances = [(view.name, _described(view)) for view in views[:MAX_OFFERED]]
-        self._ids = {view.name: view.id for view in views}
-        names = {view.id: view.name for view in views}
-        if not self.is_submitted():
-            self.appliance.data = names.get(self.appliance.data, self.appliance.data)
+        self._chosen = appliance
+        if appliance and not self.is_submitted():
+            self.appliance.data = appliance.name
 
     @property
     def has_options(self) -> bool:
@@ -198,12 +192,11 @@ class JobForm(Form):
             value = value.strip() if isinstance(value, str) else value
             # An empty field has its default.
             values |= {} if value in (None, "") else {one.name: value}
-        wanted = values.get("appliance_id", "")
         values |= {
             "secrets_from": self.secrets_from.data or None,
             "cpus": float(self.cpus.data),
             "idle_gpu_seconds": int(self.idle_gpu_time.data),
-            "appliance_id": self._ids.get(wanted, wanted) or None,
+            "appliance_id": self._chosen.id if self._chosen else values.get("appliance_id"),
             **fixed,
         }
         values["kind"] = JobKind(values["kind"])
@@ -282,19 +275,6 @@ def values_of_request(job: JobRequest) -> dict[str, Any]:
 
 def _default(field: Field) -> object:
     return field.default() if callable(field.default) else field.default
-
-
-def _described(view: ApplianceView) -> str:
-    """Return what a user needs to know before they choose it, such as `3 of 8 GPUs free`."""
-    taken = {uuid for running in view.running for uuid in running.gpu_uuids}
-    usable = [gpu for gpu in view.gpus if not gpu.is_failed and not view.failure]
-    free = sum(gpu.uuid not in taken and not gpu.is_used_outside for gpu in usable)
-    facts = [f"{free} of {len(usable)} usable GPUs free"] if view.gpus else ["no GPUs"]
-    failed = len(view.gpus) - len(usable)
-    facts += [f"{failed} failed"] if failed else []
-    facts += ["drained"] if view.is_drained else []
-    facts += [] if view.state is ApplianceState.ONLINE else [view.state.value]
-    return ", ".join(facts)
 
 
 def values_of_schedule(schedule: JobSchedule) -> dict[str, Any]:

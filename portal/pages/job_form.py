@@ -164,8 +164,10 @@ def edit_schedule(schedule_id: str) -> ResponseReturnValue:
 
 
 def _offer(session: Session, form: JobForm, tenant_id: str) -> None:
+    wanted = (form.appliance.data or "").strip()
+    found = tenant_views(session, tenant_id, only=[wanted]) if wanted else []
     form.offer(
-        tenant_views(session, tenant_id),
+        found[0] if found else None,
         read_policies(session, current_scope(), tenant_id),
         receivers=receiver_names(session, tenant_id),
     )

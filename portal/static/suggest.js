@@ -1,4 +1,4 @@
-// Suggestions below a field (a combobox): metrics, tags, and TAG=VALUE lines of what exists.
+// Suggestions below a field (a combobox): metrics, tags, TAG=VALUE lines of what exists, and appliances.
 (() => {
   "use strict";
   const { api } = window.vedette;
@@ -30,6 +30,13 @@
 
   // Each kind: what of the text is searched for (from `start` to the caret), and what is found.
   const KINDS = {
+    appliances: {
+      start: () => 0,
+      async find(field, search) {
+        const { items, total } = await page("jobs/appliances", search);
+        return { total, options: items.map((one) => ({ text: one.name, note: one.summary })) };
+      },
+    },
     metrics: {
       start: (text) => Math.max(0, text.search(/[^\s+*/]*(?: [^\s+*/]+)*$/)),
       async find(field, search) {

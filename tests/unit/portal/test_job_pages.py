@@ -1,12 +1,14 @@
 """Jobs in the browser: the form, the list, the page, the log and the figures."""
 
 import re
+from typing import Any
 
 import pytest
 
 from core.clock import to_ns
 from core.db import SessionFactory
 from jobqueue.models import Job
+from jobqueue.states import JobState
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
 from tests.unit.portal.world import add_appliance, run_job
@@ -136,6 +138,20 @@ def test_bob_stops_his_job_and_the_page_says_so(bob: Browser, job: Job) -> None:
     assert "Stop requested" in bob.get(f"/jobs/{job.id}").text
 
 
+def test_an_ended_job_is_retried_and_copied_from_its_row(
+    bob: Browser, sessions: SessionFactory, job: Job
+) -> None:
+    retry, copy = f'action="/jobs/{job.id}/retry"', f'href="/jobs/new?copy={job.id}"'
+    listed = bob.get("/jobs").text
+    assert (retry in listed, copy in listed) == (False, True)
+    with sessions.begin() as session:
+        session.get_one(Job, job.id).state = JobState.FAILED
+    assert retry in bob.get("/jobs").text
+    again = bob.post(f"/jobs/{job.id}/retry").headers["Location"]
+    assert again != f"/jobs/{job.id}"
+    assert "Retry" in bob.get(f"/jobs/{job.id}").text
+
+
 def test_usage_shows_the_container_and_its_gpus(
     *, bob: Browser, job: Job, appliance_id: str, cast: Cast, store: Store, clock: FrozenClock
 ) -> None:
@@ -194,12 +210,24 @@ def test_the_list_keeps_its_filters_and_sort_in_the_address(bob: Browser, alice:
 
 
 def test_the_form_offers_appliances_with_their_free_gpus_and_takes_their_names(
-    bob: Browser, job: Job, appliance_id: str
+    bob: Browser, charlie: Browser, job: Job, appliance_id: str
 ) -> None:
-    offered = bob.get("/jobs/new").text
-    assert '<option value="dgx-01">' in offered
-    assert f'value="{appliance_id}"' not in offered
-    assert "usable GPUs free</option>" in offered
+    assert 'data-suggest="appliances"' in bob.get("/jobs/new").text
+    search = "/api/v1/jobs/appliances?search=DGX"
+    offered: Any = bob.get(search).json
+    assert offered["items"] == [
+        {
+            "appliance_id": appliance_id,
+            "name": "dgx-01",
+            "gpus": 2,
+            "usable_gpus": 2,
+            "free_gpus": 1,
+            "state": "online",
+            "is_drained": False,
+            "summary": "1 of 2 usable GPUs free",
+        }
+    ]
+    assert charlie.get(search).json == {"items": [], "total": 0, "page": 1, "page_size": 50}
     answer = bob.post("/jobs/new", {**FORM, "appliance": "dgx-01"})
     location = answer.headers["Location"]
     found = bob.get(f"/api/v1{location}").json
