@@ -8,12 +8,13 @@ A move that the tables of `jobqueue.states` don't allow raises `TransitionError`
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from sqlalchemy import select, update
+from sqlalchemy import Column, MetaData, Table, delete, insert, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.orm.util import identity_key
+from sqlalchemy.schema import CreateTable
 
 from core.guarded_update import changed_one
 from jobqueue.models import Attempt, Job, JobEvent, ServiceUpdate
@@ -97,9 +98,39 @@ def lock_jobs(
 def move_locked(
     session: Session, model: type[Job | Attempt], rows: Sequence[Mapping[str, object]]
 ) -> None:
-    """Write rows by their ids, of jobs that the caller has locked, or of their attempts."""
-    if rows:
-        session.execute(update(model), rows)
+    """Write rows by their ids, of jobs that the caller has locked, or of their attempts.
+
+    They go through a temporary table: PyMySQL inserts many rows at once, but updates them one by
+    one, which takes five times as long.
+    """
+    if not rows:
+        return
+    table, moved = cast("Table", model.__table__), _MOVED[model]
+    session.execute(CreateTable(moved, if_not_exists=True))
+    session.execute(insert(moved), rows)
+    # The ids stand in the condition too, so that MySQL never scans, and locks, further rows.
+    joined = update(table).where(
+        table.c.id == moved.c.id, table.c.id.in_([row["id"] for row in rows])
+    )
+    session.execute(joined.values({name: moved.c[name] for name in moved.c.keys()[1:]}))
+    session.execute(delete(moved))
+
+
+def _moved_rows(model: type[Job | Attempt], *names: str) -> Table:
+    columns = cast("Table", model.__table__).c
+    return Table(
+        f"moved_{model.__tablename__}",
+        MetaData(),
+        Column("id", columns["id"].type, primary_key=True),
+        *(Column(name, columns[name].type) for name in names),
+        prefixes=["TEMPORARY"],
+    )
+
+
+_MOVED = {
+    Job: _moved_rows(Job, "state", "reason", "message"),
+    Attempt: _moved_rows(Attempt, "appliance_id", "state", "gpu_uuids", "placement", "assigned_at"),
+}
 
 
 def record_event(session: Session, job: Job, *, now: datetime, message: str | None = None) -> None:
