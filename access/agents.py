@@ -17,7 +17,7 @@ from access.auth import Authenticator
 from access.body import decode_struct, read_body, read_plain_body
 from access.database import Database, agent_actor
 from access.errors import BadRequestError
-from access.longpoll import ChangeWatch
+from access.longpoll import INTERVAL_SECONDS, ChangeWatch
 from access.tunnels import Tunnels
 from core.clock import Clock, from_ns
 from core.errors import InvalidInputError
@@ -147,12 +147,14 @@ class AgentEndpoints:
         return Response(status_code=204)
 
     async def desired(self, request: Request) -> Response:
-        """Return the desired state once its generation differs from the agent's, else 204."""
+        """Return the desired state once its generation differs from the agent's, else 204.
+
+        A poll that waits takes part in the one query that the watch sends for all of them.
+        """
         agent = await self._authenticator.agent(request)
         generation = _integer(request, "generation", default=-1)
         wait_seconds = _wait_seconds(request)
-        state = await self._desired_state(agent.appliance_id)
-        if state.generation == generation:
+        if generation >= 0 and wait_seconds >= INTERVAL_SECONDS:
             if not await self._watch.wait(
                 agent.appliance_id,
                 generation,
@@ -162,8 +164,8 @@ class AgentEndpoints:
                 return Response(status_code=204)
             # It may have been revoked in the meantime.
             await self._authenticator.agent(request)
-            state = await self._desired_state(agent.appliance_id)
-        return _json(state)
+        state = await self._desired_state(agent.appliance_id)
+        return Response(status_code=204) if state.generation == generation else _json(state)
 
     async def observed(self, request: Request) -> Response:
         """Apply the appliance's report on its attempts."""

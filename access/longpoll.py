@@ -108,4 +108,4 @@ def _generations(session: Session, appliance_ids: Collection[str]) -> Mapping[st
     statement = select(Appliance.id, Appliance.desired_generation)
     if len(appliance_ids) <= _MAX_NAMED:
         statement = statement.where(Appliance.id.in_(appliance_ids))
-    return {row.id: row.desired_generation for row in session.execute(statement)}
+    return dict(session.execute(statement).all())

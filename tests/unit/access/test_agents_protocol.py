@@ -3,13 +3,16 @@
 import gzip
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import msgspec
 import pytest
 import requests
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
+from access.longpoll import INTERVAL_SECONDS
 from core.clock import to_ns
 from core.db import SessionFactory
 from jobqueue.models import Attempt
@@ -41,6 +44,7 @@ from tenants.models import Appliance, ApplianceState
 from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.access.conftest import OTHER_SECRET, SECRET, AgentAPI, eventually
 from tests.unit.jobqueue.builders import dispatch, inventory, submit
+from tests.unit.portal.test_sign_in_cost import statements
 
 GPU_WITHOUT_INDEX = (
     b'{"agent_version": "1", "sent_at_ns": 1, "inventory": '
@@ -201,11 +205,21 @@ def test_a_new_agent_is_told_max_concurrent_what_to_run(api: AgentAPI, attempt: 
     assert state.attempts[0].gpu_uuids == ["GPU-dgx-01-0"]
 
 
-def test_no_news_is_204_after_the_wait(api: AgentAPI, dgx: Appliance) -> None:
+def test_polls_without_news_are_204_after_the_wait_and_share_one_query(
+    api: AgentAPI, engine: Engine, dgx: Appliance
+) -> None:
+    def poll(_number: int) -> int:
+        generation = dgx.desired_generation
+        return desired(api, generation=generation, wait_seconds=0.5).status_code
+
+    desired(api, generation=dgx.desired_generation)
     started = time.monotonic()
-    response = desired(api, generation=dgx.desired_generation, wait_seconds=0.5)
-    assert response.status_code == 204
+    with statements(engine) as sent, ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(poll, range(8))) == [204] * 8
+    rounds = (time.monotonic() - started) / INTERVAL_SECONDS + 2
     assert time.monotonic() - started > 0.4
+    assert 1 <= sum("desired_generation" in one for one in sent) <= rounds
+    assert not [one for one in sent if "attempts" in one]
 
 
 def test_a_long_poll_wakes_when_the_generation_moves(
