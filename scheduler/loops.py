@@ -4,11 +4,9 @@ Several processes may start a scheduler; only the one with the lease runs the ta
 """
 
 import logging
-import os
-import socket
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -30,7 +28,6 @@ from alerting.webhooks import AddressPolicy
 from core.clock import Clock, to_ns, utc_now
 from core.db import SessionFactory, transaction
 from core.errors import UnavailableError
-from core.leases import acquire_lease, release_lease
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from dash_app.reports.emails import delete_files, email_due
@@ -48,6 +45,7 @@ from jobqueue.rolling_updates import advance_updates
 from jobqueue.schedule_runs import submit_due
 from jobqueue.usage.ledger import record_usage
 from scheduler.fleet_samples import fleet_points, write_fleet
+from scheduler.lease import SchedulerLease
 from scheduler.outage_email import email_operators
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting
@@ -62,10 +60,7 @@ from timeseries.store import Resolution, Store
 
 log = logging.getLogger(__name__)
 
-LEASE_NAME = "scheduler"
 SCHEDULER = Actor(name="scheduler", via="scheduler")
-LEASE_DURATION = timedelta(seconds=15)
-LEASE_RENEWAL_SECONDS = 5.0
 SECOND_USAGE_SECONDS = 90.0
 
 Task = Callable[[], object]
@@ -86,11 +81,9 @@ class Scheduler:
         self._store = store
         self._clock = clock
         self._sessions = acting(sessions, SCHEDULER, clock=clock)
-        self._holder = f"{socket.gethostname()}:{os.getpid()}"[-64:]
-        self._leased_until = datetime.min.replace(tzinfo=UTC)
+        self._lease = SchedulerLease(self._sessions, clock)
         self._listening_since = clock()
         self._stopping = threading.Event()
-        self._renewal = threading.Thread(target=self._keep_lease, name="lease", daemon=True)
         box = SecretBox.of(self._settings)
         webhooks = WebhookSender(
             self._settings.webhook_timeout_seconds,
@@ -125,13 +118,12 @@ class Scheduler:
 
     @property
     def is_active(self) -> bool:
-        """Whether this process has the lease, which ends by itself if the process was stopped."""
-        return self._clock() < self._leased_until
+        """Whether this process has the lease."""
+        return self._lease.is_held
 
     def start(self) -> None:
         """Acquire the lease if it is free, and start the tasks."""
-        self._renew_lease()
-        self._renewal.start()
+        self._lease.start()
         for task, seconds in self._tasks():
             self._scheduler.add_job(self._run, "interval", args=(task,), seconds=seconds)
         for task in (self.measure_usage, self.offer_rules):
@@ -146,10 +138,7 @@ class Scheduler:
         self._stopping.set()
         self._scheduler.shutdown(wait=True)
         self._rounds.close()
-        if self._renewal.is_alive():
-            self._renewal.join()
-        with transaction(self._sessions) as session:
-            release_lease(session, LEASE_NAME, holder=self._holder, now=self._clock())
+        self._lease.release()
 
     def maintain_samples(self) -> None:
         """Move settled samples into files, in a store that does so."""
@@ -302,28 +291,6 @@ class Scheduler:
             log.warning("%s: %s; retrying at the next interval", task.__name__, error.message)
         except Exception:
             log.exception("%s failed; retrying at the next interval", task.__name__)
-
-    def _keep_lease(self) -> None:
-        """Renew the lease in a thread of its own: tasks may fill the scheduler's pool."""
-        while not self._stopping.wait(LEASE_RENEWAL_SECONDS):
-            try:
-                self._renew_lease()
-            except Exception:
-                # It runs out if this goes on; another process then takes over.
-                log.exception("the scheduler's lease was not renewed; retrying")
-
-    def _renew_lease(self) -> None:
-        now, was_active = self._clock(), self.is_active
-        with transaction(self._sessions) as session:
-            has_lease = acquire_lease(
-                session, LEASE_NAME, holder=self._holder, now=now, duration=LEASE_DURATION
-            )
-        self._leased_until = now + LEASE_DURATION if has_lease else now
-        if has_lease != was_active:
-            log.info(
-                "scheduler %s",
-                "is active" if has_lease else "is on standby: another process has the lease",
-            )
 
     def place_jobs(self) -> None:
         """Place waiting jobs, in as many cycles as a long queue takes."""

@@ -1,42 +1,36 @@
 """Attempts as containers of a Docker engine.
 
 Containers have the attempt's id as a label and continue when the agent restarts; it finds them by
-that label. A *launch* is the phase before a container exists: a thread pulls its image, and a
-failure there is the attempt's outcome.
+that label. `docker_launch` has the phase before a container exists.
 """
 
-import contextlib
 import logging
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
 import docker
-import msgspec
 import requests
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, DockerException, NotFound
 
-from core.clock import Clock, to_ns, utc_now
+from core.clock import Clock, utc_now
 from jobqueue.executors import docker_mapping as mapping
 from jobqueue.executors.base import (
     ATTEMPT_LABEL,
-    STOPPED,
     AttemptUsage,
     ExecSession,
     ExecutorError,
     ExecutorUnavailableError,
     NoExecError,
 )
-from jobqueue.executors.confinement import PIDS_LIMIT, has_seccomp
+from jobqueue.executors.confinement import PIDS_LIMIT
 from jobqueue.executors.docker_health import ContainerHealth
+from jobqueue.executors.docker_launch import Launches
 from jobqueue.executors.docker_logs import LogSpool
-from jobqueue.executors.docker_pull import PullError, pull
 from jobqueue.executors.docker_storage import DockerStorage
-from jobqueue.executors.pull_failures import pull_failure
 from jobqueue.executors.registry_token import CurrentRegistryToken
 from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StopReason
@@ -47,20 +41,6 @@ DEFAULT_URL = "unix:///var/run/docker.sock"
 CALL_TIMEOUT_SECONDS = 30
 # An ended container is reported when no more output arrives for this time.
 OUTPUT_TIMEOUT_SECONDS = 5.0
-NO_SECCOMP = (
-    "The Docker engine runs containers without a seccomp filter. Remove `seccomp-profile` from its "
-    "configuration, or use a kernel with seccomp."
-)
-NO_SCHEDULES = "Docker keeps no schedules. Configure [metronome] or [chronos] on this appliance."
-STOPPED_EARLY = "Stopped before its container started."
-
-
-@dataclass(slots=True)
-class _Launch:
-    spec: AttemptSpec
-    outcome: AttemptObservation
-    is_cancelled: bool = False
-    stop_reason: StopReason = StopReason.USER
 
 
 class DockerExecutor:
@@ -84,17 +64,21 @@ class DockerExecutor:
         docker_config: Path | None = None,
         registry_token: CurrentRegistryToken | None = None,
     ) -> None:
-        self._clock = clock
-        self._pids_limit = pids_limit
         self._url = url
         self._docker_config = docker_config
-        self._registry_token = registry_token or CurrentRegistryToken()
         self._storage = DockerStorage(self._client, spool_dir / "images.json", clock)
         self._spool = LogSpool(spool_dir, limit_bytes=log_limit_bytes)
         self._lock = Lock()
         self._connected: Any = None
         self._container_ids: Mapping[str, str] = {}
-        self._launches: dict[str, _Launch] = {}
+        self._launches = Launches(
+            self._client,
+            self._storage,
+            self._spool,
+            registry_token=registry_token or CurrentRegistryToken(),
+            pids_limit=pids_limit,
+            clock=clock,
+        )
         self._stop_threads: dict[str, Thread] = {}
         self._health = ContainerHealth()
         self._output_seen: dict[str, tuple[int, float]] = {}
@@ -103,30 +87,15 @@ class DockerExecutor:
     def start(self, spec: AttemptSpec) -> None:
         """Pull the image if need be, then create and start the container, in the background."""
         self._spool.path(spec.attempt_id)
-        with self._lock:
-            if spec.attempt_id in self._launches:
-                return
-        if self._container(spec.attempt_id) is not None:
-            return
-        launch = _Launch(
-            spec, AttemptObservation(attempt_id=spec.attempt_id, state=ObservedState.STARTING)
-        )
-        if spec.schedule:
-            self._end_launch(launch, ObservedState.FAILED, "start_failed", NO_SCHEDULES)
-        with self._lock:
-            self._launches[spec.attempt_id] = launch
-        if launch.outcome.state.is_final:
-            return
-        Thread(target=self._launch, args=(launch,), name="docker-launch", daemon=True).start()
+        is_known = spec.attempt_id in self._launches.observe()
+        if not is_known and self._container(spec.attempt_id) is None:
+            self._launches.begin(spec)
 
     def stop(
         self, attempt_id: str, *, grace_seconds: float, reason: StopReason = StopReason.USER
     ) -> None:
         """Cancel the launch, or have the engine stop the container in the background."""
-        with self._lock:
-            launch = self._launches.get(attempt_id)
-            if launch is not None and not launch.outcome.state.is_final:
-                launch.is_cancelled, launch.stop_reason = True, reason
+        self._launches.cancel(attempt_id, reason)
         container = self._container(attempt_id)
         running = self._stop_threads.get(attempt_id)
         if running is not None and running.is_alive():
@@ -141,18 +110,16 @@ class DockerExecutor:
     def observe(self) -> list[AttemptObservation]:
         """Return the attempts with containers, and those in launch or with a failed launch."""
         observed = {}
+        launches = self._launches.observe()
         restarting = self._health.restarting()
         containers = self._containers()
         self._container_ids = {seen.id: seen.labels[ATTEMPT_LABEL] for seen in containers}
         for container in containers:
-            observation = self._observe(container)
-            if observation.attempt_id in restarting:
-                observation = restarting[observation.attempt_id]
-            observed[observation.attempt_id] = observation
-        with self._lock:
-            for attempt_id, launch in self._launches.items():
-                observed.setdefault(attempt_id, _launch_observation(launch))
-        return list(observed.values())
+            attempt_id = container.labels[ATTEMPT_LABEL]
+            # The engine calls a container exited that could not start; the launch knows why.
+            seen = launches.get(attempt_id) or self._observe(attempt_id, container)
+            observed[attempt_id] = restarting.get(attempt_id, seen)
+        return list((launches | observed).values())
 
     def container_ids(self) -> Mapping[str, str]:
         """Return the containers of the last `observe`."""
@@ -198,8 +165,7 @@ class DockerExecutor:
                 log.debug("the container of %s was already deleted", attempt_id)
         self._spool.remove(attempt_id)
         self._health.forget(attempt_id)
-        with self._lock:
-            self._launches.pop(attempt_id, None)
+        self._launches.forget(attempt_id)
         self._stop_threads.pop(attempt_id, None)
         self._output_seen.pop(attempt_id, None)
         self._last_stats.pop(attempt_id, None)
@@ -217,13 +183,7 @@ class DockerExecutor:
         if client is not None:
             client.close()
 
-    def _observe(self, container: Any) -> AttemptObservation:  # noqa: ANN401 - untyped SDK object
-        attempt_id = container.labels[ATTEMPT_LABEL]
-        with self._lock:
-            launch = self._launches.get(attempt_id)
-        if launch is not None:
-            # The engine calls a container exited that could not start; the launch knows why.
-            return _launch_observation(launch)
+    def _observe(self, attempt_id: str, container: Any) -> AttemptObservation:  # noqa: ANN401 - untyped SDK object
         stop_reason = self._spool.stop_reason(attempt_id)
         observation = mapping.observe_container(
             attempt_id, container.attrs, stop_reason=stop_reason
@@ -254,89 +214,6 @@ class DockerExecutor:
             return False
         return now - since > OUTPUT_TIMEOUT_SECONDS
 
-    def _launch(self, launch: _Launch) -> None:
-        """Start the container; a failure becomes the attempt's outcome."""
-        try:
-            self._pull_if_missing(launch)
-            if launch.is_cancelled:
-                self._end_launch(launch, *_stopped_early(launch))
-                return
-            engine = self._client().info()
-            if not has_seccomp(engine):
-                self._end_launch(launch, ObservedState.FAILED, "start_failed", NO_SECCOMP)
-                return
-            self._create_and_start(launch, engine)
-        except PullError as error:
-            failure = pull_failure(launch.spec.image, str(error))
-            self._end_launch(launch, ObservedState.FAILED, *failure)
-        except (APIError, requests.RequestException, ExecutorError) as error:
-            # The engine failed; without its launch the attempt is unknown and is started again.
-            log.warning("attempt %s not launched: %s", launch.spec.attempt_id, _explain(error))
-            with self._lock:
-                self._launches.pop(launch.spec.attempt_id, None)
-
-    def _pull_if_missing(self, launch: _Launch) -> None:
-        client, image = self._client(), launch.spec.image
-
-        def on_progress(text: str) -> bool:
-            with self._lock:
-                launch.outcome = msgspec.structs.replace(launch.outcome, message=text)
-            return not launch.is_cancelled
-
-        try:
-            found = client.images.get(image)
-        except ImageNotFound:
-            log.info("pulling %s", image)
-            credentials = self._registry_token.credentials_for(image)
-            pull(client.api, image, credentials=credentials, on_progress=on_progress)
-            found = client.images.get(image)
-        self._storage.note_use(found.id)
-
-    def _create_and_start(self, launch: _Launch, engine: Mapping[str, Any]) -> None:
-        spec = launch.spec
-        try:
-            options = mapping.container_options(spec, pids_limit=self._pids_limit, engine=engine)
-            container = self._client().containers.create(**options)
-        except APIError as error:
-            if error.status_code != requests.codes.conflict:
-                self._end_launch(
-                    launch, ObservedState.FAILED, *mapping.start_failure(_explain(error))
-                )
-                return
-            log.info("the container of attempt %s exists already", spec.attempt_id)
-        else:
-            if not self._start_container(launch, container):
-                return
-            self._spool.follow(spec.attempt_id, container)
-        with self._lock:
-            self._launches.pop(spec.attempt_id, None)
-
-    def _start_container(self, launch: _Launch, container: Any) -> bool:  # noqa: ANN401
-        """Return whether it started; if not, delete it and set the outcome."""
-        outcome = _stopped_early(launch)
-        if not launch.is_cancelled:
-            try:
-                container.start()
-            except APIError as error:
-                outcome = (ObservedState.FAILED, *mapping.start_failure(_explain(error)))
-            else:
-                return True
-        with contextlib.suppress(APIError):
-            container.remove(force=True)
-        self._end_launch(launch, *outcome)
-        return False
-
-    def _end_launch(self, launch: _Launch, state: ObservedState, reason: str, message: str) -> None:
-        outcome = AttemptObservation(
-            attempt_id=launch.spec.attempt_id,
-            state=state,
-            reason=reason,
-            message=message,
-            finished_at_ns=to_ns(self._clock()),
-        )
-        with self._lock:
-            launch.outcome = outcome
-
     def _container(self, attempt_id: str) -> Any:  # noqa: ANN401 - untyped SDK object
         try:
             return self._call(
@@ -353,9 +230,9 @@ class DockerExecutor:
         try:
             return call()
         except NotFound as error:
-            raise _MissingError(_explain(error)) from error
+            raise _MissingError(mapping.explain(error)) from error
         except APIError as error:
-            message = f"The Docker engine returned an error: {_explain(error)}"
+            message = f"The Docker engine returned an error: {mapping.explain(error)}"
             raise ExecutorError(message) from error
         except (DockerException, requests.RequestException) as error:
             message = f"The Docker engine at {self._url} does not answer: {error}"
@@ -384,25 +261,8 @@ class _MissingError(ExecutorError):
     """The engine has no such container."""
 
 
-def _launch_observation(launch: _Launch) -> AttemptObservation:
-    if launch.is_cancelled and not launch.outcome.state.is_final:
-        state, reason, message = _stopped_early(launch)
-        return AttemptObservation(
-            attempt_id=launch.spec.attempt_id, state=state, reason=reason, message=message
-        )
-    return launch.outcome
-
-
-def _stopped_early(launch: _Launch) -> tuple[ObservedState, str, str]:
-    return STOPPED[launch.stop_reason][0], launch.stop_reason.value, STOPPED_EARLY
-
-
 def _stop_container(container: Any, grace_seconds: float) -> None:  # noqa: ANN401 - untyped SDK
     try:
         container.stop(timeout=max(0, round(grace_seconds)))
     except (DockerException, requests.RequestException) as error:
         log.warning("can't stop container %s, retrying: %s", container.name, error)
-
-
-def _explain(error: Exception) -> str:
-    return str(getattr(error, "explanation", None) or error).strip().rstrip(".")

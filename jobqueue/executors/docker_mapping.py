@@ -273,3 +273,8 @@ def _ended(
         started_at_ns=engine_time_ns(state.get("StartedAt", "")),
         finished_at_ns=engine_time_ns(state.get("FinishedAt", "")),
     )
+
+
+def explain(error: Exception) -> str:
+    """Return what the engine says of an error, without the SDK's words around it."""
+    return str(getattr(error, "explanation", None) or error).strip().rstrip(".")

@@ -25,7 +25,7 @@ from cli.database import open_database
 from core.clock import to_ns, utc_now
 from core.db import SessionFactory, transaction
 from core.leases import Lease
-from scheduler.loops import LEASE_NAME
+from scheduler.lease import LEASE_NAME
 from tenants.models import User
 from tenants.scope import Scope
 from tests.cast import BOX

@@ -14,8 +14,9 @@ from core.settings import ServerSettings
 from jobqueue import dispatch
 from jobqueue.models import Job
 from jobqueue.states import JobState
-from scheduler import loops
-from scheduler.loops import LEASE_DURATION, Scheduler
+from scheduler import lease
+from scheduler.lease import LEASE_DURATION
+from scheduler.loops import Scheduler
 from tests.cast import Cast, FrozenClock
 from tests.fixtures.polling import eventually
 from tests.unit.jobqueue.builders import add_appliance, submit
@@ -28,7 +29,7 @@ def test_the_lease_is_renewed_while_tasks_fill_the_pool(
     clock: FrozenClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loops, "LEASE_RENEWAL_SECONDS", 0.05)
+    monkeypatch.setattr(lease, "LEASE_RENEWAL_SECONDS", 0.05)
     blocked = threading.Event()
     monkeypatch.setattr(Scheduler, "_tasks", lambda _self: [(blocked.wait, 0.01)] * 20)
     with closing(DuckDBStore(tmp_path / "samples.duckdb")) as store:
