@@ -15,6 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.alertmanager import posted_alert
+from alerting.inhibition import current_inhibitions
 from alerting.matchers import Matcher, labels_of, parse_matcher
 from alerting.messages import alert_payload
 from alerting.models import Alert, Receiver, Silence
@@ -67,6 +68,7 @@ def export_alerts(
     tenants = tenant_names(session, {one.tenant_id for one in alerts})
     names = appliance_names(session, scope.tenants)
     silences = silences_by_alert(session, scope, alerts, now=now)
+    inhibitions = current_inhibitions(session, tenants)
     receivers = {tenant_id: _Receivers(session, tenant_id) for tenant_id in tenants}
     found = []
     for alert in alerts:
@@ -91,14 +93,19 @@ def export_alerts(
         if not is_wanted:
             continue
         silenced_by = [silence.id for silence in silences[alert.id]]
-        state = "suppressed" if silenced_by else "active"
+        inhibited_by = sorted(map(_fingerprint, inhibitions.of(alert.tenant_id, payload)))
+        state = "suppressed" if silenced_by or inhibited_by else "active"
         found.append(
             posted
             | {
                 "updatedAt": alert.updated_at.isoformat(),
-                "fingerprint": hashlib.sha256(alert.id.encode()).hexdigest()[:16],
+                "fingerprint": _fingerprint(alert.id),
                 "receivers": [{"name": name} for name in named],
-                "status": {"state": state, "silencedBy": silenced_by, "inhibitedBy": []},
+                "status": {
+                    "state": state,
+                    "silencedBy": silenced_by,
+                    "inhibitedBy": inhibited_by,
+                },
             }
         )
     return found
@@ -176,6 +183,10 @@ class _Receivers:
         )
         routed = [name for route in self._policy.matching(labels) for name in route.receivers]
         return list(dict.fromkeys([*own, *routed]))
+
+
+def _fingerprint(alert_id: str) -> str:
+    return hashlib.sha256(alert_id.encode()).hexdigest()[:16]
 
 
 def _parsed(filters: Sequence[str]) -> list[Matcher]:

@@ -5,7 +5,7 @@ is coarser than the rule's own evaluation, so that 30 days of a fleet come from 
 that never breaches a threshold is not replayed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alerting.expression import rule_query, values_by_group
-from alerting.firing_steps import breaches_any, firing_steps
+from alerting.firing_steps import Floats, breaches_any, firing_steps
 from alerting.rule_request import ANY_VALUE, RuleRequest, raise_errors, rule_errors
 from alerting.states import FORECAST
 from core.clock import NS_PER_SECOND, from_ns, to_ns
@@ -23,6 +23,8 @@ from timeseries.store import Store
 
 MAX_DAYS = 30
 MAX_STEPS = 1000
+# The range is read in so many parts, to show how far it is.
+PARTS = 10
 # Multiples of the roll-ups' windows.
 _STEPS_SECONDS = (300, 900, 3600)
 
@@ -73,6 +75,20 @@ def backtest_rule(
     Raises:
         InvalidInputError: the request is invalid; the name is not checked.
     """
+    for found in backtest_in_parts(store, scope, request, now=now, days=days):
+        if isinstance(found, Backtest):
+            return found
+    raise AssertionError("a backtest ends with its result")
+
+
+def backtest_in_parts(
+    store: Store, scope: Scope, request: RuleRequest, *, now: datetime, days: int
+) -> Iterator[float | Backtest]:
+    """Check a rule, then replay it: yield the share that is done, again and again, and the result.
+
+    Raises:
+        InvalidInputError: as `backtest_rule`, at once.
+    """
     scope.require(Permission.VIEW)
     errors = rule_errors(request)
     errors.pop("name", None)
@@ -87,31 +103,52 @@ def backtest_rule(
     step_ns = step_seconds * NS_PER_SECOND
     end_ns = to_ns(now) // step_ns * step_ns
     start_ns = to_ns(now - timedelta(days=days)) // step_ns * step_ns
-    query = rule_query(
-        request, start_ns=start_ns, end_ns=end_ns, tenants=scope.tenants, step_ns=step_ns
-    )
+    return _replayed(store, scope, request, range(start_ns, end_ns, step_ns))
+
+
+def _replayed(
+    store: Store, scope: Scope, request: RuleRequest, starts: range
+) -> Iterator[float | Backtest]:
+    found: dict[tuple[tuple[str, str], ...], Floats] = {}
     needed = [tag for tag, values in request.filters.items() if ANY_VALUE in values]
-    count, shown, rows = 0, [], []
-    for tags, times_ns, values in values_by_group(store, request, query):
-        row = np.array(values, dtype=np.float64)
-        is_number = np.isfinite(row)
-        if not is_number.any() or not all(tags[tag] for tag in needed):
+    for number in range(PARTS):
+        first, last = (len(starts) * one // PARTS for one in (number, number + 1))
+        yield number / PARTS
+        if first == last:
             continue
-        count += 1
-        if breaches_any(request, row[is_number]):
-            shown.append({tag: text for tag, text in tags.items() if text})
-            rows.append(((np.array(times_ns, dtype=np.int64) - start_ns) // step_ns, row))
-    table = np.full((len(rows), (end_ns - start_ns) // step_ns), np.nan)
-    for number, (steps, row) in enumerate(rows):
-        table[number, steps] = row
+        part = starts[first:last]
+        query = rule_query(
+            request,
+            start_ns=part[0],
+            end_ns=part[-1] + starts.step,
+            tenants=scope.tenants,
+            step_ns=starts.step,
+        )
+        for tags, times_ns, values in values_by_group(store, request, query):
+            if all(tags[tag] for tag in needed):
+                row = found.get(key := tuple(tags.items()))
+                if row is None:
+                    row = found[key] = np.full(len(starts), np.nan)
+                steps = (np.array(times_ns, dtype=np.int64) - starts[0]) // starts.step
+                row[steps] = np.array(values, dtype=np.float64)
+    yield _result(request, found, starts)
+
+
+def _result(
+    request: RuleRequest, found: Mapping[tuple[tuple[str, str], ...], Floats], starts: range
+) -> Backtest:
+    numbers = {key: row[np.isfinite(row)] for key, row in found.items()}
+    breaching = [key for key, values in numbers.items() if breaches_any(request, values)]
+    table = np.array([found[key] for key in breaching]).reshape(len(breaching), len(starts))
+    step_seconds = starts.step / NS_PER_SECOND
     firings = _firings(
-        shown,
+        [{tag: text for tag, text in key if text} for key in breaching],
         firing_steps(request, table, step_seconds=step_seconds),
         # An evaluation is at the end of its step.
-        [from_ns(start_ns + step_ns * number) for number in range(1, table.shape[1] + 1)],
+        [from_ns(start_ns + starts.step) for start_ns in starts],
     )
     firings.sort(key=lambda one: (-len(one.periods), -one.firing_seconds, sorted(one.tags.items())))
-    return Backtest(float(step_seconds), count, firings)
+    return Backtest(step_seconds, sum(values.size > 0 for values in numbers.values()), firings)
 
 
 def _firings(

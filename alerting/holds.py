@@ -1,6 +1,6 @@
 """What holds notifications back: silences, and alerts that inhibit others."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from alerting.inhibition import Inhibitions, current_inhibitions
 from alerting.models import Notification, Silence
-from alerting.silences import active_silences, silenced_until
+from alerting.silences import active_silences, appliance_labels, silenced_until
 
 # How long until an inhibited notification is looked at again.
 RECHECK = timedelta(seconds=30)
@@ -19,13 +19,14 @@ class Holds:
     """The active silences, and what firing alerts inhibit."""
 
     silences: Sequence[Silence]
+    appliances: Mapping[str, Mapping[str, str]]
     inhibitions: Inhibitions
 
     def until(self, notification: Notification, *, now: datetime) -> datetime | None:
         """Return until when a notification is held, or None."""
         if self.inhibitions.is_inhibited(notification):
             return now + RECHECK
-        return silenced_until(notification, self.silences)
+        return silenced_until(notification, self.silences, self.appliances)
 
 
 NO_HOLDS = Holds((), Inhibitions({}))
@@ -33,4 +34,6 @@ NO_HOLDS = Holds((), Inhibitions({}))
 
 def current_holds(session: Session, tenant_ids: Collection[str], *, now: datetime) -> Holds:
     """Return what holds notifications of some tenants now."""
-    return Holds(active_silences(session, now=now), current_inhibitions(session, tenant_ids))
+    silences = active_silences(session, now=now)
+    labels = appliance_labels(session, silences)
+    return Holds(silences, labels, current_inhibitions(session, tenant_ids))

@@ -85,15 +85,18 @@ class Inhibitions:
     def is_inhibited(self, notification: Notification) -> bool:
         """Return whether another firing alert inhibits the one that a notification is about."""
         payload = notification.payload
-        if "rule" not in payload:
-            return False
+        return "rule" in payload and bool(self.of(notification.tenant_id or "", payload))
+
+    def of(self, tenant_id: str, payload: Mapping[str, Any]) -> set[str]:
+        """Return the IDs of the firing alerts that inhibit another, given its payload."""
         labels = _labels(payload["tags"], payload, pack_key=payload.get("pack_key", ""))
         labels["appliance_id"] = payload["appliance_id"]
-        for rule, alerts in self.sources.get(notification.tenant_id or "", ()):
-            found = alerts.get(_values(rule, labels), set())
-            if found - {payload["alert_id"]} and match_all(rule.target_matchers, labels):
-                return True
-        return False
+        found: set[str] = set()
+        for rule, alerts in self.sources.get(tenant_id, ()):
+            others = alerts.get(_values(rule, labels), set()) - {payload["alert_id"]}
+            if others and match_all(rule.target_matchers, labels):
+                found |= others
+        return found
 
 
 def current_inhibitions(session: Session, tenant_ids: Collection[str]) -> Inhibitions:

@@ -1,8 +1,9 @@
 """Matchers of silences, in the notation of Alertmanager: `rule=GPU too hot`, `gpu=~"0|1"`.
 
 A matcher compares a label of an alert with `=`, `!=`, `=~` or `!~`. Labels are `rule`, `severity`
-and the tags of the alert; `appliance` is the appliance's name, and `appliance_id` its ID. A missing
-label is "". Patterns are RE2, which takes linear time, and must match the whole value.
+and the tags of the alert; `appliance` is the appliance's name, `appliance_id` its ID, and in
+silences `label.rack` its label `rack`. A missing label is "". Patterns are RE2, which takes linear
+time, and must match the whole value.
 """
 
 import re

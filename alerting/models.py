@@ -10,6 +10,8 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from alerting.rule_request import FIELDS
 from alerting.states import (
+    ActionKind,
+    ActionState,
     AlertState,
     Comparison,
     NoDataPolicy,
@@ -108,6 +110,8 @@ class Rule(Base):
     receiver_ids: Mapped[list[str]] = mapped_column(default=list)
     annotation: Mapped[str] = mapped_column(String(1000), default="")
     """A template; see `alerting.annotations`."""
+    actions: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
+    """As `alerting.action_request` has them."""
     pack_key: Mapped[str] = mapped_column(String(60), default="")
     """Its rule in `alerting.rule_pack`."""
     platform_rule_id: Mapped[str | None] = mapped_column(
@@ -229,6 +233,39 @@ class AlertTransition(Base):
     alert: Mapped[Alert] = relationship(viewonly=True)
 
 
+class AlertAction(Base):
+    """What a rule does, or did, because an alert fired: at most once of a kind for each firing."""
+
+    __tablename__ = "alert_actions"
+    __table_args__ = (
+        UniqueConstraint("alert_id", "kind", "fired_at"),
+        Index("ix_alert_actions_state_due_at", "state", "due_at"),
+        Index("ix_alert_actions_rule_id_kind_finished_at", "rule_id", "kind", "finished_at"),
+    )
+
+    id: Mapped[str] = id_column()
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
+    )
+    rule_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("rules.id", ondelete="CASCADE")
+    )
+    alert_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("alerts.id", ondelete="CASCADE")
+    )
+    kind: Mapped[ActionKind] = mapped_column(enum_column(ActionKind))
+    fired_at: Mapped[datetime]
+    action: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """As the rule had it."""
+    payload: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """The alert, as notifications have it."""
+    state: Mapped[ActionState] = mapped_column(enum_column(ActionState))
+    message: Mapped[str] = mapped_column(Text, default="")
+    due_at: Mapped[datetime]
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
 class NotificationPolicy(Base):
     """A tenant's tree of routes; see `alerting.routes`."""
 
@@ -249,11 +286,42 @@ class NotificationPolicy(Base):
     updated_at: Mapped[datetime]
 
 
+class MaintenanceWindow(Base):
+    """A silence that recurs; see `alerting.maintenance_windows`."""
+
+    __tablename__ = "maintenance_windows"
+    __table_args__ = (UniqueConstraint("tenant_id", "name"),)
+    audited: ClassVar = Audited(
+        kind="maintenance_window",
+        name="name",
+        fields=("name", "matchers", "schedule", "time_zone", "duration_seconds"),
+    )
+
+    id: Mapped[str] = id_column()
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
+    )
+    name: Mapped[str] = mapped_column(String(100))
+    matchers: Mapped[list[str]] = mapped_column(default=list)
+    schedule: Mapped[str] = mapped_column(String(200))
+    time_zone: Mapped[str] = mapped_column(String(64))
+    duration_seconds: Mapped[float]
+    next_at: Mapped[datetime | None] = mapped_column(index=True)
+    """The start of its last silence; None if its schedule is over."""
+    created_by: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL"), index=True
+    )
+    created_at: Mapped[datetime]
+
+
 class Silence(Base):
     """A period in which notifications of matching alerts are not sent; see `alerting.silences`."""
 
     __tablename__ = "silences"
-    __table_args__ = (Index("ix_silences_tenant_id_ends_at", "tenant_id", "ends_at"),)
+    __table_args__ = (
+        Index("ix_silences_tenant_id_ends_at", "tenant_id", "ends_at"),
+        UniqueConstraint("window_id", "starts_at"),
+    )
     audited: ClassVar = Audited(
         kind="silence",
         name="title",
@@ -268,6 +336,10 @@ class Silence(Base):
     starts_at: Mapped[datetime]
     ends_at: Mapped[datetime] = mapped_column(index=True)
     comment: Mapped[str] = mapped_column(Text, default="")
+    window_id: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH), ForeignKey("maintenance_windows.id", ondelete="SET NULL")
+    )
+    """The maintenance window of which it is an occurrence."""
     created_by: Mapped[str | None] = mapped_column(
         String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL"), index=True
     )

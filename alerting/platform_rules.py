@@ -16,6 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.models import PlatformRule, Rule
+from alerting.rule_files import ChangeAction
 from alerting.rule_request import Errors, RuleRequest, raise_errors, rule_errors
 from alerting.rule_text import parse_expression, rule_expression
 from alerting.service import change_rule, end_rule, rule_values
@@ -40,6 +41,24 @@ class PlatformRuleRequest:
     tenant_ids: Sequence[str] = ()
     emails: Sequence[str] = ()
     is_enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformRuleChange:
+    """What applying a file did to a rule of the platform: the rule `before` and `after`."""
+
+    name: str
+    before: PlatformRuleRequest | None
+    after: PlatformRuleRequest | None
+
+    @property
+    def action(self) -> ChangeAction:
+        """What was done."""
+        if self.after is None:
+            return ChangeAction.DELETE
+        if self.before is None:
+            return ChangeAction.CREATE
+        return ChangeAction.KEEP if self.before == self.after else ChangeAction.UPDATE
 
 
 def list_platform_rules(
@@ -100,6 +119,55 @@ def delete_platform_rule(
         end_rule(session, copy, now=now, public_url=public_url)
     session.delete(rule)
     session.flush()
+
+
+def apply_platform_rules(
+    session: Session,
+    scope: Scope,
+    entries: Sequence[PlatformRuleRequest],
+    *,
+    deletes_others: bool,
+    now: datetime,
+    public_url: str = "",
+) -> list[PlatformRuleChange]:
+    """Make the rules of the platform those of a file, by name; return what was done.
+
+    On an error the caller's transaction must undo what was done before, as after a dry run.
+
+    Raises:
+        InvalidInputError: with the errors of all rules, by `rules.NUMBER.FIELD`.
+    """
+    scope.require(Permission.OPERATE)
+    current = {one.name: one for one in session.scalars(select(PlatformRule))}
+    errors: Errors = {}
+    changes = []
+    for number, entry in enumerate(entries):
+        rule = current.pop(entry.name, None)
+        before = None if rule is None else platform_entry(rule)
+        try:
+            saved = save_platform_rule(
+                session,
+                scope,
+                entry,
+                rule_id=None if rule is None else rule.id,
+                now=now,
+                public_url=public_url,
+            )
+        except InvalidInputError as error:
+            errors |= {f"rules.{number}.{name}": [*texts] for name, texts in error.errors.items()}
+            continue
+        changes.append(PlatformRuleChange(entry.name, before, platform_entry(saved)))
+    raise_errors("file", errors)
+    for rule in current.values() if deletes_others else ():
+        changes.append(PlatformRuleChange(rule.name, platform_entry(rule), None))
+        delete_platform_rule(session, scope, rule.id, now=now, public_url=public_url)
+    return changes
+
+
+def platform_entry(rule: PlatformRule) -> PlatformRuleRequest:
+    """Return a rule of the platform as a file has it."""
+    names = (one.name for one in dataclasses.fields(PlatformRuleRequest))
+    return PlatformRuleRequest(**{name: getattr(rule, name) for name in names})
 
 
 def copy_platform_rules(session: Session, *, now: datetime, public_url: str = "") -> int:

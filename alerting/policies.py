@@ -19,7 +19,7 @@ from alerting.inhibition import (
     parse_inhibit_rules,
     printed_rules,
 )
-from alerting.models import NotificationPolicy, Receiver
+from alerting.models import NotificationPolicy, Receiver, Rule
 from alerting.routes import Route, loaded, parse_routes, stored
 from alerting.rule_request import raise_errors
 from tenants.permissions import Permission
@@ -103,7 +103,13 @@ def policy_of(session: Session, tenant_id: str) -> Route:
 
 
 def rename_receiver(session: Session, tenant_id: str, *, before: str, after: str) -> None:
-    """Replace a receiver's name in the policy; "" removes it."""
+    """Replace a receiver's name in the policy, and in actions of rules; "" removes it."""
+    for rule in session.scalars(select(Rule).where(Rule.tenant_id == tenant_id)):
+        renamed = [
+            one | {"receiver": after} if one.get("receiver") == before else one
+            for one in rule.actions
+        ]
+        rule.actions = [one for one in renamed if one.get("receiver") != ""]
     row = session.get(NotificationPolicy, tenant_id)
     if row is not None:
         row.root = stored(_renamed(loaded(row.root), before, after))

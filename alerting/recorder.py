@@ -8,14 +8,15 @@ from typing import Any
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from alerting.action_request import is_severe_enough
 from alerting.expression import group_key
 from alerting.machine import AlertView, Outcome, resolve
 from alerting.matchers import labels_of
 from alerting.messages import alert_payload
-from alerting.models import Alert, AlertTransition, Notification, Rule
+from alerting.models import Alert, AlertAction, AlertTransition, Notification, Rule
 from alerting.policies import policy_of, receivers_by_name
 from alerting.routes import Route
-from alerting.states import AlertState, NotificationState
+from alerting.states import ActionKind, ActionState, AlertState, NotificationState
 from core.guarded_update import changed_one
 from core.ids import new_id
 from tenants.fleet.appliances import appliance_names
@@ -103,6 +104,31 @@ class Recorder:
             )
         if outcome.notify is not None:
             self._notify(alert, outcome.after, outcome.notify)
+            if outcome.notify is AlertState.FIRING and self.rule.actions:
+                self._act(alert, outcome.after)
+
+    def _act(self, alert: Alert, after: AlertView) -> None:
+        """Queue the actions of the rule that this firing has not had yet."""
+        had = select(AlertAction.kind).where(
+            AlertAction.alert_id == alert.id, AlertAction.fired_at == after.fired_at
+        )
+        done = set(self.session.scalars(had))
+        for action in self.rule.actions:
+            if action["kind"] not in done and is_severe_enough(action, after.severity):
+                self.session.add(
+                    AlertAction(
+                        tenant_id=self.rule.tenant_id,
+                        rule_id=self.rule.id,
+                        alert_id=alert.id,
+                        kind=ActionKind(action["kind"]),
+                        fired_at=after.fired_at or self.now,
+                        action=action,
+                        payload=self._payload(alert, after, AlertState.FIRING),
+                        state=ActionState.WAITING,
+                        due_at=self.now,
+                        created_at=self.now,
+                    )
+                )
 
     def _notify(self, alert: Alert, after: AlertView, state: AlertState) -> None:
         """Notify the rule's receivers, and those of the tenant's policy; or the platform's."""
@@ -182,17 +208,7 @@ class Recorder:
             emails: addresses of the platform.
         """
         tenant_id = self.rule.tenant_id
-        payload = alert_payload(
-            self.rule,
-            after,
-            alert_id=alert.id,
-            tags=alert.tags,
-            state=state,
-            tenant=self.session.get_one(Tenant, tenant_id).name,
-            appliances=self._names(),
-            public_url=self.public_url,
-            now=self.now,
-        )
+        payload = self._payload(alert, after, state)
         targets = [(tenant_id, receiver_id, "") for receiver_id in receiver_ids]
         for owner_id, receiver_id, address in [*targets, *((None, None, one) for one in emails)]:
             self.notifications += 1
@@ -210,6 +226,19 @@ class Recorder:
                     created_at=self.now,
                 )
             )
+
+    def _payload(self, alert: Alert, after: AlertView, state: AlertState) -> dict[str, Any]:
+        return alert_payload(
+            self.rule,
+            after,
+            alert_id=alert.id,
+            tags=alert.tags,
+            state=state,
+            tenant=self.session.get_one(Tenant, self.rule.tenant_id).name,
+            appliances=self._names(),
+            public_url=self.public_url,
+            now=self.now,
+        )
 
 
 def resolve_alerts(

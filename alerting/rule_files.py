@@ -1,6 +1,7 @@
 """Rules as code: the rules of a file, compared with the tenant's by name, and applied together.
 
-A rule of a file is a name, an expression, the names of its receivers, and whether it is enabled.
+A rule of a file is a name, an expression, the names of its receivers, whether it is enabled, its
+annotation and its actions.
 """
 
 from collections import Counter
@@ -12,6 +13,7 @@ from enum import StrEnum
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from alerting.action_request import stored_action
 from alerting.expression import check_metric
 from alerting.models import Receiver, Rule
 from alerting.rule_request import Errors, RuleEntry, RuleRequest, raise_errors
@@ -82,7 +84,11 @@ def plan_rules(
         errors |= {f"rules.{number}.{name}": texts for name, texts in found.items()}
         if request is not None and not found:
             before = None if rule is None else entry_of(rule, {v: k for k, v in named.items()})
-            after = replace(entry, expression=rule_expression(request))
+            after = replace(
+                entry,
+                expression=rule_expression(request),
+                actions=[stored_action(one) for one in request.actions],
+            )
             changes.append(
                 RuleChange(
                     entry.name,
@@ -151,6 +157,7 @@ def entry_of(rule: Rule, receivers: dict[str, str]) -> RuleEntry:
         receivers=sorted(receivers[one] for one in rule.receiver_ids if one in receivers),
         is_enabled=rule.is_enabled,
         annotation=rule.annotation,
+        actions=rule.actions,
     )
 
 
@@ -172,6 +179,7 @@ def _request(entry: RuleEntry, receivers: dict[str, str]) -> tuple[RuleRequest |
         receiver_ids=[receivers[name] for name in entry.receivers if name in receivers],
         is_enabled=entry.is_enabled,
         annotation=entry.annotation,
+        actions=entry.actions,
     )
     return request, errors
 

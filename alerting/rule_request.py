@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from alerting.action_request import action_errors
 from alerting.annotations import annotation_errors
 from alerting.states import FORECAST, FUNCTIONS, Comparison, NoDataPolicy, Operator
 from core.errors import InvalidInputError
@@ -65,11 +66,15 @@ class RuleRequest:
     is_enabled: bool = True
     receiver_ids: Sequence[str] = ()
     annotation: str = _field("", "A template of the alert's sentence; see docs/alerts.md.")
+    actions: Sequence[Mapping[str, Any]] = ()
+    """As `alerting.action_request` has them."""
 
 
 FIELDS = tuple(one.name for one in dataclasses.fields(RuleRequest))
 EXPRESSED = tuple(
-    name for name in FIELDS if name not in {"name", "is_enabled", "receiver_ids", "annotation"}
+    name
+    for name in FIELDS
+    if name not in {"name", "is_enabled", "receiver_ids", "annotation", "actions"}
 )
 """The fields that an expression has; see `alerting.rule_text`."""
 
@@ -83,6 +88,7 @@ class RuleEntry:
     receivers: Sequence[str] = _field((), "Names of receivers.")
     is_enabled: bool = True
     annotation: str = ""
+    actions: Sequence[Mapping[str, Any]] = ()
 
 
 def rule_errors(request: RuleRequest) -> Errors:
@@ -106,6 +112,7 @@ def rule_errors(request: RuleRequest) -> Errors:
         "keep_firing_seconds": _seconds_errors("keep firing", request.keep_firing_seconds),
     }
     errors["annotation"] = annotation_errors(request.annotation)
+    errors["actions"] = action_errors(request.actions)
     errors |= _threshold_errors(request)
     return {name: found for name, found in errors.items() if found}
 

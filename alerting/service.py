@@ -1,7 +1,7 @@
 """Rules and alerts: create, change, list. Receivers are in `receivers`."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Unpack
@@ -9,11 +9,12 @@ from typing import Any, Unpack
 from sqlalchemy import ColumnElement, case, delete, func, select
 from sqlalchemy.orm import Session
 
+from alerting.action_request import required_permissions, stored_action
 from alerting.models import Alert, AlertTransition, Receiver, Rule
 from alerting.recorder import ACTIVE_STATES, resolve_alerts
 from alerting.rule_request import RuleRequest, raise_errors, rule_errors
 from alerting.rule_text import group_tags
-from alerting.states import AlertState, Severity
+from alerting.states import AlertState, ReceiverKind, Severity
 from core.errors import ConflictError, ForbiddenError
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, Paging, list_page, paginate
 from tenants.permissions import Permission
@@ -64,6 +65,7 @@ def create_rule(session: Session, scope: Scope, request: RuleRequest, *, now: da
     """
     scope.require(Permission.EDIT_ALERTS)
     tenant_id = scope.require_tenant()
+    _require_actions(scope, request.actions)
     check_rule(session, request, tenant_id=tenant_id, rule_id=None)
     values = rule_values(request)
     rule = Rule(tenant_id=tenant_id, created_by=scope.user_id, created_at=now, **values)
@@ -83,6 +85,7 @@ def update_rule(
 ) -> Rule:
     """Change a rule. A new query resolves and deletes its alerts."""
     rule = _editable(session, scope, rule_id)
+    _require_actions(scope, [*rule.actions, *request.actions])
     check_rule(session, request, tenant_id=rule.tenant_id, rule_id=rule.id)
     change_rule(session, rule, request, now=now, public_url=public_url)
     return rule
@@ -121,6 +124,7 @@ def set_rule_enabled(
     if rule.is_enabled and not is_enabled:
         resolve_alerts(session, rule, now=now, public_url=public_url)
     elif is_enabled and not rule.is_enabled:
+        _require_actions(scope, rule.actions)
         rule.evaluated_at = None  # what was before is not evaluated later
     rule.is_enabled = is_enabled
     session.flush()
@@ -283,10 +287,18 @@ def check_rule(
         errors.setdefault("name", []).append(
             f"A rule named {request.name.strip()!r} already exists. Choose another name."
         )
-    known = set(session.scalars(select(Receiver.id).where(Receiver.tenant_id == tenant_id)))
-    unknown = sorted(set(request.receiver_ids) - known)
+    receivers = session.scalars(select(Receiver).where(Receiver.tenant_id == tenant_id)).all()
+    unknown = sorted(set(request.receiver_ids) - {one.id for one in receivers})
     if unknown:
         errors["receiver_ids"] = [f"Receiver {ident!r} does not exist." for ident in unknown]
+    webhooks = {one.name for one in receivers if one.kind is ReceiverKind.WEBHOOK}
+    called = [one["receiver"] for one in request.actions if one.get("receiver")]
+    if "actions" not in errors and set(called) - webhooks:
+        errors["actions"] = [
+            f"{name!r} is not a webhook of the tenant. Add it as a receiver first."
+            for name in called
+            if name not in webhooks
+        ]
     raise_errors("rule", errors)
 
 
@@ -300,6 +312,12 @@ def _editable(session: Session, scope: Scope, rule_id: str) -> Rule:
     return rule
 
 
+def _require_actions(scope: Scope, actions: Sequence[Mapping[str, Any]]) -> None:
+    """Require what a user needs who does by hand what the actions do."""
+    for permission in required_permissions(actions):
+        scope.require(permission)
+
+
 def rule_values(request: RuleRequest) -> dict[str, Any]:
     """Return the columns of a rule."""
     return asdict(request) | {
@@ -307,4 +325,5 @@ def rule_values(request: RuleRequest) -> dict[str, Any]:
         "group_by": list(dict.fromkeys(request.group_by)),
         "filters": {tag: list(values) for tag, values in request.filters.items()},
         "receiver_ids": list(dict.fromkeys(request.receiver_ids)),
+        "actions": [stored_action(one) for one in request.actions],
     }

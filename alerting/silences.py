@@ -14,18 +14,21 @@ from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.orm import Session
 
 from alerting.matchers import MAX_MATCHERS, labels_of, match_all, parse_matcher
-from alerting.models import Alert, Notification, Silence
+from alerting.models import Alert, AlertAction, Notification, Silence
 from alerting.rule_request import Errors, raise_errors
-from alerting.states import AlertState, NotificationState
+from alerting.states import ActionState, AlertState, NotificationState
 from core.errors import ConflictError
 from core.paging import Columns, Page, Paging, list_page
 from tenants.fleet.appliances import appliance_names
+from tenants.models import Appliance
 from tenants.permissions import Permission
 from tenants.scope import Scope
+from timeseries.store import APPLIANCE_TAG
 
 MAX_COMMENT_LENGTH = 500
 MAX_DURATION = timedelta(days=366)
 MAX_SILENCES = 500
+LABEL_PREFIX = "label."
 SILENCE_SORTS: Columns = {
     "starts_at": Silence.starts_at,
     "ends_at": Silence.ends_at,
@@ -121,6 +124,10 @@ def expire_silence(session: Session, scope: Scope, silence_id: str, *, now: date
         Notification.state == NotificationState.SILENCED,
     )
     session.execute(held.values(next_try_at=now))
+    waiting = update(AlertAction).where(
+        AlertAction.tenant_id == silence.tenant_id, AlertAction.state == ActionState.WAITING
+    )
+    session.execute(waiting.values(due_at=now))
     session.flush()
     return silence
 
@@ -147,14 +154,33 @@ def silences_by_alert(
     if not active:
         return {alert.id: [] for alert in alerts}
     names = appliance_names(session, scope.tenants)
-    return {
-        alert.id: [
+    labels = appliance_labels(session, active)
+    found = {}
+    for alert in alerts:
+        own = alert_labels(alert, names) | labels.get(alert.tags.get(APPLIANCE_TAG, ""), {})
+        found[alert.id] = [
             silence
             for silence in active
-            if silence.tenant_id == alert.tenant_id
-            and match_all(silence.matchers, alert_labels(alert, names))
+            if silence.tenant_id == alert.tenant_id and match_all(silence.matchers, own)
         ]
-        for alert in alerts
+    return found
+
+
+def appliance_labels(session: Session, silences: Sequence[Silence]) -> dict[str, dict[str, str]]:
+    """Return the labels that matchers of silences know, such as `label.rack`, by appliance."""
+    tenants = {
+        silence.tenant_id
+        for silence in silences
+        if any(matcher.startswith(LABEL_PREFIX) for matcher in silence.matchers)
+    }
+    if not tenants:
+        return {}
+    rows = session.execute(
+        select(Appliance.id, Appliance.labels).where(Appliance.tenant_id.in_(tenants))
+    )
+    return {
+        ident: {f"{LABEL_PREFIX}{key}": value for key, value in labels.items()}
+        for ident, labels in rows
     }
 
 
@@ -171,14 +197,23 @@ def alert_labels(alert: Alert, names: Mapping[str, str]) -> dict[str, str]:
     )
 
 
-def silenced_until(notification: Notification, active: Sequence[Silence]) -> datetime | None:
-    """Return when the last of the silences that match a notification ends, if one matches."""
+def silenced_until(
+    notification: Notification,
+    active: Sequence[Silence],
+    appliances: Mapping[str, Mapping[str, str]],
+) -> datetime | None:
+    """Return when the last of the silences that match a notification ends, if one matches.
+
+    `appliances` are as `appliance_labels` returns them.
+    """
     payload = notification.payload
     if "rule" not in payload:
         return None
     labels = labels_of(
         payload["tags"], rule=payload["rule"], severity=payload["severity"], appliances={}
-    ) | {"appliance_id": payload["appliance_id"]}
+    )
+    labels |= {"appliance_id": payload["appliance_id"]}
+    labels |= appliances.get(payload["appliance_id"], {})
     ends = [
         silence.ends_at
         for silence in active
@@ -210,6 +245,23 @@ def still_applies(session: Session, notification: Notification) -> bool:
     return sent is not None and sent["state"] != AlertState.RESOLVED
 
 
+def matcher_errors(matchers: Sequence[str]) -> list[str]:
+    """Return what is wrong with the matchers of a silence."""
+    errors, parsed = [], []
+    if not 1 <= len(matchers) <= MAX_MATCHERS:
+        errors.append(f"Give 1 to {MAX_MATCHERS} matchers, such as rule=GPU too hot.")
+    for text in matchers[:MAX_MATCHERS]:
+        try:
+            parsed.append(parse_matcher(text))
+        except ValueError as error:
+            errors.append(str(error))
+    if parsed and not errors and all(one.matches({}) for one in parsed):
+        errors.append(
+            "These matchers match alerts without any of the labels. Add one that requires a value."
+        )
+    return errors
+
+
 def _is_in(state: SilenceState, now: datetime) -> ColumnElement[bool]:
     if state is SilenceState.EXPIRED:
         return Silence.ends_at <= now
@@ -219,19 +271,7 @@ def _is_in(state: SilenceState, now: datetime) -> ColumnElement[bool]:
 
 
 def _errors(request: SilenceRequest, *, now: datetime) -> Errors:
-    errors: Errors = {"matchers": [], "ends_at": [], "comment": []}
-    if not 1 <= len(request.matchers) <= MAX_MATCHERS:
-        errors["matchers"].append(f"Give 1 to {MAX_MATCHERS} matchers, such as rule=GPU too hot.")
-    parsed = []
-    for text in request.matchers[:MAX_MATCHERS]:
-        try:
-            parsed.append(parse_matcher(text))
-        except ValueError as error:
-            errors["matchers"].append(str(error))
-    if parsed and not errors["matchers"] and all(one.matches({}) for one in parsed):
-        errors["matchers"].append(
-            "These matchers match alerts without any of the labels. Add one that requires a value."
-        )
+    errors: Errors = {"matchers": matcher_errors(request.matchers), "ends_at": [], "comment": []}
     if request.ends_at <= max(now, request.starts_at):
         errors["ends_at"].append("The silence must end in the future, after its start.")
     elif request.ends_at - request.starts_at > MAX_DURATION:

@@ -87,6 +87,30 @@ class ReceiverKind(StrEnum):
     ALERTMANAGER = "alertmanager"
 
 
+class ActionKind(StrEnum):
+    """What a rule can do when one of its alerts fires."""
+
+    STOP_JOBS = "stop_jobs"
+    DRAIN = "drain"
+    LABEL = "label"
+    WEBHOOK = "webhook"
+
+
+class ActionState(StrEnum):
+    """State of an action of an alert.
+
+    `dry_run` means that it would have been done, `over_budget` that its rule had done so many
+    within an hour, and `skipped` that the alert had resolved or that there was nothing to do.
+    """
+
+    WAITING = "waiting"
+    DONE = "done"
+    DRY_RUN = "dry_run"
+    OVER_BUDGET = "over_budget"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
 _S = AlertState
 TRANSITIONS: dict[AlertState, frozenset[AlertState]] = {
     _S.INACTIVE: frozenset({_S.PENDING, _S.FIRING, _S.NO_DATA}),

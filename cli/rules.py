@@ -6,6 +6,7 @@ rules:
     receivers: [On call]
     is_enabled: true
     annotation: GPU {{ labels.gpu }} has {{ value_text }}.
+    actions: [{kind: drain, max_per_hour: 2, is_dry_run: true}]
 """
 
 import difflib
@@ -30,9 +31,14 @@ if TYPE_CHECKING:
     from alerting.rule_tests import Failure
 
 _KEYS = tuple(one.name for one in fields(RuleEntry))
+_PLATFORM_KEYS = ("name", "expression", "tenant_ids", "emails", "is_enabled", "annotation")
+_OPTIONAL = ("annotation", "actions", "tenant_ids", "emails")
 _COLORS = {"create": "green", "update": "yellow", "delete": "red", "keep": None}
 file_option = click.option(
     "-f", "--file", "file", type=click.File(), required=True, help="YAML file; - reads stdin."
+)
+platform_option = click.option(
+    "--platform", "is_platform", is_flag=True, help="Rules of the platform (operators)."
 )
 prune_option = click.option("--prune", is_flag=True, help="Delete rules that the file lacks.")
 
@@ -43,11 +49,12 @@ def rules() -> None:
 
 
 @rules.command("ls")
+@platform_option
 @output_option
-def list_rules(output: str) -> None:
+def list_rules(output: str, *, is_platform: bool) -> None:
     """List the alert rules of your tenant."""
     with Client() as client:
-        found = list(all_items(client, "/rules"))
+        found = list(all_items(client, _path(is_platform=is_platform)))
     if output == "table" and not found:
         click.echo("No rules yet. Create some with: vedette rules apply -f rules.yaml", err=True)
         return
@@ -63,19 +70,23 @@ def list_rules(output: str) -> None:
 @file_option
 @click.option("--dry-run", is_flag=True, help="Only print what would change.")
 @prune_option
-def apply(file: TextIO, *, dry_run: bool, prune: bool) -> None:
+@platform_option
+def apply(file: TextIO, *, dry_run: bool, prune: bool, is_platform: bool) -> None:
     """Create and update the rules of a file, by name. On any error nothing changes."""
-    for change in _apply(file, is_dry_run=dry_run, deletes_others=prune):
+    path = _path(is_platform=is_platform)
+    for change in _apply(file, path, is_dry_run=dry_run, deletes_others=prune):
         click.secho(f"{change['action']:<7} {change['name']}", fg=_COLORS[change["action"]])
 
 
 @rules.command()
 @file_option
 @prune_option
-def diff(file: TextIO, *, prune: bool) -> None:
+@platform_option
+def diff(file: TextIO, *, prune: bool, is_platform: bool) -> None:
     """Print what `apply` would change; exit with status 1 if that is anything."""
     is_different = False
-    for change in _apply(file, is_dry_run=True, deletes_others=prune):
+    path = _path(is_platform=is_platform)
+    for change in _apply(file, path, is_dry_run=True, deletes_others=prune):
         is_different = is_different or change["action"] != "keep"
         before, after = (_lines(change[side]) for side in ("before", "after"))
         for line in difflib.unified_diff(before, after, n=10, lineterm=""):
@@ -87,9 +98,17 @@ def diff(file: TextIO, *, prune: bool) -> None:
 
 @rules.command()
 @click.option("-f", "--file", "file", type=click.File("w"), default="-", help="Defaults to stdout.")
-def export(file: TextIO) -> None:
+@platform_option
+def export(file: TextIO, *, is_platform: bool) -> None:
     """Write the rules of your tenant as a file for `apply`."""
     with Client() as client:
+        if is_platform:
+            rules = list(all_items(client, _path(is_platform=True)))
+            entries = [
+                {key: one[key] for key in _PLATFORM_KEYS if _is_given(one, key)} for one in rules
+            ]
+            _dump(entries, file)
+            return
         names = {one["id"]: one["name"] for one in all_items(client, "/receivers")}
         entries = [
             {
@@ -98,7 +117,7 @@ def export(file: TextIO) -> None:
                 "receivers": sorted(names[one] for one in rule["receiver_ids"] if one in names),
                 "is_enabled": rule["is_enabled"],
             }
-            | ({"annotation": rule["annotation"]} if rule["annotation"] else {})
+            | {key: rule[key] for key in _OPTIONAL if rule.get(key)}
             for rule in all_items(client, "/rules")
             if not rule["is_platform"]
         ]
@@ -168,12 +187,15 @@ def _failures(path: Path) -> "Iterator[tuple[str, Failure]]":
             yield (f"{test['name']}: " if test.get("name") else ""), failure
 
 
-def _apply(file: TextIO, **options: bool) -> list[dict[str, Any]]:
+def _path(*, is_platform: bool) -> str:
+    return "/platform/rules" if is_platform else "/rules"
+
+
+def _apply(file: TextIO, path: str, **options: bool) -> list[dict[str, Any]]:
     entries = load_list(file, "rules")
     with Client() as client:
-        changes: list[dict[str, Any]] = client.post("/rules/apply", {"rules": entries, **options})[
-            "items"
-        ]
+        answer = client.post(f"{path}/apply", {"rules": entries, **options})
+    changes: list[dict[str, Any]] = answer["items"]
     return changes
 
 
@@ -181,8 +203,13 @@ def _lines(entry: Mapping[str, Any] | None) -> list[str]:
     # The keys of JSON objects are sorted.
     if entry is None:
         return []
-    shown = {key: entry[key] for key in _KEYS if key != "annotation" or entry[key]}
+    keys = _KEYS if "receivers" in entry else _PLATFORM_KEYS
+    shown = {key: entry[key] for key in keys if _is_given(entry, key)}
     return _text([shown]).splitlines()
+
+
+def _is_given(entry: Mapping[str, Any], key: str) -> bool:
+    return bool(entry[key]) or key not in _OPTIONAL
 
 
 def _dump(entries: list[dict[str, Any]], file: TextIO) -> None:

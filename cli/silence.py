@@ -1,13 +1,13 @@
-"""`vedette silence`: silence alerts for some time, list silences, and end them early."""
+"""`vedette silence`: silence alerts for some time, once or again and again; list and end that."""
 
 from datetime import UTC, datetime, timedelta
 
 import click
 
-from cli.client import output_option, print_items
+from cli.client import all_items, output_option, print_items
 from core.clock import utc_now
 from core.errors import InvalidInputError
-from core.quantities import parse_duration
+from core.quantities import format_duration, parse_duration
 from vedette.client import Client
 
 
@@ -74,6 +74,70 @@ def expire(silence_ids: tuple[str, ...]) -> None:
         for silence_id in silence_ids:
             expired = client.post(f"/silences/{silence_id}/expire")
             click.echo(f"{expired['id']} {expired['state']}")
+
+
+@silence.group()
+def window() -> None:
+    """Silence alerts again and again: maintenance windows."""
+
+
+@window.command("add")
+@click.argument("name")
+@click.argument("matchers", nargs=-1, required=True)
+@click.option("--schedule", required=True, help="When it begins: cron, such as '0 22 * * 0'.")
+@click.option("--duration", default="2h", show_default=True, help="Such as 30m, 2h or 3d.")
+@click.option("--time-zone", default="UTC", show_default=True, help="Such as Europe/Oslo.")
+def add_window(
+    name: str, matchers: tuple[str, ...], schedule: str, duration: str, time_zone: str
+) -> None:
+    """Add a maintenance window for the alerts that match all MATCHERS, and print its ID.
+
+    \b
+    vedette silence window add Updates 'label.rack=b12' --schedule '0 22 * * 0' --duration 4h
+    """
+    try:
+        seconds = parse_duration(duration)
+    except ValueError as error:
+        raise InvalidInputError(f"--duration: {error}") from None
+    body = {
+        "name": name,
+        "matchers": list(matchers),
+        "schedule": schedule,
+        "duration_seconds": seconds,
+        "time_zone": time_zone,
+    }
+    with Client() as client:
+        click.echo(client.post("/maintenance-windows", body)["id"])
+
+
+@window.command("ls")
+@output_option
+def list_windows(output: str) -> None:
+    """List maintenance windows."""
+    with Client() as client:
+        found = list(all_items(client, "/maintenance-windows"))
+    if output == "table" and not found:
+        click.echo("No maintenance windows.", err=True)
+        return
+    columns = {
+        "ID": [one["id"] for one in found],
+        "NAME": [one["name"] for one in found],
+        "SCHEDULE": [f"{one['schedule']} {one['time_zone']}" for one in found],
+        "DURATION": [format_duration(one["duration_seconds"]) for one in found],
+        "NEXT": [(one["next_at"] or "-")[:16] for one in found],
+        "MATCHERS": [", ".join(one["matchers"]) for one in found],
+    }
+    print_items(found, output, columns=columns)
+
+
+@window.command("rm")
+@click.argument("window_ids", metavar="ID...", nargs=-1, required=True)
+def remove_windows(window_ids: tuple[str, ...]) -> None:
+    """Delete maintenance windows; a silence of one that is active ends."""
+    with Client() as client:
+        for window_id in window_ids:
+            client.delete(f"/maintenance-windows/{window_id}")
+            click.echo(f"{window_id} deleted")
 
 
 def _instant(text: str) -> datetime:

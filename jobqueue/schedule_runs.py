@@ -8,10 +8,10 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, VedetteError
 from core.guarded_update import changed_one
+from core.schedule_times import next_time, times_between
 from core.secretbox import SecretBox
 from jobqueue.job_secrets import decrypt_secrets
 from jobqueue.models import Job, JobSchedule, ScheduleRun
-from jobqueue.schedule_times import next_time, times_between
 from jobqueue.schedules import get_schedule
 from jobqueue.service import stop_job, submit_job
 from jobqueue.states import JobState, Missed, Overlap, RunOutcome

@@ -15,11 +15,11 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
+from core.schedule_times import check_schedule, check_time_zone, next_time, times_between
 from core.secretbox import SecretBox
 from jobqueue.job_secrets import encrypt_secrets, secrets_of_request
 from jobqueue.models import JobSchedule, ScheduleRun
 from jobqueue.requests import MAX_NAME_LENGTH, JobRequest, request_errors, request_from
-from jobqueue.schedule_times import check_schedule, check_time_zone, next_time, times_between
 from jobqueue.states import JobKind, Missed, Overlap
 from jobqueue.templates import load_request, store_request
 from tenants.permissions import Permission

@@ -32,6 +32,7 @@ from jobqueue.requests import JobRequest, check_capacity, check_request
 from jobqueue.snapshot import WAITING, job_view, tenant_views
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
 from jobqueue.transitions import move_attempt, move_job, record_event
+from tenants.auditing.drafts import actor_of
 from tenants.auditing.recording import record
 from tenants.fleet.appliances import bump_generation
 from tenants.models import User
@@ -370,6 +371,7 @@ def _request_stop(session: Session, job: Job, scope: Scope, *, now: datetime) ->
         return
     if job.attempt is not None:
         bump_generation(session, job.attempt.appliance_id)
-    user = session.get(User, scope.user_id)
-    message = f"{user.name if user else 'A user'} requested a stop."
+    user, actor = session.get(User, scope.user_id), actor_of(session)
+    name = user.name if user else actor.name if actor else "a user"
+    message = f"{name[:1].upper()}{name[1:]} requested a stop."
     record_event(session, job, message=message, now=now)

@@ -59,8 +59,8 @@ def install_downloads(app: Flask) -> None:
     app.extensions[_EXTENSION] = RunningDownloads(threads=threads)
 
 
-def stream_file(pieces: Iterable[AnyStr], *, media_type: str, file_name: str) -> Response:
-    """Return a response that streams the pieces of a file to the current user.
+def stream_file(pieces: Iterable[AnyStr], *, media_type: str, file_name: str = "") -> Response:
+    """Return a response that streams the pieces of a file, or of a page, to the current user.
 
     Raises:
         OverloadedError: too many downloads are in progress.
@@ -71,7 +71,8 @@ def stream_file(pieces: Iterable[AnyStr], *, media_type: str, file_name: str) ->
     response = Response(_while_connected(pieces, asgi_scope, end), content_type=media_type)
     # An iterator that never started is closed without its end.
     response.call_on_close(end)
-    response.headers["Content-Disposition"] = f'attachment; filename="{file_name}"'
+    if file_name:
+        response.headers["Content-Disposition"] = f'attachment; filename="{file_name}"'
     return response
 
 

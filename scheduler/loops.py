@@ -10,9 +10,11 @@ from datetime import timedelta
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
+from alerting.actions import run_actions
 from alerting.alertmanager import AlertmanagerSender, repeat_alerts
 from alerting.chat import ChatSender
 from alerting.evaluation import Evaluator
+from alerting.maintenance_windows import add_occurrences
 from alerting.notices import add_notice
 from alerting.notify import EmailSender, Sender, WebhookSender
 from alerting.outbox import drain_outbox
@@ -44,6 +46,7 @@ from jobqueue.retention import expire_jobs
 from jobqueue.rolling_updates import advance_updates
 from jobqueue.schedule_runs import submit_due
 from jobqueue.usage.ledger import record_usage
+from scheduler.alert_actions import HANDLERS
 from scheduler.fleet_samples import fleet_points, write_fleet
 from scheduler.lease import SchedulerLease
 from scheduler.outage_email import email_operators
@@ -258,12 +261,14 @@ class Scheduler:
             (self.place_jobs, settings.placement_interval_seconds),
             (self.advance_updates, 2),
             (self._evaluate_rules, settings.evaluation_interval_seconds),
+            (self.run_actions, settings.notification_interval_seconds),
             (self.notify_ends, settings.notification_interval_seconds),
             (self._send_emails, settings.notification_interval_seconds),
             (self._send_notifications, settings.notification_interval_seconds),
             (self._sweep, 5),
             (self.record_fleet, 15),
             (self.offer_rules, 60),
+            (self.add_maintenance, 15),
             (self.repeat_alerts, 60),
             (self.send_reminders, 15),
             (self.email_reports, 15),
@@ -350,6 +355,10 @@ class Scheduler:
     def _evaluate_rules(self) -> None:
         self._rounds.tick(now=self._clock())
 
+    def run_actions(self) -> None:
+        """Carry out what rules do when their alerts fire."""
+        run_actions(self._sessions, HANDLERS, clock=self._clock, may_act=lambda: self.is_active)
+
     def _send_emails(self) -> None:
         """Send emails apart from the rest, which a slow mail server must not delay."""
         kinds = {ReceiverKind.EMAIL}
@@ -358,6 +367,11 @@ class Scheduler:
     def _send_notifications(self) -> None:
         kinds = self._senders.keys() - {ReceiverKind.EMAIL}
         drain_outbox(self._sessions, self._senders, kinds=kinds, now=self._clock())
+
+    def add_maintenance(self) -> None:
+        """Add the silences of maintenance windows."""
+        with transaction(self._sessions) as session:
+            add_occurrences(session, now=self._clock())
 
     def repeat_alerts(self) -> None:
         """Post the alerts that fire to Alertmanagers, which forget them otherwise."""

@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError
 from core.paging import Columns, Page, Paging, list_page
+from core.schedule_times import check_schedule, check_time_zone, next_time, times_between
 from dash_app.reports.builders import GROUPINGS
 from dash_app.reports.models import MAX_FILTER_LENGTH, MAX_NAME_LENGTH, ReportPeriod, SavedReport
 from dash_app.reports.report import FileFormat, ReportBy, ReportKind, Request
-from jobqueue.schedule_times import check_schedule, check_time_zone, next_time, times_between
 from jobqueue.usage.totals import Period
 from tenants.models import Membership, User
 from tenants.permissions import Permission

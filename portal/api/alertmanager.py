@@ -138,8 +138,13 @@ def list_alerts(query: dict[str, Any]) -> list[dict[str, Any]]:
             now=now(),
             public_url=public_url(),
         )
-    shown = {"active": query["active"], "suppressed": query["silenced"]}
-    return [one for one in found if shown[one["status"]["state"]]]
+    return [
+        one
+        for one in found
+        if (query["active"] or one["status"]["state"] != "active")
+        and (query["silenced"] or not one["status"]["silencedBy"])
+        and (query["inhibited"] or not one["status"]["inhibitedBy"])
+    ]
 
 
 @alertmanager.operation(

@@ -6,6 +6,7 @@ from typing import Any
 from marshmallow import Schema, fields
 from sqlalchemy.orm import Session
 
+from alerting.actions import list_actions
 from alerting.history import NOTABLE, HistoryFilter, list_history
 from alerting.models import Alert
 from alerting.rule_text import unit_field
@@ -17,7 +18,7 @@ from alerting.service import (
     list_alerts,
 )
 from alerting.silences import silences_by_alert
-from alerting.states import AlertState, Severity
+from alerting.states import ActionKind, ActionState, AlertState, Severity
 from core.quantities import unit_of
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
@@ -80,6 +81,17 @@ class TransitionSchema(Schema):
     to_state = fields.Enum(AlertState, by_value=True)
     severity = fields.Enum(Severity, by_value=True)
     value = fields.Float(allow_none=True)
+
+
+class AlertActionSchema(Schema):
+    """What the rule did, or did not, because the alert fired."""
+
+    id = fields.String()
+    kind = fields.Enum(ActionKind, by_value=True)
+    state = fields.Enum(ActionState, by_value=True)
+    message = fields.String()
+    created_at = instant()
+    finished_at = instant()
 
 
 class HistoryQuery(PageQuery):
@@ -150,6 +162,13 @@ def transitions(query: dict[str, Any], alert_id: str) -> dict[str, Any]:
     """List the state transitions of an alert, newest first."""
     with database() as session:
         return envelope(alert_transitions(session, current_scope(), alert_id, **query))
+
+
+@alerts.operation("GET", "/<alert_id>/actions", query=PageQuery, answer=page_of(AlertActionSchema))
+def actions(query: dict[str, Any], alert_id: str) -> dict[str, Any]:
+    """List what the rule did because the alert fired, newest first."""
+    with database() as session:
+        return envelope(list_actions(session, current_scope(), alert_id, **query))
 
 
 def _shown(session: Session, alerts: Sequence[Alert]) -> list[dict[str, Any]]:

@@ -141,10 +141,23 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "endsAt": "2026-12-31T12:00:00Z",
         "comment": "Fans are being replaced.",
     },
+    "PlatformRuleFileSchema": {
+        "rules": [
+            {"name": "GPU too hot", "expression": "max(gpu.temperature_celsius) by gpu > 90"}
+        ],
+        "is_dry_run": True,
+    },
     "PlatformRuleRequestSchema": {
         "name": "GPU too hot",
         "expression": "avg(gpu.temperature_celsius) over 5m by gpu > 90",
         "emails": ["oncall@vedette.example"],
+    },
+    "WindowRequestSchema": {
+        "name": "Updates of rack b12",
+        "matchers": ["label.rack=b12"],
+        "schedule": "0 22 * * 0",
+        "duration_seconds": 14400,
+        "time_zone": "Europe/Oslo",
     },
     "SilenceRequestSchema": {
         "matchers": ["rule=GPU too hot", "appliance=~dgx-.*"],

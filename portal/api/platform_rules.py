@@ -4,21 +4,32 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from marshmallow import fields
+from marshmallow import Schema, fields, validate
 from sqlalchemy.orm import Session
 
 from alerting.models import PlatformRule
 from alerting.platform_rules import (
     PLATFORM_RULE_SORTS,
     PlatformRuleRequest,
+    apply_platform_rules,
     delete_platform_rule,
     get_platform_rule,
     list_platform_rules,
     save_platform_rule,
 )
+from alerting.rule_files import ChangeAction
 from alerting.rule_text import EXAMPLE
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query, schema_of
+from portal.api.rule_schemas import MAX_RULES
+from portal.api.schemas import (
+    StrictSchema,
+    envelope,
+    instant,
+    page_of,
+    page_query,
+    schema_of,
+    whole_list,
+)
 from portal.context import current_scope, database, now, public_url
 from tenants.permissions import Permission
 
@@ -53,6 +64,31 @@ class PlatformRuleSchema(schema_of(PlatformRuleRequest)):  # type: ignore[misc] 
     created_at = instant()
 
 
+class PlatformRuleFileSchema(StrictSchema):
+    """The rules of a file."""
+
+    rules = fields.List(
+        fields.Nested(PlatformRuleRequestSchema),
+        required=True,
+        validate=validate.Length(max=MAX_RULES),
+    )
+    deletes_others = fields.Boolean(
+        load_default=False, metadata={"description": "Delete rules that the file doesn't have."}
+    )
+    is_dry_run = fields.Boolean(
+        load_default=False, metadata={"description": "Only return what would change."}
+    )
+
+
+class PlatformRuleChangeSchema(Schema):
+    """What applying a file does, or did, to a rule of the platform."""
+
+    name = fields.String()
+    action = fields.Enum(ChangeAction, by_value=True)
+    before = fields.Nested(PlatformRuleRequestSchema, allow_none=True)
+    after = fields.Nested(PlatformRuleRequestSchema, allow_none=True)
+
+
 @platform_rules.operation(
     "GET",
     query=page_query(PLATFORM_RULE_SORTS, default="name"),
@@ -71,6 +107,27 @@ def create(body: dict[str, Any]) -> PlatformRule:
     """Create a rule of the platform; each tenant gets a copy that only operators change."""
     with database() as session:
         return _save(session, body)
+
+
+@platform_rules.operation(
+    "POST", "/apply", body=PlatformRuleFileSchema, answer=page_of(PlatformRuleChangeSchema)
+)
+def apply(body: dict[str, Any]) -> dict[str, Any]:
+    """Make the rules of the platform those of a file, by name: all of it or nothing."""
+    entries = [PlatformRuleRequest(**entry) for entry in body["rules"]]
+    with database() as session:
+        undo = session.begin_nested()
+        changes = apply_platform_rules(
+            session,
+            current_scope(),
+            entries,
+            deletes_others=body["deletes_others"],
+            now=now(),
+            public_url=public_url(),
+        )
+        if body["is_dry_run"]:
+            undo.rollback()
+    return whole_list(changes)
 
 
 @platform_rules.operation("GET", "/<platform_rule_id>", answer=PlatformRuleSchema)

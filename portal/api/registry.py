@@ -26,6 +26,7 @@ from portal.api.job_services import job_services
 from portal.api.job_templates import job_templates
 from portal.api.jobs import jobs
 from portal.api.maintenance import maintenance
+from portal.api.maintenance_windows import maintenance_windows
 from portal.api.metrics import metric_fields, metrics, samples
 from portal.api.notification_policy import notification_policy
 from portal.api.platform import outage, platform
@@ -78,6 +79,7 @@ RESOURCES = (
     alertmanager,
     saved_reports,
     silences,
+    maintenance_windows,
     receivers,
     notifications,
     metrics,

@@ -4,11 +4,12 @@ from typing import Any
 
 from marshmallow import Schema, ValidationError, fields, pre_load, validate, validates_schema
 
+from alerting.action_request import DEFAULT_MAX_PER_HOUR, MAX_PER_HOUR
 from alerting.backtest import MAX_DAYS
 from alerting.rule_files import ChangeAction
 from alerting.rule_request import EXPRESSED, RuleEntry, RuleRequest
 from alerting.rule_text import EXAMPLE, parse_expression, rule_expression
-from alerting.states import Severity
+from alerting.states import ActionKind, Severity
 from core.errors import InvalidInputError
 from portal.api.schemas import StrictSchema, instant, schema_of
 
@@ -20,12 +21,46 @@ EVALUATED = (
 )
 
 
+class RuleActionSchema(StrictSchema):
+    """What a rule does when one of its alerts fires."""
+
+    kind = fields.String(required=True, validate=validate.OneOf([*ActionKind]))
+    is_dry_run = fields.Boolean(
+        load_default=False, metadata={"description": "Only record what would be done."}
+    )
+    max_per_hour = fields.Integer(
+        load_default=DEFAULT_MAX_PER_HOUR,
+        validate=validate.Range(1, MAX_PER_HOUR),
+        metadata={"description": "What is over it is recorded and not done."},
+    )
+    severity = fields.String(
+        load_default=Severity.WARNING.value,
+        validate=validate.OneOf([*Severity]),
+        metadata={"description": "The least severity of an alert that has the action."},
+    )
+    labels = fields.Dict(
+        keys=fields.String(),
+        values=fields.String(),
+        metadata={"description": "Of the appliance; only with `label`."},
+    )
+    receiver = fields.String(metadata={"description": "A webhook's name; only with `webhook`."})
+
+
+def _actions() -> fields.List:
+    return fields.List(
+        fields.Nested(RuleActionSchema),
+        load_default=list,
+        metadata={"description": "At most one of each kind."},
+    )
+
+
 class RuleSchema(schema_of(RuleRequest)):  # type: ignore[misc] # a class made at run time
     """An alert rule: a threshold on an aggregate of a field over a window, by series group."""
 
     id = fields.String()
     tenant_id = fields.String()
     expression = fields.Function(rule_expression)
+    actions = _actions()
     pack_key = fields.String(metadata={"description": "Its rule of the pack, and its runbook."})
     is_platform = fields.Function(
         lambda rule: rule.platform_rule_id is not None,
@@ -55,6 +90,7 @@ class RuleRequestSchema(schema_of(RuleRequest), StrictSchema):  # type: ignore[m
     """A new rule, or the replacement of one; without `expression`, the metric is required."""
 
     name = fields.String(required=True)
+    actions = _actions()
     expression = fields.String(
         validate=_check_expression,
         metadata={
@@ -149,6 +185,7 @@ class RuleEntrySchema(schema_of(RuleEntry), StrictSchema):  # type: ignore[misc]
 
     name = fields.String(required=True)
     expression = fields.String(required=True, metadata={"example": EXAMPLE})
+    actions = _actions()
 
 
 class RuleFileSchema(StrictSchema):

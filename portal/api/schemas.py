@@ -115,7 +115,7 @@ def _field_of(hint: Any, one: dataclasses.Field[Any]) -> fields.Field[Any]:  # n
         values = fields.List(fields.String())
         return fields.Dict(keys=fields.String(), values=values, **options)
     if get_origin(hint) is Sequence:
-        return fields.List(Schema.TYPE_MAPPING[kinds[0]](), **options)
+        return fields.List(Schema.TYPE_MAPPING.get(kinds[0], fields.Dict)(), **options)
     if isinstance(hint, EnumType):
         return fields.Enum(hint, by_value=True, **options)
     if NoneType in kinds:

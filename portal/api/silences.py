@@ -46,6 +46,9 @@ class SilenceSchema(Schema):
     starts_at = instant()
     ends_at = instant()
     comment = fields.String()
+    window_id = fields.String(
+        allow_none=True, metadata={"description": "The maintenance window that it is of."}
+    )
     created_by = fields.String(allow_none=True)
     creator_email = fields.Function(
         lambda silence: silence.creator.email if silence.creator else None,
@@ -62,7 +65,8 @@ class SilenceRequestSchema(StrictSchema):
         required=True,
         metadata={
             "description": "All must match: `LABEL=VALUE`, or with `!=`, `=~`, `!~`. Labels are "
-            "`rule`, `severity`, `appliance` (the name), `appliance_id` and the alert's tags.",
+            "`rule`, `severity`, `appliance` (the name), `appliance_id`, `label.KEY` (of the "
+            "appliance) and the alert's tags.",
         },
     )
     starts_at = fields.AwareDateTime(

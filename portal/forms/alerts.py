@@ -1,24 +1,34 @@
 """Forms for alert rules and receivers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from werkzeug.datastructures import MultiDict
 from wtforms import (
     BooleanField,
     DateTimeLocalField,
+    Field,
     HiddenField,
     SelectField,
     StringField,
     TextAreaField,
 )
 from wtforms.fields import SelectChoice
+from wtforms.utils import unset_value
 from wtforms.validators import DataRequired, Optional, ValidationError
 
+from alerting.action_request import DEFAULT_MAX_PER_HOUR, MAX_PER_HOUR
 from alerting.models import Receiver, Rule
 from alerting.rule_request import EXPRESSED, FIELDS, RuleRequest
 from alerting.rule_text import metric_text, parse_expression, parse_metric, rule_expression
-from alerting.states import FORECAST, Comparison, NoDataPolicy, ReceiverKind
+from alerting.states import (
+    FORECAST,
+    ActionKind,
+    Comparison,
+    NoDataPolicy,
+    ReceiverKind,
+    Severity,
+)
 from core.errors import InvalidInputError
 from portal.forms.form import (
     CheckboxListField,
@@ -58,6 +68,12 @@ NO_DATA_CHOICES = [
     SelectChoice(NoDataPolicy.RESOLVE.value, "resolve the alert"),
     SelectChoice(NoDataPolicy.ALERT.value, "fire a no-data alert"),
 ]
+_ACTION_TITLES = {
+    ActionKind.STOP_JOBS: "Stop jobs",
+    ActionKind.DRAIN: "Drain appliance",
+    ActionKind.LABEL: "Label appliance",
+    ActionKind.WEBHOOK: "Call webhook",
+}
 RECEIVER_CHOICES = [
     SelectChoice(ReceiverKind.EMAIL.value, "Email"),
     SelectChoice(ReceiverKind.WEBHOOK.value, "Webhook"),
@@ -97,6 +113,77 @@ class SilenceForm(Form):
     comment = StringField("Comment", default="")
 
 
+class WindowForm(Form):
+    """A maintenance window."""
+
+    name = StringField("Name", [DataRequired("Enter a name.")])
+    matchers = LinesField("Matchers", parse=str.strip, format=str)
+    schedule = StringField("Schedule", [DataRequired("Enter when it begins.")])
+    duration_seconds = DurationField("Duration", default=7200.0)
+    time_zone = StringField("Time zone", default="UTC")
+
+
+class ActionsField(Field):  # type: ignore[misc] # WTForms ships no types
+    """What a rule does when an alert fires: some inputs for each kind of action."""
+
+    def process(
+        self,
+        formdata: MultiDict[str, str] | None,
+        data: Any = unset_value,  # noqa: ANN401 - WTForms' type
+        extra_filters: Any = None,  # noqa: ANN401 - as above
+    ) -> None:
+        """Read the inputs of each kind, named such as `drain-mode`."""
+        super().process(None, data, extra_filters)
+        if formdata:
+            self.data = [
+                self._read(kind, formdata)
+                for kind in ActionKind
+                if formdata.get(f"{kind.value}-mode") in {"on", "dry_run"}
+            ]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what to show of each kind."""
+        chosen = {one["kind"]: one for one in self.data or ()}
+        return [
+            {
+                "kind": kind.value,
+                "title": _ACTION_TITLES[kind],
+                "mode": _mode(chosen.get(kind.value)),
+                "max_per_hour": DEFAULT_MAX_PER_HOUR,
+                "severity": Severity.WARNING.value,
+                "labels": {},
+                "receiver": "",
+            }
+            | chosen.get(kind.value, {})
+            for kind in ActionKind
+        ]
+
+    def _read(self, kind: ActionKind, typed: MultiDict[str, str]) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "kind": kind.value,
+            "is_dry_run": typed[f"{kind.value}-mode"] == "dry_run",
+            "severity": Severity(typed.get(f"{kind.value}-severity", "warning")).value,
+        }
+        count = typed.get(f"{kind.value}-max_per_hour", "").strip()
+        if not count.isdecimal():
+            self.process_errors.append(
+                f"{_ACTION_TITLES[kind]}: enter how often at most, from 1 to {MAX_PER_HOUR:,}."
+            )
+        found["max_per_hour"] = int(count) if count.isdecimal() else 0
+        if kind is ActionKind.LABEL:
+            pairs = [one.partition("=") for one in typed.get("label-labels", "").split(",")]
+            found["labels"] = {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
+        if kind is ActionKind.WEBHOOK:
+            found["receiver"] = typed.get("webhook-receiver", "")
+        return found
+
+
+def _mode(action: Mapping[str, Any] | None) -> str:
+    if action is None:
+        return "off"
+    return "dry_run" if action["is_dry_run"] else "on"
+
+
 class RuleForm(Form):
     """An alert rule: as fields, and as an expression, of which the one that was changed applies."""
 
@@ -120,11 +207,14 @@ class RuleForm(Form):
     interval_seconds = DurationField("Evaluate every")
     annotation = TextAreaField("Annotation", filters=[lambda text: (text or "").strip()])
     receiver_ids = CheckboxListField("Receivers", default=list)
+    actions = ActionsField("Actions", default=list)
     is_enabled = BooleanField("Enabled")
 
     def offer(self, receivers: Iterable[Receiver]) -> None:
         """Set the receivers to choose from."""
-        self.receiver_ids.choices = [(r.id, f"{r.name} ({r.kind.value})") for r in receivers]
+        found = list(receivers)
+        self.receiver_ids.choices = [(r.id, f"{r.name} ({r.kind.value})") for r in found]
+        self.webhooks = [r.name for r in found if r.kind is ReceiverKind.WEBHOOK]
 
     def validate_expression(self, field: StringField) -> None:
         """Show where a changed expression is invalid."""

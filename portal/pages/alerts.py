@@ -9,6 +9,7 @@ from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
+from alerting.actions import list_actions
 from alerting.history import NOTABLE, HistoryFilter, list_history
 from alerting.models import Alert, Receiver
 from alerting.receivers import (
@@ -46,12 +47,10 @@ from timeseries.store import APPLIANCE_TAG
 
 pages = Blueprint("alerts", __name__)
 
-BACKTEST_DAYS = 7
-
 MAX_GROUPED = 500
 MAX_CHOICES = 500
 MAX_JOBS = 20
-MAX_NOTIFICATIONS = 50
+MAX_NOTIFICATIONS = MAX_ACTIONS = 50
 CHART_MARGIN = timedelta(minutes=30)
 CHART_SPAN = timedelta(days=7)
 
@@ -136,10 +135,21 @@ def show(alert_id: str) -> ResponseReturnValue:
             session, scope, alert_id=alert_id, page_size=MAX_NOTIFICATIONS
         )
         jobs = _jobs(session, alert)
+        actions = (
+            list_actions(session, scope, alert_id, page_size=MAX_ACTIONS).items
+            if page.number == 1
+            else []
+        )
+        timeline = sorted(
+            [*((one.at, one) for one in page.items), *((one.created_at, one) for one in actions)],
+            key=lambda one: (one[0], one[1].id),
+            reverse=True,
+        )
     return render_template(
         "alerts/show.html",
         alert=alert,
         page=page,
+        timeline=[one for _, one in timeline],
         names=names,
         silences=silences,
         notifications=notifications,

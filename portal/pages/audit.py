@@ -44,6 +44,7 @@ KINDS = {
     "rule": "Rules",
     "receiver": "Receivers",
     "silence": "Silences",
+    "maintenance_window": "Maintenance windows",
     "tenant": "Tenants",
     "quota": "Quotas",
     "support_session": "Support sessions",

@@ -1,14 +1,25 @@
 """`/rules`: the rules that raise alerts, and the form that edits, draws and tests one."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
+from http import HTTPStatus
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import (
+    Blueprint,
+    flash,
+    jsonify,
+    redirect,
+    render_template,
+    request,
+    stream_with_context,
+    url_for,
+)
 from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import MultiDict
 
-from alerting.backtest import Backtest, backtest_rule
+from alerting.backtest import MAX_DAYS, Backtest, backtest_in_parts, backtest_rule
 from alerting.expression import Group, check_metric, preview_rule
 from alerting.models import Rule
 from alerting.receivers import list_receivers
@@ -25,6 +36,7 @@ from alerting.service import (
     update_rule,
 )
 from portal.context import current_scope, database, now, portal, public_url
+from portal.downloads import stream_file
 from portal.forms.alerts import RENAMED, RuleForm, values_of, with_expression
 from portal.presenters.series import render_series
 from portal.query_string import PAGE_SIZE, page_number
@@ -34,7 +46,7 @@ from tenants.tenants import tenant_names
 
 pages = Blueprint("rules", __name__)
 
-BACKTEST_DAYS = 7
+DEFAULT_BACKTEST_DAYS = 7
 _DEFAULTS = asdict(RuleRequest(name="", measurement="", field=""))
 # A picture shows a rule that isn't complete.
 _UNNEEDED = ("name", "warning_threshold", "critical_threshold", "warning_reset", "critical_reset")
@@ -87,6 +99,33 @@ def chart() -> ResponseReturnValue:
     return render_series(wanted, tenants=scope.tenants, names=names, end=now())
 
 
+@pages.post("/rules/backtest")
+def run_backtest() -> ResponseReturnValue:
+    """Stream lines of JSON: how far the backtest of the rule in the form is, and its result."""
+    scope = current_scope()
+    scope.require(Permission.EDIT_ALERTS)
+    form = RuleForm(_typed(), data=_DEFAULTS)
+    with database() as session:
+        form.offer(list_receivers(session, scope))
+        names = appliance_names(session, scope.tenants)
+    if not form.validate():
+        return jsonify(errors=form.errors), HTTPStatus.UNPROCESSABLE_ENTITY
+    days = _backtest_days()
+    parts = backtest_in_parts(portal().store, scope, form.request(), now=now(), days=days)
+
+    def lines() -> Iterator[str]:
+        for part in parts:
+            if isinstance(part, Backtest):
+                text = render_template(
+                    "rules/backtest.html", backtest=part, backtest_days=days, names=names
+                )
+                yield json.dumps({"html": text}) + "\n"
+            else:
+                yield json.dumps({"done": part}) + "\n"
+
+    return stream_file(stream_with_context(lines()), media_type="application/x-ndjson")
+
+
 @pages.get("/rules/<rule_id>/chart")
 def saved_chart(rule_id: str) -> ResponseReturnValue:
     """Draw the series of a saved rule, as a part of its page."""
@@ -137,6 +176,12 @@ def _next_at(rule: Rule) -> datetime | None:
     return rule.evaluated_at and rule.evaluated_at + timedelta(seconds=seconds)
 
 
+def _backtest_days() -> int:
+    """Return the days of a backtest, which the form gives."""
+    typed = request.form.get("backtest_days", "")
+    return min(int(typed), MAX_DAYS) if typed.isdecimal() else DEFAULT_BACKTEST_DAYS
+
+
 def _typed() -> MultiDict[str, str] | None:
     return with_expression(request.form) if request.method == "POST" else None
 
@@ -151,7 +196,7 @@ def _edit_rule(form: RuleForm, *, rule: Rule | None) -> ResponseReturnValue:
                 groups = preview_rule(portal().store, scope, wanted, now=now())
             elif request.form.get("action") == "backtest":
                 backtest = backtest_rule(
-                    portal().store, scope, wanted, now=now(), days=BACKTEST_DAYS
+                    portal().store, scope, wanted, now=now(), days=_backtest_days()
                 )
             else:
                 if rule is None or (rule.measurement, rule.field) != (
@@ -185,7 +230,7 @@ def _render_rule(
         alerts=alerts,
         groups=groups,
         backtest=backtest,
-        backtest_days=BACKTEST_DAYS,
+        backtest_days=_backtest_days(),
         names=names,
         field_name=unit_field(form.request()) if groups else "",
     )

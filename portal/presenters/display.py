@@ -8,7 +8,7 @@ from flask import Flask, request, url_for
 from markupsafe import Markup
 
 from alerting.rule_text import rule_expression, unit_field
-from alerting.states import AlertState, NotificationState, Severity
+from alerting.states import ActionState, AlertState, NotificationState, Severity
 from core.quantities import format_duration, format_size, format_value
 from jobqueue.states import JobState, Reason, UpdateState
 from portal.context import now, principal
@@ -45,6 +45,10 @@ TONES: dict[StrEnum, str] = {
     NotificationState.WAITING: "idle",
     NotificationState.SENT: "good",
     NotificationState.FAILED: "bad",
+    ActionState.DONE: "good",
+    ActionState.DRY_RUN: "off",
+    ActionState.OVER_BUDGET: "warn",
+    ActionState.SKIPPED: "off",
     HealthState.HEALTHY: "good",
     HealthState.DEGRADED: "warn",
     HealthState.FAILED: "bad",

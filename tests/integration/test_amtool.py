@@ -12,6 +12,7 @@ import pytest
 from werkzeug.serving import make_server
 
 from alerting.evaluation import Evaluator, evaluate_rules
+from alerting.policies import save_policy
 from alerting.service import create_rule
 from core.clock import utc_now
 from core.db import SessionFactory, transaction
@@ -114,3 +115,26 @@ def test_amtool_reads_alerts_and_silences_them(
     with pytest.raises(RuntimeError, match="400"):
         bob("silence", "add", "gpu=0", f"--comment={'x' * 501}")
     assert bob("cluster", "show")
+
+
+def test_amtool_names_the_alert_that_inhibits_another(
+    sessions: SessionFactory, store: Store, cast: Cast, amtool: Callable[[User], Amtool]
+) -> None:
+    now = utc_now()
+    rules = [{"source_matchers": ["gpu=0"], "target_matchers": ["gpu=1"], "equal": ["appliance"]}]
+    with transaction(sessions) as session:
+        create_rule(session, scope_of(cast.bob), hot(), now=now)
+        save_policy(session, scope_of(cast.bob), {}, inhibit_rules=rules, now=now)
+    for gpu in ("0", "1"):
+        heat(store, tenant=cast.acme.id, celsius=95.0, at=now, gpu=gpu)
+    evaluate_rules(Evaluator(sessions=sessions, store=store), now=now + timedelta(seconds=1))
+    bob = amtool(cast.bob)
+    (source,) = bob("alert", "query")
+    (target,) = bob("alert", "query", "--inhibited")
+    assert (source["labels"]["gpu"], target["labels"]["gpu"]) == ("0", "1")
+    assert source["status"] == {"state": "active", "silencedBy": [], "inhibitedBy": []}
+    assert target["status"] == {
+        "state": "suppressed",
+        "silencedBy": [],
+        "inhibitedBy": [source["fingerprint"]],
+    }

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from alerting.models import AlertTransition, Notification
+from alerting.models import AlertAction, AlertTransition, Notification
 from alerting.receivers import create_receiver
 from alerting.rule_text import parse_expression
 from alerting.service import create_rule
-from alerting.states import ReceiverKind
+from alerting.states import ActionState, ReceiverKind
 from cli.database import open_database
 from core.clock import to_ns, utc_now
 from core.db import SessionFactory, transaction
@@ -88,10 +88,16 @@ def test_no_transition_is_lost_or_doubled_when_the_active_scheduler_is_killed(
                     within_seconds=TAKEOVER_SECONDS,
                     what="another scheduler",
                 )
+                eventually(
+                    lambda: _acted(sessions) == (expected.count("firing") * GPUS,) * 2,
+                    within_seconds=TAKEOVER_SECONDS,
+                    what="each firing alert to have had its action",
+                )
                 start(servers.pop(pid))
             time.sleep(2)  # some more evaluations, which change nothing
         assert _histories(sessions) == {tuple(expected): GPUS}
         assert _notified(sessions) == {tuple(expected): GPUS}
+        assert _acted(sessions) == (expected.count("firing") * GPUS,) * 2
 
 
 def _prepare(sessions: SessionFactory) -> str:
@@ -107,7 +113,21 @@ def _prepare(sessions: SessionFactory) -> str:
             box=BOX,
             now=utc_now(),
         )
-        rule = replace(parse_expression(EXPRESSION), name="Hot", receiver_ids=[receiver.id])
+        create_receiver(
+            session,
+            scope,
+            name="hook",
+            kind=ReceiverKind.WEBHOOK,
+            target="http://127.0.0.1:9/",
+            box=BOX,
+            now=utc_now(),
+        )
+        rule = replace(
+            parse_expression(EXPRESSION),
+            name="Hot",
+            receiver_ids=[receiver.id],
+            actions=[{"kind": "webhook", "receiver": "hook", "max_per_hour": 1000}],
+        )
         create_rule(session, scope, rule, now=utc_now())
         return scope.require_tenant()
 
@@ -138,8 +158,17 @@ def _histories(sessions: SessionFactory) -> dict[tuple[str, ...], int]:
 def _notified(sessions: SessionFactory) -> dict[tuple[str, ...], int]:
     """Return how many alerts have which notifications."""
     order = select(Notification).order_by(Notification.created_at, Notification.id)
+    by_email = order.where(Notification.receiver.has(kind=ReceiverKind.EMAIL))
     with transaction(sessions) as session:
-        return _counted((one.alert_id, one.payload["state"]) for one in session.scalars(order))
+        return _counted((one.alert_id, one.payload["state"]) for one in session.scalars(by_email))
+
+
+def _acted(sessions: SessionFactory) -> tuple[int, int]:
+    """Return how many actions were done, and how often the webhook was called by one."""
+    calls = select(Notification).where(Notification.receiver.has(kind=ReceiverKind.WEBHOOK))
+    with transaction(sessions) as session:
+        done = session.scalars(select(AlertAction).filter_by(state=ActionState.DONE)).all()
+        return len(done), len(session.scalars(calls).unique().all())
 
 
 def _counted(states: Iterable[tuple[str | None, str]]) -> dict[tuple[str, ...], int]:

@@ -142,7 +142,10 @@ def upgrade() -> None:
         ),
         sa.Column("created_at", UTCDateTime(), nullable=False),
     )
+    op.add_column("rules", sa.Column("actions", sa.JSON(), nullable=True))
+    op.execute("UPDATE rules SET actions = '[]'")
     with op.batch_alter_table("rules") as rules:
+        rules.alter_column("actions", existing_type=sa.JSON(), nullable=False)
         rules.add_column(sa.Column("platform_rule_id", sa.String(length=36), nullable=True))
         rules.create_foreign_key(
             "fk_rules_platform_rule_id_platform_rules",
@@ -224,6 +227,20 @@ def upgrade() -> None:
     _create_dashboards()
 
     op.create_table(
+        "maintenance_windows",
+        sa.Column("id", sa.String(length=36), primary_key=True),
+        _reference("tenant_id", "tenants.id"),
+        sa.Column("name", sa.String(length=100), nullable=False),
+        sa.Column("matchers", sa.JSON(), nullable=False),
+        sa.Column("schedule", sa.String(length=200), nullable=False),
+        sa.Column("time_zone", sa.String(length=64), nullable=False),
+        sa.Column("duration_seconds", sa.Double(), nullable=False),
+        sa.Column("next_at", UTCDateTime(), nullable=True, index=True),
+        _owner("created_by", "users.id"),
+        sa.Column("created_at", UTCDateTime(), nullable=False),
+        sa.UniqueConstraint("tenant_id", "name"),
+    )
+    op.create_table(
         "silences",
         sa.Column("id", sa.String(length=36), primary_key=True),
         sa.Column(
@@ -237,6 +254,12 @@ def upgrade() -> None:
         sa.Column("ends_at", UTCDateTime(), nullable=False, index=True),
         sa.Column("comment", sa.Text(), nullable=False),
         sa.Column(
+            "window_id",
+            sa.String(length=36),
+            sa.ForeignKey("maintenance_windows.id", ondelete="SET NULL"),
+            nullable=True,
+        ),
+        sa.Column(
             "created_by",
             sa.String(length=36),
             sa.ForeignKey("users.id", ondelete="SET NULL"),
@@ -244,14 +267,17 @@ def upgrade() -> None:
             index=True,
         ),
         sa.Column("created_at", UTCDateTime(), nullable=False),
+        sa.UniqueConstraint("window_id", "starts_at"),
     )
     op.create_index("ix_silences_tenant_id_ends_at", "silences", ["tenant_id", "ends_at"])
+    _create_alert_actions()
     _create_usage_ledger()
     _create_images()
 
 
 def downgrade() -> None:
     """Drop the columns and the tables."""
+    op.drop_table("alert_actions")
     op.drop_table("images")
     op.drop_index("ix_jobs_is_notice_due", "jobs")
     for name in ("finished_at", "assigned_at"):
@@ -267,6 +293,7 @@ def downgrade() -> None:
     op.drop_table("job_templates")
     op.drop_table("job_dependencies")
     op.drop_table("silences")
+    op.drop_table("maintenance_windows")
     op.drop_table("offered_rules")
     op.drop_table("notification_policies")
     with op.batch_alter_table("notifications") as notifications:
@@ -290,6 +317,7 @@ def downgrade() -> None:
         rules.drop_index("ix_rules_platform_rule_id")
         rules.drop_column("platform_rule_id")
     op.drop_table("platform_rules")
+    op.drop_column("rules", "actions")
     op.drop_column("rules", "skipped_at")
     for name, _, _ in reversed(_RULE_COLUMNS):
         op.drop_column("rules", name)
@@ -313,6 +341,29 @@ def downgrade() -> None:
         op.drop_column("series_counts", name)
     for name in _QUOTAS:
         op.drop_column("tenant_quotas", name)
+
+
+def _create_alert_actions() -> None:
+    op.create_table(
+        "alert_actions",
+        sa.Column("id", sa.String(length=36), primary_key=True),
+        _reference("tenant_id", "tenants.id", index=True),
+        _reference("rule_id", "rules.id"),
+        _reference("alert_id", "alerts.id"),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("fired_at", UTCDateTime(), nullable=False),
+        sa.Column("action", sa.JSON(), nullable=False),
+        sa.Column("payload", sa.JSON(), nullable=False),
+        sa.Column("state", sa.String(length=32), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("due_at", UTCDateTime(), nullable=False),
+        sa.Column("created_at", UTCDateTime(), nullable=False),
+        sa.Column("finished_at", UTCDateTime(), nullable=True),
+        sa.UniqueConstraint("alert_id", "kind", "fired_at"),
+    )
+    for columns in (("state", "due_at"), ("rule_id", "kind", "finished_at")):
+        name = f"ix_alert_actions_{'_'.join(columns)}"
+        op.create_index(name, "alert_actions", list(columns))
 
 
 def _create_schedules() -> None:

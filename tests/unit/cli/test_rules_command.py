@@ -24,9 +24,8 @@ def vedette(url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock) 
     with sessions.begin() as session:
         make_world(session, cast, now=clock.now)  # has the rule `GPU too hot`
         secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
-    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
-    return lambda *arguments, command="rules", stdin="": run_vedette(
-        command, *arguments, environ=environ, stdin=stdin
+    return lambda *arguments, command="rules", stdin="", token=secret: run_vedette(
+        command, *arguments, environ={"VEDETTE_URL": url, "VEDETTE_TOKEN": token}, stdin=stdin
     )
 
 
@@ -71,6 +70,12 @@ def test_a_file_is_compared_applied_and_exported(vedette: Vedette, tmp_path: Pat
     ]
     assert vedette("diff", "-f", "-", stdin=exported).returncode == 0
 
+    acting = {"name": "Disk full", "expression": FULL, "actions": [{"kind": "drain"}]}
+    assert (
+        "may not add or change appliances"
+        in vedette("apply", "-f", rules_file(tmp_path, acting)).stderr
+    )
+    assert "+  actions:" in vedette("diff", "-f", rules_file(tmp_path, acting)).stdout
     changed = rules_file(tmp_path, {"name": "Disk full", "expression": FULL, "is_enabled": False})
     assert vedette("apply", "-f", changed, "--prune").stdout == (
         "update  Disk full\ndelete  GPU too hot\n"
@@ -119,6 +124,48 @@ def test_alerts_are_silenced_and_silences_listed_and_expired(vedette: Vedette) -
     assert "matchers: 'gpu' is not a matcher" in silence("add", "gpu").stderr
     assert "--duration" in silence("add", "gpu=1", "--duration", "long").stderr
     assert "--start" in silence("add", "gpu=1", "--start", "soon").stderr
+
+
+def test_rules_of_the_platform_are_kept_in_a_file(
+    vedette: Vedette, cast: Cast, sessions: SessionFactory, clock: FrozenClock, tmp_path: Path
+) -> None:
+    with sessions.begin() as session:
+        olivia = create_api_token(session, scope_of(cast.olivia), name="t", now=clock.now)[1]
+    platform = partial(vedette, token=olivia)
+    rule = {"name": "Hot", "expression": HOT, "emails": ["ops@example.com"]}
+    file = rules_file(tmp_path, rule)
+    on_platform = ("--platform", "-f", file)
+    assert platform("apply", "--dry-run", *on_platform).stdout == "create  Hot\n"
+    assert platform("ls", "--platform", "-o", "name").stdout == "Platform's\n"
+    assert platform("apply", *on_platform).stdout == "create  Hot\n"
+    assert platform("diff", *on_platform).returncode == 0
+    exported = yaml.safe_load(platform("export", "--platform").stdout)["rules"]
+    assert exported[0] == rule | {"is_enabled": True}
+    changed = rules_file(tmp_path, {"name": "Hot", "expression": FULL})
+    shown = platform("diff", "--platform", "--prune", "-f", changed).stdout
+    assert f"+  expression: {FULL}" in shown
+    assert "-- name: Platform's" in shown
+    assert platform("apply", "--platform", "--prune", "-f", changed).stdout == (
+        "update  Hot\ndelete  Platform's\n"
+    )
+    wrong = rules_file(
+        tmp_path, {"name": "A", "expression": FULL}, {"name": "B", "expression": "x"}
+    )
+    assert "rules.1.expression" in platform("apply", "--platform", "-f", wrong).stderr
+    assert platform("ls", "--platform", "-o", "name").stdout == "Hot\n"
+    assert "may not operate the platform" in vedette("apply", *on_platform).stderr
+
+
+def test_maintenance_windows_are_added_listed_and_removed(vedette: Vedette) -> None:
+    silence = partial(vedette, command="silence")
+    weekly = ("--schedule", "0 22 * * 0", "--duration", "4h", "--time-zone", "Europe/Oslo")
+    ident = silence("window", "add", "Racks", "label.rack=b12", *weekly).stdout.strip()
+    assert "0 22 * * 0 Europe/Oslo  4h" in silence("window", "ls").stdout
+    assert "pending" in silence("ls", "--state", "pending", "-o", "json").stdout
+    assert "--duration" in silence("window", "add", "x", "a=1", *weekly[:3], "long").stderr
+    assert "already exists" in silence("window", "add", "Racks", "rule=x", *weekly).stderr
+    assert silence("window", "rm", ident).stdout == f"{ident} deleted\n"
+    assert "Racks" not in silence("window", "ls").stdout
 
 
 def test_prometheus_rules_become_a_file_to_apply(vedette: Vedette) -> None:

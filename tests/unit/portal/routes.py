@@ -32,6 +32,12 @@ REPORT: dict[str, object] = {
     "by": "user",
     "period": "last-week",
 }
+WINDOW: dict[str, object] = {
+    "name": "x",
+    "matchers": ["rule=x"],
+    "schedule": "0 2 * * *",
+    "duration_seconds": 3600,
+}
 DASHBOARD: dict[str, object] = {"name": "x", "panels": []}
 VIEW: dict[str, object] = {"name": "x", "address": "/dashboards/"}
 # Bodies that pass validation, so that the answer is about the object or the role.
@@ -66,6 +72,7 @@ BODIES: dict[str, dict[str, object]] = {
     "Saved reports.replace": REPORT,
     "Platform rules.create": PLATFORM_RULE,
     "Platform rules.replace": PLATFORM_RULE,
+    "Platform rules.apply": {"rules": []},
     "Dashboards.create": DASHBOARD,
     "Dashboards.replace": DASHBOARD,
     "Dashboards.apply": {"dashboards": []},
@@ -79,6 +86,8 @@ BODIES: dict[str, dict[str, object]] = {
         "startsAt": "2126-01-01T00:00:00Z",
         "endsAt": "2126-01-02T00:00:00Z",
     },
+    "Maintenance windows.create": WINDOW,
+    "Maintenance windows.replace": WINDOW,
     "Silences.create": {"matchers": ["rule=x"], "ends_at": "2126-01-01T00:00:00Z"},
     "Tenants.add": {"name": "New"},
     "Removals.add": {"tenant_id": "x", "name": "Acme"},
@@ -95,6 +104,8 @@ FORMS: dict[str, dict[str, object]] = {
     "platform_rules.add": PLATFORM_RULE,
     "platform_rules.edit": PLATFORM_RULE,
     "silences.index": {"matchers": "rule=x", "duration": "2h"},
+    "maintenance_windows.index": WINDOW | {"matchers": "rule=x", "duration_seconds": "1h"},
+    "maintenance_windows.edit": WINDOW | {"matchers": "rule=x", "duration_seconds": "1h"},
     "rules.edit": {
         "name": "x",
         "metric": "gpu.x_watts",

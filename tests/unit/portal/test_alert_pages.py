@@ -1,9 +1,12 @@
 """Rules, receivers and alerts in the browser."""
 
+import json
 import re
 
 import pytest
 
+from alerting.models import Alert, AlertAction
+from alerting.states import ActionKind, ActionState
 from core.clock import to_ns
 from core.db import SessionFactory
 from tests.cast import Cast, FrozenClock
@@ -318,4 +321,91 @@ def test_a_backtest_is_shown_without_saving_the_rule(bob: Browser) -> None:
     shown = bob.post("/rules/new", {**FORM, "action": "backtest"})
     assert shown.status_code == 200
     assert 'id="backtest"' in shown.text
+
+    lines = bob.post("/rules/backtest", {**FORM, "backtest_days": "30"}).text.splitlines()
+    *parts, result = map(json.loads, lines)
+    assert [one["done"] for one in parts] == [tenths / 10 for tenths in range(10)]
+    assert "Backtest of 30 days" in result["html"]
+    wrong = bob.post("/rules/backtest", {**FORM, "metric": "x"})
+    assert (wrong.status_code, set(wrong.json["errors"])) == (422, {"metric"})  # type: ignore[index]
     assert bob.get("/api/v1/rules").json == before
+
+
+def test_actions_of_a_rule_are_saved_as_chosen_and_listed_on_the_alerts_page(
+    alice: Browser, bob: Browser, world: World, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    chosen: dict[str, object] = {
+        "drain-mode": "on",
+        "drain-max_per_hour": "2",
+        "drain-severity": "critical",
+        "label-mode": "dry_run",
+        "label-max_per_hour": "7",
+        "label-labels": "needs=repair, rack=b12",
+        "stop_jobs-mode": "off",
+        "stop_jobs-max_per_hour": "",
+    }
+    assert alice.post("/rules/new", {**FORM, **chosen}).status_code == 302
+    rule = rule_named(alice, "Memory low")
+    drain = {"kind": "drain", "is_dry_run": False, "max_per_hour": 2, "severity": "critical"}
+    assert rule["actions"] == [
+        drain,
+        {
+            "kind": "label",
+            "is_dry_run": True,
+            "max_per_hour": 7,
+            "severity": "warning",
+            "labels": {"needs": "repair", "rack": "b12"},
+        },
+    ]
+    page = alice.get(f"/rules/{rule['id']}").text
+    assert 'value="needs=repair, rack=b12"' in page
+    assert '<option value="on" selected>Drain appliance: on' in page
+    wrong = alice.post("/rules/new", {**FORM, "name": "B", **chosen, "drain-max_per_hour": "many"})
+    assert (wrong.status_code, "Drain appliance: enter how often" in wrong.text) == (422, True)
+    assert bob.post("/rules/new", {**FORM, "name": "C", **chosen}).status_code == 403
+
+    with sessions.begin() as session:
+        alert = session.get_one(Alert, world.ids["alert_id"])
+        session.add(
+            AlertAction(
+                tenant_id=alert.tenant_id,
+                rule_id=alert.rule_id,
+                alert_id=alert.id,
+                kind=ActionKind.DRAIN,
+                fired_at=clock.now,
+                action=drain,
+                state=ActionState.OVER_BUDGET,
+                message="The rule has used up its budget of 2 in an hour.",
+                due_at=clock.now,
+                created_at=clock.now,
+                finished_at=clock.now,
+            )
+        )
+    page = bob.get(f"/alerts/{world.ids['alert_id']}").text
+    assert "Action: over budget" in page
+    assert "Drain: The rule has used up its budget" in page
+    listed = bob.get(f"/api/v1/alerts/{world.ids['alert_id']}/actions").json
+    assert listed is not None
+    assert [(one["kind"], one["state"]) for one in listed["items"]] == [("drain", "over_budget")]
+
+
+def test_a_maintenance_window_is_added_changed_and_deleted(bob: Browser, world: World) -> None:
+    typed: dict[str, object] = {
+        "name": "Racks",
+        "matchers": "label.rack=b12",
+        "schedule": "0 22 * * 0",
+        "time_zone": "Europe/Oslo",
+        "duration_seconds": "4h",
+    }
+    assert bob.post("/silences/windows", typed).status_code == 302
+    assert "Europe/Oslo" in bob.get("/silences/windows").text
+    assert "Racks" in bob.get("/silences?state=pending").text
+    wrong = bob.post("/silences/windows", {**typed, "schedule": "weekly", "time_zone": "Mars"})
+    assert wrong.status_code == 422
+    for part in ("is not a schedule", "is not a time zone"):
+        assert part in wrong.text
+    path = f"/silences/windows/{world.ids['window_id']}"
+    assert "Change Updates" in bob.get(path).text
+    assert bob.post(path, {**typed, "name": "Reboots"}).status_code == 302
+    assert bob.post(f"{path}/delete").status_code == 302
+    assert "Reboots" not in bob.get("/silences/windows").text

@@ -78,6 +78,7 @@ def test_every_list_can_be_sorted(alice: Browser, path: str) -> None:
 # Lists that have one order: they come whole, or are read along a chain.
 UNSORTED = {
     "/api/v1/alerts/history": "a history, the newest first",
+    "/api/v1/alerts/{alert_id}/actions": "a history, the newest first",
     "/api/v1/alerts/{alert_id}/transitions": "a history, the newest first",
     "/api/v1/job-schedules/{schedule_id}/runs": "a history, the newest first",
     "/api/v1/job-templates": "the tenant's by name, then those that ship",
@@ -88,6 +89,7 @@ UNSORTED = {
     "/api/v1/metrics/{measurement}/tags/{tag}": "values, in their order",
     "/api/v1/dashboards/apply": "changes, in the order of the file",
     "/api/v1/saved-views": "by name",
+    "/api/v1/platform/rules/apply": "changes, in the order of the file",
     "/api/v1/rules/apply": "changes, in the order of the file",
     "/api/v1/rules/preview": "what a rule finds, whole",
 }

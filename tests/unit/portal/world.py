@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from alerting.maintenance_windows import WindowRequest, create_window
 from alerting.models import Alert, Notification, PlatformRule
 from alerting.receivers import create_receiver
 from alerting.rule_request import RuleRequest
@@ -234,6 +235,14 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         is_enabled=False,
         created_at=now,
     )
+    window = create_window(
+        session,
+        scope_of(cast.bob),
+        WindowRequest(
+            name="Updates", matchers=["mount=/"], schedule="0 22 * * 0", duration_seconds=3600
+        ),
+        now=now,
+    )
     session.add_all([message, removal, platform_rule])
     session.flush()
     browser = session.scalars(
@@ -248,6 +257,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "receiver_id": receiver.id,
             "alert_id": alert.id,
             "silence_id": silence.id,
+            "window_id": window.id,
             "platform_rule_id": platform_rule.id,
             "template_id": template.id,
             "dashboard_id": dashboard.id,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobqueue.schedule_times import check_schedule, check_time_zone, next_time, times_between
+from core.schedule_times import check_schedule, check_time_zone, next_time, times_between
 
 
 def at(text: str) -> datetime:
