@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 
 from sqlalchemy import ColumnElement, Update, delete, or_, select, update
 from sqlalchemy.orm import lazyload
@@ -39,7 +38,7 @@ _EARLY_SHARE = 0.05
 # Windows that were not read are evaluated later: after a gap that is no ordinary delay, so many.
 _ORDINARY_GAP_SECONDS = 30.0
 MAX_MISSED_WINDOWS = 20
-# The groups of so many appliances with alerts are read apart; of more, all groups are.
+# All groups are read if more appliances than these have alerts.
 MAX_APART = 100
 _COUNT_SECONDS = 600
 # A recorded time this far ahead is one of a clock that was set back.
@@ -124,17 +123,6 @@ class Evaluator:
                 is_outage=current_outage(session) is not None,
             )
 
-    def _read(
-        self, rule: Rule, alerted: Collection[str], *, is_whole: bool, now: datetime
-    ) -> list[Group]:
-        """Return all groups, or those that breach a threshold and those of some appliances."""
-        read = partial(read_groups, self.store, rule, tenants=(rule.tenant_id,), now=now)
-        groups = read(only_breaches=not is_whole)
-        if not alerted:
-            return groups
-        others = [one for one in groups if one.tags.get(APPLIANCE_TAG) not in alerted]
-        return [*others, *read(appliances=alerted)]
-
     def _evaluate(
         self,
         rule: Rule,
@@ -148,7 +136,14 @@ class Evaluator:
         ends_at = now - timedelta(seconds=self.delay_seconds)
         alerted = view.alerted.get(rule.id, ())
         is_whole = _reads_all(rule, alerted, now=now)
-        groups = self._read(rule, () if is_whole else alerted, is_whole=is_whole, now=ends_at)
+        groups = read_groups(
+            self.store,
+            rule,
+            tenants=(rule.tenant_id,),
+            now=ends_at,
+            only_breaches=not is_whole,
+            whole_appliances=() if is_whole else alerted,
+        )
         recorded = _evaluated(
             rule.id,
             now=now,
@@ -283,13 +278,13 @@ def _observe(recorder: Recorder, alert: Alert | None, group: Group, silent: froz
     rule = recorder.rule
     before = None if alert is None else view_of(alert)
     outcome = next_state(before, group.value, rule, now=recorder.now)
-    if alert is not None:
+    if alert is not None and before is not None:
         has_ended = alert.state in ACTIVE_STATES and outcome.after.state not in ACTIVE_STATES
         if has_ended and rule.aggregate in ACCUMULATING and group.tags.get(APPLIANCE_TAG) in silent:
             return  # the window only loses samples while none arrive
         is_idle = alert.state in _IDLE_STATES and not outcome.is_transition
         if not is_idle or recorder.now - alert.updated_at >= _IDLE_WRITE_INTERVAL:
-            recorder.change(alert, outcome)
+            recorder.change(alert, before, outcome)
     elif outcome.is_transition or rule.no_data is NoDataPolicy.ALERT:
         # A no-data alert needs the groups that once had a value.
         recorder.add(group.tags, outcome)
@@ -301,7 +296,7 @@ def _miss(recorder: Recorder, alert: Alert) -> None:
     if is_stale(before, now=recorder.now):
         recorder.session.execute(delete(Alert).where(Alert.id == alert.id))
     elif outcome.after != before:
-        recorder.change(alert, outcome)
+        recorder.change(alert, before, outcome)
 
 
 def _record_error(sessions: SessionFactory, rule: Rule, error: Exception) -> None:

@@ -20,7 +20,6 @@ from tenants.permissions import Permission
 from tenants.scope import Scope
 from timeseries.sample_query import unknown_name
 from timeseries.store import (
-    APPLIANCE_TAG,
     Aggregate,
     RangeQuery,
     Store,
@@ -51,7 +50,7 @@ def read_groups(
     tenants: tuple[str, ...] | None,
     now: datetime,
     only_breaches: bool = False,
-    appliances: Collection[str] = (),
+    whole_appliances: Collection[str] = (),
 ) -> list[Group]:
     """Return the groups, always split by `appliance`, with their values over the window.
 
@@ -61,7 +60,7 @@ def read_groups(
         tenants: whose samples to read.
         now: the end of the window.
         only_breaches: whether groups that breach no threshold may be left out.
-        appliances: those to read; empty for all.
+        whole_appliances: those of which none are left out.
     """
     end_ns = to_ns(now)
     window_ns = round(rule.window_seconds * NS_PER_SECOND)
@@ -70,9 +69,12 @@ def read_groups(
         warning, critical = rule.warning_threshold, rule.critical_threshold
         level = critical if warning is None else warning
         is_above = rule.comparison is Comparison.ABOVE
-        query = replace(query, above=level if is_above else None, below=None if is_above else level)
-    if appliances:
-        query = replace(query, filters={**query.filters, APPLIANCE_TAG: tuple(appliances)})
+        query = replace(
+            query,
+            above=level if is_above else None,
+            below=None if is_above else level,
+            whole_appliances=tuple(whole_appliances),
+        )
     if rule.aggregate == FORECAST:
         step_ns = max(NS_PER_SECOND, window_ns // FORECAST_STEPS)
         start_ns, last_ns = (at - at % step_ns for at in (query.start_ns, end_ns))

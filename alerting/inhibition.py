@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, and_, or_, select, true
 from sqlalchemy.orm import Session
 
 from alerting.matchers import MAX_MATCHERS, labels_of, match_all, parse_matcher
-from alerting.models import Alert, Notification, NotificationPolicy
+from alerting.models import Alert, Notification, NotificationPolicy, Rule
 from alerting.rule_request import Errors
 from alerting.states import AlertState
 from tenants.fleet.appliances import appliance_names
@@ -101,22 +101,43 @@ class Inhibitions:
 
 def current_inhibitions(session: Session, tenant_ids: Collection[str]) -> Inhibitions:
     """Return what inhibits the alerts of some tenants now."""
-    firing: dict[str, list[Alert]] = {tenant_id: [] for tenant_id in tenant_ids}
-    statement = select(Alert).where(
-        Alert.state == AlertState.FIRING, Alert.tenant_id.in_(firing.keys())
+    rules = {
+        tenant_id: inhibit_rules_of(session.get(NotificationPolicy, tenant_id))
+        for tenant_id in tenant_ids
+    }
+    sources = [_can_be_source(rule) for found in rules.values() for rule in found]
+    if not sources:
+        return Inhibitions({})
+    firing: dict[str, list[tuple[str, Mapping[str, str]]]] = {}
+    names = appliance_names(session, tuple(tenant_ids))
+    statement = (
+        select(Alert.id, Alert.tenant_id, Alert.tags, Alert.severity, Rule.name, Rule.pack_key)
+        .join(Rule, Rule.id == Alert.rule_id)
+        .where(Alert.state == AlertState.FIRING, Alert.tenant_id.in_(tenant_ids), or_(*sources))
     )
-    for alert in session.scalars(statement).unique():
-        firing[alert.tenant_id].append(alert)
-    names = appliance_names(session, tuple(firing))
-    sources = {}
-    for tenant_id, alerts in firing.items():
-        labelled = [
-            (alert.id, _labels(alert.tags, _named(alert), alert.rule.pack_key, names))
-            for alert in alerts
-        ]
-        rules = inhibit_rules_of(session.get(NotificationPolicy, tenant_id))
-        sources[tenant_id] = [(rule, _matching(rule, labelled)) for rule in rules]
-    return Inhibitions(sources)
+    for ident, tenant_id, tags, severity, rule_name, pack_key in session.execute(statement):
+        named = {"rule": rule_name, "severity": severity.value}
+        firing.setdefault(tenant_id, []).append((ident, _labels(tags, named, pack_key, names)))
+    return Inhibitions(
+        {
+            tenant_id: [(rule, _matching(rule, firing.get(tenant_id, []))) for rule in found]
+            for tenant_id, found in rules.items()
+        }
+    )
+
+
+def _can_be_source(rule: InhibitRule) -> ColumnElement[bool]:
+    """Return a condition that all alerts meet that inhibit others: few of many that fire."""
+    columns = {"pack_key": Rule.pack_key, "rule": Rule.name}
+    matchers = [parse_matcher(text) for text in rule.source_matchers]
+    return and_(
+        true(),
+        *(
+            columns[one.label] == one.value
+            for one in matchers
+            if one.operator == "=" and one.label in columns
+        ),
+    )
 
 
 def _matching(
@@ -131,10 +152,6 @@ def _matching(
 
 def _values(rule: InhibitRule, labels: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(labels.get(label, "") for label in rule.equal)
-
-
-def _named(alert: Alert) -> dict[str, str]:
-    return {"rule": alert.rule.name, "severity": alert.severity.value}
 
 
 def _labels(

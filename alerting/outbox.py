@@ -48,12 +48,16 @@ def drain_outbox(
     """
     delivered = 0
     failed: set[str] = set()
+    sent: set[str] = set()
     due, holds = _due(sessions, kinds, now=now)
     for notification_id in due:
+        if notification_id in sent:
+            continue
         notification = _claim(sessions, notification_id, failed, holds, now=now)
         if notification is None:
             continue
         group = [notification, *_claim_group(sessions, notification, holds, now=now)]
+        sent.update(one.id for one in group)
         error = _send(senders, group)
         with transaction(sessions) as session:
             if error is None:

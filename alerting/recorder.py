@@ -1,11 +1,12 @@
 """Stores the outcome of an alert: guarded update, history and notifications in one transaction."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import bindparam, func, inspect, select, update
 from sqlalchemy.orm import Session
 
 from alerting.action_request import is_severe_enough
@@ -25,6 +26,10 @@ from tenants.models import Tenant
 
 # What every evaluation changes of an alert.
 _OBSERVED = ("value", "observed_at", "last_breach_at")
+_VIEWED = tuple(column.name for column in fields(AlertView))
+_read_view = attrgetter(*_VIEWED)
+_TABLE = inspect(Alert).local_table
+_REFRESH = update(_TABLE).where(_TABLE.c.id == bindparam("ident"))
 ACTIVE_STATES = (AlertState.PENDING, AlertState.FIRING, AlertState.NO_DATA)
 
 
@@ -39,6 +44,7 @@ class Recorder:
     transitions: int = 0
     notifications: int = 0
     _appliance_names: dict[str, str] | None = field(default=None, init=False)
+    _tenant: str | None = field(default=None, init=False)
     _added: list[tuple[Alert, Outcome]] = field(default_factory=list, init=False)
     _refreshed: list[dict[str, Any]] = field(default_factory=list, init=False)
     _receivers: dict[str, str] | None = field(default=None, init=False)
@@ -54,23 +60,29 @@ class Recorder:
             group_key=group_key(tags),
             tags=dict(tags),
             updated_at=self.now,
-            **asdict(outcome.after),
+            **_columns(outcome.after),
         )
         self.session.add(alert)
         self._added.append((alert, outcome))
 
-    def change(self, alert: Alert, outcome: Outcome) -> None:
-        """Store the next state of an alert, unless another process changed it meanwhile."""
+    def change(self, alert: Alert, view: AlertView, outcome: Outcome) -> None:
+        """Store the next state of an alert, unless another process changed it meanwhile.
+
+        Args:
+            alert: the alert.
+            view: it, before.
+            outcome: what becomes of it.
+        """
         before, after = alert.state, outcome.after
-        current = {name: getattr(alert, name) for name in _OBSERVED}
-        if replace(after, **current) == view_of(alert):
+        current = {name: getattr(view, name) for name in _OBSERVED}
+        if replace(after, **current) == view:
             values = {name: getattr(after, name) for name in _OBSERVED}
-            self._refreshed.append({"id": alert.id, "updated_at": self.now, **values})
+            self._refreshed.append({"ident": alert.id, "updated_at": self.now, **values})
             return
         statement = (
             update(Alert)
             .where(Alert.id == alert.id, Alert.state == before, Alert.severity == alert.severity)
-            .values(updated_at=self.now, **asdict(outcome.after))
+            .values(updated_at=self.now, **_columns(outcome.after))
         )
         if changed_one(self.session, statement):
             if outcome.is_transition and before not in ACTIVE_STATES:
@@ -85,7 +97,8 @@ class Recorder:
                 self._record(alert, AlertState.INACTIVE, outcome)
             self._added.clear()
         if self._refreshed:
-            self.session.execute(update(Alert), self._refreshed)
+            # The table's statement takes a fraction of the time of the model's.
+            self.session.connection().execute(_REFRESH, self._refreshed)
             self._refreshed.clear()
 
     def _record(self, alert: Alert, before: AlertState, outcome: Outcome) -> None:
@@ -164,6 +177,12 @@ class Recorder:
             self._appliance_names = appliance_names(self.session, (self.rule.tenant_id,))
         return self._appliance_names
 
+    def _tenant_name(self) -> str:
+        # The session holds the tenant weakly: it would be read again for each alert.
+        if self._tenant is None:
+            self._tenant = self.session.get_one(Tenant, self.rule.tenant_id).name
+        return self._tenant
+
     def _group_at(self, receiver_id: str, key: str, route: Route) -> datetime:
         """Return when a group's next message is due."""
         if not key:
@@ -234,7 +253,7 @@ class Recorder:
             alert_id=alert.id,
             tags=alert.tags,
             state=state,
-            tenant=self.session.get_one(Tenant, self.rule.tenant_id).name,
+            tenant=self._tenant_name(),
             appliances=self._names(),
             public_url=self.public_url,
             now=self.now,
@@ -248,7 +267,8 @@ def resolve_alerts(
     recorder = Recorder(session, rule, now, public_url)
     active = select(Alert).where(Alert.rule_id == rule.id, Alert.state.in_(ACTIVE_STATES))
     for alert in session.scalars(active.order_by(Alert.id)).all():
-        recorder.change(alert, resolve(view_of(alert), now=now))
+        view = view_of(alert)
+        recorder.change(alert, view, resolve(view, now=now))
     recorder.flush()
     session.flush()
     return recorder
@@ -256,4 +276,8 @@ def resolve_alerts(
 
 def view_of(alert: Alert) -> AlertView:
     """Return the columns of an alert that the state machine reads."""
-    return AlertView(**{column.name: getattr(alert, column.name) for column in fields(AlertView)})
+    return AlertView(**_columns(alert))
+
+
+def _columns(one: Alert | AlertView) -> dict[str, Any]:
+    return dict(zip(_VIEWED, _read_view(one), strict=True))

@@ -60,6 +60,8 @@ class RangeQuery:
         group_by: tags that split the result into series; a sample without the tag has "".
         above: a store may leave out values that are not above this level; of one field only.
         below: the same for values that are not below this one.
+        whole_appliances: of these, `above` and `below` leave out nothing; they are for queries that
+            group by appliance.
     """
 
     measurement: str
@@ -73,6 +75,7 @@ class RangeQuery:
     group_by: tuple[str, ...] = ()
     above: float | None = None
     below: float | None = None
+    whole_appliances: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,6 +180,7 @@
   $$("[data-live-url]").forEach(follow);
   $$("[data-badge]").forEach(countBadge);
   setInterval(updateTimes, 1000);
+  document.querySelector(".vd-tabs .active")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   document.querySelector(".vd-error")?.closest(".vd-field")?.querySelector("input, select, textarea")?.focus();
   document.getElementById("preview")?.scrollIntoView({ block: "nearest" });
 })();

@@ -196,17 +196,26 @@ def _single_window_sql(query: RangeQuery, relation: Relation, fields: Sequence[s
         for index, name in enumerate(fields)
     ]
     text = select([*groups, *aggregates], source)
-    text = _wanted(query, text + " GROUP BY ALL" if groups else text, fields)
+    text, more = _wanted(query, text + " GROUP BY ALL" if groups else text, fields)
+    values = [*values, *more]
     order = ", ".join(f"g{index}" for index in range(len(groups)))
     return f"{text} ORDER BY {order}" if groups else text, values
 
 
-def _wanted(query: RangeQuery, text: str, fields: Sequence[str]) -> str:
+def _wanted(query: RangeQuery, text: str, fields: Sequence[str]) -> Statement:
     """Return a statement with the values of one field that the query's levels leave."""
-    for operator, level in ((">", query.above), ("<", query.below)):
-        if level is not None and len(fields) == 1:
-            text = f"{select(['*'], f'({text})')} WHERE v0 {operator} {float(level)!r}"
-    return text
+    levels = [
+        f"v0 {operator} {float(level)!r}"
+        for operator, level in ((">", query.above), ("<", query.below))
+        if level is not None
+    ]
+    if not levels or len(fields) != 1:
+        return text, []
+    condition, whole = " AND ".join(levels), query.whole_appliances
+    if whole:
+        column = f"g{query.group_by.index(APPLIANCE_TAG)}"
+        condition = f"({condition}) OR {column} IN ({', '.join('?' * len(whole))})"
+    return f"{select(['*'], f'({text})')} WHERE {condition}", list(whole)
 
 
 def _samples(

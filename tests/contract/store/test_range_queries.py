@@ -349,3 +349,23 @@ def test_values_beyond_a_level_are_there_whatever_else_is_left_out(store: Store)
             assert found.items() <= every.items()
             if aggregate is Aggregate.MAX:
                 assert found.keys() >= set(wanted)
+
+
+def test_of_whole_appliances_no_level_leaves_out_anything(store: Store) -> None:
+    points = [gpu(second, x=float(second), gpu=str(second)) for second in range(4)]
+    for appliance in ("a1", "a2", "a3"):
+        assert write(store, points, identity={"tenant": "acme", "appliance": appliance}) == []
+    query = RangeQuery(
+        measurement="gpu",
+        fields=("x",),
+        start_ns=START_NS,
+        end_ns=START_NS + 60 * SECOND_NS,
+        aggregate=Aggregate.MAX,
+        tenants=("acme",),
+        group_by=("appliance", "gpu"),
+        above=2.0,
+        whole_appliances=("a1", "a3"),
+    )
+    found = {(one.tags["appliance"], one.tags["gpu"]) for one in store.query_range(query)}
+    whole = {(appliance, str(gpu)) for appliance in ("a1", "a3") for gpu in range(4)}
+    assert found >= whole | {("a2", "3")}
