@@ -7,7 +7,7 @@ Source: https://github.com/prometheus/alertmanager/blob/main/api/v2/openapi.yaml
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,10 +15,13 @@ import msgspec
 from sqlalchemy import select
 
 from alerting.machine import AlertView
+from alerting.matchers import labels_of
 from alerting.messages import Message, alert_payload
-from alerting.models import Alert, Receiver
+from alerting.models import Alert, Receiver, Rule
 from alerting.notify import DeliveryError, WebhookSender
+from alerting.policies import policy_of
 from alerting.recorder import view_of
+from alerting.routes import Route
 from alerting.states import NOTICE, AlertState, ReceiverKind
 from core.clock import Clock, utc_now
 from core.db import SessionFactory, transaction
@@ -88,21 +91,25 @@ def posted_alert(payload: Mapping[str, Any], *, now: datetime) -> dict[str, Any]
 def repeat_alerts(
     sessions: SessionFactory, sender: AlertmanagerSender, *, now: datetime, public_url: str
 ) -> int:
-    """Post all alerts that fire to the Alertmanagers of their rules; return how many."""
+    """Post all alerts that fire to the Alertmanagers that they go to; return how many."""
     with transaction(sessions) as session:
         of_kind = select(Receiver).where(Receiver.kind == ReceiverKind.ALERTMANAGER)
         receivers = session.scalars(of_kind).all()
         found = []
         for receiver in receivers:
             firing = select(Alert).where(
-                Alert.tenant_id == receiver.tenant_id, Alert.state == AlertState.FIRING
+                Alert.tenant_id == receiver.tenant_id,
+                Alert.state == AlertState.FIRING,
+                Alert.rule.has(Rule.platform_rule_id.is_(None)),
             )
             names = appliance_names(session, (receiver.tenant_id,))
+            policy = policy_of(session, receiver.tenant_id)
             tenant = session.get_one(Tenant, receiver.tenant_id).name
             alerts = [
                 posted_alert(_payload(one, tenant, names, public_url, now=now), now=now)
                 for one in session.scalars(firing)
                 if receiver.id in one.rule.receiver_ids
+                or any(receiver.name in route.receivers for route in _routes(policy, one, names))
             ]
             found.append((receiver, alerts))
     posted = 0
@@ -115,6 +122,12 @@ def repeat_alerts(
         except DeliveryError as error:
             logger.warning("repeating alerts to %s failed: %s", receiver.name, error.message)
     return posted
+
+
+def _routes(policy: Route, alert: Alert, names: Mapping[str, str]) -> Iterator[Route]:
+    return policy.matching(
+        labels_of(alert.tags, rule=alert.rule.name, severity=alert.severity.value, appliances=names)
+    )
 
 
 def _payload(

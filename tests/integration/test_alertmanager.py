@@ -1,6 +1,7 @@
 """A real Alertmanager (Debian package prometheus-alertmanager) as a receiver."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from alerting.evaluation import Evaluator, evaluate_rules
 from alerting.models import Notification, Receiver
 from alerting.notify import WebhookSender
 from alerting.outbox import drain_outbox
+from alerting.policies import save_policy
 from alerting.receivers import create_receiver, send_test
-from alerting.service import create_rule, set_rule_enabled
+from alerting.service import create_rule, set_rule_enabled, update_rule
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from tenants.models import Tenant
@@ -98,6 +100,13 @@ def test_alerts_reach_an_alertmanager_stay_there_and_resolve(
     later = now + timedelta(minutes=2)
     assert repeat_alerts(sessions, sender, now=later, public_url=URL) == 1
     assert listed(alertmanager)["GPU too hot"]["endsAt"] > alert["endsAt"]
+
+    with transaction(sessions) as session:
+        update_rule(session, scope, rule.id, replace(request, receiver_ids=()), now=now)
+    assert repeat_alerts(sessions, sender, now=later, public_url=URL) == 0
+    with transaction(sessions) as session:
+        save_policy(session, scope, {"receivers": ["firm"]}, now=now)
+    assert repeat_alerts(sessions, sender, now=later, public_url=URL) == 1
 
     with transaction(sessions) as session:
         set_rule_enabled(session, scope, rule.id, is_enabled=False, now=now)

@@ -318,10 +318,11 @@ def _successive(
         ]
         parts.append(f"{select(columns, source.text)} WHERE {pair[1]} IS NOT NULL")
     text = successive_sql(f"({' UNION ALL '.join(parts)})", query.aggregate, groups, series)
+    text, whole = _wanted(query, text, [name])
     return Read(
         [name],
-        grouped_lists_sql(_wanted(query, text, [name]), groups, 1),
-        [value for source in sources for value in source.values],
+        grouped_lists_sql(text, groups, 1),
+        [*(value for source in sources for value in source.values), *whole],
     )
 
 

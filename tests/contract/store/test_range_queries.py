@@ -351,8 +351,15 @@ def test_values_beyond_a_level_are_there_whatever_else_is_left_out(store: Store)
                 assert found.keys() >= set(wanted)
 
 
-def test_of_whole_appliances_no_level_leaves_out_anything(store: Store) -> None:
-    points = [gpu(second, x=float(second), gpu=str(second)) for second in range(4)]
+@pytest.mark.parametrize("aggregate", [Aggregate.MAX, Aggregate.RATE])
+def test_of_whole_appliances_no_level_leaves_out_anything(
+    store: Store, aggregate: Aggregate
+) -> None:
+    points = [
+        gpu(second, x=float(number * second), gpu=str(number))
+        for number in range(4)
+        for second in (1, 2)
+    ]
     for appliance in ("a1", "a2", "a3"):
         assert write(store, points, identity={"tenant": "acme", "appliance": appliance}) == []
     query = RangeQuery(
@@ -360,10 +367,10 @@ def test_of_whole_appliances_no_level_leaves_out_anything(store: Store) -> None:
         fields=("x",),
         start_ns=START_NS,
         end_ns=START_NS + 60 * SECOND_NS,
-        aggregate=Aggregate.MAX,
+        aggregate=aggregate,
         tenants=("acme",),
         group_by=("appliance", "gpu"),
-        above=2.0,
+        above=2.5,
         whole_appliances=("a1", "a3"),
     )
     found = {(one.tags["appliance"], one.tags["gpu"]) for one in store.query_range(query)}

@@ -8,7 +8,14 @@ import pytest
 from sqlalchemy import DateTime, delete, select, update
 from sqlalchemy.orm import Session
 
-from alerting.models import NotificationPolicy, PlatformRule, Receiver, Rule, Silence
+from alerting.models import (
+    MaintenanceWindow,
+    NotificationPolicy,
+    PlatformRule,
+    Receiver,
+    Rule,
+    Silence,
+)
 from alerting.states import Comparison, ReceiverKind
 from core.db import Base, SessionFactory
 from core.ids import new_id
@@ -103,6 +110,15 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
         NotificationPolicy(**tenant, root={"receivers": ["ops"]}, updated_at=NOON),
         PlatformRule(name="hot", expression="max(gpu.x) over 5m > 1", created_at=NOON),
         Silence(**tenant, matchers=["gpu=0"], starts_at=NOON, ends_at=LATER, created_at=NOON),
+        MaintenanceWindow(
+            **tenant,
+            name="updates",
+            matchers=["gpu=0"],
+            schedule="0 22 * * 0",
+            time_zone="UTC",
+            duration_seconds=3600.0,
+            created_at=NOON,
+        ),
         EnrollmentToken(
             **tenant,
             name="rack 4",
