@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol, Unpack
 
 from sqlalchemy import func, select, update
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from alerting.holds import Holds, current_holds
@@ -178,6 +179,8 @@ def _carried_out(
         savepoint.rollback()
         has_nothing = isinstance(error, NothingToDoError)
         return ActionState.SKIPPED if has_nothing else ActionState.FAILED, error.message
+    except OperationalError:
+        raise  # such as a deadlock, which ends the transaction: the next run tries again
     except Exception as error:  # a bug must not stop the other actions
         savepoint.rollback()
         logger.exception("action %s (%s) failed", action.id, action.kind.value)

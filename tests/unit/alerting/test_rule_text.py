@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerting.rule_request import MAX_SECONDS, RuleRequest, rule_errors
+from alerting.rule_request import ANY_VALUE, MAX_SECONDS, RuleRequest, rule_errors
 from alerting.rule_text import EXAMPLE, group_tags, parse_expression, rule_expression
 from alerting.states import FORECAST, FUNCTIONS, Comparison, NoDataPolicy, Operator
 from core.errors import InvalidInputError
@@ -20,6 +20,8 @@ NAMES = st.sampled_from(KEYWORDS) | st.from_regex(
 UNITS = st.sampled_from(("", "_bytes", "_bytes_per_second", "_celsius", "_watts", "_percent"))
 LEVELS = st.floats(allow_nan=False, allow_infinity=False)
 SECONDS = st.floats(0, MAX_SECONDS)
+# Any value at all needs its tag in `by`, too.
+VALUES = st.text().filter(lambda text: text != ANY_VALUE)
 
 
 @st.composite
@@ -44,9 +46,7 @@ def rules(draw: st.DrawFn) -> RuleRequest:
         ahead_seconds=draw(st.floats(1, MAX_SECONDS)) if aggregate == FORECAST else 0.0,
         window_seconds=draw(st.floats(1, MAX_SECONDS)),
         group_by=draw(st.lists(NAMES, unique=True, max_size=3)),
-        filters=draw(
-            st.dictionaries(NAMES, st.lists(st.text(), min_size=1, max_size=3), max_size=2)
-        ),
+        filters=draw(st.dictionaries(NAMES, st.lists(VALUES, min_size=1, max_size=3), max_size=2)),
         comparison=comparison,
         warning_threshold=None if has == "critical" else warning,
         critical_threshold=None if has == "warning" else critical,
