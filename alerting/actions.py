@@ -102,7 +102,12 @@ def list_actions(
 
 
 def call_webhook(
-    session: Session, _scope: Scope, action: AlertAction, alert: Alert, *, now: datetime
+    session: Session,
+    scope: Scope,  # noqa: ARG001 - as the other handlers
+    action: AlertAction,
+    alert: Alert,
+    *,
+    now: datetime,
 ) -> str:
     """Queue the call of a webhook."""
     name = action.action["receiver"]

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import bindparam, func, inspect, select, update
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from alerting.action_request import is_severe_enough
@@ -18,6 +18,7 @@ from alerting.models import Alert, AlertAction, AlertTransition, Notification, R
 from alerting.policies import policy_of, receivers_by_name
 from alerting.routes import Route
 from alerting.states import ActionKind, ActionState, AlertState, NotificationState
+from core.db import Base
 from core.guarded_update import changed_one
 from core.ids import new_id
 from tenants.fleet.appliances import appliance_names
@@ -28,7 +29,7 @@ from tenants.models import Tenant
 _OBSERVED = ("value", "observed_at", "last_breach_at")
 _VIEWED = tuple(column.name for column in fields(AlertView))
 _read_view = attrgetter(*_VIEWED)
-_TABLE = inspect(Alert).local_table
+_TABLE = Base.metadata.tables[Alert.__tablename__]
 _REFRESH = update(_TABLE).where(_TABLE.c.id == bindparam("ident"))
 ACTIVE_STATES = (AlertState.PENDING, AlertState.FIRING, AlertState.NO_DATA)
 

@@ -21,7 +21,12 @@ from timeseries.store import APPLIANCE_TAG
 
 
 def stop_jobs(
-    session: Session, scope: Scope, _action: AlertAction, alert: Alert, *, now: datetime
+    session: Session,
+    scope: Scope,
+    action: AlertAction,  # noqa: ARG001 - as the other handlers
+    alert: Alert,
+    *,
+    now: datetime,
 ) -> str:
     """Stop the alert's job, else those on its GPU, else those on its appliance."""
     jobs = [one for one in _jobs(session, scope, alert.tags) if one.stop_requested_at is None]
@@ -33,7 +38,12 @@ def stop_jobs(
 
 
 def drain_appliance(
-    session: Session, scope: Scope, _action: AlertAction, alert: Alert, *, now: datetime
+    session: Session,
+    scope: Scope,
+    action: AlertAction,  # noqa: ARG001 - as the other handlers
+    alert: Alert,
+    *,
+    now: datetime,
 ) -> str:
     """Drain the alert's appliance."""
     appliance = _appliance(session, scope, alert.tags)

@@ -46,7 +46,7 @@ class RuleActionSchema(StrictSchema):
     receiver = fields.String(metadata={"description": "A webhook's name; only with `webhook`."})
 
 
-def _actions() -> fields.List:
+def _actions() -> fields.List[Any]:
     return fields.List(
         fields.Nested(RuleActionSchema),
         load_default=list,

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from alerting.actions import list_actions
 from alerting.history import NOTABLE, HistoryFilter, list_history
-from alerting.models import Alert, Receiver
+from alerting.models import Alert, AlertAction, AlertTransition, Receiver
 from alerting.receivers import (
     check_target,
     create_receiver,
@@ -140,11 +140,11 @@ def show(alert_id: str) -> ResponseReturnValue:
             if page.number == 1
             else []
         )
-        timeline = sorted(
-            [*((one.at, one) for one in page.items), *((one.created_at, one) for one in actions)],
-            key=lambda one: (one[0], one[1].id),
-            reverse=True,
-        )
+        timeline: list[tuple[datetime, AlertTransition | AlertAction]] = [
+            *((one.created_at, one) for one in actions),
+            *((one.at, one) for one in page.items),
+        ]
+        timeline.sort(key=lambda one: one[0], reverse=True)
     return render_template(
         "alerts/show.html",
         alert=alert,

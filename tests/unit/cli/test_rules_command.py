@@ -1,7 +1,7 @@
 """`vedette rules` and `vedette silence` against a real portal."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def vedette(url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock) 
     )
 
 
-def rules_file(folder: Path, *entries: dict[str, object]) -> str:
+def rules_file(folder: Path, *entries: Mapping[str, object]) -> str:
     path = folder / "rules.yaml"
     path.write_text(yaml.safe_dump({"rules": list(entries)}), encoding="utf-8")
     return str(path)
