@@ -73,6 +73,8 @@ def run_actions(
     )
     with transaction(sessions) as session:
         waiting = session.execute(due).all()
+        if not waiting:
+            return 0
         holds = current_holds(session, {tenant_id for _, _, tenant_id in waiting}, now=now)
     for ident, rule_id, _ in waiting:
         if not may_act():
