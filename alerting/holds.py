@@ -29,7 +29,7 @@ class Holds:
         return silenced_until(notification, self.silences, self.appliances)
 
 
-NO_HOLDS = Holds((), Inhibitions({}))
+NO_HOLDS = Holds((), {}, Inhibitions({}))
 
 
 def current_holds(session: Session, tenant_ids: Collection[str], *, now: datetime) -> Holds:
