@@ -126,7 +126,7 @@ class AgentEndpoints:
         return _json(self._certificate(issued))
 
     async def heartbeat(self, request: Request) -> Response:
-        """Record a heartbeat with inventory and health."""
+        """Record a heartbeat with inventory, health and GPU processes."""
         agent = await self._authenticator.agent(request)
         beat = await self._struct(request, agent, Heartbeat, max_bytes=MAX_REPORT_BYTES)
         if not 0 <= beat.sent_at_ns <= _MAX_INT64:
@@ -140,6 +140,7 @@ class AgentEndpoints:
                 agent_version=beat.agent_version[:_MAX_VERSION_LENGTH],
                 sent_at=from_ns(beat.sent_at_ns),
                 health=beat.health,
+                gpu_processes=beat.gpu_processes,
                 instance_id=beat.instance_id[:ID_LENGTH],
                 now=now,
             )

@@ -204,6 +204,7 @@ class Agent:
             known_gpus=self._health.known_gpus,
             transfer=PortalTransfer(self._connect(identity)) if identity is not None else None,
             publish_inventory=self._heartbeat_builder.set_inventory,
+            publish_gpu_processes=self._heartbeat_builder.gpu_processes.update,
         )
         if runner is None:
             return context

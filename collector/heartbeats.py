@@ -1,10 +1,11 @@
-"""Heartbeats: this appliance is online, with its inventory, executors and health.
+"""Heartbeats: this appliance is online, with its inventory, executors, health and GPU processes.
 
 The inventory is the last one from the plugin `inventory`. It is stored, so that a restarted agent
 still reports GPUs whose driver does not respond.
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
@@ -27,6 +28,7 @@ from core.clock import Clock, to_ns
 from core.ids import new_id
 from jobqueue.executors.base import Executor
 from plugins.simulation.appliance import SimulatedAppliance
+from protocol.gpu_processes import MAX_GPU_PROCESSES, GPUProcess
 from protocol.health import ApplianceHealth
 from protocol.heartbeat import Heartbeat
 from protocol.inventory import Inventory
@@ -39,6 +41,10 @@ CHECK_INTERVAL_SECONDS = 1.0
 # Too large, or invalid in another way.
 REJECTED = frozenset({413, 422})
 FIRST_WAIT = timedelta(seconds=10)
+PROCESS_PLUGINS = frozenset({"gpu_processes", "simulated_gpu"})
+# After so many missed readings, the last one says nothing about now.
+PROCESS_READINGS = 3
+MIN_PROCESS_SECONDS = 60.0
 
 
 class InventoryCache:
@@ -68,6 +74,38 @@ class InventoryCache:
         )
 
 
+class GPUProcessCache:
+    """The last reading of the processes on the GPUs, for as long as readings succeed.
+
+    Args:
+        plans: the plugins at the start, with the interval of the readings.
+        monotonic: the time in seconds.
+    """
+
+    def __init__(
+        self, plans: Sequence[PluginPlan], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        intervals = [plan.interval_seconds for plan in plans if plan.name in PROCESS_PLUGINS]
+        self._lifetime_seconds = max(
+            MIN_PROCESS_SECONDS, PROCESS_READINGS * max(intervals, default=0.0)
+        )
+        self._monotonic = monotonic
+        self._read: tuple[float, list[GPUProcess]] | None = None
+
+    def update(self, processes: list[GPUProcess]) -> None:
+        """Set the processes; of too many, those with the most memory."""
+        by_memory = sorted(processes, key=lambda one: -one.memory_bytes)[:MAX_GPU_PROCESSES]
+        listed = sorted(by_memory, key=lambda one: (one.gpu, one.uuid, one.pid))
+        self._read = self._monotonic(), listed
+
+    def current(self) -> list[GPUProcess] | None:
+        """Return the processes; None if they are unknown."""
+        read = self._read  # another thread sets it
+        if read is None or self._monotonic() - read[0] > self._lifetime_seconds:
+            return None
+        return read[1]
+
+
 class Heartbeats:
     """Sends a heartbeat when one is due, or when the available executors have changed.
 
@@ -78,6 +116,7 @@ class Heartbeats:
         buffer: its counters are reported.
         clock: the time.
         health: returns the health, if it is evaluated.
+        gpu_processes: returns the processes on the GPUs, if they are known.
     """
 
     def __init__(
@@ -89,6 +128,7 @@ class Heartbeats:
         buffer: DiskBuffer,
         clock: Clock,
         health: Callable[[], ApplianceHealth | None] = lambda: None,
+        gpu_processes: Callable[[], list[GPUProcess] | None] = lambda: None,
     ) -> None:
         self._inventory = inventory
         self._is_starting = is_starting
@@ -96,6 +136,7 @@ class Heartbeats:
         self._buffer = buffer
         self._clock = clock
         self._health = health
+        self._gpu_processes = gpu_processes
         self._version = agent_version()
         self._instance_id = new_id()
         self._started_at: datetime | None = None
@@ -125,6 +166,7 @@ class Heartbeats:
                 buffered_points=self._buffer.points,
                 dropped_points=self._buffer.losses.dropped_points,
                 health=self._health(),
+                gpu_processes=self._gpu_processes(),
                 instance_id=self._instance_id,
             ),
         )
@@ -170,6 +212,7 @@ class HeartbeatBuilder:
 
     Attributes:
         health: evaluates the readings.
+        gpu_processes: those of the last reading.
     """
 
     def __init__(
@@ -185,6 +228,7 @@ class HeartbeatBuilder:
         self._executor = executor
         self._runner = runner
         self._inventory = InventoryCache(config.data_dir)
+        self.gpu_processes = GPUProcessCache(plans)
         self.health = HealthMonitor(
             config.data_dir,
             gpu_interval_seconds=gpu_interval_seconds(plans),
@@ -209,6 +253,7 @@ class HeartbeatBuilder:
             buffer=buffer,
             clock=clock,
             health=lambda: self.health.report(clock()),
+            gpu_processes=self.gpu_processes.current,
         )
 
     def _available_executors(self) -> list[str]:

@@ -11,6 +11,8 @@ from protocol.inventory import DiskInfo, GPUInfo, GPUPath, Inventory, NICInfo, N
 GIGABIT = 10**9
 # NVLinks per GPU, by a part of the model's name.
 NVLINKS = {"A100-SXM4": 12, "H100 80GB HBM3": 18, "H200": 18}
+# Without NVLinks: how many neighbors are connected like this.
+_SHARED = (("PXB", 2), ("NODE", 4))
 
 
 def host_inventory(*, executors: Sequence[str] = (), with_nvidia: bool = True) -> Inventory:
@@ -34,7 +36,6 @@ def host_inventory(*, executors: Sequence[str] = (), with_nvidia: bool = True) -
 def simulated_inventory(config: SimulationConfig, *, executors: Sequence[str] = ()) -> Inventory:
     """Return the inventory of a simulated appliance: a server with its GPUs on switches."""
     gpus = [_simulated_gpu(config, index) for index in range(config.gpu_count)]
-    links = _link_count(config)
     return Inventory(
         hostname=config.hostname,
         os="Ubuntu 22.04.5 LTS (simulated)",
@@ -50,8 +51,8 @@ def simulated_inventory(config: SimulationConfig, *, executors: Sequence[str] = 
         cuda_version="12.4",
         gpus=gpus,
         gpu_paths=[
-            GPUPath(first_index=first, second_index=second, kind=_path(first, second, links))
-            for first, second in combinations(range(config.gpu_count), 2)
+            GPUPath(first_index=first.index, second_index=second.index, kind=_path(first, second))
+            for first, second in combinations(gpus, 2)
         ],
         disks=_simulated_disks(),
         nics=_simulated_nics(),
@@ -61,6 +62,7 @@ def simulated_inventory(config: SimulationConfig, *, executors: Sequence[str] = 
 
 def _simulated_gpu(config: SimulationConfig, index: int) -> GPUInfo:
     is_hopper = "H100" in config.gpu_model or "H200" in config.gpu_model
+    down = int(index == config.nvlink_down_gpu)  # links; as in the samples of simulated_gpu
     return GPUInfo(
         index=index,
         uuid=config.gpu_uuids[index],
@@ -80,7 +82,7 @@ def _simulated_gpu(config: SimulationConfig, index: int) -> GPUInfo:
         pcie_width_max=16,
         vbios_version="96.00.74.00.0D" if is_hopper else "92.00.45.00.05",
         nvlinks=[
-            NVLinkInfo(link=link, is_active=True, remote="switch")
+            NVLinkInfo(link=link, is_active=link >= down, remote="switch" if link >= down else "")
             for link in range(_link_count(config))
         ],
     )
@@ -91,11 +93,13 @@ def _link_count(config: SimulationConfig) -> int:
     return next(counts, 0) if config.gpu_count > 1 else 0
 
 
-def _path(first: int, second: int, links: int) -> str:
-    """Return the NVLinks if there are any; else half of the GPUs belong to each socket."""
+def _path(first: GPUInfo, second: GPUInfo) -> str:
+    """Return the NVLinks if there are any; else two GPUs share a switch, and four a socket."""
+    links = min(sum(link.is_active for link in gpu.nvlinks) for gpu in (first, second))
     if links:
         return f"NV{links}"
-    return "NODE" if (first < 4) == (second < 4) else "SYS"  # noqa: PLR2004 - of eight
+    shared = [kind for kind, count in _SHARED if first.index // count == second.index // count]
+    return shared[0] if shared else "SYS"
 
 
 def _simulated_disks() -> list[DiskInfo]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
 from plugins.simulation.appliance import SimulatedAppliance
+from protocol.gpu_processes import GPUProcess
 from protocol.inventory import Inventory
 from timeseries.points import FieldValue, Point
 
@@ -93,6 +94,7 @@ class PluginContext:
         job_of_container: returns the job ID of each container ID (64 hex digits).
         transfer: the connection to the portal; None if there is none to measure.
         publish_inventory: receives the inventory, for the heartbeat.
+        publish_gpu_processes: receives the processes on all GPUs, for the heartbeat.
     """
 
     simulation: SimulatedAppliance | None = None
@@ -104,6 +106,7 @@ class PluginContext:
     job_of_container: Callable[[], Mapping[str, str]] = dict
     transfer: Transfer | None = None
     publish_inventory: Callable[[Inventory], object] = lambda _: None
+    publish_gpu_processes: Callable[[list[GPUProcess]], object] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from protocol.gpu_processes import GPUProcesses
 from protocol.health import ApplianceHealth
 from protocol.inventory import Inventory
 
@@ -10,6 +11,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """POST /agent/v1/heartbeat: sent every 10 s, and after the executors have changed.
 
     Without an `inventory`, the portal's stays as it is: the portal rejected this one.
+    Without `gpu_processes`, the agent does not know them.
     `instance_id` is new in each run of the agent: alternating ones reveal a cloned identity.
     """
 
@@ -19,4 +21,5 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     buffered_points: int = 0
     dropped_points: int = 0
     health: ApplianceHealth | None = None
+    gpu_processes: GPUProcesses | None = None
     instance_id: str = ""

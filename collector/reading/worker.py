@@ -31,6 +31,7 @@ from core.clock import from_ns
 from core.config import check_config
 from core.logs import configure_logging
 from plugins.base import Plugin, PluginContext, PluginRestartError, PluginUnavailableError
+from protocol.gpu_processes import GPUProcess
 from protocol.inventory import Inventory
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,8 @@ class WorkerPlugins:
         self._plugins: dict[str, Plugin] = {}
         self._job_of_gpu: Mapping[str, str] = {}
         self._job_of_container: Mapping[str, str] = {}
-        self._published: Inventory | None = None
+        self._inventory: Inventory | None = None
+        self._gpu_processes: list[GPUProcess] | None = None
 
     def handle(self, request: Request) -> Reply:
         """Handle a request; errors of plugins are replies."""
@@ -121,24 +123,28 @@ class WorkerPlugins:
             docker_url=request.docker_url,
             job_of_gpu=lambda: self._job_of_gpu,
             job_of_container=lambda: self._job_of_container,
-            publish_inventory=self._publish,
+            publish_inventory=self._set_inventory,
+            publish_gpu_processes=self._set_gpu_processes,
         )
         self._plugins[request.plugin] = plugin_class(config, context)
 
     def _gather(self, request: Gather) -> Gathered:
         self._job_of_gpu = request.job_of_gpu
         self._job_of_container = request.job_of_container
-        self._published = None
+        self._inventory = self._gpu_processes = None
         points = list(self._plugins[request.plugin].gather(from_ns(request.now_ns)))
-        return Gathered(points=points, inventory=self._published)
+        return Gathered(points=points, inventory=self._inventory, gpu_processes=self._gpu_processes)
 
     def _close(self, name: str) -> None:
         plugin = self._plugins.pop(name, None)
         if plugin is not None:
             plugin.close()
 
-    def _publish(self, inventory: Inventory) -> None:
-        self._published = inventory
+    def _set_inventory(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+
+    def _set_gpu_processes(self, processes: list[GPUProcess]) -> None:
+        self._gpu_processes = processes
 
 
 def _redirect_pipes() -> tuple[int, int]:

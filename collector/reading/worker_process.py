@@ -198,7 +198,7 @@ class WorkerPlugin:
         self._local: Plugin | None = None
 
     def gather(self, now: datetime) -> Iterable[Point]:
-        """Return a reading, and pass on the published inventory.
+        """Return a reading, and pass on what the plugin published.
 
         Raises:
             PluginUnavailableError: the plugin is not available on this host.
@@ -226,6 +226,8 @@ class WorkerPlugin:
             raise PluginError("its worker process sent an unexpected reply")
         if reply.inventory is not None:
             context.publish_inventory(reply.inventory)
+        if reply.gpu_processes is not None:
+            context.publish_gpu_processes(reply.gpu_processes)
         return reply.points
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from protocol.gpu_processes import GPUProcess
 from protocol.inventory import Inventory
 from timeseries.points import Point
 
@@ -56,10 +57,11 @@ Request = Configure | Gather | Close
 
 
 class Gathered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A reading, with the inventory if it published one."""
+    """A reading, with the inventory or the GPU processes if it published them."""
 
     points: list[Point]
     inventory: Inventory | None = None
+    gpu_processes: list[GPUProcess] | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -23,9 +23,10 @@ from dash_app.queries.appliance import ApplianceDetail, GPURow, appliance_detail
 from dash_app.queries.telemetry import Values, fullest_disk, mean, number
 from dash_app.queries.timeline import timeline
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
+from dash_app.tiers.hardware import process_table, topology
 from dash_app.timerange import Span
 from protocol.health import GPUHealth, HealthState
-from tenants.fleet.appliances import read_inventory
+from tenants.fleet.appliances import read_gpu_processes, read_inventory
 from tenants.fleet.states import EffectiveStatus, effective_status_of
 from tenants.models import Appliance, ApplianceState
 
@@ -67,6 +68,13 @@ def layout(view: View) -> Page:
                 html.Div(id="appliance-gpu-table", className="vdd-box"),
                 components.segments("appliance-gpus", "GPU charts", GPU_VIEWS, value=chosen),
                 html.Div(gpu_panels, className="vdd-panels is-four"),
+                html.Div(
+                    [
+                        _box("Processes", "appliance-processes"),
+                        _box("Topology", "appliance-topology"),
+                    ],
+                    className="vdd-panels is-two",
+                ),
             ],
             hidden=not found.gpu_count,
             id="appliance-gpu-section",
@@ -111,6 +119,10 @@ def refresh(view: View) -> dict[str, Any]:
         "stats": _stats(found),
         "health": _findings(found),
         "gpu-table": table,
+        "processes": process_table(
+            read_gpu_processes(found.appliance), found.gpus, appliance_id=ident, search=search
+        ),
+        "topology": topology(read_inventory(found.appliance)),
         "timeline": timeline_figure(bars, view.span, revision=revision),
         "timeline.style": {"minHeight": f"{60 + 22 * rows}px"},
         "gpu-section.hidden": not found.gpus,
@@ -121,11 +133,16 @@ def refresh(view: View) -> dict[str, Any]:
 DASHBOARD = Dashboard(
     layout=layout,
     refresh=refresh,
-    areas=("header", "stats", "health", "gpu-table"),
+    areas=("header", "stats", "health", "gpu-table", "processes", "topology"),
     panels=(*GPU_PANELS, "timeline", *HOST_PANELS),
     properties=("gpu-section.hidden", "timeline.style"),
     inputs={"gpus": "band"},
 )
+
+
+def _box(title: str, ident: str) -> Any:  # noqa: ANN401 - a Dash component
+    heading = html.H2(title)
+    return html.Section([heading, html.Div(id=ident, className="vdd-area")], className="vdd-panel")
 
 
 def appliance_tabs(appliance_id: str, search: str) -> Any:  # noqa: ANN401 - a Dash component

@@ -11,6 +11,7 @@ from plugins.gpu_processes.owners import Owner, Owners
 from plugins.nvml.calls import Calls, read_reopening
 from plugins.nvml.library import Device, GPULostError, NVMLLibrary, pynvml
 from plugins.nvml.slices import find_slices, is_mig_enabled
+from protocol.gpu_processes import GPUProcess
 from timeseries.points import FieldValue, Point
 
 CACHE_LIFETIME = timedelta(hours=1)
@@ -67,6 +68,7 @@ class Gathering:
 
     def __init__(self, context: PluginContext, *, skip_uuids: Collection[str]) -> None:
         self._library = NVMLLibrary()
+        self._publish = context.publish_gpu_processes
         self._owners = Owners(context.proc, context.job_of_container)
         self._skip_uuids = skip_uuids
         self._calls: dict[str, Calls] = {}
@@ -74,11 +76,27 @@ class Gathering:
         self._samples: dict[str, _Samples] = {}
 
     def points(self, now: datetime) -> list[Point]:
-        """Return a point for each GPU or slice and owner."""
+        """Return a point for each GPU or slice and owner, and publish the processes."""
         targets = read_reopening(lambda: self._read(now), close=self.close)
         pids = {pid for target in targets for pid in target.memory_of}
         owners = self._owners.of(pids)
+        self._publish([one for target in targets for one in self._listed(target, owners)])
         return [point for target in targets for point in _points(target, owners, now)]
+
+    def _listed(self, target: _Target, owners: Mapping[int, Owner]) -> Iterator[GPUProcess]:
+        for pid, memory_bytes in target.memory_of.items():
+            if pid in owners:
+                owner = owners[pid]
+                yield GPUProcess(
+                    pid=pid,
+                    name=self._owners.name_of(pid),
+                    gpu=int(target.tags["gpu"]),
+                    uuid=target.tags["uuid"],
+                    memory_bytes=memory_bytes or 0,
+                    owner=owner.kind,
+                    job=owner.job,
+                    container=owner.container,
+                )
 
     def close(self) -> None:
         """Close NVML."""

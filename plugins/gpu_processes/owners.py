@@ -76,10 +76,14 @@ class Owners:
         self._log_external(owners)
         return owners
 
+    def name_of(self, pid: int) -> str:
+        """Return the name of a process's program, up to 15 characters; "" if it is hidden."""
+        return (self._read(pid, "comm") or "").strip()
+
     def _log_external(self, owners: Mapping[int, Owner]) -> None:
         external = {pid for pid, owner in owners.items() if owner.kind != "job"}
         for pid in sorted(external - self._external):
-            name = (self._read(pid, "comm") or "?").strip()
+            name = self.name_of(pid) or "?"
             where = f"container {owners[pid].container}" if owners[pid].container else "the host"
             log.info("process %d (%s) of %s uses a GPU without a job", pid, name, where)
         self._external = external

@@ -14,8 +14,9 @@ from plugins.base import (
 from plugins.gpu_processes.reader import GPUProcessesPlugin
 from plugins.nvml.metrics import GPU_METRICS, XID_METRICS
 from plugins.simulation.appliance import SimulatedAppliance
-from plugins.simulation.config import GIB, SimulationConfig
+from plugins.simulation.config import GIB, SimulationConfig, fraction
 from plugins.simulation.gpu import MEMORY_CLOCK_HERTZ, RESERVED_BYTES, GPUReading
+from protocol.gpu_processes import GPUProcess
 from timeseries.points import FieldValue, Point
 
 # GPU owners change rarely, and the demo has twelve appliances in one process.
@@ -67,6 +68,7 @@ class SimulatedGPUPlugin(BasePlugin):
         del config
         self._model = context.simulation
         self._job_of_gpu = context.job_of_gpu
+        self._publish = context.publish_gpu_processes
         self._processes_at: datetime | None = None
 
     def gather(self, now: datetime) -> Iterable[Point]:
@@ -77,7 +79,9 @@ class SimulatedGPUPlugin(BasePlugin):
         points += xid_points(self._model.config, now, before=self._model.mark_events_read(now))
         if self._processes_at is None or now - self._processes_at >= PROCESSES_EVERY:
             self._processes_at = now
-            points += process_points(self._model, now, holders=self._job_of_gpu())
+            holders = self._job_of_gpu()
+            points += process_points(self._model, now, holders=holders)
+            self._publish(gpu_processes(self._model, now, holders=holders))
         return points
 
 
@@ -85,6 +89,7 @@ XID_EVERY_SECONDS = 3 * 3600
 XID_MEMORY_ERROR = 94
 XID_GPU_LOST = 79
 EXTERNAL_BYTES = 6 * GIB
+FIRST_PID, PIDS = 3000, 1_000_000
 MEMORY_WARMER_CELSIUS = 9.0
 PCIE_BYTES_PER_SECOND = 42e6
 NVLINK_BYTES_PER_SECOND = 1.1e9
@@ -123,6 +128,29 @@ def process_points(
             yield _process(tags | owner, held, reading.utilization_percent, now)
         if index == model.config.external_gpu:
             yield _process(tags | {"owner": "host"}, EXTERNAL_BYTES, 0.0, now)
+
+
+def gpu_processes(
+    model: SimulatedAppliance, now: datetime, *, holders: Mapping[str, str]
+) -> list[GPUProcess]:
+    """Return the processes behind `process_points`."""
+    found = []
+    for point in process_points(model, now, holders=holders):
+        job, uuid = point.tags.get("job", ""), point.tags["uuid"]
+        name = "python3" if point.tags["owner"] == "job" else "ollama"
+        found.append(
+            GPUProcess(
+                # The same as long as the job runs.
+                pid=FIRST_PID + int(fraction(f"{uuid}/{job}/{name}") * PIDS),
+                name=name,
+                gpu=int(point.tags["gpu"]),
+                uuid=uuid,
+                memory_bytes=int(point.fields["memory_used_bytes"]),
+                owner=point.tags["owner"],
+                job=job,
+            )
+        )
+    return found
 
 
 def xid_points(

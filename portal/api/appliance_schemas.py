@@ -1,6 +1,6 @@
-"""Schemas of an appliance: its state, its health and its inventory.
+"""Schemas of an appliance: its state, its health, its inventory and the processes on its GPUs.
 
-Health and inventory are what the agent reported in its last heartbeat.
+Health, inventory and processes are what the agent reported in its last heartbeat.
 """
 
 from functools import cache
@@ -10,8 +10,10 @@ import msgspec
 from marshmallow import Schema, fields
 
 from portal.api.schemas import instant
+from protocol.gpu_processes import GPUProcess
 from protocol.health import ApplianceHealth, HealthReason, HealthState
 from protocol.inventory import Inventory
+from tenants.fleet.appliances import read_gpu_processes
 from tenants.fleet.states import SKEW_LIMIT_SECONDS, EffectiveStatus, effective_status_of
 from tenants.models import ApplianceState
 
@@ -22,6 +24,7 @@ DESCRIPTIONS = {
     "detail": "The problem in a sentence, with values.",
     "kind": "`NV<n>` (n NVLinks), `PIX`, `PXB`, `PHB`, `NODE` or `SYS`.",
     "reason": "Stable identifier; docs/health.md explains each.",
+    "owner": "`job`, `container` (one that runs no job) or `host`.",
     "remote": "UUID of a GPU, `switch`, or empty if the driver reports none.",
     "speed_bits_per_second": "0 while the link is down.",
     "tier": "Performance tier; empty if unknown.",
@@ -84,6 +87,11 @@ class ApplianceSchema(Schema):
     )
     health = fields.Nested(_schema_of(ApplianceHealth), allow_none=True)
     inventory = fields.Nested(_schema_of(Inventory))
+    gpu_processes = fields.List(
+        fields.Nested(_schema_of(GPUProcess)),
+        allow_none=True,
+        metadata={"description": "Null while the appliance is offline or reports none."},
+    )
     gpu_count = fields.Integer()
     gpu_model = fields.String(metadata={"description": "Several models are comma-separated."})
     appliance_class = fields.String()
@@ -109,13 +117,15 @@ class ApplianceSchema(Schema):
         """Return an attribute."""
         if attr == "status":
             return effective_status_of(obj)
+        if attr == "gpu_processes":
+            return read_gpu_processes(obj)
         return super().get_attribute(obj, attr, default)
 
 
 class BriefApplianceSchema(ApplianceSchema):
-    """An enrolled host without inventory and health."""
+    """An enrolled host without inventory, health and GPU processes."""
 
     class Meta:
         """marshmallow's options."""
 
-        exclude = ("inventory", "health")
+        exclude = ("inventory", "health", "gpu_processes")

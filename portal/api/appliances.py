@@ -37,6 +37,7 @@ _ETAG = ApplianceSchema(
     exclude=(
         "inventory",
         "health",
+        "gpu_processes",
         "status",
         "state",
         "health_state",

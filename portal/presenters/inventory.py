@@ -1,9 +1,10 @@
-"""An appliance's inventory for its page: host, GPUs, topology, disks and network interfaces."""
+"""An appliance's inventory for its page: host, GPUs, disks and network interfaces."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
+from dash_app.tiers.hardware import pcie_link
 from protocol.inventory import DiskInfo, GPUInfo, Inventory
 from tenants.fleet.appliances import read_inventory
 from tenants.models import Appliance
@@ -11,7 +12,6 @@ from tenants.models import Appliance
 GIGABIT = 1_000_000_000
 MEGABIT = 1_000_000
 NONE = "\N{EN DASH}"
-TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,6 @@ class DiskRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PathMatrix:
-    """The GPU topology; each row has its GPU's index and a link type for each column."""
-
-    columns: list[int]
-    rows: list[tuple[int, list[str]]]
-
-
-@dataclass(frozen=True, slots=True)
 class Hardware:
     """An appliance's hardware."""
 
@@ -63,7 +55,6 @@ class Hardware:
     cpus: str
     driver: str
     gpus: list[GPURow]
-    paths: PathMatrix | None
     disks: list[DiskRow]
 
 
@@ -76,26 +67,7 @@ def hardware_of(appliance: Appliance) -> Hardware:
         cpus=_cpus(inventory),
         driver=_driver(inventory),
         gpus=[_gpu_row(gpu) for gpu in inventory.gpus],
-        paths=path_matrix(inventory),
         disks=list(_disk_rows(inventory.disks)),
-    )
-
-
-def path_matrix(inventory: Inventory) -> PathMatrix | None:
-    """Return the matrix of `nvidia-smi topo -m`; None if unknown."""
-    if not inventory.gpu_paths:
-        return None
-    known = {}
-    for path in inventory.gpu_paths:
-        known[path.first_index, path.second_index] = path.kind
-        known[path.second_index, path.first_index] = path.kind
-    indices = sorted({index for pair in known for index in pair})
-    return PathMatrix(
-        columns=indices,
-        rows=[
-            (row, ["X" if row == column else known.get((row, column), NONE) for column in indices])
-            for row in indices
-        ],
     )
 
 
@@ -131,7 +103,7 @@ def _gpu_row(gpu: GPUInfo) -> GPURow:
         architecture=f"{gpu.architecture}{capability}".strip() or NONE,
         cores=f"{gpu.core_count:,}" if gpu.core_count else NONE,
         bus=f"{gpu.memory_bus_bits} bit" if gpu.memory_bus_bits else NONE,
-        pcie=_pcie(gpu),
+        pcie=pcie_link(gpu) or NONE,
         is_pcie_narrow=0 < gpu.pcie_width < gpu.pcie_width_max,
         nvlinks=f"{active} of {len(gpu.nvlinks)}" if gpu.nvlinks else NONE,
         is_nvlink_down=active < len(gpu.nvlinks),
@@ -142,15 +114,6 @@ def _gpu_row(gpu: GPUInfo) -> GPURow:
         clock_hertz=gpu.sm_clock_max_hertz or None,
         power_watts=gpu.power_limit_max_watts or None,
     )
-
-
-def _pcie(gpu: GPUInfo) -> str:
-    """Return the PCIe link with its maximum generation, because idle GPUs lower it."""
-    if not gpu.pcie_width:
-        return NONE
-    generation = f"Gen {gpu.pcie_generation_max} " if gpu.pcie_generation_max else ""
-    most = f" of {TIMES}{gpu.pcie_width_max}" if gpu.pcie_width < gpu.pcie_width_max else ""
-    return f"{generation}{TIMES}{gpu.pcie_width}{most}"
 
 
 def _disk_rows(disks: Iterable[DiskInfo]) -> Iterable[DiskRow]:

@@ -14,6 +14,7 @@ from sqlalchemy.orm.interfaces import ORMOption
 from core.errors import NotFoundError
 from core.guarded_update import changed_one
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate, sort_terms
+from protocol.gpu_processes import GPUProcess
 from protocol.health import ApplianceHealth, HealthState
 from protocol.inventory import Inventory
 from tenants.fleet.events import EventKind, actor_details, add_event
@@ -159,9 +160,10 @@ def _read(session: Session, idents: Sequence[str]) -> list[Appliance]:
 
 
 def get_appliance(session: Session, scope: Scope, appliance_id: str) -> Appliance:
-    """Return an appliance in the scope, with inventory and health."""
+    """Return an appliance in the scope, with inventory, health and GPU processes."""
     scope.require(Permission.VIEW)
-    return scope.get(session, Appliance, appliance_id, kind="appliance", options=with_report())
+    options = [*with_report(), undefer(Appliance.gpu_processes)]
+    return scope.get(session, Appliance, appliance_id, kind="appliance", options=options)
 
 
 def appliance_names(session: Session, tenants: tuple[str, ...] | None) -> dict[str, str]:
@@ -267,5 +269,15 @@ def read_health(row: Appliance) -> ApplianceHealth | None:
     """Return the health that an appliance's agent reported last; None if it is unknown."""
     try:
         return msgspec.convert(row.health, ApplianceHealth | None)
+    except msgspec.ValidationError:
+        return None
+
+
+def read_gpu_processes(row: Appliance) -> list[GPUProcess] | None:
+    """Return the processes on an appliance's GPUs; None unless it is online and reports them."""
+    if row.state is not ApplianceState.ONLINE:
+        return None
+    try:
+        return msgspec.convert(row.gpu_processes, list[GPUProcess] | None)
     except msgspec.ValidationError:
         return None

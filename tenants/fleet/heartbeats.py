@@ -1,9 +1,10 @@
-"""Heartbeats: an agent reports that its appliance is up, with its inventory and health.
+"""Heartbeats: an agent reports that its appliance is up, with inventory, health and GPU processes.
 
 Most heartbeats change nothing and cost one SELECT and one guarded UPDATE. A heartbeat that changes
 something locks the appliance's row, so that each change makes exactly one event.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from core.guarded_update import changed_one
 from core.quantities import format_duration
+from protocol.gpu_processes import GPUProcess
 from protocol.health import ApplianceHealth
 from protocol.inventory import Inventory
 from tenants.fleet.agents import claim_instance, lock_appliance
@@ -34,9 +36,10 @@ def record_heartbeat(
     sent_at: datetime,
     now: datetime,
     health: ApplianceHealth | None = None,
+    gpu_processes: Sequence[GPUProcess] | None = None,
     instance_id: str = "",
 ) -> None:
-    """Record a heartbeat: the appliance is online, with this inventory and health.
+    """Record a heartbeat: the appliance is online, with this inventory, health and GPU processes.
 
     The difference of `sent_at`, the agent's clock, to `now` is stored as the clock skew.
     Without an `inventory`, the last one stays.
@@ -47,6 +50,7 @@ def record_heartbeat(
         reported=KnownState(inventory, health, agent_version, skew_seconds),
         inventory=None if inventory is None else msgspec.to_builtins(inventory),
         health=msgspec.to_builtins(health),
+        gpu_processes=msgspec.to_builtins(gpu_processes),
         at=now,
         instance_id=instance_id,
     )
@@ -69,11 +73,12 @@ def record_heartbeat(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Beat:
-    """A heartbeat; `inventory` and `health` are what the database stores."""
+    """A heartbeat; `inventory`, `health` and `gpu_processes` are what the database stores."""
 
     reported: KnownState
     inventory: dict[str, Any] | None
     health: dict[str, Any] | None
+    gpu_processes: list[dict[str, Any]] | None
     at: datetime
     instance_id: str
 
@@ -83,6 +88,7 @@ _COLUMNS = (
     Appliance.state,
     Appliance.inventory,
     Appliance.health,
+    Appliance.gpu_processes,
     Appliance.agent_version,
     Appliance.clock_skew_seconds,
     Appliance.last_seen_at,
@@ -144,6 +150,8 @@ def _store(session: Session, seen: _Seen, beat: _Beat) -> bool:
             "health_state": None if health is None else health.state,
             **reported_class(beat.health),
         }
+    if beat.gpu_processes != seen.gpu_processes:
+        values["gpu_processes"] = beat.gpu_processes
     statement = update(Appliance).where(
         Appliance.id == seen.id,
         Appliance.state == seen.state,

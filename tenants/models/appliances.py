@@ -64,8 +64,9 @@ class EnrollmentToken(Base):
 class Appliance(Base):
     """An enrolled host.
 
-    `inventory` and `health` are `protocol.inventory.Inventory` and
-    `protocol.health.ApplianceHealth` as JSON; health is null if the agent reports none.
+    `inventory`, `health` and `gpu_processes` are `protocol.inventory.Inventory`,
+    `protocol.health.ApplianceHealth` and a list of `protocol.gpu_processes.GPUProcess` as JSON;
+    health and processes are null if the agent reports none.
     They may be large, so a query reads them only with `with_report()`. `gpu_count`, `gpu_model`,
     `health_state` and `appliance_class` repeat parts of them for lists and filters.
     `desired_generation` counts changes of the desired state, which agents poll. `instance_id` is
@@ -144,6 +145,9 @@ class Appliance(Base):
     inventory: Mapped[dict[str, Any]] = mapped_column(default=dict, deferred_group="report")
     health: Mapped[dict[str, Any] | None] = mapped_column(
         JSON(none_as_null=True), deferred_group="report"
+    )
+    gpu_processes: Mapped[list[dict[str, Any]] | None] = mapped_column(
+        JSON(none_as_null=True), deferred=True
     )
     health_state: Mapped[HealthState | None] = mapped_column(enum_column(HealthState))
     gpu_count: Mapped[int] = mapped_column(default=0)

@@ -83,6 +83,19 @@ def test_processes_without_a_job_belong_to_their_container_or_the_host(
     assert host.fields["memory_used_bytes"] == 200 * MIB
 
 
+def test_processes_are_listed_by_name_and_owner_for_the_heartbeat(
+    processes: NVMLReader, world: World
+) -> None:
+    world.add("process 0 -1 101 4000 30 c", "process 1 -1 201 100 5 c", "process 1 -1 301 200 6 g")
+    fields = ("pid", "name", "gpu", "owner", "job", "container", "memory_bytes")
+    listed = [tuple(one[field] for field in fields) for one in processes.answer(100)["processes"]]
+    assert listed == [
+        (101, "python101", 0, "job", "job-7", JOB_CONTAINER[:12], 4000 * MIB),
+        (201, "python201", 1, "container", "", OTHER_CONTAINER[:12], 100 * MIB),
+        (301, "python301", 1, "host", "", "", 200 * MIB),
+    ]
+
+
 def test_a_process_that_computes_and_draws_is_one(processes: NVMLReader, world: World) -> None:
     world.add("process 1 -1 301 200 6 c", "process 1 -1 301 200 6 g")
     [point] = processes.read(100)

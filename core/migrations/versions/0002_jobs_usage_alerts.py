@@ -71,6 +71,7 @@ def upgrade() -> None:
     op.add_column("tenants", generation)
     for name in _APPLIANCE_TIMES:
         op.add_column("appliances", sa.Column(name, UTCDateTime(), nullable=True))
+    op.add_column("appliances", sa.Column("gpu_processes", sa.JSON(), nullable=True))
     _add_job_columns()
     op.create_index("ix_jobs_is_notice_due", "jobs", ["is_notice_due"])
     op.add_column("jobs", sa.Column("retry_at", UTCDateTime(), nullable=True))
@@ -325,7 +326,7 @@ def downgrade() -> None:
     op.drop_table("service_updates")
     for name in ("restarts", "health", "log_is_full", "log_state", "stop_reason"):
         op.drop_column("attempts", name)
-    for name in _APPLIANCE_TIMES:
+    for name in ("gpu_processes", *_APPLIANCE_TIMES):
         op.drop_column("appliances", name)
     op.drop_column("tenants", "placement_generation")
     op.create_index("ix_jobs_tenant_id_state", "jobs", ["tenant_id", "state"])
@@ -532,7 +533,7 @@ def _create_dashboards() -> None:
         op.create_table(
             table,
             sa.Column("id", sa.String(length=36), primary_key=True),
-            _reference("tenant_id", "tenants.id", index=True),
+            _reference("tenant_id", "tenants.id", index=True, nullable=True),
             _owner("user_id", "users.id"),
             sa.Column("name", sa.String(length=100), nullable=False),
             sa.Column("is_shared", sa.Boolean(), nullable=False),
@@ -543,11 +544,16 @@ def _create_dashboards() -> None:
 
 
 def _reference(
-    name: str, target: str, *, primary_key: bool = False, index: bool = False
+    name: str,
+    target: str,
+    *,
+    primary_key: bool = False,
+    index: bool = False,
+    nullable: bool = False,
 ) -> sa.Column[str]:
     key = sa.ForeignKey(target, ondelete="CASCADE")
     return sa.Column(
-        name, sa.String(length=36), key, primary_key=primary_key, nullable=False, index=index
+        name, sa.String(length=36), key, primary_key=primary_key, nullable=nullable, index=index
     )
 
 

@@ -28,6 +28,7 @@ from protocol.attempts import (
     ObservedState,
 )
 from protocol.enrollment import EnrollReply, EnrollRequest
+from protocol.gpu_processes import MAX_GPU_PROCESSES, GPUProcess
 from protocol.health import (
     ApplianceHealth,
     GPUHealth,
@@ -39,7 +40,7 @@ from protocol.health import (
 from protocol.heartbeat import Heartbeat
 from protocol.inventory import Inventory
 from tenants.enrollment import create_enrollment_token
-from tenants.fleet.appliances import bump_generation, read_health
+from tenants.fleet.appliances import bump_generation, read_gpu_processes, read_health
 from tenants.models import Appliance, ApplianceState
 from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.access.conftest import OTHER_SECRET, SECRET, AgentAPI, eventually
@@ -144,6 +145,24 @@ def test_a_heartbeat_tells_health_and_an_old_agents_tells_none(
             kept = session.get_one(Appliance, dgx.id)
             assert read_health(kept) == health
             assert kept.health_state == (health.state.value if health else None)
+
+
+def test_a_heartbeat_lists_gpu_processes_for_as_long_as_the_appliance_is_online(
+    api: AgentAPI, sessions: SessionFactory, dgx: Appliance
+) -> None:
+    process = GPUProcess(pid=7, name="python3", gpu=0, uuid="GPU-0", owner="host")
+    for processes in ([process], []):
+        beat = Heartbeat(agent_version="1", sent_at_ns=to_ns(NOON), gpu_processes=processes)
+        assert api.request("POST", "/agent/v1/heartbeat", data=body(beat)).status_code == 204
+        with sessions.begin() as session:
+            stored = session.get_one(Appliance, dgx.id)
+            assert read_gpu_processes(stored) == processes
+            stored.state = ApplianceState.STALE
+            assert read_gpu_processes(stored) is None
+    too_many = Heartbeat(
+        agent_version="1", sent_at_ns=to_ns(NOON), gpu_processes=[process] * (MAX_GPU_PROCESSES + 1)
+    )
+    assert api.request("POST", "/agent/v1/heartbeat", data=body(too_many)).status_code == 422
 
 
 def test_a_finding_that_only_a_newer_agent_knows_is_kept(

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from collector.buffering.buffer import DiskBuffer
-from collector.heartbeats import Heartbeats, InventoryCache
+from collector.heartbeats import GPUProcessCache, Heartbeats, InventoryCache
 from collector.sending.access_points import AccessPoints
 from collector.sending.portal_connection import PortalConnection
+from protocol.gpu_processes import MAX_GPU_PROCESSES, GPUProcess
 from protocol.inventory import Inventory
 from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal
 from tests.unit.collector.hand_clock import HandClock
@@ -121,3 +122,20 @@ def test_a_damaged_inventory_file_is_replaced_by_the_hosts_inventory(
     assert InventoryCache(tmp_path).best().hostname
     scene.memory.update(DGX)
     assert InventoryCache(tmp_path).best() == DGX
+
+
+def test_gpu_processes_are_bounded_and_unknown_once_readings_fail() -> None:
+    seconds = [0.0]
+    cache = GPUProcessCache([], lambda: seconds[0])
+    assert cache.current() is None
+    found = [
+        GPUProcess(pid=pid, name="", gpu=pid % 2, uuid="", owner="host", memory_bytes=pid)
+        for pid in range(MAX_GPU_PROCESSES + 2)
+    ]
+    cache.update(found)
+    listed = cache.current()
+    assert listed is not None
+    assert [one.pid for one in listed[:2]] == [2, 4]  # without the two smallest, by GPU
+    assert len(listed) == MAX_GPU_PROCESSES
+    seconds[0] = 61.0
+    assert cache.current() is None

@@ -15,6 +15,7 @@ from collector.reading.plugin_reader import WORKER_START_SECONDS
 from collector.reading.worker_process import WorkerPlugin, WorkerProcess
 from collector.reading.worker_protocol import Configure, Gather, Reply, Request
 from plugins.base import PluginContext, PluginError, PluginUnavailableError
+from protocol.gpu_processes import GPUProcess
 from protocol.inventory import Inventory
 from tests.fixtures.polling import eventually
 from tests.fixtures.puppets import LocalPuppet, PuppetPlugin, puppet_plan
@@ -167,11 +168,15 @@ def test_a_plugin_that_needs_a_new_process_gets_one(worker: WorkerProcess) -> No
     assert read(puppet(worker, name="good")).tags["pid"] != before
 
 
-def test_a_published_inventory_reaches_the_agent(worker: WorkerProcess) -> None:
-    published: list[Inventory] = []
-    context = PluginContext(publish_inventory=published.append)
+def test_what_a_plugin_publishes_reaches_the_agent(worker: WorkerProcess) -> None:
+    inventories: list[Inventory] = []
+    processes: list[GPUProcess] = []
+    context = PluginContext(
+        publish_inventory=inventories.append, publish_gpu_processes=processes.extend
+    )
     read(puppet(worker, "publish", context=context))
-    assert [inventory.hostname for inventory in published] == ["dgx-1"]
+    assert [inventory.hostname for inventory in inventories] == ["dgx-1"]
+    assert [(process.pid, process.name) for process in processes] == [(7, "python3")]
 
 
 def test_the_worker_receives_the_current_jobs(worker: WorkerProcess) -> None:

@@ -12,9 +12,11 @@ from werkzeug.test import TestResponse
 
 from core.db import SessionFactory
 from dash_app.app import create_dashboards
+from dash_app.components import ABSENT
 from dash_app.context import MAX_ENTRIES, SharedCache
 from dash_app.routes import appliance_path, gpu_path, job_path
 from dash_app.shared_store import SharedStore
+from dash_app.tiers.hardware import TIMES
 from dash_app.timerange import span_between
 from tenants.models import Appliance
 from tenants.scope import Scope
@@ -292,6 +294,64 @@ def test_the_findings_of_an_appliance_reach_its_page(
     assert "The driver does not reach it." in text
     text = alice.fill("fleet-cards.children", **FLEET)
     assert "failed: lost" in text
+
+
+def test_processes_and_topology_of_an_appliance_reach_its_page(
+    alice: Browser, sessions: SessionFactory, fleet_of_three: Fleet
+) -> None:
+    job = {"owner": "job", "job": fleet_of_three.job.id}
+    processes = [
+        {"pid": 4711, "name": "python3", "gpu": 0, "uuid": "GPU-a0", "memory_bytes": 2**30, **job},
+        {"pid": 4712, "name": "ollama", "gpu": 1, "uuid": "GPU-a1", "owner": "host"},
+    ]
+    path = {"first_index": 0, "second_index": 1, "kind": "NV17"}
+    with sessions.begin() as session:
+        found = session.get_one(Appliance, fleet_of_three.first.id)
+        gpus = [
+            one | {"pcie_width": 8, "pcie_width_max": 16, "pcie_generation_max": 5}
+            for one in found.inventory["gpus"]
+        ]
+        found.inventory = {**found.inventory, "gpus": gpus, "gpu_paths": [path]}
+        found.gpu_processes = processes
+    values = {"appliance_path_data": appliance_path(fleet_of_three.first.id), "url_search": ""}
+    answer = json.loads(alice.fill("appliance-processes.children", **values))["response"]
+    (used, outside) = rows_of(answer["appliance-processes"])
+    assert used == ["GPU 0", "4711", "python3", "train", "1 GiB"]
+    assert outside == ["GPU 1", "4712", "ollama", "host outside of jobs", ABSENT]
+    first, second = rows_of(answer["appliance-topology"])
+    assert first == ["0", "X", "NV17", f"Gen 5 {TIMES}8 of {TIMES}16", ABSENT]
+    assert second[1:3] == ["NV17", "X"]
+    with sessions.begin() as session:
+        session.get_one(Appliance, fleet_of_three.first.id).gpu_processes = None
+    text = alice.fill("appliance-processes.children", **values | {"url_search": "?range=6h"})
+    assert "reports no GPU processes" in text
+
+
+def rows_of(component: object) -> list[list[str]]:
+    """Return the text of each cell of a Dash table's body."""
+    found: list[list[str]] = []
+
+    def walk(one: object) -> None:
+        if isinstance(one, list):
+            for part in one:
+                walk(part)
+        elif isinstance(one, dict):
+            children = one["children"] if "children" in one else one.get("props", {})
+            if one.get("type") == "Tr" and one["props"]["children"][0]["type"] == "Td":
+                found.append([text_of(cell).strip() for cell in one["props"]["children"]])
+            else:
+                walk(children)
+
+    walk(component)
+    return found
+
+
+def text_of(one: object) -> str:
+    if isinstance(one, list):
+        return " ".join(text_of(part) for part in one)
+    if isinstance(one, dict):
+        return text_of(one["props"].get("children"))
+    return "" if one is None else str(one)
 
 
 def test_a_refresh_sends_only_what_has_changed(

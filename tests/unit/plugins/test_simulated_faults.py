@@ -1,6 +1,6 @@
 """Faults of the simulated GPUs: told once, and as a driver would tell them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from plugins.base import NoSettings, PluginContext
@@ -8,6 +8,7 @@ from plugins.simulated_gpu.reader import SimulatedGPUPlugin
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import GIB, SimulationConfig, Workload
 from plugins.simulation.history import history
+from protocol.gpu_processes import GPUProcess
 from tests.unit.plugins.conftest import FIRST_AT
 from timeseries.points import Point
 
@@ -16,12 +17,17 @@ def after(seconds: float) -> datetime:
     return FIRST_AT + timedelta(seconds=seconds)
 
 
-def gathered(seconds: Sequence[int], **faults: int) -> list[list[Point]]:
+def gathered(
+    seconds: Sequence[int],
+    publish: Callable[[list[GPUProcess]], object] = lambda _: None,
+    **faults: int,
+) -> list[list[Point]]:
     """What the plugin gives at these seconds on an appliance with these faults."""
     config = SimulationConfig(seed="acme/dgx-1", **faults)  # type: ignore[arg-type] # by name
     model = SimulatedAppliance(config, started_at=FIRST_AT)
     model.add(Workload(workload_id="train", gpu_uuids=config.gpu_uuids[:2], started_at=FIRST_AT))
-    plugin = SimulatedGPUPlugin(NoSettings(), PluginContext(simulation=model))
+    context = PluginContext(simulation=model, publish_gpu_processes=publish)
+    plugin = SimulatedGPUPlugin(NoSettings(), context)
     return [list(plugin.gather(after(second))) for second in seconds]
 
 
@@ -81,6 +87,23 @@ def test_gpu_processes_are_reported_every_ten_seconds() -> None:
     assert owners == {("0", "job"), ("1", "job"), ("7", "host")}
     assert [point for point in second if point.measurement == "gpu_process"] == []
     assert len([point for point in third if point.measurement == "gpu_process"]) == 3
+
+
+def test_the_listed_processes_stay_the_same_while_their_job_runs() -> None:
+    listed: list[list[tuple[int, str, int, str]]] = []
+
+    def publish(found: list[GPUProcess]) -> None:
+        listed.append([(one.pid, one.name, one.gpu, one.owner) for one in found])
+
+    gathered([1, 11], publish, external_gpu=7)
+    first, second = listed
+    assert first == second
+    assert [one[1:] for one in first] == [
+        ("python3", 0, "job"),
+        ("python3", 1, "job"),
+        ("ollama", 7, "host"),
+    ]
+    assert len({one[0] for one in first}) == 3
 
 
 def test_an_external_process_uses_memory() -> None:

@@ -7,9 +7,10 @@ import pytest
 
 from collector.inventory import simulated_inventory
 from core.db import SessionFactory
+from dash_app.tiers.hardware import TIMES
 from plugins.simulation.config import SimulationConfig
-from portal.presenters.inventory import NONE, TIMES, hardware_of, line_speed, path_matrix
-from protocol.inventory import DiskInfo, GPUInfo, GPUPath, Inventory, NICInfo, NVLinkInfo
+from portal.presenters.inventory import NONE, hardware_of, line_speed
+from protocol.inventory import DiskInfo, GPUInfo, Inventory, NICInfo, NVLinkInfo
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock, make_appliance
 from tests.unit.portal.conftest import Browser
@@ -35,7 +36,7 @@ def dgx(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> str:
         return str(found.id)
 
 
-def test_the_page_shows_host_gpus_paths_disks_and_cards(bob: Browser, dgx: str) -> None:
+def test_the_page_shows_host_gpus_disks_and_cards(bob: Browser, dgx: str) -> None:
     text = bob.get(f"/appliances/{dgx}").text
     for shown in (
         "Simulated GPU server",
@@ -44,7 +45,6 @@ def test_the_page_shows_host_gpus_paths_disks_and_cards(bob: Browser, dgx: str) 
         "Hopper (9.0)",
         "16,896",
         "18 of 18",
-        "NV18",
         "nvme1n1, nvme2n1, nvme3n1, nvme4n1",
         "mlx5_core",
         "400 Gbit/s",
@@ -65,25 +65,6 @@ def test_an_appliance_that_never_told_has_a_page(
         found = make_appliance(session, cast.acme, "new", now=clock.now, inventory={})
         appliance_id = found.id
     assert "None reported" in bob.get(f"/appliances/{appliance_id}").text
-
-
-def test_the_matrix_reads_the_same_from_both_ends() -> None:
-    paths = [
-        GPUPath(first_index=0, second_index=1, kind="NV4"),
-        GPUPath(first_index=1, second_index=3, kind="SYS"),
-    ]
-    matrix = path_matrix(Inventory(hostname="dgx", gpu_paths=paths))
-    assert matrix is not None
-    assert matrix.columns == [0, 1, 3]
-    assert matrix.rows == [
-        (0, ["X", "NV4", NONE]),
-        (1, ["NV4", "X", "SYS"]),
-        (3, [NONE, "SYS", "X"]),
-    ]
-
-
-def test_without_paths_there_is_no_matrix() -> None:
-    assert path_matrix(Inventory(hostname="dgx")) is None
 
 
 def test_a_narrow_pcie_link_and_a_link_that_is_down_stand_out() -> None:

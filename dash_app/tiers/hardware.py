@@ -1,0 +1,102 @@
+"""An appliance's GPU processes and topology, as the agent reported them last."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dash import dcc, html
+
+from core.quantities import format_value
+from dash_app import components
+from dash_app.components import badge
+from dash_app.queries.appliance import GPURow
+from dash_app.routes import gpu_path, job_path
+from protocol.gpu_processes import GPUProcess
+from protocol.inventory import GPUInfo, Inventory
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+_LEGEND = (
+    "NV#: that many NVLinks. PIX, PXB: one or several PCIe switches. PHB: PCIe host bridge. "
+    "NODE: same NUMA node. SYS: across sockets."
+)
+
+
+def process_table(
+    processes: Sequence[GPUProcess] | None,
+    gpus: Iterable[GPURow],
+    *,
+    appliance_id: str,
+    search: str,
+) -> Any:  # noqa: ANN401 - a Dash component
+    """Return the processes on the GPUs, with their job; others stand out."""
+    if processes is None:
+        return html.P("Unknown: the appliance is offline, or its agent reports no GPU processes.")
+    uuids, names = set(), {}
+    for gpu in gpus:
+        uuids.add(gpu.uuid)
+        if gpu.job is not None:
+            names[gpu.job.id] = gpu.job.name
+    rows = [
+        [
+            [
+                dcc.Link(f"GPU {one.gpu}", href=f"{gpu_path(appliance_id, str(one.gpu))}{search}"),
+                None if one.uuid in uuids else html.Span(badge("MIG"), title=one.uuid),
+            ],
+            str(one.pid),
+            one.name or html.Span("hidden", className="vdd-muted"),
+            _owner(one, names, search),
+            format_value("_bytes", one.memory_bytes) if one.memory_bytes else components.ABSENT,
+        ]
+        for one in processes
+    ]
+    headings = ("GPU", "PID", "Process", "Used by", "Memory")
+    return components.table(headings, rows, empty="No process uses a GPU.")
+
+
+def _owner(one: GPUProcess, names: Mapping[str, str], search: str) -> Any:  # noqa: ANN401 - Dash's
+    if one.job:
+        return dcc.Link(names.get(one.job, one.job[:8]), href=f"{job_path(one.job)}{search}")
+    place = f"container {one.container}" if one.container else one.owner
+    return [place, badge("outside of jobs", tone="warning")] if one.owner != "job" else "job"
+
+
+def topology(inventory: Inventory) -> Any:  # noqa: ANN401 - a Dash component
+    """Return the matrix of `nvidia-smi topo -m`, with the PCIe link of each GPU."""
+    kinds = {}
+    for path in inventory.gpu_paths:
+        kinds[path.first_index, path.second_index] = path.kind
+        kinds[path.second_index, path.first_index] = path.kind
+    if not kinds:
+        return html.P("Unknown: the driver reports no paths between GPUs.")
+    indices = sorted({index for pair in kinds for index in pair})
+    gpus = {gpu.index: gpu for gpu in inventory.gpus}
+    rows = [
+        [
+            html.Strong(str(row)),
+            *(
+                "X" if row == column else kinds.get((row, column), components.ABSENT)
+                for column in indices
+            ),
+            *_pcie(gpus.get(row)),
+        ]
+        for row in indices
+    ]
+    headings = ("GPU", *map(str, indices), "PCIe", "Bus address")
+    return [
+        components.table(headings, rows, empty=""),
+        html.P(_LEGEND, className="vdd-muted"),
+    ]
+
+
+def _pcie(gpu: GPUInfo | None) -> tuple[str, str]:
+    if gpu is None:
+        return components.ABSENT, components.ABSENT
+    return pcie_link(gpu) or components.ABSENT, gpu.pci_address or components.ABSENT
+
+
+def pcie_link(gpu: GPUInfo) -> str:
+    """Return the PCIe link, "" if unknown; its maximum generation, because idle GPUs lower it."""
+    if not gpu.pcie_width:
+        return ""
+    generation = f"Gen {gpu.pcie_generation_max} " if gpu.pcie_generation_max else ""
+    most = f" of {TIMES}{gpu.pcie_width_max}" if gpu.pcie_width < gpu.pcie_width_max else ""
+    return f"{generation}{TIMES}{gpu.pcie_width}{most}"
