@@ -48,6 +48,25 @@ def all_items(client: Client, path: str) -> Iterator[dict[str, Any]]:
             return
 
 
+def one_named(
+    client: Client, path: str, name_or_id: str, *, noun: str, command: str
+) -> dict[str, Any]:
+    """Return the item of a list with a name or an ID.
+
+    Args:
+        noun: what the items are, such as `dashboard`.
+        command: lists them.
+
+    Raises:
+        InvalidInputError: there is none, or several.
+    """
+    matches = [one for one in all_items(client, path) if name_or_id in {one["name"], one["id"]}]
+    if len(matches) != 1:
+        found = f"{len(matches)} {noun}s have" if matches else f"No {noun} has"
+        raise InvalidInputError(f"{found} the name or ID {name_or_id!r}. See: {command}")
+    return matches[0]
+
+
 def load_mapping(file: TextIO) -> Mapping[str, Any]:
     """Return the mapping of a YAML file; any other document is an empty one.
 

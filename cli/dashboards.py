@@ -1,4 +1,4 @@
-"""`vedette dashboards`: list custom dashboards, and keep them in a file: apply and export.
+"""`vedette dashboards`: custom dashboards, also in a file to apply and export, and saved views.
 
 dashboards:
   - name: Training
@@ -12,12 +12,18 @@ dashboards:
 """
 
 from typing import Any, TextIO
-from urllib.parse import quote
 
 import click
 import yaml
 
-from cli.client import all_items, load_list, output_option, print_items, print_object
+from cli.client import (
+    all_items,
+    load_list,
+    one_named,
+    output_option,
+    print_items,
+    print_object,
+)
 from core.errors import InvalidInputError
 from vedette.client import Client
 
@@ -32,7 +38,7 @@ _PANEL_KEYS = (
 
 @click.group()
 def dashboards() -> None:
-    """List custom dashboards, and keep them in a file."""
+    """List custom dashboards and saved views, and keep dashboards in a file."""
 
 
 @dashboards.command("ls")
@@ -85,13 +91,10 @@ def export(names: tuple[str, ...], file: TextIO) -> None:
 def remove(name: str) -> None:
     """Delete a dashboard by its name or ID."""
     with Client() as client:
-        matches = [
-            one for one in all_items(client, "/dashboards") if name in {one["name"], one["id"]}
-        ]
-        if len(matches) != 1:
-            found = f"{len(matches)} dashboards have" if matches else "No dashboard has"
-            raise InvalidInputError(f"{found} the name or ID {name!r}. See: vedette dashboards ls")
-        client.delete(f"/dashboards/{quote(matches[0]['id'], safe='')}")
+        found = one_named(
+            client, "/dashboards", name, noun="dashboard", command="vedette dashboards ls"
+        )
+        client.delete(f"/dashboards/{found['id']}")
     click.echo(f"{name} deleted")
 
 
@@ -100,6 +103,60 @@ def schema() -> None:
     """Print the JSON Schema of a file of dashboards, for editors."""
     with Client() as client:
         print_object(client.get("/dashboard.schema.json"), "json")
+
+
+@dashboards.group()
+def view() -> None:
+    """List, save and delete saved views: addresses of dashboards and reports under names."""
+
+
+@view.command("ls")
+@output_option
+def list_views(output: str) -> None:
+    """List your views, and those that your tenant shares."""
+    with Client() as client:
+        found = client.get("/saved-views")["items"]
+    if output == "table" and not found:
+        click.echo("No views yet. Save one: vedette dashboards view save NAME ADDRESS", err=True)
+        return
+    columns = {
+        "NAME": [one["name"] for one in found],
+        "ADDRESS": [one["address"] for one in found],
+        "SHARED": ["yes" if one["is_shared"] else "no" for one in found],
+        "START PAGE": ["yes" if one["is_own"] and one["is_default"] else "no" for one in found],
+        "AUTHOR": [one["user_email"] or "-" for one in found],
+    }
+    print_items(found, output, columns=columns)
+
+
+@view.command("save")
+@click.argument("name")
+@click.argument("address")
+@click.option("--shared", is_flag=True, help="All users of the tenant see it.")
+@click.option("--start-page", is_flag=True, help="Open it after you sign in.")
+def save_view(name: str, address: str, *, shared: bool, start_page: bool) -> None:
+    """Save an ADDRESS such as '/dashboards/?range=6h', or replace your view with this NAME."""
+    body = {"name": name, "address": address, "is_shared": shared, "is_default": start_page}
+    with Client() as client:
+        views = client.get("/saved-views")["items"]
+        own = next((one for one in views if one["is_own"] and one["name"] == name), None)
+        if own:
+            client.put(f"/saved-views/{own['id']}", body)
+        else:
+            client.post("/saved-views", body)
+    click.echo(f"{name} saved")
+
+
+@view.command("rm")
+@click.argument("name")
+def remove_view(name: str) -> None:
+    """Delete a view by its name or ID."""
+    with Client() as client:
+        found = one_named(
+            client, "/saved-views", name, noun="view", command="vedette dashboards view ls"
+        )
+        client.delete(f"/saved-views/{found['id']}")
+    click.echo(f"{name} deleted")
 
 
 def _entry(found: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:

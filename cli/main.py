@@ -27,8 +27,9 @@ COMMANDS = {
     "dashboards": (
         "cli.dashboards",
         "dashboards",
-        "List custom dashboards, and keep them in a file.",
+        "List custom dashboards and saved views, and keep dashboards in a file.",
     ),
+    "reports": ("cli.reports", "reports", "List, download and email saved reports."),
     "silence": ("cli.silence", "silence", "Silence alerts for some time."),
     "notification": ("cli.notification", "notification", "List notifications, send one again."),
     "usage": ("cli.usage", "usage", "Show GPU time by user, job or GPU model."),
@@ -53,6 +54,7 @@ NEEDS_SERVER_EXTRA = COMMANDS.keys() - {
         "appliance",
         "rules",
         "dashboards",
+        "reports",
         "silence",
         "notification",
         "usage",

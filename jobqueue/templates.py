@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
@@ -18,9 +18,16 @@ from jobqueue.requests import MAX_NAME_LENGTH, JobRequest, request_errors, reque
 from jobqueue.shipped_templates import SHIPPED, ShippedTemplate
 from jobqueue.states import JobKind
 from tenants.permissions import Permission
+from tenants.saved_items import SavedItems
 from tenants.scope import Scope
 
-MAX_TEMPLATES = 200
+ITEMS = SavedItems(
+    model=JobTemplate,
+    noun="job template",
+    own=Permission.SUBMIT_JOBS,
+    others=Permission.STOP_ANY_JOB,
+    most=200,
+)
 MAX_DESCRIPTION_LENGTH = 500
 _SHIPPED = {template.name: template for template in SHIPPED}
 _KNOWN = {field.name for field in fields(JobRequest)} - {"secrets", "secrets_from"}
@@ -51,13 +58,9 @@ def get_template(session: Session, scope: Scope, ident: str) -> Template:
     Raises:
         NotFoundError: there is none, or it is another tenant's.
     """
-    scope.require(Permission.VIEW)
-    statement = scope.select(select(JobTemplate), JobTemplate)
-    by_name = statement.where((JobTemplate.id == ident) | (JobTemplate.name == ident))
-    found = session.scalars(by_name.order_by(JobTemplate.id)).unique().first()
-    template = found or _SHIPPED.get(ident)
+    template = ITEMS.find(session, scope, ident, by_name=True) or _SHIPPED.get(ident)
     if template is None:
-        raise NotFoundError.of("job template", ident)
+        raise NotFoundError.of(ITEMS.noun, ident)
     return template
 
 
@@ -68,14 +71,12 @@ def save_template(
 
     Raises:
         InvalidInputError: names every invalid field.
-        ConflictError: the name is taken, or the tenant has `MAX_TEMPLATES`.
+        ConflictError: the name is taken, or the tenant has too many.
     """
     scope.require(Permission.SUBMIT_JOBS)
     tenant_id = scope.require_tenant()
     values = _checked(session, tenant_id, request, but=None)
-    own = select(func.count()).where(JobTemplate.tenant_id == tenant_id)
-    if (session.scalar(own.select_from(JobTemplate)) or 0) >= MAX_TEMPLATES:
-        raise ConflictError(f"There are {MAX_TEMPLATES} templates already. Delete one first.")
+    ITEMS.check_room(session, scope)
     template = JobTemplate(
         tenant_id=tenant_id, user_id=scope.user_id, created_at=now, updated_at=now, **values
     )
@@ -132,13 +133,9 @@ def load_request(stored: Mapping[str, Any]) -> JobRequest:
 
 
 def _changeable(session: Session, scope: Scope, ident: str) -> JobTemplate:
-    scope.require(Permission.SUBMIT_JOBS)
-    template = get_template(session, scope, ident)
-    if isinstance(template, ShippedTemplate):
+    if isinstance(get_template(session, scope, ident), ShippedTemplate):
         raise ConflictError(f"The template {ident!r} ships with the portal. Save a copy of it.")
-    if template.user_id != scope.user_id:
-        scope.require(Permission.STOP_ANY_JOB)
-    return template
+    return ITEMS.changeable(session, scope, ident, by_name=True)
 
 
 def _checked(
@@ -155,10 +152,5 @@ def _checked(
     if errors:
         details = " ".join(error for of_field in errors.values() for error in of_field)
         raise InvalidInputError(f"The template was not saved. {details}", errors=errors)
-    taken = select(JobTemplate.id).where(
-        JobTemplate.tenant_id == tenant_id, JobTemplate.name == name, JobTemplate.id != (but or "")
-    )
-    if session.scalar(taken):
-        message = f"There is a template {name!r} already. Use another name, or delete that one."
-        raise ConflictError(message, errors={"name": [message]})
+    ITEMS.check_name(session, name, tenant_id=tenant_id, user_id=None, but=but)
     return {"name": name, "description": description, "request": store_request(job)}

@@ -45,7 +45,7 @@ PERMISSIONS: dict[Role, frozenset[Permission]] = {
     Role.ADMIN: _ADMIN,
     Role.OPERATOR: frozenset(
         {
-            *(_P.VIEW, _P.PUSH_IMAGES, _P.MANAGE_USERS, _P.VIEW_AUDIT),
+            *(_P.VIEW, _P.PUSH_IMAGES, _P.EDIT_DASHBOARDS, _P.MANAGE_USERS, _P.VIEW_AUDIT),
             *(_P.MANAGE_TENANTS, _P.OPERATE),
         }
     ),

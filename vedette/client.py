@@ -346,6 +346,11 @@ class Client:
         """DELETE a path below /api/v1."""
         call_portal(self._session, "DELETE", f"{self._base}{path}")
 
+    def download(self, path: str) -> bytes:
+        """GET a file below /api/v1."""
+        url = f"{self._base}{path}"
+        return _respond(self._session, "GET", url, timeout=COPY_SECONDS).content
+
     def csv_pages(self, path: str, params: Sequence[tuple[str, str]]) -> Iterator[str]:
         """GET a path below /api/v1 as CSV, and the pages that follow it."""
         headers = {"Accept": "text/csv"}

@@ -1,7 +1,7 @@
 """Custom dashboards: who sees which, who may change them, and how many there may be.
 
 A private dashboard is its author's alone. A shared one is seen by the whole tenant, and changed by
-its author and the tenant's admins.
+its author and the tenant's admins. Those of operators belong to no tenant; operators share them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,16 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Unpack
 
-from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
 
-from core.errors import ConflictError, NotFoundError
 from core.paging import Page, Paging, list_page
 from dash_app.custom.models import (
     MAX_DESCRIPTION_LENGTH,
     MAX_NAME_LENGTH,
     CustomDashboard,
-    SavedView,
 )
 from dash_app.custom.panels import (
     Errors,
@@ -28,10 +25,17 @@ from dash_app.custom.panels import (
     store_panels,
 )
 from tenants.permissions import Permission
+from tenants.saved_items import SavedItems
 from tenants.scope import Scope
 
-MAX_OF_USER = 50
-MAX_SHARED = 200
+ITEMS = SavedItems(
+    model=CustomDashboard,
+    noun="dashboard",
+    own=Permission.EDIT_DASHBOARDS,
+    others=Permission.EDIT_ANY_DASHBOARD,
+    most=50,
+    most_shared=200,
+)
 DASHBOARD_SORTS = {
     "name": CustomDashboard.name,
     "created_at": CustomDashboard.created_at,
@@ -49,41 +53,20 @@ class DashboardRequest:
     panels: Sequence[Panel] = ()
 
 
-def visible(scope: Scope, model: type[CustomDashboard] | type[SavedView]) -> Select[Any]:
-    """Select the rows of `model` that the current user sees: their own, and shared ones."""
-    statement = scope.select(select(model), model)
-    return statement.where(or_(model.is_shared, model.user_id == scope.user_id))
-
-
 def list_dashboards(
     session: Session, scope: Scope, *, search: str = "", **paging: Unpack[Paging]
 ) -> Page[CustomDashboard]:
     """Return a page of the dashboards that the user sees; `search` is a part of the name."""
     scope.require(Permission.VIEW)
-    statement = visible(scope, CustomDashboard)
+    statement = ITEMS.select(scope)
     if search:
         statement = statement.where(CustomDashboard.name.icontains(search, autoescape=True))
     return list_page(session, statement, DASHBOARD_SORTS, last=CustomDashboard.id, **paging)
 
 
 def get_dashboard(session: Session, scope: Scope, ident: str) -> CustomDashboard:
-    """Return a dashboard.
-
-    Raises:
-        NotFoundError: there is none, or the user doesn't see it.
-    """
-    scope.require(Permission.VIEW)
-    statement = visible(scope, CustomDashboard).where(CustomDashboard.id == ident)
-    found: CustomDashboard | None = session.scalars(statement).unique().one_or_none()
-    if found is None:
-        raise NotFoundError.of("dashboard", ident)
-    return found
-
-
-def may_change(scope: Scope, dashboard: CustomDashboard) -> bool:
-    """Whether the user may change or delete a dashboard that they see."""
-    is_own = dashboard.user_id == scope.user_id
-    return scope.allows(Permission.EDIT_DASHBOARDS if is_own else Permission.EDIT_ANY_DASHBOARD)
+    """Return a dashboard; raise `NotFoundError` if there is none that the user sees."""
+    return ITEMS.get(session, scope, ident)
 
 
 def create_dashboard(
@@ -97,10 +80,10 @@ def create_dashboard(
     """
     scope.require(Permission.EDIT_DASHBOARDS)
     dashboard = CustomDashboard(
-        tenant_id=scope.require_tenant(), user_id=scope.user_id, created_at=now, is_shared=False
+        tenant_id=scope.tenant_id, user_id=scope.user_id, created_at=now, is_shared=False
     )
     raise_errors(request_errors(request))
-    check_room(session, CustomDashboard, scope, most=MAX_OF_USER, noun="dashboards")
+    ITEMS.check_room(session, scope)
     _fill(session, dashboard, request, now=now)
     session.add(dashboard)
     session.flush()
@@ -112,7 +95,7 @@ def replace_dashboard(
     session: Session, scope: Scope, ident: str, request: DashboardRequest, *, now: datetime
 ) -> CustomDashboard:
     """Replace a dashboard; its author stays the same. Raises as `create_dashboard`."""
-    dashboard = _changeable(session, scope, ident)
+    dashboard = ITEMS.changeable(session, scope, ident)
     raise_errors(request_errors(request))
     _fill(session, dashboard, request, now=now)
     session.flush()
@@ -121,7 +104,7 @@ def replace_dashboard(
 
 def delete_dashboard(session: Session, scope: Scope, ident: str) -> str:
     """Delete a dashboard; return its name."""
-    dashboard = _changeable(session, scope, ident)
+    dashboard = ITEMS.changeable(session, scope, ident)
     session.delete(dashboard)
     session.flush()
     return dashboard.name
@@ -152,62 +135,20 @@ def name_errors(name: str) -> Errors:
     return {}
 
 
-def check_room(
-    session: Session,
-    model: type[CustomDashboard] | type[SavedView],
-    scope: Scope,
-    *,
-    most: int,
-    noun: str,
-) -> None:
-    """Raise `ConflictError` if the user has the most rows of a model."""
-    tenant_id = scope.require_tenant()
-    statement = select(func.count()).select_from(model)
-    own = statement.where(model.tenant_id == tenant_id, model.user_id == scope.user_id)
-    if (session.scalar(own) or 0) >= most:
-        raise ConflictError(f"You have {most} {noun} already. Delete one first.")
-
-
-def check_shared(
-    session: Session,
-    model: type[CustomDashboard] | type[SavedView],
-    tenant_id: str,
-    *,
-    most: int,
-    noun: str,
-) -> None:
-    """Raise `ConflictError` if the tenant has the most shared rows of a model."""
-    statement = select(func.count()).select_from(model)
-    if (
-        session.scalar(statement.where(model.tenant_id == tenant_id, model.is_shared)) or 0
-    ) >= most:
-        raise ConflictError(f"Your tenant shares {most} {noun} already. Delete one first.")
-
-
-def check_name(session: Session, row: CustomDashboard | SavedView, name: str, *, noun: str) -> None:
-    """Raise `ConflictError` if another row of the same user has the name."""
-    model = type(row)
-    taken = select(model.id).where(
-        model.tenant_id == row.tenant_id,
-        model.user_id == row.user_id,
-        model.name == name,
-        model.id != (row.id or ""),
-    )
-    if session.scalar(taken):
-        message = f"There is a {noun} {name!r} already. Use another name."
-        raise ConflictError(message, errors={"name": [message]})
-
-
 def _fill(
     session: Session, dashboard: CustomDashboard, request: DashboardRequest, *, now: datetime
 ) -> None:
     name = request.name.strip()
     with session.no_autoflush:
-        check_name(session, dashboard, name, noun="dashboard")
+        ITEMS.check_name(
+            session,
+            name,
+            tenant_id=dashboard.tenant_id,
+            user_id=dashboard.user_id,
+            but=dashboard.id,
+        )
         if request.is_shared and not dashboard.is_shared:
-            check_shared(
-                session, CustomDashboard, dashboard.tenant_id, most=MAX_SHARED, noun="dashboards"
-            )
+            ITEMS.check_shared(session, dashboard.tenant_id)
     values: Mapping[str, Any] = {
         "name": name,
         "description": request.description.strip(),
@@ -217,10 +158,3 @@ def _fill(
     }
     for field, value in values.items():
         setattr(dashboard, field, value)
-
-
-def _changeable(session: Session, scope: Scope, ident: str) -> CustomDashboard:
-    dashboard = get_dashboard(session, scope, ident)
-    is_own = dashboard.user_id == scope.user_id
-    scope.require(Permission.EDIT_DASHBOARDS if is_own else Permission.EDIT_ANY_DASHBOARD)
-    return dashboard

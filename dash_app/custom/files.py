@@ -12,13 +12,12 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from dash_app.custom.dashboards import (
+    ITEMS,
     DashboardRequest,
     create_dashboard,
-    may_change,
     replace_dashboard,
     request_errors,
     request_of,
-    visible,
 )
 from dash_app.custom.models import CustomDashboard
 from dash_app.custom.panels import Errors, Panel, metric_errors, raise_errors
@@ -59,10 +58,9 @@ def plan_dashboards(
         InvalidInputError: with the errors of all dashboards, by `dashboards.NUMBER.FIELD`.
     """
     scope.require(Permission.EDIT_DASHBOARDS)
-    scope.require_tenant()
-    rows = session.scalars(visible(scope, CustomDashboard).order_by(CustomDashboard.id)).unique()
+    rows = session.scalars(ITEMS.select(scope).order_by(CustomDashboard.id)).unique()
     others_first = sorted(rows, key=lambda row: row.user_id == scope.user_id)
-    current = {row.name: row for row in others_first if may_change(scope, row)}
+    current = {row.name: row for row in others_first if ITEMS.may_change(scope, row)}
     counts = Counter(request.name.strip() for request in requests)
     errors: Errors = {}
     changes = []

@@ -1,4 +1,4 @@
-"""Tables of custom dashboards and saved views."""
+"""Tables of custom dashboards and saved views; those of operators have no tenant."""
 
 from datetime import datetime
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ class CustomDashboard(Base):
     )
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = tenant_column()
+    tenant_id: Mapped[str | None] = tenant_column()
     user_id: Mapped[str | None] = reference("users.id", ondelete="SET NULL", index=True)
     name: Mapped[str] = mapped_column(String(MAX_NAME_LENGTH))
     description: Mapped[str] = mapped_column(String(MAX_DESCRIPTION_LENGTH))
@@ -50,7 +50,7 @@ class SavedView(Base):
     __table_args__ = (UniqueConstraint("tenant_id", "user_id", "name"),)
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = tenant_column()
+    tenant_id: Mapped[str | None] = tenant_column()
     user_id: Mapped[str | None] = reference("users.id", ondelete="SET NULL", index=True)
     name: Mapped[str] = mapped_column(String(MAX_NAME_LENGTH))
     address: Mapped[str] = mapped_column(String(MAX_ADDRESS_LENGTH))

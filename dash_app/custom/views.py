@@ -10,21 +10,22 @@ from urllib.parse import urlsplit
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from core.errors import InvalidInputError, NotFoundError
-from dash_app.custom.dashboards import (
-    check_name,
-    check_room,
-    check_shared,
-    name_errors,
-    visible,
-)
+from core.errors import InvalidInputError
+from dash_app.custom.dashboards import name_errors
 from dash_app.custom.models import MAX_ADDRESS_LENGTH, SavedView
 from dash_app.custom.panels import Errors
 from tenants.permissions import Permission
+from tenants.saved_items import SavedItems
 from tenants.scope import Scope
 
-MAX_OF_USER = 100
-MAX_SHARED = 200
+ITEMS = SavedItems(
+    model=SavedView,
+    noun="saved view",
+    own=None,
+    others=Permission.EDIT_ANY_DASHBOARD,
+    most=100,
+    most_shared=200,
+)
 # Pages whose address holds what they show.
 PATHS = ("/dashboards/", "/reports", "/gpu-usage")
 
@@ -42,28 +43,17 @@ class ViewRequest:
 def list_views(session: Session, scope: Scope) -> list[SavedView]:
     """Return the user's views and those that the tenant shares, by name."""
     scope.require(Permission.VIEW)
-    statement = visible(scope, SavedView).order_by(SavedView.name, SavedView.id)
+    statement = ITEMS.select(scope).order_by(SavedView.name, SavedView.id)
     return list(session.scalars(statement).unique())
 
 
 def get_view(session: Session, scope: Scope, ident: str) -> SavedView:
-    """Return a view.
-
-    Raises:
-        NotFoundError: there is none, or the user doesn't see it.
-    """
-    scope.require(Permission.VIEW)
-    statement = visible(scope, SavedView).where(SavedView.id == ident)
-    found: SavedView | None = session.scalars(statement).unique().one_or_none()
-    if found is None:
-        raise NotFoundError.of("saved view", ident)
-    return found
+    """Return a view; raise `NotFoundError` if there is none that the user sees."""
+    return ITEMS.get(session, scope, ident)
 
 
 def default_address(session: Session, scope: Scope) -> str | None:
     """Return the address of the user's default view, if there is one."""
-    if scope.tenant_id is None:
-        return None
     statement = select(SavedView.address).where(
         SavedView.tenant_id == scope.tenant_id,
         SavedView.user_id == scope.user_id,
@@ -82,10 +72,10 @@ def create_view(
         ConflictError: the name is taken, or there are too many views.
     """
     view = SavedView(
-        tenant_id=scope.require_tenant(), user_id=scope.user_id, created_at=now, is_shared=False
+        tenant_id=scope.tenant_id, user_id=scope.user_id, created_at=now, is_shared=False
     )
     _check(scope, request)
-    check_room(session, SavedView, scope, most=MAX_OF_USER, noun="saved views")
+    ITEMS.check_room(session, scope)
     _fill(session, view, request)
     session.add(view)
     session.flush()
@@ -95,7 +85,7 @@ def create_view(
 
 def replace_view(session: Session, scope: Scope, ident: str, request: ViewRequest) -> SavedView:
     """Replace a view. Raises as `create_view`."""
-    view = _changeable(session, scope, ident)
+    view = ITEMS.changeable(session, scope, ident)
     _check(scope, request)
     if view.user_id != scope.user_id:
         request = replace(request, is_default=view.is_default)
@@ -106,7 +96,7 @@ def replace_view(session: Session, scope: Scope, ident: str, request: ViewReques
 
 def delete_view(session: Session, scope: Scope, ident: str) -> None:
     """Delete a view."""
-    session.delete(_changeable(session, scope, ident))
+    session.delete(ITEMS.changeable(session, scope, ident))
     session.flush()
 
 
@@ -130,9 +120,9 @@ def _check(scope: Scope, request: ViewRequest) -> None:
 def _fill(session: Session, view: SavedView, request: ViewRequest) -> None:
     name = request.name.strip()
     with session.no_autoflush:
-        check_name(session, view, name, noun="saved view")
+        ITEMS.check_name(session, name, tenant_id=view.tenant_id, user_id=view.user_id, but=view.id)
         if request.is_shared and not view.is_shared:
-            check_shared(session, SavedView, view.tenant_id, most=MAX_SHARED, noun="saved views")
+            ITEMS.check_shared(session, view.tenant_id)
     view.name, view.address, view.is_shared = name, request.address, request.is_shared
     view.is_default = request.is_default
     if request.is_default:
@@ -142,10 +132,3 @@ def _fill(session: Session, view: SavedView, request: ViewRequest) -> None:
             SavedView.id != (view.id or ""),
         )
         session.execute(others.values(is_default=False))
-
-
-def _changeable(session: Session, scope: Scope, ident: str) -> SavedView:
-    view = get_view(session, scope, ident)
-    if view.user_id != scope.user_id:
-        scope.require(Permission.EDIT_ANY_DASHBOARD)
-    return view

@@ -5,7 +5,7 @@ is emailed once, however many schedulers try.
 """
 
 import logging
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
@@ -19,7 +19,7 @@ from dash_app.reports.builders import build
 from dash_app.reports.formats import MEDIA_TYPES, content
 from dash_app.reports.models import SavedReport
 from dash_app.reports.report import Report, Unit, shown
-from dash_app.reports.saved import active_members, changeable, following, request_of
+from dash_app.reports.saved import ITEMS, active_members, following, request_of
 from dash_app.reports.source import Source
 from tenants.models import Role, Tenant, TenantState
 from tenants.scope import Scope
@@ -28,6 +28,7 @@ from timeseries.store import Store
 logger = logging.getLogger(__name__)
 
 BATCH = 20
+RETRY_AFTER = timedelta(minutes=5)
 # Undelivered emails can be retried for as long.
 FILE_LIFETIME = timedelta(days=7)
 
@@ -35,10 +36,8 @@ FILE_LIFETIME = timedelta(days=7)
 def email_due(sessions: SessionFactory, store: Store, *, public_url: str, now: datetime) -> int:
     """Add the emails of the saved reports that are due to the outbox; return their number.
 
-    Several times that passed while no scheduler ran are one email.
-
-    Raises:
-        UnavailableError: the store does not respond; the reports stay due.
+    Several times that passed while no scheduler ran are one email. A report whose samples are
+    unavailable is tried again in a few minutes, or at its next time if that is earlier.
     """
     due = (
         select(SavedReport)
@@ -52,10 +51,12 @@ def email_due(sessions: SessionFactory, store: Store, *, public_url: str, now: d
     count = 0
     for saved in found:
         file, text, error = None, "", ""
+        next_run_at = following(saved, now)
         try:
             file, text = _rendered(sessions, store, saved, now=now)
-        except UnavailableError:
-            raise
+        except UnavailableError as problem:
+            error = f"{problem.message} It is tried again."
+            next_run_at = min(next_run_at or datetime.max.replace(tzinfo=UTC), now + RETRY_AFTER)
         except VedetteError as problem:
             error = problem.message
         except Exception:
@@ -64,7 +65,7 @@ def email_due(sessions: SessionFactory, store: Store, *, public_url: str, now: d
         moved = (
             update(SavedReport)
             .where(SavedReport.id == saved.id, SavedReport.next_run_at == saved.next_run_at)
-            .values(next_run_at=following(saved, now), last_run_at=now, last_error=error)
+            .values(next_run_at=next_run_at, last_run_at=now, last_error=error)
         )
         with transaction(sessions) as session:
             if changed_one(session, moved, synchronize_session=False) and file is not None:
@@ -87,7 +88,7 @@ def email_now(
         ConflictError: it has no recipients.
     """
     with transaction(sessions) as session:
-        saved = changeable(session, scope, report_id)
+        saved = ITEMS.changeable(session, scope, report_id)
         if not saved.recipients:
             raise ConflictError(f"{saved.name!r} has no recipients. Add one first.")
     file, text = _rendered(sessions, store, saved, now=now)

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from core.errors import ConflictError, InvalidInputError
+from core.errors import InvalidInputError
 from core.paging import Columns, Page, Paging, list_page
 from core.schedule_times import check_schedule, check_time_zone, next_time, times_between
 from dash_app.reports.builders import GROUPINGS
@@ -18,9 +18,16 @@ from dash_app.reports.report import FileFormat, ReportBy, ReportKind, Request
 from jobqueue.usage.totals import Period
 from tenants.models import Membership, User
 from tenants.permissions import Permission
+from tenants.saved_items import SavedItems
 from tenants.scope import Scope
 
-MAX_SAVED = 100
+ITEMS = SavedItems(
+    model=SavedReport,
+    noun="saved report",
+    own=Permission.SAVE_REPORTS,
+    others=Permission.MANAGE_USERS,
+    most=100,
+)
 MAX_RECIPIENTS = 50
 MAX_PRICE = 1000.0
 # Each run computes a report: more often than hourly, users would see no difference.
@@ -68,8 +75,7 @@ def list_saved(session: Session, scope: Scope, **paging: Unpack[Paging]) -> Page
 
 def get_saved(session: Session, scope: Scope, report_id: str) -> SavedReport:
     """Return a saved report; another tenant's is not found."""
-    scope.require(Permission.VIEW)
-    return scope.get(session, SavedReport, report_id, kind="saved report")
+    return ITEMS.get(session, scope, report_id)
 
 
 def create_saved(
@@ -79,14 +85,12 @@ def create_saved(
 
     Raises:
         InvalidInputError: names every invalid field.
-        ConflictError: the name is taken, or the tenant has `MAX_SAVED`.
+        ConflictError: the name is taken, or the tenant has too many.
     """
     scope.require(Permission.SAVE_REPORTS)
     tenant_id = scope.require_tenant()
     values = _checked(session, scope, request, but="", now=now)
-    count = select(func.count()).where(SavedReport.tenant_id == tenant_id)
-    if (session.scalar(count.select_from(SavedReport)) or 0) >= MAX_SAVED:
-        raise ConflictError(f"There are {MAX_SAVED} saved reports already. Delete one first.")
+    ITEMS.check_room(session, scope)
     saved = SavedReport(
         tenant_id=tenant_id, user_id=scope.user_id, is_enabled=True, created_at=now, **values
     )
@@ -101,7 +105,7 @@ def replace_saved(
     session: Session, scope: Scope, report_id: str, request: SavedReportRequest, *, now: datetime
 ) -> SavedReport:
     """Replace a saved report of the current user, or as an admin another user's."""
-    saved = changeable(session, scope, report_id)
+    saved = ITEMS.changeable(session, scope, report_id)
     for name, value in _checked(session, scope, request, but=saved.id, now=now).items():
         setattr(saved, name, value)
     saved.next_run_at, saved.last_error = following(saved, now), ""
@@ -113,7 +117,7 @@ def enable_saved(
     session: Session, scope: Scope, report_id: str, *, is_enabled: bool, now: datetime
 ) -> SavedReport:
     """Resume or pause the emails of a saved report; times in between are not caught up on."""
-    saved = changeable(session, scope, report_id)
+    saved = ITEMS.changeable(session, scope, report_id)
     saved.is_enabled = is_enabled
     saved.next_run_at = following(saved, now)
     session.flush()
@@ -122,19 +126,10 @@ def enable_saved(
 
 def delete_saved(session: Session, scope: Scope, report_id: str) -> str:
     """Delete a saved report; return its name."""
-    saved = changeable(session, scope, report_id)
+    saved = ITEMS.changeable(session, scope, report_id)
     session.delete(saved)
     session.flush()
     return saved.name
-
-
-def changeable(session: Session, scope: Scope, report_id: str) -> SavedReport:
-    """Return a saved report that the scope may change: the user's own; admins change all."""
-    saved = get_saved(session, scope, report_id)
-    scope.require(Permission.SAVE_REPORTS)
-    if saved.user_id != scope.user_id:
-        scope.require(Permission.MANAGE_USERS)
-    return saved
 
 
 def following(saved: SavedReport, now: datetime) -> datetime | None:
@@ -201,12 +196,7 @@ def _checked(
     if errors:
         details = " ".join(error for of_field in errors.values() for error in of_field)
         raise InvalidInputError(f"The report was not saved. {details}", errors=errors)
-    taken = select(SavedReport.id).where(
-        SavedReport.tenant_id == tenant_id, SavedReport.name == name, SavedReport.id != but
-    )
-    if session.scalar(taken):
-        message = f"There is a saved report {name!r} already. Use another name."
-        raise ConflictError(message, errors={"name": [message]})
+    ITEMS.check_name(session, name, tenant_id=tenant_id, user_id=None, but=but)
     values = {one.name: getattr(request, one.name) for one in fields(request)}
     return values | {
         "name": name,

@@ -12,7 +12,7 @@ from dash_app.axes import Figure
 from dash_app.bars import RankedBar, bar_figure
 from dash_app.components import PANEL_ACTIONS, attributes, framed, graph, stat
 from dash_app.context import Dashboard, Page, View
-from dash_app.custom.dashboards import get_dashboard, may_change
+from dash_app.custom.dashboards import ITEMS, get_dashboard
 from dash_app.custom.models import CustomDashboard
 from dash_app.custom.panels import MAX_PANELS, ChartKind, Panel
 from dash_app.figures import (
@@ -49,7 +49,7 @@ def layout(view: View) -> Page:
     """Return the page of a dashboard."""
     found = get_dashboard(view.session, view.scope, view.route.ident)
     panels = found.panel_list
-    is_changeable = may_change(view.scope, found)
+    is_changeable = ITEMS.may_change(view.scope, found)
     body = [
         _head(found, view, is_changeable=is_changeable, is_full=len(panels) >= MAX_PANELS),
         html.Div(
@@ -75,7 +75,7 @@ def refresh(view: View) -> dict[str, Any]:
     """Return the data of the panels, as long as they take their turn's time."""
     found = get_dashboard(view.session, view.scope, view.route.ident)
     panels = found.panel_list
-    with view.custom.running(found.tenant_id) as is_admitted:
+    with view.custom.running(found.tenant_id or "") as is_admitted:
         if not is_admitted:
             return {"problem": components.warning(BUSY)}
         return _refreshed(view, panels)

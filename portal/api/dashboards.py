@@ -9,12 +9,12 @@ from sqlalchemy.orm import Session
 
 from dash_app.custom.dashboards import (
     DASHBOARD_SORTS,
+    ITEMS,
     DashboardRequest,
     create_dashboard,
     delete_dashboard,
     get_dashboard,
     list_dashboards,
-    may_change,
     replace_dashboard,
 )
 from dash_app.custom.files import ChangeAction
@@ -57,7 +57,7 @@ class DashboardSchema(Schema):
         metadata={"type": ["string", "null"]},
     )
     is_changeable = fields.Function(
-        lambda one: may_change(current_scope(), one), metadata={"type": "boolean"}
+        lambda one: ITEMS.may_change(current_scope(), one), metadata={"type": "boolean"}
     )
     panels = fields.List(fields.Nested(PanelSchema), attribute="panel_list")
     created_at = instant()

@@ -10,12 +10,12 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError, NotFoundError
 from dash_app.custom.dashboards import (
+    ITEMS,
     DashboardRequest,
     create_dashboard,
     delete_dashboard,
     get_dashboard,
     list_dashboards,
-    may_change,
     replace_dashboard,
     request_of,
 )
@@ -41,6 +41,7 @@ from portal.presenters.series import render_series
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
+from tenants.tenants import tenant_names
 from timeseries.store import APPLIANCE_TAG
 
 pages = Blueprint("dashboards", __name__, url_prefix="/custom-dashboards")
@@ -60,8 +61,9 @@ def index() -> ResponseReturnValue:
     scope = current_scope()
     with database() as session:
         page = list_dashboards(session, scope, sort="name", page=page_number(), page_size=PAGE_SIZE)
-        rows = [(one, custom_path(one.id), may_change(scope, one)) for one in page.items]
-    return render_template("dashboards/index.html", page=page, rows=rows)
+        rows = [(one, custom_path(one.id), ITEMS.may_change(scope, one)) for one in page.items]
+        tenants = tenant_names(session, {one.tenant_id for one in page.items if one.tenant_id})
+    return render_template("dashboards/index.html", page=page, rows=rows, tenants=tenants)
 
 
 @pages.get("/new")
@@ -111,7 +113,7 @@ def export() -> ResponseReturnValue:
             found = [get_dashboard(session, scope, ident)]
         else:
             everything = list_dashboards(session, scope, sort="name", page_size=500).items
-            found = [one for one in everything if may_change(scope, one)]
+            found = [one for one in everything if ITEMS.may_change(scope, one)]
         text = to_yaml([request_of(one) for one in found])
     return stream_file(iter([text.encode()]), media_type=MEDIA_TYPE, file_name="dashboards.yaml")
 
@@ -228,13 +230,8 @@ def _saved(
 
 
 def _changeable(dashboard_id: str) -> CustomDashboard:
-    scope = current_scope()
     with database() as session:
-        found = get_dashboard(session, scope, dashboard_id)
-    if not may_change(scope, found):
-        is_own = found.user_id == scope.user_id
-        scope.require(Permission.EDIT_DASHBOARDS if is_own else Permission.EDIT_ANY_DASHBOARD)
-    return found
+        return ITEMS.changeable(session, current_scope(), dashboard_id)
 
 
 def _requests(text: str) -> list[DashboardRequest]:

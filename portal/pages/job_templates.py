@@ -5,11 +5,9 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from jobqueue.shipped_templates import ShippedTemplate
-from jobqueue.templates import Template, delete_template, list_templates, request_of
+from jobqueue.templates import ITEMS, delete_template, list_templates, request_of
 from portal.context import current_scope, database
 from portal.pages.common import changing
-from tenants.permissions import Permission
-from tenants.scope import Scope
 
 pages = Blueprint("job_templates", __name__)
 
@@ -20,15 +18,15 @@ def index() -> ResponseReturnValue:
     scope = current_scope()
     with database() as session:
         found = list_templates(session, scope)
-    rows = [(one, request_of(one), _may_change(scope, one)) for one in found]
+    rows = [
+        (
+            one,
+            request_of(one),
+            not isinstance(one, ShippedTemplate) and ITEMS.may_change(scope, one),
+        )
+        for one in found
+    ]
     return render_template("jobs/templates.html", rows=rows)
-
-
-def _may_change(scope: Scope, template: Template) -> bool:
-    if isinstance(template, ShippedTemplate):
-        return False
-    is_own = template.user_id == scope.user_id
-    return scope.allows(Permission.SUBMIT_JOBS if is_own else Permission.STOP_ANY_JOB)
 
 
 @pages.post("/jobs/templates/<template_id>/delete")

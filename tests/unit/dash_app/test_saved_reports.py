@@ -16,11 +16,17 @@ from alerting.outbox import drain_outbox
 from alerting.states import ReceiverKind
 from core.db import SessionFactory
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
-from dash_app.reports.emails import FILE_LIFETIME, delete_files, email_due, email_now
+from dash_app.reports.emails import (
+    FILE_LIFETIME,
+    RETRY_AFTER,
+    delete_files,
+    email_due,
+    email_now,
+)
 from dash_app.reports.models import ReportPeriod, SavedReport
 from dash_app.reports.report import FileFormat, ReportBy, ReportKind
 from dash_app.reports.saved import (
-    MAX_SAVED,
+    ITEMS,
     SavedReportRequest,
     create_saved,
     delete_saved,
@@ -32,6 +38,7 @@ from dash_app.reports.saved import (
 from tenants.models import Appliance, Membership
 from tests.cast import NOON, Cast, scope_of
 from tests.e2e.inboxes import MailServer
+from tests.unit.dash_app.lost_store import MESSAGE, LostStore
 from tests.unit.dash_app.reporting import add_usage
 from timeseries.store import Store
 
@@ -162,6 +169,26 @@ def test_a_report_that_fails_says_why_and_does_not_stop_others(
         email_now(sessions, store, scope_of(cast.bob), weekly.id, public_url=URL, now=NEXT)
 
 
+def test_a_report_without_its_samples_is_tried_again_and_does_not_stop_others(
+    sessions: SessionFactory, store: Store, cast: Cast, weekly: SavedReport
+) -> None:
+    of_samples = replace(WEEKLY, name="Network", kind=ReportKind.NETWORK, by=ReportBy.SITE)
+    with sessions.begin() as session:
+        network_id = create_saved(session, scope_of(cast.alice), of_samples, now=NOON).id
+    lost: Store = LostStore()  # type: ignore[assignment] # the queries of the report
+    assert email_due(sessions, lost, public_url=URL, now=NEXT) == 2
+    with sessions() as session:
+        assert session.get_one(SavedReport, weekly.id).last_error == ""
+        failed = session.get_one(SavedReport, network_id)
+        assert failed.last_error == f"{MESSAGE} It is tried again."
+        assert failed.next_run_at == NEXT + RETRY_AFTER
+    assert email_due(sessions, store, public_url=URL, now=NEXT) == 0
+    assert email_due(sessions, store, public_url=URL, now=NEXT + RETRY_AFTER) == 2
+    with sessions() as session:
+        again = session.get_one(SavedReport, network_id)
+        assert (again.last_error, again.next_run_at) == ("", NEXT + timedelta(weeks=1))
+
+
 def test_paused_reports_are_not_emailed_but_on_demand(
     sessions: SessionFactory, store: Store, cast: Cast, weekly: SavedReport
 ) -> None:
@@ -239,7 +266,7 @@ def test_a_schedule_may_begin_at_the_end_of_the_calendar(session: Session, cast:
 
 def test_names_are_unique_and_their_number_is_limited(session: Session, cast: Cast) -> None:
     alice = scope_of(cast.alice)
-    for number in range(MAX_SAVED):
+    for number in range(ITEMS.most):
         create_saved(session, alice, replace(WEEKLY, name=f"report {number}"), now=NOON)
     with pytest.raises(ConflictError) as taken:
         create_saved(session, alice, replace(WEEKLY, name="report 7"), now=NOON)

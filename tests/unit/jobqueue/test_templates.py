@@ -8,7 +8,7 @@ from jobqueue.requests import JobRequest
 from jobqueue.service import submit_job
 from jobqueue.shipped_templates import SHIPPED, ShippedTemplate
 from jobqueue.templates import (
-    MAX_TEMPLATES,
+    ITEMS,
     TemplateRequest,
     delete_template,
     get_template,
@@ -87,7 +87,7 @@ def test_errors_and_taken_names_are_reported(session: Session, cast: Cast) -> No
     with pytest.raises(InvalidInputError) as caught:
         save_template(session, bob, TemplateRequest(name="a/b", job=broken), now=NOON)
     assert caught.value.errors.keys() == {"name", "image", "gpus"}
-    for number in range(MAX_TEMPLATES):
+    for number in range(ITEMS.most):
         save_template(session, bob, wanted(f"tune {number}"), now=NOON)
     with pytest.raises(ConflictError, match="'tune 0'"):
         save_template(session, bob, wanted("tune 0"), now=NOON)

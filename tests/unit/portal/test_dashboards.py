@@ -1,5 +1,6 @@
 """Custom dashboards and saved views: pages, files, rights and bounds."""
 
+from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
@@ -157,9 +158,8 @@ def test_a_file_is_exported_and_imported(alice: Browser, bob: Browser) -> None:
 
 
 def test_dashboards_and_views_are_bounded(bob: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dashboards, "MAX_OF_USER", 2)
-    monkeypatch.setattr(dashboards, "MAX_SHARED", 1)
-    monkeypatch.setattr(views, "MAX_OF_USER", 1)
+    monkeypatch.setattr(dashboards, "ITEMS", replace(dashboards.ITEMS, most=2, most_shared=1))
+    monkeypatch.setattr(views, "ITEMS", replace(views.ITEMS, most=1))
     create(bob, "1", is_shared=True)
     shared = bob.call("POST", DASHBOARDS, {"name": "2", "is_shared": True})
     create(bob, "2")
@@ -168,6 +168,31 @@ def test_dashboards_and_views_are_bounded(bob: Browser, monkeypatch: pytest.Monk
     view = {"name": "v", "address": "/reports?kind=jobs"}
     assert bob.call("POST", VIEWS, view).status_code == 201
     assert bob.call("POST", VIEWS, {**view, "name": "w"}).status_code == 409
+
+
+@pytest.mark.usefixtures("_samples")
+def test_operators_have_dashboards_and_views_of_no_tenant(
+    alice: Browser, olivia: Browser, cast: Cast
+) -> None:
+    shared = create(alice, "Acme's", is_shared=True)
+    create(alice, "Private")
+    own = create(olivia, "Platform", is_shared=True)
+    assert names(olivia) == ["Acme's", "Platform"]
+    assert names(alice) == ["Acme's", "Private"]
+    assert alice.get(f"{DASHBOARDS}/{own['id']}").status_code == 404
+    text = olivia.get("/custom-dashboards").text
+    assert "all operators" in text
+    assert cast.acme.name in text
+    # Operators see what tenants share, and change their own.
+    path = f"{DASHBOARDS}/{shared['id']}"
+    assert olivia.call("PUT", path, {"name": "Renamed"}).status_code == 403
+    assert olivia.call("PUT", f"{DASHBOARDS}/{own['id']}", {"name": "Renamed"}).status_code == 200
+    assert olivia.call("DELETE", f"{DASHBOARDS}/{own['id']}").status_code == 204
+    view = {"name": "Fleet", "address": "/dashboards/platform", "is_default": True}
+    assert olivia.call("POST", VIEWS, {**view, "is_shared": True}).status_code == 201
+    assert olivia.call("POST", VIEWS, view).status_code == 409
+    assert olivia.get("/").headers["Location"] == view["address"]
+    assert names(alice, VIEWS) == []
 
 
 def test_a_default_view_is_its_users_start_page(alice: Browser, bob: Browser) -> None:

@@ -1,0 +1,151 @@
+"""`vedette reports`: list, download and email saved reports, and keep them in a file.
+
+reports:
+  - name: Monthly GPU time
+    kind: gpu-time
+    by: user
+    period: last-month
+    time_zone: Europe/Oslo
+    schedule: 0 7 1 * *
+    recipients: [alice@acme.example]
+"""
+
+from typing import Any, TextIO
+
+import click
+import yaml
+
+from cli.client import all_items, load_list, one_named, output_option, print_items
+from core.errors import InvalidInputError
+from vedette.client import Client
+
+_COLORS = {"create": "green", "update": "yellow", "keep": None}
+# What a file has of a report; empty values are left out.
+_KEYS = (
+    *("name", "kind", "by", "period", "time_zone", "appliances"),
+    *("price_per_kilowatt_hour", "target_percent", "schedule", "file_format", "recipients"),
+)
+
+
+@click.group()
+def reports() -> None:
+    """List, download and email saved reports, and keep them in a file."""
+
+
+@reports.command("ls")
+@output_option
+def list_reports(output: str) -> None:
+    """List the saved reports of your tenant."""
+    with Client() as client:
+        found = list(all_items(client, "/saved-reports"))
+    if output == "table" and not found:
+        click.echo("No saved reports yet. Save some: vedette reports apply -f FILE", err=True)
+        return
+    columns = {
+        "NAME": [one["name"] for one in found],
+        "REPORT": [f"{one['kind']} by {one['by']}" for one in found],
+        "PERIOD": [one["period"] for one in found],
+        "NEXT EMAIL": [one["next_run_at"] or "-" for one in found],
+        "LAST ERROR": [one["last_error"] or "-" for one in found],
+        "AUTHOR": [one["user_email"] for one in found],
+    }
+    print_items(found, output, columns=columns)
+
+
+@reports.command()
+@click.option("-f", "--file", type=click.File(), required=True, help="YAML file; - reads stdin.")
+@click.option("--dry-run", is_flag=True, help="Only print what would change.")
+def apply(file: TextIO, *, dry_run: bool) -> None:
+    """Create and update the saved reports of a file one by one, by name, up to the first error."""
+    wanted = load_list(file, "reports")
+    with Client() as client:
+        current = {one["name"]: one for one in all_items(client, "/saved-reports")}
+        for number, entry in enumerate(wanted):
+            if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+                raise InvalidInputError(f"reports.{number} has no name.")
+            before = current.get(entry["name"])
+            action = _action(before, entry)
+            if not dry_run and before is None:
+                client.post("/saved-reports", entry)
+            elif not dry_run and before is not None and action == "update":
+                client.put(f"/saved-reports/{before['id']}", entry)
+            click.secho(f"{action:<7} {entry['name']}", fg=_COLORS[action])
+
+
+@reports.command()
+@click.argument("names", nargs=-1)
+@click.option("-f", "--file", type=click.File("w"), default="-", help="Defaults to stdout.")
+def export(names: tuple[str, ...], file: TextIO) -> None:
+    """Write the saved reports with these NAMES, or all, as a file for `apply`."""
+    with Client() as client:
+        found = {one["name"]: one for one in all_items(client, "/saved-reports")}
+    missing = sorted(set(names) - found.keys())
+    if missing:
+        message = f"There is no saved report {missing[0]!r}. See: vedette reports ls"
+        raise InvalidInputError(message)
+    document = {"reports": [_entry(found[name]) for name in names or found]}
+    file.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100))
+
+
+@reports.command()
+@click.argument("name")
+@click.option("-f", "--file", type=click.File("wb"), default="-", help="Defaults to stdout.")
+def download(name: str, file: Any) -> None:  # noqa: ANN401 - click's binary file
+    """Write a saved report as it is now, in its format: CSV, XLSX or PDF."""
+    with Client() as client:
+        file.write(client.download(f"/saved-reports/{_ident(client, name)}/export"))
+
+
+@reports.command()
+@click.argument("name")
+def send(name: str) -> None:
+    """Email a saved report to its recipients now."""
+    with Client() as client:
+        count = client.post(f"/saved-reports/{_ident(client, name)}/send")["emails"]
+    click.echo(f"{count} email{'' if count == 1 else 's'} added to the outbox")
+
+
+@reports.command()
+@click.argument("name")
+def pause(name: str) -> None:
+    """Pause the emails of a saved report."""
+    with Client() as client:
+        client.post(f"/saved-reports/{_ident(client, name)}/pause")
+    click.echo(f"{name} paused")
+
+
+@reports.command()
+@click.argument("name")
+def resume(name: str) -> None:
+    """Resume the emails of a saved report, from its next time on."""
+    with Client() as client:
+        client.post(f"/saved-reports/{_ident(client, name)}/resume")
+    click.echo(f"{name} resumed")
+
+
+@reports.command("rm")
+@click.argument("name")
+def remove(name: str) -> None:
+    """Delete a saved report by its name or ID."""
+    with Client() as client:
+        client.delete(f"/saved-reports/{_ident(client, name)}")
+    click.echo(f"{name} deleted")
+
+
+def _ident(client: Client, name: str) -> str:
+    command = "vedette reports ls"
+    found = one_named(client, "/saved-reports", name, noun="saved report", command=command)
+    return str(found["id"])
+
+
+def _action(before: dict[str, Any] | None, entry: dict[str, Any]) -> str:
+    if before is None:
+        return "create"
+    return "keep" if _entry(before) == _entry({**_DEFAULTS, **entry}) else "update"
+
+
+_DEFAULTS = {"time_zone": "UTC", "target_percent": 99.0, "file_format": "pdf"}
+
+
+def _entry(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: found[key] for key in found if key in _KEYS and found[key]}

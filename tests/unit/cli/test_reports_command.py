@@ -1,0 +1,76 @@
+"""`vedette reports` and `vedette dashboards view` against a real portal."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+
+from core.db import SessionFactory
+from tenants.users.tokens import create_api_token
+from tests.cast import Cast, FrozenClock, scope_of
+from tests.unit.cli.in_process import Result, run_vedette
+
+WEEKLY = {
+    "name": "Weekly",
+    "kind": "jobs",
+    "by": "user",
+    "period": "last-week",
+    "schedule": "0 7 * * 1",
+    "file_format": "csv",
+    "recipients": ["bob@acme.example"],
+}
+
+
+@pytest.fixture
+def vedette(
+    url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock
+) -> Callable[..., Result]:
+    with sessions.begin() as session:
+        secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
+    return partial(run_vedette, environ={"VEDETTE_URL": url, "VEDETTE_TOKEN": secret})
+
+
+def test_reports_are_applied_downloaded_emailed_and_removed(
+    vedette: Callable[..., Result], tmp_path: Path
+) -> None:
+    reports = partial(vedette, "reports")
+    assert reports("ls").stderr.startswith("No saved reports yet")
+    file = tmp_path / "reports.yaml"
+    file.write_text(yaml.safe_dump({"reports": [WEEKLY]}), encoding="utf-8")
+    assert reports("apply", "-f", str(file), "--dry-run").stdout == "create  Weekly\n"
+    assert reports("ls", "-o", "name").stdout == ""
+    assert reports("apply", "-f", str(file)).stdout == "create  Weekly\n"
+    assert reports("apply", "-f", str(file)).stdout == "keep    Weekly\n"
+    exported = reports("export", "Weekly").stdout
+    assert yaml.safe_load(exported)["reports"] == [
+        {**WEEKLY, "time_zone": "UTC", "target_percent": 99.0}
+    ]
+    file.write_text(exported.replace("last-week", "yesterday"), encoding="utf-8")
+    assert reports("apply", "-f", str(file)).stdout == "update  Weekly\n"
+    assert "jobs by user  yesterday" in reports("ls").stdout
+    csv = tmp_path / "weekly.csv"
+    assert reports("download", "Weekly", "-f", str(csv)).returncode == 0
+    assert csv.read_text(encoding="utf-8").startswith("user,jobs,")
+    assert reports("send", "Weekly").stdout == "1 email added to the outbox\n"
+    assert reports("pause", "Weekly").stdout == "Weekly paused\n"
+    assert reports("ls").stdout.splitlines()[1].split()[5] == "-"
+    assert reports("resume", "Weekly").stdout == "Weekly resumed\n"
+    assert reports("rm", "Weekly").stdout == "Weekly deleted\n"
+    assert "No saved report has" in reports("rm", "Weekly").stderr
+    file.write_text(yaml.safe_dump({"reports": [{**WEEKLY, "by": "rule"}]}), encoding="utf-8")
+    wrong = reports("apply", "-f", str(file))
+    assert (wrong.returncode, "not rule" in wrong.stderr) == (1, True)
+
+
+def test_views_are_saved_listed_and_removed(vedette: Callable[..., Result]) -> None:
+    view = partial(vedette, "dashboards", "view")
+    assert view("ls").stderr.startswith("No views yet")
+    for address in ("/dashboards/?range=6h", "/dashboards/?range=24h"):
+        assert view("save", "Day", address, "--shared", "--start-page").stdout == "Day saved\n"
+    row = view("ls").stdout.splitlines()[1].split()
+    assert row == ["Day", "/dashboards/?range=24h", "yes", "yes", "bob@acme.example"]
+    assert "not the address of a dashboard" in view("save", "Bad", "https://evil.example/").stderr
+    assert view("rm", "Day").stdout == "Day deleted\n"
+    assert view("ls", "-o", "name").stdout == ""
