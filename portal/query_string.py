@@ -21,6 +21,11 @@ def search_text() -> str:
     return request.args.get("search", "").strip()
 
 
+def sort_order() -> str:
+    """Return `?sort=`: a column, after `-` in descending order."""
+    return request.args.get("sort", "")
+
+
 def day(name: str, *, days: int = 0) -> datetime | None:
     """Return the beginning of a day in the address, in UTC; None if it is not a date.
 

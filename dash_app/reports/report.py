@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
@@ -127,6 +127,30 @@ class Report:
     totals: Sequence[Cell]
     notes: Sequence[str] = ()
 
+    def arranged(self, *, sort: str = "", text: str = "") -> "Report":
+        """Return the report with some rows in another order; the totals stay those of all.
+
+        Args:
+            sort: the name of a column, after `-` the greatest values first. Rows without a value
+                are last. An unknown column leaves the order.
+            text: what a text of a row has, in any case.
+        """
+        wanted = text.casefold()
+        rows = [
+            row
+            for row in self.rows
+            if any(isinstance(one, str) and wanted in one.casefold() for one in row) or not wanted
+        ]
+        names = [column.name for column in self.columns]
+        name = sort.removeprefix("-")
+        if name in names:
+            at = names.index(name)
+            found = [row for row in rows if row[at] is not None]
+            missing = [row for row in rows if row[at] is None]
+            found.sort(key=lambda row: _order(row[at]), reverse=sort.startswith("-"))
+            rows = found + missing
+        return replace(self, rows=rows)
+
     @property
     def charted(self) -> int:
         """The place of the column that charts show."""
@@ -148,6 +172,10 @@ class Report:
         period = self.request.period
         what = f"{self.request.kind}_by_{self.request.by}"
         return f"{what}_{period.since:%Y%m%d}_{period.until:%Y%m%d}"
+
+
+def _order(value: Cell) -> str | float:
+    return value.casefold() if isinstance(value, str) else float(value or 0)
 
 
 _WRITERS: Mapping[Unit, Callable[[float], str]] = {

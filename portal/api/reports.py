@@ -126,4 +126,4 @@ def show(query: dict[str, Any]) -> dict[str, Any]:
 @reports.doc(responses=FILES)  # type: ignore[untyped-decorator] # flask-smorest
 def export(query: dict[str, Any]) -> Response:
     """Return a report as a CSV, XLSX or PDF file."""
-    return report_file(query["request"], query["format"])
+    return report_file(built(query["request"]), query["format"])

@@ -27,7 +27,7 @@ from portal.api.blueprint import APIBlueprint
 from portal.api.reports import FILES
 from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query
 from portal.context import current_scope, database, now, portal, public_url
-from portal.presenters.reports import DEFAULT_TARGET, report_file
+from portal.presenters.reports import DEFAULT_TARGET, built, report_file
 from tenants.permissions import Permission
 
 saved_reports = APIBlueprint(
@@ -178,7 +178,7 @@ def export(saved_report_id: str) -> Response:
     """Return the report as it is now, as a file of its format."""
     with database() as session:
         saved = get_saved(session, current_scope(), saved_report_id)
-    return report_file(request_of(saved, now()), saved.file_format)
+    return report_file(built(request_of(saved, now())), saved.file_format)
 
 
 def _enable(saved_report_id: str, *, is_enabled: bool) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from dash_app.reports.saved import MAX_PRICE
 from portal.context import current_scope
 from portal.presenters.reports import (
     DEFAULT_TARGET,
+    arranged,
+    built,
     report_file,
     report_request,
     table_of,
@@ -55,7 +57,8 @@ def index() -> ResponseReturnValue:
 @pages.get("/reports/export")
 def export() -> ResponseReturnValue:
     """Download a report."""
-    return report_file(_request(), chosen(FileFormat, "format") or FileFormat.CSV)
+    report = arranged(built(_request()))
+    return report_file(report, chosen(FileFormat, "format") or FileFormat.CSV)
 
 
 def _request() -> Request:

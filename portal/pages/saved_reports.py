@@ -11,8 +11,8 @@ from dash_app.reports.builders import TITLES
 from dash_app.reports.emails import email_now
 from dash_app.reports.models import SavedReport
 from dash_app.reports.saved import (
+    ITEMS,
     active_members,
-    changeable,
     create_saved,
     delete_saved,
     enable_saved,
@@ -25,7 +25,7 @@ from portal.context import current_scope, current_user, database, now, portal, p
 from portal.forms.reports import PERIODS, RENAMED, SavedReportForm, values_of
 from portal.mail import can_send
 from portal.pages.common import changing, plural
-from portal.presenters.reports import report_file, table_of
+from portal.presenters.reports import arranged, built, report_file, table_of
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.permissions import Permission
 
@@ -78,7 +78,7 @@ def show(saved_report_id: str) -> ResponseReturnValue:
         saved=saved,
         emails=[members[one].email for one in saved.recipients if one in members],
         periods=PERIODS,
-        may_change=_may_change(saved),
+        may_change=ITEMS.may_change(current_scope(), saved),
         can_send=can_send(portal().settings),
         **table,
     )
@@ -90,7 +90,7 @@ def edit(saved_report_id: str) -> ResponseReturnValue:
     """Change a saved report."""
     scope = current_scope()
     with database() as session:
-        saved = changeable(session, scope, saved_report_id)
+        saved = ITEMS.changeable(session, scope, saved_report_id)
         members = active_members(session, saved.tenant_id)
     emails = [members[one].email for one in saved.recipients if one in members]
     form = SavedReportForm(data=values_of(saved, emails))
@@ -109,7 +109,7 @@ def export(saved_report_id: str) -> ResponseReturnValue:
     """Download a saved report."""
     with database() as session:
         saved = get_saved(session, current_scope(), saved_report_id)
-    return report_file(request_of(saved, now()), saved.file_format)
+    return report_file(arranged(built(request_of(saved, now()))), saved.file_format)
 
 
 @pages.post("/reports/saved/<saved_report_id>/send")
@@ -148,11 +148,6 @@ def pause(session: Session, saved_report_id: str) -> str:
 def delete(session: Session, saved_report_id: str) -> str:
     """Delete a saved report."""
     return f"Report {delete_saved(session, current_scope(), saved_report_id)} deleted"
-
-
-def _may_change(saved: SavedReport) -> bool:
-    is_own = saved.user_id == current_scope().user_id
-    return current_scope().allows(Permission.SAVE_REPORTS if is_own else Permission.MANAGE_USERS)
 
 
 def _rendered_form(form: SavedReportForm, saved: SavedReport | None) -> ResponseReturnValue:

@@ -13,7 +13,7 @@ from dash_app.reports.source import Source
 from portal.context import current_scope, database, now, portal
 from portal.downloads import stream_file
 from portal.presenters.gpu_usage import checked_period
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import PAGE_SIZE, page_number, search_text, sort_order
 
 DEFAULT_TARGET = 99.0
 
@@ -55,13 +55,14 @@ def built(request: Request) -> Report:
 
 def table_of(request: Request) -> dict[str, Any]:
     """Return what the template of a report's table needs, with one page of its rows."""
-    report = built(request)
+    report = arranged(built(request))
     number = page_number()
     rows = report.rows[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
     at = report.charted
     is_share = report.columns[at].unit is Unit.PERCENT
     return {
         "report": report,
+        "sort": sort_order(),
         "page": Page(items=list(rows), total=len(report.rows), number=number, size=PAGE_SIZE),
         "figures": [
             (column, value)
@@ -76,9 +77,13 @@ def table_of(request: Request) -> dict[str, Any]:
     }
 
 
-def report_file(request: Request, file_format: FileFormat) -> Response:
+def arranged(report: Report) -> Report:
+    """Return the report with the rows and the order that the address names."""
+    return report.arranged(sort=sort_order(), text=search_text())
+
+
+def report_file(report: Report, file_format: FileFormat) -> Response:
     """Return the report as a file, one of the few downloads that a tenant may have at once."""
-    report = built(request)
     return stream_file(
         content(report, file_format),
         media_type=MEDIA_TYPES[file_format],

@@ -1,5 +1,7 @@
 """Reports in the portal: page, REST, and files."""
 
+from datetime import timedelta
+
 import pytest
 from sqlalchemy import select
 
@@ -52,6 +54,31 @@ def test_a_report_is_downloaded_from_the_page_and_the_api(alice: Browser, file_f
         name = file.headers["Content-Disposition"]
         assert "jobs_by_user_" in name
         assert name.endswith(f'.{file_format}"')
+
+
+@pytest.mark.usefixtures("train")
+def test_a_table_and_its_file_are_sorted_and_searched(
+    alice: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    with sessions.begin() as session:
+        add_appliance(session, cast, "dgx-02", now=clock.now)
+        add_appliance(session, cast, "hgx-01", now=clock.now - timedelta(days=3))
+    clock.advance(3600)
+    path = "kind=availability&by=appliance"
+
+    def rows(query: str) -> list[str]:
+        file = alice.get(f"/reports/export?{path}&{query}").text
+        return [line.partition(",")[0] for line in file.splitlines()[1:]]
+
+    assert rows("sort=appliance") == ["dgx-01", "dgx-02", "hgx-01"]
+    assert rows("sort=-appliance") == ["hgx-01", "dgx-02", "dgx-01"]
+    assert rows("sort=appliance&search=DGX") == ["dgx-01", "dgx-02"]
+    assert rows("sort=nonsense&search=nothing") == []
+    page = alice.get(f"/reports?{path}&sort=-appliance&search=dgx").text
+    assert page.index("dgx-02") < page.index("dgx-01")
+    assert "hgx-01" not in page
+    assert 'aria-sort="descending"' in page
+    assert "No row has" in alice.get(f"/reports?{path}&search=nothing").text
 
 
 @pytest.mark.usefixtures("cast")
