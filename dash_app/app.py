@@ -173,7 +173,9 @@ def _register_pages(app: Dash, context: Context) -> None:
             page.body if is_new else no_update,
             components.breadcrumbs(page.crumbs, page.title),
             page.title,
-            toolbar(controls, path, peers=page.peers) if page.has_range else None,
+            toolbar(controls, path, peers=page.peers, has_range=page.has_range)
+            if page.has_toolbar
+            else None,
             (seconds or 60) * 1000,
             not seconds,
             None,
@@ -190,7 +192,7 @@ def _page(context: Context, path: str | None, search: str | None) -> Page:
                 title="Not found",
                 crumbs=(("Fleet", f"{PREFIX}{view.controls.search}"),),
                 body=components.not_found(error.message, search=view.controls.search),
-                has_range=False,
+                has_toolbar=False,
             )
     body = html.Div(
         [

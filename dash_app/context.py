@@ -170,6 +170,7 @@ class Page:
     Attributes:
         crumbs: (label, href) of the tiers above, outermost first.
         has_range: whether the time range applies; a job is shown from its start to its end.
+        has_toolbar: whether there is anything to compare or to refresh.
         peers: what else it can be compared with, besides earlier periods: key to label.
     """
 
@@ -177,6 +178,7 @@ class Page:
     crumbs: tuple[tuple[str, str], ...]
     body: Any
     has_range: bool = True
+    has_toolbar: bool = True
     peers: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -14,33 +14,28 @@ Component = Any
 _HIDDEN: dict[str, Any] = {"aria-hidden": "true"}
 
 
-def toolbar(controls: Controls, path: str, *, peers: Mapping[str, str]) -> Component:
+def toolbar(
+    controls: Controls, path: str, *, peers: Mapping[str, str], has_range: bool = True
+) -> Component:
     """Return the controls of a page.
 
     Args:
         controls: what the address selects.
         path: the page's path.
         peers: what else it can be compared with: key to label.
+        has_range: whether the time range applies.
     """
+    earlier = {key: label for key, (label, _) in EARLIER.items()} if has_range else {}
+    hint = html.Span(
+        "Drag over a chart to zoom in",
+        className="vdd-hint vdd-muted",
+        title="Double-click a chart to leave the zoom",
+    )
     return html.Div(
         [
-            html.Span(
-                "Drag over a chart to zoom in",
-                className="vdd-hint vdd-muted",
-                title="Double-click a chart to leave the zoom",
-            ),
-            _compare(controls, path, peers),
-            html.Div(
-                [
-                    _button("back", "chevron-left", "Previous period"),
-                    _time(controls, path),
-                    _button("forward", "chevron-right", "Next period"),
-                    _button("out", "zoom-out", "Zoom out"),
-                ],
-                className="btn-group btn-group-sm",
-                role="group",
-                **labeled("Time range"),
-            ),
+            hint,
+            _compare(controls, path, earlier | dict(peers)) if earlier or peers else None,
+            _range(controls, path) if has_range else None,
             html.Div(
                 [_button("now", "arrow-clockwise", "Refresh now"), _refresh(controls, path)],
                 className="btn-group btn-group-sm",
@@ -53,6 +48,20 @@ def toolbar(controls: Controls, path: str, *, peers: Mapping[str, str]) -> Compo
         ],
         className="vdd-toolbar",
         **attributes({"data-range-seconds": str(controls.seconds)}),
+    )
+
+
+def _range(controls: Controls, path: str) -> Component:
+    return html.Div(
+        [
+            _button("back", "chevron-left", "Previous period"),
+            _time(controls, path),
+            _button("forward", "chevron-right", "Next period"),
+            _button("out", "zoom-out", "Zoom out"),
+        ],
+        className="btn-group btn-group-sm",
+        role="group",
+        **labeled("Time range"),
     )
 
 
@@ -89,8 +98,7 @@ def _time(controls: Controls, path: str) -> Component:
     return _dropdown(label, "clock", menu, ident="range", is_chosen=not is_range)
 
 
-def _compare(controls: Controls, path: str, peers: Mapping[str, str]) -> Component:
-    choices = {key: label for key, (label, _) in EARLIER.items()} | dict(peers)
+def _compare(controls: Controls, path: str, choices: Mapping[str, str]) -> Component:
     label = f"Compared: {choices[controls.compare]}" if controls.compare in choices else "Compare"
     items = [
         _item(text, path, replace(controls, compare=key), is_chosen=key == controls.compare)

@@ -24,6 +24,7 @@ ATTEMPT_PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "diskio": (("read_bytes_per_second", "read"), ("written_bytes_per_second", "write")),
     "network": (("received_bytes_per_second", "in"), ("sent_bytes_per_second", "out")),
 }
+MAX_COMPARABLE = 10
 ATTEMPT_FIELDS = tuple(name for fields in ATTEMPT_PANELS.values() for name, _ in fields)
 
 
@@ -72,6 +73,22 @@ def job_detail(
         charts=_gpu_charts(gpus, _names(session, scope, gpus)) | _attempt_charts(job, attempts),
         problem=telemetry.problem,
     )
+
+
+def comparable_jobs(session: Session, scope: Scope, job: Job) -> list[Job]:
+    """Return jobs of the same tenant that have started, newest first, namesakes before others."""
+    statement = (
+        select(Job)
+        .where(Job.tenant_id == job.tenant_id, Job.started_at.is_not(None), Job.id != job.id)
+        .order_by(Job.id.desc())
+        .limit(MAX_COMPARABLE)
+    )
+    others = scope.select(statement, Job)
+    found = [
+        *session.scalars(others.where(Job.name == job.name)).unique(),
+        *session.scalars(others).unique(),
+    ]
+    return list(dict.fromkeys(found))[:MAX_COMPARABLE]
 
 
 def _gpu_key(series: Series) -> tuple[str, str]:

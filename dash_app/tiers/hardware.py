@@ -76,21 +76,15 @@ def topology(inventory: Inventory) -> Any:  # noqa: ANN401 - a Dash component
                 "X" if row == column else kinds.get((row, column), components.ABSENT)
                 for column in indices
             ),
-            *_pcie(gpus.get(row)),
+            (pcie_link(gpus[row]) if row in gpus else "") or components.ABSENT,
         ]
         for row in indices
     ]
-    headings = ("GPU", *map(str, indices), "PCIe", "Bus address")
+    headings = ("GPU", *map(str, indices), "PCIe")
     return [
         components.table(headings, rows, empty=""),
         html.P(_LEGEND, className="vdd-muted"),
     ]
-
-
-def _pcie(gpu: GPUInfo | None) -> tuple[str, str]:
-    if gpu is None:
-        return components.ABSENT, components.ABSENT
-    return pcie_link(gpu) or components.ABSENT, gpu.pci_address or components.ABSENT
 
 
 def pcie_link(gpu: GPUInfo) -> str:

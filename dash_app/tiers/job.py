@@ -1,15 +1,18 @@
 """The job tier: GPUs, CPU and memory of one job from its start to its end."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from dash import dcc, html
 
+from core.errors import NotFoundError
 from core.quantities import format_duration, format_size
 from dash_app import components
+from dash_app.charts import Chart, with_earlier
 from dash_app.components import badge, panel, stat
 from dash_app.context import Dashboard, Page, View
 from dash_app.figures import message_figure, time_figures
-from dash_app.queries.job import JobDetail, job_detail
+from dash_app.queries.job import JobDetail, comparable_jobs, job_detail
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
 from dash_app.tiers.appliance import GPU_PANELS
 from jobqueue.models import Job
@@ -22,6 +25,7 @@ ATTEMPT_PANELS = {
     "attempt-network": "Network",
 }
 PANELS = GPU_PANELS | ATTEMPT_PANELS
+PEER = "job:"
 _TONES = {
     JobState.SUCCEEDED: "success",
     JobState.FAILED: "danger",
@@ -50,7 +54,11 @@ def layout(view: View) -> Page:
         html.Div(attempt_panels, className="vdd-panels"),
     ]
     crumbs = (("Fleet", f"{PREFIX}{view.controls.search}"), ("Jobs", "/jobs"))
-    return Page(title=found.name, crumbs=crumbs, body=body, has_range=False)
+    peers = {
+        f"{PEER}{one.id}": f"{one.name}, {one.started_at:%b %d %H:%M}"
+        for one in comparable_jobs(view.session, view.scope, found)
+    }
+    return Page(title=found.name, crumbs=crumbs, body=body, has_range=False, peers=peers)
 
 
 def refresh(view: View) -> dict[str, Any]:
@@ -59,7 +67,8 @@ def refresh(view: View) -> dict[str, Any]:
     if found.span is None:
         figures = dict.fromkeys(PANELS, message_figure("The job has not started yet"))
     else:
-        figures = time_figures(found.charts, found.span, revision=found.job.id)
+        charts = _compared(view, found)
+        figures = time_figures(charts, found.span, revision=found.job.id)
     return {
         "problem": components.warning(found.problem),
         "header": _header(found, view.controls.search),
@@ -71,6 +80,24 @@ def refresh(view: View) -> dict[str, Any]:
 DASHBOARD = Dashboard(
     layout=layout, refresh=refresh, areas=("header", "stats"), panels=tuple(PANELS)
 )
+
+
+def _compared(view: View, found: JobDetail) -> Mapping[str, Chart]:
+    """Return the charts with the lines of the job that the address names, from its start on."""
+    ident = view.controls.compare.removeprefix(PEER)
+    if found.span is None or not view.controls.compare.startswith(PEER) or ident == found.job.id:
+        return found.charts
+    try:
+        other = job_detail(view.session, view.store, view.scope, ident, now=view.now)
+    except NotFoundError:
+        return found.charts
+    if other.span is None:
+        return found.charts
+    shift_ns = found.span.start_ns - other.span.start_ns
+    return {
+        key: with_earlier(chart, other.charts[key], shift_ns=shift_ns, label=other.job.name)
+        for key, chart in found.charts.items()
+    }
 
 
 def _header(found: JobDetail, search: str) -> list[Any]:

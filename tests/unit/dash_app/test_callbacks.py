@@ -10,6 +10,7 @@ from flask import Flask, request
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
+from core.clock import to_ns
 from core.db import SessionFactory
 from dash_app.app import create_dashboards
 from dash_app.components import ABSENT
@@ -18,12 +19,15 @@ from dash_app.routes import appliance_path, gpu_path, job_path
 from dash_app.shared_store import SharedStore
 from dash_app.tiers.hardware import TIMES
 from dash_app.timerange import span_between
+from jobqueue.models import Attempt, Job
+from jobqueue.states import AttemptState, JobKind, JobState
 from tenants.models import Appliance
 from tenants.scope import Scope
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.dash_app.conftest import Fleet
 from tests.unit.dash_app.lost_store import MESSAGE, LostStore
-from timeseries.store import Latest, LatestQuery, RangeQuery, Series, Store
+from timeseries.points import Point
+from timeseries.store import Latest, LatestQuery, RangeQuery, Series, Store, write
 
 USER_HEADER = "X-Test-User"
 
@@ -319,7 +323,7 @@ def test_processes_and_topology_of_an_appliance_reach_its_page(
     assert used == ["GPU 0", "4711", "python3", "train", "1 GiB"]
     assert outside == ["GPU 1", "4712", "ollama", "host outside of jobs", ABSENT]
     first, second = rows_of(answer["appliance-topology"])
-    assert first == ["0", "X", "NV17", f"Gen 5 {TIMES}8 of {TIMES}16", ABSENT]
+    assert first == ["0", "X", "NV17", f"Gen 5 {TIMES}8 of {TIMES}16"]
     assert second[1:3] == ["NV17", "X"]
     with sessions.begin() as session:
         session.get_one(Appliance, fleet_of_three.first.id).gpu_processes = None
@@ -394,6 +398,63 @@ def test_a_gpu_is_compared_with_a_peer_and_an_appliance_with_the_period_before(
     assert names("gpu-power", gpu_path(ident, "0"), "gpu-9") == ["power"]
     # The fixture's samples are ten minutes old at most.
     assert names("appliance-memory", appliance_path(ident), "previous") == ["used", "total"]
+
+
+def test_a_job_is_compared_with_another_one_from_its_start_on(
+    alice: Browser, sessions: SessionFactory, store: Store, fleet_of_three: Fleet, cast: Cast
+) -> None:
+    job = fleet_of_three.job
+    started_at = job.started_at or NOON
+    with sessions.begin() as session:
+        other = Job(
+            tenant_id=job.tenant_id,
+            user_id=cast.bob.id,
+            name="eval",
+            kind=JobKind.BATCH,
+            image="pytorch",
+            gpus=1,
+            memory_bytes=1,
+            state=JobState.SUCCEEDED,
+            submitted_at=started_at,
+            queue_at=started_at,
+            started_at=started_at + timedelta(minutes=4),
+            finished_at=started_at + timedelta(minutes=6),
+        )
+        session.add(other)
+        session.flush()
+        attempt = {"tenant_id": job.tenant_id, "appliance_id": fleet_of_three.second.id}
+        session.add(
+            Attempt(
+                job_id=other.id,
+                number=1,
+                state=AttemptState.SUCCEEDED,
+                gpu_uuids=["GPU-b0"],
+                bound_at=other.started_at,
+                started_at=other.started_at,
+                **attempt,
+            )
+        )
+        time_ns = to_ns(started_at + timedelta(minutes=5))
+    tags = {"gpu": "0", "uuid": "GPU-b0", "model": "H100", "job": other.id}
+    sample = Point("gpu", tags, {"power_watts": 250.0}, time_ns)
+    identity = {"tenant": job.tenant_id, "appliance": fleet_of_three.second.id}
+    assert write(store, [sample], identity=identity) == []
+    page = alice.fill("page.children", url_pathname=job_path(job.id), url_search="")
+    assert f"compare=job%3A{other.id}" in page
+    assert "Last 1 h" not in page
+
+    def lines(compare: str) -> dict[str, list[object]]:
+        values = {"job_path_data": job_path(job.id), "url_search": f"?compare={compare}"}
+        answer = json.loads(alice.fill("job-attempt-memory_bytes.figure", **values))["response"]
+        traces = answer["job-gpu-power_watts"]["figure"]["data"]
+        return {one["name"]: [one["x"][0], one["y"]] for one in traces}
+
+    assert lines("").keys() == {"GPU 0"}
+    assert lines(f"job:{fleet_of_three.foreign_job.id}").keys() == {"GPU 0"}
+    compared = lines(f"job:{other.id}")
+    # Its sample a minute after its start is drawn a minute after the start of this job.
+    expected_ms = (started_at + timedelta(minutes=1)).timestamp() * 1000
+    assert compared["GPU 0, eval"] == [expected_ms, [250.0]]
 
 
 def test_viewers_with_the_same_rights_share_a_refresh_for_two_seconds(
