@@ -2,12 +2,14 @@
 
 import csv
 import io
+import json
 import zipfile
 from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page
 
+from dash_app.custom.panels import ChartKind
 from dash_app.reports.report import FileFormat, ReportKind
 from tests.deployment import ALICE, OLIVIA
 from tests.e2e.axe import faults_of, faults_of_states
@@ -28,6 +30,9 @@ LOOKS = (WIDE_LIGHT, MIDDLE_DARK, NARROW_LIGHT)
 REPORTS = [f"/reports?kind={kind}" for kind in ReportKind]
 # Before any sample: everything is there, and empty.
 EMPTY = "from=946684800000&to=946688400000&refresh=off"
+
+# The demo enrolls its fleet while it starts.
+FILLED_MS = 120_000
 
 Watched = Callable[[str], Page]
 
@@ -62,9 +67,9 @@ def watched(demo: Demo, chromium: Browser) -> Iterator[Watched]:
 
 def tiers(page: Page) -> list[str]:
     """Return the addresses of a fleet, an appliance with GPUs, one of its GPUs, and a job."""
-    show(page, "/dashboards/?refresh=off")
+    show(page, "/dashboards/?refresh=2s")
     link = page.get_by_role("link", name="dgx-01", exact=True)
-    link.wait_for()
+    link.wait_for(timeout=FILLED_MS)
     appliance = str(link.get_attribute("href")).partition("?")[0]
     show(page, "/jobs")
     job = page.locator("a[href^='/jobs/0']").first.get_attribute("href")
@@ -97,6 +102,27 @@ def test_controls_are_readable_in_every_state(watched: Watched) -> None:
         for look in (WIDE_LIGHT, WIDE_DARK):
             put_on(page, look)
             found += [f"{address} {look.theme}: {one}" for one in faults_of_states(page)]
+    assert not found, "\n".join(found)
+
+
+def test_a_custom_dashboard_has_no_fault(watched: Watched) -> None:
+    page = watched(ALICE)
+    tiers(page)  # once there are samples
+    show(page, "/custom-dashboards/import")
+    panels = [
+        {"title": kind, "chart": kind, "measurement": "gpu", "fields": ["power_watts"]}
+        | {"group_by": ["appliance", "gpu"]}
+        for kind in ChartKind
+    ]
+    page.get_by_label("Or paste it").fill(
+        json.dumps({"dashboards": [{"name": "All", "panels": panels}]})
+    )
+    page.get_by_role("button", name="Import dashboards").click()
+    address = str(page.get_by_role("link", name="All", exact=True).get_attribute("href"))
+    found = list(_faults(page, [f"{address}?refresh=off", "/custom-dashboards"]))
+    put_on(page, WIDE_DARK)
+    show(page, f"{address}?refresh=off")
+    found += [f"{address} dark: {one}" for one in faults_of_states(page)]
     assert not found, "\n".join(found)
 
 
