@@ -10,7 +10,7 @@ from dash import dcc, html
 from dash_app import components
 from dash_app.axes import Figure
 from dash_app.bars import RankedBar, bar_figure
-from dash_app.components import PANEL_ACTIONS, attributes, framed, graph, stat
+from dash_app.components import PANEL_ACTIONS, attributes, framed, graph, labeled, stat
 from dash_app.context import Dashboard, Page, View
 from dash_app.custom.dashboards import ITEMS, get_dashboard
 from dash_app.custom.models import CustomDashboard
@@ -252,7 +252,9 @@ def _panel(panel: Panel, number: int, changeable_id: str) -> Any:  # noqa: ANN40
     actions = PANEL_ACTIONS
     content = graph(ident, has_own_time=has_own_time)
     if is_area:
-        content = [html.Div(LOADING, id=ident, className="vdd-area")]
+        # It scrolls where it is high.
+        region: dict[str, Any] = {"tabIndex": "0", "role": "region", **labeled(panel.title)}
+        content = [html.Div(LOADING, id=ident, className="vdd-area", **region)]
         actions = {"full": "Full screen", "csv": "Download CSV"}
     names = [
         "vdd-panel",

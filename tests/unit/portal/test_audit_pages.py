@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import event, select
 
-from core.db import SessionFactory
+from core.db import Base, SessionFactory
+from portal.pages.audit import KINDS
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting, record
 from tenants.models import PLATFORM_CHAIN, AuditEntry, Tenant
@@ -16,6 +17,13 @@ from tests.cast import NOON, Cast, FrozenClock
 from tests.unit.portal.conftest import Browser, MakeToken
 
 ALICE = Actor(name="alice@acme.example", via="browser", address="192.0.2.7")
+
+
+def test_the_filter_lists_every_kind_that_is_audited() -> None:
+    models = [mapper.class_ for mapper in Base.registry.mappers]
+    kinds = {model.audited.kind for model in models if hasattr(model, "audited")}
+    assert "saved_report" in kinds
+    assert kinds <= KINDS.keys()
 
 
 @pytest.fixture
