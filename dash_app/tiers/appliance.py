@@ -60,7 +60,7 @@ def layout(view: View) -> Page:
     body = [
         appliance_tabs(found.id, view.controls.search),
         html.Div(id="appliance-header", className="vdd-header"),
-        html.Div(id="appliance-stats", className="vdd-stats"),
+        html.Div(id="appliance-stats", className="vdd-stats is-seven"),
         html.Div(id="appliance-health", className="vdd-box vdd-health"),
         html.Section(
             [

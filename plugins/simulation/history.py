@@ -19,7 +19,7 @@ DAY_HOURS = range(7, 20)
 # The part that dashboards show first has more samples.
 RECENT = timedelta(hours=1)
 RECENT_STEP = timedelta(seconds=15)
-SETTLING = timedelta(minutes=5)
+SETTLING = timedelta(hours=1)
 # When workloads end after the history.
 SHORTEST_REST, LONGEST_REST = timedelta(seconds=10), timedelta(seconds=80)
 
@@ -46,7 +46,7 @@ def continue_history(model: SimulatedAppliance, *, start_at: datetime, end_at: d
         if workload.until_at is not None and workload.until_at >= end_at:
             rest = fraction(f"rest:{workload.workload_id}") * (LONGEST_REST - SHORTEST_REST)
             model.add(replace(workload, until_at=end_at + SHORTEST_REST + rest))
-    # Memory and temperature need some time to settle.
+    # Memory, temperature and the load of 15 minutes need some time to settle.
     model.read(end_at - SETTLING)
 
 
