@@ -151,6 +151,7 @@ def test_answers_that_no_link_leads_to_have_no_serious_fault(open_browser: OpenB
     assert not found, "\n".join(found)
 
 
+@pytest.mark.nightly
 def test_a_support_visit_and_a_removal_have_no_serious_fault(open_browser: OpenBrowser) -> None:
     page = open_browser()
     sign_in(page, OLIVIA)

@@ -101,6 +101,7 @@ def test_a_refused_form_leads_to_its_first_wrong_field_and_says_what_is_wrong(
     expect(name).to_have_accessible_description(re.compile("name"))
 
 
+@pytest.mark.nightly
 def test_the_time_range_is_chosen_by_the_keyboard(page: Page, demo: Demo) -> None:
     page.goto(f"{demo.url}/dashboards/")
     page.locator("#range").focus()

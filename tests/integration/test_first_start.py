@@ -102,6 +102,7 @@ def test_a_missing_database_is_named_and_logins_are_shown_when_it_is_there(
     assert not _PASSWORD.search(log_path.read_text())
 
 
+@pytest.mark.nightly
 def test_a_server_that_does_not_run_is_named(tmp_path: Path) -> None:
     port = free_port()
     host = Host(tmp_path, free_port(), f"victoriametrics://127.0.0.1:{port}")

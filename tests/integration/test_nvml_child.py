@@ -148,6 +148,7 @@ def test_a_driver_call_that_hangs_ends_the_child_and_the_other_plugins_go_on(
     host.wait_for("load")
 
 
+@pytest.mark.nightly
 def test_gpus_are_read_again_when_the_driver_answers_again(host: HostProcess, world: World) -> None:
     world.add("hang nvmlDeviceGetPowerUsage")
     eventually(lambda: host.status()["failures"] >= 1, what="a reading that is given up")

@@ -82,7 +82,10 @@ def rows_of(store: Store, measurement: str, *, is_plain: bool) -> list[tuple[obj
     return sorted(rows, key=repr)
 
 
-@pytest.mark.parametrize(("origin", "goal"), PAIRS)
+@pytest.mark.parametrize(
+    ("origin", "goal"),
+    [PAIRS[0], *(pytest.param(*pair, marks=pytest.mark.nightly) for pair in PAIRS[1:])],
+)
 def test_a_history_is_the_same_after_the_move_even_if_it_was_stopped_and_grew(
     *, origin: str, goal: str, servers: Servers, open_kind: Callable[[str], Store], tmp_path: Path
 ) -> None:
