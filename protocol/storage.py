@@ -1,7 +1,8 @@
 """Container storage of an appliance: its images and stopped containers, and which to delete.
 
-The agent reports them every ten minutes, and when `DesiredState.storage_generation` changes. The
-answer is what the portal wants deleted, by the tenant's policy and the jobs that wait there now.
+The agent reports them every ten minutes, sooner when jobs with other images have come or gone, and
+when `DesiredState.storage_generation` changes. The answer is what the portal wants deleted, by the
+tenant's policy and the jobs that wait there now.
 """
 
 from typing import Annotated

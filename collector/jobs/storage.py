@@ -14,13 +14,18 @@ from protocol.storage import CleanupResult
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL = timedelta(minutes=10)
+# At the earliest after this time when jobs with other images have come or gone.
+CHANGE_INTERVAL = timedelta(minutes=1)
 # Deleting a container frees its image, so the order after it has more.
 MAX_ROUNDS = 3
 STEP_SECONDS = 2.0
 
 
 class StorageReporter:
-    """Reports every ten minutes and when the portal asks; for one thread."""
+    """Reports every ten minutes, when jobs use other images, and when the portal asks.
+
+    For one thread.
+    """
 
     def __init__(self, storage: ContainerStorage, runner: AttemptRunner, clock: Clock) -> None:
         self._storage = storage
@@ -28,6 +33,7 @@ class StorageReporter:
         self._clock = clock
         self._generation = 0
         self._reported_at: datetime | None = None
+        self._images: set[str] = set()
 
     def step(self, portal: PortalConnection) -> float:
         """Report if it is due; return the seconds until the next step.
@@ -36,14 +42,16 @@ class StorageReporter:
             PortalUnreachableError: the next step reports again.
         """
         now, generation = self._clock(), self._runner.storage_generation
-        is_due = self._reported_at is None or not now - self._reported_at < REPORT_INTERVAL
+        images = self._runner.desired_images()
+        interval = REPORT_INTERVAL if images == self._images else CHANGE_INTERVAL
+        is_due = self._reported_at is None or not now - self._reported_at < interval
         if not is_due and generation == self._generation:
             return STEP_SECONDS
         try:
             self._report(portal)
         except ExecutorError as error:
             log.warning("%s", error)
-        self._generation, self._reported_at = generation, now
+        self._generation, self._reported_at, self._images = generation, now, images
         return STEP_SECONDS
 
     def _report(self, portal: PortalConnection) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,12 +10,14 @@ import pytest
 from collector.errors import PortalUnreachableError
 from collector.jobs.attempts import AttemptRunner
 from collector.jobs.executors import simulated_executor
+from collector.jobs.storage import StorageReporter
 from collector.sending.access_points import AccessPoints
 from collector.sending.portal_connection import PortalConnection
 from jobqueue.executors.simulated import SimulatedExecutor
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import SimulationConfig
 from protocol.attempts import AttemptSpec, DesiredState, ObservedState
+from protocol.storage import CleanupOrder, StorageReport
 from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal, Refusal
 from tests.unit.collector.hand_clock import HandClock
 
@@ -243,3 +246,29 @@ def test_the_use_of_a_running_attempt_becomes_a_point(site: Site) -> None:
     assert point.measurement == "attempt"
     assert point.tags == {"job": "job-1", "attempt": "a"}
     assert point.fields["cpu_percent"] > 0  # type: ignore[operator] # a float by contract
+
+
+class StorageLink:
+    """Notes the images of each report, and orders nothing."""
+
+    def __init__(self) -> None:
+        self.reports: list[list[str]] = []
+
+    def report_storage(self, report: StorageReport) -> CleanupOrder:
+        self.reports.append([one.names[0] for one in report.images])
+        return CleanupOrder()
+
+
+def test_images_are_reported_every_ten_minutes_and_soon_after_jobs_with_others(site: Site) -> None:
+    link: Any = StorageLink()
+    storage = site.executor.storage()
+    assert storage
+    reporter = StorageReporter(storage, site.runner, site.clock)
+    reporter.step(link)
+    site.runner.set_desired(RUN)
+    site.turn()
+    for seconds, count in ((30, 1), (30, 2), (60, 2), (480, 2), (60, 3)):
+        site.clock.advance(seconds)
+        reporter.step(link)
+        assert len(link.reports) == count
+    assert link.reports == [[], ["train:1"], ["train:1"]]
