@@ -26,12 +26,15 @@ from tenants.fleet.appliances import bump_generation
 
 if TYPE_CHECKING:
     import asyncssh
+    import httpx
 
 log = logging.getLogger(__name__)
 
 # The agent learns within a moment that it is wanted, and connects.
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 300.0
+# Shorter than servers do, so that none closes a connection at the moment of a request.
+KEEP_ALIVE_SECONDS = 1.5
 _REFUSED = 1008  # policy violation, RFC 6455
 
 
@@ -43,6 +46,7 @@ class Tunnel:
     folder: Path
     users: int = 0
     sockets: dict[tuple[str, int], Path] = field(default_factory=dict)
+    transports: dict[Path, "httpx.AsyncHTTPTransport"] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def socket_to(self, attempt_id: str, port: int) -> Path:
@@ -54,6 +58,28 @@ class Tunnel:
                 await self.ssh.forward_local_path_to_port(str(path), attempt_id, port)
                 self.sockets[attempt_id, port] = path
             return path
+
+    async def transport_to(self, path: Path) -> "httpx.AsyncHTTPTransport":
+        """Return what sends requests to a socket; connections to the job's server stay open.
+
+        No client of httpx: it would remember the cookies of one user for the next.
+        """
+        if path not in self.transports:
+            # Loaded when a page of a job is first opened: 6 MiB that most servers save.
+            await asyncio.to_thread(importlib.import_module, "httpx")
+            import httpx  # noqa: PLC0415
+
+            limits = httpx.Limits(max_connections=None, keepalive_expiry=KEEP_ALIVE_SECONDS)
+            # Without TLS: making its context takes tens of milliseconds.
+            made = httpx.AsyncHTTPTransport(uds=str(path), limits=limits, verify=False)
+            return self.transports.setdefault(path, made)
+        return self.transports[path]
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for transport in self.transports.values():
+            await transport.aclose()
+        self.ssh.abort()
 
 
 class Tunnels:
@@ -139,7 +165,7 @@ class Tunnels:
             finally:
                 if self._tunnels.get(appliance_id) is tunnel:
                     del self._tunnels[appliance_id]
-                ssh.abort()
+                await tunnel.close()
                 log.info("tunnel to appliance %s closed", appliance_id)
 
     async def _connected(self, appliance_id: str) -> Tunnel:

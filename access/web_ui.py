@@ -8,7 +8,6 @@ sees the pass, and can't set cookies for other jobs' origins.
 """
 
 import asyncio
-import importlib
 import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, suppress
@@ -26,7 +25,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.typing import Subprotocol
 
 from access.database import Database
-from access.tunnels import Tunnels
+from access.tunnels import Tunnel, Tunnels
 from core.clock import Clock
 from core.errors import (
     ConflictError,
@@ -48,6 +47,7 @@ MAX_CONCURRENT_PER_USER = 128
 # How long a job's server may take for the beginning of a response, and between two parts.
 RESPONSE_SECONDS = 300.0
 CONNECT_SECONDS = 15.0
+_TIMEOUT = dict.fromkeys(("read", "write"), RESPONSE_SECONDS) | {"connect": CONNECT_SECONDS}
 # Jupyter answers the handshake of a kernel's WebSocket once the kernel has started.
 OPEN_SECONDS = 120.0
 RETRY_SECONDS = 5
@@ -118,24 +118,20 @@ class WebUI:
         target = await self._target(request.scope, request.cookies.get(self._cookie, ""))
         if not stack.enter_context(self._running.running(target.user_id)):
             raise OverloadedError("Too many requests to jobs at once. Wait for some to end.")
-        path = await self._socket(target, stack)
-        # Loaded when a page of a job is first opened: 6 MiB that most servers save.
-        await asyncio.to_thread(importlib.import_module, "httpx")
-        import httpx  # noqa: PLC0415
+        tunnel, path = await self._socket(target, stack)
+        transport = await tunnel.transport_to(path)
+        import httpx  # noqa: PLC0415 - the tunnel has loaded it, in a thread
 
-        transport = httpx.AsyncHTTPTransport(uds=str(path))
-        timeout = httpx.Timeout(RESPONSE_SECONDS, connect=CONNECT_SECONDS)
-        client = httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False)
-        await stack.enter_async_context(client)
         has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
-        sent = client.build_request(
+        sent = httpx.Request(
             request.method,
             f"http://job{_target_path(request.scope)}",
             headers=self._passed_on(request.scope),
             content=request.stream() if has_body else None,
+            extensions={"timeout": _TIMEOUT},
         )
         try:
-            answer = await client.send(sent, stream=True)
+            answer = await transport.handle_async_request(sent)
         except httpx.TimeoutException as error:
             raise UnavailableError("The job's server does not respond.", code="timeout") from error
         except httpx.HTTPError as error:
@@ -178,7 +174,7 @@ class WebUI:
                 )
                 if not stack.enter_context(self._running.running(target.user_id)):
                     raise OverloadedError("Too many connections to jobs at once.")
-                path = await self._socket(target, stack)
+                _tunnel, path = await self._socket(target, stack)
                 job = await stack.enter_async_context(
                     unix_connect(
                         str(path),
@@ -211,10 +207,10 @@ class WebUI:
         now = self._clock()
         return await self._database.run(lambda session: port_of_pass(session, proof, now=now))
 
-    async def _socket(self, target: Target, stack: AsyncExitStack) -> Path:
+    async def _socket(self, target: Target, stack: AsyncExitStack) -> tuple[Tunnel, Path]:
         tunnel = await stack.enter_async_context(self._tunnels.use(target.appliance_id))
         try:
-            return await tunnel.socket_to(target.attempt_id, target.port)
+            return tunnel, await tunnel.socket_to(target.attempt_id, target.port)
         except OSError as error:
             raise UnavailableError("The tunnel broke. Try again.", code="tunnel") from error
 

@@ -179,6 +179,7 @@ def test_requests_reach_the_jobs_server_without_the_pass_and_its_cookies_stay_it
     seen = {"host": site.host, "cookie": "own=1", "x-forwarded-proto": "http"}
     assert (answer.status_code, answer.text) == (200, f"POST /tree/a b {3 * MEBIBYTE} {seen}")
     assert answer.headers["Set-Cookie"] == "own=1; Path=/"
+    assert "'cookie': ''" in site.get("/", cookie=cookie).text  # connections are shared, not these
     assert site.asked[0] == (site.attempt.id, PORT)
 
 
