@@ -27,6 +27,7 @@ from benchmarks import (
     queries,
     size,
     start,
+    tunnel,
     usage,
 )
 from benchmarks.figures import keep_document
@@ -58,6 +59,7 @@ def main(*, quick: bool, folder: Path) -> None:
         "placement": lambda: placement.measure(placement.QUICK if quick else placement.FULL),
         "polls": lambda: polls.measure(polls.QUICK if quick else polls.FULL),
         "start": lambda: start.measure(start.QUICK if quick else start.FULL),
+        "tunnel": lambda: tunnel.measure(tunnel.QUICK if quick else tunnel.FULL),
         "usage": lambda: usage.measure(usage.QUICK if quick else usage.FULL),
         "alert_rules": lambda: alert_rules.measure(
             alert_rules.QUICK if quick else alert_rules.FULL

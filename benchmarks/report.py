@@ -56,7 +56,12 @@ QUESTIONS = {
     "p95": "p95 of power by appliance and day, the whole fleet, 1 h",
     "p95_day": "the same of one tenant, 24 h",
 }
-
+TUNNEL_FIGURES = {
+    "round_trip_milliseconds": "WebSocket, there and back, ms",
+    "request_milliseconds": "request, ms",
+    "download_mebibytes_per_second": "download, MiB/s",
+    "upload_mebibytes_per_second": "upload, MiB/s",
+}
 TITLES = {
     "idle": "An idle server",
     "hostile": "Beside a hostile tenant",
@@ -410,6 +415,35 @@ def accounts(document: Document) -> str:
     )
 
 
+def tunnelled(document: Document) -> str:
+    """Return the section on web pages of jobs."""
+    settings, results = document["settings"], document["results"]
+    ways, beside = results["medians"], results["tunnel_beside"]
+    rows = [
+        (
+            title,
+            *(shown(ways[way][figure]) for way in ways),
+            *(shown(beside[way][figure]) for way in beside),
+        )
+        for figure, title in TUNNEL_FIGURES.items()
+    ]
+    cpu = " and ".join(
+        f"the {end}'s {shown(ways['tunnel'][f'{end}_cpu_percent_of_a_core'])} % of a core"
+        for end in ("server", "agent")
+    )
+    return (
+        "## Web pages of jobs\n\n"
+        f"{_origin(document)} A web server on the same machine, directly, through `ssh -L` of "
+        "OpenSSH, and through portal, tunnel and agent, in turns; both have the cipher "
+        f"{settings['cipher']}. Medians of {settings['repetitions']} repetitions of "
+        f"{settings['round_trips']} round trips of a WebSocket, {settings['requests']} requests "
+        f"over one connection, and {settings['mebibytes']} MiB each way. Load of the machine at "
+        f"the end: {document['machine']['load1']}.\n\n"
+        f"{_table(('', *ways, *(f'tunnel, times {way}' for way in beside)), rows)}\n"
+        f"During the tunnel's turns, CPU was {cpu}.\n"
+    )
+
+
 SECTIONS: dict[str, Callable[[Document], str]] = {
     "agent_beside_collectd": beside_collectd,
     "partition": outage,
@@ -418,6 +452,7 @@ SECTIONS: dict[str, Callable[[Document], str]] = {
     "queries": asked,
     "accounts": accounts,
     "fleet_hold": held,
+    "tunnel": tunnelled,
 }
 
 
