@@ -7,7 +7,7 @@ tenants whose last round took longer than a tick, so that those only delay each 
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -38,14 +38,22 @@ class Rounds:
     Args:
         evaluator: evaluates the rules of one.
         tick_seconds: the time between two calls of `tick`; a longer round is slow.
+        on_notifications: is called after a round that added notifications to the outbox.
     """
 
-    def __init__(self, evaluator: Evaluator, *, tick_seconds: float) -> None:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        *,
+        tick_seconds: float,
+        on_notifications: Callable[[], None] = lambda: None,
+    ) -> None:
         self._closing = threading.Event()
         self._evaluator = replace(
             evaluator, may_record=lambda: evaluator.may_record() and not self._closing.is_set()
         )
         self._tick_seconds = tick_seconds
+        self._on_notifications = on_notifications
         self._lock = threading.Lock()
         self._running: dict[str, _Round] = {}
         self._slow: set[str] = set()
@@ -93,7 +101,8 @@ class Rounds:
     def _evaluate(self, tenant_id: str, rules: Sequence[Rule], now: datetime) -> None:
         started = self._evaluator.seconds()
         try:
-            self._evaluator.evaluate(rules, now=now)
+            if self._evaluator.evaluate(rules, now=now).notifications:
+                self._on_notifications()
         except Exception:
             logger.exception("the rules of tenant %s were not evaluated; retrying", tenant_id)
         finally:

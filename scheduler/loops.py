@@ -6,8 +6,11 @@ Several processes may start a scheduler; only the one with the lease runs the ta
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
+from apscheduler.job import Job
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from alerting.actions import run_actions
@@ -113,7 +116,12 @@ class Scheduler:
             delay_seconds=settings.evaluation_delay_seconds,
             may_record=lambda: self.is_active,
         )
-        self._rounds = Rounds(evaluator, tick_seconds=settings.evaluation_interval_seconds)
+        self._rounds = Rounds(
+            evaluator,
+            tick_seconds=settings.evaluation_interval_seconds,
+            on_notifications=self._send_soon,
+        )
+        self._sending: list[Job] = []
         self._registry = Registry(settings, RegistryTokens(settings), clock)
         self._scheduler = BackgroundScheduler(
             timezone="UTC", job_defaults={"max_instances": 1, "coalesce": True}
@@ -128,7 +136,9 @@ class Scheduler:
         """Acquire the lease if it is free, and start the tasks."""
         self._lease.start()
         for task, seconds in self._tasks():
-            self._scheduler.add_job(self._run, "interval", args=(task,), seconds=seconds)
+            job = self._scheduler.add_job(self._run, "interval", args=(task,), seconds=seconds)
+            if task in (self._send_emails, self._send_notifications):
+                self._sending.append(job)
         for task in (self.measure_usage, self.offer_rules):
             self._scheduler.add_job(self._run, args=(task,))
         # A new portal has its first samples by then: show its usage before the next interval.
@@ -358,6 +368,12 @@ class Scheduler:
     def run_actions(self) -> None:
         """Carry out what rules do when their alerts fire."""
         run_actions(self._sessions, HANDLERS, clock=self._clock, may_act=lambda: self.is_active)
+
+    def _send_soon(self) -> None:
+        """Send new notifications now, not at the end of the interval."""
+        for job in self._sending:
+            with suppress(JobLookupError):  # it is stopping
+                job.modify(next_run_time=utc_now())
 
     def _send_emails(self) -> None:
         """Send emails apart from the rest, which a slow mail server must not delay."""

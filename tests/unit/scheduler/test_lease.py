@@ -1,4 +1,4 @@
-"""The scheduler keeps its lease while its tasks fill the pool, and places a long queue at once."""
+"""The scheduler keeps its lease while its tasks fill the pool, and does at once what is due."""
 
 import threading
 from contextlib import closing
@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from core.db import SessionFactory
+from alerting.receivers import create_receiver
+from alerting.service import create_rule
+from alerting.states import ReceiverKind
+from core.clock import utc_now
+from core.db import SessionFactory, transaction
 from core.leases import Lease
+from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from jobqueue import dispatch
 from jobqueue.models import Job
@@ -17,8 +22,10 @@ from jobqueue.states import JobState
 from scheduler import lease
 from scheduler.lease import LEASE_DURATION
 from scheduler.loops import Scheduler
-from tests.cast import Cast, FrozenClock
+from tests.cast import Cast, FrozenClock, scope_of
 from tests.fixtures.polling import eventually
+from tests.unit.alerting.helpers import heat, hot
+from tests.unit.alerting.servers import hook_server
 from tests.unit.jobqueue.builders import add_appliance, submit
 from timeseries.duckdb.store import DuckDBStore
 
@@ -72,3 +79,35 @@ def test_a_long_queue_is_placed_in_several_transactions(
     with sessions() as session:
         starting = select(func.count()).where(Job.state == JobState.STARTING)
         assert session.scalar(starting) == 5
+
+
+def test_a_notification_does_not_wait_for_the_interval_of_the_outbox(
+    tmp_path: Path, sessions: SessionFactory, cast: Cast
+) -> None:
+    settings = ServerSettings(
+        data_dir=tmp_path,
+        rule_pack=False,
+        webhook_allowed_networks="127.0.0.0/8",
+        evaluation_interval_seconds=0.2,
+        notification_interval_seconds=3600.0,
+    )
+    bob, now = scope_of(cast.bob), utc_now()
+    with hook_server() as hook, closing(DuckDBStore(tmp_path / "samples.duckdb")) as store:
+        with transaction(sessions) as session:
+            receiver, _ = create_receiver(
+                session,
+                bob,
+                name="hook",
+                kind=ReceiverKind.WEBHOOK,
+                target=hook.url,
+                box=SecretBox.of(settings),
+                now=now,
+            )
+            create_rule(session, bob, hot(receiver_ids=[receiver.id]), now=now)
+        scheduler = Scheduler(settings, sessions=sessions, store=store)
+        scheduler.start()
+        try:
+            heat(store, tenant=cast.acme.id, celsius=95.0, at=now)
+            eventually(lambda: len(hook.posts) == 1, what="the notification")
+        finally:
+            scheduler.stop()
