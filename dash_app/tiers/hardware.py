@@ -8,12 +8,12 @@ from dash import dcc, html
 from core.quantities import format_value
 from dash_app import components
 from dash_app.components import badge
+from dash_app.pcie import pcie_link
 from dash_app.queries.appliance import GPURow
 from dash_app.routes import gpu_path, job_path
 from protocol.gpu_processes import GPUProcess
-from protocol.inventory import GPUInfo, Inventory
+from protocol.inventory import Inventory
 
-TIMES = "\N{MULTIPLICATION SIGN}"
 _LEGEND = (
     "NV#: that many NVLinks. PIX, PXB: one or several PCIe switches. PHB: PCIe host bridge. "
     "NODE: same NUMA node. SYS: across sockets."
@@ -85,12 +85,3 @@ def topology(inventory: Inventory) -> Any:  # noqa: ANN401 - a Dash component
         components.table(headings, rows, empty=""),
         html.P(_LEGEND, className="vdd-muted"),
     ]
-
-
-def pcie_link(gpu: GPUInfo) -> str:
-    """Return the PCIe link, "" if unknown; its maximum generation, because idle GPUs lower it."""
-    if not gpu.pcie_width:
-        return ""
-    generation = f"Gen {gpu.pcie_generation_max} " if gpu.pcie_generation_max else ""
-    most = f" of {TIMES}{gpu.pcie_width_max}" if gpu.pcie_width < gpu.pcie_width_max else ""
-    return f"{generation}{TIMES}{gpu.pcie_width}{most}"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from dash_app.tiers.hardware import pcie_link
+from dash_app.pcie import pcie_link
 from protocol.inventory import DiskInfo, GPUInfo, Inventory
 from tenants.fleet.appliances import read_inventory
 from tenants.models import Appliance

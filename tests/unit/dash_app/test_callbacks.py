@@ -15,9 +15,9 @@ from core.db import SessionFactory
 from dash_app.app import create_dashboards
 from dash_app.components import ABSENT
 from dash_app.context import MAX_ENTRIES, SharedCache
+from dash_app.pcie import TIMES
 from dash_app.routes import appliance_path, gpu_path, job_path
 from dash_app.shared_store import SharedStore
-from dash_app.tiers.hardware import TIMES
 from dash_app.timerange import span_between
 from jobqueue.models import Attempt, Job
 from jobqueue.states import AttemptState, JobKind, JobState

@@ -7,7 +7,7 @@ import pytest
 
 from collector.inventory import simulated_inventory
 from core.db import SessionFactory
-from dash_app.tiers.hardware import TIMES
+from dash_app.pcie import TIMES
 from plugins.simulation.config import SimulationConfig
 from portal.presenters.inventory import NONE, hardware_of, line_speed
 from protocol.inventory import DiskInfo, GPUInfo, Inventory, NICInfo, NVLinkInfo

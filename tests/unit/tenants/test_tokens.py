@@ -104,7 +104,9 @@ def test_scopes_are_offered_by_role() -> None:
         "users",
         "audit",
     ]
-    assert scopes_for(Role.OPERATOR) == ["read", "images", "users", "audit", "operator"]
+    assert scopes_for(Role.OPERATOR) == [
+        *("read", "images", "dashboards", "users", "audit", "operator")
+    ]
 
 
 @pytest.mark.parametrize("name", ["operator", "users", "everything"])
