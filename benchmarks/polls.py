@@ -33,6 +33,8 @@ from tenants.models import Appliance, ApplianceState
 
 WAIT_SECONDS = 25
 SETTLE_SECONDS = 10.0
+# All agents come from one address here.
+ENVIRON = {"VEDETTE_MAX_CONNECTIONS_PER_ADDRESS": "16384"}
 LATEST_SECONDS = 120.0
 INVENTORY = {
     "hostname": "bench",
@@ -59,7 +61,7 @@ def measure(plan: Plan) -> dict[str, object]:
     """Poll and deliver; return the document."""
     started_at = utc_now()
     with TemporaryDirectory(prefix="vedette-bench-") as name:
-        gateway = make_gateway(Path(name))
+        gateway = make_gateway(Path(name), more=ENVIRON)
         members = enroll_fleet(gateway, plan.agents)
         _bring_online(gateway)
         with serving(gateway) as pid:

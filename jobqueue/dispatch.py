@@ -37,8 +37,10 @@ from tenants.models import Tenant
 # Decisions that one transaction writes, and the time that one turn decides for.
 MAX_WRITTEN = 500
 TURN_SECONDS = 0.5
-# A pass ends this long after its first write: the next one sees what was freed meanwhile.
+# A pass ends this long after its first write: the next one sees what was freed meanwhile. It is
+# longer if reading the snapshot took so long that passes would do little else.
 PASS_SECONDS = 5.0
+PASS_PER_SNAPSHOT = 5.0
 # Those in the middle of a long queue share this time of a cycle.
 CYCLE_SECONDS = 2.0
 # Jobs at the front of the queue, whose messages follow what changes.
@@ -99,20 +101,22 @@ class Dispatcher:
             if found is None:
                 return done
             done = found
-            current.ends_at = current.ends_at or self._timer() + PASS_SECONDS
+            current.ends_at = current.ends_at or self._timer() + current.seconds
         is_over = current.ends_at is not None and self._timer() > current.ends_at
         if not current.is_done:
             self._passes[tenant_id] = None if is_over else current
         return done
 
     def _begin(self, tenant_id: str, now: datetime) -> "_Pass":
+        began = self._timer()
         with self._transactions() as session:
             generation = lock_tenant(session, tenant_id)
             resolve_dependencies(session, tenant_id, now=now)
         with self._transactions() as session:
             planner = Planner(read_snapshot(session, tenant_id, now=now))
             ids = waiting_ids(session, tenant_id, now=now)
-        return _Pass(tenant_id, planner, ids, generation=generation)
+        seconds = max(PASS_SECONDS, PASS_PER_SNAPSHOT * (self._timer() - began))
+        return _Pass(tenant_id, planner, ids, generation=generation, seconds=seconds)
 
 
 def lock_tenant(session: Session, tenant_id: str) -> int:
@@ -134,9 +138,16 @@ class _Pass:
     """One tenant's queue from its front to its end, on one snapshot."""
 
     def __init__(
-        self, tenant_id: str, planner: Planner, ids: Sequence[str], *, generation: int
+        self,
+        tenant_id: str,
+        planner: Planner,
+        ids: Sequence[str],
+        *,
+        generation: int,
+        seconds: float,
     ) -> None:
         self.tenant_id = tenant_id
+        self.seconds = seconds
         self.ends_at: float | None = None
         self._planner = planner
         self._models = models_of(planner.snapshot.appliances)

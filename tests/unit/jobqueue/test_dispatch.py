@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime
 
 import pytest
 from sqlalchemy import select
@@ -15,7 +16,9 @@ from jobqueue.appliance_lifecycle import retire_idle_appliance
 from jobqueue.dispatch import Dispatcher
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.plan import Action
+from jobqueue.placement.views import Snapshot
 from jobqueue.service import job_events, stop_job
+from jobqueue.snapshot import read_snapshot
 from jobqueue.states import AttemptState, JobState, Reason
 from protocol.attempts import ObservedState
 from tenants.fleet.appliance_service import drain_appliance
@@ -251,10 +254,23 @@ def test_a_long_queue_of_one_tenant_delays_no_other_and_is_placed_to_its_end(
         assert {session.get_one(Job, one.id).state for one in jobs[1:]} == {JobState.QUEUED}
 
 
-def test_a_pass_over_a_long_queue_begins_anew_for_what_was_freed(
-    sessions: SessionFactory, cast: Cast, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("snapshot_seconds", "state"), [(0, JobState.STARTING), (100, JobState.QUEUED)]
+)
+def test_a_pass_over_a_long_queue_begins_anew_for_what_was_freed_unless_that_takes_long(
+    sessions: SessionFactory,
+    cast: Cast,
+    monkeypatch: pytest.MonkeyPatch,
+    snapshot_seconds: int,
+    state: JobState,
 ) -> None:
+    def read_slowly(session: Session, tenant_id: str, *, now: datetime) -> Snapshot:
+        for _ in range(snapshot_seconds):
+            next(seconds)
+        return read_snapshot(session, tenant_id, now=now)
+
     monkeypatch.setattr(dispatching, "MAX_WRITTEN", 2)
+    monkeypatch.setattr(dispatching, "read_snapshot", read_slowly)
     seconds = itertools.count()
     with sessions.begin() as session:
         running = start(session, cast, gpus=8)
@@ -265,9 +281,9 @@ def test_a_pass_over_a_long_queue_begins_anew_for_what_was_freed(
     dispatcher.cycle(now=NOON)
     with sessions.begin() as session:
         report(session, session.get_one(Attempt, running.id), ObservedState.SUCCEEDED, exit_code=0)
-    for _ in range(10):
+    for _ in range(8):
         dispatcher.cycle(now=NOON)
     with sessions() as session:
-        assert session.get_one(Job, front.id).state is JobState.STARTING
+        assert session.get_one(Job, front.id).state is state
         last = select(Job.state).order_by(Job.id.desc()).limit(1)
         assert session.scalar(last) is JobState.SUBMITTED
