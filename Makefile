@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
+WEB_APPS := .venv-web-apps
 PORT ?= 8000
 DATA ?= var/demo
 # More than the cores: tests of real servers mostly wait.
@@ -18,7 +19,7 @@ SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
 PACKAGES := core timeseries protocol tenants alerting jobqueue plugins collector dash_app portal access scheduler vedette cli
 
-.PHONY: help demo up test checks collected test-nightly test-mutants bench fuzz lint check-types check-imports check-ansible check-security format clean lock servers wheel
+.PHONY: help demo up test checks collected test-nightly test-mutants bench fuzz lint check-types check-imports check-ansible check-security format clean lock servers web-apps wheel
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
@@ -51,7 +52,7 @@ collected: $(DEV_STAMP)
 	-@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1
 
 # Everything that takes long: all roles and looks, fuzz corpora, roll-outs by Ansible.
-test-nightly: $(DEV_STAMP) servers
+test-nightly: $(DEV_STAMP) servers web-apps
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m nightly $(PYTEST_ARGS)
 
 # Change the code one place at a time: at least 90 % of the changes must make a test fail.
@@ -111,6 +112,16 @@ lock: $(DEV_STAMP)
 	$(BIN)/pip install --quiet pip-tools
 	$(BIN)/pip-compile --quiet --strip-extras --no-emit-options --extra server --output-file requirements/server.txt pyproject.toml
 	$(BIN)/pip-compile --quiet --strip-extras --no-emit-options --extra server --extra dev --output-file requirements/dev.txt pyproject.toml
+	$(BIN)/pip-compile --quiet --strip-extras --no-emit-options --output-file requirements/web-apps.txt requirements/web-apps.in
+
+# JupyterLab and TensorBoard, which tests run as jobs.
+web-apps: $(WEB_APPS)/.installed
+
+# Made by the tests' Python, whose library the image has.
+$(WEB_APPS)/.installed: requirements/web-apps.txt | $(DEV_STAMP)
+	$(BIN)/python -m venv --clear $(WEB_APPS)
+	$(WEB_APPS)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
 
 clean:
-	rm -rf $(VENV) mutants .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(WEB_APPS) mutants .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -5,7 +5,7 @@
   const Anser = window.module.exports;
 
   // Escape sequences other than colors.
-  const CONTROLS = /[\u001b\u009b](?:\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[[()#;?]*(?:\d{1,4}(?:;\d{0,4})*)?(?!m)[\dA-PR-TZcf-nq-uy=><~])/g;
+  const CONTROLS = /[\u001b\u009b](?!\[[\d;]*m)(?:\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[[()#;?]*(?:\d{1,4}(?:;\d{0,4})*)?[\dA-PR-TZcf-nq-uy=><~])/g;
   // Colors of terminals that can't be read on our background.
   const READABLE = {
     "0, 0, 0": "#7d8590", "0, 0, 187": "#79a8ff", "187, 0, 0": "#ff7b72", "85, 85, 85": "#9aa4b2", "187, 0, 187": "#d2a8ff",

@@ -255,6 +255,7 @@ class World:
             f"--add-runtime=counting={runtime}",
             "--default-runtime=counting",
             "--live-restore",
+            "--bridge=none",
             *ENGINE_FLAGS,
         ]
 

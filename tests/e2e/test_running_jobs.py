@@ -5,6 +5,7 @@ Server, agent and engine are real, and so are Chromium and the pseudo terminal o
 
 import os
 import pty
+import re
 import select
 import sys
 from collections.abc import Iterator
@@ -34,7 +35,8 @@ pytestmark = [
 
 MEBIBYTE = 2**20
 TRAINING = (
-    "mkdir -p /work && cd /work && seq 3 > epochs && while :; do echo training; sleep 1; done"
+    "mkdir -p /work && cd /work && seq 3 > epochs;"
+    " printf '\\033[31mwarning: \\033[0mhot\\n' >&2; while :; do echo training; sleep 1; done"
 )
 
 
@@ -86,6 +88,27 @@ def page(site: Site, chromium: Browser) -> Iterator[Page]:
     yield page
     context.close()
     assert problems == []
+
+
+def test_the_log_has_colors_streams_times_and_a_search(site: Site, page: Page) -> None:
+    page.goto(f"/jobs/{site.job_id}")
+    log = page.locator("[data-log-text]")
+    warning = log.locator(".vd-stderr", has_text="warning: hot")
+    expect(warning.locator("span > span").first).to_have_css("color", "rgb(255, 123, 114)")
+    training = log.locator(".vd-stdout", has_text="training")
+    count = training.count()
+    expect(training.nth(count + 1)).to_be_attached()  # it goes on by itself
+    page.get_by_label("Stream").select_option("stderr")
+    expect(warning).to_be_visible()
+    expect(training.first).to_be_hidden()
+    page.get_by_label("Stream").select_option("")
+    expect(warning.locator("time")).to_be_hidden()
+    page.get_by_label("Times").check()
+    expect(warning.locator("time")).to_have_text(re.compile(r"\d\d:\d\d:\d\d"))
+    page.get_by_label("Search the log").fill("WARNING")
+    expect(page.locator("[data-log-count]")).to_have_text("1 line")
+    expect(page.locator("[data-log-matches]")).to_contain_text("warning: hot")
+    screenshot(page, "log-search")
 
 
 def test_a_terminal_in_the_browser(site: Site, page: Page) -> None:

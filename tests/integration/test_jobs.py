@@ -41,6 +41,7 @@ class Portal:
     """Bob's view of the portal over REST."""
 
     def __init__(self, deployment: Deployment, email: str = BOB) -> None:
+        self.url = deployment.url
         self._base = f"{deployment.url}/api/v1"
         self._headers = {"Authorization": f"Bearer {api_token(deployment, email)}"}
 

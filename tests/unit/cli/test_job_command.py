@@ -154,7 +154,8 @@ def test_wait_exits_as_the_first_job_that_did_not_succeed(
     assert job("wait", ids[0]).returncode == 0
     assert job("wait", *ids).returncode == 7
     assert job("wait", ids[2]).returncode == 1
-    assert job("logs", "-f", ids[1]).returncode == 7
+    for command in (("logs", "-f"), ("attach",)):
+        assert job(*command, ids[1]).returncode == 7
     waiting = job("wait", submit(sessions, cast, clock, "next"), "--timeout", "0")
     assert waiting.returncode == 1
     assert "is still submitted" in waiting.stderr
