@@ -19,7 +19,7 @@ from enum import Enum, auto
 from ipaddress import ip_address
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from core.networks import Network, is_within
 from core.settings import ServerSettings
@@ -160,6 +160,7 @@ class BoundedProtocol(HttpToolsProtocol):
         # The deadline of all but a body, whose deadline depends on its size.
         self._due = self._write_due = math.inf
         self._is_silent = True
+        self._served: RequestResponseCycle | None = None
         # Of the present request: bytes since its start, and those of its body.
         self._raw_bytes = self._body_bytes = 0
         self._body_since = 0.0
@@ -183,9 +184,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop counting the connection."""
+        """Stop counting the connection.
+
+        uvicorn tells the last request of the pipeline only: the one that is served would write on,
+        and each time log an error.
+        """
         self._connections.forget(self)
+        if self._served is not None:
+            self._served.disconnected = True
+            self._served.message_event.set()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401 - uvicorn's
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         """Parse what came in, up to the bounds; most requests come in one piece."""
