@@ -51,8 +51,9 @@ checks: servers collected lint check-types check-imports check-ansible check-sec
 collected: $(DEV_STAMP)
 	-@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1
 
-# Everything that takes long: all roles and looks, fuzz corpora, roll-outs by Ansible.
-test-nightly: $(DEV_STAMP) servers web-apps
+# Everything that takes long: all roles and looks, fuzz corpora, roll-outs by Ansible. Who names
+# tests in PYTEST_ARGS does not need the web apps.
+test-nightly: $(DEV_STAMP) servers $(if $(PYTEST_ARGS),,web-apps)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m nightly $(PYTEST_ARGS)
 
 # Change the code one place at a time: at least 90 % of the changes must make a test fail.

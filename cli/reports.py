@@ -56,7 +56,7 @@ def list_reports(output: str) -> None:
 @click.option("-f", "--file", type=click.File(), required=True, help="YAML file; - reads stdin.")
 @click.option("--dry-run", is_flag=True, help="Only print what would change.")
 def apply(file: TextIO, *, dry_run: bool) -> None:
-    """Create and update the saved reports of a file one by one, by name, up to the first error."""
+    """Create or update the saved reports of a file, by name; stop at the first error."""
     wanted = load_list(file, "reports")
     with Client() as client:
         current = {one["name"]: one for one in all_items(client, "/saved-reports")}

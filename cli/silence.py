@@ -78,7 +78,7 @@ def expire(silence_ids: tuple[str, ...]) -> None:
 
 @silence.group()
 def window() -> None:
-    """Silence alerts again and again: maintenance windows."""
+    """Silence alerts on a schedule: maintenance windows."""
 
 
 @window.command("add")
