@@ -24,9 +24,10 @@ from dash import (
     no_update,
     set_props,
 )
-from dash.exceptions import PreventUpdate
+from dash.exceptions import DependencyException, PreventUpdate
 from flask import Flask
 from plotly.utils import PlotlyJSONEncoder
+from werkzeug.exceptions import NotFound
 
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
@@ -108,11 +109,16 @@ def create_dashboards(
     )
     app = ShellDash(render_shell=render_shell, server=server)
     app.layout = _frame()
+    server.register_error_handler(DependencyException, _no_such_file)
     _register_controls(app)
     _register_pages(app, context)
     for tier, dashboard in _DASHBOARDS.items():
         _register_refresh(app, context, tier, dashboard)
     return app
+
+
+def _no_such_file(_error: Exception) -> NotFound:
+    return NotFound()
 
 
 def _show_error(error: Exception) -> None:

@@ -135,6 +135,12 @@ def test_every_address_is_drawn_inside_the_portals_shell(client: FlaskClient, pa
     assert "assets/dashboards.css" in page.text
 
 
+@pytest.mark.parametrize("path", ["dash/nothing.js", "nothing/deps/react.js"])
+def test_a_file_that_dash_does_not_have_is_404(alice: Browser, path: str) -> None:
+    url = f"/dashboards/_dash-component-suites/{path}"
+    assert alice.client.get(url, headers=alice.headers).status_code == 404
+
+
 def test_alices_fleet_has_her_appliances_and_not_globexs(alice: Browser) -> None:
     text = alice.fill("fleet-cards.children", **FLEET)
     assert "dgx-01" in text
