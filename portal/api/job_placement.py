@@ -131,7 +131,13 @@ class CapacitySchema(Schema):
     summary = fields.String(metadata={"description": "The same in words."})
 
 
-@job_placement.operation("GET", "/appliances", query=CapacityQuery, answer=page_of(CapacitySchema))
+@job_placement.operation(
+    "GET",
+    "/appliances",
+    query=CapacityQuery,
+    answer=page_of(CapacitySchema),
+    needs=Permission.SUBMIT_JOBS,
+)
 def capacities(query: dict[str, Any]) -> dict[str, Any]:
     """List appliances by name with their usable and free GPUs, to choose one for a job."""
     with database() as session:
