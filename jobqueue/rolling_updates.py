@@ -21,7 +21,7 @@ from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFou
 from core.secretbox import SecretBox
 from jobqueue.again import request_like
 from jobqueue.job_secrets import decrypt_secrets, encrypt_secrets
-from jobqueue.models import Job, ServiceUpdate
+from jobqueue.models import Attempt, Job, ServiceUpdate
 from jobqueue.requests import JobRequest, request_from
 from jobqueue.scaling import changeable_service, columns_of, service_id, service_instances
 from jobqueue.service import checked_job, get_job
@@ -241,9 +241,16 @@ def _ended_badly(session: Session, found: ServiceUpdate) -> str:
     return f"{job.title} {job.state.value}: {job.message}" if job else ""
 
 
-def _problem(job: Job) -> str:
+def _updated_attempt(job: Job) -> Attempt | None:
+    """Return the attempt that runs with the new values; the one before may still be stopping."""
     attempt = job.attempt
-    if job.state is not JobState.RUNNING or attempt is None:
+    is_running = job.state is JobState.RUNNING and attempt and attempt.stop_reason is None
+    return attempt if is_running else None
+
+
+def _problem(job: Job) -> str:
+    attempt = _updated_attempt(job)
+    if attempt is None:
         return ""
     is_restarting = attempt.restarts > 0 and not job.health_check
     if is_restarting or attempt.health in {Health.UNHEALTHY, Health.RESTARTING}:
@@ -253,8 +260,8 @@ def _problem(job: Job) -> str:
 
 
 def _is_ready(job: Job, *, now: datetime) -> bool:
-    attempt = job.attempt
-    if job.state is not JobState.RUNNING or attempt is None or attempt.started_at is None:
+    attempt = _updated_attempt(job)
+    if attempt is None or attempt.started_at is None:
         return False
     if job.health_check:
         return attempt.health is Health.HEALTHY

@@ -23,7 +23,8 @@ def test_jobs_become_apps_and_a_run_and_end(
 ) -> None:
     def apps() -> dict[str, dict[str, Any]]:
         """Return the apps by id; each has one instance, or none while it stops."""
-        found = requests.get(f"{mesos_site.marathon_url}/v2/apps", timeout=30).json()["apps"]
+        url = f"{mesos_site.marathon_url}/v2/apps?embed=apps.counts"
+        found = requests.get(url, timeout=30).json()["apps"]
         assert all(one["instances"] <= 1 for one in found)
         return {one["id"]: one for one in found}
 

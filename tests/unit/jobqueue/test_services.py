@@ -146,6 +146,18 @@ def test_an_update_replaces_one_instance_after_the_other(session: Session, cast:
     assert {one.state for one in service_instances(session, first)} == {JobState.RUNNING}
 
 
+def test_the_next_instance_waits_until_the_one_before_has_stopped_and_started(
+    session: Session, cast: Cast
+) -> None:
+    first = run(session, cast, instances=2, health_check=CHECK)
+    settle(session, first, Health.UNHEALTHY)
+    change(session, cast, first, image="python:3.14")
+    for _ in range(3):
+        step(session)
+        assert sorted(images(session, first)) == ["python:3.13", "python:3.14"]
+    assert update_progress(session, scope_of(cast.bob), first.id).state is UpdateState.ROLLING
+
+
 def test_the_next_instance_follows_when_one_is_healthy(session: Session, cast: Cast) -> None:
     first = run(session, cast, instances=2, health_check=CHECK)
     change(session, cast, first, env={"A": "2"})
