@@ -8,6 +8,7 @@ import gc
 import logging
 import math
 import resource
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -58,6 +59,8 @@ SWITCH_SECONDS = 0.0005
 RESERVED_DESCRIPTORS = 512
 # Long polls and tunnels are cut after this at shutdown.
 SHUTDOWN_SECONDS = 2
+ACCEPTED_AT_ONCE = 8
+WAITING_CONNECTIONS = 2_048
 M_ARENA_MAX = -8  # of malloc.h
 # Batches have thousands of small objects and no cycles: collect less often.
 GC_THRESHOLDS = (20_000, 20, 20)
@@ -85,6 +88,20 @@ def server() -> None:
     run_server(settings)
 
 
+class _Server(uvicorn.Server):
+    """Accepts few connections at a time, so that those of one client don't delay all others.
+
+    asyncio takes the backlog for both: how many it accepts before anything else is served, and how
+    many wait in the kernel.
+    """
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for one in (one for server in self.servers for one in server.sockets):
+            with socket.fromfd(one.fileno(), one.family, one.type) as same:
+                same.listen(WAITING_CONNECTIONS)
+
+
 def run_server(settings: ServerSettings) -> None:
     """Serve until SIGINT or SIGTERM, then stop the loops and close database and store."""
     limit_malloc_arenas()
@@ -105,6 +122,7 @@ def run_server(settings: ServerSettings) -> None:
             ws="websockets-sansio",
             ws_per_message_deflate=False,
             http=_protocol(backend, Connections(limits)),
+            backlog=ACCEPTED_AT_ONCE,
         )
         # Objects that live as long as the process need no garbage collection.
         gc.collect()
@@ -114,7 +132,7 @@ def run_server(settings: ServerSettings) -> None:
         scheduler.start()
         try:
             log.info("serving %s", settings.resolved_public_url)
-            uvicorn.Server(config).run()
+            _Server(config).run()
         finally:
             scheduler.stop()
 
