@@ -1,4 +1,4 @@
-"""`vedette job schedule`: jobs that are submitted again and again."""
+"""`vedette job schedule`: jobs that are submitted on a schedule."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ PAGE_SIZE = 100
 
 @click.group()
 def schedule() -> None:
-    """Submit jobs again and again, and list their runs."""
+    """Submit jobs on a schedule, and list their runs."""
 
 
 @schedule.command("ls")

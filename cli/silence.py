@@ -1,4 +1,4 @@
-"""`vedette silence`: silence alerts for some time, once or again and again; list and end that."""
+"""`vedette silence`: silence alerts once or on a schedule; list and end silences."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -208,7 +208,7 @@ class JobTemplate(Base):
 
 
 class JobSchedule(Base):
-    """A job that is submitted again and again; see `jobqueue.schedules`."""
+    """A job that is submitted on a schedule; see `jobqueue.schedules`."""
 
     __tablename__ = "job_schedules"
     __table_args__ = (UniqueConstraint("tenant_id", "name"),)

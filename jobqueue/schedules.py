@@ -1,4 +1,4 @@
-"""Schedules: jobs that are submitted again and again, and the list of their runs.
+"""Schedules: jobs that are submitted on a schedule, and the list of their runs.
 
 Each run is a job of the schedule's user. The portal keeps the time, whatever executor runs the
 jobs: `jobqueue.schedule_runs` submits what is due.

@@ -151,6 +151,7 @@ def appliance_tabs(appliance_id: str, search: str) -> Any:  # noqa: ANN401 - a D
     links = {
         "Dashboard": f"{appliance_path(appliance_id)}{search}",
         "Details": page,
+        "Storage": f"{page}/storage",
         "Events": f"{page}/events",
     }
     return components.tabs("Pages of this appliance", links, chosen="Dashboard")

@@ -1,4 +1,4 @@
-"""`/job-schedules`: jobs that are submitted again and again, and their runs."""
+"""`/job-schedules`: jobs that are submitted on a schedule, and their runs."""
 
 from functools import partial
 from http import HTTPStatus
@@ -34,7 +34,7 @@ from tenants.permissions import Permission
 job_schedules = APIBlueprint(
     "Job schedules",
     "/job-schedules",
-    "Jobs that are submitted again and again.",
+    "Jobs that are submitted on a schedule.",
     changes=Permission.SUBMIT_JOBS,
 )
 
