@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 import click
@@ -37,12 +37,12 @@ def appliance_id(client: Client, name_or_id: str) -> str:
     raise InvalidInputError(f"No appliance named {name_or_id!r}. See: vedette appliance list")
 
 
-def all_items(client: Client, path: str) -> Iterator[dict[str, Any]]:
+def all_items(client: Client, path: str, **query: str) -> Iterator[dict[str, Any]]:
     """Yield the items of all pages of a list."""
     number = 0
     while True:
         number += 1
-        page = client.get(path, page=number, page_size=PAGE_SIZE)
+        page = client.get(path, page=number, page_size=PAGE_SIZE, **query)
         yield from page["items"]
         if number * PAGE_SIZE >= page["total"]:
             return
@@ -65,6 +65,17 @@ def one_named(
         found = f"{len(matches)} {noun}s have" if matches else f"No {noun} has"
         raise InvalidInputError(f"{found} the name or ID {name_or_id!r}. See: {command}")
     return matches[0]
+
+
+def save_named(
+    client: Client, path: str, body: dict[str, Any], own: Iterable[dict[str, Any]]
+) -> None:
+    """Replace the one of the user's `own` items that has the name of the body, or add one."""
+    found = next((one["id"] for one in own if one["name"] == body["name"]), None)
+    if found:
+        client.put(f"{path}/{found}", body)
+    else:
+        client.post(path, body)
 
 
 def load_mapping(file: TextIO) -> Mapping[str, Any]:

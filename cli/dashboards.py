@@ -23,6 +23,7 @@ from cli.client import (
     output_option,
     print_items,
     print_object,
+    save_named,
 )
 from core.errors import InvalidInputError
 from vedette.client import Client
@@ -139,11 +140,7 @@ def save_view(name: str, address: str, *, shared: bool, start_page: bool) -> Non
     body = {"name": name, "address": address, "is_shared": shared, "is_default": start_page}
     with Client() as client:
         views = client.get("/saved-views")["items"]
-        own = next((one for one in views if one["is_own"] and one["name"] == name), None)
-        if own:
-            client.put(f"/saved-views/{own['id']}", body)
-        else:
-            client.post("/saved-views", body)
+        save_named(client, "/saved-views", body, (one for one in views if one["is_own"]))
     click.echo(f"{name} saved")
 
 

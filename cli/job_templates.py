@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import click
 
-from cli.client import output_option, print_items, print_object
+from cli.client import output_option, print_items, print_object, save_named
 from cli.job_files import file_option, load_jobs
 from core.errors import InvalidInputError
 from vedette.client import Client
@@ -51,12 +51,9 @@ def save(name: str, file: TextIO, description: str) -> None:
         raise InvalidInputError(f"The file has {len(jobs)} jobs; a template has one.")
     body = {"name": name, "description": description, "job": jobs[0]}
     with Client() as client:
-        own = [one for one in client.get("/job-templates")["items"] if not one["is_shipped"]]
-        found = next((one["id"] for one in own if one["name"] == name), None)
-        if found:
-            client.put(f"/job-templates/{found}", body)
-        else:
-            client.post("/job-templates", body)
+        templates = client.get("/job-templates")["items"]
+        own = (one for one in templates if not one["is_shipped"])
+        save_named(client, "/job-templates", body, own)
     click.echo(f"{name} saved")
 
 

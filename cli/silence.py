@@ -51,7 +51,7 @@ def add(matchers: tuple[str, ...], duration: str, start: str | None, comment: st
 def list_silences(state: str, output: str) -> None:
     """List silences, by default the active ones."""
     with Client() as client:
-        found = client.get("/silences", state=state, page_size=100)["items"]
+        found = list(all_items(client, "/silences", state=state))
     if output == "table" and not found:
         click.echo(f"No {state} silences.", err=True)
         return
