@@ -16,6 +16,7 @@ from plugins.nvml.links import (
     PCIE_SENT,
     link_keys,
     link_totals,
+    read_fabric,
     read_links,
     read_pcie,
 )
@@ -162,6 +163,7 @@ class GPU:
             **read_gpu(learned.calls, batch),
             **learned.facts,
             **link_totals(links),
+            **read_fabric(learned.calls),
         }
         if self._config.pcie_throughput:
             fields |= read_pcie(learned.calls, batch, self._rates, now=now)

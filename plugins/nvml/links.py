@@ -1,7 +1,9 @@
-"""PCIe and NVLink: states, errors, and bytes per second from counters."""
+"""PCIe, NVLink and its fabric: states, errors, and bytes per second from counters."""
 
 from collections.abc import Iterable, Mapping
+from ctypes import byref
 from datetime import datetime
+from typing import Any
 
 from plugins.nvml.calls import Calls, FieldKey
 from plugins.nvml.library import pynvml
@@ -36,6 +38,18 @@ LINK_ERRORS = {
         pynvml.NVML_NVLINK_ERROR_DL_RECOVERY,
     ),
 }
+# Parts of the fabric's health mask, each 0 (not supported), 1 (a fault) or 2.
+FABRIC_FAULT = 1
+FABRIC_FAULT_BITS = 0b11
+FABRIC_FAULT_SHIFTS = (
+    pynvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW,
+    pynvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_RECOVERY,
+    pynvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY,
+    pynvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY,
+)
+FABRIC_SETUP_SHIFT = pynvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION
+FABRIC_SETUP_BITS = pynvml.NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_INCORRECT_CONFIGURATION
+FABRIC_SETUP_CORRECT = pynvml.NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NONE
 
 
 def link_keys(links: range) -> list[FieldKey]:
@@ -84,6 +98,29 @@ def read_links(
             fields[name] = count
         found.append(fields)
     return found
+
+
+def fabric_info(handle: Any) -> Any:  # noqa: ANN401 - NVML's own handle and structure
+    """Return the state of the GPU in its NVLink fabric."""
+    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
+    pynvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
+    return info
+
+
+def read_fabric(calls: Calls) -> Fields:
+    """Return the registration and the health of the NVLink fabric; none without NVSwitches."""
+    info = calls.ask(fabric_info)
+    if info is None or info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
+        return {}
+    is_complete = info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
+    fields: Fields = {"fabric_registered": int(is_complete and info.status == pynvml.NVML_SUCCESS)}
+    if mask := int(info.healthMask):
+        setup = mask >> FABRIC_SETUP_SHIFT & FABRIC_SETUP_BITS
+        has_fault = setup > FABRIC_SETUP_CORRECT or any(
+            mask >> shift & FABRIC_FAULT_BITS == FABRIC_FAULT for shift in FABRIC_FAULT_SHIFTS
+        )
+        fields |= {"fabric_degraded": int(has_fault), "fabric_health_mask": mask}
+    return fields
 
 
 def link_totals(links: list[Fields]) -> Fields:

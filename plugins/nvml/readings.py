@@ -4,6 +4,7 @@ None means unsupported or failed this time; the field is omitted.
 """
 
 from collections.abc import Callable, Mapping
+from ctypes import byref
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +98,13 @@ BATCH_KEYS: tuple[FieldKey, ...] = (
 )
 
 
+def sram_errors(handle: Any) -> Any:  # noqa: ANN401 - NVML's own handle and structure
+    """Return the errors of caches and registers, and whether they are too many."""
+    status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
+    pynvml.nvmlDeviceGetSramEccErrorStatus(handle, byref(status))
+    return status
+
+
 def read_gpu(calls: Calls, batch: Mapping[FieldKey, int]) -> Fields:
     """Return the fields of all groups."""
     ask = calls.ask
@@ -108,6 +116,7 @@ def read_gpu(calls: Calls, batch: Mapping[FieldKey, int]) -> Fields:
         **_clocks(ask),
         **_throttling(ask),
         **_errors(ask, batch),
+        **_sram(ask(sram_errors)),
         "pcie_generation": ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
         "pcie_width": ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
         "compute_mode": ask(pynvml.nvmlDeviceGetComputeMode),
@@ -221,3 +230,15 @@ def _errors(ask: Ask, batch: Mapping[FieldKey, int]) -> Fields:
         fields["remapped_rows_corrected"], fields["remapped_rows_uncorrected"] = rows[:2]
         fields["remapped_rows_pending"], fields["remapped_rows_failed"] = rows[2:]
     return fields
+
+
+def _sram(errors: Any) -> Fields:  # noqa: ANN401 - NVML's structure
+    if errors is None:
+        return {}
+    return {
+        "sram_ecc_corrected_aggregate": int(errors.aggregateCor),
+        "sram_ecc_uncorrected_aggregate": int(
+            errors.aggregateUncParity + errors.aggregateUncSecDed
+        ),
+        "sram_ecc_threshold_exceeded": int(bool(errors.bThresholdExceeded)),
+    }

@@ -47,6 +47,7 @@ _NOT_SIMULATED = frozenset(
         "remapped_rows_corrected",
         "remapped_rows_uncorrected",
         "clocks_set_by_user",
+        "fabric_health_mask",
         "mig_enabled",
         "persistence_mode",
     }
@@ -93,6 +94,7 @@ FIRST_PID, PIDS = 3000, 1_000_000
 MEMORY_WARMER_CELSIUS = 9.0
 PCIE_BYTES_PER_SECOND = 42e6
 NVLINK_BYTES_PER_SECOND = 1.1e9
+WORN_SRAM_ERRORS = 11
 
 
 def gpu_points(model: SimulatedAppliance, now: datetime, *, is_brief: bool = False) -> list[Point]:
@@ -228,6 +230,11 @@ def _other_fields(
         "ecc_enabled": 1,
         "ecc_corrected_volatile": 0,
         "ecc_uncorrected_volatile": 0,
+        "sram_ecc_corrected_aggregate": 0,
+        "sram_ecc_uncorrected_aggregate": WORN_SRAM_ERRORS if index == config.worn_gpu else 0,
+        "sram_ecc_threshold_exceeded": int(index == config.worn_gpu),
+        "fabric_registered": 1,
+        "fabric_degraded": int(index == config.nvlink_down_gpu),
         "remapped_rows_pending": 0,
         "remapped_rows_failed": 0,
         "lost": 0,

@@ -22,6 +22,7 @@ class SimulationConfig:
         lost_gpu: index of a GPU that fell off the bus at the first start.
         xid_gpu: index of a GPU with occasional XID memory errors.
         nvlink_down_gpu: index of a GPU with an inactive NVLink.
+        worn_gpu: index of a GPU whose caches had too many uncorrectable errors.
         external_gpu: index of a GPU that a process without a job uses.
         outage_every_seconds: interval of agent outages; 0 for none.
         outage_seconds: duration of an outage; its samples arrive afterwards.
@@ -42,6 +43,7 @@ class SimulationConfig:
     lost_gpu: int | None = None
     xid_gpu: int | None = None
     nvlink_down_gpu: int | None = None
+    worn_gpu: int | None = None
     external_gpu: int | None = None
     outage_every_seconds: float = 0.0
     outage_seconds: float = 0.0

@@ -176,6 +176,49 @@ def test_a_double_bit_error_is_counted_and_its_row_waits_to_be_replaced(fake_nvm
     assert (fields["remapped_rows_pending"], fields["remapped_rows_failed"]) == (1, 0)
 
 
+def test_errors_of_caches_are_counted_up_to_their_threshold(nvml: NVMLReader, world: World) -> None:
+    world.add("gpu 2 sram_corrected 7", "gpu 2 sram_uncorrected 4", "gpu 2 sram_exceeded 1")
+    readings = nvml.read()
+    worn, sound = gpu_fields(readings, 2), gpu_fields(readings, 1)
+    assert worn["sram_ecc_corrected_aggregate"] == 7
+    # Four parity errors, and one that SEC-DED detected.
+    assert worn["sram_ecc_uncorrected_aggregate"] == 5
+    assert worn["sram_ecc_threshold_exceeded"] == 1
+    assert sound["sram_ecc_threshold_exceeded"] == 0
+
+
+IN_PROGRESS = 2
+INSUFFICIENT_RESOURCES = 23
+# Each part of the mask is 2 if fine, besides the configuration: 1.
+FINE = 0b01_10_10_10_10
+
+
+@pytest.mark.parametrize(
+    ("statements", "is_registered", "is_degraded"),
+    [
+        ([], 1, 0),
+        ([f"fabric_state {IN_PROGRESS}"], 0, 0),
+        ([f"fabric_status {INSUFFICIENT_RESOURCES}"], 0, 0),
+        ([f"fabric_health_mask {FINE ^ 0b11}"], 1, 1),
+        ([f"fabric_health_mask {FINE ^ 0b11_00_00}"], 1, 1),
+        ([f"fabric_health_mask {FINE ^ 0b101_00_00_00_00}"], 1, 1),
+        (["fabric_health_mask 0"], 1, None),
+        (["fabric_state 0"], None, None),
+    ],
+)
+def test_a_gpu_reports_its_place_in_the_nvlink_fabric(
+    nvml: NVMLReader,
+    world: World,
+    statements: list[str],
+    is_registered: int | None,
+    is_degraded: int | None,
+) -> None:
+    world.add(*(f"gpu 3 {one}" for one in statements))
+    fields = gpu_fields(nvml.read(), 3)
+    assert fields.get("fabric_registered") == is_registered
+    assert fields.get("fabric_degraded") == is_degraded
+
+
 def test_limits_are_derived_where_the_card_gives_them_as_distances(
     nvml: NVMLReader, world: World
 ) -> None:

@@ -28,8 +28,10 @@ def test_what_no_card_supports_is_absent_and_not_zero(fake_nvml: Path) -> None:
 def test_a_function_that_an_old_driver_lacks_leaves_its_field_out(
     nvml: NVMLReader, world: World
 ) -> None:
-    world.add("refuse nvmlDeviceGetRemappedRows 13", "refuse nvmlDeviceGetMemoryInfo_v2 13")
+    for function in ("RemappedRows", "MemoryInfo_v2", "SramEccErrorStatus", "GpuFabricInfoV"):
+        world.add(f"refuse nvmlDeviceGet{function} 13")
     fields = gpu_fields(nvml.read(), 0)
+    assert not any(name.startswith(("sram_", "fabric_")) for name in fields)
     assert "remapped_rows_pending" not in fields
     assert "memory_reserved_bytes" not in fields
     assert fields["memory_used_bytes"] == (20480 + 551) * MIB  # version 1 counts the reserve too

@@ -77,6 +77,13 @@ def test_an_nvlink_that_is_down_is_missing_from_the_active_ones() -> None:
     assert [(one["nvlinks"], one["nvlinks_active"]) for one in links] == [(18, 18), (18, 17)]
 
 
+def test_a_worn_gpu_and_a_degraded_fabric_are_reported() -> None:
+    [points] = gathered([1], nvlink_down_gpu=1, worn_gpu=0)
+    names = ("sram_ecc_threshold_exceeded", "fabric_registered", "fabric_degraded")
+    fields = [readings_of(points, gpu)[0].fields for gpu in (0, 1)]
+    assert [[one[name] for name in names] for one in fields] == [[1, 1, 0], [0, 1, 1]]
+
+
 def test_gpu_processes_are_reported_every_ten_seconds() -> None:
     first, second, third = gathered([1, 3, 11], external_gpu=7)
     owners = {
