@@ -103,9 +103,6 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
         ports: published on the appliance's loopback address, at ports that the engine chooses.
         time_limit_seconds: from its start to its stop with reason `time_limit`; 0 is none.
         health_check: of a service.
-        schedule: cron (five fields) or ISO 8601 repeating interval, for executors that keep
-            schedules themselves; the attempt then runs until it is stopped. Empty runs it once.
-        time_zone: of a cron schedule.
     """
 
     attempt_id: str
@@ -126,8 +123,6 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     ports: list[Port] = []
     time_limit_seconds: float = 0.0
     health_check: HealthCheck | None = None
-    schedule: str = ""
-    time_zone: str = "UTC"
 
 
 class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):

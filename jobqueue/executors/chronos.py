@@ -1,6 +1,6 @@
-"""One-time and scheduled attempts as jobs of Chronos, both generations of its URLs.
+"""Attempts as one-time jobs of Chronos, both generations of its URLs.
 
-A one-time attempt is a job with the schedule `R1//PT24H`: one run, now. Once it has succeeded the
+An attempt is a job with the schedule `R1//PT24H`: one run, now. Once it has succeeded the
 job stays listed as `R0` and disabled, until the attempt is removed. A run that was killed sets
 neither `lastSuccess` nor `lastError`; it shows as `R0` that is idle and fresh.
 
@@ -39,7 +39,7 @@ SEARCH_LIMIT = "1000000"
 
 
 class ChronosExecutor(MesosExecutor):
-    """Runs one-time and scheduled attempts through Chronos."""
+    """Runs attempts through Chronos."""
 
     name = "chronos"
 
@@ -57,11 +57,6 @@ class ChronosExecutor(MesosExecutor):
             return "Chronos does not run services. Configure [marathon] on this appliance."
         if not spec.command:
             return "Chronos requires a command. Add the one of the image to the job."
-        if spec.schedule and not spec.schedule.startswith("R"):
-            return (
-                f"Chronos takes ISO 8601 repeating intervals, not {spec.schedule!r}. "
-                "Use for example R/2026-01-01T00:00:00Z/PT1H."
-            )
         return ""
 
     def _submit(self, spec: AttemptSpec) -> None:
@@ -156,8 +151,7 @@ def job_of(spec: AttemptSpec, site: Site, *, name: str) -> Answer:
     job: Answer = {
         "name": name,
         "description": spec.name,
-        "schedule": spec.schedule or ONCE,
-        "scheduleTimeZone": spec.time_zone,
+        "schedule": ONCE,
         "shell": False,
         "command": spec.command[0],
         "arguments": list(spec.command[1:]),
@@ -195,18 +189,7 @@ def observe_job(attempt_id: str, job: Mapping[str, Any], state: str) -> AttemptO
     remaining = str(job.get("schedule", "")).partition("/")[0]
     if state.endswith(" running"):
         return AttemptObservation(attempt_id=attempt_id, state=ObservedState.RUNNING)
-    if remaining != "R0":
-        if not (job.get("successCount") or job.get("errorCount")) and remaining == "R1":
-            message = "Waits in Chronos for an offer of the Mesos agent."
-            return AttemptObservation(
-                attempt_id=attempt_id, state=ObservedState.STARTING, message=message
-            )
-        counts = f"{job.get('successCount', 0)} succeeded, {job.get('errorCount', 0)} failed"
-        message = f"Next run by {job.get('schedule')}; {counts}."
-        return AttemptObservation(
-            attempt_id=attempt_id, state=ObservedState.RUNNING, message=message
-        )
-    if state == QUEUED:
+    if remaining != "R0" or state == QUEUED:
         message = "Waits in Chronos for an offer of the Mesos agent."
         return AttemptObservation(
             attempt_id=attempt_id, state=ObservedState.STARTING, message=message

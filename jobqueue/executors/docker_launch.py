@@ -33,7 +33,6 @@ NO_SECCOMP = (
     "The Docker engine runs containers without a seccomp filter. Remove `seccomp-profile` from its "
     "configuration, or use a kernel with seccomp."
 )
-NO_SCHEDULES = "Docker keeps no schedules. Configure [metronome] or [chronos] on this appliance."
 STOPPED_EARLY = "Stopped before its container started."
 
 
@@ -72,12 +71,8 @@ class Launches:
         launch = _Launch(
             spec, AttemptObservation(attempt_id=spec.attempt_id, state=ObservedState.STARTING)
         )
-        if spec.schedule:
-            self._end_launch(launch, ObservedState.FAILED, "start_failed", NO_SCHEDULES)
         with self._lock:
             self._launches[spec.attempt_id] = launch
-        if launch.outcome.state.is_final:
-            return
         Thread(target=self._launch, args=(launch,), name="docker-launch", daemon=True).start()
 
     def cancel(self, attempt_id: str, reason: StopReason) -> None:

@@ -1,9 +1,8 @@
-"""One-time and scheduled attempts as jobs of Metronome.
+"""Attempts as jobs of Metronome, with one run each.
 
-A job with GPUs runs under Mesos' own containerizer (`ucr`), all others under Docker's. An attempt
-is one job with one run, or with one schedule.
+A job with GPUs runs under Mesos' own containerizer (`ucr`), all others under Docker's.
 
-Source: Metronome's API description (`jobspec.schema.json`, `schedulespec.schema.json`).
+Source: Metronome's API description (`jobspec.schema.json`).
 """
 
 import logging
@@ -26,15 +25,13 @@ log = logging.getLogger(__name__)
 
 Answer = dict[str, Any]
 
-SCHEDULE_ID = "default"
-CRON_FIELDS = 5
 LEAST_MEMORY = 32
 LEAST_CPUS = 0.01
-EMBED = ("activeRuns", "schedules", "history")
+EMBED = ("activeRuns", "history")
 
 
 class MetronomeExecutor(MesosExecutor):
-    """Runs one-time and scheduled attempts through Metronome."""
+    """Runs attempts through Metronome."""
 
     name = "metronome"
 
@@ -49,12 +46,10 @@ class MetronomeExecutor(MesosExecutor):
     def _unsupported(self, spec: AttemptSpec) -> str:
         if spec.is_service:
             return "Metronome does not run services. Configure [marathon] on this appliance."
-        if spec.schedule and len(spec.schedule.split()) != CRON_FIELDS:
-            return f"Metronome takes cron schedules, not {spec.schedule!r}. Use five cron fields."
         return ""
 
     def _submit(self, spec: AttemptSpec) -> None:
-        """Create the job, then its run or schedule, each only if it is missing."""
+        """Create the job, then its run, each only if it is missing."""
         job_id = self._job_id(spec.attempt_id)
         try:
             self._api.request("POST", "/v1/jobs", body=job_of(spec, self._site, job_id=job_id))
@@ -62,25 +57,12 @@ class MetronomeExecutor(MesosExecutor):
             log.info("Metronome has job %s already", job_id)
         job = self._api.get(f"/v1/jobs/{job_id}", {"embed": EMBED})
         history = job.get("history") or {}
-        if spec.schedule:
-            if not job.get("schedules"):
-                schedule = {
-                    "id": SCHEDULE_ID,
-                    "cron": spec.schedule,
-                    "timezone": spec.time_zone,
-                    "concurrencyPolicy": "FORBID",
-                    "enabled": True,
-                }
-                self._api.request("POST", f"/v1/jobs/{job_id}/schedules", body=schedule)
-        elif not job.get("activeRuns") and not _finished(history):
+        if not job.get("activeRuns") and not _finished(history):
             self._api.request("POST", f"/v1/jobs/{job_id}/runs", body={})
 
     def _stop(self, attempt_id: str) -> None:
         job_id = self._job_id(attempt_id)
         try:
-            schedules = f"/v1/jobs/{job_id}/schedules"
-            for one in self._api.get(schedules):
-                self._api.request("DELETE", f"{schedules}/{one['id']}")
             runs = f"/v1/jobs/{job_id}/runs"
             active = self._api.get(runs)
             for run in active:
@@ -148,19 +130,10 @@ def job_of(spec: AttemptSpec, site: Site, *, job_id: str) -> Answer:
 
 
 def observe_job(attempt_id: str, job: Mapping[str, Any]) -> AttemptObservation:
-    """Return the observation of an attempt from its job, active runs, schedules and history."""
+    """Return the observation of an attempt from its job, active runs and history."""
     history, active = job.get("history") or {}, job.get("activeRuns") or []
     starts = [task["startedAt"] for run in active for task in run["tasks"] if task.get("startedAt")]
     started_at_ns = min((_to_ns(one) for one in starts), default=None)
-    if schedules := job.get("schedules"):
-        counts = f"{history.get('successCount', 0)} succeeded, {history.get('failureCount', 0)}"
-        message = f"Next run at {schedules[0].get('nextRunAt')}; {counts} failed."
-        return AttemptObservation(
-            attempt_id=attempt_id,
-            state=ObservedState.RUNNING,
-            message=message,
-            started_at_ns=started_at_ns,
-        )
     if active:
         is_running = any(run["status"] == "ACTIVE" for run in active)
         return AttemptObservation(

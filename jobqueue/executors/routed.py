@@ -1,4 +1,4 @@
-"""Several executors as one: services go to Marathon, one-time and scheduled work elsewhere."""
+"""Several executors as one: services go to Marathon, all other jobs elsewhere."""
 
 from collections.abc import Mapping
 

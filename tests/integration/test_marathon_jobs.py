@@ -52,6 +52,7 @@ def test_jobs_become_apps_and_a_run_and_end(
             assert (ended["state"], ended["exit_code"]) == ("failed", 7)
             eventually(lambda: "working" in portal.log(batch))
             eventually(lambda: "serving" in portal.log(service))
+            _runs_of_a_schedule_are_jobs_of_metronome(portal, mesos_site, docker_engine.image)
 
             portal.post(f"/jobs/{service}/scale", {"instances": 2})
             eventually(lambda: [one["tasksRunning"] for one in apps().values()] == [1, 1])
@@ -70,3 +71,24 @@ def test_jobs_become_apps_and_a_run_and_end(
             portal.post(f"/jobs/{service}/stop")
             assert portal.wait_for_state(service, *FINAL)["state"] == "stopped"
             eventually(lambda: not apps())
+
+
+def _runs_of_a_schedule_are_jobs_of_metronome(portal: Portal, site: MesosSite, image: str) -> None:
+    def of_metronome() -> set[str]:
+        found = requests.get(f"{site.metronome_url}/v1/jobs", timeout=30).json()
+        return {one["labels"]["vedette-job"] for one in found}
+
+    job = {"image": image, "memory_bytes": 64 * 2**20, "name": "nightly"}
+    schedule = {"name": "nightly", "schedule": "0 2 1 1 *", "overlap": "replace"}
+    command = ["sh", "-c", "echo nightly; exec sleep 600"]
+    body = {**schedule, "job": {**job, "command": command}}
+    path = f"/job-schedules/{portal.post('/job-schedules', body).json()['id']}"
+    run = portal.post(f"{path}/run").json()["job_id"]
+    portal.wait_for_state(run, "running")
+    eventually(lambda: "nightly" in portal.log(run))
+    assert of_metronome() == {run}
+    portal.post(f"/jobs/{run}/stop")
+    assert portal.wait_for_state(run, *FINAL)["state"] == "stopped"
+    eventually(lambda: not of_metronome())
+    [listed] = portal.get(f"{path}/runs").json()["items"]
+    assert (listed["job_id"], listed["job_state"]) == (run, "stopped")

@@ -347,39 +347,27 @@ def test_a_run_whose_answer_is_lost_is_not_started_twice(
     assert (len(job.runs), len(job.succeeded)) == (0, 1)
 
 
-def test_metronome_runs_one_time_work_with_gpus_and_keeps_schedules(
+def test_metronome_runs_one_time_work_with_gpus(
     opened: Open, make_spec: MakeSpec, mesos_site: MesosSite, site: Site
 ) -> None:
     executor = opened(MetronomeExecutor, mesos_site.metronome_url)
     with_gpu = make_spec("exec sleep 600", gpu_uuids=GPUS[:1])
-    scheduled = make_spec("true", schedule="0 3 * * *", time_zone="Europe/Vienna")
-    wrong = make_spec("true", schedule="R/2026-01-01T00:00:00Z/PT1H")
-    for spec in (with_gpu, scheduled, wrong):
-        executor.start(spec)
+    executor.start(with_gpu)
     until_state(executor, with_gpu, ObservedState.RUNNING)
-    assert "cron" in until_state(executor, wrong, ObservedState.FAILED).message
-    seen = until_state(executor, scheduled, ObservedState.RUNNING)
-    assert "Next run at" in seen.message
     url = f"{mesos_site.metronome_url}/v1/jobs/vedette.{site.owner}.{with_gpu.attempt_id}"
     run = requests.get(url, timeout=30).json()["run"]
     assert (run["gpus"], run["restart"]) == (1, {"policy": "NEVER"})
     assert "docker" not in run
-    executor.stop(scheduled.attempt_id, grace_seconds=0)
-    until_state(executor, scheduled, ObservedState.STOPPED)
 
 
 @pytest.mark.parametrize("generation", [2, 3])
-def test_chronos_in_both_generations_runs_schedules_and_leaves_no_job_behind(
+def test_chronos_in_both_generations_runs_a_job_once_and_leaves_none_behind(
     generation: int, opened: Open, make_spec: MakeSpec, mesos_site: MesosSite
 ) -> None:
     executor = opened(ChronosExecutor, mesos_site.chronos_urls[generation])
     once = make_spec("echo hello; exit 0")
-    repeated = make_spec("true", schedule="R2//PT1S")
-    for spec in (once, repeated):
-        executor.start(spec)
+    executor.start(once)
     until_state(executor, once, ObservedState.SUCCEEDED)
-    until(executor, repeated, lambda seen: "1 succeeded" in seen.message or seen.state.is_final)
-    until_state(executor, repeated, ObservedState.SUCCEEDED)
     executor.start(once)
     prefix = "/scheduler" if generation == 2 else "/v1/scheduler"
     url = f"{mesos_site.chronos_urls[generation]}{prefix}/jobs/search"
