@@ -21,11 +21,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection, unix_connect
-from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
 from access.database import Database
 from access.tunnels import Tunnel, Tunnels
+from access.web_ui_rights import WebUIRights
 from core.clock import Clock
 from core.errors import (
     ConflictError,
@@ -37,7 +38,7 @@ from core.errors import (
     VedetteError,
 )
 from core.rate_limits import ConcurrencyLimit
-from jobqueue.web_ui import PASS_SECONDS, Proof, Proofs, Target, port_of_pass
+from jobqueue.web_ui import PASS_SECONDS, Proof, Proofs, Target
 
 if TYPE_CHECKING:
     import httpx
@@ -90,9 +91,8 @@ class WebUI:
         self._is_https = portal_url.startswith("https:")
         self._cookie = "__Host-vedette-job" if self._is_https else "vedette-job"
         self._proofs = proofs
-        self._database = database
+        self._rights = WebUIRights(database, clock=clock)
         self._tunnels = tunnels
-        self._clock = clock
         self._running = ConcurrencyLimit(MAX_CONCURRENT_PER_USER)
 
     def is_for_job(self, scope: Scope) -> bool:
@@ -115,7 +115,8 @@ class WebUI:
     async def _http(self, request: Request, stack: AsyncExitStack) -> Response:
         if request.url.path == ENTER_PATH:
             return self._enter(request)
-        target = await self._target(request.scope, request.cookies.get(self._cookie, ""))
+        proof = self._proof(request.scope, request.cookies.get(self._cookie, ""))
+        target = await self._rights.target(proof)
         if not stack.enter_context(self._running.running(target.user_id)):
             raise OverloadedError("Too many requests to jobs at once. Wait for some to end.")
         tunnel, path = await self._socket(target, stack)
@@ -131,22 +132,19 @@ class WebUI:
             extensions={"timeout": _TIMEOUT},
         )
         try:
-            answer = await transport.handle_async_request(sent)
+            sending = transport.handle_async_request(sent)
+            answer = await self._rights.while_allowed(proof, sending)
         except httpx.TimeoutException as error:
             raise UnavailableError("The job's server does not respond.", code="timeout") from error
         except httpx.HTTPError as error:
+            self._rights.forget(proof)
+            await self._rights.target(proof)  # the job may have ended
             raise UnavailableError(
                 f"Nothing answers on port {target.port} of the job. It may still be starting.",
                 code="port_closed",
             ) from error
         stack.push_async_callback(answer.aclose)
-        response = StreamingResponse(_parts(answer), answer.status_code)
-        response.raw_headers = [
-            (name.lower(), _own_cookie(name, value))
-            for name, value in answer.headers.raw
-            if name.lower() not in _NOT_PASSED_ON
-        ]
-        return response
+        return _JobResponse(answer, self._rights, proof)
 
     def _enter(self, request: Request) -> Response:
         proof = self._proofs.verify("ticket", request.query_params.get("ticket", ""))
@@ -169,9 +167,8 @@ class WebUI:
             try:
                 if origin.partition("://")[2] != websocket.headers.get("host", ""):
                     raise ForbiddenError("The WebSocket comes from another site.")
-                target = await self._target(
-                    websocket.scope, websocket.cookies.get(self._cookie, "")
-                )
+                proof = self._proof(websocket.scope, websocket.cookies.get(self._cookie, ""))
+                target = await self._rights.target(proof)
                 if not stack.enter_context(self._running.running(target.user_id)):
                     raise OverloadedError("Too many connections to jobs at once.")
                 _tunnel, path = await self._socket(target, stack)
@@ -198,14 +195,20 @@ class WebUI:
                 await websocket.close(_POLICY if is_denied else _TRY_AGAIN)
                 return
             await websocket.accept(job.subprotocol)
-            await _splice(websocket, job)
+            try:
+                await self._rights.while_allowed(proof, _splice(websocket, job))
+                code = job.close_code or _GOING_AWAY
+            except VedetteError:
+                code = _POLICY
+            with suppress(RuntimeError, WebSocketDisconnect):  # it may be closed already
+                await websocket.close(code)
 
-    async def _target(self, scope: Scope, cookie: str) -> Target:
+    def _proof(self, scope: Scope, cookie: str) -> Proof:
+        """Return what the pass of a request proves."""
         proof = self._proofs.verify("pass", cookie)
         if proof != self._proof_of_host(scope, proof.session_id):
             raise UnauthenticatedError("The pass is for another job.")
-        now = self._clock()
-        return await self._database.run(lambda session: port_of_pass(session, proof, now=now))
+        return proof
 
     async def _socket(self, target: Target, stack: AsyncExitStack) -> tuple[Tunnel, Path]:
         tunnel = await stack.enter_async_context(self._tunnels.use(target.appliance_id))
@@ -246,6 +249,25 @@ class WebUI:
         return HTMLResponse(page, 503 if is_ended else error.status, headers)
 
 
+class _JobResponse(StreamingResponse):
+    """The response of a job's server; it breaks off when the user may not go on."""
+
+    def __init__(self, answer: "httpx.Response", rights: WebUIRights, proof: Proof) -> None:
+        super().__init__(_parts(answer), answer.status_code)
+        self.raw_headers = [
+            (name.lower(), _own_cookie(name, value))
+            for name, value in answer.headers.raw
+            if name.lower() not in _NOT_PASSED_ON
+        ]
+        self._rights = rights
+        self._proof = proof
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        with suppress(VedetteError):
+            await self._rights.while_allowed(self._proof, super().__call__(scope, receive, send))
+
+
 async def _parts(answer: "httpx.Response") -> AsyncIterator[bytes]:
     """Yield the body as it comes, compressed if it is; a broken one ends the connection."""
     async for part in answer.aiter_raw():
@@ -274,8 +296,6 @@ async def _splice(websocket: WebSocket, job: ClientConnection) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        with suppress(RuntimeError, WebSocketDisconnect, ConnectionClosed):
-            await websocket.close(job.close_code or _GOING_AWAY)
 
 
 def _host_header(scope: Scope) -> bytes:

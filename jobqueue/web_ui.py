@@ -2,7 +2,7 @@
 
 The portal proves to the job's origin who opens it by a *ticket* in the address, valid for seconds.
 The origin keeps a *pass* in a cookie, which names the user's session; the rights are read again
-with every request, so that a pass ends with the session, the membership or the job.
+every few seconds, so that a pass ends with the session, the membership or the job.
 """
 
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
 """Web pages of jobs: a real server behind a real tunnel, for those who may open it, and only it."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -10,13 +11,13 @@ from urllib.parse import urlsplit
 
 import pytest
 import requests
-from sqlalchemy import delete, select
+from sqlalchemy import delete, event, select
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
@@ -56,6 +57,14 @@ async def _large(_request: Request) -> Response:
     return StreamingResponse(parts())
 
 
+async def _endless(_request: Request) -> Response:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.Event().wait()
+
+    return StreamingResponse(parts())
+
+
 async def _echo(websocket: WebSocket) -> None:
     await websocket.accept(next(iter(websocket.scope["subprotocols"]), None))
     try:
@@ -68,6 +77,7 @@ async def _echo(websocket: WebSocket) -> None:
 JOB_SERVER = Starlette(
     routes=[
         Route("/large", _large),
+        Route("/endless", _endless),
         WebSocketRoute("/echo", _echo),
         Route("/{path:path}", _page, methods=["GET", "POST"]),
     ]
@@ -120,6 +130,11 @@ class Site:
             allow_redirects=False,
             timeout=60,
         )
+
+    def open(self, path: str, cookie: str) -> requests.Response:
+        """Return a response whose body was not read."""
+        headers = {"Host": self.host, "Cookie": cookie}
+        return requests.get(f"{self.url}{path}", headers=headers, stream=True, timeout=60)
 
     def proofs(self) -> Proofs:
         return Proofs(self.settings.secret_key)
@@ -187,9 +202,7 @@ def test_websockets_and_large_downloads_share_the_tunnel(site: Site, cast: Cast)
     cookie = site.cookie_of(cast.alice)
     sizes: list[int] = []
     # A reader that takes nothing must not stop the others.
-    slow = requests.get(
-        f"{site.url}/large", headers={"Host": site.host, "Cookie": cookie}, stream=True, timeout=60
-    )
+    slow = site.open("/large", cookie)
     download = threading.Thread(
         target=lambda: sizes.append(len(site.get("/large", cookie=cookie).content))
     )
@@ -216,10 +229,33 @@ def test_only_those_who_control_the_job_enter_it(site: Site, cast: Cast) -> None
     alice = site.cookie_of(cast.alice)
     other = site.host.replace(str(PORT), "9999")
     assert site.get("/", cookie=alice, host=other).status_code == 303
-    with site.sessions.begin() as session:
-        session.execute(delete(LoginSession))
-    assert site.get("/", cookie=alice).status_code == 303
     assert site.asked == []
+
+
+def test_rights_are_read_once_in_a_while_and_their_loss_ends_what_is_open(
+    site: Site, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cookie, readings = site.cookie_of(cast.alice), []
+    with site.sessions() as session:
+        engine = session.get_bind()
+    event.listen(
+        engine,
+        "before_cursor_execute",
+        lambda _connection, _cursor, statement, *_: readings.append("login_sessions" in statement),
+    )
+    for _ in range(10):
+        assert site.get("/", cookie=cookie).status_code == 200
+    assert sum(readings) == 1
+    monkeypatch.setattr("access.web_ui_rights.RIGHTS_SECONDS", 0.2)
+    with site.websocket(cookie) as socket_to_job, site.open("/endless", cookie) as endless:
+        with site.sessions.begin() as session:
+            session.execute(delete(LoginSession))
+        with pytest.raises(ConnectionClosed):
+            socket_to_job.recv(timeout=60)
+        assert socket_to_job.close_code == 1008
+        with pytest.raises(requests.RequestException):
+            assert list(endless.iter_content(1))
+    assert site.get("/", cookie=cookie).status_code == 303
 
 
 def test_websockets_of_other_sites_and_strangers_are_refused(site: Site, cast: Cast) -> None:
