@@ -7,21 +7,20 @@ Source: https://github.com/prometheus/alertmanager/blob/main/api/v2/openapi.yaml
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 from sqlalchemy import select
 
+from alerting.labels import alert_labels, appliance_labels
 from alerting.machine import AlertView
-from alerting.matchers import labels_of
 from alerting.messages import Message, alert_payload
 from alerting.models import Alert, Receiver, Rule
 from alerting.notify import DeliveryError, WebhookSender
 from alerting.policies import policy_of
 from alerting.recorder import view_of
-from alerting.routes import Route
 from alerting.states import NOTICE, AlertState, ReceiverKind
 from core.clock import Clock, utc_now
 from core.db import SessionFactory, transaction
@@ -104,12 +103,16 @@ def repeat_alerts(
             )
             names = appliance_names(session, (receiver.tenant_id,))
             policy = policy_of(session, receiver.tenant_id)
+            labels = appliance_labels(session, {receiver.tenant_id: policy.used_labels()})
             tenant = session.get_one(Tenant, receiver.tenant_id).name
             alerts = [
                 posted_alert(_payload(one, tenant, names, public_url, now=now), now=now)
                 for one in session.scalars(firing)
                 if receiver.id in one.rule.receiver_ids
-                or any(receiver.name in route.receivers for route in _routes(policy, one, names))
+                or any(
+                    receiver.name in route.receivers
+                    for route in policy.matching(alert_labels(one, names, labels))
+                )
             ]
             found.append((receiver, alerts))
     posted = 0
@@ -122,12 +125,6 @@ def repeat_alerts(
         except DeliveryError as error:
             logger.warning("repeating alerts to %s failed: %s", receiver.name, error.message)
     return posted
-
-
-def _routes(policy: Route, alert: Alert, names: Mapping[str, str]) -> Iterator[Route]:
-    return policy.matching(
-        labels_of(alert.tags, rule=alert.rule.name, severity=alert.severity.value, appliances=names)
-    )
 
 
 def _payload(

@@ -16,7 +16,8 @@ from sqlalchemy.orm import Session
 
 from alerting.alertmanager import posted_alert
 from alerting.inhibition import current_inhibitions
-from alerting.matchers import Matcher, labels_of, parse_matcher
+from alerting.labels import alert_labels, appliance_labels
+from alerting.matchers import Matcher, parse_matcher
 from alerting.messages import alert_payload
 from alerting.models import Alert, Receiver, Silence
 from alerting.policies import policy_of, receivers_by_name
@@ -172,15 +173,14 @@ class _Receivers:
     def __init__(self, session: Session, tenant_id: str) -> None:
         self._names = {ident: name for name, ident in receivers_by_name(session, tenant_id).items()}
         self._policy = policy_of(session, tenant_id)
+        self._labels = appliance_labels(session, {tenant_id: self._policy.used_labels()})
 
     def of(self, alert: Alert, appliances: Mapping[str, str]) -> list[str]:
         """Return the names of receivers of an alert."""
         if alert.rule.platform_rule_id is not None:
             return [PLATFORM_RECEIVER]
         own = [self._names[one] for one in alert.rule.receiver_ids if one in self._names]
-        labels = labels_of(
-            alert.tags, rule=alert.rule.name, severity=alert.severity.value, appliances=appliances
-        )
+        labels = alert_labels(alert, appliances, self._labels)
         routed = [name for route in self._policy.matching(labels) for name in route.receivers]
         return list(dict.fromkeys([*own, *routed]))
 

@@ -1,14 +1,15 @@
 """What holds notifications back: silences, and alerts that inhibit others."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
 from alerting.inhibition import Inhibitions, current_inhibitions
+from alerting.labels import ApplianceLabels
 from alerting.models import Notification, Silence
-from alerting.silences import active_silences, appliance_labels, silenced_until
+from alerting.silences import active_silences, labels_of_silences, silenced_until
 
 # How long until an inhibited notification is looked at again.
 RECHECK = timedelta(seconds=30)
@@ -19,7 +20,7 @@ class Holds:
     """The active silences, and what firing alerts inhibit."""
 
     silences: Sequence[Silence]
-    appliances: Mapping[str, Mapping[str, str]]
+    appliances: ApplianceLabels
     inhibitions: Inhibitions
 
     def until(self, notification: Notification, *, now: datetime) -> datetime | None:
@@ -35,5 +36,5 @@ NO_HOLDS = Holds((), {}, Inhibitions({}))
 def current_holds(session: Session, tenant_ids: Collection[str], *, now: datetime) -> Holds:
     """Return what holds notifications of some tenants now."""
     silences = active_silences(session, now=now)
-    labels = appliance_labels(session, silences)
+    labels = labels_of_silences(session, silences)
     return Holds(silences, labels, current_inhibitions(session, tenant_ids))

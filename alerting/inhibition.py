@@ -6,13 +6,14 @@ label `pack_key` names the rule of the pack that an alert is from. An alert neve
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, or_, select, true
 from sqlalchemy.orm import Session
 
-from alerting.matchers import MAX_MATCHERS, labels_of, match_all, parse_matcher
+from alerting.labels import NO_LABELS, ApplianceLabels, appliance_labels, labels_of
+from alerting.matchers import MAX_MATCHERS, match_all, parse_matcher
 from alerting.models import Alert, Notification, NotificationPolicy, Rule
 from alerting.rule_request import Errors
 from alerting.states import AlertState
@@ -81,6 +82,7 @@ class Inhibitions:
     """
 
     sources: Mapping[str, Sequence[tuple[InhibitRule, Mapping[tuple[str, ...], set[str]]]]]
+    appliances: ApplianceLabels = field(default_factory=dict)
 
     def is_inhibited(self, notification: Notification) -> bool:
         """Return whether another firing alert inhibits the one that a notification is about."""
@@ -90,7 +92,8 @@ class Inhibitions:
     def of(self, tenant_id: str, payload: Mapping[str, Any]) -> set[str]:
         """Return the IDs of the firing alerts that inhibit another, given its payload."""
         labels = _labels(payload["tags"], payload, pack_key=payload.get("pack_key", ""))
-        labels["appliance_id"] = payload["appliance_id"]
+        appliance_id = payload["appliance_id"]
+        labels |= {"appliance_id": appliance_id, **self.appliances.get(appliance_id, {})}
         found: set[str] = set()
         for rule, alerts in self.sources.get(tenant_id, ()):
             others = alerts.get(_values(rule, labels), set()) - {payload["alert_id"]}
@@ -108,6 +111,9 @@ def current_inhibitions(session: Session, tenant_ids: Collection[str]) -> Inhibi
     sources = [_can_be_source(rule) for found in rules.values() for rule in found]
     if not sources:
         return Inhibitions({})
+    labels = appliance_labels(
+        session, {tenant_id: _used(found) for tenant_id, found in rules.items()}
+    )
     firing: dict[str, list[tuple[str, Mapping[str, str]]]] = {}
     names = appliance_names(session, tuple(tenant_ids))
     statement = (
@@ -117,13 +123,25 @@ def current_inhibitions(session: Session, tenant_ids: Collection[str]) -> Inhibi
     )
     for ident, tenant_id, tags, severity, rule_name, pack_key in session.execute(statement):
         named = {"rule": rule_name, "severity": severity.value}
-        firing.setdefault(tenant_id, []).append((ident, _labels(tags, named, pack_key, names)))
+        firing.setdefault(tenant_id, []).append(
+            (ident, _labels(tags, named, pack_key, names, labels))
+        )
     return Inhibitions(
         {
             tenant_id: [(rule, _matching(rule, firing.get(tenant_id, []))) for rule in found]
             for tenant_id, found in rules.items()
-        }
+        },
+        labels,
     )
+
+
+def _used(rules: Sequence[InhibitRule]) -> list[str]:
+    """Return the matchers and labels of rules."""
+    return [
+        text
+        for rule in rules
+        for text in (*rule.source_matchers, *rule.target_matchers, *rule.equal)
+    ]
 
 
 def _can_be_source(rule: InhibitRule) -> ColumnElement[bool]:
@@ -159,8 +177,10 @@ def _labels(
     named: Mapping[str, str],
     pack_key: str,
     names: Mapping[str, str] | None = None,
+    labels: ApplianceLabels = NO_LABELS,
 ) -> dict[str, str]:
-    found = labels_of(tags, rule=named["rule"], severity=named["severity"], appliances=names or {})
+    rule, severity = named["rule"], named["severity"]
+    found = labels_of(tags, rule=rule, severity=severity, names=names or {}, labels=labels)
     return found | {"pack_key": pack_key}
 
 

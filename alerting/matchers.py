@@ -1,9 +1,7 @@
-"""Matchers of silences, in the notation of Alertmanager: `rule=GPU too hot`, `gpu=~"0|1"`.
+"""Matchers in the notation of Alertmanager: `rule=GPU too hot`, `gpu=~"0|1"`.
 
-A matcher compares a label of an alert with `=`, `!=`, `=~` or `!~`. Labels are `rule`, `severity`
-and the tags of the alert; `appliance` is the appliance's name, `appliance_id` its ID, and in
-silences `label.rack` its label `rack`. A missing label is "". Patterns are RE2, which takes linear
-time, and must match the whole value.
+A matcher compares a label of an alert (see `alerting.labels`) with `=`, `!=`, `=~` or `!~`. A
+missing label is "". Patterns are RE2, which takes linear time, and must match the whole value.
 """
 
 import re
@@ -12,8 +10,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
-
-from timeseries.store import APPLIANCE_TAG
 
 MAX_MATCHERS = 10
 MAX_LENGTH = 500
@@ -66,15 +62,6 @@ def parse_matcher(text: str) -> Matcher:
 def match_all(matchers: Sequence[str], labels: Mapping[str, str]) -> bool:
     """Whether labels match all matchers."""
     return all(parse_matcher(text).matches(labels) for text in matchers)
-
-
-def labels_of(
-    tags: Mapping[str, str], *, rule: str, severity: str, appliances: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the labels of an alert; `appliances` are names by ID."""
-    appliance_id = tags.get(APPLIANCE_TAG, "")
-    names = {APPLIANCE_TAG: appliances.get(appliance_id, appliance_id)} if appliance_id else {}
-    return {**tags, **names, "appliance_id": appliance_id, "rule": rule, "severity": severity}
 
 
 @lru_cache(maxsize=10_000)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from alerting.inhibition import (
@@ -19,11 +19,14 @@ from alerting.inhibition import (
     parse_inhibit_rules,
     printed_rules,
 )
+from alerting.labels import prefixed
 from alerting.models import NotificationPolicy, Receiver, Rule
 from alerting.routes import Route, loaded, parse_routes, stored
 from alerting.rule_request import raise_errors
+from tenants.models import Appliance
 from tenants.permissions import Permission
 from tenants.scope import Scope
+from timeseries.store import APPLIANCE_TAG
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +83,30 @@ def save_policy(
 
 
 def preview_policy(session: Session, scope: Scope, labels: Mapping[str, str]) -> list[Destination]:
-    """Return where an alert with these labels would go by the saved policy."""
+    """Return where an alert with these labels would go by the saved policy, each receiver once.
+
+    An alert of a named appliance has the labels of that appliance too.
+    """
     scope.require(Permission.VIEW)
-    return [] if scope.tenant_id is None else destinations(session, scope.tenant_id, labels)
-
-
-def destinations(session: Session, tenant_id: str, labels: Mapping[str, str]) -> list[Destination]:
-    """Return where an alert goes, each receiver once."""
+    if scope.tenant_id is None:
+        return []
+    tenant_id = scope.tenant_id
     receivers = receivers_by_name(session, tenant_id)
+    same = select(Appliance).where(
+        Appliance.tenant_id == tenant_id,
+        or_(
+            Appliance.name == labels.get(APPLIANCE_TAG), Appliance.id == labels.get("appliance_id")
+        ),
+    )
+    appliance = session.scalars(same.order_by(Appliance.retired_at.is_not(None))).first()
+    own = {}
+    if appliance is not None:
+        own = prefixed(appliance.labels) | {
+            APPLIANCE_TAG: appliance.name,
+            "appliance_id": appliance.id,
+        }
     found: dict[str, Destination] = {}
-    for route in policy_of(session, tenant_id).matching(labels):
+    for route in policy_of(session, tenant_id).matching({**own, **labels}):
         for name in route.receivers:
             if name in receivers:
                 found.setdefault(name, Destination(receivers[name], name, route))

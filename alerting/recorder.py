@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from alerting.action_request import is_severe_enough
 from alerting.expression import group_key
+from alerting.labels import NO_LABELS, ApplianceLabels, appliance_labels, labels_of
 from alerting.machine import AlertView, Outcome, resolve
-from alerting.matchers import labels_of
 from alerting.messages import alert_payload
 from alerting.models import Alert, AlertAction, AlertTransition, Notification, Rule
 from alerting.policies import policy_of, receivers_by_name
@@ -50,6 +50,7 @@ class Recorder:
     _refreshed: list[dict[str, Any]] = field(default_factory=list, init=False)
     _receivers: dict[str, str] | None = field(default=None, init=False)
     _policy: Route = field(default_factory=Route, init=False)
+    _labels: ApplianceLabels = field(default_factory=lambda: NO_LABELS, init=False)
     _group_times: dict[tuple[str, str], datetime] = field(default_factory=dict, init=False)
 
     def add(self, tags: Mapping[str, str], outcome: Outcome) -> None:
@@ -156,13 +157,16 @@ class Recorder:
         if self._receivers is None:
             self._receivers = receivers_by_name(self.session, tenant_id)
             self._policy = policy_of(self.session, tenant_id)
+            used = {tenant_id: self._policy.used_labels()}
+            self._labels = appliance_labels(self.session, used)
         own = [one for one in self.rule.receiver_ids if one in self._receivers.values()]
         groups = dict.fromkeys(own, ("", self.now))
         labels = labels_of(
             alert.tags,
             rule=self.rule.name,
             severity=after.severity.value,
-            appliances=self._names(),
+            names=self._names(),
+            labels=self._labels,
         )
         for route in self._policy.matching(labels):
             key = route.group_key(labels)

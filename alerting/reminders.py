@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from alerting.matchers import labels_of
+from alerting.labels import alert_labels, appliance_labels
 from alerting.models import Alert, Notification, NotificationPolicy, Rule
 from alerting.policies import policy_of, receivers_by_name
 from alerting.recorder import Recorder, view_of
@@ -37,6 +37,7 @@ def _remind(
     session: Session, tenant_id: str, root: Route, *, now: datetime, public_url: str
 ) -> int:
     names = appliance_names(session, (tenant_id,))
+    labels = appliance_labels(session, {tenant_id: root.used_labels()})
     receivers = receivers_by_name(session, tenant_id)
     firing = select(Alert).where(
         Alert.tenant_id == tenant_id,
@@ -48,11 +49,8 @@ def _remind(
     newest = _newest(session, tenant_id)
     queued = 0
     for alert in alerts:
-        labels = labels_of(
-            alert.tags, rule=alert.rule.name, severity=alert.severity.value, appliances=names
-        )
         recorder = Recorder(session, alert.rule, now, public_url)
-        for route in root.matching(labels):
+        for route in root.matching(alert_labels(alert, names, labels)):
             for name in _due(alert, route, receivers, newest, now=now):
                 recorder.send(alert, view_of(alert), AlertState.FIRING, [receivers[name]])
                 newest[alert.id, receivers[name]] = now

@@ -85,6 +85,10 @@ class Route:
         for child in self.routes:
             yield from child.walk()
 
+    def used_labels(self) -> list[str]:
+        """Return the matchers and the labels that this route and those below it use."""
+        return [text for one in self.walk() for text in (*one.matchers, *one.group_by)]
+
 
 def parse_routes(data: object, *, receivers: Sequence[str]) -> tuple[Route, Errors]:
     """Return the tree of a policy as YAML or JSON has it, and the errors by path.

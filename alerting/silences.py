@@ -13,22 +13,20 @@ from typing import Unpack
 from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.orm import Session
 
-from alerting.matchers import MAX_MATCHERS, labels_of, match_all, parse_matcher
+from alerting.labels import ApplianceLabels, alert_labels, appliance_labels, labels_of
+from alerting.matchers import MAX_MATCHERS, match_all, parse_matcher
 from alerting.models import Alert, AlertAction, Notification, Silence
 from alerting.rule_request import Errors, raise_errors
 from alerting.states import ActionState, AlertState, NotificationState
 from core.errors import ConflictError
 from core.paging import Columns, Page, Paging, list_page
 from tenants.fleet.appliances import appliance_names
-from tenants.models import Appliance
 from tenants.permissions import Permission
 from tenants.scope import Scope
-from timeseries.store import APPLIANCE_TAG
 
 MAX_COMMENT_LENGTH = 500
 MAX_DURATION = timedelta(days=366)
 MAX_SILENCES = 500
-LABEL_PREFIX = "label."
 SILENCE_SORTS: Columns = {
     "starts_at": Silence.starts_at,
     "ends_at": Silence.ends_at,
@@ -154,10 +152,10 @@ def silences_by_alert(
     if not active:
         return {alert.id: [] for alert in alerts}
     names = appliance_names(session, scope.tenants)
-    labels = appliance_labels(session, active)
+    labels = labels_of_silences(session, active)
     found = {}
     for alert in alerts:
-        own = alert_labels(alert, names) | labels.get(alert.tags.get(APPLIANCE_TAG, ""), {})
+        own = alert_labels(alert, names, labels)
         found[alert.id] = [
             silence
             for silence in active
@@ -166,22 +164,12 @@ def silences_by_alert(
     return found
 
 
-def appliance_labels(session: Session, silences: Sequence[Silence]) -> dict[str, dict[str, str]]:
-    """Return the labels that matchers of silences know, such as `label.rack`, by appliance."""
-    tenants = {
-        silence.tenant_id
-        for silence in silences
-        if any(matcher.startswith(LABEL_PREFIX) for matcher in silence.matchers)
-    }
-    if not tenants:
-        return {}
-    rows = session.execute(
-        select(Appliance.id, Appliance.labels).where(Appliance.tenant_id.in_(tenants))
-    )
-    return {
-        ident: {f"{LABEL_PREFIX}{key}": value for key, value in labels.items()}
-        for ident, labels in rows
-    }
+def labels_of_silences(session: Session, silences: Sequence[Silence]) -> ApplianceLabels:
+    """Return the labels of appliances, where matchers of silences use any."""
+    used: dict[str, list[str]] = {}
+    for silence in silences:
+        used.setdefault(silence.tenant_id, []).extend(silence.matchers)
+    return appliance_labels(session, used)
 
 
 def matchers_of(alert: Alert, names: Mapping[str, str]) -> list[str]:
@@ -190,27 +178,17 @@ def matchers_of(alert: Alert, names: Mapping[str, str]) -> list[str]:
     return [f"{label}={labels[label]}" for label in ("rule", *sorted(alert.tags))]
 
 
-def alert_labels(alert: Alert, names: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of an alert; `names` are those of appliances by ID."""
-    return labels_of(
-        alert.tags, rule=alert.rule.name, severity=alert.severity.value, appliances=names
-    )
-
-
 def silenced_until(
     notification: Notification,
     active: Sequence[Silence],
-    appliances: Mapping[str, Mapping[str, str]],
+    appliances: ApplianceLabels,
 ) -> datetime | None:
-    """Return when the last of the silences that match a notification ends, if one matches.
-
-    `appliances` are as `appliance_labels` returns them.
-    """
+    """Return when the last of the silences that match a notification ends, if one matches."""
     payload = notification.payload
     if "rule" not in payload:
         return None
     labels = labels_of(
-        payload["tags"], rule=payload["rule"], severity=payload["severity"], appliances={}
+        payload["tags"], rule=payload["rule"], severity=payload["severity"], names={}
     )
     labels |= {"appliance_id": payload["appliance_id"]}
     labels |= appliances.get(payload["appliance_id"], {})

@@ -20,8 +20,8 @@ from alerting.models import Alert, Notification, Silence
 from alerting.service import create_rule
 from alerting.silences import (
     active_silences,
-    appliance_labels,
     expire_silence,
+    labels_of_silences,
     silenced_until,
     silences_by_alert,
 )
@@ -104,7 +104,7 @@ def test_alerts_of_appliances_with_the_label_are_silenced(session: Session, cast
     active = active_silences(session, now=during)
     for appliance, until in ((racked, during + 4 * HOUR), (other, None)):
         about = Notification(tenant_id=acme.id, payload=PAYLOAD | {"appliance_id": appliance.id})
-        assert silenced_until(about, active, appliance_labels(session, active)) == until
+        assert silenced_until(about, active, labels_of_silences(session, active)) == until
 
 
 def alert(session: Session, rule_id: str, appliance: Appliance) -> Alert:

@@ -1,7 +1,9 @@
 """Alerts of a policy from the evaluation to the mailbox: groups, repeats, escalation, holds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import product
 
 import pytest
 from sqlalchemy import select, update
@@ -19,7 +21,8 @@ from alerting.service import acknowledge_alert, create_rule
 from alerting.states import AlertState, NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from core.errors import ConflictError, InvalidInputError
-from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of
+from tenants.models import Tenant
+from tests.cast import BOX, NOON, Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.alerting.helpers import heat, hot
 from timeseries.store import Store
 
@@ -49,10 +52,10 @@ class Scene:
         with transaction(self.sessions) as session:
             save_policy(session, scope_of(self.cast.bob), {**route}, now=self.clock.now)
 
-    def heat(self, *gpus: str, celsius: float = 85.0) -> None:
-        at = self.clock.now - timedelta(seconds=1)
-        for gpu in gpus:
-            heat(self.store, tenant=self.cast.acme.id, celsius=celsius, at=at, gpu=gpu)
+    def heat(self, *gpus: str, celsius: float = 85.0, appliances: Sequence[str] = ("a1",)) -> None:
+        at, tenant = self.clock.now - timedelta(seconds=1), self.cast.acme.id
+        for appliance, gpu in product(appliances, gpus):
+            heat(self.store, tenant=tenant, celsius=celsius, at=at, appliance=appliance, gpu=gpu)
 
     def go(self, seconds: float = 0.0) -> list[tuple[str, str]]:
         """Let time pass, evaluate, remind and send; return what arrived: receiver and subject."""
@@ -191,6 +194,46 @@ def test_an_alert_holds_those_that_a_rule_of_the_tenant_names(scene: Scene) -> N
     with transaction(scene.sessions) as session:
         save_policy(session, scope, {"receivers": ["Mail"]}, inhibit_rules=[], now=NOON)
     assert [name for name, _ in scene.go(31)] == ["Mail"]
+
+
+def test_labels_of_appliances_route_group_and_inhibit(scene: Scene) -> None:
+    """The alerts of a rack share a message; a critical one holds those of its rack only."""
+    scope = scope_of(scene.cast.bob)
+    with transaction(scene.sessions) as session:
+        acme = session.get_one(Tenant, scene.cast.acme.id)
+        racks = {"a": "b12", "b": "b12", "c": "c3"}
+        fleet = {name: make_appliance(session, acme, name) for name in racks}
+        for name, rack in racks.items():
+            fleet[name].labels = {"rack": rack}
+    by_rack = {
+        "matchers": ["label.rack=~b.*|c.*"],
+        "receivers": ["Mail"],
+        "group_by": ["label.rack"],
+    }
+    scene.policy(routes=[by_rack])
+
+    def found(labels: dict[str, str]) -> list[str]:
+        with transaction(scene.sessions) as session:
+            return [one.receiver_name for one in preview_policy(session, scope, labels)]
+
+    assert found({"appliance": "a"}) == found({"label.rack": "c3"}) == ["Mail"]
+    assert found({"appliance": "a", "label.rack": "z"}) == found({"appliance": "z"}) == []
+
+    scene.heat("0", appliances=[one.id for one in fleet.values()])
+    assert {subject for _, subject in scene.go()} == {
+        "[2 FIRING] GPU too hot",
+        "[WARNING] GPU too hot on c (gpu 0): 85 °C",
+    }
+    inhibit = {
+        "source_matchers": ["label.rack=b12", "gpu=0"],
+        "target_matchers": ["gpu=1"],
+        "equal": ["label.rack"],
+    }
+    with transaction(scene.sessions) as session:
+        root = {"receivers": ["Mail"]}
+        save_policy(session, scope, root, inhibit_rules=[inhibit], now=NOON)
+    scene.heat("1", appliances=[fleet["a"].id, fleet["c"].id])
+    assert [subject for _, subject in scene.go()] == ["[WARNING] GPU too hot on c (gpu 1): 85 °C"]
 
 
 @pytest.mark.parametrize(
