@@ -8,11 +8,11 @@ it for a while. TLS and the agent API authenticate both sides, so SSH itself ask
 import asyncio
 import importlib
 import logging
-import socket
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from access.auth import Authenticator
 from access.database import Database
 from core.errors import UnavailableError, VedetteError
-from protocol.tunnel import CHUNK_BYTES, CIPHER, connected_sockets
+from protocol.tunnel import CIPHER, PACKET_BYTES, TunnelTransport
 from tenants.fleet.appliances import bump_generation
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Tunnel:
     folder: Path
     users: int = 0
     sockets: dict[tuple[str, int], Path] = field(default_factory=dict)
+    servers: list[asyncio.Server] = field(default_factory=list)
     transports: dict[Path, "httpx.AsyncHTTPTransport"] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -55,9 +56,27 @@ class Tunnel:
             path = self.sockets.get((attempt_id, port))
             if path is None:
                 path = self.folder / str(len(self.sockets))
-                await self.ssh.forward_local_path_to_port(str(path), attempt_id, port)
+                self.servers.append(await self._listen(path, attempt_id, port))
                 self.sockets[attempt_id, port] = path
             return path
+
+    async def _listen(self, path: Path, attempt_id: str, port: int) -> asyncio.Server:
+        """Lead connections to a path to a port, as `forward_local_path_to_port` of asyncssh does.
+
+        That one has no parameter for the size of packets.
+        """
+        from asyncssh.forward import SSHLocalPathForwarder  # noqa: PLC0415 - loaded already
+
+        connect = partial(
+            self.ssh.create_connection,
+            remote_host=attempt_id,
+            remote_port=port,
+            max_pktsize=PACKET_BYTES,
+        )
+        loop = asyncio.get_running_loop()
+        return await loop.create_unix_server(
+            lambda: SSHLocalPathForwarder(self.ssh, connect), str(path)
+        )
 
     async def transport_to(self, path: Path) -> "httpx.AsyncHTTPTransport":
         """Return what sends requests to a socket; connections to the job's server stay open.
@@ -79,6 +98,8 @@ class Tunnel:
         """Close all connections."""
         for transport in self.transports.values():
             await transport.aclose()
+        for server in self.servers:
+            server.close()
         self.ssh.abort()
 
 
@@ -118,12 +139,11 @@ class Tunnels:
             await websocket.close(_REFUSED, error.message[:100])
             return
         await websocket.accept()
-        ours, theirs = connected_sockets()
-        reader, writer = await asyncio.open_connection(sock=ours)
+        transport = TunnelTransport(websocket.send_bytes)
         tasks = [
-            asyncio.create_task(_send(reader, websocket)),
-            asyncio.create_task(_receive(websocket, writer)),
-            asyncio.create_task(self._hold(agent.appliance_id, theirs)),
+            asyncio.create_task(transport.send()),
+            asyncio.create_task(transport.receive(_messages(websocket))),
+            asyncio.create_task(self._hold(agent.appliance_id, transport)),
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -131,18 +151,19 @@ class Tunnels:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            writer.close()
+            transport.lose()
             with suppress(RuntimeError, WebSocketDisconnect):  # it may be closed already
                 await websocket.close()
 
-    async def _hold(self, appliance_id: str, sock: socket.socket) -> None:
+    async def _hold(self, appliance_id: str, transport: TunnelTransport) -> None:
         """Connect SSH, and offer the tunnel until it closes or is idle for long."""
         # 27 MiB that servers without tunnels save; in a thread, because it takes a moment.
         await asyncio.to_thread(importlib.import_module, "asyncssh")
         import asyncssh  # noqa: PLC0415
 
-        ssh = await asyncssh.run_client(
-            sock,
+        ssh = await asyncssh.connect(
+            "agent",
+            tunnel=transport,
             config=None,
             known_hosts=None,
             username="portal",
@@ -193,13 +214,7 @@ class Tunnels:
         await self._database.run(lambda session: bump_generation(session, appliance_id))
 
 
-async def _send(reader: asyncio.StreamReader, websocket: WebSocket) -> None:
-    while data := await reader.read(CHUNK_BYTES):
-        await websocket.send_bytes(data)
-
-
-async def _receive(websocket: WebSocket, writer: asyncio.StreamWriter) -> None:
+async def _messages(websocket: WebSocket) -> AsyncIterator[bytes]:
     with suppress(WebSocketDisconnect):
         while True:
-            writer.write(await websocket.receive_bytes())
-            await writer.drain()
+            yield await websocket.receive_bytes()

@@ -63,6 +63,10 @@ TUNNEL_FIGURES = {
     "request_milliseconds": "request, ms",
     "download_mebibytes_per_second": "download, MiB/s",
     "upload_mebibytes_per_second": "upload, MiB/s",
+    "download_near_cpu_seconds_per_gibibyte": "CPU of the user's end, s per GiB of download",
+    "download_far_cpu_seconds_per_gibibyte": "CPU of the appliance's end, s per GiB of download",
+    "upload_near_cpu_seconds_per_gibibyte": "CPU of the user's end, s per GiB of upload",
+    "upload_far_cpu_seconds_per_gibibyte": "CPU of the appliance's end, s per GiB of upload",
 }
 TITLES = {
     "idle": "An idle server",
@@ -432,10 +436,6 @@ def tunnelled(document: Document) -> str:
         )
         for figure, title in TUNNEL_FIGURES.items()
     ]
-    cpu = " and ".join(
-        f"the {end}'s {shown(ways['tunnel'][f'{end}_cpu_percent_of_a_core'])} % of a core"
-        for end in ("server", "agent")
-    )
     return (
         "## Web pages of jobs\n\n"
         f"{_origin(document)} A web server on the same machine, directly, through `ssh -L` of "
@@ -444,7 +444,6 @@ def tunnelled(document: Document) -> str:
         f"{settings['round_trips']} round trips of a WebSocket, {settings['requests']} requests "
         f"over one connection, and {settings['mebibytes']} MiB each way.\n\n"
         f"{_table(('', *ways, *(f'tunnel, times {way}' for way in beside)), rows)}\n"
-        f"During the tunnel's turns, CPU was {cpu}.\n"
     )
 
 

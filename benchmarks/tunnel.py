@@ -29,7 +29,7 @@ from websockets.typing import Origin
 
 from benchmarks.figures import document, median, medians, ratio, rounded, write_document
 from benchmarks.gateway import Gateway, make_gateway, serving
-from benchmarks.meter import read_usage, spent
+from benchmarks.meter import read_usage
 from benchmarks.processes import (
     BenchmarkError,
     free_port,
@@ -85,11 +85,16 @@ QUICK = Plan(repetitions=1, round_trips=20, requests=10, mebibytes=4)
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where the job's server is reached; a browser's host and cookie for its origin."""
+    """Where the job's server is reached; a browser's host and cookie for its origin.
+
+    `near` and `far` are the processes of the two ends: the portal's and the appliance's.
+    """
 
     port: int
     host: str = "127.0.0.1"
     headers: dict[str, str] = field(default_factory=dict)
+    near: int | None = None
+    far: int | None = None
 
     def http(self) -> http.client.HTTPConnection:
         """Return a connection that stays open."""
@@ -107,22 +112,14 @@ def measure(plan: Plan) -> dict[str, object]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="vb-")))
         job_port = stack.enter_context(_job_server(folder))
-        ssh_port = stack.enter_context(_ssh(folder, job_port))
-        tunnel, pids = stack.enter_context(_tunnel(folder, job_port))
-        ways = {"direct": Way(job_port), "ssh -L": Way(ssh_port), "tunnel": tunnel}
+        ways = {
+            "direct": Way(job_port),
+            "ssh -L": stack.enter_context(_ssh(folder, job_port)),
+            "tunnel": stack.enter_context(_tunnel(folder, job_port)),
+        }
         for _ in range(plan.repetitions):
             for name, way in ways.items():
-                before = [read_usage(pid) for pid in pids]
-                figures = _read(way, plan)
-                if name == "tunnel":
-                    used = [
-                        spent(one, read_usage(pid)) for one, pid in zip(before, pids, strict=True)
-                    ]
-                    figures |= {
-                        f"{end}_cpu_percent_of_a_core": rounded(one["cpu_percent_of_a_core"])
-                        for end, one in zip(("server", "agent"), used, strict=True)
-                    }
-                readings.setdefault(name, []).append(figures)
+                readings.setdefault(name, []).append(_read(way, plan))
     return document(
         "tunnel",
         started_at=started_at,
@@ -148,8 +145,26 @@ def _read(way: Way, plan: Plan) -> dict[str, float | None]:
     return {
         "round_trip_milliseconds": _round_trips(way, plan.round_trips),
         "request_milliseconds": _requests(way, plan.requests),
-        "download_mebibytes_per_second": _download(way, plan.mebibytes),
-        "upload_mebibytes_per_second": _upload(way, plan.mebibytes),
+        **_bulk("download", _download, way, plan.mebibytes),
+        **_bulk("upload", _upload, way, plan.mebibytes),
+    }
+
+
+def _bulk(
+    name: str, transfer: Callable[[Way, int], float], way: Way, mebibytes: int
+) -> dict[str, float | None]:
+    """Return the rate of a transfer, and what a GiB of it costs each end."""
+    ends = {"near": way.near, "far": way.far}
+    before = {end: read_usage(pid).cpu_ns for end, pid in ends.items() if pid}
+    rate = transfer(way, mebibytes)
+    gibibytes = mebibytes / 1024
+    return {f"{name}_mebibytes_per_second": rate} | {
+        f"{name}_{end}_cpu_seconds_per_gibibyte": rounded(
+            (read_usage(pid).cpu_ns - before[end]) / 1e9 / gibibytes
+        )
+        if pid
+        else None
+        for end, pid in ends.items()
     }
 
 
@@ -236,8 +251,8 @@ def _job_server(folder: Path) -> Iterator[int]:
 
 
 @contextmanager
-def _ssh(folder: Path, job_port: int) -> Iterator[int]:
-    """Forward a port to the job's server by OpenSSH, with keys of this run; give the port."""
+def _ssh(folder: Path, job_port: int) -> Iterator[Way]:
+    """Forward a port to the job's server by OpenSSH, with keys of this run."""
     server = require_program("sshd", package="openssh-server")
     client = require_program("ssh", package="openssh-client")
     keygen = require_program("ssh-keygen", package="openssh-client")
@@ -259,12 +274,12 @@ def _ssh(folder: Path, job_port: int) -> Iterator[int]:
         *(word for option in options for word in ("-o", option)),
         *("-L", f"127.0.0.1:{port}:127.0.0.1:{job_port}", f"{getpass.getuser()}@127.0.0.1"),
     ]
-    with running([server, "-D", "-e", "-f", str(config)], log_path=log_path):
+    with running([server, "-D", "-e", "-f", str(config)], log_path=log_path) as sshd:
         wait_until(lambda: _listens(ssh_port), what="sshd", log_path=log_path)
-        with running(forward, log_path=log_path):
+        with running(forward, log_path=log_path) as ssh:
             url = f"http://127.0.0.1:{port}/small"
             wait_until(lambda: replies(url), what="ssh -L", log_path=log_path)
-            yield port
+            yield Way(port, near=ssh, far=sshd)
 
 
 def _listens(port: int) -> bool:
@@ -273,8 +288,8 @@ def _listens(port: int) -> bool:
 
 
 @contextmanager
-def _tunnel(folder: Path, job_port: int) -> Iterator[tuple[Way, list[int]]]:
-    """Run portal and tunnel; give the way through them, and the pids of server and agent."""
+def _tunnel(folder: Path, job_port: int) -> Iterator[Way]:
+    """Run portal and tunnel; give the way through them."""
     gateway = make_gateway(folder / "data")
     secret, proof = _running_job(gateway)
     log_path = folder / "agent.log"
@@ -285,9 +300,9 @@ def _tunnel(folder: Path, job_port: int) -> Iterator[tuple[Way, list[int]]]:
         argv = python("benchmarks.tunnel_ends", "agent", gateway.url, secret, str(job_port))
         with running(argv, log_path=log_path) as agent:
             cookie = _enter(gateway, host, proofs.sign("ticket", proof))
-            way = Way(gateway.port, host, {"Cookie": cookie})
+            way = Way(gateway.port, host, {"Cookie": cookie}, near=server, far=agent)
             wait_until(lambda: _answers(way), what="the tunnel", log_path=log_path)
-            yield way, [server, agent]
+            yield way
 
 
 def _enter(gateway: Gateway, host: str, ticket: str) -> str:

@@ -17,10 +17,11 @@ from websockets.exceptions import WebSocketException
 
 from jobqueue.executors.base import ExecSession, ExecutorError
 from protocol.exec import REFUSED, ExecRequest, TerminalSize
-from protocol.tunnel import CHUNK_BYTES, CIPHER, TUNNEL_PATH, connected_sockets
+from protocol.tunnel import CIPHER, PACKET_BYTES, TUNNEL_PATH, TunnelTransport
 
 log = logging.getLogger(__name__)
 
+CHUNK_BYTES = 64 * 1024
 CONNECT_SECONDS = 10.0
 CHECK_SECONDS = 0.5
 
@@ -51,7 +52,7 @@ class _Server(asyncssh.SSHServer):
         dest_port: int,
         orig_host: str,  # noqa: ARG002 - asyncssh's
         orig_port: int,  # noqa: ARG002 - asyncssh's
-    ) -> Awaitable[asyncssh.SSHTCPSession[bytes]]:
+    ) -> tuple[asyncssh.SSHTCPChannel[bytes], Awaitable[asyncssh.SSHTCPSession[bytes]]]:
         """Connect to the port of an attempt; refuse everything else."""
         endpoint = self._find_endpoint(dest_host, dest_port)
         if endpoint is None or self._connection is None:
@@ -60,7 +61,8 @@ class _Server(asyncssh.SSHServer):
             )
         host, _, port = endpoint.rpartition(":")
         forwarder = self._connection.forward_connection(host.strip("[]"), int(port))
-        return cast("Awaitable[asyncssh.SSHTCPSession[bytes]]", forwarder)
+        channel = self._connection.create_tcp_channel(max_pktsize=PACKET_BYTES)
+        return channel, cast("Awaitable[asyncssh.SSHTCPSession[bytes]]", forwarder)
 
 
 class _UserSession:
@@ -153,18 +155,18 @@ async def _serve(
     execute: Execute,
     should_go_on: Callable[[], bool],
 ) -> None:
-    ours, theirs = connected_sockets()
-    reader, writer = await asyncio.open_connection(sock=ours)
+    transport = TunnelTransport(websocket.send)
     key = asyncssh.generate_private_key("ssh-ed25519")
     tasks = [
-        asyncio.create_task(_send(reader, websocket)),
-        asyncio.create_task(_receive(websocket, writer)),
+        asyncio.create_task(transport.send()),
+        asyncio.create_task(transport.receive(_messages(websocket))),
         asyncio.create_task(_wait_while(should_go_on)),
     ]
 
     async def run_ssh() -> None:
-        await asyncssh.run_server(
-            theirs,
+        await asyncssh.connect_reverse(
+            "portal",
+            tunnel=transport,
             config=None,
             server_factory=lambda: _Server(find_endpoint),
             server_host_keys=[key],
@@ -182,19 +184,13 @@ async def _serve(
         for task in (*tasks, ssh):
             task.cancel()
         await asyncio.gather(*tasks, ssh, return_exceptions=True)
-        writer.close()
+        transport.lose()
 
 
-async def _send(reader: asyncio.StreamReader, websocket: ClientConnection) -> None:
-    while data := await reader.read(CHUNK_BYTES):
-        await websocket.send(data)
-
-
-async def _receive(websocket: ClientConnection, writer: asyncio.StreamWriter) -> None:
+async def _messages(websocket: ClientConnection) -> AsyncIterator[bytes]:
     with suppress(WebSocketException):
-        async for message in websocket:
-            writer.write(message if isinstance(message, bytes) else message.encode())
-            await writer.drain()
+        while True:
+            yield await websocket.recv(decode=False)
 
 
 async def _wait_while(should_go_on: Callable[[], bool]) -> None:

@@ -171,6 +171,8 @@ class RegistryToken(msgspec.Struct, frozen=True, kw_only=True):
 class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     """GET /agent/v1/desired?generation=N&wait_seconds=S: answered at once if N is not current.
 
+    Else the answer is 204, after up to S seconds.
+
     `attempts` should run; `stopping` should end. The agent stops and removes attempts in neither
     list. `registry` is there if an attempt's image is in the portal's registry.
     While it `wants_tunnel`, the agent opens the tunnel of `protocol.tunnel`. When

@@ -6,26 +6,79 @@ running attempts (`direct-tcpip`, with the attempt's id as the host), sessions o
 and nothing else.
 """
 
-import socket
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 TUNNEL_PATH = "/agent/v1/tunnel"
-CHUNK_BYTES = 64 * 1024
 # The fastest in Python; TLS protects the connection, too.
 CIPHER = "aes128-gcm@openssh.com"
+# Packets of SSH that carry data; many small ones would cost both ends more than the bytes do.
+PACKET_BYTES = 128 * 1024
+# Small packets are sent together, up to this.
+_MESSAGE_BYTES = 64 * 1024
+_LOOPBACK = ("127.0.0.1", 0)
 
 
-def connected_sockets() -> tuple[socket.socket, socket.socket]:
-    """Return two connected sockets, for SSH and for what moves its bytes.
+class TunnelTransport(asyncio.Transport):
+    """What asyncssh uses in place of a socket: it writes and gets the messages of a WebSocket.
 
-    They are TCP ones of the loopback interface: asyncssh needs the address of its peer.
+    Passed to asyncssh as the `tunnel` of a connection.
     """
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        ours = socket.create_connection(server.getsockname())
-        while True:
-            theirs, peer = server.accept()
-            if peer == ours.getsockname():
-                for one in (ours, theirs):
-                    # asyncio does so for its own; else the second of two small writes waits 40 ms.
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return ours, theirs
-            theirs.close()  # another program of this machine
+
+    def __init__(self, send: Callable[[bytes], Awaitable[None]]) -> None:
+        super().__init__()
+        self._send = send
+        self._pending: deque[bytes] = deque()
+        self._has_changed = asyncio.Event()
+        self._is_over = False
+        self._protocol: asyncio.Future[asyncio.Protocol] = asyncio.Future()
+
+    async def create_connection(
+        self, factory: Callable[[], asyncio.Protocol], _host: str, _port: int
+    ) -> tuple["TunnelTransport", asyncio.Protocol]:
+        """Connect asyncssh, which calls this."""
+        protocol = factory()
+        protocol.connection_made(self)
+        self._protocol.set_result(protocol)
+        return self, protocol
+
+    async def receive(self, messages: AsyncIterator[bytes]) -> None:
+        """Pass on all messages that arrive."""
+        protocol = await self._protocol
+        async for message in messages:
+            protocol.data_received(message)
+
+    async def send(self) -> None:
+        """Send what is written until the connection is closed."""
+        while not self._is_over:
+            await self._has_changed.wait()
+            self._has_changed.clear()
+            while self._pending:
+                await self._send(self._next_message())
+
+    def lose(self) -> None:
+        """Report that the WebSocket has closed."""
+        if self._protocol.done():
+            self._protocol.result().connection_lost(None)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send data as soon as possible; the windows of SSH bound what waits."""
+        self._pending.append(bytes(data))
+        self._has_changed.set()
+
+    def abort(self) -> None:
+        """Close when what was written is sent."""
+        self._is_over = True
+        self._has_changed.set()
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        """Return an address of the loopback interface: asyncssh expects one of its peer."""
+        return _LOOPBACK if name in {"peername", "sockname"} else default
+
+    def _next_message(self) -> bytes:
+        parts = [self._pending.popleft()]
+        size = len(parts[0])
+        while self._pending and (size := size + len(self._pending[0])) <= _MESSAGE_BYTES:
+            parts.append(self._pending.popleft())
+        return b"".join(parts)
