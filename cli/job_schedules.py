@@ -46,7 +46,7 @@ def list_schedules(output: str) -> None:
     type=click.Choice(["skip", "allow", "replace"]),
     default="skip",
     show_default=True,
-    help="If the last run has not ended; replace stops it.",
+    help="If the previous run is still active; replace stops it.",
 )
 @click.option(
     "--missed",

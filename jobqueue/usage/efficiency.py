@@ -172,7 +172,7 @@ def _advice(
     if gpu_utilization_ratio is not None and gpu_utilization_ratio < 1 - MUCH_IDLE_RATIO:
         idle = f"The GPUs were idle {1 - gpu_utilization_ratio:.0%} of the time."
         return f"{idle} Check whether loading data keeps them waiting."
-    well = "" if gpu_utilization_ratio is None else "It uses well what it holds."
+    well = "" if gpu_utilization_ratio is None else "The job makes good use of its GPUs."
     return _memory_advice(memory_peak_bytes, memory_bytes) or well
 
 

@@ -23,7 +23,7 @@ from jobqueue.end_notices import EMAIL
 from jobqueue.models import Job, JobSchedule
 from jobqueue.placement.views import ApplianceView
 from jobqueue.requests import JobRequest
-from jobqueue.retries import FailureClass
+from jobqueue.retries import DESCRIPTIONS, FailureClass
 from jobqueue.rolling_updates import FIXED, UPDATABLE
 from jobqueue.schedules import ScheduleRequest
 from jobqueue.states import JobKind, Missed, Overlap
@@ -64,9 +64,9 @@ KIND_CHOICES = [
     SelectChoice(JobKind.SERVICE.value, "Service: runs until stopped"),
 ]
 OVERLAP_CHOICES = [
-    SelectChoice(Overlap.SKIP.value, "Skip this time"),
+    SelectChoice(Overlap.SKIP.value, "Skip this run"),
     SelectChoice(Overlap.ALLOW.value, "Run both"),
-    SelectChoice(Overlap.REPLACE.value, "Stop the last one"),
+    SelectChoice(Overlap.REPLACE.value, "Stop the previous one"),
 ]
 MISSED_CHOICES = [
     SelectChoice(Missed.SKIP.value, "Skip them"),
@@ -74,30 +74,22 @@ MISSED_CHOICES = [
 ]
 # What an appliance must have.
 SHAPE = ("gpus", "gpu_memory", "cpus", "memory", "gpu_models", "required_labels")
-# The folded part of the form.
-OPTIONS = (
-    "gpu_models",
-    "shared_memory",
-    "working_dir",
-    "mounts",
-    "ports",
-    "labels",
-    "required_labels",
-    "priority",
-    "is_preemptible",
-    "max_retries",
-    "retry_on",
-    "time_limit",
-    "idle_gpu_percent",
-    "idle_gpu_time",
-    "notify",
-    "array",
-    "instances",
-    "health_check",
-    "after_ok",
-    "after_any",
-    "schedule",
-)
+# The folded parts of the form.
+OPTIONS = {
+    "storage": ("mounts", "ports", "shared_memory", "working_dir"),
+    "placement": ("gpu_models", "required_labels", "labels", "priority", "is_preemptible"),
+    "service": ("instances", "health_check"),
+    "limits": (
+        "time_limit",
+        "idle_gpu_time",
+        "idle_gpu_percent",
+        "max_retries",
+        "retry_on",
+        "notify",
+    ),
+    "dependencies": ("array", "after_ok", "after_any"),
+    "schedule": ("schedule", "time_zone", "overlap", "missed"),
+}
 
 
 class JobForm(Form):
@@ -124,14 +116,14 @@ class JobForm(Form):
     mounts = LinesField("Data paths", parse=parse_mount, format=format_mount)
     ports = LinesField("Ports", parse=parse_port, format=format_port)
     labels = PairsField("Labels", default=dict)
-    required_labels = PairsField("Required labels of the appliance", default=dict)
+    required_labels = PairsField("Required appliance labels", default=dict)
     priority = IntegerField("Priority", [Optional()], default=0)
     is_preemptible = BooleanField("Preemptible", default=False)
     max_retries = IntegerField("Retries", [Optional()], default=0)
     retry_on = CheckboxListField("Retry on", default=[one.value for one in FailureClass])
     time_limit = DurationField("Time limit", default=0)
-    notify = CheckboxListField("Notify at its end", default=[])
-    idle_gpu_percent = IntegerField("Stop below GPU utilization (%)", [Optional()], default=0)
+    notify = CheckboxListField("Notify when the job ends", default=[])
+    idle_gpu_percent = IntegerField("Idle GPU utilization (%)", [Optional()], default=0)
     idle_gpu_time = DurationField("Stop when idle for", default=0)
     array = StringField("Array", default="")
     instances = IntegerField("Instances", [Optional()], default=1)
@@ -139,15 +131,15 @@ class JobForm(Form):
         "Health check", parse=parse_health_check, format=format_health_check
     )
     health_interval = DurationField("Check every", default=10)
-    health_timeout = DurationField("Timeout of a check", default=5)
+    health_timeout = DurationField("Check timeout", default=5)
     health_grace = DurationField("Grace period", default=60)
     health_failures = IntegerField("Failures before restart", [Optional()], default=3)
     after_ok = LinesField("After success of", parse=str.strip, format=str)
     after_any = LinesField("After the end of", parse=str.strip, format=str)
     schedule = StringField("Schedule", default="")
     time_zone = StringField("Time zone", default="UTC")
-    overlap = SelectField("If the last run has not ended", choices=OVERLAP_CHOICES, default="skip")
-    missed = SelectField("Missed times", choices=MISSED_CHOICES, default="skip")
+    overlap = SelectField("If the previous run is still active", choices=OVERLAP_CHOICES, default="skip")
+    missed = SelectField("Missed runs", choices=MISSED_CHOICES, default="skip")
     container_policy = SelectField("Container policy", choices=[])
     appliance = StringField("Appliance", default="")
 
@@ -166,15 +158,14 @@ class JobForm(Form):
         ]
         if not self.is_submitted() and self.container_policy.data not in policies.allowed:
             self.container_policy.data = policies.default.value
-        self.retry_on.choices = [(one.value, one.value) for one in FailureClass]
+        self.retry_on.choices = [(one.value, text) for one, text in DESCRIPTIONS.items()]
         self._chosen = appliance
         if appliance and not self.is_submitted():
             self.appliance.data = appliance.name
 
-    @property
-    def has_options(self) -> bool:
-        """Whether fields of the folded part differ from their defaults or have errors."""
-        fields = [getattr(self, name) for name in OPTIONS]
+    def uses(self, group: str) -> bool:
+        """Return whether fields of a folded part differ from their defaults or have errors."""
+        fields = [getattr(self, name) for name in OPTIONS[group]]
         return any(field.errors or field.data != _default(field) for field in fields if field)
 
     def ask_for_secrets_again(self) -> None:

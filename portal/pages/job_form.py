@@ -9,7 +9,6 @@ from jobqueue.container_policies import read_policies
 from jobqueue.end_notices import receiver_names
 from jobqueue.images.catalog import offered_images
 from jobqueue.pending import appliance_problems, try_job
-from jobqueue.retries import DESCRIPTIONS as FAILURES
 from jobqueue.rolling_updates import update_service
 from jobqueue.scaling import changeable_service, service_instances
 from jobqueue.schedules import create_schedule, get_schedule, replace_schedule
@@ -85,7 +84,6 @@ def add() -> ResponseReturnValue:
         form=form,
         source=source,
         template=template,
-        failures=FAILURES,
         preview=preview,
         images=offered,
     ), form.status
@@ -130,7 +128,7 @@ def update(job_id: str) -> ResponseReturnValue:
             return redirect(url_for("jobs.show", job_id=job_id))
     form.ask_for_secrets_again()
     return render_template(
-        "jobs/new.html", form=form, service=newest, failures=FAILURES, images=offered
+        "jobs/new.html", form=form, service=newest, images=offered
     ), form.status
 
 
@@ -159,7 +157,7 @@ def edit_schedule(schedule_id: str) -> ResponseReturnValue:
             return redirect(url_for("job_schedules.show", schedule_id=schedule_id))
     form.ask_for_secrets_again()
     return render_template(
-        "jobs/new.html", form=form, schedule=schedule, failures=FAILURES, images=offered
+        "jobs/new.html", form=form, schedule=schedule, images=offered
     ), form.status
 
 

@@ -1,4 +1,4 @@
-// Warns while a user types that the chosen appliance can't run the job.
+// Warns while a user types that the chosen appliance can't run the job, and hides what the type of job does not use.
 "use strict";
 
 (() => {
@@ -37,4 +37,16 @@
     }
   });
   check().catch(() => {});
+
+  const kind = form.elements.kind;
+  function showKind() {
+    for (const group of form.querySelectorAll("[data-kind]")) {
+      // What is filled in stays in sight.
+      group.hidden = group.dataset.kind !== kind.value && !group.open;
+    }
+  }
+  if (kind) {
+    kind.addEventListener("change", showKind);
+    showKind();
+  }
 })();

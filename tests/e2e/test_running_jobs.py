@@ -130,7 +130,7 @@ def test_a_terminal_in_the_browser(site: Site, page: Page) -> None:
     page.keyboard.type("exit 5\n")
     expect(page.locator("[data-shell-state]")).to_have_text("Ended with exit code 5")
     screenshot(page, "terminal-ended")
-    page.get_by_role("button", name="Connect again").click()
+    page.get_by_role("button", name="Reconnect").click()
     expect(page.locator("[data-shell-state]")).to_have_text("Connected")
 
 

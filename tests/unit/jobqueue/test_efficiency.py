@@ -73,7 +73,7 @@ def test_a_report_has_what_a_job_held_and_used(session: Session, store: Store, c
         ([95.0], 63 * GIB, "Request more"),
         ([95.0], 2 * GIB, "Request less"),
         ([], 2 * GIB, "Request less"),
-        ([95.0], 32 * GIB, "uses well"),
+        ([95.0], 32 * GIB, "good use"),
     ],
 )
 def test_the_advice_is_what_saves_the_most(

@@ -240,9 +240,16 @@ def test_the_form_offers_appliances_with_their_free_gpus_and_takes_their_names(
     assert job.id != found["id"]
 
 
-def test_the_options_of_a_new_job_are_folded(bob: Browser) -> None:
-    (details,) = re.findall(r"<details[^>]*vd-options[^>]*>", bob.get("/jobs/new").text)
-    assert "open" not in details.removeprefix("<details").replace("vd-options", "")
+def test_the_options_of_a_new_job_are_folded_until_they_are_used(bob: Browser) -> None:
+    def opened(page: str) -> list[str]:
+        groups = re.findall(r'<details class="vd-details vd-options" data-group="(\w+)"([^>]*)>', page)
+        assert len(groups) == 6
+        return [name for name, rest in groups if rest.endswith(" open")]
+
+    assert opened(bob.get("/jobs/new").text) == []
+    given = {"retry_on": ["exit"], "name": "", "ports": "web=8888"}
+    wrong = bob.post("/jobs/new", {**FORM, **given})
+    assert (wrong.status_code, opened(wrong.text)) == (422, ["storage", "limits"])
 
 
 def test_a_service_is_submitted_scaled_and_updated_in_the_browser(bob: Browser) -> None:
