@@ -286,7 +286,7 @@ def not_found(message: str, *, search: str) -> Component:
     return empty_state("Not found", message, label="Go to the fleet", href=f"{PREFIX}{search}")
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str) -> Component:
+def table(headings: Sequence[Any], rows: Sequence[Sequence[Any]], *, empty: str) -> Component:
     """Return a table, or the text `empty` without rows."""
     if not rows:
         return html.P(empty, className="vdd-muted")

@@ -18,8 +18,9 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
 
     title(title) {
       if (title) document.title = `${title} · Vedette`;
-      // Dashboards of appliances and jobs are tabs of their pages.
-      const section = location.pathname.match(/^\/dashboards(\/appliances|\/jobs)\//)?.[1] ?? "/dashboards/";
+      // Dashboards of appliances and jobs are tabs of their pages; custom ones have a list of their own.
+      const tier = location.pathname.match(/^\/dashboards\/(appliances|jobs|custom)\//)?.[1];
+      const section = tier === "custom" ? "/custom-dashboards" : tier ? `/${tier}` : "/dashboards/";
       for (const link of document.querySelectorAll(".vd-sidebar .vd-nav-link")) {
         link.pathname === section ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
       }

@@ -138,7 +138,9 @@ class JobForm(Form):
     after_any = LinesField("After the end of", parse=str.strip, format=str)
     schedule = StringField("Schedule", default="")
     time_zone = StringField("Time zone", default="UTC")
-    overlap = SelectField("If the previous run is still active", choices=OVERLAP_CHOICES, default="skip")
+    overlap = SelectField(
+        "If the previous run is still active", choices=OVERLAP_CHOICES, default="skip"
+    )
     missed = SelectField("Missed runs", choices=MISSED_CHOICES, default="skip")
     container_policy = SelectField("Container policy", choices=[])
     appliance = StringField("Appliance", default="")

@@ -127,9 +127,7 @@ def update(job_id: str) -> ResponseReturnValue:
             flash(f"Updating {job.name}", "success")
             return redirect(url_for("jobs.show", job_id=job_id))
     form.ask_for_secrets_again()
-    return render_template(
-        "jobs/new.html", form=form, service=newest, images=offered
-    ), form.status
+    return render_template("jobs/new.html", form=form, service=newest, images=offered), form.status
 
 
 @pages.get("/jobs/schedules/<schedule_id>/edit")
