@@ -49,18 +49,25 @@ def follow_job(
     stream: str | None = None,
 ) -> int:
     """Print the log and state changes until the job ends; return the exit status."""
-    ended = client.job(name)
+    job = client.job(name)
 
     def report(changed: Job) -> None:
-        nonlocal ended
-        ended = changed
-        where = f" on {changed.appliance_name}" if changed.appliance_name else ""
-        click.secho(f"[{changed.state}{where}] {changed.message}", dim=True, err=True)
+        nonlocal job
+        job = changed
+        # The last lines of the log may follow the end.
+        if not job.has_ended:
+            _print_state(job)
 
-    lines = client.log_lines(ended.id, follow=True, tail_bytes=tail_bytes, on_change=report)
+    lines = client.log_lines(job.id, follow=True, tail_bytes=tail_bytes, on_change=report)
     for line in lines:
         _print_line(line, with_times=with_times, stream=stream)
-    return ended.exit_status
+    _print_state(job)
+    return job.exit_status
+
+
+def _print_state(job: Job) -> None:
+    where = f" on {job.appliance_name}" if job.appliance_name else ""
+    click.secho(f"[{job.state}{where}] {job.message}".rstrip(), dim=True, err=True)
 
 
 def _print_line(line: LogLine, *, with_times: bool, stream: str | None) -> None:

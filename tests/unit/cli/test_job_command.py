@@ -155,7 +155,8 @@ def test_wait_exits_as_the_first_job_that_did_not_succeed(
     assert job("wait", *ids).returncode == 7
     assert job("wait", ids[2]).returncode == 1
     for command in (("logs", "-f"), ("attach",)):
-        assert job(*command, ids[1]).returncode == 7
+        followed = job(*command, ids[1])
+        assert (followed.returncode, followed.stderr.count("[failed")) == (7, 1)
     waiting = job("wait", submit(sessions, cast, clock, "next"), "--timeout", "0")
     assert waiting.returncode == 1
     assert "is still submitted" in waiting.stderr
