@@ -286,12 +286,21 @@ def not_found(message: str, *, search: str) -> Component:
     return empty_state("Not found", message, label="Go to the fleet", href=f"{PREFIX}{search}")
 
 
-def table(headings: Sequence[Any], rows: Sequence[Sequence[Any]], *, empty: str) -> Component:
-    """Return a table, or the text `empty` without rows."""
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str, figures: int = 0
+) -> Component:
+    """Return a table whose last columns are figures, or the text `empty` without rows."""
     if not rows:
         return html.P(empty, className="vdd-muted")
-    head = html.Thead(html.Tr([html.Th(heading, scope="col") for heading in headings]))
-    body = html.Tbody([html.Tr([html.Td(cell) for cell in row]) for row in rows])
+    first = len(headings) - figures
+    right = [{"className": "text-end"} if at >= first else {} for at in range(len(headings))]
+
+    def row_of(cell: Any, values: Sequence[Any], **more: str) -> Component:  # noqa: ANN401 - Dash's
+        pairs = zip(values, right, strict=True)
+        return html.Tr([cell(value, **more, **style) for value, style in pairs])
+
+    head = html.Thead(row_of(html.Th, headings, scope="col"))
+    body = html.Tbody([row_of(html.Td, row) for row in rows])
     return html.Div(
         html.Table([head, body], className="table table-sm vdd-table"),
         className="table-responsive",

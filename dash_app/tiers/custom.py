@@ -149,16 +149,13 @@ def _table(view: View, query: PanelQuery, ranked: Ranked) -> Any:  # noqa: ANN40
     rows = [
         [
             *[_cell(view, query, key, at) for at in range(len(key))],
-            *[_right(_text(panel, name, values.get(name))) for name in panel.fields],
+            *[_text(panel, name, values.get(name)) for name in panel.fields],
         ]
         for key, values in ranked.rows.items()
     ]
-    headings = (*panel.group_by, *[_right(field_text(name)) for name in panel.fields])
-    return [components.table(headings, rows, empty=NO_SAMPLES), _note(ranked)]
-
-
-def _right(text: str) -> Any:  # noqa: ANN401 - a component
-    return html.Div(text, className="text-end")
+    headings = (*panel.group_by, *[field_text(name) for name in panel.fields])
+    table = components.table(headings, rows, empty=NO_SAMPLES, figures=len(panel.fields))
+    return [table, _note(ranked)]
 
 
 def _cell(view: View, query: PanelQuery, key: Key, at: int) -> Any:  # noqa: ANN401 - a component
