@@ -7,12 +7,13 @@ Source: https://github.com/prometheus/alertmanager/blob/main/api/v2/openapi.yaml
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from alerting.labels import alert_labels, appliance_labels
 from alerting.machine import AlertView
@@ -94,27 +95,20 @@ def repeat_alerts(
     with transaction(sessions) as session:
         of_kind = select(Receiver).where(Receiver.kind == ReceiverKind.ALERTMANAGER)
         receivers = session.scalars(of_kind).all()
-        found = []
-        for receiver in receivers:
-            firing = select(Alert).where(
-                Alert.tenant_id == receiver.tenant_id,
-                Alert.state == AlertState.FIRING,
-                Alert.rule.has(Rule.platform_rule_id.is_(None)),
+        names = appliance_names(session, None) if receivers else {}
+        tenants = {one.id: one.name for one in session.execute(select(Tenant.id, Tenant.name))}
+        found = [
+            (
+                receiver,
+                [
+                    posted_alert(
+                        _payload(one, tenants[one.tenant_id], names, public_url, now=now), now=now
+                    )
+                    for one in _alerts_for(session, receiver, names)
+                ],
             )
-            names = appliance_names(session, (receiver.tenant_id,))
-            policy = policy_of(session, receiver.tenant_id)
-            labels = appliance_labels(session, {receiver.tenant_id: policy.used_labels()})
-            tenant = session.get_one(Tenant, receiver.tenant_id).name
-            alerts = [
-                posted_alert(_payload(one, tenant, names, public_url, now=now), now=now)
-                for one in session.scalars(firing)
-                if receiver.id in one.rule.receiver_ids
-                or any(
-                    receiver.name in route.receivers
-                    for route in policy.matching(alert_labels(one, names, labels))
-                )
-            ]
-            found.append((receiver, alerts))
+            for receiver in receivers
+        ]
     posted = 0
     for receiver, alerts in found:
         try:
@@ -125,6 +119,29 @@ def repeat_alerts(
         except DeliveryError as error:
             logger.warning("repeating alerts to %s failed: %s", receiver.name, error.message)
     return posted
+
+
+def _alerts_for(session: Session, receiver: Receiver, names: Mapping[str, str]) -> Iterator[Alert]:
+    """Yield the firing alerts that go to a receiver."""
+    firing = select(Alert).where(Alert.state == AlertState.FIRING)
+    if receiver.tenant_id is None:
+        of_platform = firing.where(Alert.rule.has(Rule.platform_rule_id.is_not(None)))
+        for alert in session.scalars(of_platform):
+            rule = alert.rule.platform_rule
+            if rule is not None and receiver.name in rule.receivers:
+                yield alert
+        return
+    own = firing.where(
+        Alert.tenant_id == receiver.tenant_id, Alert.rule.has(Rule.platform_rule_id.is_(None))
+    )
+    policy = policy_of(session, receiver.tenant_id)
+    labels = appliance_labels(session, {receiver.tenant_id: policy.used_labels()})
+    for alert in session.scalars(own):
+        routes = policy.matching(alert_labels(alert, names, labels))
+        if receiver.id in alert.rule.receiver_ids or any(
+            receiver.name in route.receivers for route in routes
+        ):
+            yield alert
 
 
 def _payload(

@@ -29,7 +29,7 @@ MAX_FILE_BYTES = 2**24 - 1
 
 
 class Receiver(Base):
-    """Where notifications go.
+    """Where notifications go; one without a tenant is the platform's.
 
     `target` is an email address, or the URL of a webhook or an Alertmanager; of a chat service only
     what may be shown. `secret` is encrypted: a webhook's signing key, or a chat service's address.
@@ -47,7 +47,7 @@ class Receiver(Base):
     )
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = mapped_column(
+    tenant_id: Mapped[str | None] = mapped_column(
         String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
     )
     name: Mapped[str] = mapped_column(String(100))
@@ -143,7 +143,7 @@ class PlatformRule(Base):
     audited: ClassVar = Audited(
         kind="platform_rule",
         name="name",
-        fields=("name", "expression", "annotation", "tenant_ids", "emails", "is_enabled"),
+        fields=("name", "expression", "annotation", "tenant_ids", "receivers", "is_enabled"),
         verbs={"is_enabled": ("switched_on", "switched_off"), "name": ("renamed", "renamed")},
     )
 
@@ -152,7 +152,8 @@ class PlatformRule(Base):
     expression: Mapped[str] = mapped_column(Text)
     annotation: Mapped[str] = mapped_column(String(1000), default="")
     tenant_ids: Mapped[list[str]] = mapped_column(default=list)
-    emails: Mapped[list[str]] = mapped_column(default=list)
+    receivers: Mapped[list[str]] = mapped_column(default=list)
+    """Names of the platform's receivers."""
     is_enabled: Mapped[bool] = mapped_column(default=True)
     created_by: Mapped[str | None] = mapped_column(
         String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL"), index=True

@@ -1,8 +1,8 @@
 """Rules of the platform: written by an operator once, evaluated for all tenants or for chosen ones.
 
 Each tenant has its own copy, so that samples and alerts stay the tenant's. Its users see the copy
-but can't change it. Notifications go by email to the addresses of the platform's rule, or to all
-operators; a tenant's receivers, silences and policy don't apply to them.
+but can't change it. Notifications go to receivers of the platform, or by email to all operators; a
+tenant's receivers, silences and policy don't apply to them.
 """
 
 import dataclasses
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Unpack
 
-from email_validator import EmailNotValidError, validate_email
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.models import PlatformRule, Rule
+from alerting.policies import receivers_by_name
 from alerting.rule_files import ChangeAction
 from alerting.rule_request import Errors, RuleRequest, raise_errors, rule_errors
 from alerting.rule_text import parse_expression, rule_expression
@@ -27,19 +27,21 @@ from tenants.permissions import Permission
 from tenants.scope import Scope
 
 PLATFORM_RULE_SORTS: Columns = {"name": PlatformRule.name, "created_at": PlatformRule.created_at}
-MAX_EMAILS = 20
 _SUFFIX = " (platform)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformRuleRequest:
-    """A rule of the platform; without tenants it is for all, without emails for all operators."""
+    """A rule of the platform; without tenants it is for all.
+
+    `receivers` are names of the platform's; without any, all operators get emails.
+    """
 
     name: str
     expression: str
     annotation: str = ""
     tenant_ids: Sequence[str] = ()
-    emails: Sequence[str] = ()
+    receivers: Sequence[str] = ()
     is_enabled: bool = True
 
 
@@ -101,7 +103,7 @@ def save_platform_rule(
         "name": request.name.strip(),
         "expression": rule_expression(wanted),
         "tenant_ids": list(dict.fromkeys(request.tenant_ids)),
-        "emails": list(dict.fromkeys(request.emails)),
+        "receivers": list(dict.fromkeys(request.receivers)),
     }
     for name, value in values.items():
         setattr(rule, name, value)
@@ -236,12 +238,12 @@ def _checked(session: Session, request: PlatformRuleRequest, *, rule_id: str | N
     missing = [one for one in request.tenant_ids if one not in known]
     if missing:
         errors["tenant_ids"] = [f"Tenant {one!r} does not exist." for one in missing]
-    if len(request.emails) > MAX_EMAILS:
-        errors["emails"] = [f"Use at most {MAX_EMAILS} addresses."]
-    for email in request.emails[:MAX_EMAILS]:
-        try:
-            validate_email(email, check_deliverability=False)
-        except EmailNotValidError as error:
-            errors.setdefault("emails", []).append(f"{email!r} is not an email address: {error}")
+    own = receivers_by_name(session, None)
+    listed = ", ".join(sorted(own)) or "none yet"
+    missing = [one for one in request.receivers if one not in own]
+    if missing:
+        errors["receivers"] = [
+            f"The platform has no receiver {one!r}. Receivers: {listed}." for one in missing
+        ]
     raise_errors("rule", errors)
     return wanted

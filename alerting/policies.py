@@ -4,7 +4,7 @@ A rule's own receivers are notified at once; the policy adds the receivers of it
 has the names of receivers, which an edited receiver changes here too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -20,7 +20,7 @@ from alerting.inhibition import (
     printed_rules,
 )
 from alerting.labels import prefixed
-from alerting.models import NotificationPolicy, Receiver, Rule
+from alerting.models import NotificationPolicy, PlatformRule, Receiver, Rule
 from alerting.routes import Route, loaded, parse_routes, stored
 from alerting.rule_request import raise_errors
 from tenants.models import Appliance
@@ -119,8 +119,15 @@ def policy_of(session: Session, tenant_id: str) -> Route:
     return Route() if row is None else loaded(row.root)
 
 
-def rename_receiver(session: Session, tenant_id: str, *, before: str, after: str) -> None:
-    """Replace a receiver's name in the policy, and in actions of rules; "" removes it."""
+def rename_receiver(session: Session, tenant_id: str | None, *, before: str, after: str) -> None:
+    """Replace a receiver's name in the policy, and in rules; "" removes it.
+
+    One without a tenant is the platform's.
+    """
+    if tenant_id is None:
+        for one in session.scalars(select(PlatformRule)):
+            one.receivers = list(_renamed_names(one.receivers, before, after))
+        return
     for rule in session.scalars(select(Rule).where(Rule.tenant_id == tenant_id)):
         renamed = [
             one | {"receiver": after} if one.get("receiver") == before else one
@@ -133,20 +140,21 @@ def rename_receiver(session: Session, tenant_id: str, *, before: str, after: str
 
 
 def _renamed(route: Route, before: str, after: str) -> Route:
-    def names(given: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(filter(None, (after if one == before else one for one in given)))
-
-    escalate_to = names(route.escalate_to)
+    escalate_to = _renamed_names(route.escalate_to, before, after)
     return replace(
         route,
-        receivers=names(route.receivers),
+        receivers=_renamed_names(route.receivers, before, after),
         escalate_to=escalate_to,
         escalate_after_seconds=route.escalate_after_seconds if escalate_to else 0.0,
         routes=tuple(_renamed(child, before, after) for child in route.routes),
     )
 
 
-def receivers_by_name(session: Session, tenant_id: str) -> dict[str, str]:
-    """Return the ids of the tenant's receivers by name."""
+def _renamed_names(names: Iterable[str], before: str, after: str) -> tuple[str, ...]:
+    return tuple(filter(None, (after if one == before else one for one in names)))
+
+
+def receivers_by_name(session: Session, tenant_id: str | None) -> dict[str, str]:
+    """Return the ids of the tenant's receivers by name; None: the platform's."""
     statement = select(Receiver).where(Receiver.tenant_id == tenant_id)
     return {one.name: one.id for one in session.scalars(statement)}

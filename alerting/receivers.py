@@ -1,11 +1,15 @@
-"""Receivers of notifications: email addresses, webhooks, chat services and Alertmanagers."""
+"""Receivers of notifications: email addresses, webhooks, chat services and Alertmanagers.
+
+A receiver is a tenant's, or the platform's (`is_platform`), which operators manage: tenants don't
+see those, and operators don't change those of tenants.
+"""
 
 from datetime import datetime
 from typing import Unpack
 from urllib.parse import urlsplit
 
 from email_validator import EmailNotValidError, validate_email
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from alerting.chat_addresses import chat_errors
@@ -14,7 +18,7 @@ from alerting.policies import rename_receiver
 from alerting.rule_request import raise_errors
 from alerting.states import NOTICE, NotificationState, ReceiverKind
 from alerting.webhooks import DEFAULT_PORTS, AddressPolicy, BlockedAddressError, host_of
-from core.errors import InvalidInputError
+from core.errors import InvalidInputError, NotFoundError
 from core.ids import new_secret
 from core.paging import Columns, Page, Paging, list_page
 from core.secretbox import SecretBox
@@ -50,8 +54,9 @@ def create_receiver(
     target: str,
     box: SecretBox,
     now: datetime,
+    is_platform: bool = False,
 ) -> tuple[Receiver, str]:
-    """Add a receiver to the scope's tenant.
+    """Add a receiver to the scope's tenant, or to the platform.
 
     Returns:
         The receiver and, for a webhook, the key that signs its messages. The key is stored
@@ -60,8 +65,8 @@ def create_receiver(
     Raises:
         InvalidInputError: the name is empty or taken, or the target is invalid.
     """
-    scope.require(Permission.EDIT_ALERTS)
-    tenant_id = scope.require_tenant()
+    _require_editor(scope, is_platform=is_platform)
+    tenant_id = None if is_platform else scope.require_tenant()
     name, target = name.strip(), target.strip()
     errors = {
         "name": _name_errors(session, tenant_id, name),
@@ -83,15 +88,22 @@ def create_receiver(
 
 
 def update_receiver(
-    session: Session, scope: Scope, receiver_id: str, *, name: str, target: str, box: SecretBox
+    session: Session,
+    scope: Scope,
+    receiver_id: str,
+    *,
+    name: str,
+    target: str,
+    box: SecretBox,
+    is_platform: bool = False,
 ) -> Receiver:
     """Rename a receiver, and replace its target unless `target` is empty.
 
     Raises:
         InvalidInputError: the name is empty or taken, or the target is invalid.
     """
-    scope.require(Permission.EDIT_ALERTS)
-    receiver = get_receiver(session, scope, receiver_id)
+    _require_editor(scope, is_platform=is_platform)
+    receiver = get_receiver(session, scope, receiver_id, is_platform=is_platform)
     name, target = name.strip(), target.strip()
     errors = {
         "name": _name_errors(session, receiver.tenant_id, name) if name != receiver.name else [],
@@ -107,11 +119,17 @@ def update_receiver(
 
 
 def send_test(
-    session: Session, scope: Scope, receiver_id: str, *, public_url: str, now: datetime
+    session: Session,
+    scope: Scope,
+    receiver_id: str,
+    *,
+    public_url: str,
+    now: datetime,
+    is_platform: bool = False,
 ) -> Notification:
     """Put a test message to a receiver into the outbox; its row shows whether it was delivered."""
-    scope.require(Permission.EDIT_ALERTS)
-    receiver = get_receiver(session, scope, receiver_id)
+    _require_editor(scope, is_platform=is_platform)
+    receiver = get_receiver(session, scope, receiver_id, is_platform=is_platform)
     notification = Notification(
         tenant_id=receiver.tenant_id,
         receiver_id=receiver.id,
@@ -119,7 +137,7 @@ def send_test(
             "kind": NOTICE,
             "subject": f"Test of {receiver.name}",
             "text": f"This is a test message to the receiver {receiver.name}.",
-            "link": f"{public_url.rstrip('/')}/receivers",
+            "link": f"{public_url.rstrip('/')}{'/console' if is_platform else ''}/receivers",
             "link_name": "Receivers",
         },
         state=NotificationState.WAITING,
@@ -131,7 +149,14 @@ def send_test(
     return notification
 
 
-def check_target(scope: Scope, kind: ReceiverKind, target: str, *, policy: AddressPolicy) -> None:
+def check_target(
+    scope: Scope,
+    kind: ReceiverKind,
+    target: str,
+    *,
+    policy: AddressPolicy,
+    is_platform: bool = False,
+) -> None:
     """Reject a webhook into a private network; call it outside of any transaction.
 
     The address is checked again at every delivery. A host name that can't be resolved now passes,
@@ -140,7 +165,7 @@ def check_target(scope: Scope, kind: ReceiverKind, target: str, *, policy: Addre
     Raises:
         InvalidInputError: the policy blocks the target.
     """
-    scope.require(Permission.EDIT_ALERTS)
+    _require_editor(scope, is_platform=is_platform)
     if kind not in _OVER_HTTP:
         return
     try:
@@ -155,30 +180,36 @@ def check_target(scope: Scope, kind: ReceiverKind, target: str, *, policy: Addre
         return
 
 
-def list_receivers(session: Session, scope: Scope) -> list[Receiver]:
-    """Return the receivers of the scope, by name."""
-    scope.require(Permission.VIEW)
-    statement = scope.select(select(Receiver).order_by(Receiver.name, Receiver.id), Receiver)
-    return list(session.scalars(statement))
+def list_receivers(session: Session, scope: Scope, *, is_platform: bool = False) -> list[Receiver]:
+    """Return the receivers of the scope, or of the platform, by name."""
+    return list(session.scalars(_listed(scope, is_platform=is_platform)))
 
 
-def receivers_page(session: Session, scope: Scope, **paging: Unpack[Paging]) -> Page[Receiver]:
+def receivers_page(
+    session: Session, scope: Scope, *, is_platform: bool = False, **paging: Unpack[Paging]
+) -> Page[Receiver]:
     """Return one page of receivers, by name unless sorted otherwise."""
-    scope.require(Permission.VIEW)
-    statement = scope.select(select(Receiver).order_by(Receiver.name, Receiver.id), Receiver)
+    statement = _listed(scope, is_platform=is_platform)
     return list_page(session, statement, RECEIVER_SORTS, last=Receiver.id, **paging)
 
 
-def get_receiver(session: Session, scope: Scope, receiver_id: str) -> Receiver:
-    """Return a receiver of the scope."""
-    scope.require(Permission.VIEW)
-    return scope.get(session, Receiver, receiver_id, kind="receiver")
+def get_receiver(
+    session: Session, scope: Scope, receiver_id: str, *, is_platform: bool = False
+) -> Receiver:
+    """Return a receiver of the scope, or of the platform."""
+    scope.require(Permission.OPERATE if is_platform else Permission.VIEW)
+    found = scope.get(session, Receiver, receiver_id, kind="receiver")
+    if is_platform is not (found.tenant_id is None):
+        raise NotFoundError.of("receiver", receiver_id)
+    return found
 
 
-def delete_receiver(session: Session, scope: Scope, receiver_id: str) -> None:
+def delete_receiver(
+    session: Session, scope: Scope, receiver_id: str, *, is_platform: bool = False
+) -> None:
     """Delete a receiver with its notifications, and remove it from rules."""
-    scope.require(Permission.EDIT_ALERTS)
-    receiver = get_receiver(session, scope, receiver_id)
+    _require_editor(scope, is_platform=is_platform)
+    receiver = get_receiver(session, scope, receiver_id, is_platform=is_platform)
     for rule in session.scalars(select(Rule).where(Rule.tenant_id == receiver.tenant_id)):
         if receiver.id in rule.receiver_ids:
             rule.receiver_ids = [ident for ident in rule.receiver_ids if ident != receiver.id]
@@ -188,11 +219,18 @@ def delete_receiver(session: Session, scope: Scope, receiver_id: str) -> None:
 
 
 def list_notifications(
-    session: Session, scope: Scope, *, alert_id: str | None = None, **paging: Unpack[Paging]
+    session: Session,
+    scope: Scope,
+    *,
+    alert_id: str | None = None,
+    is_platform: bool = False,
+    **paging: Unpack[Paging],
 ) -> Page[Notification]:
-    """Return the notifications of the scope, or those about one alert, newest first."""
-    scope.require(Permission.VIEW)
+    """Return notifications, newest first: of the scope, about an alert, or to the platform's."""
+    scope.require(Permission.OPERATE if is_platform else Permission.VIEW)
     statement = scope.select(select(Notification).order_by(Notification.id.desc()), Notification)
+    if is_platform:
+        statement = statement.where(Notification.tenant_id.is_(None))
     if alert_id is not None:
         statement = statement.where(Notification.alert_id == alert_id)
     return list_page(session, statement, NOTIFICATION_SORTS, last=Notification.id, **paging)
@@ -207,6 +245,17 @@ def signing_key(receiver: Receiver, box: SecretBox) -> str:
     return box.decrypt(receiver.secret) if receiver.secret else ""
 
 
+def _require_editor(scope: Scope, *, is_platform: bool) -> None:
+    scope.require(Permission.OPERATE if is_platform else Permission.EDIT_ALERTS)
+
+
+def _listed(scope: Scope, *, is_platform: bool) -> Select[tuple[Receiver]]:
+    scope.require(Permission.OPERATE if is_platform else Permission.VIEW)
+    is_own = Receiver.tenant_id.is_(None) if is_platform else Receiver.tenant_id.is_not(None)
+    statement = select(Receiver).where(is_own).order_by(Receiver.name, Receiver.id)
+    return scope.select(statement, Receiver)
+
+
 def _set_target(receiver: Receiver, target: str, box: SecretBox) -> None:
     if receiver.kind is ReceiverKind.CHAT:
         receiver.secret = box.encrypt(target)
@@ -215,7 +264,7 @@ def _set_target(receiver: Receiver, target: str, box: SecretBox) -> None:
         receiver.target = target
 
 
-def _name_errors(session: Session, tenant_id: str, name: str) -> list[str]:
+def _name_errors(session: Session, tenant_id: str | None, name: str) -> list[str]:
     if not 1 <= len(name) <= MAX_NAME_LENGTH:
         return [f"The name must have 1 to {MAX_NAME_LENGTH} characters."]
     same = select(Receiver.id).where(Receiver.tenant_id == tenant_id, Receiver.name == name)

@@ -148,10 +148,11 @@ class Recorder:
     def _notify(self, alert: Alert, after: AlertView, state: AlertState) -> None:
         """Notify the rule's receivers, and those of the tenant's policy; or the platform's."""
         if self.rule.platform_rule is not None:
-            emails = self.rule.platform_rule.emails or [
-                user.email for user in operators(self.session)
-            ]
-            self.send(alert, after, state, [], emails=emails)
+            known = receivers_by_name(self.session, None)
+            named = self.rule.platform_rule.receivers
+            ids = [known[name] for name in named if name in known]
+            emails = [] if ids else [user.email for user in operators(self.session)]
+            self.send(alert, after, state, ids, emails=emails)
             return
         tenant_id = self.rule.tenant_id
         if self._receivers is None:
@@ -229,12 +230,12 @@ class Recorder:
             state: the state to notify of.
             receiver_ids: to whom.
             groups: the key of the group and the time of its message by receiver.
-            emails: addresses of the platform.
+            emails: addresses to notify besides.
         """
-        tenant_id = self.rule.tenant_id
+        owner_id = self.rule.tenant_id if self.rule.platform_rule_id is None else None
         payload = self._payload(alert, after, state)
-        targets = [(tenant_id, receiver_id, "") for receiver_id in receiver_ids]
-        for owner_id, receiver_id, address in [*targets, *((None, None, one) for one in emails)]:
+        targets = [(one, "") for one in receiver_ids]
+        for receiver_id, address in [*targets, *((None, one) for one in emails)]:
             self.notifications += 1
             key, due_at = (groups or {}).get(receiver_id or "", ("", self.now))
             self.session.add(

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from alerting.rule_tests import Failure
 
 _KEYS = tuple(one.name for one in fields(RuleEntry))
-_PLATFORM_KEYS = ("name", "expression", "tenant_ids", "emails", "is_enabled", "annotation")
-_OPTIONAL = ("annotation", "actions", "tenant_ids", "emails")
+_PLATFORM_KEYS = ("name", "expression", "tenant_ids", "receivers", "is_enabled", "annotation")
+_OPTIONAL = ("annotation", "actions", "tenant_ids")
 _COLORS = {"create": "green", "update": "yellow", "delete": "red", "keep": None}
 file_option = click.option(
     "-f", "--file", "file", type=click.File(), required=True, help="YAML file; - reads stdin."
@@ -203,7 +203,7 @@ def _lines(entry: Mapping[str, Any] | None) -> list[str]:
     # The keys of JSON objects are sorted.
     if entry is None:
         return []
-    keys = _KEYS if "receivers" in entry else _PLATFORM_KEYS
+    keys = _PLATFORM_KEYS if "tenant_ids" in entry else _KEYS
     shown = {key: entry[key] for key in keys if _is_given(entry, key)}
     return _text([shown]).splitlines()
 

@@ -42,6 +42,7 @@ from portal.pages import (
     notification_policy,
     oidc,
     platform_rules,
+    receivers,
     registry,
     reports,
     rules,
@@ -89,6 +90,7 @@ PAGES = (
     console,
     container_storage,
     platform_rules,
+    receivers,
     reports,
     saved_reports,
 )
@@ -127,6 +129,7 @@ def create_portal(
     install_api(app)
     for module in PAGES:
         app.register_blueprint(module.pages)
+    app.register_blueprint(receivers.platform_pages)
 
     def load_dashboards(server: Flask) -> None:
         from dash_app.app import create_dashboards  # noqa: PLC0415 - see `dash_app.lazy`

@@ -150,7 +150,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "PlatformRuleRequestSchema": {
         "name": "GPU too hot",
         "expression": "avg(gpu.temperature_celsius) over 5m by gpu > 90",
-        "emails": ["oncall@vedette.example"],
+        "receivers": ["On call"],
     },
     "WindowRequestSchema": {
         "name": "Updates of rack b12",

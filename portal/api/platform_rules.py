@@ -50,10 +50,12 @@ class PlatformRuleRequestSchema(schema_of(PlatformRuleRequest), StrictSchema):  
     tenant_ids = fields.List(
         fields.String(), load_default=list, metadata={"description": "Empty for all tenants."}
     )
-    emails = fields.List(
+    receivers = fields.List(
         fields.String(),
         load_default=list,
-        metadata={"description": "Who is notified; empty for all operators."},
+        metadata={
+            "description": "Names of the platform's receivers; empty for emails to all operators."
+        },
     )
 
 

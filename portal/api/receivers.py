@@ -1,10 +1,12 @@
-"""`/receivers` and `/notifications`: where notifications go, and whether they were delivered."""
+"""`/receivers` of a tenant, `/platform/receivers` and `/notifications`, which go to them."""
 
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
+from flask import request
 from marshmallow import Schema, fields
+from sqlalchemy.orm import Session
 
 from alerting.models import Notification, Receiver
 from alerting.receivers import (
@@ -37,6 +39,13 @@ from tenants.permissions import Permission
 
 receivers = APIBlueprint(
     "Receivers", "/receivers", "Notification targets.", changes=Permission.EDIT_ALERTS
+)
+platform_receivers = APIBlueprint(
+    "Platform receivers",
+    "/platform/receivers",
+    "Notification targets of platform rules (operators only).",
+    reads=Permission.OPERATE,
+    changes=Permission.OPERATE,
 )
 notifications = APIBlueprint(
     "Notifications",
@@ -91,10 +100,13 @@ class NotificationSchema(Schema):
 
     id = fields.String()
     receiver_id = fields.String(
-        allow_none=True, metadata={"description": "Null if it goes to the tenant's admins."}
+        allow_none=True,
+        metadata={"description": "Null if it goes to the tenant's admins, or to operators."},
     )
     receiver_name = fields.Function(
-        lambda message: message.receiver.name if message.receiver else ADMINS,
+        lambda message: (
+            ADMINS if message.receiver is None and message.tenant_id else message.destination.name
+        ),
         metadata={"type": "string"},
     )
     alert_id = fields.String(allow_none=True)
@@ -113,45 +125,59 @@ class NotificationQuery(PageQuery):
     sort = sort_field(NOTIFICATION_SORTS, default="-created_at")
 
 
+@platform_receivers.operation(
+    "GET", query=page_query(RECEIVER_SORTS, default="name"), answer=page_of(ReceiverSchema)
+)
 @receivers.operation(
     "GET", query=page_query(RECEIVER_SORTS, default="name"), answer=page_of(ReceiverSchema)
 )
 def list_all(query: dict[str, Any]) -> dict[str, Any]:
     """List receivers."""
     with database() as session:
-        return envelope(receivers_page(session, current_scope(), **query))
+        return envelope(
+            receivers_page(session, current_scope(), is_platform=_is_platform(), **query)
+        )
 
 
+@platform_receivers.operation(
+    "POST", body=ReceiverRequestSchema, answer=NewReceiverSchema, status=HTTPStatus.CREATED
+)
 @receivers.operation(
     "POST", body=ReceiverRequestSchema, answer=NewReceiverSchema, status=HTTPStatus.CREATED
 )
 def create(body: dict[str, Any]) -> dict[str, Any]:
     """Create a receiver; only this response has the signing key of a webhook."""
-    check_target(current_scope(), body["kind"], body["target"], policy=portal().webhook_policy)
+    scope, is_platform = current_scope(), _is_platform()
+    policy = portal().webhook_policy
+    check_target(scope, body["kind"], body["target"], policy=policy, is_platform=is_platform)
     with database() as session:
         made, secret = create_receiver(
-            session, current_scope(), box=portal().secrets, now=now(), **body
+            session, scope, box=portal().secrets, now=now(), is_platform=is_platform, **body
         )
     return values_of(ReceiverSchema, made) | {"secret": secret}
 
 
+@platform_receivers.operation("GET", "/<receiver_id>", answer=ReceiverSchema)
 @receivers.operation("GET", "/<receiver_id>", answer=ReceiverSchema)
 def show(receiver_id: str) -> Receiver:
     """Return a receiver."""
     with database() as session:
-        return get_receiver(session, current_scope(), receiver_id)
+        return _read(session, receiver_id)
 
 
+@platform_receivers.operation(
+    "PATCH", "/<receiver_id>", body=ReceiverChangeSchema, answer=ReceiverSchema
+)
 @receivers.operation("PATCH", "/<receiver_id>", body=ReceiverChangeSchema, answer=ReceiverSchema)
 def change(receiver_id: str, body: dict[str, Any]) -> Receiver:
     """Change the name or the target of a receiver; its kind and signing key stay."""
-    scope, target = current_scope(), body.get("target", "")
+    scope, target, is_platform = current_scope(), body.get("target", ""), _is_platform()
     with database() as session:
-        before = get_receiver(session, scope, receiver_id)
-    check_target(scope, before.kind, target, policy=portal().webhook_policy)
+        before = _read(session, receiver_id)
+    policy = portal().webhook_policy
+    check_target(scope, before.kind, target, policy=policy, is_platform=is_platform)
     with database() as session:
-        read = partial(get_receiver, session, scope, receiver_id)
-        receivers.check_if_match(session, Receiver, receiver_id, read, ReceiverSchema)
+        _check_if_match(session, receiver_id)
         return update_receiver(
             session,
             scope,
@@ -159,23 +185,32 @@ def change(receiver_id: str, body: dict[str, Any]) -> Receiver:
             name=body.get("name", before.name),
             target=target,
             box=portal().secrets,
+            is_platform=is_platform,
         )
 
 
+@platform_receivers.operation("POST", "/<receiver_id>/test", answer=NotificationSchema)
 @receivers.operation("POST", "/<receiver_id>/test", answer=NotificationSchema)
 def test(receiver_id: str) -> Notification:
     """Send a test message; the notification's `state` shows whether it was delivered."""
     with database() as session:
-        return send_test(session, current_scope(), receiver_id, public_url=public_url(), now=now())
+        return send_test(
+            session,
+            current_scope(),
+            receiver_id,
+            public_url=public_url(),
+            now=now(),
+            is_platform=_is_platform(),
+        )
 
 
+@platform_receivers.operation("DELETE", "/<receiver_id>", status=HTTPStatus.NO_CONTENT)
 @receivers.operation("DELETE", "/<receiver_id>", status=HTTPStatus.NO_CONTENT)
 def delete(receiver_id: str) -> None:
     """Delete a receiver."""
     with database() as session:
-        read = partial(get_receiver, session, current_scope(), receiver_id)
-        receivers.check_if_match(session, Receiver, receiver_id, read, ReceiverSchema)
-        delete_receiver(session, current_scope(), receiver_id)
+        _check_if_match(session, receiver_id)
+        delete_receiver(session, current_scope(), receiver_id, is_platform=_is_platform())
 
 
 @notifications.operation(
@@ -194,3 +229,16 @@ def send_again(notification_id: str) -> Notification:
     """Send a notification again that was sent or has failed; it keeps its ID."""
     with database() as session:
         return redeliver(session, current_scope(), notification_id, now=now())
+
+
+def _is_platform() -> bool:
+    return bool(request.blueprint == platform_receivers.name)
+
+
+def _read(session: Session, receiver_id: str) -> Receiver:
+    return get_receiver(session, current_scope(), receiver_id, is_platform=_is_platform())
+
+
+def _check_if_match(session: Session, receiver_id: str) -> None:
+    read = partial(_read, session, receiver_id)
+    receivers.check_if_match(session, Receiver, receiver_id, read, ReceiverSchema)

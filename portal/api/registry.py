@@ -33,7 +33,7 @@ from portal.api.platform import outage, platform
 from portal.api.platform_rules import platform_rules
 from portal.api.query import query
 from portal.api.queue_settings import queue_settings
-from portal.api.receivers import notifications, receivers
+from portal.api.receivers import notifications, platform_receivers, receivers
 from portal.api.removals import removals
 from portal.api.reports import reports
 from portal.api.rules import rules
@@ -90,6 +90,7 @@ RESOURCES = (
     audit,
     platform,
     platform_rules,
+    platform_receivers,
     removals,
     maintenance,
 )

@@ -1,27 +1,18 @@
-"""`/alerts` and `/receivers`: alerts, their history, and who is notified of them."""
+"""`/alerts`: alerts, their history, and the notifications about them."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import Blueprint, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from alerting.actions import list_actions
 from alerting.history import NOTABLE, HistoryFilter, list_history
-from alerting.models import Alert, AlertAction, AlertTransition, Receiver
-from alerting.receivers import (
-    check_target,
-    create_receiver,
-    delete_receiver,
-    get_receiver,
-    list_notifications,
-    list_receivers,
-    send_test,
-    update_receiver,
-)
+from alerting.models import Alert, AlertAction, AlertTransition
+from alerting.receivers import list_notifications
 from alerting.recorder import ACTIVE_STATES
 from alerting.rule_series import rule_of_group
 from alerting.service import (
@@ -32,12 +23,11 @@ from alerting.service import (
     list_rules,
 )
 from alerting.silences import silences_by_alert
-from alerting.states import AlertState, ReceiverKind, Severity
+from alerting.states import AlertState, Severity
 from alerting.undelivered import redeliver
 from jobqueue.models import Attempt
 from jobqueue.service import attempts_between
-from portal.context import current_scope, database, now, portal, public_url
-from portal.forms.alerts import ReceiverChangeForm, ReceiverForm
+from portal.context import current_scope, database, now
 from portal.pages.common import changing
 from portal.presenters.series import render_series
 from portal.query_string import PAGE_SIZE, chosen, day, page_number
@@ -187,76 +177,9 @@ def acknowledge(session: Session, alert_id: str) -> str:
     return "Alert acknowledged"
 
 
-@pages.get("/receivers")
-@pages.post("/receivers")
-def receivers() -> ResponseReturnValue:
-    """List receivers and recent notifications; add a receiver."""
-    form = ReceiverForm()
-    if form.validate_on_submit():
-        kind, target = ReceiverKind(form.kind.data), form.target.data.strip()
-        with form.showing_errors():
-            check_target(current_scope(), kind, target, policy=portal().webhook_policy)
-            with database() as session:
-                made, secret = create_receiver(
-                    session,
-                    current_scope(),
-                    name=form.name.data.strip(),
-                    kind=kind,
-                    target=target,
-                    box=portal().secrets,
-                    now=now(),
-                )
-            if secret:
-                return _render_receivers(ReceiverForm(formdata=None), made=made, secret=secret)
-            flash(f"Receiver {made.name} added", "success")
-            return redirect(url_for(".receivers"))
-    return _render_receivers(form), form.status
-
-
-@pages.get("/receivers/<receiver_id>")
-@pages.post("/receivers/<receiver_id>")
-def edit_receiver(receiver_id: str) -> ResponseReturnValue:
-    """Rename a receiver, or replace its address."""
-    scope = current_scope()
-    with database() as session:
-        receiver = get_receiver(session, scope, receiver_id)
-    form = ReceiverChangeForm(data={"name": receiver.name})
-    if form.validate_on_submit():
-        with form.showing_errors():
-            check_target(scope, receiver.kind, form.target.data, policy=portal().webhook_policy)
-            with database() as session:
-                update_receiver(
-                    session,
-                    scope,
-                    receiver_id,
-                    name=form.name.data,
-                    target=form.target.data,
-                    box=portal().secrets,
-                )
-            flash("Changes saved", "success")
-            return redirect(url_for(".receivers"))
-    return render_template("receiver.html", receiver=receiver, form=form), form.status
-
-
-@pages.post("/receivers/<receiver_id>/test")
-@changing(back="alerts.receivers")
-def test_receiver(session: Session, receiver_id: str) -> str:
-    """Send a test message."""
-    send_test(session, current_scope(), receiver_id, public_url=public_url(), now=now())
-    return "Test message queued. Its delivery is listed under recent notifications."
-
-
-@pages.post("/receivers/<receiver_id>/delete")
-@changing(back="alerts.receivers")
-def remove_receiver(session: Session, receiver_id: str) -> str:
-    """Delete a receiver."""
-    delete_receiver(session, current_scope(), receiver_id)
-    return "Receiver deleted"
-
-
 def _back_to_notifications() -> str:
     alert_id = request.form.get("alert_id")
-    return url_for(".show", alert_id=alert_id) if alert_id else url_for(".receivers")
+    return url_for(".show", alert_id=alert_id) if alert_id else url_for("receivers.index")
 
 
 @pages.post("/notifications/<notification_id>/redeliver")
@@ -265,29 +188,6 @@ def send_again(session: Session, notification_id: str) -> str:
     """Send a notification again."""
     redeliver(session, current_scope(), notification_id, now=now())
     return "Notification queued to be sent again"
-
-
-def _render_receivers(form: ReceiverForm, *, made: Receiver | None = None, secret: str = "") -> str:
-    scope = current_scope()
-    with database() as session:
-        receivers = list_receivers(session, scope)
-        page = list_notifications(session, scope, page=page_number(), page_size=PAGE_SIZE)
-        tenants = tenant_names(
-            session,
-            [
-                *(one.tenant_id for one in receivers),
-                *(one.tenant_id for one in page.items if one.tenant_id),
-            ],
-        )
-    return render_template(
-        "receivers.html",
-        form=form,
-        receivers=receivers,
-        page=page,
-        tenants=tenants,
-        made=made,
-        signing_key=secret,
-    )
 
 
 def _filters(names: Mapping[str, str]) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from alerting.platform_rules import (
     list_platform_rules,
     save_platform_rule,
 )
+from alerting.receivers import list_receivers
 from portal.context import current_scope, database, now, public_url
-from portal.forms.form import Form, LinesField
+from portal.forms.form import CheckboxListField, Form
 from portal.pages.common import changing
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.models import Tenant, TenantState
@@ -33,7 +34,7 @@ class PlatformRuleForm(Form):
     expression = StringField("Expression", [DataRequired("Enter an expression.")])
     annotation = TextAreaField("Annotation", default="")
     tenant_ids = SelectMultipleField("Tenants")
-    emails = LinesField("Emails", parse=str.strip, format=str)
+    receivers = CheckboxListField("Receivers", default=list)
     is_enabled = BooleanField("Enabled", default=True)
 
     def request(self) -> PlatformRuleRequest:
@@ -86,6 +87,8 @@ def _edit(form: PlatformRuleForm, rule: PlatformRule | None) -> ResponseReturnVa
     active = select(Tenant).where(Tenant.state == TenantState.ACTIVE).order_by(Tenant.name)
     with database() as session:
         form.tenant_ids.choices = [(one.id, one.name) for one in session.scalars(active)]
+        receivers = list_receivers(session, current_scope(), is_platform=True)
+        form.receivers.choices = [(one.name, f"{one.name} ({one.kind.value})") for one in receivers]
     if form.validate_on_submit():
         with form.showing_errors():
             with database() as session:

@@ -20,6 +20,8 @@ depends_on = None
 _QUOTAS = ("max_measurements", "max_fields")
 _COUNTS = ("measurements", "fields")
 _APPLIANCE_TIMES = ("last_placed_at", "drain_deadline_at")
+# Their rows may be the platform's.
+_OF_PLATFORM = ("notifications", "receivers")
 # Of a column's rows so far; JSON has no default on MySQL.
 _JOB_COLUMNS: tuple[tuple[str, sa.types.TypeEngine[Any], str], ...] = (
     ("labels", sa.JSON(), "'{}'"),
@@ -132,7 +134,7 @@ def upgrade() -> None:
         sa.Column("expression", sa.Text(), nullable=False),
         sa.Column("annotation", sa.String(length=1000), nullable=False),
         sa.Column("tenant_ids", sa.JSON(), nullable=False),
-        sa.Column("emails", sa.JSON(), nullable=False),
+        sa.Column("receivers", sa.JSON(), nullable=False),
         sa.Column("is_enabled", sa.Boolean(), nullable=False),
         sa.Column(
             "created_by",
@@ -156,8 +158,9 @@ def upgrade() -> None:
             ondelete="CASCADE",
         )
         rules.create_index("ix_rules_platform_rule_id", ["platform_rule_id"])
-    with op.batch_alter_table("notifications") as notifications:
-        notifications.alter_column("tenant_id", existing_type=sa.String(36), nullable=True)
+    for name in _OF_PLATFORM:
+        with op.batch_alter_table(name) as table:
+            table.alter_column("tenant_id", existing_type=sa.String(36), nullable=True)
     op.create_table(
         "job_dependencies",
         _reference("job_id", "jobs.id", primary_key=True),
@@ -310,9 +313,10 @@ def downgrade() -> None:
         alerts.drop_index("ix_alerts_acknowledged_by")
         alerts.drop_column("acknowledged_by")
         alerts.drop_column("acknowledged_at")
-    op.execute("DELETE FROM notifications WHERE tenant_id IS NULL")
-    with op.batch_alter_table("notifications") as notifications:
-        notifications.alter_column("tenant_id", existing_type=sa.String(36), nullable=False)
+    for name in _OF_PLATFORM:
+        op.execute(f"DELETE FROM {name} WHERE tenant_id IS NULL")  # noqa: S608 - our tables
+        with op.batch_alter_table(name) as table:
+            table.alter_column("tenant_id", existing_type=sa.String(36), nullable=False)
     with op.batch_alter_table("rules") as rules:
         rules.drop_constraint("fk_rules_platform_rule_id_platform_rules", type_="foreignkey")
         rules.drop_index("ix_rules_platform_rule_id")

@@ -1,5 +1,6 @@
-"""Rules of the platform: copies for tenants, which see them, and emails to the platform only."""
+"""Rules of the platform: copies for tenants, which see them, and messages to operators only."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -7,20 +8,32 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.evaluation import Evaluator, evaluate_rules
-from alerting.models import Alert, Notification, Rule
+from alerting.messages import Message
+from alerting.models import Alert, Notification, PlatformRule, Receiver, Rule
+from alerting.outbox import drain_outbox
 from alerting.platform_rules import (
     PlatformRuleRequest,
     copy_platform_rules,
     delete_platform_rule,
     save_platform_rule,
 )
-from alerting.receivers import list_notifications
+from alerting.receivers import (
+    create_receiver,
+    delete_receiver,
+    get_receiver,
+    list_notifications,
+    list_receivers,
+    update_receiver,
+)
 from alerting.rule_files import plan_rules
 from alerting.service import create_rule, delete_rule, list_rules, set_rule_enabled, update_rule
+from alerting.silences import SilenceRequest, create_silence
+from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
-from core.errors import ForbiddenError, InvalidInputError
+from core.errors import ForbiddenError, InvalidInputError, NotFoundError
 from tenants.models import Tenant, TenantState
-from tests.cast import NOON, Cast, scope_of
+from tenants.scope import Scope
+from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.alerting.helpers import heat, hot
 from timeseries.store import Store
 
@@ -79,11 +92,11 @@ def test_a_tenant_sees_the_copy_but_can_not_change_it(session: Session, cast: Ca
 
 def test_what_is_wrong_with_a_rule_is_reported_by_field(session: Session, cast: Cast) -> None:
     wrong = PlatformRuleRequest(
-        name="", expression="max(gpu.x) over 5m > 1", tenant_ids=["x"], emails=["nobody"]
+        name="", expression="max(gpu.x) over 5m > 1", tenant_ids=["x"], receivers=["nobody"]
     )
     with pytest.raises(InvalidInputError) as caught:
         save_platform_rule(session, scope_of(cast.olivia), wrong, now=NOON)
-    assert set(caught.value.errors) == {"name", "tenant_ids", "emails"}
+    assert set(caught.value.errors) == {"name", "tenant_ids", "receivers"}
 
 
 def test_alerts_are_the_tenants_and_notifications_the_platforms(
@@ -100,3 +113,71 @@ def test_alerts_are_the_tenants_and_notifications_the_platforms(
         (sent,) = session.scalars(select(Notification))
         assert (sent.tenant_id, sent.address) == (None, cast.olivia.email)
         assert list_notifications(session, scope_of(cast.alice)).items == []
+
+
+class Inbox:
+    """A sender that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.targets: list[str] = []
+
+    def send(self, receiver: Receiver, message: Message) -> None:
+        assert message.payload["tenant"] == "Acme"
+        self.targets.append(receiver.target)
+
+
+def test_a_rule_notifies_the_platforms_receivers_which_tenants_can_not_see(
+    sessions: SessionFactory, store: Store, cast: Cast
+) -> None:
+    """Tenants' silences don't hold the message, and their receivers of that name get none."""
+    olivia, alice, inbox = scope_of(cast.olivia), scope_of(cast.alice), Inbox()
+
+    def add(session: Session, scope: Scope, target: str, *, is_platform: bool) -> Receiver:
+        return create_receiver(
+            session,
+            scope,
+            name="Ops",
+            kind=ReceiverKind.EMAIL,
+            target=target,
+            box=BOX,
+            now=NOON,
+            is_platform=is_platform,
+        )[0]
+
+    with transaction(sessions) as session:
+        own = add(session, alice, "ops@acme.example", is_platform=False)
+        ops = add(session, olivia, "ops@vedette.example", is_platform=True)
+        with pytest.raises(InvalidInputError) as caught:
+            add(session, olivia, "more@vedette.example", is_platform=True)
+        assert set(caught.value.errors) == {"name"}
+        save_platform_rule(session, olivia, replace(HOT, receivers=["Ops"]), now=NOON)
+        silence = SilenceRequest(
+            matchers=["rule=GPU too hot"], starts_at=NOON, ends_at=NOON + timedelta(hours=1)
+        )
+        create_silence(session, alice, silence, now=NOON)
+    heat(store, tenant=cast.acme.id, celsius=95.0, at=NOON)
+    now = NOON + timedelta(seconds=1)
+    evaluate_rules(Evaluator(sessions=sessions, store=store), now=now)
+    drain_outbox(sessions, {ReceiverKind.EMAIL: inbox}, now=now)
+    assert inbox.targets == ["ops@vedette.example"]
+
+    with transaction(sessions) as session:
+        assert [one.id for one in list_receivers(session, alice)] == [own.id]
+        assert list_notifications(session, alice).items == []
+        (sent,) = list_notifications(session, olivia, is_platform=True).items
+        assert (sent.receiver_id, sent.state) == (ops.id, NotificationState.SENT)
+        for scope, ident, error in (
+            (alice, ops.id, ForbiddenError),
+            (olivia, own.id, NotFoundError),
+        ):
+            with pytest.raises(error):
+                get_receiver(session, scope, ident, is_platform=True)
+            with pytest.raises(error):
+                delete_receiver(session, scope, ident, is_platform=True)
+        for scope in (alice, olivia):
+            with pytest.raises(NotFoundError):
+                get_receiver(session, scope, ops.id)
+        update_receiver(session, olivia, ops.id, name="Duty", target="", box=BOX, is_platform=True)
+        assert session.scalars(select(PlatformRule)).one().receivers == ["Duty"]
+        delete_receiver(session, olivia, ops.id, is_platform=True)
+        assert session.scalars(select(PlatformRule)).one().receivers == []

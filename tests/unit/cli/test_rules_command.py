@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from alerting.receivers import create_receiver
+from alerting.states import ReceiverKind
 from core.db import SessionFactory
 from tenants.users.tokens import create_api_token
-from tests.cast import Cast, FrozenClock, scope_of
+from tests.cast import BOX, Cast, FrozenClock, scope_of
 from tests.unit.cli.in_process import Result, run_vedette
 from tests.unit.portal.world import make_world
 
@@ -131,8 +133,18 @@ def test_rules_of_the_platform_are_kept_in_a_file(
 ) -> None:
     with sessions.begin() as session:
         olivia = create_api_token(session, scope_of(cast.olivia), name="t", now=clock.now)[1]
+        create_receiver(
+            session,
+            scope_of(cast.olivia),
+            name="Ops",
+            kind=ReceiverKind.EMAIL,
+            target="ops@example.com",
+            box=BOX,
+            now=clock.now,
+            is_platform=True,
+        )
     platform = partial(vedette, token=olivia)
-    rule = {"name": "Hot", "expression": HOT, "emails": ["ops@example.com"]}
+    rule = {"name": "Hot", "expression": HOT, "receivers": ["Ops"]}
     file = rules_file(tmp_path, rule)
     on_platform = ("--platform", "-f", file)
     assert platform("apply", "--dry-run", *on_platform).stdout == "create  Hot\n"

@@ -65,7 +65,7 @@ def test_a_rule_is_saved_as_typed_and_shown_as_saved(bob: Browser, world: World)
     text = bob.get(f"/rules/{rule['id']}").text
     for shown in ("memory.available_bytes", "2m", "mount=/, /data", "1m 30s"):
         assert shown in text
-    assert re.search(r'id="receiver-1"[^>]*checked', text)
+    assert re.search(r'id="receiver_ids-1"[^>]*checked', text)
 
 
 @pytest.mark.usefixtures("world")

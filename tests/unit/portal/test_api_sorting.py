@@ -118,6 +118,7 @@ def test_every_documented_list_has_a_sort_parameter(app: Flask) -> None:
         "platform/growth?sort=-storage_bytes",
         "platform/jobs/stuck?sort=-stop_requested_at,name",
         "platform/notifications?sort=tries",
+        "platform/receivers?sort=kind,-name",
         "platform/removals?sort=tenant_name",
     ],
 )

@@ -327,3 +327,42 @@ def test_the_export_is_not_found_where_no_file_lies(
         removal.exported_at = NOON
     answer = olivia.get(f"/api/v1/platform/removals/{world.ids['removal_id']}/export")
     assert answer.status_code == 404
+
+
+def test_operators_add_and_test_receivers_of_the_platform_which_tenants_never_see(
+    olivia: Browser, alice: Browser
+) -> None:
+    hook = {"name": "Pager", "kind": "webhook", "target": "https://u:p@hooks.example/T1/s3cr3t"}
+    made = olivia.call("POST", "/api/v1/platform/receivers", json=hook).json
+    assert made is not None
+    assert made["secret"].startswith("vdw")
+    ident = made["id"]
+    wrong = olivia.post("/console/receivers", {**hook, "name": "Duty", "kind": "email"})
+    assert "is not an email address" in wrong.text
+    form = {"name": "Duty", "kind": "email", "target": "duty@vedette.example"}
+    olivia.post("/console/receivers", form)
+    shown = olivia.get("/console/receivers").text
+    assert "https://hooks.example/…" in shown
+    assert "duty@vedette.example" in shown
+    assert "s3cr3t" not in shown
+    assert "Pager" not in olivia.get("/receivers").text
+    olivia.post(f"/console/receivers/{ident}/test")
+    assert "Pager" in olivia.get("/console/receivers").text.partition("Recent notifications")[2]
+    rule = {"name": "Hot", "expression": "max(gpu.x_watts) over 5m > 1", "receivers": "Duty"}
+    olivia.post("/console/rules/new", rule)
+    assert "Duty" in olivia.get("/console/rules").text
+    olivia.call("PATCH", f"/api/v1/platform/receivers/{ident}", json={"name": "Beeper"})
+    assert "Beeper" in olivia.get("/console/receivers").text
+
+    for path in ("/receivers", "/notification-policy", "/rules/new"):
+        text = alice.get(path).text
+        assert "Beeper" not in text
+        assert "Duty" not in text
+    listed = alice.get("/api/v1/receivers").json
+    assert listed is not None
+    assert listed["items"] == []
+    assert alice.get(f"/api/v1/receivers/{ident}").status_code == 404
+    assert alice.get(f"/receivers/{ident}").status_code == 404
+    assert alice.get("/console/receivers").status_code == 403
+    policy = {"route": {"receivers": ["Duty"]}}
+    assert alice.call("PUT", "/api/v1/notification-policy", json=policy).status_code == 422
