@@ -56,20 +56,12 @@ def list_reports(output: str) -> None:
 @click.option("-f", "--file", type=click.File(), required=True, help="YAML file; - reads stdin.")
 @click.option("--dry-run", is_flag=True, help="Only print what would change.")
 def apply(file: TextIO, *, dry_run: bool) -> None:
-    """Create or update the saved reports of a file, by name; stop at the first error."""
-    wanted = load_list(file, "reports")
+    """Create and update the saved reports of a file, by name. On any error nothing changes."""
+    body = {"reports": load_list(file, "reports"), "is_dry_run": dry_run}
     with Client() as client:
-        current = {one["name"]: one for one in all_items(client, "/saved-reports")}
-        for number, entry in enumerate(wanted):
-            if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-                raise InvalidInputError(f"reports.{number} has no name.")
-            before = current.get(entry["name"])
-            action = _action(before, entry)
-            if not dry_run and before is None:
-                client.post("/saved-reports", entry)
-            elif not dry_run and before is not None and action == "update":
-                client.put(f"/saved-reports/{before['id']}", entry)
-            click.secho(f"{action:<7} {entry['name']}", fg=_COLORS[action])
+        changes = client.post("/saved-reports/apply", body)["items"]
+    for change in changes:
+        click.secho(f"{change['action']:<7} {change['name']}", fg=_COLORS[change["action"]])
 
 
 @reports.command()
@@ -136,15 +128,6 @@ def _ident(client: Client, name: str) -> str:
     command = "vedette reports ls"
     found = one_named(client, "/saved-reports", name, noun="saved report", command=command)
     return str(found["id"])
-
-
-def _action(before: dict[str, Any] | None, entry: dict[str, Any]) -> str:
-    if before is None:
-        return "create"
-    return "keep" if _entry(before) == _entry({**_DEFAULTS, **entry}) else "update"
-
-
-_DEFAULTS = {"time_zone": "UTC", "target_percent": 99.0, "file_format": "pdf"}
 
 
 def _entry(found: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ MAX_DASHBOARDS = 100
 
 
 class ChangeAction(StrEnum):
-    """What applying a file does to a dashboard."""
+    """What applying a file does to a dashboard or a saved report."""
 
     CREATE = "create"
     UPDATE = "update"

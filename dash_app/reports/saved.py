@@ -1,5 +1,6 @@
 """Saved reports: a name for a period, grouping and filter, and a schedule to email them on."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from sqlalchemy.orm import Session
 from core.errors import InvalidInputError
 from core.paging import Columns, Page, Paging, list_page
 from core.schedule_times import check_schedule, check_time_zone, next_time, times_between
+from dash_app.custom.files import ChangeAction
 from dash_app.reports.builders import GROUPINGS
 from dash_app.reports.models import MAX_FILTER_LENGTH, MAX_NAME_LENGTH, ReportPeriod, SavedReport
 from dash_app.reports.report import FileFormat, ReportBy, ReportKind, Request
@@ -66,6 +68,14 @@ class SavedReportRequest:
     recipients: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class SavedReportChange:
+    """What applying a file does, or did, to a saved report."""
+
+    name: str
+    action: ChangeAction
+
+
 def list_saved(session: Session, scope: Scope, **paging: Unpack[Paging]) -> Page[SavedReport]:
     """Return the saved reports of the tenant."""
     scope.require(Permission.VIEW)
@@ -111,6 +121,39 @@ def replace_saved(
     saved.next_run_at, saved.last_error = following(saved, now), ""
     session.flush()
     return saved
+
+
+def apply_saved(
+    session: Session, scope: Scope, requests: Sequence[SavedReportRequest], *, now: datetime
+) -> list[SavedReportChange]:
+    """Create and update saved reports by name; on an error, the caller must undo those before it.
+
+    Raises:
+        InvalidInputError: with the errors of all reports, by `reports.NUMBER.FIELD`.
+        ConflictError: the tenant has too many.
+        ForbiddenError: a report is another user's.
+    """
+    scope.require(Permission.SAVE_REPORTS)
+    current = {row.name: row for row in session.scalars(ITEMS.select(scope)).unique()}
+    counts = Counter(request.name.strip() for request in requests)
+    errors: dict[str, list[str]] = {}
+    changes = []
+    for number, request in enumerate(requests):
+        name = request.name.strip()
+        if counts[name] > 1:
+            text = f"The file has several reports {name!r}. Rename all but one."
+            errors[f"reports.{number}.name"] = [text]
+            continue
+        try:
+            action = _apply(session, scope, current.get(name), request, now=now)
+        except InvalidInputError as error:
+            errors |= {f"reports.{number}.{key}": texts for key, texts in error.errors.items()}
+        else:
+            changes.append(SavedReportChange(name, action))
+    if errors:
+        details = " ".join(f"{key}: {text}" for key, texts in errors.items() for text in texts)
+        raise InvalidInputError(f"No report was saved. {details}", errors=errors)
+    return changes
 
 
 def enable_saved(
@@ -184,6 +227,24 @@ def active_members(session: Session, tenant_id: str) -> dict[str, User]:
         .order_by(User.email)
     )
     return {user.id: user for user in session.scalars(statement).unique()}
+
+
+def _apply(
+    session: Session,
+    scope: Scope,
+    before: SavedReport | None,
+    request: SavedReportRequest,
+    *,
+    now: datetime,
+) -> ChangeAction:
+    if before is None:
+        create_saved(session, scope, request, now=now)
+        return ChangeAction.CREATE
+    values = _checked(session, scope, request, but=before.id, now=now)
+    if all(getattr(before, name) == value for name, value in values.items()):
+        return ChangeAction.KEEP
+    replace_saved(session, scope, before.id, request, now=now)
+    return ChangeAction.UPDATE
 
 
 def _checked(

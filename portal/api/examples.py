@@ -4,6 +4,15 @@ from typing import Any
 
 _ID = "01998c5e-3c2a-7b1e-9f6d-2a4b8c0d1e2f"
 _GIB = 1024**3
+_SAVED_REPORT = {
+    "name": "Monthly GPU time",
+    "kind": "gpu-time",
+    "by": "user",
+    "period": "last-month",
+    "time_zone": "Europe/Oslo",
+    "schedule": "0 7 1 * *",
+    "recipients": ["dana@example.com"],
+}
 _DASHBOARD = {
     "name": "Training",
     "is_shared": True,
@@ -65,15 +74,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "new": "a longer one that nobody guesses",
     },
     "PolicyChoiceSchema": {"allowed": ["restricted", "standard"], "default": "restricted"},
-    "SavedReportRequestSchema": {
-        "name": "Monthly GPU time",
-        "kind": "gpu-time",
-        "by": "user",
-        "period": "last-month",
-        "time_zone": "Europe/Oslo",
-        "schedule": "0 7 1 * *",
-        "recipients": ["dana@example.com"],
-    },
+    "SavedReportRequestSchema": _SAVED_REPORT,
+    "SavedReportFileSchema": {"reports": [_SAVED_REPORT], "is_dry_run": True},
     "PrioritySchema": {"priority": -5},
     "ProofSchema": {"proof": "correct horse battery"},
     "QueueSettingsSchema": {

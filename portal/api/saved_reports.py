@@ -5,16 +5,19 @@ from http import HTTPStatus
 from typing import Any
 
 from flask import Response
-from marshmallow import Schema, fields
+from marshmallow import Schema, fields, validate
 from sqlalchemy.orm import Session
 
+from dash_app.custom.files import ChangeAction
 from dash_app.reports.emails import email_now
 from dash_app.reports.models import ReportPeriod, SavedReport
 from dash_app.reports.report import FileFormat, ReportBy, ReportKind
 from dash_app.reports.saved import (
+    ITEMS,
     SAVED_SORTS,
     SavedReportRequest,
     active_members,
+    apply_saved,
     create_saved,
     delete_saved,
     enable_saved,
@@ -25,7 +28,7 @@ from dash_app.reports.saved import (
 )
 from portal.api.blueprint import APIBlueprint
 from portal.api.reports import FILES
-from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query
+from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query, whole_list
 from portal.context import current_scope, database, now, portal, public_url
 from portal.presenters.reports import DEFAULT_TARGET, built, report_file
 from tenants.permissions import Permission
@@ -94,6 +97,26 @@ class SavedReportRequestSchema(StrictSchema):
     )
 
 
+class SavedReportFileSchema(StrictSchema):
+    """The saved reports of a file."""
+
+    reports = fields.List(
+        fields.Nested(SavedReportRequestSchema),
+        required=True,
+        validate=validate.Length(max=ITEMS.most),
+    )
+    is_dry_run = fields.Boolean(
+        load_default=False, metadata={"description": "Only return what would change."}
+    )
+
+
+class SavedReportChangeSchema(Schema):
+    """What applying a file does, or did, to a saved report."""
+
+    name = fields.String()
+    action = fields.Enum(ChangeAction, by_value=True)
+
+
 class SentSchema(Schema):
     """The emails that were added to the outbox."""
 
@@ -118,6 +141,20 @@ def create(body: dict[str, Any]) -> dict[str, Any]:
     with database() as session:
         request = SavedReportRequest(**body)
         return _shown(session, create_saved(session, current_scope(), request, now=now()))
+
+
+@saved_reports.operation(
+    "POST", "/apply", body=SavedReportFileSchema, answer=page_of(SavedReportChangeSchema)
+)
+def apply(body: dict[str, Any]) -> dict[str, Any]:
+    """Create and update saved reports by name to match a file: all of it or nothing."""
+    requests = [SavedReportRequest(**one) for one in body["reports"]]
+    with database() as session:
+        trial = session.begin_nested()
+        changes = apply_saved(session, current_scope(), requests, now=now())
+        if body["is_dry_run"]:
+            trial.rollback()
+    return whole_list(changes)
 
 
 @saved_reports.operation("GET", "/<saved_report_id>", answer=SavedReportSchema)

@@ -59,9 +59,15 @@ def test_reports_are_applied_downloaded_emailed_and_removed(
     assert reports("resume", "Weekly").stdout == "Weekly resumed\n"
     assert reports("rm", "Weekly").stdout == "Weekly deleted\n"
     assert "No saved report has" in reports("rm", "Weekly").stderr
-    file.write_text(yaml.safe_dump({"reports": [{**WEEKLY, "by": "rule"}]}), encoding="utf-8")
+    # All of a file or nothing, with the errors of all its reports.
+    bad = [WEEKLY, {**WEEKLY, "name": "A", "by": "rule"}, {**WEEKLY, "name": "B", "schedule": "x"}]
+    file.write_text(yaml.safe_dump({"reports": bad}), encoding="utf-8")
     wrong = reports("apply", "-f", str(file))
-    assert (wrong.returncode, "not rule" in wrong.stderr) == (1, True)
+    assert wrong.returncode == 1
+    assert all(key in wrong.stderr for key in ("reports.1.by", "reports.2.schedule"))
+    assert reports("ls", "-o", "name").stdout == ""
+    file.write_text(yaml.safe_dump({"reports": [WEEKLY, WEEKLY]}), encoding="utf-8")
+    assert "several reports 'Weekly'" in reports("apply", "-f", str(file)).stderr
 
 
 def test_views_are_saved_listed_and_removed(vedette: Callable[..., Result]) -> None:

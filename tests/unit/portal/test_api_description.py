@@ -117,6 +117,7 @@ SHORT = {
     "/api/v1/jobs/{job_id}/events",
     "/api/v1/metrics",
     "/api/v1/dashboards/apply",
+    "/api/v1/saved-reports/apply",
     "/api/v1/saved-views",
     "/api/v1/job-templates",
     "/api/v1/jobs/apply",

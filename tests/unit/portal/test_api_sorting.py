@@ -89,6 +89,7 @@ UNSORTED = {
     "/api/v1/metrics": "names, in their order",
     "/api/v1/metrics/{measurement}/tags/{tag}": "values, in their order",
     "/api/v1/dashboards/apply": "changes, in the order of the file",
+    "/api/v1/saved-reports/apply": "changes, in the order of the file",
     "/api/v1/saved-views": "by name",
     "/api/v1/platform/rules/apply": "changes, in the order of the file",
     "/api/v1/rules/apply": "changes, in the order of the file",
