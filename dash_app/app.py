@@ -7,6 +7,7 @@ area whose children are set, so an unchanged area keeps its text selection and f
 import hashlib
 import json
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -25,7 +26,7 @@ from dash import (
     set_props,
 )
 from dash.exceptions import DependencyException, PreventUpdate
-from flask import Flask
+from flask import Flask, request
 from plotly.utils import PlotlyJSONEncoder
 from werkzeug.exceptions import NotFound
 
@@ -47,6 +48,8 @@ from timeseries.store import Store
 
 logger = logging.getLogger(__name__)
 
+# More pages that open concurrently are computed as the browser asks for them.
+_MAX_PREPARED = 2
 RenderShell = Callable[[str, dict[str, str]], str]
 
 _DASHBOARDS: Mapping[Tier, Dashboard] = {
@@ -62,8 +65,11 @@ _DASHBOARDS: Mapping[Tier, Dashboard] = {
 class ShellDash(Dash):
     """Dash with an index page that the portal renders, inside its own navigation."""
 
-    def __init__(self, *, render_shell: RenderShell, server: Flask) -> None:
+    def __init__(
+        self, *, render_shell: RenderShell, server: Flask, prepare: Callable[[], None]
+    ) -> None:
         self._render_shell = render_shell
+        self._prepare = prepare
         super().__init__(
             __name__,
             server=server,  # type: ignore[arg-type]  # Dash's type hints leave Flask out
@@ -78,6 +84,7 @@ class ShellDash(Dash):
 
     def interpolate_index(self, **parts: str) -> str:  # type: ignore[override]  # keywords only
         """Return the portal's page around Dash's parts."""
+        self._prepare()
         return self._render_shell(parts.pop("title", "Dashboards"), parts)
 
 
@@ -107,7 +114,10 @@ def create_dashboards(
         refreshes=SharedCache(clock, ttl=REFRESH_TTL),
         custom=ConcurrencyLimit(custom.MAX_CONCURRENT),
     )
-    app = ShellDash(render_shell=render_shell, server=server)
+    preparing = ConcurrencyLimit(_MAX_PREPARED)
+    app = ShellDash(
+        render_shell=render_shell, server=server, prepare=lambda: _prepare(context, preparing)
+    )
     app.layout = _frame()
     server.register_error_handler(DependencyException, _no_such_file)
     _register_controls(app)
@@ -248,13 +258,10 @@ def _register_refresh(app: Dash, context: Context, tier: Tier, dashboard: Dashbo
     def refresh(
         shown: dict[str, str] | None, _ticks: int | None, path: str | None, search: str | None
     ) -> list[Any]:
-        with context.view(path, search) as view:
-            if view.route.tier is not tier:
-                raise PreventUpdate
-            # All that a refresh depends on: viewers with the same rights get the same.
-            rights = (view.scope.tenant_id, view.scope.role, view.scope.token_scopes)
-            key = (path, search, *rights, view.scope.user_id if dashboard.is_personal else "")
-            values, digests = context.refreshes.get(key, lambda: _values(view, dashboard))
+        found = _refreshed(context, path, search, only=tier)
+        if found is None:
+            raise PreventUpdate
+        values, digests = found
         shown = shown or {}
         changed = {name for name, digest in digests.items() if shown.get(name) != digest}
         return [
@@ -265,6 +272,39 @@ def _register_refresh(app: Dash, context: Context, tier: Tier, dashboard: Dashbo
                 for names in _part_names(ctx.outputs_list[-len(parts) :] if parts else [])
             ],
         ]
+
+
+def _prepare(context: Context, limit: ConcurrencyLimit) -> None:
+    """Begin the first refresh of the page that is opened, while the browser loads its scripts."""
+    scope = context.scope_provider()
+    search = request.query_string.decode(errors="replace")
+    address = request.path, f"?{search}" if search else ""
+
+    def work() -> None:
+        with limit.running("") as is_admitted:
+            if is_admitted:
+                try:
+                    _refreshed(replace(context, scope_provider=lambda: scope), *address)
+                except Exception:
+                    # The browser's own request reports it.
+                    logger.debug("a page was not prepared", exc_info=True)
+
+    threading.Thread(target=work, name="prepare-dashboard", daemon=True).start()
+
+
+def _refreshed(
+    context: Context, path: str | None, search: str | None, *, only: Tier | None = None
+) -> tuple[dict[str, Any], dict[str, str]] | None:
+    """Return what a page shows and its digests; None for an address of another tier."""
+    with context.view(path, search) as view:
+        tier = view.route.tier
+        if tier not in _DASHBOARDS or only not in {None, tier}:
+            return None
+        dashboard = _DASHBOARDS[tier]
+        # All that a refresh depends on: viewers with the same rights get the same.
+        rights = (view.scope.tenant_id, view.scope.role, view.scope.token_scopes)
+        key = (path, search, *rights, view.scope.user_id if dashboard.is_personal else "")
+        return context.refreshes.get(key, lambda: _values(view, dashboard))
 
 
 def _part_names(outputs: list[list[dict[str, Any]]]) -> list[list[str]]:

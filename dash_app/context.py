@@ -70,7 +70,7 @@ class SharedCache:
             self._entries = {
                 known: entry
                 for known, entry in self._entries.items()
-                if timedelta(0) <= now - entry.made_at < self._ttl
+                if not entry.is_done or timedelta(0) <= now - entry.made_at < self._ttl
             }
             entry = self._entries.setdefault(key, _Entry(now))
         with entry.lock:
@@ -78,7 +78,8 @@ class SharedCache:
                 raise entry.error
             if not entry.is_done:
                 try:
-                    entry.result, entry.is_done = compute(), True
+                    entry.result = compute()
+                    entry.made_at, entry.is_done = self._clock(), True
                 except Exception as error:
                     entry.error = error
                     with self._lock:

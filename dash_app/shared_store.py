@@ -1,18 +1,33 @@
-"""The store as dashboards query it: viewers of a tenant share the answers of the same ranges."""
+"""The store as dashboards query it: viewers of a tenant share the answers of the same ranges.
 
-from collections.abc import Sequence
+The answer for a range that ends now is put together: what settled comes from an answer of the last
+minute, and only the newest steps are queried.
+"""
+
+from bisect import bisect_left
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from core.clock import NS_PER_SECOND, Clock, to_ns
 from dash_app.context import MINUTE, SharedCache
 from timeseries.store import RangeQuery, Series, Store
+from timeseries.successive import SUCCESSIVE
 
-# A chart of an hour is at most 9 s old, one of a day a minute.
-_PARTS = 300
+# A chart of an hour is at most 9 s old, one of a day a minute; totals of an hour a minute.
+_PARTS, _PARTS_OF_TOTALS = 300, 60
 _LONGEST_NS = int(MINUTE / timedelta(seconds=1)) * NS_PER_SECOND
+# Newer samples may still be on their way.
+_SETTLED_NS = 60 * NS_PER_SECOND
 # Of all answers together: some 100 MiB.
 MAX_VALUES = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    query: RangeQuery
+    series: tuple[Series, ...]
 
 
 class SharedStore:
@@ -33,25 +48,78 @@ class SharedStore:
     def query_range(self, query: RangeQuery) -> Sequence[Series]:
         """Return the series of a query, or those of a moment ago."""
         width_ns = query.end_ns - query.start_ns
+        parts = _PARTS_OF_TOTALS if query.step_ns is None else _PARTS
         # A power of two, because widths of live ranges vary a little.
-        granule_ns = min(1 << max(0, (width_ns // _PARTS).bit_length() - 1), _LONGEST_NS)
-        filters = tuple(sorted(query.filters.items()))
+        granule_ns = min(1 << max(0, (width_ns // parts).bit_length() - 1), _LONGEST_NS)
         # A span that ends in the future, such as a new job's, has new samples all the time.
-        seen_until_ns = min(query.end_ns, to_ns(self._clock()))
+        now_ns = to_ns(self._clock())
+        seen_until_ns = min(query.end_ns, now_ns)
         key = (
-            query.measurement,
-            query.fields,
-            query.aggregate,
-            query.step_ns,
-            query.tenants,
-            filters,
-            query.group_by,
+            *_shape(query),
             query.start_ns // granule_ns,
             query.end_ns // granule_ns,
             seen_until_ns // granule_ns,
         )
-        return self._answers.get(key, lambda: tuple(self._store.query_range(query)))
+        is_live = query.end_ns > now_ns - _SETTLED_NS and _is_extendable(query)
+        read = self._extended if is_live else self._read
+        return self._answers.get(key, lambda: read(query)).series
+
+    def _read(self, query: RangeQuery) -> _Answer:
+        return _Answer(query, tuple(self._store.query_range(query)))
+
+    def _extended(self, query: RangeQuery) -> _Answer:
+        """Return the answer of a live query: that of the last minute, and the steps since then."""
+        step_ns = query.step_ns or 1
+        steps = (query.end_ns - query.start_ns) // step_ns
+        # Answers of about the same width, so that they begin early enough.
+        earlier = self._answers.get((*_shape(query), steps.bit_length()), lambda: self._read(query))
+        settled_ns = earlier.query.end_ns - _SETTLED_NS
+        settled_ns -= settled_ns % step_ns
+        if earlier.query == query:
+            return earlier
+        if not earlier.query.start_ns <= query.start_ns < settled_ns < query.end_ns:
+            return self._read(query)
+        newest = self._store.query_range(replace(query, start_ns=settled_ns))
+        return _Answer(query, _joined(earlier.series, newest, query, settled_ns))
 
 
-def _values(answer: Sequence[Series]) -> int:
-    return 1 + sum(len(series.values) for series in answer)
+def _shape(query: RangeQuery) -> tuple[Hashable, ...]:
+    """Return all of a query but its time range."""
+    return (
+        query.measurement,
+        query.fields,
+        query.aggregate,
+        query.step_ns,
+        query.tenants,
+        tuple(sorted(query.filters.items())),
+        query.group_by,
+    )
+
+
+def _is_extendable(query: RangeQuery) -> bool:
+    """Whether each step's value depends on the samples in the step only, and steps are whole."""
+    is_aligned = query.step_ns is not None and query.start_ns % query.step_ns == 0
+    return is_aligned and query.aggregate not in SUCCESSIVE
+
+
+def _joined(
+    earlier: Sequence[Series], newest: Sequence[Series], query: RangeQuery, settled_ns: int
+) -> tuple[Series, ...]:
+    def key(series: Series) -> tuple[str, ...]:
+        return series.field, *(series.tags.get(tag, "") for tag in query.group_by)
+
+    found = {key(series): series for series in newest}
+    for series in earlier:
+        times = series.times_ns
+        kept = slice(bisect_left(times, query.start_ns), bisect_left(times, settled_ns))
+        after = found.get(key(series))
+        times, values = times[kept], series.values[kept]
+        if after is not None:
+            times, values = times + after.times_ns, values + after.values
+        if times:
+            found[key(series)] = Series(series.field, series.tags, times, values)
+    return tuple(found[one] for one in sorted(found))
+
+
+def _values(answer: _Answer) -> int:
+    return 1 + sum(len(series.values) for series in answer.series)

@@ -102,33 +102,32 @@ def gpu_heat(
 
 def total_power(usage: Result, gpu_counts: Mapping[str, int], *, span: Span) -> Chart:
     """Return the GPU power of the given appliances: each one's mean per GPU times its GPUs."""
-    max_steps = max(1, _MAX_GAP_SECONDS * NS_PER_SECOND // span.step_ns)
     found = [
-        (one, gpu_counts.get(one.tags.get(APPLIANCE_TAG, ""))) for one in usage.of("power_watts")
+        (one, count)
+        for one in usage.of("power_watts")
+        if one.times_ns and (count := gpu_counts.get(one.tags.get(APPLIANCE_TAG, "")))
     ]
-    starts, sums = [np.empty(0, np.int64)], [np.empty(0)]
-    seen = [np.empty(0, np.int64)]
-    for series, count in found:
-        if count is None or not series.times_ns:
-            continue
-        times = np.asarray(series.times_ns, np.int64)
-        ends = np.append(times[1:], span.end_ns)
-        until = np.minimum(ends, times + (max_steps + 1) * span.step_ns)
-        # A value stands for its step and the next ones without a value.
-        steps = np.maximum(0, -((times - until) // span.step_ns))
-        turn = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
-        starts.append(np.repeat(times, steps) + turn * span.step_ns)
-        sums.append(np.repeat(np.asarray(series.values) * count, steps))
-        seen.append(times)
-    grid, place = np.unique(np.concatenate(starts), return_inverse=True)
-    totals = dict(
-        zip(grid.tolist(), np.bincount(place, np.concatenate(sums)).tolist(), strict=True)
-    )
-    times_ns = np.unique(np.concatenate(seen)).tolist()
+    if not found:
+        return Chart(field="power_watts", problem=usage.problem)
+    lengths = np.array([len(series.times_ns) for series, _ in found])
+    times = np.concatenate([np.asarray(series.times_ns, np.int64) for series, _ in found])
+    watts = np.concatenate([np.asarray(series.values) for series, _ in found])
+    watts *= np.repeat([count for _, count in found], lengths)
+    ends = np.append(times[1:], span.end_ns)
+    ends[np.cumsum(lengths) - 1] = span.end_ns
+    max_steps = max(1, _MAX_GAP_SECONDS * NS_PER_SECOND // span.step_ns)
+    until = np.minimum(ends, times + (max_steps + 1) * span.step_ns)
+    # A value stands for its step and the next ones without a value.
+    steps = np.maximum(0, -((times - until) // span.step_ns))
+    turn = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
+    first_ns = times.min()
+    places = (times - first_ns) // span.step_ns
+    totals = np.bincount(np.repeat(places, steps) + turn, np.repeat(watts, steps))
+    seen = np.unique(places)
     line = Line(
         name="GPU power",
-        times_ns=times_ns,
-        values=[totals.get(at, 0.0) for at in times_ns],
+        times_ns=(first_ns + seen * span.step_ns).tolist(),
+        values=totals[seen].tolist(),
         color=1,
     )
     return Chart(field="power_watts", lines=(line,), problem=usage.problem)

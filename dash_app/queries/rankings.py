@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import islice
+from heapq import nlargest
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import or_, select
@@ -77,15 +78,16 @@ def rankings(
     """
     gpus = [(card, gpu) for card in cards for gpu in card.gpus]
     use = _over_span(telemetry, "utilization_percent")
-    throttled = _over_span(telemetry, "throttled")
+    throttled = {
+        key: share
+        for key, part in _over_span(telemetry, "throttled").items()
+        if (share := 100 * part) >= _MIN_THROTTLED_PERCENT
+    }
+    slowed = [one for one in gpus if throttled and _key(one) in throttled]
     jobs, users = _gpu_hours(session, telemetry.scope, telemetry.span, appliances)
     return Rankings(
         hottest=_top((one, one[1].number("temperature_celsius")) for one in gpus),
-        throttled=[
-            (one, share)
-            for one, share in _top((one, 100 * throttled.get(_key(one), 0.0)) for one in gpus)
-            if share >= _MIN_THROTTLED_PERCENT
-        ],
+        throttled=_top((one, throttled[_key(one)]) for one in slowed),
         idle=[
             (one, -share)
             for one, share in _top((one, -use.get(_key(one), 0.0)) for one in gpus if one[1].job)
@@ -129,7 +131,7 @@ def _key(one: GPUAt) -> tuple[str, str]:
 
 def _top(values: Iterator[tuple[GPUAt, float | None]]) -> list[tuple[GPUAt, float]]:
     known = [(one, value) for one, value in values if value is not None]
-    return list(islice(sorted(known, key=lambda item: -item[1]), TOP))
+    return nlargest(TOP, known, key=itemgetter(1))
 
 
 def _over_span(telemetry: Telemetry, name: str) -> dict[tuple[str, str], float]:

@@ -218,7 +218,8 @@ def _tile(gpu: GPURow, appliance_id: str, tile: Tile) -> Any:  # noqa: ANN401 - 
     throttled = " is-throttled" if gpu.number("throttled") else ""
     health = f" is-{gpu.state.value}" if gpu.state in HEALTH_TONES else ""
     allocated = " is-allocated" if gpu.job else ""
-    return dcc.Link(
+    return components.plain(
+        dcc.Link,
         components.ABSENT if value is None else f"{value:.0f}",
         href=f"{gpu_path(appliance_id, gpu.index)}{tile.search}",
         className=f"vdd-tile vdd-shade-{shade}{throttled}{health}{allocated}",

@@ -1,6 +1,7 @@
 """The callbacks over HTTP, in requests with a scope."""
 
 import json
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from dash_app.context import MAX_ENTRIES, SharedCache
 from dash_app.pcie import TIMES
 from dash_app.routes import appliance_path, gpu_path, job_path
 from dash_app.shared_store import SharedStore
-from dash_app.timerange import span_between
+from dash_app.timerange import Controls, span_between
 from jobqueue.models import Attempt, Job
 from jobqueue.states import AttemptState, JobKind, JobState
 from tenants.models import Appliance
@@ -129,7 +130,7 @@ FLEET = {
 
 @pytest.mark.parametrize("path", ["/dashboards/", "/dashboards/appliances/x/gpus/0"])
 def test_every_address_is_drawn_inside_the_portals_shell(client: FlaskClient, path: str) -> None:
-    page = client.get(path)
+    page = client.get(path, headers={USER_HEADER: "alice"})
     assert page.status_code == 200
     assert page.text.startswith("<h1>Dashboards</h1>")
     assert "assets/dashboards.css" in page.text
@@ -534,6 +535,7 @@ def test_viewers_share_the_answers_of_a_range_but_not_between_tenants(clock: Fro
         fields=("x",),
         start_ns=end_ns - 3600 * second,
         end_ns=end_ns,
+        step_ns=15 * second,
         tenants=("acme",),
     )
     for later_ns in (0, second, 5 * second):
@@ -546,6 +548,71 @@ def test_viewers_share_the_answers_of_a_range_but_not_between_tenants(clock: Fro
     clock.advance(60)
     shared.query_range(query)
     assert counting.asked == 5
+
+
+class WidthsStore(CountingStore):
+    """Records the seconds that each range query spans."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.widths: list[float] = []
+
+    def query_range(self, query: RangeQuery) -> list[Series]:
+        self.widths.append((query.end_ns - query.start_ns) / 10**9)
+        return super().query_range(query)
+
+
+def test_a_live_range_queries_only_its_newest_steps_and_misses_nothing(
+    store: Store, clock: FrozenClock
+) -> None:
+    widths = WidthsStore(store)
+    shared = SharedStore(widths, clock)  # type: ignore[arg-type] # the methods that it needs
+    second = 10**9
+    for turn in range(5):
+        at_ns = to_ns(clock.now)
+        # A GPU appears, another one leaves, and a sample is late.
+        gpus = ("0", "1") if turn < 2 else ("1", "2")
+        times = [*range(at_ns - 3600 * second, at_ns, 300 * second)] if turn == 0 else []
+        late = [at_ns - 25 * second] if turn == 3 else []
+        for time_ns in [*times, *late, at_ns - second]:
+            power = {"power_watts": 100.0 + turn}
+            points = [Point("gpu", {"gpu": gpu}, power, time_ns) for gpu in gpus]
+            write(store, points, identity={"tenant": "t", "appliance": "a"})
+        span = Controls.parse("?range=1h").span(clock.now)
+        query = RangeQuery(
+            measurement="gpu",
+            fields=("power_watts",),
+            start_ns=span.start_ns,
+            end_ns=span.end_ns,
+            step_ns=span.step_ns,
+            tenants=("t",),
+            group_by=("gpu",),
+        )
+        assert list(shared.query_range(query)) == store.query_range(query)
+        clock.advance(11)
+    assert [width >= 3600 for width in widths.widths] == [True, False, False, False, False]
+    clock.advance(60)
+    shared.query_range(replace(query, end_ns=to_ns(clock.now)))
+    assert widths.widths[-1] >= 3600
+
+
+def test_the_page_is_computed_while_the_browser_loads_its_scripts(
+    sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock, fleet_of_three: Fleet
+) -> None:
+    counting = CountingStore(store)
+    client = served(sessions, counting, cast, clock)  # type: ignore[arg-type] # what it queries
+    path = appliance_path(fleet_of_three.first.id)
+    client.get(f"{path}?range=15m", headers={USER_HEADER: "alice"})
+    for thread in threading.enumerate():
+        if thread.name == "prepare-dashboard":
+            thread.join()
+    assert counting.asked > 0
+    counting.asked = 0
+    values = {"appliance_path_data": path, "url_search": "?range=15m"}
+    assert "dgx-01" not in Browser(client, "charlie").fill("appliance-header.children", **values)
+    counting.asked = 0
+    Browser(client, "alice").fill("appliance-header.children", **values)
+    assert counting.asked == 0
 
 
 def test_the_oldest_results_make_room_in_the_cache(clock: FrozenClock) -> None:
