@@ -1,8 +1,11 @@
 """Fixtures that the cloud side's tests share: a fresh database, the cast, a clock and a store."""
 
+import gc
+import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import cast as cast_type
@@ -25,7 +28,7 @@ import jobqueue.usage.models as _usage  # noqa: F401
 import tenants.models as _tenants  # noqa: F401
 from core.db import Base, SessionFactory, create_database_engine, create_session_factory
 from tenants.users import passwords
-from tests.cast import Cast, FrozenClock, make_cast
+from tests.cast import NOON, Cast, FrozenClock, make_cast
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store
 
@@ -42,6 +45,18 @@ def pytest_configure() -> None:
     # With the least work, for hundreds of tests sign in. Servers that tests start do all of it.
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     passwords.hashing.hasher = cheap
+    # Nothing to collect while the tests are imported.
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests out of each garbage collection: there are a million objects."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 class OneWorkerPerServer(LoadFileScheduling):  # type: ignore[misc] # pytest-xdist ships no types
@@ -83,11 +98,48 @@ def shared_engine() -> Engine:
     return engine
 
 
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A SQLite file that tests work on a copy of, and the pickled cast that is in it."""
+
+    path: Path
+    cast: bytes | None = None
+
+    def extended(self, path: Path, fill: Callable[[Session], Cast]) -> "Template":
+        """Return a copy at another path with more rows; `fill` returns the cast."""
+        shutil.copyfile(self.path, path)
+        engine = create_database_engine(f"sqlite:///{path}")
+        with create_session_factory(engine).begin() as session:
+            cast = fill(session)
+        engine.dispose()
+        return Template(path, pickle.dumps(cast))
+
+    def load_cast(self) -> Cast:
+        """Return a cast of the test's own."""
+        assert self.cast is not None
+        return cast_type("Cast", pickle.loads(self.cast))  # noqa: S301 - dumped above
+
+
+@pytest.fixture(scope="session")
+def cast_database(empty_database: Path) -> Template:
+    """A SQLite file with the cast: most tests need it."""
+    return Template(empty_database).extended(empty_database.with_name("cast.db"), make_cast)
+
+
 @pytest.fixture
-def engine(shared_engine: Engine, empty_database: Path, tmp_path: Path) -> Iterator[Engine]:
-    """A fresh SQLite file with every table."""
-    path = shutil.copyfile(empty_database, tmp_path / "vedette.db")
-    shared_engine.update_execution_options(file=path)
+def template(
+    request: pytest.FixtureRequest, empty_database: Path, cast_database: Template
+) -> Template:
+    """What this test's database is a copy of."""
+    has_cast = "cast" in request.fixturenames and request.getfixturevalue("clock").now == NOON
+    return cast_database if has_cast else Template(empty_database)
+
+
+@pytest.fixture
+def engine(shared_engine: Engine, template: Template, tmp_path: Path) -> Iterator[Engine]:
+    """A fresh SQLite file with every table, and with the cast for tests that ask for it."""
+    path = shutil.copyfile(template.path, tmp_path / "vedette.db")
+    shared_engine.update_execution_options(file=path, template=template)
     yield shared_engine
     shared_engine.dispose()
 
@@ -114,6 +166,9 @@ def clock() -> FrozenClock:
 @pytest.fixture
 def cast(sessions: SessionFactory, clock: FrozenClock) -> Cast:
     """The committed cast: visible to every session of the test."""
+    template: Template | None = sessions.kw["bind"].get_execution_options().get("template")
+    if template is not None and template.cast is not None:
+        return template.load_cast()
     with sessions.begin() as session:
         return make_cast(session, now=clock.now)
 

@@ -4,11 +4,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from itsdangerous import URLSafeTimedSerializer
+from jinja2 import FileSystemBytecodeCache
+from sqlalchemy.orm import Session
 from werkzeug.test import TestResponse
 
 from core.db import SessionFactory
@@ -17,13 +21,16 @@ from portal.app import create_portal
 from portal.context import install, portal_of
 from tenants.models import User
 from tenants.users.tokens import create_api_token
-from tests.cast import PASSWORD, Cast, FrozenClock, scope_of
+from tests.cast import NOON, PASSWORD, Cast, FrozenClock, scope_of
+from tests.conftest import Template
+from tests.unit.portal.world import World, make_world
 from timeseries.store import Store
 
 _CSRF = re.compile(r'<meta name="csrf-token" content="([^"]+)"')
 
 SignIn = Callable[[User], "Browser"]
 MakeToken = Callable[[User], str]
+Serve = Callable[[ServerSettings], Flask]
 
 
 class Browser:
@@ -40,18 +47,26 @@ class Browser:
         assert found is not None
         return found[1]
 
+    def token(self) -> str:
+        """Return the CSRF token that the pages of this session have, without rendering one."""
+        with self.client.session_transaction() as session:
+            raw = session.setdefault("csrf_token", token_hex())
+        secret = self.client.application.secret_key
+        assert secret is not None
+        return str(URLSafeTimedSerializer(secret, salt="wtf-csrf-token").dumps(raw))
+
     def post(self, path: str, data: Mapping[str, object] | None = None) -> TestResponse:
         """Send a form as its page would."""
-        form = {"csrf_token": self.csrf_token("/settings"), **(data or {})}
+        form = {"csrf_token": self.token(), **(data or {})}
         return self.client.post(path, data=form)
 
     def call(self, method: str, path: str, json: object = None) -> TestResponse:
         """Call the API as our pages' scripts do."""
-        headers = {"X-CSRFToken": self.csrf_token("/settings")}
+        headers = {"X-CSRFToken": self.token()}
         return self.client.open(path, method=method, json=json, headers=headers)
 
     def sign_in(self, email: str, password: str = PASSWORD, query: str = "") -> TestResponse:
-        form = {"csrf_token": self.csrf_token(), "email": email, "password": password}
+        form = {"csrf_token": self.token(), "email": email, "password": password}
         return self.client.post(f"/login{query}", data=form)
 
 
@@ -63,6 +78,35 @@ def usual_settings(data_dir: Path) -> ServerSettings:
         requests_per_second_per_user=0.0,
         requests_per_second_per_address=0.0,
     )
+
+
+@pytest.fixture(scope="session")
+def world_database(cast_database: Template) -> tuple[Template, World]:
+    """A SQLite file with one of everything in acme, and what is there."""
+    worlds = []
+
+    def fill(session: Session) -> Cast:
+        cast = cast_database.load_cast()
+        worlds.append(make_world(session, cast, now=NOON))
+        return cast
+
+    path = cast_database.path.with_name("world.db")
+    return cast_database.extended(path, fill), worlds[0]
+
+
+@pytest.fixture
+def template(
+    request: pytest.FixtureRequest, template: Template, world_database: tuple[Template, World]
+) -> Template:
+    """What this test's database is a copy of."""
+    return world_database[0] if "world" in request.fixturenames else template
+
+
+@pytest.fixture
+def world(cast: Cast, world_database: tuple[Template, World]) -> World:
+    """One of everything in acme, such as `dgx-01`, on which a job runs."""
+    assert cast
+    return World(dict(world_database[1].ids))
 
 
 @pytest.fixture
@@ -89,6 +133,7 @@ class SharedPortal:
     def __init__(self, settings: ServerSettings) -> None:
         self._parts: dict[str, Any] = {name: Current() for name in ("sessions", "store", "clock")}
         self._app = create_portal(settings, **self._parts)
+        self._app.jinja_env.bytecode_cache = FileSystemBytecodeCache()
 
     def serve(self, settings: ServerSettings, **targets: object) -> Flask:
         """Return the app, which from now on works on the settings and parts of one test."""
@@ -105,6 +150,25 @@ def shared_portals() -> dict[ServerSettings, SharedPortal]:
 
 
 @pytest.fixture
+def serve(
+    sessions: SessionFactory,
+    store: Store,
+    clock: FrozenClock,
+    shared_portals: dict[ServerSettings, SharedPortal],
+) -> Serve:
+    """Return the portal with some settings, on this test's database."""
+
+    def serve_with(settings: ServerSettings) -> Flask:
+        # What the app reads at each request makes no other app.
+        key = replace(settings, data_dir=Path("/nowhere"), smtp_url="", registry_url="")
+        if key not in shared_portals:
+            shared_portals[key] = SharedPortal(settings)
+        return shared_portals[key].serve(settings, sessions=sessions, store=store, clock=clock)
+
+    return serve_with
+
+
+@pytest.fixture
 def app(
     *,
     request: pytest.FixtureRequest,
@@ -112,15 +176,12 @@ def app(
     sessions: SessionFactory,
     store: Store,
     clock: FrozenClock,
-    shared_portals: dict[ServerSettings, SharedPortal],
+    serve: Serve,
 ) -> Flask:
     """The portal on this test's database; marked `own_app`, one that the test may add routes to."""
     if "own_app" in request.keywords:
         return create_portal(settings, sessions=sessions, store=store, clock=clock)
-    key = replace(settings, data_dir=Path("/nowhere"))
-    if key not in shared_portals:
-        shared_portals[key] = SharedPortal(settings)
-    return shared_portals[key].serve(settings, sessions=sessions, store=store, clock=clock)
+    return serve(settings)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from core.clock import to_ns
 from core.db import SessionFactory
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import World, make_world
+from tests.unit.portal.world import World
 from timeseries.points import Point
 from timeseries.store import Store, write
 
@@ -33,12 +33,6 @@ FORM: dict[str, object] = {
     "is_enabled": "1",
 }
 GIB = 1024.0**3
-
-
-@pytest.fixture
-def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
-    with sessions.begin() as session:
-        return make_world(session, cast, now=clock.now)
 
 
 def rule_named(browser: Browser, name: str) -> dict[str, object]:

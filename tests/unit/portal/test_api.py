@@ -5,18 +5,11 @@ import re
 import pytest
 
 from core.clock import to_ns
-from core.db import SessionFactory
 from portal.api.streams import PATHS as STREAMS
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import World, make_world
 from timeseries.points import Point
 from timeseries.store import Store, write
-
-
-def world_of(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
-    with sessions.begin() as session:
-        return make_world(session, cast, now=clock.now)
 
 
 @pytest.mark.usefixtures("cast")
@@ -37,19 +30,15 @@ def test_paging_returns_the_requested_page(alice: Browser, cast: Cast) -> None:
     assert second["items"][0]["email"] == cast.bob.email
 
 
-def test_no_response_contains_a_secret(
-    alice: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
-) -> None:
-    world_of(sessions, cast, clock)
+@pytest.mark.usefixtures("world")
+def test_no_response_contains_a_secret(alice: Browser) -> None:
     for name in ("users", "appliances", "tokens", "receivers", "me"):
         text = alice.get(f"/api/v1/{name}").text
         assert not re.search(r"secret|password|hash", text), name
 
 
-def test_a_job_is_submitted_followed_and_stopped(
-    bob: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
-) -> None:
-    world_of(sessions, cast, clock)
+@pytest.mark.usefixtures("world")
+def test_a_job_is_submitted_followed_and_stopped(bob: Browser) -> None:
     made = bob.call("POST", "/api/v1/jobs", {"name": "eval", "image": "a/b:1", "gpus": 2})
     assert made.status_code == 201
     assert made.json is not None

@@ -7,16 +7,9 @@ from core.db import SessionFactory
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock, make_appliance
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import World, make_world
+from tests.unit.portal.world import World
 
 PATH = "/api/v1/appliances/bulk"
-
-
-@pytest.fixture
-def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
-    """Acme with `dgx-01`, on which a job runs."""
-    with sessions.begin() as session:
-        return make_world(session, cast, now=clock.now)
 
 
 @pytest.fixture

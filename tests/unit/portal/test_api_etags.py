@@ -1,12 +1,10 @@
 """ETags: no lost updates, and 304 for an object that the client has."""
 
-import pytest
-
 from core.db import SessionFactory
 from tenants.models import Appliance
-from tests.cast import Cast, FrozenClock
+from tests.cast import FrozenClock
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import World, make_world
+from tests.unit.portal.world import World
 
 RULE = {
     "name": "Hot",
@@ -16,14 +14,8 @@ RULE = {
 }
 
 
-@pytest.fixture
-def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
-    with sessions.begin() as session:
-        return make_world(session, cast, now=clock.now)
-
-
 def change(browser: Browser, method: str, path: str, etag: str, json: object = None) -> int:
-    headers = {"X-CSRFToken": browser.csrf_token("/settings"), "If-Match": etag}
+    headers = {"X-CSRFToken": browser.token(), "If-Match": etag}
     return browser.client.open(path, method=method, json=json, headers=headers).status_code
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("cast")
 
 
 def create(browser: Browser, key: str, body: object = None, path: str = PATH) -> TestResponse:
-    headers = {"X-CSRFToken": browser.csrf_token("/settings"), "Idempotency-Key": key}
+    headers = {"X-CSRFToken": browser.token(), "Idempotency-Key": key}
     return browser.client.post(path, json={"name": "ci"} if body is None else body, headers=headers)
 
 

@@ -10,10 +10,10 @@ from sqlalchemy import select
 from core.db import SessionFactory
 from portal.api.streams import PATHS as STREAMS
 from tenants.models import LoginSession
-from tests.cast import Cast, FrozenClock
+from tests.cast import Cast
 from tests.unit.portal.conftest import Browser
 from tests.unit.portal.routes import BODIES
-from tests.unit.portal.world import World, make_world
+from tests.unit.portal.world import World
 
 # Deletes all sessions, so there is no single object.
 OF_MANY = {("delete", "/api/v1/sessions")}
@@ -29,12 +29,6 @@ def described(app: Flask) -> dict[str, Any]:
     answer = app.test_client().get("/api/v1/openapi.json").json
     assert isinstance(answer, dict)
     return answer
-
-
-@pytest.fixture
-def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
-    with sessions.begin() as session:
-        return make_world(session, cast, now=clock.now)
 
 
 def changes(described: dict[str, Any]) -> Iterator[Change]:
@@ -87,7 +81,7 @@ def test_every_change_with_an_outdated_etag_is_refused(
         is_alices = path.endswith(OF_ALICE) or not path.startswith(OF_OLIVIA)
         browser = alice if is_alices else olivia
         address = path.format(**ids)
-        headers = {"X-CSRFToken": browser.csrf_token("/settings"), "If-Match": '"outdated"'}
+        headers = {"X-CSRFToken": browser.token(), "If-Match": '"outdated"'}
         body = bodies.get(operation["operationId"].lower())
         answer = browser.client.open(address, method=method.upper(), json=body, headers=headers)
         assert answer.status_code == 412, (method, path, answer.text)
@@ -101,7 +95,7 @@ def test_the_etag_of_a_user_is_compared_in_the_tenant_of_the_change(
 ) -> None:
     path = f"/api/v1/users/{world.ids['user_id']}"
     etag = olivia.get(f"{path}?tenant_id={cast.acme.id}").headers["ETag"]
-    headers = {"X-CSRFToken": olivia.csrf_token("/settings"), "If-Match": etag}
+    headers = {"X-CSRFToken": olivia.token(), "If-Match": etag}
     body = {"role": "viewer", "tenant_id": cast.acme.id}
     assert olivia.client.patch(path, json=body, headers=headers).status_code == 200
     assert olivia.client.patch(path, json=body, headers=headers).status_code == 412
@@ -110,7 +104,7 @@ def test_the_etag_of_a_user_is_compared_in_the_tenant_of_the_change(
 def test_quotas_set_by_another_operator_are_not_overwritten(olivia: Browser, world: World) -> None:
     path = f"/api/v1/tenants/{world.ids['tenant_id']}/quotas"
     etag = olivia.get(path).headers["ETag"]
-    headers = {"X-CSRFToken": olivia.csrf_token("/settings"), "If-Match": etag}
+    headers = {"X-CSRFToken": olivia.token(), "If-Match": etag}
     first = olivia.client.put(path, json={"max_gpus": 8}, headers=headers)
     assert first.status_code == 200
     assert olivia.client.put(path, json={"max_gpus": 9}, headers=headers).status_code == 412

@@ -13,13 +13,7 @@ from tenants.fleet.liveness import FleetReachability, update_mass_outage_guard
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock, make_appliance
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import World, add_appliance, make_world
-
-
-@pytest.fixture
-def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
-    with sessions.begin() as session:
-        return make_world(session, cast, now=clock.now)
+from tests.unit.portal.world import World, add_appliance
 
 
 @pytest.fixture

@@ -2,21 +2,13 @@
 
 from typing import Any
 
-import pytest
-
 from core.db import SessionFactory
 from jobqueue.container_storage.policies import CleanupPolicy, policies_of
 from jobqueue.container_storage.service import record_storage
 from protocol.storage import CleanupResult, StoppedContainer, StorageReport, StoredImage
-from tests.cast import NOON, Cast, FrozenClock
+from tests.cast import NOON, Cast
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import World, make_world
-
-
-@pytest.fixture
-def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
-    with sessions.begin() as session:
-        return make_world(session, cast, now=clock.now)
+from tests.unit.portal.world import World
 
 
 def test_a_clean_up_is_seen_and_started(

@@ -63,7 +63,7 @@ def test_an_invalid_query(alice: Browser) -> None:
 
 
 def test_a_body_that_is_not_json(alice: Browser) -> None:
-    headers = {"X-CSRFToken": alice.csrf_token("/settings")}
+    headers = {"X-CSRFToken": alice.token()}
     answer = alice.client.post(
         "/api/v1/jobs", data="{", content_type="application/json", headers=headers
     )
@@ -109,7 +109,7 @@ def test_pages_show_errors_as_pages(alice: Browser) -> None:
 
 
 def test_a_body_of_another_type(alice: Browser) -> None:
-    headers = {"X-CSRFToken": alice.csrf_token("/settings")}
+    headers = {"X-CSRFToken": alice.token()}
     answer = alice.client.post(
         "/api/v1/enrollment-tokens", data="uses=3", content_type="text/plain", headers=headers
     )

@@ -11,7 +11,7 @@ from protocol.health import ADVICE, HealthReason, HealthState
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import World, add_appliance, make_world
+from tests.unit.portal.world import World, add_appliance
 
 LOST = {"reason": "lost", "state": "failed", "detail": "The driver does not reach it any more."}
 SLOW = {"reason": "nvlink_down", "state": "degraded", "detail": "1 of 18 NVLinks is down."}
@@ -38,12 +38,6 @@ HEALTH: dict[str, Any] = {
     ],
     "appliance_class": "1 x flagship, 1 x performance",
 }
-
-
-@pytest.fixture
-def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
-    with sessions.begin() as session:
-        return make_world(session, cast, now=clock.now)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from tests.unit.portal.conftest import Browser, usual_settings
 from tests.unit.portal.world import add_appliance, add_image
 
 HOST = "registry.example:5000"
-pytestmark = pytest.mark.own_app
 
 
 @pytest.fixture

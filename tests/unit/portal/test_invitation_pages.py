@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from core.settings import ServerSettings
 from tenants.models import User
 from tests.cast import PASSWORD, Cast, FrozenClock
 from tests.e2e.inboxes import MailServer
-from tests.unit.portal.conftest import Browser
+from tests.unit.portal.conftest import Browser, usual_settings
 from tests.unit.portal.letters import link_in, text_of, without_tokens
 
 DORA = "dora@example.com"
@@ -26,7 +27,7 @@ def mail() -> Iterator[MailServer]:
 
 @pytest.fixture
 def settings(tmp_path: Path, mail: MailServer) -> ServerSettings:
-    return ServerSettings(data_dir=tmp_path, public_url="http://portal.example", smtp_url=mail.url)
+    return replace(usual_settings(tmp_path), smtp_url=mail.url)
 
 
 def invite(browser: Browser, email: str = DORA, role: str = "member", page: str = "/users") -> int:

@@ -2,10 +2,8 @@
 
 import pytest
 
-from core.db import SessionFactory
-from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import World, make_world
+from tests.unit.portal.world import World
 
 POLICY = """
 receivers: [ops]
@@ -15,12 +13,6 @@ routes:
     receivers: [ops]
     repeat_interval: 1h
 """
-
-
-@pytest.fixture
-def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
-    with sessions.begin() as session:
-        return make_world(session, cast, now=clock.now)
 
 
 def receiver_name(browser: Browser) -> str:

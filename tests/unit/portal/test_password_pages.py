@@ -1,6 +1,7 @@
 """A forgotten password, from the page that asks for a link to the one that uses it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from core.settings import ServerSettings
 from tests.cast import Cast, FrozenClock
 from tests.e2e.inboxes import MailServer
-from tests.unit.portal.conftest import Browser
+from tests.unit.portal.conftest import Browser, usual_settings
 from tests.unit.portal.letters import link_in, text_of, wait_for_letters, without_tokens
 
 NEXT = "staple battery horse"
@@ -22,7 +23,7 @@ def mail() -> Iterator[MailServer]:
 
 @pytest.fixture
 def settings(tmp_path: Path, mail: MailServer) -> ServerSettings:
-    return ServerSettings(data_dir=tmp_path, public_url="http://portal.example", smtp_url=mail.url)
+    return replace(usual_settings(tmp_path), smtp_url=mail.url)
 
 
 def ask(browser: Browser, email: str) -> str:

@@ -4,18 +4,11 @@ import re
 
 import pytest
 
-from core.db import SessionFactory
-from tests.cast import PASSWORD, Cast, FrozenClock
+from tests.cast import PASSWORD, Cast
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import World, make_world
+from tests.unit.portal.world import World
 
 NEW_PASSWORD = "staple battery horse"
-
-
-@pytest.fixture
-def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
-    with sessions.begin() as session:
-        return make_world(session, cast, now=clock.now)
 
 
 def test_a_suspended_tenant_is_locked_out_at_once(

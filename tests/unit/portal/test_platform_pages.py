@@ -30,18 +30,12 @@ from tenants.models import (
 from tests.cast import NOON, Cast, FrozenClock
 from tests.unit.dash_app.lost_store import LostStore
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import World, make_world
+from tests.unit.portal.world import World
 from timeseries.points import Point
 from timeseries.store import Store, write
 
 OPERATORS_PAGES = ("/console", "/console/removals", "/console/maintenance", "/tenants")
 OPERATORS_RESOURCES = ("summary", "growth", "removals", "maintenance", "notifications")
-
-
-@pytest.fixture
-def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
-    with sessions.begin() as session:
-        return make_world(session, cast, now=clock.now)
 
 
 def limit(sessions: SessionFactory, cast: Cast, **limits: int) -> None:

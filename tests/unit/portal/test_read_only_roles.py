@@ -20,7 +20,7 @@ from tenants.models import APIToken, Membership, Role, User
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser, SignIn
 from tests.unit.portal.routes import BODIES, FORMS, address, changes, visits
-from tests.unit.portal.world import World, make_world
+from tests.unit.portal.world import World
 
 # What everybody may do to what is their own: their browsers, password, second factor and tokens.
 OWN = PUBLIC_ENDPOINTS | {
@@ -56,12 +56,6 @@ OF_BROWSERS = frozenset({"session.logout", "users.end_support"})
 LOOKS = frozenset({"Rules.backtest", "Notification policy.preview", "Rules.preview"})
 # Who asked, when and how often is noted whatever the answer.
 NOTED = {"audit_entries", "audit_heads", "login_sessions", "api_tokens", "throttles"}
-
-
-@pytest.fixture
-def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
-    with sessions.begin() as session:
-        return make_world(session, cast, now=clock.now)
 
 
 @pytest.fixture
@@ -117,7 +111,7 @@ def body_of(endpoint: str, path: str) -> dict[str, Any]:
 def test_a_viewer_is_refused_every_change(
     app: Flask, world: World, viewer: Browser, sessions: SessionFactory
 ) -> None:
-    headers = {"X-CSRFToken": viewer.csrf_token("/settings")}
+    headers = {"X-CSRFToken": viewer.token()}
     tried = 0
     with unchanged(sessions):
         for route, method in changes(app, but=OWN | LOOKS):

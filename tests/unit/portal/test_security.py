@@ -6,13 +6,11 @@ from dataclasses import replace
 import pytest
 from flask import Flask
 
-from core.db import SessionFactory
 from core.settings import ServerSettings
-from portal.app import MAX_BODY_BYTES, MAX_FORM_FIELD_BYTES, MAX_FORM_PARTS, create_portal
+from portal.app import MAX_BODY_BYTES, MAX_FORM_FIELD_BYTES, MAX_FORM_PARTS
 from portal.auth.guard import safe_next
-from tests.cast import PASSWORD, Cast, FrozenClock
-from tests.unit.portal.conftest import Browser
-from timeseries.store import Store
+from tests.cast import PASSWORD, Cast
+from tests.unit.portal.conftest import Browser, Serve
 
 SCRIPT = re.compile(r"<script(?P<attributes>[^>]*)>(?P<body>.*?)</script>", re.DOTALL)
 ELSEWHERE = [
@@ -31,12 +29,9 @@ ELSEWHERE = [
 
 
 @pytest.fixture
-def secure_app(
-    settings: ServerSettings, sessions: SessionFactory, store: Store, clock: FrozenClock
-) -> Flask:
+def secure_app(settings: ServerSettings, serve: Serve) -> Flask:
     """The portal as https://portal.example/."""
-    settings = replace(settings, public_url="https://portal.example")
-    return create_portal(settings, sessions=sessions, store=store, clock=clock)
+    return serve(replace(settings, public_url="https://portal.example"))
 
 
 def policy_of(browser: Browser, path: str) -> dict[str, list[str]]:
@@ -168,7 +163,7 @@ def test_signing_in_with_an_external_target_redirects_home(
 
 
 def test_a_body_that_is_too_large_is_413(alice: Browser) -> None:
-    headers = {"X-CSRFToken": alice.csrf_token("/settings")}
+    headers = {"X-CSRFToken": alice.token()}
     body = b'{"name": "' + b"x" * MAX_BODY_BYTES + b'"}'
     answer = alice.client.post(
         "/api/v1/jobs", data=body, content_type="application/json", headers=headers
@@ -179,7 +174,7 @@ def test_a_body_that_is_too_large_is_413(alice: Browser) -> None:
 
 
 def test_a_form_of_too_many_parts_is_413(alice: Browser) -> None:
-    headers = {"X-CSRFToken": alice.csrf_token("/settings")}
+    headers = {"X-CSRFToken": alice.token()}
     parts = {f"field{number}": "x" for number in range(MAX_FORM_PARTS + 1)}
     answer = alice.client.post(
         "/receivers", data=parts, content_type="multipart/form-data", headers=headers
@@ -188,7 +183,7 @@ def test_a_form_of_too_many_parts_is_413(alice: Browser) -> None:
 
 
 def test_a_form_with_too_long_a_field_is_413(alice: Browser) -> None:
-    headers = {"X-CSRFToken": alice.csrf_token("/settings")}
+    headers = {"X-CSRFToken": alice.token()}
     field = b'--b\r\nContent-Disposition: form-data; name="name"\r\n\r\n'
     body = field + b"x" * (MAX_FORM_FIELD_BYTES + 1) + b"\r\n--b--\r\n"
     answer = alice.client.post(

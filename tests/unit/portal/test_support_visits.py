@@ -9,7 +9,7 @@ from core.db import SessionFactory
 from tenants.models import PLATFORM_CHAIN, AuditEntry, LoginSession, Membership, Tenant, TenantState
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import make_world
+from tests.unit.portal.world import World
 
 BANNER = 'class="alert alert-warning vd-support"'
 REASON = "Ticket 4711: bob's jobs stay queued"
@@ -65,11 +65,7 @@ def test_the_operators_own_rights_are_gone_while_visiting(visiting: Browser) -> 
     assert visiting.get("/audit").status_code == 403
 
 
-def test_nothing_can_be_changed(
-    visiting: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
-) -> None:
-    with sessions.begin() as session:
-        world = make_world(session, cast, now=clock.now)
+def test_nothing_can_be_changed(visiting: Browser, world: World) -> None:
     token = visiting.csrf_token("/jobs")
     headers = {"X-CSRFToken": token}
     for method, path in (

@@ -16,7 +16,7 @@ from tenants.users.tokens import list_api_tokens, revoke_api_token
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.portal.conftest import Browser, MakeToken
 from tests.unit.portal.routes import BODIES, address, visits
-from tests.unit.portal.world import World, make_world
+from tests.unit.portal.world import World
 
 # Not for tenants' users at all: the role is refused before the object is looked for.
 ROLE_FIRST = {
@@ -53,12 +53,6 @@ ROLE_FIRST = {
 }
 # Signed with the second in which it is made: two equal answers need not hold the same one.
 CSRF_TOKEN = re.compile(r'csrf[-_]token" (?:content|value)="[^"]+"')
-
-
-@pytest.fixture
-def world(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> World:
-    with sessions.begin() as session:
-        return make_world(session, cast, now=clock.now)
 
 
 def test_anonymous_requests_get_the_login_page_or_401(
@@ -122,7 +116,7 @@ def test_a_revoked_token_is_401_everywhere(
 def test_another_tenants_user_gets_404_for_every_object_of_acme(
     app: Flask, world: World, charlie: Browser
 ) -> None:
-    headers = {"X-CSRFToken": charlie.csrf_token("/settings")}
+    headers = {"X-CSRFToken": charlie.token()}
     tried = 0
     for route, method in visits(app):
         foreign = {name: world.ids[name] for name in route.arguments & world.ids.keys()}
@@ -151,7 +145,7 @@ def test_another_tenants_user_gets_404_for_every_object_of_acme(
 def test_another_tenants_user_changes_nothing_of_acme(
     app: Flask, world: World, charlie: Browser, alice: Browser
 ) -> None:
-    headers = {"X-CSRFToken": charlie.csrf_token("/settings")}
+    headers = {"X-CSRFToken": charlie.token()}
     for route, method in visits(app):
         if method == "GET" or not route.arguments & world.ids.keys():
             continue
