@@ -282,6 +282,7 @@ def _appliance(tenant_id: str, number: int, now: datetime) -> dict[str, Any]:
         "state": ApplianceState.ONLINE,
         "secret_hash": f"{number:064}",
         "inventory": inventory,
+        "report_id": new_id(),
         "enrolled_at": now,
         "last_seen_at": now,
     }

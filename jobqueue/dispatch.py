@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, cast
 
+import msgspec
 from sqlalchemy import Table, delete, exists, func, insert, select, update
 from sqlalchemy.orm import Session
 
@@ -314,7 +315,7 @@ class _Writer:
             "placement": {
                 "policy": str(decision.policy),
                 "reason": decision.reason,
-                "rejections": _rejections(decision),
+                "rejections": msgspec.to_builtins(decision.rejections),
             },
             "assigned_at": assigned_at,
         }
@@ -375,18 +376,6 @@ class _Writer:
             .group_by(Attempt.job_id)
         )
         return {row[0]: row[1] for row in self._session.execute(statement)} if job_ids else {}
-
-
-def _rejections(decision: Decision) -> list[Row]:
-    """Return the rejections of a decision as JSON: counts by reason, with a few examples."""
-    return [
-        {
-            "code": one.code,
-            "count": one.count,
-            "examples": [example._asdict() for example in one.examples],
-        }
-        for one in decision.rejections
-    ]
 
 
 def _waiting_message(decision: Decision) -> str:

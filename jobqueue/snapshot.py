@@ -1,11 +1,11 @@
 """The input of placement: one tenant's appliances, running and waiting jobs, from the database.
 
 Read as plain columns: a fleet of 10,000 appliances and its jobs is read in each cycle, and a queue
-of any length page by page. An appliance's report is parsed again only when its text has changed.
+of any length page by page. An appliance's report is read and parsed again only when it has changed.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -34,8 +34,9 @@ from tenants.models import Appliance
 
 # The latest jobs, as a sample of the usual ones.
 WORKLOAD_JOBS = 1000
-# Reports of appliances that stay parsed.
+# Reports of appliances that stay parsed, and those that are read at once.
 _MAX_REPORTS = 20_000
+_PAGE = 500
 WAITING = (JobState.SUBMITTED, JobState.QUEUED)
 
 
@@ -136,13 +137,16 @@ def tenant_views(
         Appliance.state,
         Appliance.drained_at,
         Appliance.last_placed_at,
+        Appliance.report_id,
         type_coerce(Appliance.labels, Text).label("labels"),
-        type_coerce(Appliance.inventory, Text).label("inventory"),
-        type_coerce(Appliance.health, Text).label("health"),
     ).where(*wanted)
+    rows = session.execute(statement).all()
+    reports = _reports_of(session, {row.id: row.report_id for row in rows})
     views = []
-    for row in session.execute(statement):
-        report = _report_of(row.id, row.inventory, row.health)
+    for row in rows:
+        report = reports.get(row.id)
+        if report is None:
+            continue  # deleted a moment ago
         views.append(
             ApplianceView(
                 id=row.id,
@@ -250,16 +254,36 @@ class _Hardware(msgspec.Struct):
     executors: list[str] = []
 
 
-# By appliance, with the hash of the texts: the texts themselves take ten times as much memory.
-_parsed: dict[str, tuple[int, _Report]] = {}
+# By appliance, with the id of what the agent reported.
+_parsed: dict[str, tuple[str, _Report]] = {}
 
 
-def _report_of(appliance_id: str, inventory: str, health: str | None) -> _Report:
+def _reports_of(session: Session, report_ids: Mapping[str, str | None]) -> dict[str, _Report]:
+    """Return the reports of appliances, which are read only if they have changed."""
+    found = {}
+    for ident, report_id in report_ids.items():
+        known = _parsed.get(ident)
+        if known is not None and known[0] == report_id:
+            found[ident] = known[1]
+    unread = [ident for ident in report_ids if ident not in found]
+    for start in range(0, len(unread), _PAGE):
+        statement = select(
+            Appliance.id,
+            Appliance.report_id,
+            type_coerce(Appliance.inventory, Text),
+            type_coerce(Appliance.health, Text),
+        ).where(Appliance.id.in_(unread[start : start + _PAGE]))
+        for ident, report_id, inventory, health in session.execute(statement):
+            found[ident] = _parse(inventory, health)
+            if len(_parsed) >= _MAX_REPORTS:
+                _parsed.clear()
+            if report_id is not None:
+                _parsed[ident] = report_id, found[ident]
+    return found
+
+
+def _parse(inventory: str, health: str | None) -> _Report:
     """Return a stored report; an invalid inventory has no executors, so it gets no jobs."""
-    version = hash((inventory, health))
-    found = _parsed.get(appliance_id)
-    if found is not None and found[0] == version:
-        return found[1]
     try:
         hardware = msgspec.json.decode(inventory, type=_Hardware)
     except msgspec.ValidationError:
@@ -268,11 +292,7 @@ def _report_of(appliance_id: str, inventory: str, health: str | None) -> _Report
         state = msgspec.json.decode(health, type=ApplianceHealth) if health else None
     except msgspec.ValidationError:
         state = None
-    if len(_parsed) >= _MAX_REPORTS:
-        _parsed.clear()
-    report = _report(hardware, state)
-    _parsed[appliance_id] = version, report
-    return report
+    return _report(hardware, state)
 
 
 def _report(inventory: _Hardware, health: ApplianceHealth | None) -> _Report:

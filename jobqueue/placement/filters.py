@@ -19,7 +19,8 @@ from tenants.models import ApplianceState
 MAX_EXAMPLES = 3
 
 
-class Example(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Example:
     """An appliance that was refused, and the fact that speaks against it."""
 
     appliance_id: str

@@ -1,6 +1,7 @@
 """What placement sees: one tenant's appliances, what runs on them, and the waiting jobs.
 
-Pure values. A GPU's capacity is `WHOLE_GPU` thousandths, so that shares of a GPU can be placed,
+Pure values. Those of jobs are structs of msgspec, which are made three times as fast as
+dataclasses. A GPU's capacity is `WHOLE_GPU` thousandths, so that shares of a GPU can be placed,
 too; the queue requests whole GPUs.
 """
 
@@ -8,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
+
+import msgspec
 
 from protocol.health import HealthState
 from tenants.models import ApplianceState
@@ -40,8 +43,7 @@ class GPUView:
         return self.state is HealthState.FAILED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningJob:
+class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job with resources of an appliance, whether it is starting, running or stopping.
 
     Attributes:
@@ -99,8 +101,7 @@ class JobShape(NamedTuple):
     requested: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobView:
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """A waiting job as placement sees it.
 
     Attributes:

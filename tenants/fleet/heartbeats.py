@@ -14,6 +14,7 @@ from sqlalchemy import Row, select, update
 from sqlalchemy.orm import Session
 
 from core.guarded_update import changed_one
+from core.ids import new_id
 from core.quantities import format_duration
 from protocol.gpu_processes import GPUProcess
 from protocol.health import ApplianceHealth
@@ -150,6 +151,8 @@ def _store(session: Session, seen: _Seen, beat: _Beat) -> bool:
             "health_state": None if health is None else health.state,
             **reported_class(beat.health),
         }
+    if values.keys() & {"inventory", "health"}:
+        values["report_id"] = new_id()
     if beat.gpu_processes != seen.gpu_processes:
         values["gpu_processes"] = beat.gpu_processes
     statement = update(Appliance).where(

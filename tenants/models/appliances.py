@@ -10,7 +10,7 @@ from sqlalchemy import JSON, BigInteger, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
 
 from core.db import Base, id_column
-from core.ids import ID_LENGTH
+from core.ids import ID_LENGTH, new_id
 from protocol.health import HealthState
 from protocol.inventory import Inventory
 from tenants.models.audit import Audited
@@ -67,7 +67,8 @@ class Appliance(Base):
     `inventory`, `health` and `gpu_processes` are `protocol.inventory.Inventory`,
     `protocol.health.ApplianceHealth` and a list of `protocol.gpu_processes.GPUProcess` as JSON;
     health and processes are null if the agent reports none.
-    They may be large, so a query reads them only with `with_report()`. `gpu_count`, `gpu_model`,
+    They may be large, so a query reads them only with `with_report()`. `report_id` changes with
+    inventory and health, so that readers can cache them. `gpu_count`, `gpu_model`,
     `health_state` and `appliance_class` repeat parts of them for lists and filters.
     `desired_generation` counts changes of the desired state, which agents poll. `instance_id` is
     the agent's current run, `past_instances` the former ones: two concurrent runs fence the
@@ -149,6 +150,7 @@ class Appliance(Base):
     gpu_processes: Mapped[list[dict[str, Any]] | None] = mapped_column(
         JSON(none_as_null=True), deferred=True
     )
+    report_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
     health_state: Mapped[HealthState | None] = mapped_column(enum_column(HealthState))
     gpu_count: Mapped[int] = mapped_column(default=0)
     gpu_model: Mapped[str] = mapped_column(String(200), default="")
@@ -172,11 +174,13 @@ class Appliance(Base):
     def _repeat_gpus(self, _key: str, inventory: dict[str, Any]) -> dict[str, Any]:
         for name, value in reported_gpus(decode_inventory(inventory)).items():
             setattr(self, name, value)
+        self.report_id = new_id()
         return inventory
 
     @validates("health")
     def _repeat_class(self, _key: str, health: dict[str, Any] | None) -> dict[str, Any] | None:
         self.appliance_class = reported_class(health)["appliance_class"]
+        self.report_id = new_id()
         return health
 
 

@@ -74,6 +74,7 @@ def upgrade() -> None:
     for name in _APPLIANCE_TIMES:
         op.add_column("appliances", sa.Column(name, UTCDateTime(), nullable=True))
     op.add_column("appliances", sa.Column("gpu_processes", sa.JSON(), nullable=True))
+    op.add_column("appliances", sa.Column("report_id", sa.String(length=36), nullable=True))
     _add_job_columns()
     op.create_index("ix_jobs_is_notice_due", "jobs", ["is_notice_due"])
     op.add_column("jobs", sa.Column("retry_at", UTCDateTime(), nullable=True))
@@ -330,7 +331,7 @@ def downgrade() -> None:
     op.drop_table("service_updates")
     for name in ("restarts", "health", "log_is_full", "log_state", "stop_reason"):
         op.drop_column("attempts", name)
-    for name in ("gpu_processes", *_APPLIANCE_TIMES):
+    for name in ("report_id", "gpu_processes", *_APPLIANCE_TIMES):
         op.drop_column("appliances", name)
     op.drop_column("tenants", "placement_generation")
     op.create_index("ix_jobs_tenant_id_state", "jobs", ["tenant_id", "state"])

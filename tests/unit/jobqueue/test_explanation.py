@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from msgspec import structs
 from sqlalchemy.orm import Session
 
 from jobqueue import pending
@@ -59,7 +60,7 @@ def test_the_most_relevant_reason_is_first_and_what_is_missing_is_named() -> Non
 
 def test_cores_and_memory_are_missing_too() -> None:
     fleet = [replace(used("dgx-01", 5), cpus=2.0, memory_bytes=GIB)]
-    running = replace(fleet[0].running[0], cpus=1.5, memory_bytes=GIB // 2)
+    running = structs.replace(fleet[0].running[0], cpus=1.5, memory_bytes=GIB // 2)
     fleet = [replace(fleet[0], running=[running])]
     found = explain(ask(fleet, job("train", gpus=7, cpus=1, memory_bytes=GIB)), "train")
     assert found.needs == "1 more GPU and 0.5 more CPU cores and 512 MiB more memory on dgx-01"
@@ -82,7 +83,7 @@ def test_a_job_that_waits_for_one_without_a_limit_has_no_expected_start() -> Non
 
 def test_a_held_job_starts_when_its_user_has_fewer_gpus() -> None:
     view = used("dgx-01", 5)
-    view = replace(view, running=[replace(view.running[0], user_id="bob")])
+    view = replace(view, running=[structs.replace(view.running[0], user_id="bob")])
     held = job("train", gpus=2, user_id="bob")
     found = explain(ask([view], held, caps=Caps(gpus_per_user=3)), "train")
     assert (found.decision.action, found.needs) == (Action.HELD, "")

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
@@ -14,7 +16,9 @@ from jobqueue.placement.plan import Action, Decision, plan
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob, Snapshot
 from jobqueue.snapshot import tenant_views
 from jobqueue.states import JobState, Reason
-from protocol.health import HealthState
+from protocol.health import ApplianceHealth, HealthState
+from protocol.inventory import Inventory
+from tenants.fleet.heartbeats import record_heartbeat
 from tenants.models import Appliance
 from tests.cast import NOON, Cast
 from tests.unit.jobqueue.builders import (
@@ -28,6 +32,7 @@ from tests.unit.jobqueue.builders import (
     job,
     submit,
 )
+from tests.unit.portal.test_sign_in_cost import statements
 
 HEALTHY, DEGRADED, FAILED = HealthState.HEALTHY, HealthState.DEGRADED, HealthState.FAILED
 
@@ -52,6 +57,43 @@ def view_of(session: Session, row: Appliance) -> ApplianceView:
     """The appliance as placement sees it."""
     session.flush()
     return next(view for view in tenant_views(session, row.tenant_id) if view.id == row.id)
+
+
+def test_a_report_is_read_again_only_when_it_has_changed(
+    session: Session, engine: Engine, cast: Cast
+) -> None:
+    row = add_appliance(session, cast.acme, "dgx-02", gpus=2)
+    session.flush()
+
+    def gpus_seen() -> tuple[int, int]:
+        """Return the healthy GPUs that placement sees, and how often it reads reports."""
+        with statements(engine) as sent:
+            gpus = view_of(session, row).gpus
+        reads = sum("appliances.inventory" in one for one in sent)
+        return sum(gpu.state is HEALTHY for gpu in gpus), reads
+
+    def beat(gpus: int, state: ApplianceHealth | None) -> None:
+        record_heartbeat(
+            session,
+            row.id,
+            inventory=msgspec.convert(inventory(row.name, gpus=gpus), Inventory),
+            health=state,
+            agent_version="",
+            sent_at=NOON,
+            now=NOON,
+        )
+
+    assert gpus_seen()[0] == 2
+    beat(2, None)
+    gpus_seen()
+    beat(2, None)
+    assert gpus_seen() == (2, 0)
+    beat(4, None)
+    assert gpus_seen() == (4, 1)
+    failed = msgspec.convert(health(**{gpu_uuid(row.name, 0): FAILED}), ApplianceHealth)
+    beat(4, failed)
+    assert gpus_seen() == (3, 1)
+    assert gpus_seen() == (3, 0)
 
 
 def health(**states: HealthState) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from jobqueue.placement.plan import Action, plan
 from jobqueue.placement.policies import POLICY_NAMES
@@ -88,7 +89,7 @@ def test_models_and_labels_are_required_of_an_appliance() -> None:
     assert decision.appliance_id == "dgx-02"
     assert str(decision.rejections[0]) == "dgx-01: lacks the label rack=7 (and 1 more)"
     [other] = plan(
-        Snapshot(now=NOON, appliances=[plain], jobs=[replace(asked, labels=frozenset())])
+        Snapshot(now=NOON, appliances=[plain], jobs=[structs.replace(asked, labels=frozenset())])
     )
     assert str(other.rejections[0]) == "dgx-01: has 0 GPUs of that kind, 1 H100 requested"
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from msgspec import structs
+
 from jobqueue.placement.plan import Action, Decision, in_order, plan
 from jobqueue.placement.views import PRIORITY_POINT, Caps, JobView, RunningJob, Snapshot
 from tests.cast import NOON
@@ -80,10 +82,10 @@ def test_a_job_displaces_the_fewest_preemptible_gpus_where_the_tenant_allows_it(
     [decision] = decide([fleet], wants, allows_preemption=True)
     assert (decision.action, list(decision.victims)) == (Action.BIND, ["small"])
     assert re.search("dgx-01.*'small'", decision.reason)
-    [both] = decide([fleet], replace(wants, gpus=4), allows_preemption=True)
+    [both] = decide([fleet], structs.replace(wants, gpus=4), allows_preemption=True)
     assert sorted(both.victims) == ["large", "small"]
     for change in ({"gpus": 5}, {"is_preemptible": True}, {"priority": -1}):
-        [none] = decide([fleet], replace(wants, **change), allows_preemption=True)
+        [none] = decide([fleet], structs.replace(wants, **change), allows_preemption=True)
         assert list(none.victims) == []
 
 
