@@ -127,7 +127,7 @@ def cast_database(empty_database: Path) -> Template:
 
 
 @pytest.fixture
-def template(
+def prepared_database(
     request: pytest.FixtureRequest, empty_database: Path, cast_database: Template
 ) -> Template:
     """What this test's database is a copy of."""
@@ -136,10 +136,10 @@ def template(
 
 
 @pytest.fixture
-def engine(shared_engine: Engine, template: Template, tmp_path: Path) -> Iterator[Engine]:
+def engine(shared_engine: Engine, prepared_database: Template, tmp_path: Path) -> Iterator[Engine]:
     """A fresh SQLite file with every table, and with the cast for tests that ask for it."""
-    path = shutil.copyfile(template.path, tmp_path / "vedette.db")
-    shared_engine.update_execution_options(file=path, template=template)
+    path = shutil.copyfile(prepared_database.path, tmp_path / "vedette.db")
+    shared_engine.update_execution_options(file=path, template=prepared_database)
     yield shared_engine
     shared_engine.dispose()
 

@@ -95,11 +95,13 @@ def world_database(cast_database: Template) -> tuple[Template, World]:
 
 
 @pytest.fixture
-def template(
-    request: pytest.FixtureRequest, template: Template, world_database: tuple[Template, World]
+def prepared_database(
+    request: pytest.FixtureRequest,
+    prepared_database: Template,
+    world_database: tuple[Template, World],
 ) -> Template:
     """What this test's database is a copy of."""
-    return world_database[0] if "world" in request.fixturenames else template
+    return world_database[0] if "world" in request.fixturenames else prepared_database
 
 
 @pytest.fixture
