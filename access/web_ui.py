@@ -242,7 +242,7 @@ class WebUI:
             headers |= {"Refresh": str(RETRY_SECONDS), "Retry-After": str(RETRY_SECONDS)}
         is_ended = isinstance(error, ConflictError)
         page = _PAGE.format(
-            title="The job does not run" if is_ended else "The job's page can't be shown",
+            title="The job is not running" if is_ended else "The job's page can't be shown",
             message=escape(error.message),
             url=escape(job_url),
         )

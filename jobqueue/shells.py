@@ -57,7 +57,7 @@ def running_job(session: Session, scope: Scope, job_id: str) -> RunningJob:
     require_shells(scope, job)
     attempt = job.attempt
     if attempt is None or attempt.state is not AttemptState.RUNNING:
-        message = f"The job {job.name!r} does not run ({job.state.value})."
+        message = f"The job {job.name!r} is not running ({job.state.value})."
         raise ConflictError(message, code="job_not_running")
     return RunningJob(job.id, job.name, job.tenant_id, attempt.appliance_id, attempt.id)
 

@@ -105,7 +105,7 @@ def port_of(session: Session, scope: Scope, job_id: str, port: int) -> Target:
         raise NotFoundError.of("port", str(port))
     attempt = job.attempt
     if attempt is None or attempt.state is not AttemptState.RUNNING:
-        message = f"The job {job.name!r} does not run ({job.state.value})."
+        message = f"The job {job.name!r} is not running ({job.state.value})."
         raise ConflictError(message, code="job_not_running")
     return Target(attempt.appliance_id, attempt.id, port, scope.user_id)
 

@@ -28,8 +28,9 @@ def build_executor(
     """Return the configured executor; None runs no jobs.
 
     `auto` is Docker: its engine may start later; until then no job is placed on this appliance.
-    `owner` is this appliance's id, by which it knows its own jobs in a cluster. Docker pulls from
-    the portal's registry with `registry_token`; a Mesos agent has its own credentials.
+    `owner` is this appliance's id, by which it knows its own jobs on a shared engine or cluster.
+    Docker pulls from the portal's registry with `registry_token`; a Mesos agent has its own
+    credentials.
     """
     if config.executor == "none":
         return None
@@ -37,7 +38,7 @@ def build_executor(
         return simulated_executor(simulation, clock=clock, data_dir=config.data_dir)
     if config.executor == "marathon":
         return _marathon_executor(config, owner=owner, registry_token=registry_token, clock=clock)
-    return _docker_executor(config, registry_token, clock=clock)
+    return _docker_executor(config, registry_token, owner=owner, clock=clock)
 
 
 def _marathon_executor(
@@ -71,17 +72,18 @@ def _marathon_executor(
     elif config.chronos is not None:
         batch = ChronosExecutor(config.chronos, site)
     if services is None or batch is None:
-        docker = _docker_executor(config, registry_token, clock=clock)
+        docker = _docker_executor(config, registry_token, owner=owner, clock=clock)
         services, batch = services or docker, batch or docker
     return RoutedExecutor("marathon", services=services, batch=batch)
 
 
 def _docker_executor(
-    config: AgentConfig, registry_token: CurrentRegistryToken, *, clock: Clock
+    config: AgentConfig, registry_token: CurrentRegistryToken, *, owner: str, clock: Clock
 ) -> Executor:
     from jobqueue.executors.docker import DockerExecutor  # noqa: PLC0415
 
     return DockerExecutor(
+        owner=owner,
         spool_dir=config.data_dir / "attempts",
         url=config.docker_url,
         clock=clock,

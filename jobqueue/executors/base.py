@@ -14,6 +14,8 @@ from protocol.storage import CleanupOrder, CleanupResult, StorageReport
 
 ATTEMPT_LABEL = "io.vedette.attempt"
 JOB_LABEL = "io.vedette.job"
+# Its appliance: agents that share an engine leave each other's containers alone.
+OWNER_LABEL = "io.vedette.appliance"
 # How an attempt that the agent stopped ends, and the message about it.
 STOPPED: Mapping[StopReason, tuple[ObservedState, str]] = {
     StopReason.USER: (ObservedState.STOPPED, "Stopped by a user."),

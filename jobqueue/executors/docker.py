@@ -20,6 +20,7 @@ from core.clock import Clock, utc_now
 from jobqueue.executors import docker_mapping as mapping
 from jobqueue.executors.base import (
     ATTEMPT_LABEL,
+    OWNER_LABEL,
     AttemptUsage,
     ExecSession,
     ExecutorError,
@@ -46,9 +47,9 @@ OUTPUT_TIMEOUT_SECONDS = 5.0
 class DockerExecutor:
     """Runs attempts on a Docker engine, GPUs given by UUID.
 
-    `spool_dir` is the folder of the containers' output; `docker_config` the `config.json` with the
-    credentials of registries, by default that of this user. Those of the portal's registry are in
-    `registry_token`.
+    `owner` is the appliance's id, by which this agent knows its own containers. `spool_dir` is the
+    folder of their output; `docker_config` the `config.json` with the credentials of registries, by
+    default that of this user. Those of the portal's registry are in `registry_token`.
     """
 
     name = "docker"
@@ -56,6 +57,7 @@ class DockerExecutor:
     def __init__(
         self,
         *,
+        owner: str,
         spool_dir: Path,
         url: str = DEFAULT_URL,
         clock: Clock = utc_now,
@@ -65,6 +67,7 @@ class DockerExecutor:
         registry_token: CurrentRegistryToken | None = None,
     ) -> None:
         self._url = url
+        self._owner = owner
         self._docker_config = docker_config
         self._storage = DockerStorage(self._client, spool_dir / "images.json", clock)
         self._spool = LogSpool(spool_dir, limit_bytes=log_limit_bytes)
@@ -75,6 +78,7 @@ class DockerExecutor:
             self._client,
             self._storage,
             self._spool,
+            owner=owner,
             registry_token=registry_token or CurrentRegistryToken(),
             pids_limit=pids_limit,
             clock=clock,
@@ -223,7 +227,8 @@ class DockerExecutor:
             return None
 
     def _containers(self) -> list[Any]:
-        options = {"all": True, "filters": {"label": ATTEMPT_LABEL}, "ignore_removed": True}
+        labels = [ATTEMPT_LABEL, f"{OWNER_LABEL}={self._owner}"]
+        options = {"all": True, "filters": {"label": labels}, "ignore_removed": True}
         return list(self._call(lambda: self._client().containers.list(**options)))
 
     def _call(self, call: Any) -> Any:  # noqa: ANN401 - the SDK has no types

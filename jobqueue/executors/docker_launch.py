@@ -53,6 +53,7 @@ class Launches:
         storage: DockerStorage,
         spool: LogSpool,
         *,
+        owner: str,
         registry_token: CurrentRegistryToken,
         pids_limit: int,
         clock: Clock,
@@ -60,6 +61,7 @@ class Launches:
         self._client = client
         self._storage = storage
         self._spool = spool
+        self._owner = owner
         self._registry_token = registry_token
         self._pids_limit = pids_limit
         self._clock = clock
@@ -132,7 +134,9 @@ class Launches:
     def _create_and_start(self, launch: _Launch, engine: Mapping[str, Any]) -> None:
         spec = launch.spec
         try:
-            options = mapping.container_options(spec, pids_limit=self._pids_limit, engine=engine)
+            options = mapping.container_options(
+                spec, owner=self._owner, pids_limit=self._pids_limit, engine=engine
+            )
             container = self._client().containers.create(**options)
         except APIError as error:
             if error.status_code != requests.codes.conflict:

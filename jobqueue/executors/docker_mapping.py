@@ -10,7 +10,7 @@ from docker.types import DeviceRequest, LogConfig, Mount
 
 from core.clock import to_ns
 from jobqueue.executors.amd_devices import UUID_PREFIX, device_nodes
-from jobqueue.executors.base import ATTEMPT_LABEL, JOB_LABEL, STOPPED, AttemptUsage
+from jobqueue.executors.base import ATTEMPT_LABEL, JOB_LABEL, OWNER_LABEL, STOPPED, AttemptUsage
 from jobqueue.executors.confinement import PIDS_LIMIT, confinement_options
 from protocol.attempts import (
     AttemptObservation,
@@ -46,7 +46,11 @@ def container_name(attempt_id: str) -> str:
 
 
 def container_options(
-    spec: AttemptSpec, *, pids_limit: int = PIDS_LIMIT, engine: Mapping[str, Any] = NO_INFO
+    spec: AttemptSpec,
+    *,
+    owner: str,
+    pids_limit: int = PIDS_LIMIT,
+    engine: Mapping[str, Any] = NO_INFO,
 ) -> dict[str, Any]:
     """Return the keyword arguments that create the container of an attempt.
 
@@ -56,6 +60,7 @@ def container_options(
 
     Args:
         spec: the attempt.
+        owner: the appliance's id.
         pids_limit: most processes in the container.
         engine: `docker info`, which tells how it passes GPUs.
     """
@@ -73,7 +78,11 @@ def container_options(
         "command": list(spec.command) or None,
         "name": container_name(spec.attempt_id),
         "environment": environment,
-        "labels": {ATTEMPT_LABEL: spec.attempt_id, JOB_LABEL: spec.job_id},
+        "labels": {
+            ATTEMPT_LABEL: spec.attempt_id,
+            JOB_LABEL: spec.job_id,
+            OWNER_LABEL: owner,
+        },
         "nano_cpus": int(spec.cpus * NANO),
         "mem_limit": spec.memory_bytes,
         "memswap_limit": spec.memory_bytes,

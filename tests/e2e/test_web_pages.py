@@ -131,7 +131,7 @@ def test_a_kernel_and_a_terminal_of_jupyterlab(
     portal.post(f"/jobs/{job_id}/stop")
     portal.wait_for_state(job_id, "stopped")
     page.reload()
-    expect(page.get_by_role("heading", name="The job does not run")).to_be_visible()
+    expect(page.get_by_role("heading", name="The job is not running")).to_be_visible()
     screenshot(page, "web-page-ended")
 
 

@@ -89,7 +89,10 @@ def executor(
     docker_engine: DockerEngine, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DockerExecutor]:
     executor = DockerExecutor(
-        spool_dir=tmp_path_factory.mktemp("spool"), url=docker_engine.url, pids_limit=PIDS_LIMIT
+        owner="dgx-01",
+        spool_dir=tmp_path_factory.mktemp("spool"),
+        url=docker_engine.url,
+        pids_limit=PIDS_LIMIT,
     )
     yield executor
     for seen in executor.observe():
@@ -212,4 +215,4 @@ def test_a_fork_bomb_ends_at_the_limit_of_processes(
 
 def test_an_unknown_policy_has_no_container(docker_engine: DockerEngine) -> None:
     with pytest.raises(KeyError):
-        container_options(spec_of(docker_engine, "true", "privileged"))
+        container_options(spec_of(docker_engine, "true", "privileged"), owner="a")

@@ -88,7 +88,9 @@ def site(
         ids[name] = str(image.id)
         container.remove()
     left_over = client.containers.create("acme/foreign:1", ["true"], name="left-over")
-    executor = DockerExecutor(spool_dir=tmp_path / "attempts", url=docker_engine.url, clock=clock)
+    executor = DockerExecutor(
+        owner="dgx-01", spool_dir=tmp_path / "attempts", url=docker_engine.url, clock=clock
+    )
     runner = AttemptRunner(executor, state_path=tmp_path / "attempts.json", clock=clock)
     command = ["sleep", "99"]
     specs = {

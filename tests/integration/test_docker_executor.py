@@ -46,7 +46,7 @@ MakeSpec = Callable[..., AttemptSpec]
 
 @pytest.fixture
 def executor(docker_engine: DockerEngine, tmp_path: Path) -> Iterator[DockerExecutor]:
-    executor = DockerExecutor(spool_dir=tmp_path / "spool", url=docker_engine.url)
+    executor = DockerExecutor(owner="dgx-01", spool_dir=tmp_path / "spool", url=docker_engine.url)
     yield executor
     for seen in executor.observe():
         executor.remove(seen.attempt_id)
@@ -133,7 +133,9 @@ def test_an_image_is_pulled_with_credentials_only_and_the_failure_says_so(
     ):
         config.touch()
         spec = make_spec("true", image=registry.image)
-        one = DockerExecutor(spool_dir=tmp_path, url=docker_engine.url, docker_config=config)
+        one = DockerExecutor(
+            owner="dgx-01", spool_dir=tmp_path, url=docker_engine.url, docker_config=config
+        )
         one.start(spec)
         ended = until_ended(one, spec.attempt_id)
         one.remove(spec.attempt_id)
@@ -240,11 +242,23 @@ def test_output_written_while_the_agent_was_away_is_in_the_log_once(
     executor.start(spec)
     eventually(lambda: b"line 2" in output(executor, spec))
     executor.close()
-    again = DockerExecutor(spool_dir=tmp_path / "spool", url=docker_engine.url)
+    again = DockerExecutor(owner="dgx-01", spool_dir=tmp_path / "spool", url=docker_engine.url)
     until_ended(again, spec.attempt_id)
     whole = output(again, spec)
     again.close()
     assert whole.decode() == "".join(f"line {number}\n" for number in range(1, 9))
+
+
+def test_agents_that_share_an_engine_leave_each_others_containers_alone(
+    executor: DockerExecutor, make_spec: MakeSpec, docker_engine: DockerEngine, tmp_path: Path
+) -> None:
+    spec = make_spec("sleep 60")
+    executor.start(spec)
+    until_running(executor, spec.attempt_id)
+    other = DockerExecutor(owner="dgx-02", spool_dir=tmp_path / "other", url=docker_engine.url)
+    assert (other.observe(), other.container_ids()) == ([], {})
+    assert [seen.attempt_id for seen in executor.observe()] == [spec.attempt_id]
+    other.close()
 
 
 def test_a_lost_spool_is_written_again_from_the_engines_log(
@@ -255,7 +269,7 @@ def test_a_lost_spool_is_written_again_from_the_engines_log(
     eventually(lambda: output(executor, spec))
     executor.close()
     shutil.rmtree(tmp_path / "spool")
-    again = DockerExecutor(spool_dir=tmp_path / "spool", url=docker_engine.url)
+    again = DockerExecutor(owner="dgx-01", spool_dir=tmp_path / "spool", url=docker_engine.url)
     until_running(again, spec.attempt_id)
     eventually(lambda: output(again, spec) == b"hello\n")
     again.close()
@@ -268,7 +282,7 @@ def test_endless_output_is_kept_up_to_a_bound(
     executor: DockerExecutor,
 ) -> None:
     small = DockerExecutor(
-        spool_dir=tmp_path / "small", url=docker_engine.url, log_limit_bytes=50_000
+        owner="dgx-01", spool_dir=tmp_path / "small", url=docker_engine.url, log_limit_bytes=50_000
     )
     spec = make_spec("seq 1 100000")
     small.start(spec)
@@ -314,7 +328,9 @@ def test_cpu_use_is_that_of_the_container(executor: DockerExecutor, make_spec: M
 
 
 def test_no_engine_is_said_to_be_unavailable(tmp_path: Path) -> None:
-    executor = DockerExecutor(spool_dir=tmp_path, url=f"unix://{tmp_path}/nobody.sock")
+    executor = DockerExecutor(
+        owner="dgx-01", spool_dir=tmp_path, url=f"unix://{tmp_path}/nobody.sock"
+    )
     with pytest.raises(ExecutorUnavailableError, match=re.escape("does not answer")):
         executor.observe()
     executor.close()

@@ -156,7 +156,7 @@ def backend(sessions: SessionFactory, store: Store, tmp_path: Path) -> Backend:
 def site(
     backend: Backend, cast: Cast, clock: FrozenClock, docker_engine: DockerEngine, tmp_path: Path
 ) -> Iterator[Site]:
-    executor = DockerExecutor(spool_dir=tmp_path / "spool", url=docker_engine.url)
+    executor = DockerExecutor(owner="dgx-01", spool_dir=tmp_path / "spool", url=docker_engine.url)
     with backend.sessions.begin() as session:
         attempt = start(session, cast)
         report(session, attempt, ObservedState.RUNNING)

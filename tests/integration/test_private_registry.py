@@ -171,7 +171,7 @@ def test_an_appliance_pulls_with_a_token_for_the_images_of_its_attempts(
     current = CurrentRegistryToken()
     current.set(RegistryToken(host=private_registry.host, token=signed))
     executor = DockerExecutor(
-        spool_dir=tmp_path / "spool", url=docker_engine.url, registry_token=current
+        owner="dgx-01", spool_dir=tmp_path / "spool", url=docker_engine.url, registry_token=current
     )
     try:
         allowed = ended(executor, image)

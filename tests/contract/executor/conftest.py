@@ -137,7 +137,7 @@ def _executor(name: str, request: pytest.FixtureRequest, folder: Path, *, owner:
         )
     if name == "docker":
         url = request.getfixturevalue("docker_engine").url
-        return DockerExecutor(spool_dir=folder / "spool", url=url)
+        return DockerExecutor(owner="dgx-01", spool_dir=folder / "spool", url=url)
     mesos: MesosSite = request.getfixturevalue("mesos_site")
     site = Site(
         owner=owner,

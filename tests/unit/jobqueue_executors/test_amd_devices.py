@@ -36,13 +36,13 @@ def test_a_gpu_that_is_gone_is_a_file_that_the_engine_does_not_find(tmp_path: Pa
 
 @pytest.mark.parametrize("uuid", ["GPU-1", "MIG-1"])
 def test_nvidias_gpus_are_asked_of_nvidias_runtime(uuid: str) -> None:
-    options = container_options(spec(uuid))
+    options = container_options(spec(uuid), owner="a")
     assert options["device_requests"][0]["DeviceIDs"] == [uuid]
     assert "devices" not in options
 
 
 def test_amds_gpus_are_not_asked_of_nvidias_runtime() -> None:
-    options = container_options(spec("AMD-1"))
+    options = container_options(spec("AMD-1"), owner="a")
     assert "device_requests" not in options
     assert options["devices"] == ["/dev/kfd", "/dev/dri/AMD-1"]
     assert options["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"

@@ -54,27 +54,37 @@ def inspected(status: str, *, restart: str = "no", **state: object) -> dict[str,
 
 
 def test_the_container_gets_what_the_attempt_asks_for() -> None:
-    options = container_options(SPEC)
+    options = container_options(SPEC, owner="dgx-01")
     assert options["nano_cpus"] == 1_500_000_000
     assert options["mem_limit"] == 2**30
-    assert options["labels"] == {"io.vedette.attempt": "a", "io.vedette.job": "j"}
+    assert options["labels"] == {
+        "io.vedette.attempt": "a",
+        "io.vedette.job": "j",
+        "io.vedette.appliance": "dgx-01",
+    }
     assert options["environment"]["EPOCHS"] == "3"
     assert "restart_policy" not in options
 
 
 def test_the_command_is_a_vector_that_no_shell_sees() -> None:
-    assert container_options(SPEC)["command"] == ["python", "train.py", "; rm -rf /"]
+    assert container_options(SPEC, owner="dgx-01")["command"] == [
+        "python",
+        "train.py",
+        "; rm -rf /",
+    ]
 
 
 def test_an_empty_command_leaves_the_images_own() -> None:
     assert (
-        container_options(AttemptSpec(attempt_id="a", job_id="j", name="n", image="i"))["command"]
+        container_options(
+            AttemptSpec(attempt_id="a", job_id="j", name="n", image="i"), owner="dgx-01"
+        )["command"]
         is None
     )
 
 
 def test_gpus_are_given_by_uuid() -> None:
-    options = container_options(SPEC)
+    options = container_options(SPEC, owner="dgx-01")
     [request] = options["device_requests"]
     assert request["DeviceIDs"] == ["GPU-1", "MIG-2"]
     assert request["Capabilities"] == [["gpu"]]
@@ -85,23 +95,28 @@ def test_gpus_are_cdi_devices_where_the_engine_lists_them() -> None:
     listed = [
         {"Source": "cdi", "ID": f"nvidia.com/gpu={one}"} for one in ("0", "GPU-1", "MIG-2", "all")
     ]
-    [request] = container_options(SPEC, engine={"DiscoveredDevices": listed})["device_requests"]
+    [request] = container_options(SPEC, owner="dgx-01", engine={"DiscoveredDevices": listed})[
+        "device_requests"
+    ]
     assert (request["Driver"], request["Capabilities"]) == ("cdi", [])
     assert request["DeviceIDs"] == ["nvidia.com/gpu=GPU-1", "nvidia.com/gpu=MIG-2"]
-    [request] = container_options(SPEC, engine={"DiscoveredDevices": listed[:2]})["device_requests"]
+    [request] = container_options(SPEC, owner="dgx-01", engine={"DiscoveredDevices": listed[:2]})[
+        "device_requests"
+    ]
     assert request["Driver"] == ""
 
 
 def test_paths_ports_shared_memory_and_health_check_reach_the_container() -> None:
     options = container_options(
-        msgspec.structs.replace(
+        owner="dgx-01",
+        spec=msgspec.structs.replace(
             SPEC,
             shared_memory_bytes=2**20,
             working_dir="/work",
             mounts=[Mount(source="/data", target="/mnt")],
             ports=[Port(container_port=8888, name="web")],
             health_check=HealthCheck(kind=HealthCheckKind.COMMAND, command="true"),
-        )
+        ),
     )
     assert (options["shm_size"], options["working_dir"]) == (2**20, "/work")
     [mount] = options["mounts"]
@@ -129,7 +144,9 @@ def test_the_progress_of_a_pull_counts_layers_and_bytes() -> None:
 
 
 def test_a_job_without_gpus_sees_none() -> None:
-    options = container_options(AttemptSpec(attempt_id="a", job_id="j", name="n", image="i"))
+    options = container_options(
+        AttemptSpec(attempt_id="a", job_id="j", name="n", image="i"), owner="dgx-01"
+    )
     assert "device_requests" not in options
     assert options["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
 
@@ -153,7 +170,7 @@ def test_an_engine_without_a_seccomp_filter_is_recognized(
 
 def test_a_service_is_restarted_by_the_engine() -> None:
     spec = AttemptSpec(attempt_id="a", job_id="j", name="n", image="i", is_service=True)
-    assert container_options(spec)["restart_policy"] == {"Name": "unless-stopped"}
+    assert container_options(spec, owner="dgx-01")["restart_policy"] == {"Name": "unless-stopped"}
 
 
 @pytest.mark.parametrize(
