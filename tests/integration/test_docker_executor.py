@@ -165,16 +165,6 @@ def test_an_unhealthy_service_is_restarted_and_logged_on(
     assert until_ended(executor, spec.attempt_id).reason == "stopped_by_user"
 
 
-def test_a_schedule_is_refused_instead_of_run_once(
-    executor: DockerExecutor, make_spec: MakeSpec
-) -> None:
-    spec = make_spec("true", schedule="0 3 * * *")
-    executor.start(spec)
-    ended = until_ended(executor, spec.attempt_id)
-    assert (ended.reason, ended.exit_code) == ("start_failed", None)
-    assert "no schedules" in ended.message
-
-
 def test_a_command_that_is_not_in_the_image_is_named(
     executor: DockerExecutor, make_spec: MakeSpec
 ) -> None:
