@@ -10,6 +10,8 @@ and hour.
     refresh       from the request of a refresh to its answer, as Chromium sees it
     report        the report on GPU time of all days by job, as a page and as a PDF
     viewer        the server's CPU for each viewer of the fleet who refreshes every five seconds
+    memory        the fleet's JavaScript heap after garbage collections, over as many refreshes with
+                  all values as half an hour has, one after the other
 """
 
 import time
@@ -51,6 +53,13 @@ STEP_NS = 5 * MINUTE_NS
 # Playwright calls the network idle when nothing was sent for as long.
 IDLE_SECONDS = 0.5
 BOUNDS = {"first_view": 1_500.0, "refresh": 300.0, "report": 3_000.0, "pdf": 10_000.0}
+MAX_GROWTH_MEBIBYTES = 1.0
+# How often the heap is read. What the first half of the refreshes leaves in caches does not count.
+_HEAPS = 10
+_REFRESH = """turn => {
+    dash_clientside.set_props("fleet-digests", { data: {} });
+    dash_clientside.set_props("tick", { n_intervals: 1e6 + turn });
+}"""
 HOSTS = {
     "cpu": (("usage_percent",), ()),
     "memory": (("used_percent", "used_bytes", "total_bytes"), ()),
@@ -70,10 +79,13 @@ class Plan:
     refreshes: int = 10
     viewers: int = 5
     watch_seconds: float = 30.0
+    memory_refreshes: int = 360
 
 
 FULL = Plan()
-QUICK = Plan(appliances=20, days=2, visits=2, refreshes=2, viewers=2, watch_seconds=6.0)
+QUICK = Plan(
+    appliances=20, days=2, visits=2, refreshes=2, viewers=2, watch_seconds=6.0, memory_refreshes=20
+)
 # No agent sends heartbeats meanwhile, and nobody is to be alerted of it.
 _ENVIRON = {f"VEDETTE_{name}_AFTER_SECONDS": "1e9" for name in ("STALE", "UNREACHABLE", "LOST")} | {
     "VEDETTE_RULE_PACK": "false"
@@ -145,6 +157,8 @@ def _visited(
     page.close()
     results["viewer"] = _watched(context, pid, plan)
     click.echo(f"viewer: {results['viewer']}", err=True)
+    results["memory"] = heaps(context, plan.memory_refreshes)
+    click.echo(f"memory: {results['memory']}", err=True)
     return results
 
 
@@ -189,6 +203,30 @@ def _watched(context: BrowserContext, pid: int, plan: Plan) -> dict[str, float]:
         each = (cpu() - idle) / viewers
         found[f"cpu_milliseconds_per_second_of_each_of_{viewers}"] = rounded(each)
     return found
+
+
+def heaps(context: BrowserContext, refreshes: int) -> dict[str, Any]:
+    """Return the heap and the DOM nodes of the fleet's page after each tenth of the refreshes."""
+    page = context.new_page()
+    page.goto("/dashboards/?refresh=off", wait_until="networkidle")
+    debugger = context.new_cdp_session(page)
+    debugger.send("Performance.enable")
+    found: list[dict[str, float]] = []
+    for turn in range(1, refreshes + 1):
+        with page.expect_response("**/_dash-update-component*"):
+            page.evaluate(_REFRESH, turn)
+        if turn % (refreshes // _HEAPS) == 0:
+            page.wait_for_timeout(1_000)
+            debugger.send("HeapProfiler.collectGarbage")
+            metrics = debugger.send("Performance.getMetrics")["metrics"]
+            found.append({one["name"]: one["value"] for one in metrics})
+    page.close()
+    heap = [one["JSHeapUsedSize"] / 2**20 for one in found]
+    return {
+        "heap_mebibytes": [rounded(one) for one in heap],
+        "nodes": [one["Nodes"] for one in found],
+        "growth_mebibytes": rounded(heap[-1] - heap[len(heap) // 2]),
+    }
 
 
 def _fill(gateway: Gateway, plan: Plan) -> str:
@@ -302,7 +340,12 @@ def _promises(results: dict[str, dict[str, Any]]) -> list[Promise]:
             if bound in BOUNDS and key.endswith("milliseconds"):
                 title = f"{name}: {key.removesuffix('_milliseconds').replace('_', ' ')}"
                 found.append(Promise(name=title, bound=BOUNDS[bound], measured=value, unit="ms"))
-    return found
+    growth = results["memory"]["growth_mebibytes"]
+    title = "growth of the fleet's heap in the second half of half an hour"
+    return [
+        *found,
+        Promise(name=title, bound=MAX_GROWTH_MEBIBYTES, measured=growth, unit="MiB"),
+    ]
 
 
 @click.command()

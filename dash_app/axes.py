@@ -23,8 +23,8 @@ _TICKS = [
 ]
 # The label of a narrower band would overlap its neighbor's.
 _LABELED_SHARE = 0.15
-# A label above a higher line would be cut off.
-_TOP_SHARE = 0.88
+# How much of the vertical axis a threshold's label takes.
+_LABEL_SHARE = 0.12
 # Plotly trims ordinary spaces, and would set the label against the axis.
 _PADDING = "\u00a0\u00a0"
 _CRITICAL_COLOR, _WARNING_COLOR = "#dc3545", "#d9a300"
@@ -164,6 +164,8 @@ def threshold_shapes(
 ) -> list[Figure]:
     """Draw the thresholds within the axis, warnings labeled on the left and critical ones right."""
     low, high = axis["range"]
+    shown = [one for one in thresholds if low <= one.value / divisor <= high]
+    anchors = _label_anchors([one.value / divisor for one in shown], low, high)
     return [
         {
             "type": "line",
@@ -175,15 +177,30 @@ def threshold_shapes(
             "y1": threshold.value / divisor,
             "line": {"color": _color(threshold), "width": 1, "dash": "dash"},
             "label": {
-                "text": f"{_PADDING}{threshold.label}{_PADDING}",
+                "text": f"{_PADDING}{threshold.label}{_PADDING}" if anchor else "",
                 "textposition": "end" if threshold.is_critical else "start",
-                "yanchor": "top" if threshold.value / divisor > _TOP_SHARE * high else "bottom",
+                "yanchor": anchor or "bottom",
                 "font": {"size": 10},
             },
         }
-        for threshold in thresholds
-        if low <= threshold.value / divisor <= high
+        for threshold, anchor in zip(shown, anchors, strict=True)
     ]
+
+
+def _label_anchors(levels: Sequence[float], low: float, high: float) -> list[str]:
+    """Return where each level's label is: above its line, below, or nowhere for want of room."""
+    height = _LABEL_SHARE * (high - low)
+    anchors = ["" for _ in levels]
+    taken: list[float] = []
+    for at in sorted(range(len(levels)), key=lambda at: -levels[at]):
+        sides = (("bottom", levels[at]), ("top", levels[at] - height))
+        for anchor, bottom in sides:
+            is_inside = low <= bottom and bottom + height <= high
+            if is_inside and all(abs(bottom - other) >= height for other in taken):
+                anchors[at] = anchor
+                taken.append(bottom)
+                break
+    return anchors
 
 
 def _event_labels(events: Sequence[Event], span: Span) -> list[str]:

@@ -151,6 +151,10 @@ class Controls:
         """The time zone that charts are in."""
         return ZoneInfo(self.zone) if self.zone else UTC
 
+    def local(self, instant: datetime) -> datetime:
+        """Return an instant in the chosen time zone."""
+        return instant.astimezone(self.tzinfo)
+
     @property
     def seconds(self) -> int:
         """The width of the window, or of the range."""

@@ -35,7 +35,7 @@ def toolbar(
         [
             hint,
             _compare(controls, path, earlier | dict(peers)) if earlier or peers else None,
-            _range(controls, path) if has_range else None,
+            _range(controls, path) if has_range else _zone(controls, path),
             html.Div(
                 [_button("now", "arrow-clockwise", "Refresh now"), _refresh(controls, path)],
                 className="btn-group btn-group-sm",
@@ -85,17 +85,25 @@ def _time(controls: Controls, path: str) -> Component:
         ],
         className="vdd-absolute",
     )
-    zones = [
+    menu = [*ranges, _divider(), absolute, _divider(), *_zones(controls, path)]
+    return _dropdown(label, "clock", menu, ident="range", is_chosen=not is_range)
+
+
+def _zone(controls: Controls, path: str) -> Component:
+    items = _zones(controls, path)
+    return _dropdown(controls.zone or "UTC", "clock", items, ident="zone")
+
+
+def _zones(controls: Controls, path: str) -> list[Component]:
+    return [
         _item("UTC", path, replace(controls, zone=""), is_chosen=not controls.zone),
         html.Button(
-            "Browser time" if not controls.zone else controls.zone,
+            controls.zone or "Browser time",
             type="button",
             className=f"dropdown-item{' active' if controls.zone else ''}",
             **attributes({"data-vdd-time": "zone"}),
         ),
     ]
-    menu = [*ranges, _divider(), absolute, _divider(), *zones]
-    return _dropdown(label, "clock", menu, ident="range", is_chosen=not is_range)
 
 
 def _compare(controls: Controls, path: str, choices: Mapping[str, str]) -> Component:

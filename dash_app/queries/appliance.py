@@ -13,6 +13,7 @@ from dash_app.queries.telemetry import (
     Telemetry,
     Values,
     by_index,
+    fullest_disk,
     number,
     single,
 )
@@ -104,6 +105,46 @@ class ApplianceDetail:
     health: ApplianceHealth | None
     charts: Mapping[str, Chart]
     problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostUse:
+    """The latest use of a host; the rates are those of all disks and of all interfaces."""
+
+    cpu_percent: float | None
+    memory_percent: float | None
+    disk_percent: float | None
+    disk_mount: str
+    diskio_bytes_per_second: float | None
+    network_bytes_per_second: float | None
+
+
+def host_use(telemetry: Telemetry) -> HostUse:
+    """Return the latest use of the host to which the telemetry is filtered."""
+    disk, mount = fullest_disk(telemetry.latest("disk", ("used_percent",), group_by=("mount",)))
+
+    def percent(measurement: str, field: str) -> float | None:
+        return number(single(telemetry.latest(measurement, (field,))), field)
+
+    def rate(measurement: str) -> float | None:
+        names, tag = _HOST_PANELS[measurement]
+        devices = telemetry.latest(measurement, tuple(names), group_by=(tag,))
+        found = [
+            number(device.values, name) or 0.0
+            for device in devices
+            if device.tags.get(tag) != "lo"
+            for name in names
+        ]
+        return sum(found) if found else None
+
+    return HostUse(
+        cpu_percent=percent("cpu", "usage_percent"),
+        memory_percent=percent("memory", "used_percent"),
+        disk_percent=disk,
+        disk_mount=mount,
+        diskio_bytes_per_second=rate("diskio"),
+        network_bytes_per_second=rate("network"),
+    )
 
 
 def appliance_detail(

@@ -16,7 +16,7 @@ from dash_app.queries.annotations import (
     thresholds_of,
     xid_events,
 )
-from dash_app.queries.appliance import GPURow, gpu_rows
+from dash_app.queries.appliance import GPURow, HostUse, gpu_rows, host_use
 from dash_app.queries.telemetry import Extremes, Result, Telemetry
 from dash_app.timerange import Span
 from jobqueue.models import Attempt
@@ -87,6 +87,7 @@ class GPUDetail:
     Attributes:
         siblings: all GPUs of the appliance.
         slices: its MIG instances with their memory.
+        host: the appliance that it is in.
         energy_joules: energy over the span; None without samples of the power.
         charts: by panel.
     """
@@ -95,6 +96,7 @@ class GPUDetail:
     gpu: GPURow
     siblings: tuple[GPURow, ...]
     slices: tuple[Latest, ...]
+    host: HostUse
     energy_joules: float | None
     runs: tuple[Run, ...]
     xids: tuple[XIDEvent, ...]
@@ -137,6 +139,7 @@ def gpu_detail(
         gpu=gpu,
         siblings=rows,
         slices=slices,
+        host=host_use(replace(telemetry, filters={APPLIANCE_TAG: (appliance.id,)})),
         energy_joules=_energy(result, span),
         runs=runs,
         xids=xids,

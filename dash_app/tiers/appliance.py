@@ -1,6 +1,5 @@
 """The appliance tier: one host with its GPUs."""
 
-from datetime import datetime
 from typing import Any
 
 from dash import dcc, html
@@ -115,7 +114,7 @@ def refresh(view: View) -> dict[str, Any]:
     )
     return {
         "problem": components.warning(found.problem),
-        "header": _header(found, now=view.now),
+        "header": _header(found, view),
         "stats": _stats(found),
         "health": _findings(found),
         "gpu-table": table,
@@ -157,7 +156,7 @@ def appliance_tabs(appliance_id: str, search: str) -> Any:  # noqa: ANN401 - a D
     return components.tabs("Pages of this appliance", links, chosen="Dashboard")
 
 
-def _header(detail: ApplianceDetail, *, now: datetime) -> list[Any]:
+def _header(detail: ApplianceDetail, view: View) -> list[Any]:
     found, health = detail.appliance, detail.health
     inventory, status = read_inventory(found), effective_status_of(found)
     facts = [
@@ -179,18 +178,19 @@ def _header(detail: ApplianceDetail, *, now: datetime) -> list[Any]:
         badge("drained") if found.drained_at and status is not EffectiveStatus.DRAINED else None,
         health_badge(health.state) if health else badge("health unknown"),
         badge(health.appliance_class) if health and health.appliance_class else None,
-        html.Span(_seen(found, now), className="vdd-muted"),
+        html.Span(_seen(found, view), className="vdd-muted"),
         html.Span(" · ".join(fact for fact in facts if fact), className="vdd-facts"),
     ]
 
 
-def _seen(found: Appliance, now: datetime) -> str:
+def _seen(found: Appliance, view: View) -> str:
     if found.last_seen_at is None:
         return "never seen"
     if found.state is ApplianceState.ONLINE:
-        return f"last seen {found.last_seen_at:%H:%M:%S} UTC"
-    seconds = (now - found.last_seen_at).total_seconds()
-    return f"last seen {format_duration(seconds)} ago, {found.last_seen_at:%b %d %H:%M:%S} UTC"
+        return f"last seen {view.controls.local(found.last_seen_at):%H:%M:%S %Z}"
+    seconds = (view.now - found.last_seen_at).total_seconds()
+    at = view.controls.local(found.last_seen_at)
+    return f"last seen {format_duration(seconds)} ago, {at:%b %d %H:%M:%S %Z}"
 
 
 def _stats(found: ApplianceDetail) -> list[Any]:

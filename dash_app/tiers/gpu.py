@@ -1,6 +1,7 @@
 """The GPU tier: one device, its XIDs, and the jobs that ran on it."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from dash import dcc, html
@@ -13,6 +14,7 @@ from dash_app.components import (
     badge,
     findings_list,
     health_badge,
+    meter,
     panel,
     percent_text,
     share,
@@ -27,7 +29,7 @@ from dash_app.queries.telemetry import number as number_of
 from dash_app.queries.timeline import timeline
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
 from dash_app.tiers.appliance import unallocated_text
-from dash_app.timerange import Span
+from dash_app.timerange import Controls, Span
 from protocol.health import TIER_MINIMUMS
 from tenants.fleet.appliances import read_inventory
 from tenants.models import Appliance
@@ -63,6 +65,7 @@ def layout(view: View) -> Page:
         html.Div(id="gpu-header", className="vdd-header"),
         html.Div(id="gpu-stats", className="vdd-stats is-seven"),
         html.Div(id="gpu-health", className="vdd-box vdd-health"),
+        html.Div(id="gpu-host", className="vdd-box vdd-host"),
         html.Div(panels, className="vdd-panels"),
         html.Div(panel("gpu-timeline", "Jobs and alerts"), className="vdd-panels is-one"),
         html.Div(id="gpu-slices"),
@@ -112,9 +115,12 @@ def refresh(view: View) -> dict[str, Any]:
         "problem": components.warning(found.problem),
         "header": _header(found, view),
         "stats": _stats(found),
+        "host": _host(found, search),
         "health": findings_list([("", one) for one in health.findings] if health else []),
-        "xids": xid_table(found.xids, empty="No XIDs in this time range."),
-        "jobs": _jobs(found.runs, search),
+        "xids": xid_table(
+            found.xids, zone=view.controls.tzinfo, empty="No XIDs in this time range."
+        ),
+        "jobs": _jobs(found.runs, view.controls),
         "slices": _slices(found.slices),
         "tier": html.P(tier_reason(found)),
         "timeline": timeline_figure(bars, view.span, revision=revision),
@@ -126,7 +132,7 @@ def refresh(view: View) -> dict[str, Any]:
 DASHBOARD = Dashboard(
     layout=layout,
     refresh=refresh,
-    areas=("header", "stats", "health", "xids", "jobs", "slices", "tier"),
+    areas=("header", "stats", "host", "health", "xids", "jobs", "slices", "tier"),
     panels=(*PANELS, "timeline"),
     properties=("timeline.style",),
 )
@@ -168,8 +174,8 @@ def _allocation(found: GPUDetail, view: View) -> list[Any]:
     if view.controls.window is not None:
         end_ns = view.span.end_ns
         job = next((run.attempt.job for run in found.runs if run.end_ns == end_ns), None)
-        verb = f"At {from_ns(end_ns):%b %d %H:%M} UTC allocated"
-        free = f"At {from_ns(end_ns):%b %d %H:%M} UTC not allocated"
+        at = f"At {view.controls.local(from_ns(end_ns)):%b %d %H:%M %Z}"
+        verb, free = f"{at} allocated", f"{at} not allocated"
     if job is None:
         return [free]
     link = dcc.Link(job.name, href=f"{job_path(job.id)}{view.controls.search}")
@@ -219,6 +225,31 @@ def _stats(found: GPUDetail) -> list[Any]:
             ],
         ),
         stat("Energy in this range", energy_text(found.energy_joules)),
+    ]
+
+
+def _host(found: GPUDetail, search: str) -> list[Any]:
+    """Return the use of the appliance that the GPU is in, in one row."""
+    host = found.host
+    disk = f"{host.disk_mount} is the fullest file system" if host.disk_mount else ""
+    rates = {"Disk I/O": host.diskio_bytes_per_second, "Network": host.network_bytes_per_second}
+    return [
+        dcc.Link(
+            f"Host {found.appliance.name}", href=f"{appliance_path(found.appliance.id)}{search}"
+        ),
+        meter("CPU", host.cpu_percent),
+        meter("Memory", host.memory_percent),
+        meter("Disk", host.disk_percent, title=disk),
+        *[
+            html.Div(
+                [
+                    html.Span(label, className="vdd-meter-label"),
+                    value_text("_bytes_per_second", rate),
+                ],
+                className="vdd-host-rate",
+            )
+            for label, rate in rates.items()
+        ],
     ]
 
 
@@ -276,13 +307,13 @@ def _slices(slices: Sequence[Latest]) -> list[Any]:
     return [html.H2("MIG slices", className="vdd-group"), html.Div(table, className="vdd-box")]
 
 
-def _jobs(runs: Sequence[Run], search: str) -> Any:  # noqa: ANN401 - a Dash component
+def _jobs(runs: Sequence[Run], controls: Controls) -> Any:  # noqa: ANN401 - a Dash component
     rows = [
         [
-            dcc.Link(run.attempt.job.name, href=f"{job_path(run.attempt.job_id)}{search}"),
+            dcc.Link(run.attempt.job.name, href=f"{job_path(run.attempt.job_id)}{controls.search}"),
             run.attempt.state.value,
-            f"{run.attempt.started_at:%b %d %H:%M:%S}",
-            f"{run.attempt.finished_at:%b %d %H:%M:%S}" if run.attempt.finished_at else "now",
+            _time(run.attempt.started_at, controls),
+            _time(run.attempt.finished_at, controls),
             format_duration((run.end_ns - run.start_ns) / NS_PER_SECOND),
         ]
         for run in runs
@@ -292,3 +323,7 @@ def _jobs(runs: Sequence[Run], search: str) -> Any:  # noqa: ANN401 - a Dash com
         rows,
         empty="No jobs ran on this GPU in this time range.",
     )
+
+
+def _time(instant: datetime | None, controls: Controls) -> str:
+    return f"{controls.local(instant):%b %d %H:%M:%S}" if instant else "now"

@@ -15,6 +15,7 @@ from dash_app.figures import message_figure, time_figures
 from dash_app.queries.job import JobDetail, comparable_jobs, job_detail
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
 from dash_app.tiers.appliance import GPU_PANELS
+from dash_app.timerange import Controls
 from jobqueue.models import Job
 from jobqueue.states import JobState
 
@@ -55,8 +56,9 @@ def layout(view: View) -> Page:
     ]
     crumbs = (("Fleet", f"{PREFIX}{view.controls.search}"), ("Jobs", "/jobs"))
     peers = {
-        f"{PEER}{one.id}": f"{one.name}, {one.started_at:%b %d %H:%M}"
+        f"{PEER}{one.id}": f"{one.name}, {view.controls.local(one.started_at):%b %d %H:%M}"
         for one in comparable_jobs(view.session, view.scope, found)
+        if one.started_at is not None
     }
     return Page(title=found.name, crumbs=crumbs, body=body, has_range=False, peers=peers)
 
@@ -72,7 +74,7 @@ def refresh(view: View) -> dict[str, Any]:
     return {
         "problem": components.warning(found.problem),
         "header": _header(found, view.controls.search),
-        "stats": _stats(found),
+        "stats": _stats(found, view.controls),
         **figures,
     }
 
@@ -117,11 +119,11 @@ def _header(found: JobDetail, search: str) -> list[Any]:
     ]
 
 
-def _stats(found: JobDetail) -> list[Any]:
+def _stats(found: JobDetail, controls: Controls) -> list[Any]:
     job = found.job
     run_time = format_duration(found.run_seconds) if found.span else components.ABSENT
     return [
-        stat("Runtime", run_time, note=_times(job)),
+        stat("Runtime", run_time, note=_times(job, controls)),
         stat(
             "GPUs",
             str(job.gpus),
@@ -135,8 +137,9 @@ def _stats(found: JobDetail) -> list[Any]:
     ]
 
 
-def _times(job: Job) -> str:
+def _times(job: Job, controls: Controls) -> str:
     if job.started_at is None:
-        return f"submitted {job.submitted_at:%b %d %H:%M} UTC"
-    until = f"{job.finished_at:%b %d %H:%M}" if job.finished_at else "now"
-    return f"{job.started_at:%b %d %H:%M} to {until} UTC"
+        return f"submitted {controls.local(job.submitted_at):%b %d %H:%M %Z}"
+    start_at = controls.local(job.started_at)
+    until = f"{controls.local(job.finished_at):%b %d %H:%M}" if job.finished_at else "now"
+    return f"{start_at:%b %d %H:%M} to {until} {start_at:%Z}"

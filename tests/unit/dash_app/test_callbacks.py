@@ -5,6 +5,7 @@ import threading
 from dataclasses import replace
 from datetime import timedelta
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 import pytest
 from flask import Flask, request
@@ -232,6 +233,10 @@ def test_a_gpu_is_filled_with_figures(alice: Browser, fleet_of_three: Fleet) -> 
     answer = json.loads(alice.fill("gpu-power.figure", gpu_path_data=path))["response"]
     assert answer["gpu-power"]["figure"]["data"]
     assert "train" in json.dumps(answer["gpu-jobs"])
+    # Its host: one interface besides the loopback, and the fullest of two file systems.
+    host = json.dumps(answer["gpu-host"])
+    assert all(text in host for text in ("Host dgx-01", "70 %", "/data is", "977 KiB/s"))
+    assert appliance_path(fleet_of_three.first.id) in host
 
 
 def test_a_window_of_a_gpu_shows_who_used_it_at_its_end(
@@ -254,6 +259,22 @@ def test_a_job_is_filled_with_figures(alice: Browser, fleet_of_three: Fleet) -> 
         alice.fill("job-gpu-power_watts.figure", job_path_data=job_path(fleet_of_three.job.id))
     )["response"]
     assert answer["job-gpu-power_watts"]["figure"]["data"]
+
+
+def test_a_jobs_page_is_in_the_chosen_time_zone(alice: Browser, fleet_of_three: Fleet) -> None:
+    path = job_path(fleet_of_three.job.id)
+    page = alice.fill("toolbar.children", url_pathname=path, url_search="?tz=Asia/Tokyo")
+    assert page.count("Asia/Tokyo") > 1
+    assert f"{path}?range=1h&refresh=5s" in page
+
+    def runtime(search: str) -> str:
+        answer = alice.fill("job-stats.children", job_path_data=path, url_search=search)
+        return json.dumps(json.loads(answer)["response"]["job-stats"])
+
+    started_at = fleet_of_three.job.started_at or NOON
+    assert f"{started_at:%b %d %H:%M} to now UTC" in runtime("")
+    local = started_at.astimezone(ZoneInfo("Asia/Tokyo"))
+    assert f"{local:%b %d %H:%M} to now JST" in runtime("?tz=Asia/Tokyo")
 
 
 @pytest.mark.parametrize("tier", ["appliances/{0}", "appliances/{0}/gpus/0", "jobs/{1}"])

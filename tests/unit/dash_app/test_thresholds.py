@@ -117,3 +117,20 @@ def test_a_threshold_has_the_unit_of_the_axis_and_is_left_out_beyond_it(span: Sp
     )
     shapes = time_figure(chart, span, revision="r")["layout"]["shapes"]
     assert [(shape["y0"], shape["label"]["text"].strip()) for shape in shapes] == [(4.5, "near")]
+
+
+def test_labels_of_close_thresholds_are_on_both_sides_of_their_lines_or_left_out(
+    span: Span,
+) -> None:
+    times_ns = [span.start_ns, span.start_ns + span.step_ns]
+    line = Line(name="use", times_ns=times_ns, values=[10.0, 50.0], color=0)
+    levels = (50.0, 52.0, 54.0, 99.0)
+    chart = Chart(
+        field="utilization_percent",
+        lines=(line,),
+        thresholds=tuple(Threshold(level, f"{level:.0f}") for level in levels),
+    )
+    shapes = time_figure(chart, span, revision="r")["layout"]["shapes"]
+    labels = [(one["label"]["text"].strip(), one["label"]["yanchor"]) for one in shapes]
+    # The highest has no room above it, and the lowest of three none at all.
+    assert labels == [("", "bottom"), ("52", "top"), ("54", "bottom"), ("99", "top")]
