@@ -37,6 +37,8 @@ TOKENS_NAME = "enrollment.json"
 HISTORY_MARKER = "history-sent"
 START_MARKER = "started"
 HISTORY = timedelta(hours=24)
+# The agent's first samples come as much later.
+STARTING = timedelta(seconds=15)
 HISTORY_STEP_SECONDS = 120
 HISTORY_POINTS_PER_SECOND = 20_000.0
 NICENESS = 10
@@ -176,7 +178,8 @@ class _Appliance:
         if marker.exists():
             return
         with self._history_lock:
-            agent.push_history(now - HISTORY, now, step_seconds=HISTORY_STEP_SECONDS)
+            until = now + STARTING
+            agent.push_history(until - HISTORY, until, step_seconds=HISTORY_STEP_SECONDS)
         marker.touch()
 
     def _enroll(self) -> Identity:

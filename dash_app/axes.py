@@ -25,6 +25,8 @@ _TICKS = [
 _LABELED_SHARE = 0.15
 # How much of the vertical axis a threshold's label takes.
 _LABEL_SHARE = 0.12
+# How many characters fit beside each other in a narrow panel.
+_LABELS_IN_A_ROW = 54
 # Plotly trims ordinary spaces, and would set the label against the axis.
 _PADDING = "\u00a0\u00a0"
 _CRITICAL_COLOR, _WARNING_COLOR = "#dc3545", "#d9a300"
@@ -91,7 +93,7 @@ def value_axis(field: str, label: str, *, peak: float) -> Figure:
     if field.endswith("_percent") and peak <= 100:  # noqa: PLR2004 - the whole
         axis |= {"range": [0, 100], "dtick": 25}
     elif field.endswith("_celsius"):
-        axis |= {"rangemode": "normal", "range": [20, max(100, peak + 5)]}
+        axis |= {"rangemode": "normal", "range": [20, max(110, peak + 5)]}
     else:
         axis |= {"range": [0, peak * 1.08 or 1]}
     if unit_of(field).is_binary and peak > 0:
@@ -165,7 +167,7 @@ def threshold_shapes(
     """Draw the thresholds within the axis, warnings labeled on the left and critical ones right."""
     low, high = axis["range"]
     shown = [one for one in thresholds if low <= one.value / divisor <= high]
-    anchors = _label_anchors([one.value / divisor for one in shown], low, high)
+    anchors = _label_anchors(shown, divisor=divisor, low=low, high=high)
     return [
         {
             "type": "line",
@@ -187,20 +189,39 @@ def threshold_shapes(
     ]
 
 
-def _label_anchors(levels: Sequence[float], low: float, high: float) -> list[str]:
-    """Return where each level's label is: above its line, below, or nowhere for want of room."""
+def _label_anchors(
+    thresholds: Sequence[Threshold], *, divisor: float, low: float, high: float
+) -> list[str]:
+    """Return where each label is: above its line, below, or nowhere for want of room."""
     height = _LABEL_SHARE * (high - low)
-    anchors = ["" for _ in levels]
-    taken: list[float] = []
-    for at in sorted(range(len(levels)), key=lambda at: -levels[at]):
-        sides = (("bottom", levels[at]), ("top", levels[at] - height))
-        for anchor, bottom in sides:
-            is_inside = low <= bottom and bottom + height <= high
-            if is_inside and all(abs(bottom - other) >= height for other in taken):
+    anchors = ["" for _ in thresholds]
+    taken: list[tuple[float, Threshold]] = []
+
+    def is_free(one: Threshold, bottom: float) -> bool:
+        return (
+            low <= bottom
+            and bottom + height <= high
+            and not any(
+                abs(bottom - other_bottom) < height and _meet(one, other)
+                for other_bottom, other in taken
+            )
+        )
+
+    highest_first = sorted(range(len(thresholds)), key=lambda at: -thresholds[at].value)
+    for at in highest_first:
+        level = thresholds[at].value / divisor
+        for anchor, bottom in (("bottom", level), ("top", level - height)):
+            if is_free(thresholds[at], bottom):
                 anchors[at] = anchor
-                taken.append(bottom)
+                taken.append((bottom, thresholds[at]))
                 break
     return anchors
+
+
+def _meet(one: Threshold, other: Threshold) -> bool:
+    """Whether labels at the same height overlap: on the same side, or both long."""
+    is_same_side = one.is_critical == other.is_critical
+    return is_same_side or len(one.label) + len(other.label) > _LABELS_IN_A_ROW
 
 
 def _event_labels(events: Sequence[Event], span: Span) -> list[str]:

@@ -20,8 +20,8 @@ DAY_HOURS = range(7, 20)
 RECENT = timedelta(hours=1)
 RECENT_STEP = timedelta(seconds=15)
 SETTLING = timedelta(hours=1)
-# When workloads end after the history.
-SHORTEST_REST, LONGEST_REST = timedelta(seconds=10), timedelta(seconds=80)
+# When workloads end after the history: not all at once, because a GPU is idle until its next job.
+SHORTEST_REST, LONGEST_REST = timedelta(seconds=10), timedelta(seconds=150)
 
 
 def history(

@@ -125,12 +125,18 @@ def test_labels_of_close_thresholds_are_on_both_sides_of_their_lines_or_left_out
     times_ns = [span.start_ns, span.start_ns + span.step_ns]
     line = Line(name="use", times_ns=times_ns, values=[10.0, 50.0], color=0)
     levels = (50.0, 52.0, 54.0, 99.0)
+    critical = (
+        Threshold(53.0, "short", is_critical=True),
+        Threshold(20.0, "x" * 54, is_critical=True),
+    )
     chart = Chart(
         field="utilization_percent",
         lines=(line,),
-        thresholds=tuple(Threshold(level, f"{level:.0f}") for level in levels),
+        thresholds=(*(Threshold(level, f"{level:.0f}") for level in levels), *critical),
     )
     shapes = time_figure(chart, span, revision="r")["layout"]["shapes"]
     labels = [(one["label"]["text"].strip(), one["label"]["yanchor"]) for one in shapes]
     # The highest has no room above it, and the lowest of three none at all.
-    assert labels == [("", "bottom"), ("52", "top"), ("54", "bottom"), ("99", "top")]
+    assert labels[:4] == [("", "bottom"), ("52", "top"), ("54", "bottom"), ("99", "top")]
+    # Critical ones are on the other side.
+    assert labels[4:] == [("short", "bottom"), ("x" * 54, "bottom")]
