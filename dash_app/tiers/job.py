@@ -50,7 +50,7 @@ def layout(view: View) -> Page:
     body = [
         components.tabs("Pages of this job", tabs, chosen="Dashboard"),
         html.Div(id="job-header", className="vdd-header"),
-        html.Div(id="job-stats", className="vdd-stats"),
+        html.Div(id="job-stats", className="vdd-stats is-seven"),
         html.Div(gpu_panels, className="vdd-panels", hidden=not found.gpus),
         html.Div(attempt_panels, className="vdd-panels"),
     ]
