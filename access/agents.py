@@ -4,7 +4,6 @@ The bodies are the types of `protocol`. Only a heartbeat keeps an appliance onli
 """
 
 import math
-import random
 from datetime import datetime
 from typing import TypeVar
 
@@ -46,9 +45,6 @@ MAX_JSON_BYTES = 4 * 1024 * 1024
 MAX_ANONYMOUS_BYTES = 256 * 1024
 MAX_LOGS_BYTES = 1024 * 1024
 MAX_WAIT_SECONDS = 30.0
-# A poll ends after a random part of its wait, from this on. The polls of a fleet that began
-# together, after a restart of the server, would else come back together every time.
-LEAST_WAIT = 0.75
 _MAX_VERSION_LENGTH = 50
 _MAX_INT64 = 2**63 - 1
 # Every number with this many digits fits into 64 bits.
@@ -163,7 +159,7 @@ class AgentEndpoints:
             if not await self._watch.wait(
                 agent.appliance_id,
                 generation,
-                timeout_seconds=wait_seconds * random.uniform(LEAST_WAIT, 1),  # noqa: S311
+                timeout_seconds=wait_seconds,
                 disconnected=_disconnected(request),
             ):
                 return Response(status_code=204)

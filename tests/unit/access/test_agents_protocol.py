@@ -224,21 +224,19 @@ def test_a_new_agent_is_told_max_concurrent_what_to_run(api: AgentAPI, attempt: 
     assert state.attempts[0].gpu_uuids == ["GPU-dgx-01-0"]
 
 
-def test_polls_without_news_are_204_after_different_waits_and_share_one_query(
+def test_polls_without_news_are_204_after_the_wait_and_share_one_query(
     api: AgentAPI, engine: Engine, dgx: Appliance
 ) -> None:
-    def poll(_number: int) -> float:
-        began = time.monotonic()
-        response = desired(api, generation=dgx.desired_generation, wait_seconds=2)
-        assert response.status_code == 204
-        return time.monotonic() - began
+    def poll(_number: int) -> int:
+        generation = dgx.desired_generation
+        return desired(api, generation=generation, wait_seconds=0.5).status_code
 
     desired(api, generation=dgx.desired_generation)
     started = time.monotonic()
     with statements(engine) as sent, ThreadPoolExecutor(8) as pool:
-        waited = list(pool.map(poll, range(8)))
+        assert list(pool.map(poll, range(8))) == [204] * 8
     rounds = (time.monotonic() - started) / INTERVAL_SECONDS + 2
-    assert 1.5 <= min(waited) < 2
+    assert time.monotonic() - started > 0.4
     assert 1 <= sum("desired_generation" in one for one in sent) <= rounds
     assert not [one for one in sent if "attempts" in one]
 

@@ -75,12 +75,21 @@ def test_every_change_with_an_outdated_etag_is_refused(
     with sessions() as session:
         own = session.scalars(select(LoginSession).where(LoginSession.user_id == cast.alice.id))
         ids = {**world.ids, "session_id": own.one().id}
+    made = olivia.client.post(
+        "/api/v1/platform/receivers",
+        json=BODIES["Platform receivers.create"],
+        headers={"X-CSRFToken": olivia.token()},
+    )
+    assert made.status_code == 201, made.text
     # The bodies are by endpoint, such as `Job templates.replace`.
     bodies = {name.replace(" ", "").lower(): body for name, body in BODIES.items()}
     for method, path, operation in changes(described):
         is_alices = path.endswith(OF_ALICE) or not path.startswith(OF_OLIVIA)
         browser = alice if is_alices else olivia
-        address = path.format(**ids)
+        is_platforms = path.startswith("/api/v1/platform/receivers")
+        address = path.format(
+            **ids | ({"receiver_id": made.get_json()["id"]} if is_platforms else {})
+        )
         headers = {"X-CSRFToken": browser.token(), "If-Match": '"outdated"'}
         body = bodies.get(operation["operationId"].lower())
         answer = browser.client.open(address, method=method.upper(), json=body, headers=headers)
