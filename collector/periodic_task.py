@@ -58,6 +58,7 @@ class PeriodicTask:
         name: of the thread.
         step: called repeatedly.
         stop: ends the task.
+        wake: ends the wait for the next step when it is set; the step clears it.
         on_end: called once at the end, in the thread.
         is_polling: whether a step may take long. The thread is a daemon, so that a long poll does
             not delay the end of the agent.
@@ -69,12 +70,14 @@ class PeriodicTask:
         step: Callable[[], float],
         *,
         stop: Event,
+        wake: Event | None = None,
         on_end: Callable[[], None] = lambda: None,
         is_polling: bool = False,
     ) -> None:
         self._name = name
         self._step = step
         self._stop = stop
+        self._wake = wake or stop
         self._on_end = on_end
         self.is_polling = is_polling
         self._backoff = Backoff()
@@ -86,12 +89,14 @@ class PeriodicTask:
 
     def join(self, timeout_seconds: float) -> None:
         """Wait for the thread to end."""
+        if self._stop.is_set():
+            self._wake.set()
         self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                self._stop.wait(self._run_step())
+                self._wake.wait(self._run_step())
         finally:
             self._on_end()
 

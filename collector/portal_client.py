@@ -71,7 +71,12 @@ class PortalClient:
         tasks = [self._task("heartbeat", self._send_heartbeat, stop)]
         if (runner := self._runner) is not None:
             tasks += [
-                self._task("attempts", lambda portal: self._run_attempts(runner, portal), stop),
+                self._task(
+                    "attempts",
+                    lambda portal: self._run_attempts(runner, portal),
+                    stop,
+                    wake=runner.step_wanted,
+                ),
                 self._task(
                     "tunnel",
                     lambda portal: self._serve_tunnel(runner, portal, stop),
@@ -97,11 +102,17 @@ class PortalClient:
         step: Callable[[PortalConnection], float],
         stop: Event,
         *,
+        wake: Event | None = None,
         is_polling: bool = False,
     ) -> PeriodicTask:
         portal = self._connect()
         return PeriodicTask(
-            name, lambda: step(portal), stop=stop, on_end=portal.close, is_polling=is_polling
+            name,
+            lambda: step(portal),
+            stop=stop,
+            wake=wake,
+            on_end=portal.close,
+            is_polling=is_polling,
         )
 
     def _send_heartbeat(self, portal: PortalConnection) -> float:
@@ -133,7 +144,7 @@ class PortalClient:
 
     def _run_attempts(self, runner: AttemptRunner, portal: PortalConnection) -> float:
         interval_seconds = self._config().attempts_interval_seconds
-        is_due = time.monotonic() >= self._step_due
+        is_due = runner.step_wanted.is_set() or time.monotonic() >= self._step_due
         if is_due:
             self._step_due = time.monotonic() + interval_seconds
             runner.step()

@@ -10,7 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TypeVar, cast
 
-from sqlalchemy import Column, MetaData, Table, delete, insert, select, update
+from blinker import Signal
+from sqlalchemy import Column, MetaData, Table, delete, event, insert, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.orm.util import identity_key
@@ -27,9 +28,13 @@ from jobqueue.states import (
     UpdateState,
 )
 
+# Sent after the commit of what may let a job be placed: one was submitted, or one ended.
+placement_wanted = Signal()
+
 MAX_MESSAGE_LENGTH = 2000
 # Ids in one statement.
 _CHUNK = 500
+_WANTS_PLACEMENT = "wants_placement"
 
 S = TypeVar("S", bound=StrEnum)
 
@@ -145,6 +150,14 @@ def record_event(session: Session, job: Job, *, now: datetime, message: str | No
             at=now,
         )
     )
+    if job.state is JobState.SUBMITTED or job.state.is_final:
+        session.info[_WANTS_PLACEMENT] = True
+
+
+@event.listens_for(Session, "after_commit")
+def _announce(session: Session) -> None:
+    if session.info.pop(_WANTS_PLACEMENT, False):
+        placement_wanted.send()
 
 
 def shorten(message: str) -> str:

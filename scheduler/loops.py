@@ -5,6 +5,7 @@ Several processes may start a scheduler; only the one with the lease runs the ta
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -48,6 +49,7 @@ from jobqueue.log_files import LogFiles, bound_tenants, move_logs, sweep_files
 from jobqueue.retention import expire_jobs
 from jobqueue.rolling_updates import advance_updates
 from jobqueue.schedule_runs import submit_due
+from jobqueue.transitions import placement_wanted
 from jobqueue.usage.ledger import record_usage
 from scheduler.alert_actions import HANDLERS
 from scheduler.fleet_samples import fleet_points, write_fleet
@@ -68,6 +70,8 @@ log = logging.getLogger(__name__)
 
 SCHEDULER = Actor(name="scheduler", via="scheduler")
 SECOND_USAGE_SECONDS = 90.0
+# What is submitted meanwhile is placed together.
+PLACEMENT_PAUSE_SECONDS = 0.05
 
 Task = Callable[[], object]
 
@@ -90,6 +94,8 @@ class Scheduler:
         self._lease = SchedulerLease(self._sessions, clock)
         self._listening_since = clock()
         self._stopping = threading.Event()
+        self._placement_wanted = threading.Event()
+        self._placing = threading.Thread(target=self._place_forever, name="placement", daemon=True)
         box = SecretBox.of(self._settings)
         webhooks = WebhookSender(
             self._settings.webhook_timeout_seconds,
@@ -145,11 +151,16 @@ class Scheduler:
         soon = utc_now() + timedelta(seconds=SECOND_USAGE_SECONDS)
         self._scheduler.add_job(self._run, "date", run_date=soon, args=(self.measure_usage,))
         self._scheduler.start()
+        placement_wanted.connect(self._place_soon)
+        self._placing.start()
 
     def stop(self) -> None:
         """Wait for the running tasks, and release the lease."""
         self._stopping.set()
+        self._placement_wanted.set()
         self._scheduler.shutdown(wait=True)
+        if self._placing.is_alive():
+            self._placing.join()
         self._rounds.close()
         self._lease.release()
 
@@ -268,7 +279,6 @@ class Scheduler:
         images = [(self.sync_images, 600.0)] if settings.registry_url else []
         return [
             *images,
-            (self.place_jobs, settings.placement_interval_seconds),
             (self.advance_updates, 2),
             (self._evaluate_rules, settings.evaluation_interval_seconds),
             (self.run_actions, settings.notification_interval_seconds),
@@ -306,6 +316,20 @@ class Scheduler:
             log.warning("%s: %s; retrying at the next interval", task.__name__, error.message)
         except Exception:
             log.exception("%s failed; retrying at the next interval", task.__name__)
+
+    def _place_soon(self, _sender: object) -> None:
+        """Place jobs now, not at the end of the interval. Other processes' jobs wait for that."""
+        self._placement_wanted.set()
+
+    def _place_forever(self) -> None:
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            self._run(self.place_jobs)
+            # As long again as it took, so that many small submissions leave time for the rest.
+            pause_seconds = max(PLACEMENT_PAUSE_SECONDS, time.monotonic() - began)
+            if not self._stopping.wait(pause_seconds):
+                self._placement_wanted.wait(self._settings.placement_interval_seconds)
+                self._placement_wanted.clear()
 
     def place_jobs(self) -> None:
         """Place waiting jobs, in as many cycles as a long queue takes."""

@@ -57,6 +57,7 @@ class AttemptRunner:
     `job_of_container`, `endpoint`, `execute` and `usage_points` may be called from others.
 
     Attributes:
+        step_wanted: set when the desired state has changed, until the next step.
         tunnel_wanted: set while the portal wants a tunnel.
     """
 
@@ -86,6 +87,7 @@ class AttemptRunner:
         self._has_observed = False
         # What the last run of the agent stored may be old: the portal says again what it wants.
         self.tunnel_wanted = Event()
+        self.step_wanted = Event()
 
     @property
     def generation(self) -> int:
@@ -131,9 +133,11 @@ class AttemptRunner:
                 listed = {*self._observed, *desired.stopping, *_jobs(desired)}
                 self._job_of_attempt = {key: jobs[key] for key in jobs.keys() & listed}
                 save_json(self._state_path, self._state)
+                self.step_wanted.set()
 
     def step(self) -> None:
         """Observe the executor and reconcile it with the desired state."""
+        self.step_wanted.clear()
         try:
             self._observed = {seen.attempt_id: seen for seen in self._executor.observe()}
         except ExecutorUnavailableError as error:

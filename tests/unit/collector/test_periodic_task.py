@@ -1,7 +1,7 @@
 """Periodic tasks: waits between steps, and backoff after failures."""
 
 from collections.abc import Iterator
-from threading import Event
+from threading import Event, Semaphore
 
 import pytest
 
@@ -78,3 +78,22 @@ def test_the_portals_word_makes_a_wait_longer_and_never_shorter() -> None:
     for _ in range(8):
         backoff.next_seconds()
     assert backoff.next_seconds(at_least=1) >= MAX_SECONDS / 2
+
+
+def test_a_step_that_is_wanted_does_not_wait_for_its_interval_and_nor_does_the_end() -> None:
+    stop, wake, steps = Event(), Event(), Semaphore(0)
+
+    def step() -> float:
+        wake.clear()
+        steps.release()
+        return 3600.0
+
+    ended = Event()
+    task = PeriodicTask("test", step, stop=stop, wake=wake, on_end=ended.set)
+    task.start()
+    for _ in range(3):
+        assert steps.acquire(timeout=30)
+        wake.set()
+    stop.set()
+    task.join(30)
+    assert ended.is_set()

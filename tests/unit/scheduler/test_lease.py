@@ -3,6 +3,7 @@
 import threading
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -76,9 +77,30 @@ def test_a_long_queue_is_placed_in_several_transactions(
         )
         monkeypatch.setattr(Scheduler, "is_active", True)  # as with the lease
         scheduler.place_jobs()
+    assert _are_placed(sessions, 5)
+
+
+def test_a_job_does_not_wait_for_the_interval_of_the_placement(
+    tmp_path: Path, sessions: SessionFactory, cast: Cast
+) -> None:
+    settings = ServerSettings(data_dir=tmp_path, placement_interval_seconds=3600.0)
+    with closing(DuckDBStore(tmp_path / "samples.duckdb")) as store:
+        scheduler = Scheduler(settings, sessions=sessions, store=store)
+        scheduler.start()
+        try:
+            for number in range(3):
+                with sessions.begin() as session:
+                    add_appliance(session, cast.acme, f"dgx-{number}")
+                    submit(session, cast.alice, f"job-{number}", gpus=1)
+                eventually(partial(_are_placed, sessions, number + 1), what="its placement")
+        finally:
+            scheduler.stop()
+
+
+def _are_placed(sessions: SessionFactory, count: int) -> bool:
     with sessions() as session:
-        starting = select(func.count()).where(Job.state == JobState.STARTING)
-        assert session.scalar(starting) == 5
+        placed = select(func.count()).where(Job.state == JobState.STARTING)
+        return session.scalar(placed) == count
 
 
 def test_a_notification_does_not_wait_for_the_interval_of_the_outbox(
