@@ -13,8 +13,19 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Update, delete, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Table,
+    Update,
+    bindparam,
+    delete,
+    func,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import lazyload
 
 from alerting.expression import Group, group_key, read_groups
@@ -91,7 +102,7 @@ class Evaluator:
         if not rules:
             return summary
         view = self._view(rules[0].tenant_id)
-        quiet: list[Update] = []
+        quiet: list[dict[str, Any]] = []
         for rule in rules:
             if not self.may_record():
                 break
@@ -104,8 +115,7 @@ class Evaluator:
                 _record_error(self.sessions, rule, error)
         if quiet and self.may_record():
             with transaction(self.sessions) as session:
-                for statement in quiet:
-                    session.execute(statement)
+                session.execute(_RECORD, quiet)
         return summary
 
     def _view(self, tenant_id: str) -> "_View":
@@ -127,7 +137,7 @@ class Evaluator:
         self,
         rule: Rule,
         view: "_View",
-        quiet: list[Update],
+        quiet: list[dict[str, Any]],
         summary: EvaluationSummary,
         *,
         now: datetime,
@@ -144,7 +154,7 @@ class Evaluator:
             only_breaches=not is_whole,
             whole_appliances=() if is_whole else alerted,
         )
-        recorded = _evaluated(
+        recorded = _evaluation(
             rule.id,
             now=now,
             query_seconds=self.seconds() - started,
@@ -160,7 +170,7 @@ class Evaluator:
         is_missing_known = not view.is_outage and (since is None or since <= starts_at)
         with transaction(self.sessions) as session:
             # The first statement writes: on SQLite it locks the database for the reads that follow.
-            if not self.may_record() or not changed_one(session, recorded):
+            if not self.may_record() or not changed_one(session, _RECORD, recorded):
                 return
             recorder = Recorder(session, session.get_one(Rule, rule.id), now, self.public_url)
             _evaluate(recorder, groups, view.silent, is_missing_known=is_missing_known)
@@ -244,17 +254,41 @@ def _is_quiet(rule: Rule, groups: Sequence[Group]) -> bool:
     )
 
 
-def _evaluated(rule_id: str, *, now: datetime, query_seconds: float, series: int | None) -> Update:
+def _evaluation(
+    rule_id: str, *, now: datetime, query_seconds: float, series: int | None
+) -> dict[str, Any]:
+    """Return the values of `_RECORD` for an evaluation."""
+    return {
+        "rule_id": rule_id,
+        "at": now,
+        "later": now + _CLOCK_STEP,
+        "seconds": query_seconds,
+        "counted": series,
+    }
+
+
+def _record_statement() -> Update:
     """Return the update that records an evaluation, unless a later one was recorded."""
-    counted = {} if series is None else {"series": series}
+    rules = cast("Table", Rule.__table__).c
     last: ColumnElement[bool] = or_(
-        Rule.evaluated_at.is_(None), Rule.evaluated_at <= now, Rule.evaluated_at > now + _CLOCK_STEP
+        rules.evaluated_at.is_(None),
+        rules.evaluated_at <= bindparam("at"),
+        rules.evaluated_at > bindparam("later"),
     )
     return (
-        update(Rule)
-        .where(Rule.id == rule_id, Rule.is_enabled, last)
-        .values(evaluated_at=now, evaluation_error="", query_seconds=query_seconds, **counted)
+        update(cast("Table", Rule.__table__))
+        .where(rules.id == bindparam("rule_id"), rules.is_enabled, last)
+        .values(
+            evaluated_at=bindparam("at"),
+            evaluation_error="",
+            query_seconds=bindparam("seconds"),
+            series=func.coalesce(bindparam("counted"), rules.series),
+        )
     )
+
+
+# Made once: what it takes to make one would be most of the time of a rule without samples.
+_RECORD = _record_statement()
 
 
 def _evaluate(

@@ -4,6 +4,7 @@ Portal, scheduler and agent API change the same rows concurrently. The expected 
 statement's WHERE clause, so that only the first writer changes the row; the others see `False`.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from sqlalchemy import CursorResult, Delete, Update
@@ -13,16 +14,19 @@ from sqlalchemy.orm import Session
 def changed_one(
     session: Session,
     statement: Update | Delete,
+    parameters: Mapping[str, object] | None = None,
     *,
     synchronize_session: Literal["auto", False] = "auto",
 ) -> bool:
     """Execute a guarded UPDATE or DELETE of one row; return whether the row matched."""
-    return changed_rows(session, statement, synchronize_session=synchronize_session) == 1
+    found = changed_rows(session, statement, parameters, synchronize_session=synchronize_session)
+    return found == 1
 
 
 def changed_rows(
     session: Session,
     statement: Update | Delete,
+    parameters: Mapping[str, object] | None = None,
     *,
     synchronize_session: Literal["auto", False] = "auto",
 ) -> int:
@@ -31,9 +35,10 @@ def changed_rows(
     Args:
         session: where the statement runs; the caller owns the transaction.
         statement: the guarded statement.
+        parameters: of its `bindparam`s.
         synchronize_session: `False` leaves objects that the session has loaded as they are.
     """
     result = session.execute(
-        statement, execution_options={"synchronize_session": synchronize_session}
+        statement, parameters, execution_options={"synchronize_session": synchronize_session}
     )
     return cast("CursorResult[Any]", result).rowcount
