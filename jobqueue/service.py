@@ -86,7 +86,7 @@ def submit_job(
     now: datetime,
     views: Sequence[ApplianceView] | None = None,
 ) -> Job:
-    """Add a job to the queue; the next placement cycle considers it.
+    """Add a job to the queue; it is considered for placement once the session has committed.
 
     Args:
         session: the session.
