@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,7 +38,7 @@ from benchmarks.processes import (
     wait_until,
 )
 from cli.database import open_database
-from core.clock import utc_now
+from core.clock import to_ns, utc_now
 from core.db import transaction
 from core.settings import ServerSettings
 from jobqueue.executors.docker_mapping import container_name, engine_time_ns
@@ -123,7 +124,7 @@ def _started_ns(engine: docker.DockerClient, name: str, job: dict[str, Any]) -> 
     try:
         text = engine.api.inspect_container(name)["State"]["StartedAt"]
     except docker.errors.NotFound:
-        text = job["started_at"]
+        return to_ns(datetime.fromisoformat(job["started_at"]))
     started_ns = engine_time_ns(text)
     if started_ns is None:
         raise BenchmarkError(f"{name} has no start: {text!r}")
