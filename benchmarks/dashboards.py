@@ -2,9 +2,9 @@
 
     python -m benchmarks.dashboards [--quick] [--appliances N] [--days N] [--output FILE]
 
-One tenant has the whole fleet. Every GPU has five values each five minutes, and each 30 seconds of
-the last hour; hosts have theirs as often on the last day. The usage ledger has a row for each GPU
-and hour.
+One tenant has the whole fleet. GPUs, with five values each, and hosts have samples each five
+minutes, and each 30 seconds of the last hour. The usage ledger has a row for each appliance and
+hour.
 
     first view    from opening a tier's address to its last chart
     refresh       from the request of a refresh to its answer, as Chromium sees it
@@ -15,41 +15,23 @@ and hour.
 """
 
 import time
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 from playwright.sync_api import BrowserContext, Page, Request, sync_playwright
-from sqlalchemy import insert, select
 
-from benchmarks.bodies import SEED
+from benchmarks.dashboards_data import fill
 from benchmarks.figures import Promise, document, percentile, rounded, write_document
-from benchmarks.fleet import GPUS, gpu_uuid, gpu_walk
-from benchmarks.gateway import TENANT, Gateway, make_gateway, serving
+from benchmarks.gateway import make_gateway, serving
 from benchmarks.meter import read_usage, spent
-from benchmarks.month import WINDOW_OF_FUTURES
 from benchmarks.processes import require_program
-from benchmarks.queries_data import DAY_NS, FIELDS, MINUTE_NS, MODEL, gpu_batch
 from cli.bootstrap import DEMO_PASSWORD
-from cli.database import open_database
-from core.clock import from_ns, utc_now
-from core.db import transaction
-from core.ids import new_id
-from jobqueue.usage.models import UsageEntry
-from tenants.models import Appliance, ApplianceState, Tenant
-from timeseries.open_store import open_store
-from timeseries.points import Batch, Block
-from timeseries.store import RejectedPoint, Store
+from core.clock import utc_now
 
-HOUR_NS, RECENT_STEP_NS = 60 * MINUTE_NS, MINUTE_NS // 2
-STEP_NS = 5 * MINUTE_NS
 # Playwright calls the network idle when nothing was sent for as long.
 IDLE_SECONDS = 0.5
 BOUNDS = {"first_view": 1_500.0, "refresh": 300.0, "report": 3_000.0, "pdf": 10_000.0}
@@ -60,13 +42,6 @@ _REFRESH = """turn => {
     dash_clientside.set_props("fleet-digests", { data: {} });
     dash_clientside.set_props("tick", { n_intervals: 1e6 + turn });
 }"""
-HOSTS = {
-    "cpu": (("usage_percent",), ()),
-    "memory": (("used_percent", "used_bytes", "total_bytes"), ()),
-    "disk": (("used_percent", "used_bytes", "total_bytes"), ("mount",)),
-    "diskio": (("read_bytes_per_second", "written_bytes_per_second"), ("device",)),
-    "network": (("received_bytes_per_second", "sent_bytes_per_second"), ("interface",)),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +73,7 @@ def measure(plan: Plan) -> dict[str, object]:
     path = require_program("chromium", package="chromium")
     with TemporaryDirectory(prefix="vedette-bench-") as name, sync_playwright() as playwright:
         gateway = make_gateway(Path(name), more=_ENVIRON)
-        first = _fill(gateway, plan)
+        first = fill(gateway, appliances=plan.appliances, days=plan.days)
         with serving(gateway) as pid:
             browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
             context = browser.new_context(
@@ -227,108 +202,6 @@ def heaps(context: BrowserContext, refreshes: int) -> dict[str, Any]:
         "nodes": [one["Nodes"] for one in found],
         "growth_mebibytes": rounded(heap[-1] - heap[len(heap) // 2]),
     }
-
-
-def _fill(gateway: Gateway, plan: Plan) -> str:
-    """Fill database and store; return the id of the first appliance."""
-    with open_database(gateway.settings) as (_engine, sessions), transaction(sessions) as session:
-        tenant_id = session.scalars(select(Tenant.id).where(Tenant.slug == TENANT)).one()
-        rows = [_appliance(tenant_id, number) for number in range(plan.appliances)]
-        session.execute(insert(Appliance), rows)
-        for day in range(plan.days):
-            session.execute(insert(UsageEntry), list(_ledger(tenant_id, rows, day)))
-    ids = [str(row["id"]) for row in rows]
-    store = open_store(gateway.settings.resolved_timeseries_url)
-    try:
-        end_ns = time.time_ns() // STEP_NS * STEP_NS
-        for day in range(plan.days):
-            start_ns = end_ns - (plan.days - day) * DAY_NS
-            _write(store, tenant_id, ids, range(start_ns, start_ns + DAY_NS, STEP_NS))
-            while store.maintain(now_ns=start_ns + DAY_NS):
-                pass
-            click.echo(f"filled day {day + 1} of {plan.days}", err=True)
-        recent = range(end_ns - HOUR_NS, end_ns, RECENT_STEP_NS)
-        _write(store, tenant_id, ids, recent, with_hosts=True)
-    finally:
-        store.close()
-    return ids[0]
-
-
-def _write(
-    store: Store, tenant_id: str, ids: list[str], times: range, *, with_hosts: bool = False
-) -> None:
-    walk = [tuple(one[name] for name in FIELDS) for one in gpu_walk(Random(SEED))]  # noqa: S311
-    waiting = deque[Future[list[RejectedPoint]]]()
-    for number, appliance_id in enumerate(ids):
-        identity = {"tenant": tenant_id, "appliance": appliance_id}
-        waiting.append(store.submit(gpu_batch(walk, number, 0, times), identity=identity))
-        if with_hosts:
-            waiting.append(store.submit(Batch(tuple(_host_blocks(times))), identity=identity))
-        while len(waiting) > WINDOW_OF_FUTURES:
-            waiting.popleft().result()
-    for one in waiting:
-        one.result()
-
-
-def _host_blocks(times: range) -> Iterator[Block]:
-    for measurement, (fields, tags) in HOSTS.items():
-        yield Block(
-            measurement=measurement,
-            tags=tags,
-            tag_sets=[tuple("data0" for _ in tags)],
-            tag_set_of=[0 for _ in times],
-            fields=fields,
-            kinds=tuple(float for _ in fields),
-            values=tuple([50.0 + at % 7 for at in range(len(times))] for _ in fields),
-            times_ns=list(times),
-            positions=range(len(times)),
-        )
-
-
-def _appliance(tenant_id: str, number: int) -> dict[str, Any]:
-    gpus = [
-        {"index": gpu, "uuid": gpu_uuid(number, gpu), "model": MODEL, "memory_bytes": 80 * 2**30}
-        for gpu in range(GPUS)
-    ]
-    return {
-        "id": new_id(),
-        "tenant_id": tenant_id,
-        "name": f"gpu-{number:04}",
-        "site": f"site {number % 10}",
-        "state": ApplianceState.ONLINE,
-        "secret_hash": f"{number:064}",
-        "inventory": {"hostname": f"gpu-{number:04}", "gpus": gpus},
-        "gpu_count": GPUS,
-        "gpu_model": MODEL,
-        "enrolled_at": utc_now(),
-        "last_seen_at": utc_now(),
-    }
-
-
-def _ledger(tenant_id: str, rows: list[dict[str, Any]], day: int) -> Iterator[dict[str, Any]]:
-    """Yield a job of six hours on all GPUs of each appliance, four times a day."""
-    midnight = from_ns(time.time_ns() // DAY_NS * DAY_NS) - timedelta(days=day)
-    for number, row in enumerate(rows):
-        for turn in range(4):
-            ident = f"job-{number}-{day}-{turn}"
-            for hour in range(6):
-                yield {
-                    "id": new_id(),
-                    "hour_at": midnight + timedelta(hours=6 * turn + hour),
-                    "tenant_id": tenant_id,
-                    "user_id": None,
-                    "job_id": ident,
-                    "job_name": "train",
-                    "attempt_id": ident,
-                    "appliance_id": row["id"],
-                    "gpu_model": MODEL,
-                    "revision": 0,
-                    "allocated_milliseconds": GPUS * 3_600_000,
-                    "used_milliseconds": GPUS * 2_400_000,
-                    "idle_milliseconds": GPUS * 1_100_000,
-                    "energy_joules": GPUS * 1_800_000,
-                    "recorded_at": midnight,
-                }
 
 
 def _promises(results: dict[str, dict[str, Any]]) -> list[Promise]:

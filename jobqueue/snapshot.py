@@ -5,7 +5,7 @@ of any length page by page. An appliance's report is read and parsed again only 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -29,14 +29,12 @@ from jobqueue.placement.views import (
 from jobqueue.queue_settings import settings_of
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
+from tenants.fleet.reports import MAX_REPORTS, ReportCache
 from tenants.fleet.states import in_service
 from tenants.models import Appliance
 
 # The latest jobs, as a sample of the usual ones.
 WORKLOAD_JOBS = 1000
-# Reports of appliances that stay parsed, and those that are read at once.
-_MAX_REPORTS = 20_000
-_PAGE = 500
 WAITING = (JobState.SUBMITTED, JobState.QUEUED)
 
 
@@ -141,7 +139,7 @@ def tenant_views(
         type_coerce(Appliance.labels, Text).label("labels"),
     ).where(*wanted)
     rows = session.execute(statement).all()
-    reports = _reports_of(session, {row.id: row.report_id for row in rows})
+    reports = _REPORTS.read(session, {row.id: row.report_id for row in rows})
     views = []
     for row in rows:
         report = reports.get(row.id)
@@ -221,7 +219,7 @@ _JOB_COLUMNS = (
 )
 
 
-@lru_cache(_MAX_REPORTS)
+@lru_cache(MAX_REPORTS)
 def _pairs(stored: str) -> frozenset[tuple[str, str]]:
     """Return stored labels."""
     return frozenset(msgspec.json.decode(stored, type=dict[str, str]).items())
@@ -254,34 +252,6 @@ class _Hardware(msgspec.Struct):
     executors: list[str] = []
 
 
-# By appliance, with the id of what the agent reported.
-_parsed: dict[str, tuple[str, _Report]] = {}
-
-
-def _reports_of(session: Session, report_ids: Mapping[str, str | None]) -> dict[str, _Report]:
-    """Return the reports of appliances, which are read only if they have changed."""
-    found = {}
-    for ident, report_id in report_ids.items():
-        known = _parsed.get(ident)
-        if known is not None and known[0] == report_id:
-            found[ident] = known[1]
-    unread = [ident for ident in report_ids if ident not in found]
-    for start in range(0, len(unread), _PAGE):
-        statement = select(
-            Appliance.id,
-            Appliance.report_id,
-            type_coerce(Appliance.inventory, Text),
-            type_coerce(Appliance.health, Text),
-        ).where(Appliance.id.in_(unread[start : start + _PAGE]))
-        for ident, report_id, inventory, health in session.execute(statement):
-            found[ident] = _parse(inventory, health)
-            if len(_parsed) >= _MAX_REPORTS:
-                _parsed.clear()
-            if report_id is not None:
-                _parsed[ident] = report_id, found[ident]
-    return found
-
-
 def _parse(inventory: str, health: str | None) -> _Report:
     """Return a stored report; an invalid inventory has no executors, so it gets no jobs."""
     try:
@@ -304,6 +274,9 @@ def _report(inventory: _Hardware, health: ApplianceHealth | None) -> _Report:
         gpus=_gpu_views(inventory, health),
         failure=(_cause(health) or "failed") if has_failed else "",
     )
+
+
+_REPORTS = ReportCache(_parse)
 
 
 def _workload(

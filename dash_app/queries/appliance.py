@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from dash_app.charts import Chart, Line, line_of
 from dash_app.queries.annotations import Thresholds, chart_events, thresholds_of, xid_events
+from dash_app.queries.gpu_rows import GPURow, gpu_rows, report_of
 from dash_app.queries.telemetry import (
     Extremes,
     Result,
@@ -18,17 +19,15 @@ from dash_app.queries.telemetry import (
     single,
 )
 from dash_app.timerange import Span
-from jobqueue.models import Job
 from jobqueue.service import gpu_allocations
-from protocol.health import ApplianceHealth, GPUHealth, HealthState
-from tenants.fleet.appliances import get_appliance, read_health, read_inventory
+from protocol.health import ApplianceHealth
+from tenants.fleet.appliances import get_appliance
 from tenants.models import Appliance
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Latest, Series, Store
 
 # A panel shows the busiest devices only.
 MAX_DEVICES = 5
-BUSY_PERCENT = 5.0
 GPU_FIELDS = ("utilization_percent", "memory_used_bytes", "temperature_celsius", "power_watts")
 _GPU_NOW = (
     *GPU_FIELDS,
@@ -59,37 +58,6 @@ _HOST_PANELS: Mapping[str, tuple[Mapping[str, str], str]] = {
 }
 # Panels whose means over long steps would hide peaks.
 _SPIKY = frozenset({"load", "diskio", "network"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GPURow:
-    """One GPU of an appliance with its latest values; a GPU is busy when allocated or used."""
-
-    index: str
-    uuid: str
-    model: str
-    values: Values
-    job: Job | None
-    health: GPUHealth | None = None
-
-    @property
-    def state(self) -> HealthState | None:
-        """Its health; None if unknown."""
-        return self.health.state if self.health else None
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether it is allocated or used."""
-        return self.job is not None or (self.number("utilization_percent") or 0.0) >= BUSY_PERCENT
-
-    @property
-    def is_out_of_service(self) -> bool:
-        """Whether it failed, so that it gets no jobs."""
-        return self.state is HealthState.FAILED
-
-    def number(self, name: str) -> float | None:
-        """Return the latest value of a field, or None."""
-        return number(self.values, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +132,7 @@ def appliance_detail(
     telemetry = Telemetry(store, scope, span, filters={APPLIANCE_TAG: (appliance.id,)})
     gpus = telemetry.latest("gpu", _GPU_NOW, group_by=("gpu", "uuid", "model"))
     thresholds = thresholds_of(session, scope, appliance)
-    health = read_health(appliance)
+    report = report_of(appliance)
     return ApplianceDetail(
         appliance=appliance,
         cpu=single(telemetry.latest("cpu", ("usage_percent",))),
@@ -173,42 +141,12 @@ def appliance_detail(
         disks=telemetry.latest(
             "disk", ("used_percent", "used_bytes", "total_bytes"), group_by=("mount",)
         ),
-        gpus=gpu_rows(appliance, health, gpus, gpu_allocations(session, scope)),
-        health=health,
+        gpus=gpu_rows(report, gpus, gpu_allocations(session, scope)),
+        health=report.health,
         charts=_host_charts(telemetry, thresholds)
         | _gpu_charts(telemetry, thresholds, has_bands=has_bands),
         problem=telemetry.problem,
     )
-
-
-def gpu_rows(
-    appliance: Appliance,
-    health: ApplianceHealth | None,
-    latest: Sequence[Latest],
-    jobs: Mapping[str, Job],
-) -> tuple[GPURow, ...]:
-    """Return the GPUs that are in the inventory or the health report, or that have values."""
-    by_uuid = {gpu.uuid: gpu for gpu in health.gpus} if health else {}
-    listed = {str(gpu.index): gpu for gpu in read_inventory(appliance).gpus}
-    # A missing GPU is in the health report only.
-    uuids = {str(gpu.index): gpu.uuid for gpu in by_uuid.values() if gpu.index >= 0}
-    uuids |= {index: gpu.uuid for index, gpu in listed.items()}
-    rows = {row.tags.get("gpu", ""): row for row in latest}
-    found = []
-    for index in sorted(uuids.keys() | rows.keys(), key=by_index):
-        tags: Mapping[str, str] = rows[index].tags if index in rows else {}
-        uuid = uuids.get(index) or tags.get("uuid", "")
-        found.append(
-            GPURow(
-                index=index,
-                uuid=uuid,
-                model=(listed[index].model if index in listed else "") or tags.get("model", ""),
-                values=rows[index].values if index in rows else {},
-                job=jobs.get(uuid),
-                health=by_uuid.get(uuid),
-            )
-        )
-    return tuple(found)
 
 
 def _host_charts(telemetry: Telemetry, thresholds: Thresholds) -> dict[str, Chart]:

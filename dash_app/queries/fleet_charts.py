@@ -1,21 +1,18 @@
-"""The fleet over time: a heat map of its GPUs, and totals of power, hosts, disks and networks."""
+"""The fleet over time: a heat map of its GPUs, and totals of hosts, disks and networks."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from core.clock import NS_PER_SECOND
 from dash_app.charts import Chart, Line, line_of
+from dash_app.context import SharedCache
 from dash_app.queries.fleet import ApplianceCard
-from dash_app.queries.telemetry import Result, Telemetry
+from dash_app.queries.gpu_rows import numbers
+from dash_app.queries.telemetry import Telemetry
 from dash_app.routes import appliance_path, gpu_path
 from dash_app.timerange import Span
 from timeseries.store import APPLIANCE_TAG, Series
 
-# Fill the gaps of single appliances up to this long, so that the total has no dips.
-_MAX_GAP_SECONDS = 90
 # More rows would not fit on a screen: the map then has one for each appliance.
 MAX_GPU_ROWS = 64
 # More columns than these are hardly wider than a pixel.
@@ -59,9 +56,13 @@ class Heat:
 
 def metric_of(key: str, cards: Sequence[ApplianceCard]) -> Metric:
     """Return a metric; that of power ends at the highest power limit among the GPUs."""
-    limits = [gpu.number("power_limit_watts") or 0.0 for card in cards for gpu in card.gpus]
     metric = METRICS[key]
-    return replace(metric, high=max(limits)) if key == "power" and any(limits) else metric
+    if key != "power":
+        return metric
+    high = max(
+        (max(numbers(card.gpus, "power_limit_watts"), default=0.0) for card in cards), default=0.0
+    )
+    return replace(metric, high=high) if high else metric
 
 
 def gpu_heat(
@@ -100,41 +101,11 @@ def gpu_heat(
     )
 
 
-def total_power(usage: Result, gpu_counts: Mapping[str, int], *, span: Span) -> Chart:
-    """Return the GPU power of the given appliances: each one's mean per GPU times its GPUs."""
-    found = [
-        (one, count)
-        for one in usage.of("power_watts")
-        if one.times_ns and (count := gpu_counts.get(one.tags.get(APPLIANCE_TAG, "")))
-    ]
-    if not found:
-        return Chart(field="power_watts", problem=usage.problem)
-    lengths = np.array([len(series.times_ns) for series, _ in found])
-    times = np.concatenate([np.asarray(series.times_ns, np.int64) for series, _ in found])
-    watts = np.concatenate([np.asarray(series.values) for series, _ in found])
-    watts *= np.repeat([count for _, count in found], lengths)
-    ends = np.append(times[1:], span.end_ns)
-    ends[np.cumsum(lengths) - 1] = span.end_ns
-    max_steps = max(1, _MAX_GAP_SECONDS * NS_PER_SECOND // span.step_ns)
-    until = np.minimum(ends, times + (max_steps + 1) * span.step_ns)
-    # A value stands for its step and the next ones without a value.
-    steps = np.maximum(0, -((times - until) // span.step_ns))
-    turn = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
-    first_ns = times.min()
-    places = (times - first_ns) // span.step_ns
-    totals = np.bincount(np.repeat(places, steps) + turn, np.repeat(watts, steps))
-    seen = np.unique(places)
-    line = Line(
-        name="GPU power",
-        times_ns=(first_ns + seen * span.step_ns).tolist(),
-        values=totals[seen].tolist(),
-        color=1,
-    )
-    return Chart(field="power_watts", lines=(line,), problem=usage.problem)
+def host_charts(telemetry: Telemetry, cache: SharedCache) -> dict[str, Chart]:
+    """Return the mean use of GPUs and hosts, and the total rates of disks and networks.
 
-
-def host_charts(telemetry: Telemetry) -> dict[str, Chart]:
-    """Return the mean use of GPUs and hosts, and the total rates of disks and networks."""
+    The numbers of devices are read once a minute.
+    """
     gpus = telemetry.over_time("gpu", ("utilization_percent", "memory_used_percent"))
     parts = (
         ("GPU", gpus.of("utilization_percent")),
@@ -149,18 +120,18 @@ def host_charts(telemetry: Telemetry) -> dict[str, Chart]:
         for one in series
     )
     use = Chart(field="utilization_percent", lines=lines, problem=telemetry.problem)
-    return {"use": use} | {key: _total_rate(telemetry, key) for key in _IO_PANELS}
+    return {"use": use} | {key: _total_rate(telemetry, cache, key) for key in _IO_PANELS}
 
 
-def _total_rate(telemetry: Telemetry, measurement: str) -> Chart:
+def _total_rate(telemetry: Telemetry, cache: SharedCache, measurement: str) -> Chart:
     """Return rates over all devices but the loopback.
 
     By name of the device, such as `eth0`, it is the mean rate times the devices that report now.
     """
     names, tag = _IO_PANELS[measurement], _IO_TAGS[measurement]
-    devices = telemetry.latest(measurement, tuple(names), group_by=(APPLIANCE_TAG, tag))
-    counts = Counter(row.tags.get(tag, "") for row in devices)
-    del counts["lo"]
+    counts = telemetry.once_a_minute(
+        cache, f"devices of {measurement}", lambda: _devices(telemetry, measurement), Counter[str]()
+    )
     result = telemetry.over_time(measurement, tuple(names), group_by=(tag,))
     lines = []
     for color, (name, label) in enumerate(names.items()):
@@ -172,6 +143,17 @@ def _total_rate(telemetry: Telemetry, measurement: str) -> Chart:
         values = [totals[at_ns] for at_ns in times_ns]
         lines.append(Line(name=label, times_ns=times_ns, values=values, color=color))
     return Chart(field=next(iter(names)), lines=tuple(lines), problem=result.problem)
+
+
+def _devices(telemetry: Telemetry, measurement: str) -> Counter[str]:
+    """Return how many devices report now, by name, without the loopback interface."""
+    tag = _IO_TAGS[measurement]
+    rows = telemetry.latest(
+        measurement, tuple(_IO_PANELS[measurement]), group_by=(APPLIANCE_TAG, tag)
+    )
+    counts = Counter(row.tags.get(tag, "") for row in rows)
+    del counts["lo"]
+    return counts
 
 
 def _add(rows: dict[str, tuple[Series, str]], series: Series | None, name: str, path: str) -> None:

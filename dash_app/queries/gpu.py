@@ -16,12 +16,13 @@ from dash_app.queries.annotations import (
     thresholds_of,
     xid_events,
 )
-from dash_app.queries.appliance import GPURow, HostUse, gpu_rows, host_use
+from dash_app.queries.appliance import HostUse, host_use
+from dash_app.queries.gpu_rows import GPURow, gpu_rows, report_of
 from dash_app.queries.telemetry import Extremes, Result, Telemetry
 from dash_app.timerange import Span
 from jobqueue.models import Attempt
 from jobqueue.service import gpu_allocations
-from tenants.fleet.appliances import get_appliance, read_health
+from tenants.fleet.appliances import get_appliance
 from tenants.models import Appliance
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Latest, Series, Store
@@ -125,7 +126,7 @@ def gpu_detail(
         group_by=("slice", "uuid", "model"),
     )
     jobs = gpu_allocations(session, scope)
-    rows = gpu_rows(appliance, read_health(appliance), latest, jobs)
+    rows = gpu_rows(report_of(appliance), latest, jobs)
     gpu = next((row for row in rows if row.index == index), None)
     if gpu is None:
         if not result.series:

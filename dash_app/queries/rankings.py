@@ -4,7 +4,7 @@ A GPU is *idle* if it is allocated, but its mean utilization over the time range
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from heapq import nlargest
@@ -15,8 +15,9 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from core.clock import from_ns
-from dash_app.queries.appliance import BUSY_PERCENT, GPURow
+from dash_app.context import SharedCache
 from dash_app.queries.fleet import ApplianceCard
+from dash_app.queries.gpu_rows import BUSY_PERCENT, GPURow
 from dash_app.queries.telemetry import Telemetry
 from dash_app.timerange import Span
 from jobqueue.models import Attempt
@@ -64,6 +65,7 @@ class Rankings:
 def rankings(
     session: Session,
     telemetry: Telemetry,
+    cache: SharedCache,
     cards: Sequence[ApplianceCard],
     *,
     appliances: Collection[str] | None,
@@ -73,24 +75,31 @@ def rankings(
     Args:
         session: for the jobs.
         telemetry: filtered to these appliances.
+        cache: of the means over the span, which hardly change within a minute.
         cards: the appliances.
         appliances: their ids; None for the whole fleet.
     """
     gpus = [(card, gpu) for card in cards for gpu in card.gpus]
-    use = _over_span(telemetry, "utilization_percent")
+    use = _over_span(telemetry, cache, "utilization_percent")
     throttled = {
         key: share
-        for key, part in _over_span(telemetry, "throttled").items()
+        for key, part in _over_span(telemetry, cache, "throttled").items()
         if (share := 100 * part) >= _MIN_THROTTLED_PERCENT
     }
     slowed = [one for one in gpus if throttled and _key(one) in throttled]
     jobs, users = _gpu_hours(session, telemetry.scope, telemetry.span, appliances)
     return Rankings(
-        hottest=_top((one, one[1].number("temperature_celsius")) for one in gpus),
-        throttled=_top((one, throttled[_key(one)]) for one in slowed),
+        hottest=_top(
+            [
+                (one, value)
+                for one in gpus
+                if (value := one[1].number("temperature_celsius")) is not None
+            ]
+        ),
+        throttled=_top([(one, throttled[_key(one)]) for one in slowed]),
         idle=[
             (one, -share)
-            for one, share in _top((one, -use.get(_key(one), 0.0)) for one in gpus if one[1].job)
+            for one, share in _top([(one, -use.get(_key(one), 0.0)) for one in gpus if one[1].job])
             if -share < BUSY_PERCENT
         ],
         fullest=sorted(
@@ -113,7 +122,9 @@ def capacity_by_model(gpus: Sequence[GPUAt], use: Mapping[Any, float]) -> list[M
     found: dict[str, ModelCapacity] = {}
     for one in gpus:
         gpu = one[1]
-        model = found.setdefault(gpu.model, ModelCapacity(model=gpu.model or "unknown model"))
+        model = found.get(gpu.model)
+        if model is None:
+            model = found[gpu.model] = ModelCapacity(model=gpu.model or "unknown model")
         model.total += 1
         if gpu.job is not None:
             is_used = use.get(_key(one), 0.0) >= BUSY_PERCENT
@@ -129,19 +140,24 @@ def _key(one: GPUAt) -> tuple[str, str]:
     return one[0].appliance_id, one[1].index
 
 
-def _top(values: Iterator[tuple[GPUAt, float | None]]) -> list[tuple[GPUAt, float]]:
-    known = [(one, value) for one, value in values if value is not None]
-    return nlargest(TOP, known, key=itemgetter(1))
+def _top(values: Sequence[tuple[GPUAt, float]]) -> list[tuple[GPUAt, float]]:
+    return nlargest(TOP, values, key=itemgetter(1))
 
 
-def _over_span(telemetry: Telemetry, name: str) -> dict[tuple[str, str], float]:
+def _over_span(
+    telemetry: Telemetry, cache: SharedCache, name: str
+) -> Mapping[tuple[str, str], float]:
     """Return the mean of a field over the span, by appliance and GPU."""
-    result = telemetry.over_span("gpu", (name,), group_by=(APPLIANCE_TAG, "gpu"))
-    return {
-        (one.tags.get(APPLIANCE_TAG, ""), one.tags.get("gpu", "")): one.values[-1]
-        for one in result.series
-        if one.values
-    }
+
+    def read() -> Mapping[tuple[str, str], float]:
+        result = telemetry.over_span("gpu", (name,), group_by=(APPLIANCE_TAG, "gpu"))
+        return {
+            (one.tags.get(APPLIANCE_TAG, ""), one.tags.get("gpu", "")): one.values[-1]
+            for one in result.series
+            if one.values
+        }
+
+    return telemetry.once_a_minute(cache, f"mean {name}", read, {})
 
 
 def _gpu_hours(

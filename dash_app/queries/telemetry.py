@@ -12,6 +12,7 @@ from typing import TypeVar
 from core.clock import NS_PER_SECOND
 from core.errors import UnavailableError
 from dash_app.charts import Line
+from dash_app.context import SharedCache
 from dash_app.timerange import Span
 from tenants.scope import Scope
 from timeseries.points import FieldValue
@@ -21,6 +22,7 @@ from timeseries.store import Aggregate, Latest, LatestQuery, RangeQuery, Series,
 FRESH_SECONDS = 180
 # Shorter steps have one sample or two.
 MIN_HIDING_STEP_NS = 30 * NS_PER_SECOND
+_MINUTE_NS = 60 * NS_PER_SECOND
 
 T = TypeVar("T")
 Values = Mapping[str, FieldValue]
@@ -156,6 +158,29 @@ class Telemetry:
         )
         return self._read(lambda: self.store.latest(query))
 
+    def once_a_minute(self, cache: SharedCache, name: str, read: Callable[[], T], default: T) -> T:
+        """Return what `read` returns, shared for a minute; the default without the store.
+
+        Args:
+            cache: shares it between viewers with the same scope, filters and span.
+            name: of what is read.
+            read: queries this telemetry.
+            default: the result if the store is unavailable.
+        """
+
+        def complete() -> T:
+            found = read()
+            if self.problem:
+                raise UnavailableError(self.problem)
+            return found
+
+        width_ns, minute = self.span.end_ns - self.span.start_ns, self.span.end_ns // _MINUTE_NS
+        filters = tuple(sorted(self.filters.items()))
+        try:
+            return cache.get((name, width_ns, minute, self.scope.tenants, filters), complete)
+        except UnavailableError:
+            return default
+
     def _read(self, read: Callable[[], Iterable[T]]) -> tuple[T, ...]:
         if not self.problem:
             try:
@@ -172,6 +197,8 @@ def _key(series: Series) -> Hashable:
 def number(values: Values, name: str) -> float | None:
     """Return a field as a number, or None without a value."""
     value = values.get(name)
+    if type(value) is float:  # fast path for every GPU of a fleet
+        return value
     return None if value is None or isinstance(value, str) else float(value)
 
 

@@ -18,7 +18,8 @@ from dash_app.components import (
 from dash_app.context import Dashboard, Page, View
 from dash_app.figures import time_figures, timeline_figure
 from dash_app.queries.annotations import finding_names, own_findings
-from dash_app.queries.appliance import ApplianceDetail, GPURow, appliance_detail
+from dash_app.queries.appliance import ApplianceDetail, appliance_detail
+from dash_app.queries.gpu_rows import GPURow
 from dash_app.queries.telemetry import Values, fullest_disk, mean, number
 from dash_app.queries.timeline import timeline
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path

@@ -12,9 +12,9 @@ from dash import dcc, html
 from dash_app import components
 from dash_app.components import HEALTH_TONES, badge, health_badge, meter, percent_text, value_text
 from dash_app.queries.annotations import finding_names
-from dash_app.queries.appliance import GPURow
 from dash_app.queries.fleet import ApplianceCard
 from dash_app.queries.fleet_charts import Metric
+from dash_app.queries.gpu_rows import GPURow, numbers
 from dash_app.queries.telemetry import mean
 from dash_app.routes import PREFIX, appliance_path, gpu_path
 from dash_app.timerange import Controls
@@ -125,7 +125,7 @@ def grids(
 
 def _group_heading(name: str, cards: Sequence[ApplianceCard]) -> Any:  # noqa: ANN401 - a component
     gpus = [gpu for card in cards for gpu in card.gpus]
-    use = mean(gpu.number("utilization_percent") for gpu in gpus)
+    use = mean(numbers(gpus, "utilization_percent"))
     facts = [
         f"{len(cards)} appliance{'s' if len(cards) != 1 else ''}",
         f"{len(gpus)} GPUs, {sum(gpu.job is not None for gpu in gpus)} allocated" if gpus else "",

@@ -12,7 +12,8 @@ from dash_app.components import badge, panel, percent_text, share, stat, value_t
 from dash_app.context import Dashboard, Page, View
 from dash_app.figures import heat_figure, message_figure, time_figures
 from dash_app.queries.fleet import ApplianceCard, FleetTotals, fleet, fleet_totals
-from dash_app.queries.fleet_charts import METRICS, gpu_heat, host_charts, metric_of, total_power
+from dash_app.queries.fleet_charts import METRICS, gpu_heat, host_charts, metric_of
+from dash_app.queries.power import power_over_time
 from dash_app.queries.rankings import rankings
 from dash_app.queries.telemetry import Telemetry
 from dash_app.tiers.cards import (
@@ -132,14 +133,15 @@ def refresh(view: View) -> dict[str, Any]:
     telemetry = _telemetry(view, cards if is_filtered else None, found.problem)
     on_page = _telemetry(view, shown if len(shown) < len(found.cards) else None, found.problem)
     charts = view.compared(
-        host_charts(telemetry), lambda span: host_charts(replace(telemetry, span=span))
+        host_charts(telemetry, view.cache),
+        lambda span: host_charts(replace(telemetry, span=span), view.cache),
     )
     heat = gpu_heat(on_page, shown, metric, names=names)
     gpu_counts = {card.appliance_id: len(card.gpus) for card in cards}
-    power = total_power(found.usage, gpu_counts, span=view.span)
+    power = power_over_time(_telemetry(view, None, found.problem), view.cache, gpu_counts)
     revision = f"fleet:{view.controls.time_key}"
     ids = {card.appliance_id for card in cards} if is_filtered else None
-    ranked = rankings(view.session, telemetry, cards, appliances=ids)
+    ranked = rankings(view.session, telemetry, view.cache, cards, appliances=ids)
     return data | {
         "heat": heat_figure(heat, on_page.span, metric=metric, search=search, revision=revision),
         "heat.style": {"minHeight": f"{max(240, 60 + 11 * len(heat.chart.lines))}px"},

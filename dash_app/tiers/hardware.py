@@ -9,7 +9,7 @@ from core.quantities import format_value
 from dash_app import components
 from dash_app.components import badge
 from dash_app.pcie import pcie_link
-from dash_app.queries.appliance import GPURow
+from dash_app.queries.gpu_rows import GPURow
 from dash_app.routes import gpu_path, job_path
 from protocol.gpu_processes import GPUProcess
 from protocol.inventory import Inventory

@@ -53,7 +53,8 @@ def refresh(view: View) -> dict[str, Any]:
         lambda: (view.span, platform_charts(session, store, scope, span=view.span, now=now)),
     )
     hosts = view.cache.get(
-        ("hosts", view.controls.time_key), lambda: host_charts(Telemetry(store, scope, span))
+        ("hosts", view.controls.time_key),
+        lambda: host_charts(Telemetry(store, scope, span), view.cache),
     )
     days = daily_span(charts, now=now)
     revision = f"platform:{view.controls.time_key}"

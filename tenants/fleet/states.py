@@ -12,9 +12,9 @@ what admins decided. The first of these that applies is the status:
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, case, not_, or_
+from sqlalchemy import ColumnElement, Row, and_, case, not_, or_
 
 from tenants.models import Appliance, ApplianceState
 
@@ -99,8 +99,8 @@ _BY_ATTENTION: Final = (
 )
 
 
-def effective_status_of(appliance: Appliance) -> EffectiveStatus:
-    """Return an appliance's effective status."""
+def effective_status_of(appliance: Appliance | Row[Any]) -> EffectiveStatus:
+    """Return the effective status of an appliance, or of a row with its columns."""
     if appliance.revoked_at is not None:
         return EffectiveStatus.REVOKED
     if appliance.retired_at is not None:

@@ -108,8 +108,9 @@ def _each(rows: Sequence[Row], tags: Sequence[str], fields: Sequence[str]) -> It
             yield Latest(dict(named), row[width], {fields[0]: row[-1]})
         return
     for row in rows:
-        pairs = zip(fields, row[width + 1 :], strict=True)
-        values = {name: value for name, value in pairs if value is not None}
+        values = dict(zip(fields, row[width + 1 :], strict=True))
+        if None in row:
+            values = {name: value for name, value in values.items() if value is not None}
         yield Latest(dict(zip(tags, row, strict=False)), row[width], values)
 
 

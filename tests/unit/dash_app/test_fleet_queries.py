@@ -4,8 +4,10 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.orm import Session
 
+from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
-from dash_app.charts import Line
+from dash_app.charts import Chart, Line
+from dash_app.context import MINUTE, SharedCache
 from dash_app.queries.fleet import Fleet as FleetView
 from dash_app.queries.fleet import fleet, fleet_totals
 from dash_app.queries.fleet_charts import (
@@ -13,17 +15,18 @@ from dash_app.queries.fleet_charts import (
     METRICS,
     gpu_heat,
     host_charts,
-    total_power,
 )
+from dash_app.queries.power import power_over_time, total_power
 from dash_app.queries.rankings import rankings
 from dash_app.queries.telemetry import Result, Telemetry
 from dash_app.routes import gpu_path
 from dash_app.tiers.cards import filtered, group_of, groupings
-from dash_app.timerange import Span
+from dash_app.timerange import Controls, Span
 from tests.cast import Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.dash_app.conftest import Fleet
 from tests.unit.dash_app.lost_store import MESSAGE, LostStore
-from timeseries.store import Series, Store
+from timeseries.points import Point
+from timeseries.store import Series, Store, write
 
 
 @pytest.fixture
@@ -68,7 +71,6 @@ def test_charlie_sees_nothing_of_acme(
 ) -> None:
     seen = fleet(session, store, scope_of(cast.charlie), span=span)
     assert [card.name for card in seen.cards] == ["globex-01"]
-    assert len(seen.usage.of("power_watts")) == 1
     totals = fleet_totals(session, scope_of(cast.charlie), seen.cards, is_filtered=False)
     assert totals.power_watts == 500.0
 
@@ -77,7 +79,6 @@ def test_charlie_sees_nothing_of_acme(
 def test_olivia_sees_every_tenant(session: Session, store: Store, cast: Cast, span: Span) -> None:
     seen = fleet(session, store, scope_of(cast.olivia), span=span)
     assert {card.tenant_name for card in seen.cards} == {"Acme", "Globex"}
-    assert len(seen.usage.of("power_watts")) == 3
 
 
 @pytest.mark.usefixtures("fleet_of_three")
@@ -119,7 +120,6 @@ def test_an_unavailable_store_is_queried_once_and_the_cards_stay(
     with sessions() as session:
         seen = fleet(session, lost, scope_of(cast.alice), span=span)  # type: ignore[arg-type]
     assert (lost.asked, seen.problem, len(seen.cards)) == (1, MESSAGE, 1)
-    assert total_power(seen.usage, {}, span=span).problem == MESSAGE
 
 
 def power_of(*series: Series, counts: dict[str, int]) -> Line:
@@ -136,6 +136,30 @@ def test_a_late_step_counts_with_the_last_value() -> None:
     one = Series("power_watts", {"appliance": "a"}, [0, 10, 20], [100.0, 100.0, 100.0])
     late = Series("power_watts", {"appliance": "b"}, [0, 10], [50.0, 50.0])
     assert power_of(one, late, counts={"a": 1, "b": 1}).values == [150.0, 150.0, 150.0]
+
+
+@pytest.mark.usefixtures("fleet_of_three")
+def test_power_of_a_live_range_is_extended_by_its_newest_steps(
+    store: Store, cast: Cast, fleet_of_three: Fleet, clock: FrozenClock
+) -> None:
+    cache = SharedCache(clock, ttl=MINUTE)
+    counts = {one.id: 2 for one in (fleet_of_three.first, fleet_of_three.second)}
+
+    def now(cache: SharedCache) -> Chart:
+        span = Controls.parse("?range=15m").span(clock.now)
+        return power_over_time(Telemetry(store, scope_of(cast.alice), span), cache, counts)
+
+    # Two GPUs at 400 W, two at 100 W; charlie's are another tenant's.
+    assert set(now(cache).lines[0].values) == {1000.0}
+    clock.advance(seconds=20)
+    identity = {"tenant": cast.acme.id, "appliance": fleet_of_three.first.id}
+    later = Point("gpu", {"gpu": "0"}, {"power_watts": 700.0}, to_ns(clock.now) - NS_PER_SECOND)
+    assert write(store, [later], identity=identity) == []
+    extended = now(cache)
+    assert extended.lines[0].values[-1] == 700 * 2 + 100 * 2
+    assert extended == now(SharedCache(clock, ttl=MINUTE))
+    lost = Telemetry(LostStore(), scope_of(cast.alice), Span(0, 10, 1))  # type: ignore[arg-type]
+    assert power_over_time(lost, SharedCache(clock, ttl=MINUTE), counts).problem == MESSAGE
 
 
 @pytest.fixture
@@ -164,16 +188,23 @@ def test_a_large_fleet_has_a_heat_row_for_each_appliance(
 
 
 @pytest.mark.usefixtures("fleet_of_three")
-def test_rates_of_the_fleet_are_those_of_all_devices_together(telemetry: Telemetry) -> None:
-    received = host_charts(telemetry)["network"].lines[0]
+def test_rates_of_the_fleet_are_those_of_all_devices_together(
+    telemetry: Telemetry, clock: FrozenClock
+) -> None:
+    received = host_charts(telemetry, SharedCache(clock, ttl=MINUTE))["network"].lines[0]
     # `eth0` of two appliances, without their loopbacks.
     assert received.values[-1] == 2e6
 
 
 def test_what_stands_out_is_ranked(
-    session: Session, seen_by_alice: FleetView, telemetry: Telemetry, fleet_of_three: Fleet
+    session: Session,
+    seen_by_alice: FleetView,
+    telemetry: Telemetry,
+    fleet_of_three: Fleet,
+    clock: FrozenClock,
 ) -> None:
-    found = rankings(session, telemetry, seen_by_alice.cards, appliances=None)
+    cache = SharedCache(clock, ttl=MINUTE)
+    found = rankings(session, telemetry, cache, seen_by_alice.cards, appliances=None)
     assert [one[0].name for one, _ in found.hottest] == ["dgx-01", "dgx-01", "dgx-02", "dgx-02"]
     assert found.idle == []
     assert [card.name for card in found.fullest] == ["dgx-01", "dgx-02"]

@@ -1,0 +1,63 @@
+"""What agents report of their appliances, parsed once for all readers.
+
+A fleet's reports are megabytes of JSON that rarely change. A cache reads and parses a report again
+only when its `report_id` has changed.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+from sqlalchemy import Text, select, type_coerce
+from sqlalchemy.orm import Session
+
+from tenants.models import Appliance
+
+T = TypeVar("T")
+MAX_REPORTS = 20_000
+"""How many parsed reports a cache has."""
+_PAGE = 500
+
+
+class ReportCache(Generic[T]):
+    """Parsed reports of appliances.
+
+    Args:
+        parse: from an inventory and a health report as JSON, as they are stored, to what its
+            readers need; they must not change it.
+        most: how many stay parsed.
+    """
+
+    def __init__(self, parse: Callable[[str, str | None], T], *, most: int = MAX_REPORTS) -> None:
+        self._parse = parse
+        self._most = most
+        # By appliance, with the id of the report. Threads may parse one twice.
+        self._parsed: dict[str, tuple[str, T]] = {}
+
+    def read(self, session: Session, report_ids: Mapping[str, str | None]) -> dict[str, T]:
+        """Return the reports of appliances by id, without those that were deleted meanwhile.
+
+        Args:
+            session: the database session.
+            report_ids: the id of each appliance's report, by the appliance's id, which the caller
+                has read in its scope.
+        """
+        found = {}
+        for ident, report_id in report_ids.items():
+            known = self._parsed.get(ident)
+            if known is not None and known[0] == report_id:
+                found[ident] = known[1]
+        unread = [ident for ident in report_ids if ident not in found]
+        for start in range(0, len(unread), _PAGE):
+            statement = select(
+                Appliance.id,
+                Appliance.report_id,
+                type_coerce(Appliance.inventory, Text),
+                type_coerce(Appliance.health, Text),
+            ).where(Appliance.id.in_(unread[start : start + _PAGE]))
+            for ident, report_id, inventory, health in session.execute(statement):
+                found[ident] = self._parse(inventory, health)
+                if len(self._parsed) >= self._most:
+                    self._parsed.clear()
+                if report_id is not None:
+                    self._parsed[ident] = report_id, found[ident]
+        return found
