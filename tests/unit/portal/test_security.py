@@ -1,5 +1,6 @@
 """Security headers, cookies, redirects and size limits."""
 
+import gzip
 import re
 from dataclasses import replace
 
@@ -91,6 +92,17 @@ def test_the_dashboards_have_one_inline_script_and_its_hash_is_in_the_policy(
 )
 def test_responses_are_not_cached(alice: Browser, path: str) -> None:
     assert alice.get(path).headers["Cache-Control"] == "private, no-store"
+
+
+def test_dashboards_are_compressed_but_for_the_page_with_the_token(alice: Browser) -> None:
+    path, accept = "/dashboards/_dash-dependencies", {"Accept-Encoding": "gzip"}
+    answer, plain = alice.get(path, accept), alice.get(path)
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert "Content-Encoding" not in plain.headers
+    assert gzip.decompress(answer.data) == plain.data
+    assert len(answer.data) < len(plain.data) / 5
+    assert "Accept-Encoding" in plain.headers["Vary"]
+    assert "Content-Encoding" not in alice.get("/dashboards/", accept).headers
 
 
 @pytest.mark.parametrize("path", ["/login", "/api/v1/jobs", "/static/vedette.css", "/nothing"])
