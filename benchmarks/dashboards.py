@@ -1,6 +1,7 @@
 """Dashboards and reports of a large fleet in Chromium: how long users wait, and what it costs.
 
-    python -m benchmarks.dashboards [--quick] [--appliances N] [--days N] [--output FILE]
+    python -m benchmarks.dashboards [--quick] [--appliances N] [--days N] [--part PART]...
+                                    [--output FILE]
 
 One tenant has the whole fleet. GPUs, with five values each, and hosts have samples each five
 minutes, and each 30 seconds of the last hour. The usage ledger has a row for each appliance and
@@ -15,6 +16,7 @@ hour.
 """
 
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-from playwright.sync_api import BrowserContext, Page, Request, sync_playwright
+from playwright.sync_api import BrowserContext, Page, Request, ViewportSize, sync_playwright
 
 from benchmarks.dashboards_data import fill
 from benchmarks.figures import Promise, document, percentile, rounded, write_document
@@ -38,6 +40,7 @@ BOUNDS = {"first_view": 1_500.0, "refresh": 300.0, "report": 3_000.0, "pdf": 10_
 MAX_GROWTH_MEBIBYTES = 1.0
 # How often the heap is read. What the first half of the refreshes leaves in caches does not count.
 _HEAPS = 10
+_WINDOW: ViewportSize = {"width": 1440, "height": 900}
 _REFRESH = """turn => {
     dash_clientside.set_props("fleet-digests", { data: {} });
     dash_clientside.set_props("tick", { n_intervals: 1e6 + turn });
@@ -57,6 +60,20 @@ class Plan:
     memory_refreshes: int = 360
 
 
+Found = Iterator[tuple[str, dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A server with a fleet, and its users' browsers."""
+
+    user: BrowserContext
+    operator: BrowserContext
+    pid: int
+    plan: Plan
+    appliance_id: str
+
+
 FULL = Plan()
 QUICK = Plan(
     appliances=20, days=2, visits=2, refreshes=2, viewers=2, watch_seconds=6.0, memory_refreshes=20
@@ -67,19 +84,25 @@ _ENVIRON = {f"VEDETTE_{name}_AFTER_SECONDS": "1e9" for name in ("STALE", "UNREAC
 }
 
 
-def measure(plan: Plan) -> dict[str, object]:
-    """Fill a server, open its pages, and return the document."""
+def measure(plan: Plan, parts: Sequence[str] = ()) -> dict[str, object]:
+    """Fill a server, open its pages, and return the document; without parts, all are measured."""
     started_at = utc_now()
     path = require_program("chromium", package="chromium")
+    results: dict[str, dict[str, Any]] = {}
     with TemporaryDirectory(prefix="vedette-bench-") as name, sync_playwright() as playwright:
         gateway = make_gateway(Path(name), more=_ENVIRON)
         first = fill(gateway, appliances=plan.appliances, days=plan.days)
         with serving(gateway) as pid:
             browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-            context = browser.new_context(
-                base_url=gateway.url, viewport={"width": 1440, "height": 900}
+            user, operator = (
+                _signed_in(browser.new_context(base_url=gateway.url, viewport=_WINDOW), email)
+                for email in ("alice@acme.example", "olivia@vedette.example")
             )
-            results = _visited(context, pid, plan, first)
+            measured = Measured(user, operator, pid, plan, first)
+            for part in parts or PARTS:
+                for key, found in PARTS[part](measured):
+                    results[key] = found
+                    click.echo(f"{key}: {found}", err=True)
             browser.close()
     return document(
         "dashboards",
@@ -90,51 +113,73 @@ def measure(plan: Plan) -> dict[str, object]:
     )
 
 
-def _visited(
-    context: BrowserContext, pid: int, plan: Plan, appliance_id: str
-) -> dict[str, dict[str, Any]]:
+def _signed_in(context: BrowserContext, email: str) -> BrowserContext:
+    context.set_default_timeout(120_000)
     page = context.new_page()
-    page.set_default_timeout(120_000)
     page.goto("/login")
-    page.get_by_label("Email address").fill("alice@acme.example")
+    page.get_by_label("Email address").fill(email)
     page.get_by_label("Password").fill(DEMO_PASSWORD)
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url("**/dashboards/**", wait_until="networkidle")
-    tiers = {
-        "fleet": "/dashboards/?",
-        "fleet_30d": "/dashboards/?range=30d&",
-        "appliance": f"/dashboards/appliances/{appliance_id}?",
-        "gpu": f"/dashboards/appliances/{appliance_id}/gpus/0?",
-        "gpu_30d": f"/dashboards/appliances/{appliance_id}/gpus/0?range=30d&",
+    page.close()
+    return context
+
+
+def tiers(measured: Measured) -> Found:
+    """Yield how long first views and refreshes of each tier take."""
+    appliance = f"/dashboards/appliances/{measured.appliance_id}"
+    paths = {
+        "platform": "/dashboards/platform",
+        "fleet": "/dashboards/",
+        "appliance": appliance,
+        "gpu": f"{appliance}/gpus/0",
     }
-    results: dict[str, dict[str, Any]] = {}
-    for name, address in tiers.items():
-        views = [_opened(page, f"{address}refresh=off") for _ in range(plan.visits)]
-        refreshed = _refreshed(page, f"{address}refresh=5s", plan.refreshes)
-        results[name] = {
-            "first_view_milliseconds": percentile(views, 50),
-            "refresh_milliseconds": percentile(refreshed, 50),
-            "refresh_milliseconds_p95": percentile(refreshed, 95),
-        }
-        click.echo(f"{name}: {results[name]}", err=True)
+    plan = measured.plan
+    for ranges, suffix in (("1h", ""), ("30d", "_30d")):
+        for name, path in paths.items():
+            context = measured.operator if name == "platform" else measured.user
+            page, address = context.new_page(), f"{path}?range={ranges}&"
+            views = [_opened(page, f"{address}refresh=off") for _ in range(plan.visits)]
+            refreshed = _refreshed(page, f"{address}refresh=2s", plan.refreshes)
+            page.close()
+            yield (
+                f"{name}{suffix}",
+                {
+                    "first_view_milliseconds": percentile(views, 50),
+                    # Nobody else has opened it before.
+                    "first_of_all_milliseconds": rounded(views[0]),
+                    "refresh_milliseconds": percentile(refreshed, 50),
+                    "refresh_milliseconds_p95": percentile(refreshed, 95),
+                },
+            )
+
+
+def reports(measured: Measured) -> Found:
+    """Yield how long reports of all days take, on the page and as a PDF."""
+    plan = measured.plan
     since = (utc_now() - timedelta(days=plan.days)).date()
-    query = f"kind=gpu-time&by=job&since={since}"
-    for name, kind in {"report": "gpu-time&by=user", "report_capacity": "gpu-capacity"}.items():
+    page = measured.user.new_page()
+    for name, kind in {
+        "report": "gpu-time&by=user",
+        "report_by_job": "gpu-time&by=job",
+        "report_capacity": "gpu-capacity",
+        "report_network": "network",
+    }.items():
         address = f"/reports?kind={kind}&since={since}"
         views = [_opened(page, address) for _ in range(plan.visits)]
-        results[name] = {"first_view_milliseconds": percentile(views, 50)}
-    began = time.perf_counter()
-    answer = context.request.get(f"/reports/export?{query}&format=pdf", timeout=120_000)
-    results["pdf"] = {
-        "milliseconds": rounded(1_000 * (time.perf_counter() - began)),
-        "bytes": len(answer.body()),
-    }
+        yield (
+            name,
+            {
+                "first_view_milliseconds": percentile(views, 50),
+                "first_of_all_milliseconds": rounded(views[0]),
+            },
+        )
     page.close()
-    results["viewer"] = _watched(context, pid, plan)
-    click.echo(f"viewer: {results['viewer']}", err=True)
-    results["memory"] = heaps(context, plan.memory_refreshes)
-    click.echo(f"memory: {results['memory']}", err=True)
-    return results
+    began = time.perf_counter()
+    query = f"kind=gpu-time&by=job&since={since}&format=pdf"
+    answer = measured.user.request.get(f"/reports/export?{query}", timeout=120_000)
+    seconds = time.perf_counter() - began
+    yield "pdf", {"milliseconds": rounded(1_000 * seconds), "bytes": len(answer.body())}
 
 
 def _opened(page: Page, address: str) -> float:
@@ -160,28 +205,32 @@ def _refreshed(page: Page, address: str, count: int) -> list[float]:
     return found
 
 
-def _watched(context: BrowserContext, pid: int, plan: Plan) -> dict[str, float]:
-    """Return the server's CPU without viewers, and what each of one and of several adds."""
+def viewers(measured: Measured) -> Found:
+    """Yield the server's CPU without viewers, and what each of one and of several adds."""
+    plan = measured.plan
 
     def cpu() -> float:
-        before = read_usage(pid)
+        before = read_usage(measured.pid)
         time.sleep(plan.watch_seconds)
-        return spent(before, read_usage(pid))["cpu_milliseconds_per_second"]
+        return spent(before, read_usage(measured.pid))["cpu_milliseconds_per_second"]
 
     idle = cpu()
     found = {"idle_cpu_milliseconds_per_second": rounded(idle)}
     pages: list[Page] = []
-    for viewers in (1, plan.viewers):
-        while len(pages) < viewers:
-            pages.append(context.new_page())
+    for count in (1, plan.viewers):
+        while len(pages) < count:
+            pages.append(measured.user.new_page())
             pages[-1].goto("/dashboards/?refresh=5s", wait_until="networkidle")
-        each = (cpu() - idle) / viewers
-        found[f"cpu_milliseconds_per_second_of_each_of_{viewers}"] = rounded(each)
-    return found
+        each = (cpu() - idle) / count
+        found[f"cpu_milliseconds_per_second_of_each_of_{count}"] = rounded(each)
+    for page in pages:
+        page.close()
+    yield "viewer", found
 
 
-def heaps(context: BrowserContext, refreshes: int) -> dict[str, Any]:
-    """Return the heap and the DOM nodes of the fleet's page after each tenth of the refreshes."""
+def memory(measured: Measured) -> Found:
+    """Yield the heap and the DOM nodes of the fleet's page after each tenth of the refreshes."""
+    context, refreshes = measured.user, measured.plan.memory_refreshes
     page = context.new_page()
     page.goto("/dashboards/?refresh=off", wait_until="networkidle")
     debugger = context.new_cdp_session(page)
@@ -197,11 +246,22 @@ def heaps(context: BrowserContext, refreshes: int) -> dict[str, Any]:
             found.append({one["name"]: one["value"] for one in metrics})
     page.close()
     heap = [one["JSHeapUsedSize"] / 2**20 for one in found]
-    return {
-        "heap_mebibytes": [rounded(one) for one in heap],
-        "nodes": [one["Nodes"] for one in found],
-        "growth_mebibytes": rounded(heap[-1] - heap[len(heap) // 2]),
-    }
+    yield (
+        "memory",
+        {
+            "heap_mebibytes": [rounded(one) for one in heap],
+            "nodes": [one["Nodes"] for one in found],
+            "growth_mebibytes": rounded(heap[-1] - heap[len(heap) // 2]),
+        },
+    )
+
+
+PARTS: Mapping[str, Callable[[Measured], Found]] = {
+    "tiers": tiers,
+    "reports": reports,
+    "viewers": viewers,
+    "memory": memory,
+}
 
 
 def _promises(results: dict[str, dict[str, Any]]) -> list[Promise]:
@@ -213,24 +273,31 @@ def _promises(results: dict[str, dict[str, Any]]) -> list[Promise]:
             if bound in BOUNDS and key.endswith("milliseconds"):
                 title = f"{name}: {key.removesuffix('_milliseconds').replace('_', ' ')}"
                 found.append(Promise(name=title, bound=BOUNDS[bound], measured=value, unit="ms"))
-    growth = results["memory"]["growth_mebibytes"]
-    title = "growth of the fleet's heap in the second half of half an hour"
-    return [
-        *found,
-        Promise(name=title, bound=MAX_GROWTH_MEBIBYTES, measured=growth, unit="MiB"),
-    ]
+    if "memory" in results:
+        title = "growth of the fleet's heap in the second half of half an hour"
+        growth = results["memory"]["growth_mebibytes"]
+        found.append(Promise(name=title, bound=MAX_GROWTH_MEBIBYTES, measured=growth, unit="MiB"))
+    return found
 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="20 appliances, two days.")
 @click.option("--appliances", type=click.IntRange(1))
 @click.option("--days", type=click.IntRange(1))
+@click.option("--part", "parts", multiple=True, type=click.Choice(list(PARTS)))
 @click.option("--output", type=click.Path(path_type=Path), help="Also keep the JSON here.")
-def main(*, quick: bool, appliances: int | None, days: int | None, output: Path | None) -> None:
+def main(
+    *,
+    quick: bool,
+    appliances: int | None,
+    days: int | None,
+    parts: Sequence[str],
+    output: Path | None,
+) -> None:
     """Measure, and print JSON."""
     plan = QUICK if quick else FULL
     plan = replace(plan, appliances=appliances or plan.appliances, days=days or plan.days)
-    write_document(measure(plan), output)
+    write_document(measure(plan, parts), output)
 
 
 if __name__ == "__main__":
