@@ -5,20 +5,22 @@ is coarser than the rule's own evaluation, so that 30 days of a fleet come from 
 that never breaches a threshold is not replayed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alerting.expression import rule_query, values_by_group
-from alerting.firing_steps import Floats, breaches_any, firing_steps
+from alerting.expression import rule_query
+from alerting.firing_steps import Floats, breaching_groups, firing_steps
 from alerting.rule_request import ANY_VALUE, RuleRequest, raise_errors, rule_errors
-from alerting.states import FORECAST
+from alerting.rule_text import group_tags
+from alerting.states import FORECAST, Operator
 from core.clock import NS_PER_SECOND, from_ns, to_ns
 from tenants.permissions import Permission
 from tenants.scope import Scope
+from timeseries.columns import SeriesColumns
 from timeseries.store import Store
 
 MAX_DAYS = 30
@@ -27,6 +29,12 @@ MAX_STEPS = 1000
 PARTS = 10
 # Multiples of the roll-ups' windows.
 _STEPS_SECONDS = (300, 900, 3600)
+_OPERATIONS: Mapping[Operator, Callable[[Floats, Floats], Floats]] = {
+    Operator.PLUS: np.add,
+    Operator.MINUS: np.subtract,
+    Operator.TIMES: np.multiply,
+    Operator.DIVIDED_BY: np.divide,
+}
 
 
 @dataclass(slots=True)
@@ -109,8 +117,7 @@ def backtest_in_parts(
 def _replayed(
     store: Store, scope: Scope, request: RuleRequest, starts: range
 ) -> Iterator[float | Backtest]:
-    found: dict[tuple[tuple[str, str], ...], Floats] = {}
-    needed = [tag for tag, values in request.filters.items() if ANY_VALUE in values]
+    table = _Table(tuple(filter(None, (request.field, request.other_field))), starts)
     for number in range(PARTS):
         first, last = (len(starts) * one // PARTS for one in (number, number + 1))
         yield number / PARTS
@@ -124,31 +131,60 @@ def _replayed(
             tenants=scope.tenants,
             step_ns=starts.step,
         )
-        for tags, times_ns, values in values_by_group(store, request, query):
-            if all(tags[tag] for tag in needed):
-                row = found.get(key := tuple(tags.items()))
-                if row is None:
-                    row = found[key] = np.full(len(starts), np.nan)
-                steps = (np.array(times_ns, dtype=np.int64) - starts[0]) // starts.step
-                row[steps] = np.array(values, dtype=np.float64)
-    yield _result(request, found, starts)
+        for columns in store.query_columns(query):
+            table.add(columns)
+    yield _result(request, table, starts)
 
 
-def _result(
-    request: RuleRequest, found: Mapping[tuple[tuple[str, str], ...], Floats], starts: range
-) -> Backtest:
-    numbers = {key: row[np.isfinite(row)] for key, row in found.items()}
-    breaching = [key for key, values in numbers.items() if breaches_any(request, values)]
-    table = np.array([found[key] for key in breaching]).reshape(len(breaching), len(starts))
+class _Table:
+    """Values of the fields of a rule by group and step; NaN where there is none."""
+
+    def __init__(self, fields: Sequence[str], starts: range) -> None:
+        self._starts = starts
+        self.groups: dict[tuple[str, ...], int] = {}
+        self.values = {field: np.full((0, len(starts)), np.nan) for field in fields}
+
+    def add(self, columns: SeriesColumns) -> None:
+        """Add the values of a part of the steps."""
+        numbers = [self.groups.setdefault(one, len(self.groups)) for one in columns.groups]
+        rows = np.repeat(np.array(numbers, dtype=np.int64), columns.lengths)
+        for name, values in self.values.items():
+            missing = np.full((len(self.groups) - len(values), len(self._starts)), np.nan)
+            self.values[name] = np.concatenate([values, missing]) if missing.size else values
+        steps = (columns.times_ns - self._starts[0]) // self._starts.step
+        self.values[columns.field][rows, steps] = columns.values
+
+
+def _result(request: RuleRequest, table: _Table, starts: range) -> Backtest:
+    tags = group_tags(request)
+    needed = [tags.index(tag) for tag, allowed in request.filters.items() if ANY_VALUE in allowed]
+    groups = [one for one in table.groups if all(one[position] for position in needed)]
+    values = _combined(request, table)[[table.groups[one] for one in groups]]
+    values[~np.isfinite(values)] = np.nan
+    breaching = breaching_groups(request, values)
     step_seconds = starts.step / NS_PER_SECOND
     firings = _firings(
-        [{tag: text for tag, text in key if text} for key in breaching],
-        firing_steps(request, table, step_seconds=step_seconds),
+        [
+            {tag: text for tag, text in zip(tags, groups[one], strict=True) if text}
+            for one in breaching
+        ],
+        firing_steps(request, values[breaching], step_seconds=step_seconds),
         # An evaluation is at the end of its step.
         [from_ns(start_ns + starts.step) for start_ns in starts],
     )
     firings.sort(key=lambda one: (-len(one.periods), -one.firing_seconds, sorted(one.tags.items())))
-    return Backtest(step_seconds, sum(values.size > 0 for values in numbers.values()), firings)
+    known = int(np.isfinite(values).any(axis=1).sum())
+    return Backtest(step_seconds, known, firings)
+
+
+def _combined(request: RuleRequest, table: _Table) -> Floats:
+    """Return the values of the rule: the arithmetic of two fields is that of their aggregates."""
+    if not request.operator:
+        return table.values[request.field]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _OPERATIONS[Operator(request.operator)](
+            table.values[request.field], table.values[request.other_field]
+        )
 
 
 def _firings(

@@ -19,10 +19,14 @@ _INACTIVE, _PENDING, _FIRING, _NO_DATA = range(4)
 _SEVERITIES = (None, Severity.WARNING, Severity.CRITICAL)
 
 
-def breaches_any(rule: RuleRequest, values: Floats) -> bool:
-    """Whether any of the values is beyond a threshold."""
-    extremes = (values.min(), values.max()) if values.size else ()
-    return any(severity_of(float(value), rule) is not None for value in extremes)
+def breaching_groups(rule: RuleRequest, values: Floats) -> list[int]:
+    """Return the groups of which some value is beyond a threshold; values as in `firing_steps`."""
+    extremes = np.stack([one.reduce(values, axis=1) for one in (np.fmin, np.fmax)], axis=1)
+    return [
+        group
+        for group, pair in enumerate(extremes.tolist())
+        if any(severity_of(value, rule) is not None for value in pair)
+    ]
 
 
 def firing_steps(rule: RuleRequest, values: Floats, *, step_seconds: float) -> Bools:

@@ -8,11 +8,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from core.clock import NS_PER_SECOND
 from core.errors import UnavailableError
 from timeseries.points import Batch, FieldValue, Point
+
+if TYPE_CHECKING:  # NumPy is only on servers
+    from timeseries.columns import SeriesColumns
 
 TENANT_TAG = "tenant"
 APPLIANCE_TAG = "appliance"
@@ -182,6 +185,9 @@ class Store(Protocol):
 
     def query_range(self, query: RangeQuery) -> list[Series]:
         """Return one series per field and group, ordered by field, then by group."""
+
+    def query_columns(self, query: RangeQuery) -> "list[SeriesColumns]":
+        """Return the same as arrays, by field: faster for millions of values."""
 
     def latest(self, query: LatestQuery) -> list[Latest]:
         """Return one row per group, ordered by group."""

@@ -105,8 +105,13 @@ class _Source:
     values: Sequence[object]
 
 
-def range_reads(query: RangeQuery, relation: Relation, fields: Sequence[str]) -> list[Read]:
-    """Return the reads that answer a range query over `fields` of the relation."""
+def range_reads(
+    query: RangeQuery, relation: Relation, fields: Sequence[str], *, is_ordered: bool = True
+) -> list[Read]:
+    """Return the reads that answer a range query over `fields` of the relation.
+
+    Unless `is_ordered`, groups and windows may have any order, which takes half the time.
+    """
     span = (clamp_time(query.start_ns), clamp_time(query.end_ns))
     if not fields or span[0] >= span[1]:
         return []
@@ -115,12 +120,12 @@ def range_reads(query: RangeQuery, relation: Relation, fields: Sequence[str]) ->
     plan = plan_sources(query, relation.visible(span, margin_ns=HOUR_NS), fields)
     if query.aggregate in SUCCESSIVE:
         return [
-            _successive(query, relation, name, sources)
+            _successive(query, relation, name, sources, is_ordered=is_ordered)
             for name in fields
             if (sources := list(_sources(query, relation, [name], plan)))
         ]
     if not any(resolution in WIDTHS_NS for resolution, _ in plan):
-        return [_from_samples(query, relation, fields)]
+        return [_from_samples(query, relation, fields, is_ordered=is_ordered)]
     if query.aggregate in QUANTILES:
         return [
             _quantiles(query, relation, name, sources)
@@ -128,10 +133,12 @@ def range_reads(query: RangeQuery, relation: Relation, fields: Sequence[str]) ->
             if (sources := list(_sources(query, relation, [name], plan)))
         ]
     sources = list(_sources(query, relation, fields, plan))
-    return [_merged(query, relation, fields, sources)] if sources else []
+    return [_merged(query, relation, fields, sources, is_ordered=is_ordered)] if sources else []
 
 
-def _from_samples(query: RangeQuery, relation: Relation, fields: Sequence[str]) -> Read:
+def _from_samples(
+    query: RangeQuery, relation: Relation, fields: Sequence[str], *, is_ordered: bool
+) -> Read:
     """Return the read for a query that needs no roll-ups."""
     groups = len(query.group_by)
     if query.step_ns is None:
@@ -140,8 +147,11 @@ def _from_samples(query: RangeQuery, relation: Relation, fields: Sequence[str]) 
             *_single_window_sql(query, relation, fields),
             partial(single_windows, groups=groups, start_ns=clamp_time(query.start_ns)),
         )
-    read = Read(fields, *range_sql(query, relation, fields))
-    if has_appliance_filter(query.filters):
+    is_few = has_appliance_filter(query.filters)
+    read = Read(fields, *range_sql(query, relation, fields, is_ordered=is_ordered and not is_few))
+    if not is_ordered:
+        return read
+    if is_few:
         # Sorting the few rows of one appliance is faster in Python.
         read = replace(read, finish=partial(sort_groups, groups=groups))
     if not reads_raw_rows(query):
@@ -150,11 +160,13 @@ def _from_samples(query: RangeQuery, relation: Relation, fields: Sequence[str]) 
     return replace(read, raw=RawRead(*raw_rows_sql(query, relation, fields), finish))
 
 
-def range_sql(query: RangeQuery, relation: Relation, fields: Sequence[str]) -> Statement:
+def range_sql(
+    query: RangeQuery, relation: Relation, fields: Sequence[str], *, is_ordered: bool
+) -> Statement:
     """Return the statement of a range query over the samples.
 
     Each row is one group: its tags, then for each field the list of window starts and the list of
-    values, without gaps; sorted unless `has_appliance_filter`.
+    values, without gaps.
     """
     groups = group_columns(query.group_by, relation.table)
     aggregates = [
@@ -171,12 +183,7 @@ def range_sql(query: RangeQuery, relation: Relation, fields: Sequence[str]) -> S
     if not parts:
         return "", []
     names = [f"g{index}" for index in range(len(groups))]
-    text = grouped_lists_sql(
-        " UNION ALL ".join(parts),
-        names,
-        len(fields),
-        is_ordered=not has_appliance_filter(query.filters),
-    )
+    text = grouped_lists_sql(" UNION ALL ".join(parts), names, len(fields), is_ordered=is_ordered)
     return text, values
 
 
@@ -252,7 +259,12 @@ def _sources(
 
 
 def _merged(
-    query: RangeQuery, relation: Relation, fields: Sequence[str], sources: Sequence[_Source]
+    query: RangeQuery,
+    relation: Relation,
+    fields: Sequence[str],
+    sources: Sequence[_Source],
+    *,
+    is_ordered: bool,
 ) -> Read:
     """Return the read that merges the partials `a` and `b` of each field."""
     groups = group_columns(query.group_by, relation.table)
@@ -274,7 +286,7 @@ def _merged(
     windows = select([*names, "w", *values], f"({united})") + " GROUP BY ALL"
     return Read(
         fields,
-        grouped_lists_sql(windows, names, len(fields)),
+        grouped_lists_sql(windows, names, len(fields), is_ordered=is_ordered),
         [value for source in sources for value in source.values],
     )
 
@@ -291,7 +303,12 @@ def _partials(
 
 
 def _successive(
-    query: RangeQuery, relation: Relation, name: str, sources: Sequence[_Source]
+    query: RangeQuery,
+    relation: Relation,
+    name: str,
+    sources: Sequence[_Source],
+    *,
+    is_ordered: bool,
 ) -> Read:
     """Return the read of an aggregate of `timeseries.successive`.
 
@@ -321,7 +338,7 @@ def _successive(
     text, whole = _wanted(query, text, [name])
     return Read(
         [name],
-        grouped_lists_sql(text, groups, 1),
+        grouped_lists_sql(text, groups, 1, is_ordered=is_ordered),
         [*(value for source in sources for value in source.values), *whole],
     )
 

@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeVar
 import duckdb
 import pyarrow as pa
 
+from timeseries.columns import SeriesColumns, columns_of, columns_of_table
 from timeseries.duckdb.catalog import Catalog
 from timeseries.duckdb.database import Database, Limits, is_fatal
 from timeseries.duckdb.files import Files, LocalFiles
@@ -114,19 +115,21 @@ class DuckDBStore(Catalog):
 
     def query_range(self, query: RangeQuery) -> list[Series]:
         """Return one series per field and group, ordered by field, then by group."""
-        width = len(query.group_by)
 
         def read(relation: Relation) -> list[Series]:
             fields = sorted(relation.table.fields.keys() & set(query.fields))
-            return [
-                Series(name, dict(zip(query.group_by, row[:width], strict=True)), times, values)
-                for one in range_reads(query, relation, fields)
-                for rows in [self._run(one)]
-                for index, name in enumerate(one.fields)
-                for row in rows
-                for times, values in [row[width + 2 * index : width + 2 * index + 2]]
-                if times
-            ]
+            reads = range_reads(query, relation, fields)
+            return [series for one in reads for series in self._series(query, one)]
+
+        return self._ask(query, read)
+
+    def query_columns(self, query: RangeQuery) -> list[SeriesColumns]:
+        """Return the series of a range query as arrays, by field."""
+
+        def read(relation: Relation) -> list[SeriesColumns]:
+            fields = sorted(relation.table.fields.keys() & set(query.fields))
+            reads = range_reads(query, relation, fields, is_ordered=False)
+            return [columns for one in reads for columns in self._columns(query, one)]
 
         return self._ask(query, read)
 
@@ -208,6 +211,24 @@ class DuckDBStore(Catalog):
         with self._reading() as cursor:
             text, values = slice_sql(relation, span)
             return cursor.sql(text, params=values).to_arrow_table()
+
+    def _series(self, query: RangeQuery, read: Read) -> Iterator[Series]:
+        rows, width = self._run(read), len(query.group_by)
+        for index, name in enumerate(read.fields):
+            for row in rows:
+                times, values = row[width + 2 * index : width + 2 * index + 2]
+                if times:
+                    tags = dict(zip(query.group_by, row[:width], strict=True))
+                    yield Series(name, tags, times, values)
+
+    def _columns(self, query: RangeQuery, read: Read) -> list[SeriesColumns]:
+        if not read.text:
+            return []
+        if read.finish is not tuple:
+            return columns_of(self._series(query, read))
+        with self._reading() as cursor:
+            table = cursor.sql(read.text, params=read.values).to_arrow_table()
+        return columns_of_table(table, read.fields)
 
     def _run(self, read: Read) -> Sequence[Row]:
         if read.raw is not None and (found := self._run_raw(read.raw)) is not None:

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import ParamSpec, TypeVar
 
 from core.clock import NS_PER_SECOND
+from timeseries.columns import SeriesColumns, columns_of
 from timeseries.influxdb.address import InfluxDBAddress, parse_address
 from timeseries.influxdb.catalog import Catalog
 from timeseries.influxdb.client import (
@@ -128,6 +129,10 @@ class InfluxDBStore:
         """
         schema = self._catalog.schema(query.measurement, query.tenants)
         return range_series(query, schema, self._connection.query)
+
+    def query_columns(self, query: RangeQuery) -> list[SeriesColumns]:
+        """Return the series of a range query as arrays, by field."""
+        return columns_of(self.query_range(query))
 
     @_repeated
     def latest(self, query: LatestQuery) -> list[Latest]:

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from core.clock import Clock, to_ns, utc_now
 from core.errors import ConfigurationError
+from timeseries.columns import SeriesColumns, columns_of
 from timeseries.open_store import SOURCE
 from timeseries.points import Batch
 from timeseries.store import (
@@ -116,6 +117,10 @@ class VictoriaMetricsStore:
         reader = self._reader(query)
         step_ms_of(query)
         return read_range(reader, query) if reader else []
+
+    def query_columns(self, query: RangeQuery) -> list[SeriesColumns]:
+        """Return the series of a range query as arrays, by field."""
+        return columns_of(self.query_range(query))
 
     def latest(self, query: LatestQuery) -> list[Latest]:
         """Return the newest values of each group, ordered by group."""

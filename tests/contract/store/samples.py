@@ -1,7 +1,10 @@
 """The samples that the store contract writes, from `START_NS` on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
+from timeseries.columns import SeriesColumns
 from timeseries.points import FieldValue, Point
 from timeseries.store import Aggregate, RangeQuery, Series, Store, write
 
@@ -48,3 +51,17 @@ def write_powers(store: Store, *watts: FieldValue) -> None:
     """Write one value of `gpu.power_watts` a second for acme."""
     points = [gpu(second, power_watts=value) for second, value in enumerate(watts)]
     assert write(store, points, identity=ACME) == []
+
+
+def series_of_columns(columns: Iterable[SeriesColumns], tags: Sequence[str]) -> list[Series]:
+    """Return columns as series in the order of `query_range`."""
+    found = []
+    for one in columns:
+        ends = np.cumsum(one.lengths)
+        for group, end, length in zip(one.groups, ends, one.lengths, strict=True):
+            part = slice(end - length, end)
+            pairs = sorted(zip(one.times_ns[part].tolist(), one.values[part].tolist(), strict=True))
+            if pairs:
+                times, values = map(list, zip(*pairs, strict=True))
+                found.append(Series(one.field, dict(zip(tags, group, strict=True)), times, values))
+    return sorted(found, key=lambda one: (one.field, list(one.tags.values())))

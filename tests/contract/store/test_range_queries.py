@@ -14,6 +14,7 @@ from tests.contract.store.samples import (
     gpu,
     gpu_with,
     power,
+    series_of_columns,
     write_powers,
 )
 from timeseries.points import Point
@@ -168,12 +169,12 @@ def test_series_come_by_field_and_then_by_group(store: Store) -> None:
     write(store, [gpu_with(reading, tags={"gpu": name}) for name in "10"], identity=ACME_2)
     write(store, [gpu(0, gpu="0", power_watts=3.0)], identity=ACME)
 
-    found = store.query_range(
-        dataclasses.replace(
-            HOUR, fields=("power_watts", "fan_percent"), group_by=("appliance", "gpu")
-        )
+    query = dataclasses.replace(
+        HOUR, fields=("power_watts", "fan_percent"), group_by=("appliance", "gpu")
     )
+    found = store.query_range(query)
 
+    assert series_of_columns(store.query_columns(query), query.group_by) == found
     assert found == [
         Series("fan_percent", {"appliance": "a2", "gpu": "0"}, [START_NS], [2.0]),
         Series("fan_percent", {"appliance": "a2", "gpu": "1"}, [START_NS], [2.0]),

@@ -4,7 +4,14 @@ from itertools import product
 
 import pytest
 
-from tests.contract.store.samples import ACME, GLOBEX, SECOND_NS, START_NS, gpu
+from tests.contract.store.samples import (
+    ACME,
+    GLOBEX,
+    SECOND_NS,
+    START_NS,
+    gpu,
+    series_of_columns,
+)
 from timeseries.store import DAY_NS, Aggregate, RangeQuery, Series, Store, write
 
 HOUR_NS = 3600 * SECOND_NS
@@ -22,18 +29,19 @@ def write_hours(store: Store, *, first_second: int = 0) -> None:
 
 def ask(store: Store, aggregate: Aggregate, step_ns: int | None) -> list[Series]:
     """Return an aggregate by tenant over two whole hours and parts of two more."""
-    return store.query_range(
-        RangeQuery(
-            measurement="gpu",
-            fields=("power_watts",),
-            start_ns=START_NS,
-            end_ns=START_NS + HOURS * HOUR_NS,
-            aggregate=aggregate,
-            step_ns=step_ns,
-            tenants=None,
-            group_by=("tenant",),
-        )
+    query = RangeQuery(
+        measurement="gpu",
+        fields=("power_watts",),
+        start_ns=START_NS,
+        end_ns=START_NS + HOURS * HOUR_NS,
+        aggregate=aggregate,
+        step_ns=step_ns,
+        tenants=None,
+        group_by=("tenant",),
     )
+    found = store.query_range(query)
+    assert series_of_columns(store.query_columns(query), query.group_by) == found
+    return found
 
 
 def test_answers_are_the_same_after_maintenance(store: Store) -> None:

@@ -18,6 +18,7 @@ from core.errors import InvalidInputError
 from tenants.models import Role
 from tenants.scope import Scope
 from tests.cast import NOON, Cast, scope_of
+from timeseries.columns import SeriesColumns, columns_of
 from timeseries.points import Point
 from timeseries.store import RangeQuery, Series, Store, write
 
@@ -77,9 +78,10 @@ class Recorded:
     def __init__(self, values: dict[int, float]) -> None:
         self._values = values
 
-    def query_range(self, query: RangeQuery) -> list[Series]:
+    def query_columns(self, query: RangeQuery) -> list[SeriesColumns]:
         tags = {"appliance": "a1", "gpu": "0"}
-        return [Series(query.fields[0], tags, list(self._values), list(self._values.values()))]
+        times, values = list(self._values), list(self._values.values())
+        return columns_of([Series(query.fields[0], tags, times, values)])
 
 
 SPANS = st.sampled_from([0.0, 300.0, 600.0, 3600.0])
