@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from sqlalchemy import ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import Computed, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.dialects.mysql import MEDIUMBLOB
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
@@ -55,6 +55,14 @@ class Receiver(Base):
     target: Mapped[str] = mapped_column(String(500))
     secret: Mapped[str] = mapped_column(String(500), default="")
     created_at: Mapped[datetime]
+    # The constraint above ignores rows without a tenant, and MariaDB has no partial indexes.
+    platform_name: Mapped[str | None] = mapped_column(
+        String(100),
+        Computed("CASE WHEN tenant_id IS NULL THEN name END", persisted=False),
+        index=True,
+        unique=True,
+        deferred=True,
+    )
 
     @property
     def shown_target(self) -> str:

@@ -70,6 +70,12 @@ def rule_pack() -> Mapping[str, PackRule]:
     return {rule.key: rule for rule in rules}
 
 
+def is_offered(session: Session, tenant_id: str) -> bool:
+    """Whether a tenant has got the rules of the pack, which happens soon after it was created."""
+    offered = select(OfferedRule.key).where(OfferedRule.tenant_id == tenant_id)
+    return session.scalar(offered.limit(1)) is not None
+
+
 def offer_rules(session: Session, *, now: datetime) -> int:
     """Add the rules of the pack to the tenants that never had them; return how many were added."""
     rows = session.execute(select(OfferedRule.tenant_id, OfferedRule.key))

@@ -13,7 +13,7 @@ import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from alerting.rule_request import RuleRequest
+from alerting.rule_request import ANY_VALUE, RuleRequest
 from alerting.states import FUNCTIONS, Comparison, NoDataPolicy, Operator, Severity
 from core.errors import InvalidInputError
 from core.quantities import format_duration, format_size, parse_duration, parse_value, unit_of
@@ -45,7 +45,7 @@ _DURATION = re.compile(
 def rule_expression(rule: "Rule | RuleRequest") -> str:
     """Return the text of a rule, without its name, receivers and whether it is enabled."""
     filters = ", ".join(
-        f"{_name(tag)}={'|'.join(json.dumps(value, ensure_ascii=False) for value in values)}"
+        f"{_name(tag)}={'|'.join(map(_filter_text, values))}"
         for tag, values in sorted(rule.filters.items())
     )
     metric = metric_text(rule) + (f"{{{filters}}}" if filters else "")
@@ -113,6 +113,10 @@ def unit_field(rule: "Rule | RuleRequest") -> str:
 def group_tags(rule: "Rule | RuleRequest") -> tuple[str, ...]:
     """Return the tags that split a rule's series: its own, and always `appliance`."""
     return tuple(dict.fromkeys((APPLIANCE_TAG, *rule.group_by)))
+
+
+def _filter_text(value: str) -> str:
+    return value if value == ANY_VALUE else json.dumps(value, ensure_ascii=False)
 
 
 def _name(tag: str) -> str:

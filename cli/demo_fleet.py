@@ -53,6 +53,7 @@ A100 = replace(
     power_limit_watts=400.0,
     sm_clock_hertz=1_410_000_000,
     nvlinks=12,
+    has_fabric=False,
     pcie_generation=4,
 )
 

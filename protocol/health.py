@@ -39,9 +39,12 @@ class HealthReason(StrEnum):
     REMAP_FAILED = "remap_failed"
     REMAP_PENDING = "remap_pending"
     PAGE_RETIREMENT_PENDING = "page_retirement_pending"
+    SRAM_ERRORS = "sram_errors"
     THROTTLED_BY_HEAT = "throttled_by_heat"
     THROTTLED_BY_HARDWARE = "throttled_by_hardware"
     NVLINK_DOWN = "nvlink_down"
+    FABRIC_NOT_REGISTERED = "fabric_not_registered"
+    FABRIC_DEGRADED = "fabric_degraded"
     PCIE_DEGRADED = "pcie_degraded"
     EXTERNAL_PROCESS = "external_process"
     DRIVER_SILENT = "driver_silent"
@@ -147,6 +150,7 @@ ADVICE: Mapping[HealthReason, Advice] = {
     _R.PAGE_RETIREMENT_PENDING: Advice(
         "page retirement pending", "Reset the GPU when it is idle, so that the page is left out."
     ),
+    _R.SRAM_ERRORS: Advice("too many cache errors", "Have the GPU replaced."),
     _R.THROTTLED_BY_HEAT: Advice(
         "throttled by heat", "Check air flow, fans, filters and the temperature of the room."
     ),
@@ -155,6 +159,14 @@ ADVICE: Mapping[HealthReason, Advice] = {
     ),
     _R.NVLINK_DOWN: Advice(
         "NVLink down", "Check Fabric Manager and the bridges, then reset all GPUs of the host."
+    ),
+    _R.FABRIC_NOT_REGISTERED: Advice(
+        "not in the NVLink fabric",
+        "Check Fabric Manager and its version, then reset all GPUs of the host.",
+    ),
+    _R.FABRIC_DEGRADED: Advice(
+        "NVLink fabric degraded",
+        "Check Fabric Manager's log and the NVSwitches, then reset all GPUs of the host.",
     ),
     _R.PCIE_DEGRADED: Advice(
         "PCIe degraded", "Reseat the GPU and its riser; check the slot and the BIOS."

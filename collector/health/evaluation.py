@@ -92,6 +92,10 @@ def _memory(gpu: GPUSignals) -> Iterator[HealthFinding]:
         yield _degraded(_R.REMAP_PENDING, "A faulty memory row is pending remapping.")
     if reading.get("retired_pages_pending"):
         yield _degraded(_R.PAGE_RETIREMENT_PENDING, "A faulty memory page is pending retirement.")
+    if reading.get("sram_ecc_threshold_exceeded"):
+        yield _failed(
+            _R.SRAM_ERRORS, "Its caches had more uncorrectable errors than NVIDIA's threshold."
+        )
     if uncorrected := int(reading.get("ecc_uncorrected_volatile", 0)):
         errors = _count(uncorrected, "memory error")
         yield _degraded(
@@ -130,6 +134,10 @@ def _links(gpu: GPUSignals) -> Iterator[HealthFinding]:
         down = int(links - active)
         verb = "is" if down == 1 else "are"
         yield _degraded(_R.NVLINK_DOWN, f"{down} of {int(links)} NVLinks {verb} down.")
+    if gpu.reading.get("fabric_registered") == 0:
+        yield _failed(_R.FABRIC_NOT_REGISTERED, "It is not registered with the NVLink fabric.")
+    if gpu.reading.get("fabric_degraded"):
+        yield _degraded(_R.FABRIC_DEGRADED, "Its NVLink fabric reports a fault.")
     if is_narrow(gpu):
         width, best = int(gpu.reading["pcie_width"]), int(gpu.reading["pcie_width_max"])
         yield _degraded(_R.PCIE_DEGRADED, f"Its PCIe link runs with {width} of {best} lanes.")

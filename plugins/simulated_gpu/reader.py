@@ -205,7 +205,9 @@ def _other_fields(
 ) -> dict[str, FieldValue]:
     used = _used_bytes(index, reading, config)
     share = reading.utilization_percent / 100
-    links_up = config.nvlinks - (index == config.nvlink_down_gpu)
+    has_link_down = index == config.nvlink_down_gpu
+    links_up = config.nvlinks - has_link_down
+    fabric = {"fabric_registered": 1, "fabric_degraded": int(has_link_down)}
     return {
         "memory_reserved_bytes": RESERVED_BYTES,
         "memory_free_bytes": max(0, config.gpu_memory_bytes - used - RESERVED_BYTES),
@@ -233,8 +235,7 @@ def _other_fields(
         "sram_ecc_corrected_aggregate": 0,
         "sram_ecc_uncorrected_aggregate": WORN_SRAM_ERRORS if index == config.worn_gpu else 0,
         "sram_ecc_threshold_exceeded": int(index == config.worn_gpu),
-        "fabric_registered": 1,
-        "fabric_degraded": int(index == config.nvlink_down_gpu),
+        **(fabric if config.has_fabric else {}),
         "remapped_rows_pending": 0,
         "remapped_rows_failed": 0,
         "lost": 0,

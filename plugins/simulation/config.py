@@ -18,6 +18,7 @@ class SimulationConfig:
         seed: the same seed results in the same devices and readings.
         sm_clock_hertz: SM clock under load.
         nvlinks: NVLinks of each GPU.
+        has_fabric: whether its GPUs register with the fabric of NVSwitches, as since Hopper.
         hot_gpu: index of a GPU that overheats under load and throttles.
         lost_gpu: index of a GPU that fell off the bus at the first start.
         xid_gpu: index of a GPU with occasional XID memory errors.
@@ -38,6 +39,7 @@ class SimulationConfig:
     memory_bytes: int = 512 * GIB
     sm_clock_hertz: int = 1_980_000_000
     nvlinks: int = 18
+    has_fabric: bool = True
     pcie_generation: int = 5
     hot_gpu: int | None = None
     lost_gpu: int | None = None

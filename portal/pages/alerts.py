@@ -82,6 +82,7 @@ def index() -> ResponseReturnValue:
         tenants=tenants,
         silences=silences,
         rules=rules,
+        is_filtered=any(wanted.values()),
         live_query=urlencode(query),
     )
 

@@ -23,6 +23,7 @@ from alerting.backtest import MAX_DAYS, Backtest, backtest_in_parts, backtest_ru
 from alerting.expression import Group, check_metric, preview_rule
 from alerting.models import Rule
 from alerting.receivers import list_receivers
+from alerting.rule_pack import is_offered
 from alerting.rule_request import RuleRequest, rule_errors
 from alerting.rule_series import request_of
 from alerting.rule_text import unit_field
@@ -55,10 +56,23 @@ _UNNEEDED = ("name", "warning_threshold", "critical_threshold", "warning_reset",
 @pages.get("/rules")
 def index() -> ResponseReturnValue:
     """List rules."""
+    scope, settings = current_scope(), portal().settings
     with database() as session:
-        page = list_rules(session, current_scope(), page=page_number(), page_size=PAGE_SIZE)
+        page = list_rules(session, scope, page=page_number(), page_size=PAGE_SIZE)
         tenants = tenant_names(session, (one.tenant_id for one in page.items))
-    return render_template("rules/index.html", page=page, tenants=tenants, next_at=_next_at)
+        expects_pack = (
+            settings.rule_pack
+            and scope.tenant_id is not None
+            and not is_offered(session, scope.tenant_id)
+        )
+    return render_template(
+        "rules/index.html",
+        page=page,
+        tenants=tenants,
+        next_at=_next_at,
+        interval_seconds=settings.evaluation_interval_seconds,
+        expects_pack=expects_pack,
+    )
 
 
 @pages.get("/rules/new")

@@ -1,12 +1,13 @@
 """Migrations create the schema of the models, and drop it, on SQLite and MariaDB."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import JSON, Connection, Engine, MetaData, Table, inspect, text
+from sqlalchemy.exc import IntegrityError
 
 from core.db import create_database_engine
 from core.errors import ConfigurationError
@@ -94,12 +95,29 @@ def test_jobs_of_the_first_schema_keep_their_attempts_and_their_order(database: 
         assert connection.scalar(text("SELECT count(*) FROM attempts")) == 1
 
 
-def _insert(connection: Connection, table: str, values: dict[str, object]) -> None:
+def test_receivers_of_one_tenant_or_of_the_platform_have_different_names(database: Engine) -> None:
+    upgrade_database(database)
+    owners = ("t1", "t2", None)
+    with database.begin() as connection:
+        for owner in owners:
+            if owner:
+                _insert(connection, "tenants", {"id": owner, "slug": owner, "name": owner})
+            values = {"id": f"one-{owner}", "tenant_id": owner, "name": "Pager"}
+            _insert(connection, "receivers", values)
+    for owner in owners:
+        values = {"id": f"two-{owner}", "tenant_id": owner, "name": "Pager"}
+        with pytest.raises(IntegrityError), database.begin() as connection:
+            _insert(connection, "receivers", values)
+
+
+def _insert(connection: Connection, table: str, given: Mapping[str, object]) -> None:
     """Insert a row; columns that need a value and have none get an empty one of their type."""
+    values = dict(given)
     metadata = MetaData()
     made = Table(table, metadata, autoload_with=connection, resolve_fks=False)
     for column in made.columns:
-        if column.nullable or column.name in values or column.server_default is not None:
+        has_value = column.name in values or column.server_default or column.computed
+        if column.nullable or has_value:
             continue
         kind = str if isinstance(column.type, JSON) else column.type.python_type
         # MariaDB shows JSON as text.

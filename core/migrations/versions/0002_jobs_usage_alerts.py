@@ -162,6 +162,11 @@ def upgrade() -> None:
     for name in _OF_PLATFORM:
         with op.batch_alter_table(name) as table:
             table.alter_column("tenant_id", existing_type=sa.String(36), nullable=True)
+    platform_name = sa.Computed("CASE WHEN tenant_id IS NULL THEN name END", persisted=False)
+    op.add_column(
+        "receivers", sa.Column("platform_name", sa.String(length=100), platform_name, nullable=True)
+    )
+    op.create_index("ix_receivers_platform_name", "receivers", ["platform_name"], unique=True)
     op.create_table(
         "job_dependencies",
         _reference("job_id", "jobs.id", primary_key=True),
@@ -314,6 +319,8 @@ def downgrade() -> None:
         alerts.drop_index("ix_alerts_acknowledged_by")
         alerts.drop_column("acknowledged_by")
         alerts.drop_column("acknowledged_at")
+    op.drop_index("ix_receivers_platform_name", "receivers")
+    op.drop_column("receivers", "platform_name")
     for name in _OF_PLATFORM:
         op.execute(f"DELETE FROM {name} WHERE tenant_id IS NULL")  # noqa: S608 - our tables
         with op.batch_alter_table(name) as table:

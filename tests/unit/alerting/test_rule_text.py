@@ -20,8 +20,7 @@ NAMES = st.sampled_from(KEYWORDS) | st.from_regex(
 UNITS = st.sampled_from(("", "_bytes", "_bytes_per_second", "_celsius", "_watts", "_percent"))
 LEVELS = st.floats(allow_nan=False, allow_infinity=False)
 SECONDS = st.floats(0, MAX_SECONDS)
-# Any value at all needs its tag in `by`, too.
-VALUES = st.text().filter(lambda text: text != ANY_VALUE)
+VALUES = st.text() | st.just(ANY_VALUE)
 
 
 @st.composite
@@ -36,6 +35,8 @@ def rules(draw: st.DrawFn) -> RuleRequest:
     has_resets = draw(st.booleans())
     aggregate = draw(st.sampled_from(FUNCTIONS))
     operator = draw(st.sampled_from(("", *Operator)))
+    filters = draw(st.dictionaries(NAMES, st.lists(VALUES, min_size=1, max_size=3), max_size=2))
+    needed = [tag for tag, values in filters.items() if ANY_VALUE in values]
     return RuleRequest(
         name="x",
         measurement=draw(NAMES),
@@ -45,8 +46,8 @@ def rules(draw: st.DrawFn) -> RuleRequest:
         aggregate=aggregate,
         ahead_seconds=draw(st.floats(1, MAX_SECONDS)) if aggregate == FORECAST else 0.0,
         window_seconds=draw(st.floats(1, MAX_SECONDS)),
-        group_by=draw(st.lists(NAMES, unique=True, max_size=3)),
-        filters=draw(st.dictionaries(NAMES, st.lists(VALUES, min_size=1, max_size=3), max_size=2)),
+        group_by=list(dict.fromkeys([*draw(st.lists(NAMES, max_size=3)), *needed])),
+        filters=filters,
         comparison=comparison,
         warning_threshold=None if has == "critical" else warning,
         critical_threshold=None if has == "warning" else critical,
@@ -102,6 +103,13 @@ def test_any_other_text_is_an_error_with_a_column(text: str) -> None:
                 "filters": {"gpu": ["0", "1"]},
             },
             'count(gpu.temperature_celsius{gpu="0"|"1"}) over 1m by appliance, gpu critical < 3',
+        ),
+        (
+            {"filters": {"gpu": ["*"]}},
+            (
+                "avg(gpu.temperature_celsius{gpu=*}) over 1m by appliance, gpu"
+                " > 80 °C, critical > 90 °C"
+            ),
         ),
     ],
 )

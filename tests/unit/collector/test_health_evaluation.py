@@ -73,6 +73,13 @@ CASES: list[tuple[str, GPUSignals, HealthReason, HealthState, str]] = [
         "pending",
     ),
     (
+        "sram",
+        signs(reading={"sram_ecc_threshold_exceeded": 1.0}),
+        HealthReason.SRAM_ERRORS,
+        FAILED,
+        "caches",
+    ),
+    (
         "uncorrected",
         signs(reading={"ecc_uncorrected_volatile": 2.0}),
         HealthReason.ECC_UNCORRECTED,
@@ -113,6 +120,20 @@ CASES: list[tuple[str, GPUSignals, HealthReason, HealthState, str]] = [
         HealthReason.NVLINK_DOWN,
         DEGRADED,
         "18 of 18 NVLinks are down.",
+    ),
+    (
+        "fabric-not-registered",
+        signs(reading={"fabric_registered": 0.0}),
+        HealthReason.FABRIC_NOT_REGISTERED,
+        FAILED,
+        "not registered",
+    ),
+    (
+        "fabric-degraded",
+        signs(reading={"fabric_registered": 1.0, "fabric_degraded": 1.0}),
+        HealthReason.FABRIC_DEGRADED,
+        DEGRADED,
+        "reports a fault",
     ),
     (
         "pcie-width",

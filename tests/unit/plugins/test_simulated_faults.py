@@ -82,6 +82,8 @@ def test_a_worn_gpu_and_a_degraded_fabric_are_reported() -> None:
     names = ("sram_ecc_threshold_exceeded", "fabric_registered", "fabric_degraded")
     fields = [readings_of(points, gpu)[0].fields for gpu in (0, 1)]
     assert [[one[name] for name in names] for one in fields] == [[1, 1, 0], [0, 1, 1]]
+    [points] = gathered([1], nvlink_down_gpu=1, has_fabric=False)  # an A100
+    assert not any(name.startswith("fabric_") for name in readings_of(points, 1)[0].fields)
 
 
 def test_gpu_processes_are_reported_every_ten_seconds() -> None:

@@ -6,9 +6,10 @@ import re
 import pytest
 
 from alerting.models import Alert, AlertAction
+from alerting.rule_pack import offer_rules
 from alerting.states import ActionKind, ActionState
 from core.clock import to_ns
-from core.db import SessionFactory
+from core.db import SessionFactory, transaction
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
 from tests.unit.portal.world import World
@@ -124,6 +125,17 @@ def test_a_rule_is_switched_off_and_on_in_the_list(bob: Browser, world: World) -
     assert rule_named(bob, "GPU too hot")["is_enabled"] is False
     bob.post(path, {"is_enabled": "1"})
     assert rule_named(bob, "GPU too hot")["is_enabled"] is True
+
+
+def test_a_new_tenant_reads_when_its_rules_come_and_are_evaluated(
+    bob: Browser, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    assert "Adding the rule pack" in bob.get("/rules").text
+    with transaction(sessions) as session:
+        offer_rules(session, now=clock())
+    page = bob.get("/rules").text
+    assert "GPU is too hot" in page
+    assert "first within 10s" in page
 
 
 def test_an_alert_is_shown_with_its_value_unit_and_appliance(bob: Browser, world: World) -> None:
