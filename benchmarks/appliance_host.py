@@ -54,9 +54,8 @@ class Host:
         loads = [round(load + self._random.uniform(0, 2), 2) for load in host.loads]
         yield Point("memory", {}, memory, time_ns)
         yield Point("swap", {}, _swap(), time_ns)
-        yield Point(
-            "load", {}, dict(zip(("load1", "load5", "load15"), loads, strict=True)), time_ns
-        )
+        averages = dict(zip(("load1", "load5", "load15"), loads, strict=True))
+        yield Point("load", {}, averages | {"cpu_count": self._model.config.cpu_count}, time_ns)
         yield Point("uptime", {}, {"uptime_seconds": 4_000_000 + 10 * self._turn}, time_ns)
         yield Point("processes", {}, self._processes(), time_ns)
         for mount, device in MOUNTS.items():

@@ -43,7 +43,7 @@ DECLARED: Mapping[str, Declared] = {
     ),
     "load": _declared(
         "",
-        "load1 load15 load5",
+        "cpu_count load1 load15 load5",
     ),
     "disk": _declared(
         "device mount",
@@ -131,7 +131,7 @@ DECLARED: Mapping[str, Declared] = {
     ),
     "gpu_health": _declared(
         "gpu job uuid",
-        "findings state",
+        "findings gpus_missing state",
     ),
     "notification": _declared(
         "host instance plugin severity type type_instance",

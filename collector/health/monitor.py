@@ -108,9 +108,10 @@ class HealthMonitor:
         """Return measurement `gpu_health`: one point for each GPU and one for the appliance."""
         with self._lock:
             health = self._evaluate(now)
+            missing = sum(not one.is_present for one in self._known.gpus.values())
         job_of_gpu, time_ns = self._job_of_gpu(), to_ns(now)
         findings = len(health.findings) + sum(len(gpu.findings) for gpu in health.gpus)
-        fields = {"state": SEVERITY[health.state], "findings": findings}
+        fields = {"state": SEVERITY[health.state], "findings": findings, "gpus_missing": missing}
         points = [Point("gpu_health", {}, fields, time_ns)]
         for gpu in health.gpus:
             tags = {"gpu": str(gpu.index), "uuid": gpu.uuid}

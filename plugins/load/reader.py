@@ -1,5 +1,6 @@
 """Load averages of the host (`/proc/loadavg`)."""
 
+import os
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -18,10 +19,11 @@ class LoadPlugin(ProcPlugin):
         load1=("tasks", "tasks running or waiting, averaged over 1 minute"),
         load5=("tasks", "tasks running or waiting, averaged over 5 minutes"),
         load15=("tasks", "tasks running or waiting, averaged over 15 minutes"),
+        cpu_count=("CPUs", "logical CPUs of the host, to compare the load with"),
     )
 
     def gather(self, now: datetime) -> Iterable[Point]:
         """Return one point for the host."""
         load1, load5, load15, _ = self.read("loadavg").split(b" ", 3)
-        fields = {"load1": float(load1), "load5": float(load5), "load15": float(load15)}
-        return [Point("load", {}, fields, to_ns(now))]
+        loads = {"load1": float(load1), "load5": float(load5), "load15": float(load15)}
+        return [Point("load", {}, loads | {"cpu_count": os.cpu_count() or 1}, to_ns(now))]

@@ -76,7 +76,7 @@ def host_points(model: SimulatedAppliance, now: datetime) -> list[Point]:
         Point("cpu", {}, _cpu_fields(reading), time_ns),
         Point("memory", {}, _memory_fields(reading, model.config.memory_bytes), time_ns),
         Point("swap", {}, _swap_fields(), time_ns),
-        Point("load", {}, loads, time_ns),
+        Point("load", {}, loads | {"cpu_count": model.config.cpu_count}, time_ns),
         Point("diskio", {"device": "nvme0n1"}, _diskio_fields(reading), time_ns),
         Point("network", {"interface": "eth0"}, _network_fields(reading), time_ns),
         Point("processes", {}, _process_fields(reading), time_ns),

@@ -92,7 +92,7 @@ def test_the_points_say_state_and_findings_by_gpu_and_by_appliance(tmp_path: Pat
     found.observe([gpu_point(lost=1), xid_point(79), gpu_point(index=1)], NOON)
     whole, lost, fine = found.points(NOON)
     assert (whole.measurement, whole.tags) == ("gpu_health", {})
-    assert whole.fields == {"state": 1, "findings": 3}
+    assert whole.fields == {"state": 1, "findings": 3, "gpus_missing": 0}
     assert (lost.tags, lost.fields) == (
         {"gpu": "0", "uuid": "GPU-0"},
         {"state": 2, "findings": 2},
@@ -101,6 +101,13 @@ def test_the_points_say_state_and_findings_by_gpu_and_by_appliance(tmp_path: Pat
         {"gpu": "1", "uuid": "GPU-1", "job": "job-7"},
         {"state": 0, "findings": 0},
     )
+
+
+def test_gpus_that_the_inventory_lacks_are_counted_as_missing(tmp_path: Path) -> None:
+    found = monitor(tmp_path)
+    for listed in (inventory(8), inventory(6)):
+        found.set_inventory(listed)
+    assert found.points(NOON)[0].fields["gpus_missing"] == 2
 
 
 def test_points_that_are_not_understood_are_passed_over(eight: HealthMonitor) -> None:

@@ -75,7 +75,12 @@ def test_a_host_without_swap_has_none_in_use_and_no_share_of_it(host: CapturedHo
 def test_load_averages_are_those_of_the_file(host: CapturedHost) -> None:
     host.use("proc_a")
     [point] = LoadPlugin(NoSettings(), host.context).gather(FIRST_AT)
-    assert point.fields == {"load1": 0.63, "load5": 0.84, "load15": 0.47}
+    assert point.fields == {
+        "load1": 0.63,
+        "load5": 0.84,
+        "load15": 0.47,
+        "cpu_count": os.cpu_count(),
+    }
 
 
 def test_uptime_is_the_time_since_boot_rather_than_the_time_idle(host: CapturedHost) -> None:

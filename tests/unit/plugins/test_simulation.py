@@ -193,6 +193,7 @@ def test_a_field_has_the_type_that_the_real_plugin_gives_it(model: SimulatedAppl
         "idle",
         "stopped",
         "zombies",
+        "cpu_count",
         "threads",
         "memory_total_bytes",
         "memory_used_bytes",
