@@ -12,12 +12,14 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from alerting.expression import rule_query
+from alerting.expression import FORECAST_MIN_VALUES, rule_query
 from alerting.firing_steps import Floats, breaching_groups, firing_steps
+from alerting.rolling_forecast import rolling_forecast
 from alerting.rule_request import ANY_VALUE, RuleRequest, raise_errors, rule_errors
 from alerting.rule_text import group_tags
 from alerting.states import FORECAST, Operator
 from core.clock import NS_PER_SECOND, from_ns, to_ns
+from core.quantities import format_duration
 from tenants.permissions import Permission
 from tenants.scope import Scope
 from timeseries.columns import SeriesColumns
@@ -100,14 +102,18 @@ def backtest_in_parts(
     scope.require(Permission.VIEW)
     errors = rule_errors(request)
     errors.pop("name", None)
-    if request.aggregate == FORECAST:
-        errors["aggregate"] = ["A forecast can't be replayed: its value is not stored."]
     if not 1 <= days <= MAX_DAYS:
         errors["days"] = [f"Choose 1 to {MAX_DAYS} days, not {days}."]
-    raise_errors("backtest", errors)
     step_seconds = next(
         (one for one in _STEPS_SECONDS if days * 86_400 <= one * MAX_STEPS), _STEPS_SECONDS[-1]
     )
+    least_seconds = FORECAST_MIN_VALUES * step_seconds
+    if request.aggregate == FORECAST and request.window_seconds < least_seconds:
+        errors.setdefault("window_seconds", []).append(
+            f"A forecast over {days} days is replayed in steps of {format_duration(step_seconds)}: "
+            f"use a window of {format_duration(least_seconds)} or more, or fewer days."
+        )
+    raise_errors("backtest", errors)
     step_ns = step_seconds * NS_PER_SECOND
     end_ns = to_ns(now) // step_ns * step_ns
     start_ns = to_ns(now - timedelta(days=days)) // step_ns * step_ns
@@ -117,6 +123,10 @@ def backtest_in_parts(
 def _replayed(
     store: Store, scope: Scope, request: RuleRequest, starts: range
 ) -> Iterator[float | Backtest]:
+    evaluated = starts
+    if request.aggregate == FORECAST:
+        window_steps = round(request.window_seconds * NS_PER_SECOND) // starts.step
+        starts = range(starts[0] - window_steps * starts.step, starts.stop, starts.step)
     table = _Table(tuple(filter(None, (request.field, request.other_field))), starts)
     for number in range(PARTS):
         first, last = (len(starts) * one // PARTS for one in (number, number + 1))
@@ -133,7 +143,7 @@ def _replayed(
         )
         for columns in store.query_columns(query):
             table.add(columns)
-    yield _result(request, table, starts)
+    yield _result(request, table, evaluated)
 
 
 class _Table:
@@ -160,7 +170,11 @@ def _result(request: RuleRequest, table: _Table, starts: range) -> Backtest:
     needed = [tags.index(tag) for tag, allowed in request.filters.items() if ANY_VALUE in allowed]
     groups = [one for one in table.groups if all(one[position] for position in needed)]
     values = _combined(request, table)[[table.groups[one] for one in groups]]
-    values[~np.isfinite(values)] = np.nan
+    if request.aggregate == FORECAST:
+        ahead = request.ahead_seconds * NS_PER_SECOND / starts.step
+        window_steps = values.shape[1] - len(starts)
+        values = rolling_forecast(values, window=window_steps, ahead=ahead)[:, window_steps:]
+    values = np.where(np.isfinite(values), values, np.nan)
     breaching = breaching_groups(request, values)
     step_seconds = starts.step / NS_PER_SECOND
     firings = _firings(

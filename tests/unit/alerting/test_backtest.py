@@ -5,15 +5,18 @@ from datetime import datetime, timedelta
 from math import isfinite
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from alerting.backtest import backtest_rule
+from alerting.expression import forecast
 from alerting.machine import AlertView, next_state
+from alerting.rolling_forecast import rolling_forecast
 from alerting.rule_text import parse_expression
 from alerting.states import AlertState, Comparison, NoDataPolicy
-from core.clock import to_ns
+from core.clock import NS_PER_SECOND, to_ns
 from core.errors import InvalidInputError
 from tenants.models import Role
 from tenants.scope import Scope
@@ -65,11 +68,49 @@ def test_a_backtest_reads_samples_of_its_tenant_only(store: Store, cast: Cast) -
 
 def test_what_can_not_be_replayed_is_an_error(store: Store, cast: Cast) -> None:
     rule = parse_expression(HOT)
-    forecast = replace(rule, aggregate="forecast", ahead_seconds=60.0)
-    for wrong, days, field in ((forecast, 1, "aggregate"), (rule, 31, "days")):
+    forecast = replace(rule, aggregate="forecast", ahead_seconds=60.0, window_seconds=7200.0)
+    for wrong, days, field in ((forecast, 30, "window_seconds"), (rule, 31, "days")):
         with pytest.raises(InvalidInputError) as caught:
             backtest_rule(store, scope_of(cast.bob), wrong, now=NOON, days=days)
         assert set(caught.value.errors) == {field}
+
+
+def test_a_forecast_is_replayed(store: Store, cast: Cast) -> None:
+    # It rises by 1 °C each 5 minutes, from 50 °C ten hours before noon on; and one that does not.
+    rising = {600 - 5 * step: 50.0 + step for step in range(120)}
+    fill(store, cast, "0", rising)
+    fill(store, cast, "1", {600: 60.0})
+    text = "forecast(gpu.temperature_celsius) ahead 1h over 1h by gpu > 120.5"
+
+    found = backtest_rule(store, scope_of(cast.bob), parse_expression(text), now=NOON, days=1)
+
+    (firings,) = found.firings
+    assert firings.tags["gpu"] == "0"
+    # A line through values t steps after its begin has 50 + t: the last step's begin, one step and
+    # 12 more ahead. 50 + t + 13 > 120.5 first for t = 58, evaluated at the end of that step.
+    assert firings.periods == [(NOON - timedelta(minutes=600 - 5 * 59), NOON)]
+
+
+NUMBERS = st.lists(st.one_of(st.just(float("nan")), st.floats(-1e6, 1e6)), min_size=1, max_size=80)
+
+
+@given(values=NUMBERS, window=st.integers(3, 60), ahead=st.floats(0, 100))
+def test_rolling_forecasts_are_those_of_each_window(
+    values: list[float], window: int, ahead: float
+) -> None:
+    found = rolling_forecast(np.array([values]), window=window, ahead=ahead)[0]
+    for step in range(len(values)):
+        first = max(0, step - window + 1)
+        pairs = [(at, values[at]) for at in range(first, step + 1) if isfinite(values[at])]
+        is_known = len(pairs) >= 30 or (
+            len(pairs) >= 3 and (pairs[-1][0] - pairs[0][0]) * 2 >= window
+        )
+        if not is_known:
+            assert not isfinite(found[step])
+            continue
+        times, known = zip(*((at * NS_PER_SECOND, value) for at, value in pairs), strict=True)
+        expected = forecast(times, known, at_ns=round((step + 1 + ahead) * NS_PER_SECOND))
+        assert found[step] == pytest.approx(expected, rel=1e-6, abs=1e-2)
 
 
 class Recorded:
