@@ -11,9 +11,10 @@ from sqlalchemy.orm import Session
 
 from alerting.actions import list_actions
 from alerting.history import NOTABLE, HistoryFilter, list_history
+from alerting.messages import alert_payload
 from alerting.models import Alert, AlertAction, AlertTransition
 from alerting.receivers import list_notifications
-from alerting.recorder import ACTIVE_STATES
+from alerting.recorder import ACTIVE_STATES, view_of
 from alerting.rule_series import rule_of_group
 from alerting.service import (
     acknowledge_alert,
@@ -27,7 +28,7 @@ from alerting.states import AlertState, Severity
 from alerting.undelivered import redeliver
 from jobqueue.models import Attempt
 from jobqueue.service import attempts_between
-from portal.context import current_scope, database, now
+from portal.context import current_scope, database, now, public_url
 from portal.pages.common import changing
 from portal.presenters.series import render_series
 from portal.query_string import PAGE_SIZE, chosen, day, page_number
@@ -121,6 +122,17 @@ def show(alert_id: str) -> ResponseReturnValue:
         alert = get_alert(session, scope, alert_id)
         page = alert_transitions(session, scope, alert_id, page=page_number(), page_size=PAGE_SIZE)
         names = appliance_names(session, scope.tenants)
+        payload = alert_payload(
+            alert.rule,
+            view_of(alert),
+            alert_id=alert.id,
+            tags=alert.tags,
+            state=alert.state,
+            tenant=tenant_names(session, [alert.tenant_id])[alert.tenant_id],
+            appliances=names,
+            public_url=public_url(),
+            now=now(),
+        )
         silences = silences_by_alert(session, scope, [alert], now=now())[alert.id]
         notifications = list_notifications(
             session, scope, alert_id=alert_id, page_size=MAX_NOTIFICATIONS
@@ -139,6 +151,7 @@ def show(alert_id: str) -> ResponseReturnValue:
     return render_template(
         "alerts/show.html",
         alert=alert,
+        annotation=payload["annotation"],
         page=page,
         timeline=[one for _, one in timeline],
         names=names,

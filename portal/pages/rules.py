@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime, timedelta
 from http import HTTPStatus
 
 from flask import (
@@ -69,7 +68,6 @@ def index() -> ResponseReturnValue:
         "rules/index.html",
         page=page,
         tenants=tenants,
-        next_at=_next_at,
         interval_seconds=settings.evaluation_interval_seconds,
         expects_pack=expects_pack,
     )
@@ -182,12 +180,6 @@ def remove(rule_id: str) -> ResponseReturnValue:
         delete_rule(session, current_scope(), rule_id, now=now(), public_url=public_url())
     flash("Rule deleted", "success")
     return redirect(url_for(".index"))
-
-
-def _next_at(rule: Rule) -> datetime | None:
-    """Return when a rule is due."""
-    seconds = max(rule.interval_seconds, portal().settings.evaluation_interval_seconds)
-    return rule.evaluated_at and rule.evaluated_at + timedelta(seconds=seconds)
 
 
 def _backtest_days() -> int:
