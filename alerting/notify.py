@@ -15,9 +15,12 @@ from email.message import EmailMessage
 from email.utils import format_datetime, parseaddr
 from html import escape
 from http import HTTPStatus
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from typing import Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
+
+from urllib3.exceptions import InvalidHeader
+from urllib3.util import Retry
 
 from alerting.messages import Message
 from alerting.models import Receiver
@@ -36,9 +39,16 @@ _PORTS = {"smtp": 25, "smtps": 465}
 
 
 class DeliveryError(UnavailableError):
-    """A delivery failed; the notification's row stores the message."""
+    """A delivery failed; the notification's row stores the message.
+
+    `retry_after_seconds` is what the receiver asks for, as with 429 Too Many Requests.
+    """
 
     default_code = "delivery_failed"
+
+    def __init__(self, message: str, *, retry_after_seconds: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class Sender(Protocol):
@@ -184,20 +194,30 @@ class WebhookSender:
         }
         host = urlsplit(url).netloc.rpartition("@")[2]
         try:
-            status, reason = self._client.post(url, body=body, headers=headers)
+            response = self._client.post(url, body=body, headers=headers)
         except BlockedAddressError as error:
             raise DeliveryError(error.message_for(host)) from error
         except (OSError, HTTPException) as error:
             why = why_it_failed(error)
             raise DeliveryError(f"The webhook at {host} did not respond: {why}.") from error
-        if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            raise DeliveryError(f"The webhook at {host} responded {status} {reason}")
+        if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
+            raise DeliveryError(
+                f"The webhook at {host} responded {response.status} {response.reason}",
+                retry_after_seconds=_retry_after_seconds(response),
+            )
 
 
 def sign(secret: str, timestamp: str, body: bytes) -> str:
     """Return the hex HMAC-SHA256 of timestamp and body."""
     signed = timestamp.encode() + b"." + body
     return hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
+def _retry_after_seconds(response: HTTPResponse) -> float:
+    try:
+        return Retry().parse_retry_after(response.headers.get("Retry-After", "0"))
+    except InvalidHeader:
+        return 0.0
 
 
 def _alternative(payload: dict[str, Any]) -> str:

@@ -172,21 +172,23 @@ def _hold(notification: Notification, until: datetime) -> None:
     notification.next_try_at, notification.tries = until, 0
 
 
-def _send(senders: Mapping[ReceiverKind, Sender], group: Sequence[Notification]) -> str | None:
+def _send(
+    senders: Mapping[ReceiverKind, Sender], group: Sequence[Notification]
+) -> DeliveryError | None:
     """Return None after delivery, else the error."""
     notification = group[0]
     destination = notification.destination
     sender = senders.get(destination.kind)
     if sender is None:
-        return f"This server has no sender for {destination.kind.value}."
+        return DeliveryError(f"This server has no sender for {destination.kind.value}.")
     try:
         is_single = len(group) == 1
         sender.send(destination, render(notification) if is_single else render_group(group))
     except DeliveryError as error:
-        return error.message
+        return error
     except Exception as error:  # a bug must not stop the other notifications
         logger.exception("sending notification %s failed", notification.id)
-        return f"Internal error: {type(error).__name__}: {error}"
+        return DeliveryError(f"Internal error: {type(error).__name__}: {error}")
     return None
 
 
@@ -199,17 +201,18 @@ def _mark_sent(session: Session, group: Sequence[Notification], *, now: datetime
 
 
 def _mark_failed(
-    session: Session, group: Sequence[Notification], error: str, *, now: datetime
+    session: Session, group: Sequence[Notification], error: DeliveryError, *, now: datetime
 ) -> None:
     """Postpone all notifications of the receiver; those past the retry period have failed."""
     notification = group[0]
-    retry_at = now + retry_delay(notification.tries)
+    asked = min(timedelta(seconds=error.retry_after_seconds), LONGEST_RETRY)
+    retry_at = now + max(retry_delay(notification.tries), asked)
     logger.warning(
         "notification %s to %s failed at attempt %d: %s",
         notification.id,
         notification.destination.name,
         notification.tries,
-        error,
+        error.message,
     )
     waiting = update(Notification).where(
         Notification.receiver_id == notification.receiver_id,
@@ -218,12 +221,12 @@ def _mark_failed(
     )
     session.execute(
         waiting.where(Notification.id.in_([one.id for one in group])).values(
-            next_try_at=retry_at, last_error=error
+            next_try_at=retry_at, last_error=error.message
         )
     )
     session.execute(waiting.where(Notification.next_try_at <= now).values(next_try_at=retry_at))
     session.execute(
         waiting.where(Notification.created_at <= now - RETRY_FOR).values(
-            state=NotificationState.FAILED, last_error=error
+            state=NotificationState.FAILED, last_error=error.message
         )
     )

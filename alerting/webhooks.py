@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -124,8 +124,8 @@ class WebhookClient:
         context.load_verify_locations(DEFAULT_CA_BUNDLE_PATH)
         return context
 
-    def post(self, target: str, *, body: bytes, headers: Headers) -> tuple[int, str]:
-        """Return the status and the reason of the response; its body is not read.
+    def post(self, target: str, *, body: bytes, headers: Headers) -> HTTPResponse:
+        """Return the response, whose body is not read.
 
         Raises:
             BlockedAddressError: the policy blocks the address.
@@ -139,8 +139,8 @@ class WebhookClient:
         headers = {**headers, **_credentials(url), "Host": host}
         with self._connected(url) as connection:
             connection.request("POST", path, body=body, headers=headers)
-            response = connection.getresponse()
-            return response.status, response.reason
+            with connection.getresponse() as response:
+                return response
 
     @contextmanager
     def _connected(self, url: SplitResult) -> Iterator[HTTPConnection]:

@@ -102,6 +102,7 @@ class Hook:
     url: str = ""
     status: int = 204
     location: str = ""
+    retry_after: str = ""
     posts: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
 
 
@@ -117,6 +118,8 @@ def hook_server(context: ssl.SSLContext | None = None) -> Iterator[Hook]:
             self.send_response(hook.status)
             if hook.location:
                 self.send_header("Location", hook.location)
+            if hook.retry_after:
+                self.send_header("Retry-After", hook.retry_after)
             self.send_header("Content-Length", "0")
             self.end_headers()
 

@@ -181,6 +181,29 @@ def test_a_message_goes_all_the_way_to_a_real_server(office: Office) -> None:
     assert len(hook.posts) == 1
 
 
+def test_a_receiver_that_limits_the_rate_is_tried_when_it_asks_to_be(office: Office) -> None:
+    ident = office.post("hook")
+    sender = WebhookSender(5.0, policy=LOOPBACK, box=BOX)
+    with hook_server() as hook:
+        with transaction(office.sessions) as session:
+            session.get_one(Receiver, office.receivers["hook"]).target = hook.url
+        hook.status, hook.retry_after = 429, "120"
+        assert office.drain(sender) == 0
+        row = office.rows()[ident]
+        assert "429 Too Many Requests" in row.last_error
+        assert row.next_try_at == NOON + timedelta(seconds=120)
+        # Without a valid time, and up to an hour.
+        for retry_after, seconds in (("soon", 20), ("999999", 3600)):
+            hook.retry_after = retry_after
+            at = office.rows()[ident].next_try_at
+            office.drain(sender, after=at - NOON)
+            assert office.rows()[ident].next_try_at == at + timedelta(seconds=seconds)
+        hook.status = 204
+        at = office.rows()[ident].next_try_at
+        assert office.drain(sender, after=at - NOON) == 1
+    assert len(hook.posts) == 4
+
+
 def test_a_message_without_a_receiver_goes_to_its_address(office: Office, cast: Cast) -> None:
     notice = {
         "kind": "notice",
