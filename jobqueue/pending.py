@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from core.ids import new_id
 from jobqueue.arrays import parse_array
 from jobqueue.models import Job
-from jobqueue.placement.explanation import Explanation, explain, explain_jobs
+from jobqueue.placement.explanation import Explanation, explain_jobs
 from jobqueue.placement.filters import FEASIBLE, FREE, apply_filters
 from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.views import JobShape, Snapshot
@@ -49,7 +49,8 @@ def explain_job(
     snapshot = _snapshot(
         session, job.tenant_id, [*ids[: min(position - 1, MAX_BEFORE)], job.id], now=now
     )
-    return replace(explain(snapshot, job.id), position=position, queue_length=len(ids))
+    found = explain_jobs(snapshot, [job.id]).get(job.id)  # it may have been placed meanwhile
+    return None if found is None else replace(found, position=position, queue_length=len(ids))
 
 
 def explain_new(
@@ -64,7 +65,7 @@ def explain_new(
     views = [job_view(job, models) for job in jobs]
     found = explain_jobs(replace(snapshot, jobs=[*snapshot.jobs, *views]), list(new))
     unread = len(ids) - len(snapshot.jobs)
-    last = snapshot.jobs[-1].order if unread else None
+    last = snapshot.jobs[-1].order if unread and snapshot.jobs else None
     return {
         view.id: replace(
             found[view.id],

@@ -49,11 +49,6 @@ class Explanation:
         return self.decision.rejections
 
 
-def explain(snapshot: Snapshot, job_id: str) -> Explanation:
-    """Explain a waiting job of the snapshot."""
-    return explain_jobs(snapshot, [job_id])[job_id]
-
-
 def explain_jobs(snapshot: Snapshot, job_ids: Collection[str]) -> dict[str, Explanation]:
     """Explain waiting jobs of the snapshot, by id."""
     jobs, left = in_order(snapshot.jobs), set(job_ids)

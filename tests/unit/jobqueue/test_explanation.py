@@ -9,11 +9,12 @@ from sqlalchemy.orm import Session
 
 from jobqueue import pending
 from jobqueue.pending import explain_job, try_job
-from jobqueue.placement.explanation import explain
+from jobqueue.placement.explanation import Explanation, explain_jobs
 from jobqueue.placement.plan import Action
 from jobqueue.placement.views import ApplianceView, Caps, JobView, RunningJob, Snapshot
 from jobqueue.requests import JobRequest
 from jobqueue.service import list_jobs
+from jobqueue.snapshot import read_snapshot
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import (
     GIB,
@@ -46,6 +47,10 @@ def used(name: str, *ends: int | None) -> ApplianceView:
 
 def ask(fleet: list[ApplianceView], *jobs: JobView, caps: Caps | None = None) -> Snapshot:
     return Snapshot(now=NOON, appliances=fleet, jobs=jobs, caps=caps or Caps())
+
+
+def explain(snapshot: Snapshot, job_id: str) -> Explanation:
+    return explain_jobs(snapshot, [job_id])[job_id]
 
 
 def test_the_most_relevant_reason_is_first_and_what_is_missing_is_named() -> None:
@@ -139,3 +144,21 @@ def test_a_job_far_back_in_a_long_queue_is_explained_too(
     assert (dry.position, dry.queue_length) == (6, 6)
     urgent = JobRequest(name="a", image="b", gpus=8, priority=1)
     assert try_job(session, scope_of(cast.alice), urgent, now=NOON).position == 1
+
+
+def test_a_job_that_is_placed_while_its_explanation_is_read_has_none(
+    session: Session, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_appliance(session, cast.acme, "dgx-01")
+    scope = scope_of(cast.alice)
+
+    def place_and_read(session: Session, tenant_id: str, *, now: datetime) -> Snapshot:
+        dispatch(session, now=now)
+        return read_snapshot(session, tenant_id, now=now)
+
+    monkeypatch.setattr(pending, "read_snapshot", place_and_read)
+    soon = submit(session, cast.alice, gpus=1)
+    assert explain_job(session, scope, soon.id, now=NOON) is None
+    submit(session, cast.alice, "other", gpus=1)
+    dry = try_job(session, scope, JobRequest(name="a", image="b", gpus=1), now=NOON)
+    assert dry.decision.action is Action.ASSIGN
