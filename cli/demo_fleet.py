@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -40,6 +41,9 @@ HISTORY = timedelta(hours=24)
 # The agent's first samples come as much later.
 STARTING = timedelta(seconds=15)
 HISTORY_STEP_SECONDS = 120
+RECENT = timedelta(hours=1)
+RECENT_STEP_SECONDS = 15
+PAUSE_SECONDS = 0.5
 HISTORY_POINTS_PER_SECOND = 20_000.0
 NICENESS = 10
 USERS = ("alice@acme.example", "charlie@globex.example")
@@ -178,9 +182,14 @@ class _Appliance:
         marker = self._home / HISTORY_MARKER
         if marker.exists():
             return
+        until = now + STARTING
+        day, recent_at = (until - HISTORY, until), until - RECENT
         with self._history_lock:
-            until = now + STARTING
-            agent.push_history(until - HISTORY, until, step_seconds=HISTORY_STEP_SECONDS)
+            agent.push_history(recent_at, until, step_seconds=RECENT_STEP_SECONDS, planned=day)
+        # The hour that dashboards show first comes first, for every appliance.
+        time.sleep(len(FLEET) * PAUSE_SECONDS)
+        with self._history_lock:
+            agent.push_history(day[0], recent_at, step_seconds=HISTORY_STEP_SECONDS, planned=day)
         marker.touch()
 
     def _enroll(self) -> Identity:

@@ -167,8 +167,21 @@ class Agent:
         if need_restart:
             log.warning("restart the agent to apply: %s", ", ".join(need_restart))
 
-    def push_history(self, start_at: datetime, end_at: datetime, *, step_seconds: float) -> int:
+    def push_history(
+        self,
+        start_at: datetime,
+        end_at: datetime,
+        *,
+        step_seconds: float,
+        planned: tuple[datetime, datetime] | None = None,
+    ) -> int:
         """Put simulated history into the buffer; return the number of points.
+
+        Args:
+            start_at: the time of the first points.
+            end_at: the time after the last ones.
+            step_seconds: the time between points.
+            planned: the span of which this is a part; all parts show the same workloads.
 
         Raises:
             ValueError: this appliance is not simulated.
@@ -176,7 +189,9 @@ class Agent:
         if self._simulation is None:
             raise ValueError("only a simulated appliance has simulated history")
         step = timedelta(seconds=step_seconds)
-        points = history(self._simulation.config, start_at=start_at, end_at=end_at, step=step)
+        span = planned or (start_at, end_at)
+        config = self._simulation.config
+        points = history(config, span, start_at=start_at, end_at=end_at, step=step)
         return append_points(points, self._buffer)
 
     def _build_runner(self) -> AttemptRunner | None:

@@ -189,7 +189,13 @@ def _register_pages(app: Dash, context: Context) -> None:
             page.body if is_new else no_update,
             components.breadcrumbs(page.crumbs, page.title),
             page.title,
-            toolbar(controls, path, peers=page.peers, has_range=page.has_range)
+            toolbar(
+                controls,
+                path,
+                now=context.clock(),
+                peers=page.peers,
+                has_range=page.has_range,
+            )
             if page.has_toolbar
             else None,
             (seconds or 60) * 1000,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
 from statistics import fmean
+from textwrap import wrap
 
 from core.quantities import unit_of
 from dash_app.axes import (
@@ -53,6 +54,8 @@ HEAT_RGB = "51, 106, 226"
 _TONES = {"warning": "rgba(217, 163, 0, 0.65)", "critical": "rgba(220, 53, 69, 0.65)"}
 # The name of a shorter bar would not fit into it.
 _NAMED_SHARE = 0.12
+_MANY_BANDS = 3
+_MESSAGE_WIDTH = 44
 
 
 def time_figure(chart: Chart, span: Span, *, revision: str) -> Figure:
@@ -238,8 +241,9 @@ def in_zone(figure: Figure, zone: tzinfo) -> Figure:
 def message_figure(text: str) -> Figure:
     """Return an empty panel with a message."""
     hidden = {"visible": False, "fixedrange": True, "range": [0, 1]}
+    # Plotly does not wrap text, and a panel on a phone is as wide.
     note = {
-        "text": text,
+        "text": "<br>".join(wrap(text, _MESSAGE_WIDTH)),
         "showarrow": False,
         "xref": "paper",
         "yref": "paper",
@@ -273,9 +277,9 @@ def _bars(line: Line, chart: Chart, *, scale: tuple[float, str]) -> Figure:
     }
 
 
-def _band(line: Line, *, step_ns: int, divisor: float) -> Iterator[Figure]:
+def _band(line: Line, *, alpha: float, step_ns: int, divisor: float) -> Iterator[Figure]:
     """Draw the extremes of a line as an area behind it, part by part."""
-    color = _faded(PALETTE[line.color % len(PALETTE)], 0.18)
+    color = _faded(PALETTE[line.color % len(PALETTE)], alpha)
     for part in split_at_gaps(line.times_ns, step_ns=step_ns):
         times = [time_ns // NS_PER_MS for time_ns in line.times_ns[part]]
         low, high = zip(*line.extremes[part], strict=True)
@@ -305,7 +309,9 @@ def _traces(line: Line, chart: Chart, *, step_ns: int, scale: tuple[float, str])
         low, high = (f"%{{customdata[{at}]:.{digits}f}}" for at in (0, 1))
         trace["hovertemplate"] += f" ({low} to {high})"
         trace["legendgroup"] = line.name
-        return [*_band(line, step_ns=step_ns, divisor=scale[0]), trace]
+        # Areas of several lines overlap.
+        alpha = 0.18 if len(chart.lines) < _MANY_BANDS else 0.08
+        return [*_band(line, alpha=alpha, step_ns=step_ns, divisor=scale[0]), trace]
     if not (chart.is_stacked or line.is_filled or len(chart.lines) == 1):
         times_ns, values = with_gaps(line.times_ns, line.values, step_ns=step_ns)
         return [_trace(line, chart.field, times_ns, values, scale=scale)]

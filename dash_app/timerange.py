@@ -137,14 +137,14 @@ class Controls:
         """A key that is unique per range and window."""
         return self.range_key if self.window is None else f"{self.window[0]}-{self.window[1]}"
 
-    @property
-    def window_text(self) -> str:
-        """The window such as `Nov 21 20:20 to 20:40 UTC`; empty without one."""
+    def window_text(self, now: datetime) -> str:
+        """Return the window such as `Nov 21 20:20 to 20:40 UTC`; empty without one."""
         if self.window is None:
             return ""
         start, end = (from_ns(ms * _NS_PER_MS).astimezone(self.tzinfo) for ms in self.window)
-        is_one_day = start.date() == end.date()
-        return f"{start:%b %d %H:%M} to {end:{'%H:%M' if is_one_day else '%b %d %H:%M'}} {end:%Z}"
+        day = "%b %d" if start.year == end.year == now.year else "%b %d, %Y"
+        until = "%H:%M" if start.date() == end.date() else f"{day} %H:%M"
+        return f"{start:{day} %H:%M} to {end:{until}} {end:%Z}"
 
     @property
     def tzinfo(self) -> tzinfo:

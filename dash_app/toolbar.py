@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from dash import dcc, html
@@ -15,13 +16,19 @@ _HIDDEN: dict[str, Any] = {"aria-hidden": "true"}
 
 
 def toolbar(
-    controls: Controls, path: str, *, peers: Mapping[str, str], has_range: bool = True
+    controls: Controls,
+    path: str,
+    *,
+    now: datetime,
+    peers: Mapping[str, str],
+    has_range: bool = True,
 ) -> Component:
     """Return the controls of a page.
 
     Args:
         controls: what the address selects.
         path: the page's path.
+        now: the current time.
         peers: what else it can be compared with: key to label.
         has_range: whether the time range applies.
     """
@@ -35,7 +42,7 @@ def toolbar(
         [
             hint,
             _compare(controls, path, earlier | dict(peers)) if earlier or peers else None,
-            _range(controls, path) if has_range else _zone(controls, path),
+            _range(controls, path, now) if has_range else _zone(controls, path),
             html.Div(
                 [_button("now", "arrow-clockwise", "Refresh now"), _refresh(controls, path)],
                 className="btn-group btn-group-sm",
@@ -51,11 +58,11 @@ def toolbar(
     )
 
 
-def _range(controls: Controls, path: str) -> Component:
+def _range(controls: Controls, path: str, now: datetime) -> Component:
     return html.Div(
         [
             _button("back", "chevron-left", "Previous period"),
-            _time(controls, path),
+            _time(controls, path, now),
             _button("forward", "chevron-right", "Next period"),
             _button("out", "zoom-out", "Zoom out"),
         ],
@@ -65,8 +72,8 @@ def _range(controls: Controls, path: str) -> Component:
     )
 
 
-def _time(controls: Controls, path: str) -> Component:
-    label = controls.window_text or f"Last {RANGES[controls.range_key][0]}"
+def _time(controls: Controls, path: str, now: datetime) -> Component:
+    label = controls.window_text(now) or f"Last {RANGES[controls.range_key][0]}"
     is_range = controls.window is None
     ranges = [
         _item(

@@ -233,7 +233,7 @@ class AttemptRunner:
         return await self._executor.execute(attempt_id, session)
 
     def usage_points(self, now: datetime) -> list[Point]:
-        """Return one point for each running attempt."""
+        """Return a point for each running attempt, and one for its simulated container."""
         points = []
         for spec in self._desired_attempts():
             try:
@@ -244,6 +244,9 @@ class AttemptRunner:
                 tags = {"job": spec.job_id, "attempt": spec.attempt_id}
                 fields = {"cpu_percent": usage.cpu_percent, "memory_bytes": usage.memory_bytes}
                 points.append(Point("attempt", tags, fields, to_ns(now)))
+                if usage.container:
+                    tags = {"container": f"simulated-{spec.attempt_id}", "job": spec.job_id}
+                    points.append(Point("container", tags, dict(usage.container), to_ns(now)))
         return points
 
     def _desired_attempts(self) -> list[AttemptSpec]:

@@ -17,15 +17,14 @@ from tenants.models import Appliance
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Series, Store
 
-# Panel to fields and labels; with one attempt only, these name the lines.
-ATTEMPT_PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "cpu_percent": (("cpu_percent", ""),),
-    "memory_bytes": (("memory_bytes", ""),),
-    "diskio": (("read_bytes_per_second", "read"), ("written_bytes_per_second", "write")),
-    "network": (("received_bytes_per_second", "in"), ("sent_bytes_per_second", "out")),
+ATTEMPT_FIELDS = ("cpu_percent", "memory_bytes")
+# Panel to the fields of containers and their labels.
+CONTAINER_PANELS: Mapping[str, Mapping[str, str]] = {
+    "diskio": {"read_bytes_per_second": "read", "written_bytes_per_second": "write"},
+    "network": {"received_bytes_per_second": "in", "sent_bytes_per_second": "out"},
 }
+CONTAINER_FIELDS = tuple(name for fields in CONTAINER_PANELS.values() for name in fields)
 MAX_COMPARABLE = 10
-ATTEMPT_FIELDS = tuple(name for fields in ATTEMPT_PANELS.values() for name, _ in fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +63,16 @@ def job_detail(
     telemetry = Telemetry(store, scope, span, filters={"job": (job.id,)})
     gpus = telemetry.over_time("gpu", GPU_FIELDS, group_by=(APPLIANCE_TAG, "gpu"))
     attempts = telemetry.over_time("attempt", ATTEMPT_FIELDS, group_by=("attempt",))
+    containers = telemetry.over_time("container", CONTAINER_FIELDS)
     return JobDetail(
         job=job,
         appliance=appliance,
         span=span,
         run_seconds=(end_at - start_at).total_seconds(),
         gpus=tuple(_gpu_key(series) for series in _by_gpu(gpus.of("utilization_percent"))),
-        charts=_gpu_charts(gpus, _names(session, scope, gpus)) | _attempt_charts(job, attempts),
+        charts=_gpu_charts(gpus, _names(session, scope, gpus))
+        | _attempt_charts(job, attempts)
+        | _container_charts(containers),
         problem=telemetry.problem,
     )
 
@@ -127,16 +129,29 @@ def _gpu_charts(result: Result, names: Mapping[str, str]) -> dict[str, Chart]:
 
 def _attempt_charts(job: Job, result: Result) -> dict[str, Chart]:
     numbers = {attempt.id: attempt.number for attempt in job.attempts}
+
+    def lines(field: str) -> tuple[Line, ...]:
+        found = []
+        for color, series in enumerate(result.of(field)):
+            number = numbers.get(series.tags.get("attempt", ""), "")
+            found.append(line_of(series, name=f"attempt {number}".strip(), color=color))
+        return tuple(found)
+
+    return {
+        f"attempt-{field}": Chart(field=field, lines=lines(field), problem=result.problem)
+        for field in ATTEMPT_FIELDS
+    }
+
+
+def _container_charts(result: Result) -> dict[str, Chart]:
     charts = {}
-    for panel, fields in ATTEMPT_PANELS.items():
-        found = [(series, label) for name, label in fields for series in result.of(name)]
+    for panel, fields in CONTAINER_PANELS.items():
         lines = tuple(
-            line_of(
-                series,
-                name=f"attempt {numbers.get(series.tags.get('attempt', ''), '')} {label}".strip(),
-                color=color,
-            )
-            for color, (series, label) in enumerate(found)
+            line_of(series, name=label, color=color)
+            for color, (name, label) in enumerate(fields.items())
+            for series in result.of(name)
         )
-        charts[f"attempt-{panel}"] = Chart(field=fields[0][0], lines=lines, problem=result.problem)
+        charts[f"attempt-{panel}"] = Chart(
+            field=next(iter(fields)), lines=lines, problem=result.problem
+        )
     return charts

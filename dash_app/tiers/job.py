@@ -141,5 +141,6 @@ def _times(job: Job, controls: Controls) -> str:
     if job.started_at is None:
         return f"submitted {controls.local(job.submitted_at):%b %d %H:%M %Z}"
     start_at = controls.local(job.started_at)
-    until = f"{controls.local(job.finished_at):%b %d %H:%M}" if job.finished_at else "now"
-    return f"{start_at:%b %d %H:%M} to {until} {start_at:%Z}"
+    if job.finished_at is None:
+        return f"since {start_at:%b %d %H:%M %Z}"
+    return f"{start_at:%b %d %H:%M} to {controls.local(job.finished_at):%b %d %H:%M %Z}"

@@ -24,10 +24,14 @@ STOPPED: Mapping[StopReason, tuple[ObservedState, str]] = {
 
 
 class AttemptUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The current usage of a running attempt: CPU percent of one core, and resident memory."""
+    """The current usage of a running attempt: CPU percent of one core, and resident memory.
+
+    `container` has further fields of the measurement `container`, if only the executor knows them.
+    """
 
     cpu_percent: float
     memory_bytes: int
+    container: Mapping[str, float] = {}
 
 
 class ExecutorError(Exception):

@@ -37,6 +37,9 @@ STEPS_PER_EPOCH = 20
 BATCH_LINE_SECONDS = 1.0
 SERVICE_LINE_SECONDS = 5.0
 LIMIT_BYTES = 1024 * 1024
+READ_BYTES_PER_SECOND = 100 * 2**20  # for each GPU
+CHECKPOINT_SECONDS = 120.0
+CHECKPOINT_BYTES_PER_SECOND = 1.5 * 2**30
 
 OnWork = Callable[[AttemptSpec, datetime], None]
 OnEnd = Callable[[str], None]
@@ -151,6 +154,7 @@ class SimulatedExecutor:
         return AttemptUsage(
             cpu_percent=round(100 * share * attempt.spec.cpus, 1),
             memory_bytes=int(0.8 * filled * attempt.spec.memory_bytes),
+            container=_rates(attempt.spec, running_seconds),
         )
 
     async def execute(self, attempt_id: str, session: ExecSession) -> int:  # noqa: ARG002
@@ -341,3 +345,17 @@ class SimulatedLog:
 def fraction(name: str) -> float:
     """Return a number in [0, 1] that looks random and depends on `name` alone."""
     return crc32(name.encode()) / 0xFFFFFFFF
+
+
+def _rates(spec: AttemptSpec, running_seconds: float) -> dict[str, float]:
+    """Return rates of a job that reads its data over the network and writes checkpoints."""
+    noise = 0.6 + 0.4 * fraction(f"{spec.attempt_id}:rates:{int(running_seconds)}")
+    is_checkpoint = running_seconds % CHECKPOINT_SECONDS < CHECKPOINT_SECONDS / 8
+    reads = noise * READ_BYTES_PER_SECOND * max(1, len(spec.gpu_uuids))
+    writes = CHECKPOINT_BYTES_PER_SECOND if is_checkpoint else 2.0**20
+    return {
+        "read_bytes_per_second": 0.2 * reads,
+        "written_bytes_per_second": noise * writes,
+        "received_bytes_per_second": reads,
+        "sent_bytes_per_second": 0.02 * reads,
+    }

@@ -16,28 +16,34 @@ from plugins.simulation.config import GIB, SimulationConfig, Workload, fraction
 from timeseries.points import Point
 
 DAY_HOURS = range(7, 20)
-# The part that dashboards show first has more samples.
-RECENT = timedelta(hours=1)
-RECENT_STEP = timedelta(seconds=15)
+Span = tuple[datetime, datetime]
+# Memory, temperature and the load of 15 minutes need some time to settle.
 SETTLING = timedelta(hours=1)
 # When workloads end after the history: not all at once, because a GPU is idle until its next job.
 SHORTEST_REST, LONGEST_REST = timedelta(seconds=10), timedelta(seconds=150)
 
 
 def history(
-    config: SimulationConfig, *, start_at: datetime, end_at: datetime, step: timedelta
+    config: SimulationConfig,
+    planned: Span,
+    *,
+    start_at: datetime,
+    end_at: datetime,
+    step: timedelta,
 ) -> Iterator[Point]:
-    """Yield the points of `[start_at, end_at)`, oldest first, one instant every `step` or less."""
-    model = SimulatedAppliance(replace(config, lost_gpu=None), started_at=start_at)
-    for workload in _plan(config, start_at, end_at):
+    """Yield the points of `[start_at, end_at)`, a part of a planned span, oldest first."""
+    model = SimulatedAppliance(replace(config, lost_gpu=None), started_at=planned[0])
+    for workload in _plan(config, *planned):
         model.add(workload)
+    if start_at > planned[0]:
+        model.read(max(planned[0], start_at - SETTLING))
     before, now = start_at - step, start_at
     while now < end_at:
         yield from host_points(model, now)
         yield from gpu_points(model, now, is_brief=True)
         yield from xid_points(model.config, now, before=before)
         before = now
-        now += step if end_at - now > RECENT else min(step, RECENT_STEP)
+        now += step
 
 
 def continue_history(model: SimulatedAppliance, *, start_at: datetime, end_at: datetime) -> None:
@@ -46,7 +52,6 @@ def continue_history(model: SimulatedAppliance, *, start_at: datetime, end_at: d
         if workload.until_at is not None and workload.until_at >= end_at:
             rest = fraction(f"rest:{workload.workload_id}") * (LONGEST_REST - SHORTEST_REST)
             model.add(replace(workload, until_at=end_at + SHORTEST_REST + rest))
-    # Memory, temperature and the load of 15 minutes need some time to settle.
     model.read(end_at - SETTLING)
 
 

@@ -242,7 +242,8 @@ def test_the_use_of_a_running_attempt_becomes_a_point(site: Site) -> None:
     site.runner.set_desired(RUN)
     site.turn()
     site.turn(seconds=3)
-    [point] = site.runner.usage_points(site.clock.now)
+    point, container = site.runner.usage_points(site.clock.now)
+    assert (container.measurement, container.tags["job"]) == ("container", point.tags["job"])
     assert point.measurement == "attempt"
     assert point.tags == {"job": "job-1", "attempt": "a"}
     assert point.fields["cpu_percent"] > 0  # type: ignore[operator] # a float by contract

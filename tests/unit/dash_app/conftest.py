@@ -124,6 +124,8 @@ def _write_samples(
         if holder is not None:
             fields = {"cpu_percent": 400.0, "memory_bytes": 8 * GIB}
             points.append(Point("attempt", {"job": holder.id, "attempt": "1"}, fields, time_ns))
+            rates = {"read_bytes_per_second": 5e6, "written_bytes_per_second": 1e6}
+            points.append(Point("container", {"container": "c", "job": holder.id}, rates, time_ns))
     assert write(store, points, identity=identity) == []
 
 

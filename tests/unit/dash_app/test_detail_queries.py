@@ -156,6 +156,8 @@ def test_a_jobs_cores_and_memory_are_drawn(
 ) -> None:
     seen = job_detail(session, store, scope_of(cast.alice), fleet_of_three.job.id, now=clock.now)
     assert set(seen.charts["attempt-cpu_percent"].lines[0].values) == {400.0}
+    rates = {line.name: set(line.values) for line in seen.charts["attempt-diskio"].lines}
+    assert rates == {"read": {5e6}, "write": {1e6}}
 
 
 def test_charlie_cannot_look_at_acmes_job(

@@ -157,6 +157,8 @@ def test_a_problem_is_shown_as_it_is() -> None:
         Chart(field="load1", problem="The store is unavailable."), SPAN, revision="r"
     )
     assert figure["layout"]["annotations"][0]["text"] == "The store is unavailable."
+    long = message_figure("word " * 20)["layout"]["annotations"][0]["text"]
+    assert max(map(len, long.split("<br>"))) < 45
 
 
 def test_a_lone_sample_is_a_dot() -> None:

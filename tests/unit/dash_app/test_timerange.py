@@ -71,8 +71,10 @@ def test_a_page_is_compared_with_an_earlier_period_of_the_same_width() -> None:
 def test_a_window_is_shown_in_utc() -> None:
     within_a_day = Controls(window=(1795291200000, 1795292400000))
     over_midnight = Controls(window=(1795291200000, 1795377600000))
-    assert within_a_day.window_text == "Nov 21 20:00 to 20:20 UTC"
-    assert over_midnight.window_text == "Nov 21 20:00 to Nov 22 20:00 UTC"
+    assert within_a_day.window_text(NOON) == "Nov 21 20:00 to 20:20 UTC"
+    assert over_midnight.window_text(NOON) == "Nov 21 20:00 to Nov 22 20:00 UTC"
+    a_year_later = NOON + timedelta(days=365)
+    assert within_a_day.window_text(a_year_later) == "Nov 21, 2026 20:00 to 20:20 UTC"
 
 
 @pytest.mark.parametrize(

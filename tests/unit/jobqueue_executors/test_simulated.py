@@ -177,6 +177,8 @@ def test_use_follows_what_was_asked_for(bench: Bench) -> None:
     assert usage is not None
     assert 8 * 70 <= usage.cpu_percent <= 8 * 90
     assert 0 < usage.memory_bytes <= SPEC.memory_bytes
+    rates = usage.container
+    assert rates["received_bytes_per_second"] > rates["sent_bytes_per_second"] > 0
 
 
 def test_images_of_attempts_stay_until_they_are_cleaned_up(bench: Bench) -> None:

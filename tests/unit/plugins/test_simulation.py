@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from core.clock import to_ns
 from plugins.base import NoSettings, PluginContext, PluginUnavailableError
 from plugins.registry import load_plugin_class
 from plugins.simulated_gpu.reader import SimulatedGPUPlugin
@@ -251,23 +252,35 @@ def test_an_appliance_that_is_not_simulated_has_nothing_to_read() -> None:
 def test_a_past_day_has_busy_and_idle_hours_and_ends_where_it_should() -> None:
     end_at = FIRST_AT + timedelta(days=1)
     step = timedelta(minutes=10)
-    points = list(history(CONFIG, start_at=FIRST_AT, end_at=end_at, step=step))
+    day, recent_at = (FIRST_AT, end_at), end_at - timedelta(hours=1)
+    points = list(history(CONFIG, day, start_at=FIRST_AT, end_at=end_at, step=step))
     gpu0 = [
         point.fields["utilization_percent"]
         for point in points
         if point.measurement == "gpu" and point.tags["gpu"] == "0"
     ]
-    # 23 hours every 10 minutes, and the last hour every 15 seconds.
-    assert len(gpu0) == 23 * 6 + 4 * 60
+    assert len(gpu0) == 24 * 6
     assert 0 in gpu0
     assert max(gpu0) > 60  # type: ignore[operator] # floats by contract
     times = [point.time_ns for point in points]
     assert times == sorted(times)
+    # The last hour alone shows the same workloads.
+    part = history(CONFIG, day, start_at=recent_at, end_at=end_at, step=step)
+    assert [is_used(point) for point in part if point.measurement == "gpu"] == [
+        is_used(point)
+        for point in points
+        if point.measurement == "gpu" and point.time_ns >= to_ns(recent_at)
+    ]
+
+
+def is_used(point: Point) -> bool:
+    return float(point.fields["utilization_percent"]) > 0
 
 
 def test_a_new_appliance_goes_on_as_its_history_ends_until_jobs_take_its_gpus() -> None:
     end_at = FIRST_AT + timedelta(hours=12)
-    points = history(CONFIG, start_at=FIRST_AT, end_at=end_at, step=timedelta(minutes=2))
+    planned, step = (FIRST_AT, end_at), timedelta(minutes=2)
+    points = history(CONFIG, planned, start_at=FIRST_AT, end_at=end_at, step=step)
     last = {point.tags["gpu"]: point.fields for point in points if point.measurement == "gpu"}
     model = SimulatedAppliance(CONFIG, started_at=end_at)
     continue_history(model, start_at=FIRST_AT, end_at=end_at)
