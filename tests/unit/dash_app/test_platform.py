@@ -111,8 +111,9 @@ def test_charts_show_the_rate_by_tenant_and_storage_by_day(
     charts = platform_charts(session, store, scope_of(cast.olivia), span=span, now=NOON)
     assert [line.name for line in charts["utilization"].lines] == ["Acme", "Globex"]
     ingest = {line.name: line.values for line in charts["ingest"].lines}
-    # A sample every 10 s: on two hosts cpu, memory, 2 disks, 2 networks, 2 GPUs, and one attempt.
-    assert ingest["Acme"][-1] == pytest.approx((2 * 8 + 1) / 10)
+    # A sample every 10 s: on two hosts cpu, memory, 2 disks, 2 networks, 2 GPUs; an attempt and its
+    # container.
+    assert ingest["Acme"][-1] == pytest.approx((2 * 8 + 2) / 10)
     storage = {line.name: line.values for line in charts["storage"].lines}
     assert storage["Acme"] == [4000.0, 8000.0]
     (hours,) = [line for line in charts["hours"].lines if line.name == "Acme"]
