@@ -189,9 +189,8 @@ class Agent:
         if self._simulation is None:
             raise ValueError("only a simulated appliance has simulated history")
         step = timedelta(seconds=step_seconds)
-        span = planned or (start_at, end_at)
         config = self._simulation.config
-        points = history(config, span, start_at=start_at, end_at=end_at, step=step)
+        points = history(config, start_at=start_at, end_at=end_at, step=step, planned=planned)
         return append_points(points, self._buffer)
 
     def _build_runner(self) -> AttemptRunner | None:

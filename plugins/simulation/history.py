@@ -25,18 +25,22 @@ SHORTEST_REST, LONGEST_REST = timedelta(seconds=10), timedelta(seconds=150)
 
 def history(
     config: SimulationConfig,
-    planned: Span,
     *,
     start_at: datetime,
     end_at: datetime,
     step: timedelta,
+    planned: Span | None = None,
 ) -> Iterator[Point]:
-    """Yield the points of `[start_at, end_at)`, a part of a planned span, oldest first."""
-    model = SimulatedAppliance(replace(config, lost_gpu=None), started_at=planned[0])
-    for workload in _plan(config, *planned):
+    """Yield the points of `[start_at, end_at)`, oldest first.
+
+    `planned` is the span of which this is a part; all parts show the same workloads.
+    """
+    first_at, last_at = planned or (start_at, end_at)
+    model = SimulatedAppliance(replace(config, lost_gpu=None), started_at=first_at)
+    for workload in _plan(config, first_at, last_at):
         model.add(workload)
-    if start_at > planned[0]:
-        model.read(max(planned[0], start_at - SETTLING))
+    if start_at > first_at:
+        model.read(max(first_at, start_at - SETTLING))
     before, now = start_at - step, start_at
     while now < end_at:
         yield from host_points(model, now)

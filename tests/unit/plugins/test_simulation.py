@@ -253,7 +253,7 @@ def test_a_past_day_has_busy_and_idle_hours_and_ends_where_it_should() -> None:
     end_at = FIRST_AT + timedelta(days=1)
     step = timedelta(minutes=10)
     day, recent_at = (FIRST_AT, end_at), end_at - timedelta(hours=1)
-    points = list(history(CONFIG, day, start_at=FIRST_AT, end_at=end_at, step=step))
+    points = list(history(CONFIG, start_at=FIRST_AT, end_at=end_at, step=step))
     gpu0 = [
         point.fields["utilization_percent"]
         for point in points
@@ -265,7 +265,7 @@ def test_a_past_day_has_busy_and_idle_hours_and_ends_where_it_should() -> None:
     times = [point.time_ns for point in points]
     assert times == sorted(times)
     # The last hour alone shows the same workloads.
-    part = history(CONFIG, day, start_at=recent_at, end_at=end_at, step=step)
+    part = history(CONFIG, start_at=recent_at, end_at=end_at, step=step, planned=day)
     assert [is_used(point) for point in part if point.measurement == "gpu"] == [
         is_used(point)
         for point in points
@@ -279,8 +279,7 @@ def is_used(point: Point) -> bool:
 
 def test_a_new_appliance_goes_on_as_its_history_ends_until_jobs_take_its_gpus() -> None:
     end_at = FIRST_AT + timedelta(hours=12)
-    planned, step = (FIRST_AT, end_at), timedelta(minutes=2)
-    points = history(CONFIG, planned, start_at=FIRST_AT, end_at=end_at, step=step)
+    points = history(CONFIG, start_at=FIRST_AT, end_at=end_at, step=timedelta(minutes=2))
     last = {point.tags["gpu"]: point.fields for point in points if point.measurement == "gpu"}
     model = SimulatedAppliance(CONFIG, started_at=end_at)
     continue_history(model, start_at=FIRST_AT, end_at=end_at)
