@@ -31,7 +31,7 @@ from core.db import transaction
 from core.ids import new_id
 from jobqueue.usage.models import UsageEntry
 from tenants.models import Appliance, ApplianceState, Tenant
-from timeseries.duckdb.parquet import ROW_GROUP_ROWS, write_parquet
+from timeseries.duckdb.parquet import FAST_LEVEL, write_parquet
 from timeseries.duckdb.rollup_sql import NEWEST_COLUMN
 from timeseries.duckdb.schema import TIME_COLUMN
 from timeseries.duckdb.sealing import settled_before
@@ -141,10 +141,8 @@ def _later(store: DuckDBStore, segment: Segment, offset_ns: int, *, until_ns: in
         if not table.num_rows:
             return later
         file = files.create(later.path(resolution))
-        batches = table.to_batches(max_chunksize=ROW_GROUP_ROWS)
-        sizes[resolution] = write_parquet(
-            file, pa.RecordBatchReader.from_batches(table.schema, batches)
-        )
+        batches = pa.RecordBatchReader.from_batches(table.schema, table.to_batches())
+        sizes[resolution] = write_parquet(file, batches, level=FAST_LEVEL)
         files.publish(file, later.path(resolution))
         if resolution is Resolution.RAW:
             later = replace(later, rows=table.num_rows)

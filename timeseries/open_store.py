@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from core.errors import ConfigurationError
-from timeseries.declared import is_declared
+from timeseries.declared import detail_of
 from timeseries.store import Store, StoreUnavailableError
 
 # Scheme -> (module, class); all but the embedded one have `from_url(url)`.
@@ -148,7 +148,7 @@ def open_store(
             parsed.file or MEMORY_PATH,
             limits=limits,
             files=_files(parsed, cache_mib) if parsed.files else None,
-            is_rolled_up=is_declared,
+            detail_of=detail_of,
         )
     else:
         store = backend.from_url(url)

@@ -7,7 +7,7 @@ tenants that it may read: `None` is the operator's view of all of them.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from core.clock import NS_PER_SECOND
@@ -148,6 +148,24 @@ class Resolution(StrEnum):
     RAW = "raw"
     FIVE_MINUTES = "5m"
     HOUR = "1h"
+
+
+class Detail(IntEnum):
+    """How much of a field is rolled up; each includes those before.
+
+    Attributes:
+        NONE: nothing.
+        HOURS: count, sum, minimum, maximum and last value by hour.
+        MEANS: count and sum by five minutes, too.
+        PERCENTILES: percentiles by hour, too.
+        ALL: minimum and maximum by five minutes, too.
+    """
+
+    NONE = 0
+    HOURS = 1
+    MEANS = 2
+    PERCENTILES = 3
+    ALL = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tests.unit.timeseries.rollup_samples import (
     gpu,
     write_all,
 )
-from timeseries.declared import is_declared
+from timeseries.declared import detail_of
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import DAY_NS
 
@@ -31,7 +31,7 @@ MINUTE_NS = 60 * 10**9
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[str, int], float]]:
     """A folder of two days of two appliances, and the power of a tenant's by appliance and time."""
     folder = tmp_path_factory.mktemp("polars")
-    store = DuckDBStore(folder / "samples.duckdb", is_rolled_up=is_declared)
+    store = DuckDBStore(folder / "samples.duckdb", detail_of=detail_of)
     rng, expected = random.Random(1), dict[tuple[str, int], float]()  # noqa: S311 - samples
     for late in (0, 1):
         for day in (0, 1):

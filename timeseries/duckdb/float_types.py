@@ -8,9 +8,7 @@ from collections.abc import Sequence
 
 import duckdb
 
-from timeseries.duckdb.schema import Table, field_column, quoted
 from timeseries.duckdb.sql import select
-from timeseries.validation import FieldType
 
 _MAX_SCALE = 3
 _FLOAT_TYPES = (
@@ -28,11 +26,12 @@ _SCALE += f" ELSE {_MAX_SCALE + 1} END), 0)"
 
 
 def float_types(
-    cursor: duckdb.DuckDBPyConnection, source: str, values: Sequence[object], table: Table
+    cursor: duckdb.DuckDBPyConnection,
+    source: str,
+    values: Sequence[object],
+    columns: Sequence[str],
 ) -> dict[str, str]:
-    """Return the columns of floats, and the type of each: the smallest that is exact."""
-    kinds = table.fields.items()
-    columns = [quoted(field_column(name)) for name, kind in kinds if kind is FieldType.FLOAT]
+    """Return the type of each of some quoted columns of floats: the smallest that is exact."""
     if not columns:
         return {}
     floats = [f"CAST({column} AS DOUBLE)" for column in columns]

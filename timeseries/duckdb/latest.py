@@ -1,6 +1,6 @@
 """Latest queries: the newest values from the samples, and from roll-ups where samples expired.
 
-A roll-up stores the last number of each window and its time; text has no roll-up.
+A roll-up by hour stores the last number of each window and its time; text has no roll-up.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,8 +8,7 @@ from typing import Any
 
 from timeseries.duckdb.relation import Relation, Statement
 from timeseries.duckdb.rollup_sql import StoredAggregate, aggregate_column, last_at_sql
-from timeseries.duckdb.schema import TIME_COLUMN, WIDTHS_NS, Span, field_column, quoted
-from timeseries.duckdb.segments import Segment
+from timeseries.duckdb.schema import TIME_COLUMN, Span, field_column, quoted
 from timeseries.duckdb.sql import clamp_time, group_columns, select
 from timeseries.lineprotocol_grammar import MAX_INT64
 from timeseries.store import HOUR_NS, Latest, LatestQuery, Resolution
@@ -43,33 +42,26 @@ def expired_latest_sql(query: LatestQuery, relation: Relation, fields: Sequence[
     Rows are as those of `latest_sql`. The text is empty if nothing has expired.
     """
     span = _span(query)
-    expired: dict[Resolution, list[Segment]] = {}
-    for one in relation.visible(span, margin_ns=HOUR_NS):
-        if Resolution.RAW not in one.sizes:
-            finest = min(one.sizes, key=WIDTHS_NS.__getitem__)
-            expired.setdefault(finest, []).append(one)
-    groups = group_columns(query.group_by, relation.table)
-    reads, values = [], list[object]()
-    for resolution, segments in expired.items():
-        windows = (span[0] - WIDTHS_NS[resolution], span[1])
-        source, some = relation.rolled_up(resolution, fields, [windows], segments=segments)
-        if source:
-            columns = [
-                column
-                for index, name in enumerate(fields)
-                for column in _newest(index, name, relation.table.fields[name], span)
-            ]
-            reads.append(f"{select([*groups, *columns], source)} GROUP BY ALL")
-            values += some
-    if not reads:
-        return "", []
-    times = ", ".join(f"max(t{index})" for index in range(len(fields)))
-    newest = [
-        _typed(f"arg_max(v{i}, t{i})", relation.table.fields[name]) for i, name in enumerate(fields)
+    expired = [
+        one
+        for one in relation.visible(span, margin_ns=HOUR_NS)
+        if Resolution.RAW not in one.sizes and Resolution.HOUR in one.sizes
     ]
+    windows = (span[0] - HOUR_NS, span[1])
+    source, values = relation.rolled_up(Resolution.HOUR, fields, [windows], segments=expired)
+    if not source:
+        return "", []
+    groups = group_columns(query.group_by, relation.table)
+    newest = [
+        column
+        for index, name in enumerate(fields)
+        for column in _newest(index, name, relation.table.fields[name], span)
+    ]
+    text = select([*groups, *newest], source) + " GROUP BY ALL"
+    times = ", ".join(f"t{index}" for index in range(len(fields)))
     names = [f"g{index}" for index in range(len(query.group_by))]
-    text = select([*names, f"greatest({times}, NULL)", *newest], f"({' UNION ALL '.join(reads)})")
-    return f"{text} GROUP BY ALL", values
+    typed = [_typed(f"v{i}", relation.table.fields[name]) for i, name in enumerate(fields)]
+    return select([*names, f"greatest({times}, NULL)", *typed], f"({text})"), values
 
 
 def merge_latest(

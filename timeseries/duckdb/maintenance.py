@@ -26,12 +26,11 @@ from timeseries.duckdb.schema import (
 )
 from timeseries.duckdb.sealing import (
     MAX_MERGED_ROWS,
-    RolledUp,
     Sealing,
     Unit,
     settled_before,
 )
-from timeseries.duckdb.segments import Manifest, Segment
+from timeseries.duckdb.segments import Segment
 from timeseries.duckdb.writer import DuckDBWriter
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
 from timeseries.store import (
@@ -51,7 +50,7 @@ MIN_EXPIRED = 8
 """How many segments without samples are worth merging."""
 EXPIRED_NS = 30 * DAY_NS
 """Segments without samples are merged within such periods."""
-MIN_FREE_BYTES = 16 * 2**20
+MIN_FREE_BYTES = 2**20
 """The free space of the file that is worth giving back."""
 _TIME = quoted(TIME_COLUMN)
 _IS_TENANT = f"{quoted(tag_column(TENANT_TAG))} = ?"
@@ -64,14 +63,12 @@ class Maintenance:
         self,
         database: Database,
         writer: DuckDBWriter,
-        manifest: Manifest,
-        *,
-        is_rolled_up: RolledUp,
+        sealing: Sealing,
     ) -> None:
         self._database = database
         self._writer = writer
-        self._manifest = manifest
-        self._sealing = Sealing(database, manifest, is_rolled_up)
+        self._manifest = sealing.manifest
+        self._sealing = sealing
         self._running = threading.Lock()
         self._sealed_at: dict[str, float] = {}
         self._free_bytes = 0
@@ -232,12 +229,13 @@ class Maintenance:
                 yield Unit(tenant, key, (day * DAY_NS, (day + 1) * DAY_NS), rows), segments
 
     def _expired(self, measurement: str) -> Iterator[list[Segment]]:
-        """Yield the segments without samples of each period, by tenant, if there are many."""
+        """Yield the segments without samples of each period that are alike, if there are many."""
         periods: dict[tuple[object, ...], list[Segment]] = {}
         for one in self._manifest.of(measurement):
             if Resolution.RAW not in one.sizes:
-                period, sizes = one.oldest_ns // EXPIRED_NS, tuple(sorted(one.sizes))
-                key = (one.tenant, period, sizes)
+                # Fields that one of them rolls up less would seem to have no values in it.
+                details, sizes = frozenset(one.rolled.items()), frozenset(one.sizes)
+                key = (one.tenant, one.oldest_ns // EXPIRED_NS, sizes, details)
                 periods.setdefault(key, []).append(one)
         yield from (some for some in periods.values() if len(some) >= MIN_EXPIRED)
 

@@ -1,8 +1,8 @@
 """Writing the Parquet files of segments: small, and through to the disk.
 
 Which encoding is smallest depends on the values: counters and times have small differences, most
-readings few distinct values, noise neither. So the first row group of each column is encoded in
-each way that suits its type, and the smallest is used for the file. Compared with one encoding for
+readings few distinct values, noise neither. So the first rows of each column are encoded in each
+way that suits its type, and the smallest is used for the file. Compared with one encoding for
 all columns of a type this saves nearly half; see decision 0033.
 """
 
@@ -14,63 +14,105 @@ from pathlib import Path
 
 import pyarrow as pa
 
-ROW_GROUP_ROWS = 20_000
-_COMPRESSION, _LEVEL = "zstd", 9
+from timeseries.duckdb.schema import TIME_COLUMN, tag_column
+
+BATCH_ROWS = 20_000
+MAX_ROW_GROUP_ROWS = 100_000
+ROW_GROUP_VALUES = 4_000_000
+"""About how many values a row group has; they are in memory while it is written."""
+TRIED_ROWS = 5_000
+"""How many of the first rows the encodings are tried on."""
+_PAGE_BYTES = 2**24
+LEVEL, ROLLUP_LEVEL, FAST_LEVEL = 18, 12, 3
+"""Levels of zstd for samples, for roll-ups, and for files that are merged soon."""
 _PLAIN = "PLAIN"
 _DICTIONARY = "RLE_DICTIONARY"
+_BYTE_STREAMS = "BYTE_STREAM_SPLIT"
 _BY_TYPE: Mapping[pa.DataType, tuple[str, ...]] = {
-    pa.int64(): (_DICTIONARY, "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"),
-    pa.float64(): (_DICTIONARY, "BYTE_STREAM_SPLIT", _PLAIN),
+    pa.int64(): (_DICTIONARY, "DELTA_BINARY_PACKED", _BYTE_STREAMS),
+    pa.float64(): (_DICTIONARY, _BYTE_STREAMS, _PLAIN),
     pa.bool_(): (_PLAIN,),
 }
 
 
-def write_parquet(path: Path, batches: pa.RecordBatchReader) -> int:
+def write_parquet(
+    path: Path,
+    batches: pa.RecordBatchReader,
+    *,
+    level: int,
+) -> int:
     """Write batches to a file, through to the disk; return its bytes.
 
     Args:
         path: an existing empty file.
         batches: the rows in order, of any size.
+        level: that of the compression.
     """
     from pyarrow import parquet  # noqa: PLC0415 - 5 MiB, first needed after an hour
 
     schema = batches.schema
-    groups = _row_groups(batches, schema)
+    rows = min(MAX_ROW_GROUP_ROWS, max(BATCH_ROWS, ROW_GROUP_VALUES // len(schema)))
+    groups = _row_groups(batches, schema, rows)
     first = next(groups, schema.empty_table())
+    options = _options(first.slice(0, TRIED_ROWS), level=level)
     with path.open("wb") as file:
-        with parquet.ParquetWriter(file, schema, **_options(first)) as writer:
+        with parquet.ParquetWriter(
+            file,
+            schema,
+            write_statistics=_sorted_by(schema),
+            # One page: each is compressed by itself.
+            max_rows_per_page=rows,
+            data_page_size=_PAGE_BYTES,
+            **options,
+        ) as writer:
             for group in chain([first], groups):
-                writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+                writer.write_table(group, row_group_size=rows)
         file.flush()
         os.fsync(file.fileno())
         return file.tell()
 
 
-def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+def _sorted_by(schema: pa.Schema) -> list[str]:
+    """Return the columns that readers skip row groups by; statistics of others take space only."""
+    return [one for one in schema.names if one == TIME_COLUMN or one.startswith(tag_column(""))]
+
+
+def _row_groups(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, size: int
+) -> Iterator[pa.Table]:
     pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
         pending.append(batch)
         rows += batch.num_rows
-        if rows >= ROW_GROUP_ROWS:
+        if rows >= size:
             table = pa.Table.from_batches(pending, schema)
-            whole = rows - rows % ROW_GROUP_ROWS
-            for start in range(0, whole, ROW_GROUP_ROWS):
-                yield table.slice(start, ROW_GROUP_ROWS)
+            whole = rows - rows % size
+            for start in range(0, whole, size):
+                yield table.slice(start, size)
             pending, rows = table.slice(whole).to_batches(), rows - whole
     if rows:
         yield pa.Table.from_batches(pending, schema)
 
 
-def _options(first: pa.Table) -> dict[str, object]:
-    """Return the options of the writer: the encoding of each column, tried on some rows."""
-    encodings = {name: _smallest(first.select([name])) for name in _flat_columns(first.schema)}
-    with_dictionary = [name for name in first.schema.names if name not in encodings]
+def _options(first: pa.Table, *, level: int) -> dict[str, object]:
+    """Return the options of the writer: the encoding of each column, tried on some rows.
+
+    Those of the keys and values of maps are always streams of bytes, which are small.
+    """
+    encodings = {
+        name: _smallest(first.select([name]), level) for name in _flat_columns(first.schema)
+    }
+    maps = [field.name for field in first.schema if pa.types.is_map(field.type)]
+    with_dictionary = [name for name in first.schema.names if name not in [*encodings, *maps]]
     with_dictionary += [name for name, encoding in encodings.items() if encoding == _DICTIONARY]
     others = {name: one for name, one in encodings.items() if one != _DICTIONARY}
+    others |= {
+        f"{name}.key_value.{part}": _BYTE_STREAMS for name in maps for part in ("key", "value")
+    }
     return {
-        "compression": _COMPRESSION,
-        "compression_level": _LEVEL,
+        "compression": "zstd",
+        "compression_level": level,
         "use_dictionary": with_dictionary,
         "column_encoding": others or None,
         "store_decimal_as_integer": True,
@@ -87,7 +129,7 @@ def _encodings(kind: pa.DataType) -> tuple[str, ...]:
     return _BY_TYPE.get(pa.int64() if pa.types.is_decimal(kind) else kind, ())
 
 
-def _smallest(column: pa.Table) -> str:
+def _smallest(column: pa.Table, level: int) -> str:
     """Return the encoding that makes the smallest file of a column."""
     from pyarrow import parquet  # noqa: PLC0415 - as above
 
@@ -99,8 +141,8 @@ def _smallest(column: pa.Table) -> str:
         parquet.write_table(
             column,
             sink,
-            compression=_COMPRESSION,
-            compression_level=_LEVEL,
+            compression="zstd",
+            compression_level=level,
             use_dictionary=is_dictionary,
             store_decimal_as_integer=True,
             column_encoding=None if is_dictionary else {name: encoding},

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from timeseries.duckdb.rollup_sql import QUANTILES
+from timeseries.duckdb.rollup_sql import least_detail
 from timeseries.duckdb.schema import WIDTHS_NS, Span
 from timeseries.duckdb.segments import Segment
 from timeseries.duckdb.sql import clamp_time
-from timeseries.store import HOUR_NS, RangeQuery, Resolution
+from timeseries.store import HOUR_NS, Detail, RangeQuery, Resolution
 from timeseries.successive import SUCCESSIVE
 
 Plan = Mapping[tuple[Resolution, tuple[Span, ...]], Sequence[Segment]]
@@ -28,42 +28,69 @@ def plan_sources(query: RangeQuery, segments: Iterable[Segment], fields: Iterabl
     asked = frozenset(fields)
     plan: dict[tuple[Resolution, tuple[Span, ...]], list[Segment]] = {}
     for one in segments:
-        numbers = {name for name in asked if name in one.table.fields}
+        numbers = asked & one.table.fields.keys()
         if not numbers and asked:
             continue
-        is_complete = numbers <= one.rolled or Resolution.RAW not in one.sizes
+        if Resolution.RAW not in one.sizes:
+            numbers &= one.rolled.keys()
         left: tuple[Span, ...] = (span,)
-        for resolution in _preferred(query, one) if is_complete else ():
+        for resolution in _preferred(query, one, numbers):
             whole = _whole(span, WIDTHS_NS[resolution])
             if whole is not None and one.overlaps(whole):
                 plan.setdefault((resolution, (whole,)), []).append(one)
                 left = tuple(rest for rest in _cut(span, whole) if rest[0] < rest[1])
                 break
-        rest = Resolution.RAW if Resolution.RAW in one.sizes else _finest(query, one)
+        rest = Resolution.RAW if Resolution.RAW in one.sizes else _finest(query, one, numbers)
         margin_ns = WIDTHS_NS.get(rest, 0) if rest else 0
         if rest and any(one.overlaps(part, margin_ns=margin_ns) for part in left):
             plan.setdefault((rest, left), []).append(one)
     return plan
 
 
-def _preferred(query: RangeQuery, one: Segment) -> list[Resolution]:
+def rolled_alike(segments: Iterable[Segment], fields: Sequence[str]) -> list[list[str]]:
+    """Return fields by how much of them some segments roll up at least.
+
+    What one field lacks must not coarsen the answers for others.
+    """
+    found: dict[Detail, list[str]] = {}
+    shapes = {(id(one.table), id(one.rolled)): one for one in segments}
+    for name in fields:
+        details = [
+            one.rolled.get(name, Detail.NONE) for one in shapes.values() if name in one.table.fields
+        ]
+        found.setdefault(min(details, default=Detail.NONE), []).append(name)
+    return list(found.values())
+
+
+def _preferred(query: RangeQuery, one: Segment, numbers: frozenset[str]) -> list[Resolution]:
     """Return the roll-ups of a segment that can answer complete windows, the coarsest first."""
     if query.end_ns - query.start_ns < HOUR_NS or query.aggregate in SUCCESSIVE:
         return []
     return [
         resolution
         for resolution in (Resolution.HOUR, Resolution.FIVE_MINUTES)
-        if resolution in one.sizes
+        if _answers(query, one, resolution, numbers)
         and (query.step_ns is None or query.step_ns % WIDTHS_NS[resolution] == 0)
-        and (resolution is Resolution.HOUR or query.aggregate not in QUANTILES)
     ]
 
 
-def _finest(query: RangeQuery, one: Segment) -> Resolution | None:
-    """Return the finest roll-up that a segment has; only that by hour has sketches."""
-    if Resolution.FIVE_MINUTES in one.sizes and query.aggregate not in QUANTILES:
+def _finest(query: RangeQuery, one: Segment, numbers: frozenset[str]) -> Resolution | None:
+    """Return the finest roll-up of a segment that has some fields."""
+    if _answers(query, one, Resolution.FIVE_MINUTES, numbers):
         return Resolution.FIVE_MINUTES
     return Resolution.HOUR if Resolution.HOUR in one.sizes else None
+
+
+def _answers(
+    query: RangeQuery, one: Segment, resolution: Resolution, numbers: frozenset[str]
+) -> bool:
+    """Return whether a roll-up of a segment has what a query asks of some fields."""
+    least = least_detail(query.aggregate, resolution)
+    return (
+        least is not None
+        and resolution in one.sizes
+        and all(one.has(name, least) for name in numbers)
+    )
 
 
 def _whole(span: Span, width_ns: int) -> Span | None:

@@ -9,11 +9,11 @@ running the grouping costs the database more than reading some thousand raw rows
 in Python.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from timeseries.duckdb.query_plan import Plan, plan_sources
+from timeseries.duckdb.query_plan import Plan, plan_sources, rolled_alike
 from timeseries.duckdb.relation import Relation, Statement
 from timeseries.duckdb.rollup_sql import (
     MERGES,
@@ -117,23 +117,37 @@ def range_reads(
         return []
     for name in fields:
         check_aggregate(name, relation.table.fields[name], query.aggregate)
-    plan = plan_sources(query, relation.visible(span, margin_ns=HOUR_NS), fields)
+    segments = relation.visible(span, margin_ns=HOUR_NS)
+    plans = [(some, plan_sources(query, segments, some)) for some in rolled_alike(segments, fields)]
     if query.aggregate in SUCCESSIVE:
-        return [
-            _successive(query, relation, name, sources, is_ordered=is_ordered)
-            for name in fields
-            if (sources := list(_sources(query, relation, [name], plan)))
-        ]
-    if not any(resolution in WIDTHS_NS for resolution, _ in plan):
-        return [_from_samples(query, relation, fields, is_ordered=is_ordered)]
+        successive = partial(_successive, is_ordered=is_ordered)
+        return list(_by_field(successive, query, relation, plans))
+    rolled = [one for one in plans if any(resolution in WIDTHS_NS for resolution, _ in one[1])]
+    of_samples = sorted({*fields}.difference(*(some for some, _ in rolled)))
+    reads = (
+        [_from_samples(query, relation, of_samples, is_ordered=is_ordered)] if of_samples else []
+    )
     if query.aggregate in QUANTILES:
-        return [
-            _quantiles(query, relation, name, sources)
-            for name in fields
-            if (sources := list(_sources(query, relation, [name], plan)))
-        ]
-    sources = list(_sources(query, relation, fields, plan))
-    return [_merged(query, relation, fields, sources, is_ordered=is_ordered)] if sources else []
+        return [*reads, *_by_field(_quantiles, query, relation, rolled)]
+    merged = [
+        _merged(query, relation, some, sources, is_ordered=is_ordered)
+        for some, plan in rolled
+        if (sources := list(_sources(query, relation, some, plan)))
+    ]
+    return [*reads, *merged]
+
+
+def _by_field(
+    read: Callable[[RangeQuery, Relation, str, Sequence[_Source]], Read],
+    query: RangeQuery,
+    relation: Relation,
+    plans: Iterable[tuple[Sequence[str], Plan]],
+) -> Iterator[Read]:
+    for some, plan in plans:
+        for name in some:
+            sources = list(_sources(query, relation, [name], plan))
+            if sources:
+                yield read(query, relation, name, sources)
 
 
 def _from_samples(

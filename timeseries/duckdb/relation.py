@@ -13,7 +13,6 @@ from timeseries.duckdb.rollup_sql import rollup_columns, time_range_sql
 from timeseries.duckdb.schema import (
     SQL_TYPES,
     TIME_COLUMN,
-    WIDTHS_NS,
     Key,
     Span,
     Table,
@@ -28,7 +27,7 @@ from timeseries.duckdb.schema import (
 from timeseries.duckdb.segments import Segment
 from timeseries.duckdb.sql import select, where_visible
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
-from timeseries.store import APPLIANCE_TAG, Resolution
+from timeseries.store import APPLIANCE_TAG, Detail, Resolution
 
 Statement = tuple[str, list[object]]
 """A statement, or the source of one, and its values; an empty text if nothing can match."""
@@ -132,7 +131,8 @@ class Relation:
     ) -> Statement:
         """Return a source with the roll-ups of some segments, for windows that start in spans."""
         wanted = {name: self.table.fields[name] for name in fields}
-        columns = rollup_columns(Table(self.table.tags, wanted), resolution)
+        details = dict.fromkeys(wanted, Detail.ALL)
+        columns = rollup_columns(Table(self.table.tags, wanted), resolution, details)
         return union(self._files(segments, resolution, columns, spans))
 
     def _columns(self, fields: Iterable[str]) -> dict[str, str]:
@@ -157,7 +157,7 @@ class Relation:
                 united(one.stored(resolution) for one in some),
                 columns,
                 spans,
-                resolution,
+                stored_columns(some, resolution),
             )
             for some in alike.values()
         ]
@@ -168,17 +168,13 @@ class Relation:
         table: Table,
         columns: Mapping[str, str],
         spans: Sequence[Span],
-        resolution: Resolution = Resolution.RAW,
+        present: Mapping[str, str] | None = None,
     ) -> Statement:
         condition = where_visible(table, tenants=self.tenants, filters=self.filters)
         condition.add(time_range_sql(spans))
         if condition.matches_nothing:
             return "", []
-        if resolution in WIDTHS_NS:
-            present = rollup_columns(table, resolution)
-        else:
-            present = {quoted(name): sql_type for name, sql_type in table.columns.items()}
-            present[quoted(TIME_COLUMN)] = "BIGINT"
+        present = present or sample_columns(table)
         castable = {"BIGINT", "DOUBLE", "BOOLEAN"}
         listed = []
         for name, sql_type in columns.items():
@@ -188,6 +184,29 @@ class Relation:
             listed.append(name if is_exact else f"CAST({value} AS {sql_type}) AS {name}")
         text, values = source
         return select(listed, f"{text} {condition.sql}"), [*values, *condition.values]
+
+
+def sample_columns(table: Table) -> dict[str, str]:
+    """Return the quoted columns of samples, with their SQL types."""
+    columns = {quoted(name): sql_type for name, sql_type in table.columns.items()}
+    return {quoted(TIME_COLUMN): "BIGINT", **columns}
+
+
+def stored_columns(segments: Sequence[Segment], resolution: Resolution) -> dict[str, str]:
+    """Return the quoted columns of the files of some segments together, with their SQL types."""
+    table = united(one.stored(resolution) for one in segments)
+    if resolution is Resolution.RAW:
+        return sample_columns(table)
+    return rollup_columns(table, resolution, united_details(segments))
+
+
+def united_details(segments: Iterable[Segment]) -> dict[str, Detail]:
+    """Return the fields that some segments roll up together, and how much."""
+    found: dict[str, Detail] = {}
+    for one in segments:
+        for name, detail in one.rolled.items():
+            found[name] = max(detail, found.get(name, detail))
+    return found
 
 
 def files_sql(files: Files, segments: Sequence[Segment], resolution: Resolution) -> Statement:

@@ -1,10 +1,11 @@
 """Roll-up files and their SQL.
 
 A row is one series in one window: `time` is the start of the window, `newest` the time of its
-newest sample, followed by the tags as in the files of samples, and for each field `x` the columns
-`count_x`, `sum_x`, `min_x`, `max_x`, `last_x`, `at_x` (the time of the last value; NULL if it is
-`newest`) and, by hour, `sketch_x`. Booleans are numbers. Several rows of one series and window add
-up: samples that arrive after the others were sealed have a file, and roll-ups, of their own.
+newest sample, followed by the tags as in the files of samples. Each field `x` has those of the
+columns `count_x`, `sum_x`, `min_x`, `max_x`, `last_x`, `at_x` (the time of the last value; NULL if
+it is `newest`) and `sketch_x` that go with the resolution and its `Detail`. Booleans are numbers.
+Several rows of one series and window add up: samples that arrive after the others were sealed have
+a file, and roll-ups, of their own.
 
 A *partial* is the contribution of one source to a group and window; partials of several sources are
 united and merged into the result.
@@ -25,7 +26,7 @@ from timeseries.duckdb.schema import (
 )
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
 from timeseries.sketch import KEY_OFFSET, LOG_GAMMA, SMALLEST
-from timeseries.store import Aggregate, Resolution
+from timeseries.store import Aggregate, Detail, Resolution
 from timeseries.validation import FieldType
 
 NEWEST_COLUMN = "newest"
@@ -55,18 +56,59 @@ class StoredAggregate(StrEnum):
     SKETCH = "sketch"
 
 
+_LEAST_DETAILS: Mapping[Resolution, Mapping[StoredAggregate, Detail]] = {
+    Resolution.FIVE_MINUTES: {
+        StoredAggregate.COUNT: Detail.MEANS,
+        StoredAggregate.SUM: Detail.MEANS,
+        StoredAggregate.MIN: Detail.ALL,
+        StoredAggregate.MAX: Detail.ALL,
+    },
+    Resolution.HOUR: {
+        **dict.fromkeys(StoredAggregate, Detail.HOURS),
+        StoredAggregate.SKETCH: Detail.PERCENTILES,
+    },
+}
+"""The detail from which on a field has an aggregate in the roll-ups of a resolution."""
+_STORED = {
+    Aggregate.AVG: StoredAggregate.SUM,
+    Aggregate.SUM: StoredAggregate.SUM,
+    Aggregate.COUNT: StoredAggregate.COUNT,
+    Aggregate.MIN: StoredAggregate.MIN,
+    Aggregate.MAX: StoredAggregate.MAX,
+    **dict.fromkeys(QUANTILES, StoredAggregate.SKETCH),
+}
+
+
+def least_detail(aggregate: Aggregate, resolution: Resolution) -> Detail | None:
+    """Return the detail from which on roll-ups have an aggregate of a field; None if they never do.
+
+    Aggregates of successive values need the last value.
+    """
+    return _LEAST_DETAILS[resolution].get(_STORED.get(aggregate, StoredAggregate.LAST))
+
+
 def aggregate_column(part: StoredAggregate, name: str) -> str:
     """Return the quoted column of a field's aggregate."""
     return quoted(f"{part}_{encoded(name)}")
 
 
-def rollup_columns(table: Table, resolution: Resolution) -> dict[str, str]:
-    """Return the quoted columns of the roll-up of a table's numbers, with their SQL types."""
+def rollup_columns(
+    table: Table, resolution: Resolution, details: Mapping[str, Detail]
+) -> dict[str, str]:
+    """Return the quoted columns of the roll-up of a table's numbers, with their SQL types.
+
+    Args:
+        table: the tags and fields.
+        resolution: the width of the windows.
+        details: how much of each field is rolled up.
+    """
     columns = {_TIME: "BIGINT", _NEWEST: "BIGINT"}
     columns |= {quoted(tag_column(tag)): "VARCHAR" for tag in sorted(table.tags)}
     for name, kind in table.fields.items():
-        for part, sql_type in _aggregates_of(kind, resolution).items():
-            columns[aggregate_column(part, name)] = sql_type
+        for part, sql_type in _aggregates_of(kind).items():
+            least = _LEAST_DETAILS[resolution].get(part)
+            if least is not None and details.get(name, Detail.NONE) >= least:
+                columns[aggregate_column(part, name)] = sql_type
     return columns
 
 
@@ -92,7 +134,12 @@ def _bounds(span: Span) -> str:
 
 
 def build_sql(
-    source: str, resolution: Resolution, *, table: Table, with_gaps: Collection[str]
+    source: str,
+    resolution: Resolution,
+    *,
+    table: Table,
+    types: Mapping[str, str],
+    with_gaps: Collection[str],
 ) -> str:
     """Return the statement that aggregates the samples of a source, sorted by series and time.
 
@@ -100,6 +147,7 @@ def build_sql(
         source: the samples.
         resolution: the width of the windows.
         table: the tags of the samples, and the fields to aggregate.
+        types: the columns of the roll-up, of these fields and perhaps others, with their types.
         with_gaps: the fields that some samples lack; for the others the newest sample is the last.
     """
     width = WIDTHS_NS[resolution]
@@ -110,18 +158,14 @@ def build_sql(
     tags = [quoted(tag_column(tag)) for tag in sorted(table.tags)]
     columns |= dict(zip(tags, tags, strict=True))
     for name, kind in table.fields.items():
-        for part in _aggregates_of(kind, resolution):
+        for part in StoredAggregate:
             is_newest = part is StoredAggregate.LAST_AT and name not in with_gaps
             value = "NULL" if is_newest else _aggregate_sql(part, numeric_column(name, kind))
-            columns[aggregate_column(part, name)] = value
-    types = rollup_columns(table, resolution)
+            if (column := aggregate_column(part, name)) in types:
+                columns[column] = value
     listed = [f"CAST({value} AS {types[name]}) AS {name}" for name, value in columns.items()]
-    places = range(2, 3 + len(tags))
-    by = ", ".join(["1", *map(str, places[1:])])
-    return (
-        f"SELECT {', '.join(listed)} FROM {source} GROUP BY {by} "  # noqa: S608 - own identifiers only
-        f"ORDER BY {', '.join(map(str, places[1:]))}, 1"
-    )
+    by = ", ".join(map(str, [1, *range(3, 3 + len(tags))]))
+    return f"SELECT {', '.join(listed)} FROM {source} GROUP BY {by}"  # noqa: S608 - own identifiers only
 
 
 def sample_partials(aggregate: Aggregate, column: str) -> tuple[str, str]:
@@ -172,27 +216,26 @@ def bucket_key_sql(number_text: str) -> str:
     )
 
 
-def _aggregates_of(kind: FieldType, resolution: Resolution) -> Mapping[StoredAggregate, str]:
-    """Return the aggregates stored for a type of field, with their SQL types."""
+def _aggregates_of(kind: FieldType) -> Mapping[StoredAggregate, str]:
+    """Return the aggregates of a type of field, with their SQL types."""
     value = "DOUBLE" if kind is FieldType.FLOAT else "BIGINT"
-    parts = {
+    return {
         StoredAggregate.COUNT: "BIGINT",
         StoredAggregate.SUM: "DOUBLE",
         StoredAggregate.MIN: value,
         StoredAggregate.MAX: value,
         StoredAggregate.LAST: value,
         StoredAggregate.LAST_AT: "BIGINT",
+        StoredAggregate.SKETCH: "MAP(INTEGER, UINTEGER)",
     }
-    if resolution is Resolution.HOUR:
-        parts[StoredAggregate.SKETCH] = "MAP(INTEGER, UINTEGER)"
-    return parts
 
 
 def _aggregate_sql(part: StoredAggregate, value: str) -> str:
     newest = f"max({_TIME}) FILTER (WHERE {value} IS NOT NULL)"
     return {
         StoredAggregate.COUNT: f"nullif(count({value}), 0)",
-        StoredAggregate.SUM: f"sum(CAST({value} AS DOUBLE))",
+        # That of decimals is exact.
+        StoredAggregate.SUM: f"sum({value})",
         StoredAggregate.MIN: f"min({value})",
         StoredAggregate.MAX: f"max({value})",
         StoredAggregate.LAST: f"arg_max({value}, {_TIME})",

@@ -11,10 +11,11 @@ and adds the segment; it sees and deletes only samples that were committed when 
 crash either the samples or the segment are there; files without a segment are deleted at the start.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
@@ -23,9 +24,21 @@ from core.clock import NS_PER_SECOND
 from core.ids import new_id
 from timeseries.duckdb.database import Database
 from timeseries.duckdb.float_types import float_types
-from timeseries.duckdb.parquet import ROW_GROUP_ROWS, write_parquet
-from timeseries.duckdb.relation import Relation, Statement, files_sql
-from timeseries.duckdb.rollup_sql import build_sql, rollup_columns, time_range_sql
+from timeseries.duckdb.parquet import (
+    BATCH_ROWS,
+    FAST_LEVEL,
+    LEVEL,
+    ROLLUP_LEVEL,
+    write_parquet,
+)
+from timeseries.duckdb.relation import (
+    Relation,
+    Statement,
+    files_sql,
+    stored_columns,
+    united_details,
+)
+from timeseries.duckdb.rollup_sql import build_sql, time_range_sql
 from timeseries.duckdb.schema import (
     TIME_COLUMN,
     WIDTHS_NS,
@@ -47,6 +60,7 @@ from timeseries.store import (
     HOUR_NS,
     IDENTITY_TAGS,
     TENANT_TAG,
+    Detail,
     NeededField,
     Resolution,
 )
@@ -54,7 +68,7 @@ from timeseries.validation import FieldType
 
 GRACE_NS = 1_800 * NS_PER_SECOND
 """How long after its end an hour is settled."""
-MIN_ROWS = ROW_GROUP_ROWS
+MIN_ROWS = 20_000
 """How many samples are worth a file before their day is settled."""
 MAX_ROWS = 500_000
 """About how many samples are sealed in one transaction."""
@@ -73,8 +87,10 @@ _COLUMNS_SQL = (
     "SELECT table_name, column_name, data_type FROM duckdb_columns() "
     "WHERE schema_name = 'main' AND table_name = ? ORDER BY column_index"
 )
-RolledUp = Callable[[str, str], bool]
-"""Whether a field, of a measurement, has roll-ups."""
+DetailOf = Callable[[str, str], Detail]
+"""How much of a measurement's field is rolled up, by both names."""
+_ROLLUP = "rolled_up"
+_TAGS = f'"{tag_column("")}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +133,20 @@ class Sealing:
     Args:
         database: where it opens its own cursors.
         manifest: gets the segments.
-        is_rolled_up: which fields always have roll-ups.
+        detail_of: how much of a field is always rolled up.
+
+    Attributes:
+        manifest: the segments.
     """
 
-    def __init__(self, database: Database, manifest: Manifest, is_rolled_up: RolledUp) -> None:
+    def __init__(self, database: Database, manifest: Manifest, detail_of: DetailOf) -> None:
         self._database = database
-        self._manifest = manifest
-        self._is_rolled_up = is_rolled_up
+        self.manifest = manifest
+        self._detail_of = detail_of
         self._needed: frozenset[NeededField] = frozenset()
 
     def need(self, fields: Iterable[NeededField]) -> None:
-        """Give roll-ups to more fields: the first `MAX_NEEDED_FIELDS` of each measurement."""
+        """Roll up more fields, in all detail: the first `MAX_NEEDED_FIELDS` of each measurement."""
         by_name = groupby(sorted(set(fields)), key=lambda one: one[:2])
         self._needed = frozenset(
             one for _, some in by_name for one in islice(some, MAX_NEEDED_FIELDS)
@@ -164,18 +183,18 @@ class Sealing:
             table, span = survey
             earlier = [
                 one
-                for one in self._manifest.of(unit.key.measurement)
+                for one in self.manifest.of(unit.key.measurement)
                 if one.tenant == unit.tenant and Resolution.RAW in one.sizes and one.overlaps(span)
             ]
             new, some = self._without_known(source, values, table, earlier, span)
             added = self._write(cursor, unit, table, (new, some))
             cursor.execute(f"DELETE FROM {quoted(name)} WHERE {text}", values)  # noqa: S608 - ours
-            self._manifest.commit(cursor, unit.key.measurement, add=added)
+            self.manifest.commit(cursor, unit.key.measurement, add=added)
         return unit.rows
 
     def merge(self, unit: Unit, segments: Sequence[Segment]) -> int:
         """Replace segments that have samples of one day by as few as possible."""
-        source, values = files_sql(self._manifest.files, segments, Resolution.RAW)
+        source, values = files_sql(self.manifest.files, segments, Resolution.RAW)
         source = f"(FROM {source})"
         table = united(one.table for one in segments)
         with self._transaction() as cursor:
@@ -184,7 +203,7 @@ class Sealing:
                 text, some = part.condition
                 rows = f"(FROM {source} WHERE {text})"
                 added += self._write(cursor, part, table, (rows, [*values, *some]))
-            self._manifest.commit(cursor, unit.key.measurement, remove=segments, add=added)
+            self.manifest.commit(cursor, unit.key.measurement, remove=segments, add=added)
         return sum(one.rows for one in segments)
 
     def merge_expired(self, segments: Sequence[Segment]) -> int:
@@ -199,21 +218,21 @@ class Sealing:
             last_appliance=max(one.last_appliance for one in segments),
             rows=sum(one.rows for one in segments),
             table=table,
-            rolled=frozenset(table.fields),
+            rolled=united_details(segments),
             sizes={},
         )
-        order = ", ".join([*_series(merged.table), _TIME])
         sizes = {}
         with self._transaction() as cursor:
             for resolution in segments[0].sizes:
-                source, values = files_sql(self._manifest.files, segments, resolution)
-                file = self._manifest.files.create(merged.path(resolution))
-                sizes[resolution] = write_parquet(
-                    file, _stream(cursor, f"FROM {source} ORDER BY {order}", values)
-                )
-                self._manifest.files.publish(file, merged.path(resolution))
+                source, values = files_sql(self.manifest.files, segments, resolution)
+                types = stored_columns(segments, resolution)
+                _create_rollup(cursor, types)
+                cursor.execute(f"INSERT INTO {_ROLLUP} {select([*types], source)}", values)
+                file = self.manifest.files.create(merged.path(resolution))
+                sizes[resolution] = _write_rollup(cursor, file, types, level=ROLLUP_LEVEL)
+                self.manifest.files.publish(file, merged.path(resolution))
             added = replace(merged, sizes=sizes)
-            self._manifest.commit(cursor, merged.measurement, remove=segments, add=[added])
+            self.manifest.commit(cursor, merged.measurement, remove=segments, add=[added])
         return merged.rows
 
     def _without_known(
@@ -230,7 +249,7 @@ class Sealing:
         relation = Relation(
             tables={Key("", ""): table},
             segments=earlier,
-            files=self._manifest.files,
+            files=self.manifest.files,
             tenants=None,
         )
         known, paths = relation.samples_of_files(table.fields, [span], earlier)
@@ -256,7 +275,6 @@ class Sealing:
         if _has_duplicates(cursor, source, values, key):
             once = [f"any_value({column}) AS {column}" for column in fields]
             source = f"({select([_TIME, *series, *once], source)} GROUP BY {key})"
-        place = (unit.tenant, unit.key.measurement)
         segment = Segment(
             name=new_id(),
             tenant=unit.tenant,
@@ -267,21 +285,20 @@ class Sealing:
             last_appliance="",
             rows=0,
             table=table,
-            rolled=frozenset(
-                name
-                for name, kind in table.fields.items()
-                if kind is not FieldType.STRING
-                and (self._is_rolled_up(place[1], name) or (*place, name) in self._needed)
-            ),
+            rolled=self._details(unit, table),
             sizes={},
         )
-        raw = self._manifest.files.create(segment.path(Resolution.RAW))
-        types = float_types(cursor, source, values, table)
+        raw = self.manifest.files.create(segment.path(Resolution.RAW))
+        kinds = table.fields.items()
+        floats = [quoted(field_column(name)) for name, kind in kinds if kind is FieldType.FLOAT]
+        types = float_types(cursor, source, values, floats)
         typed = [
             f"CAST({one} AS {types[one]}) AS {one}" if one in types else one for one in columns
         ]
         text = f"{select(typed, source)} ORDER BY {', '.join([*series, _TIME])}"
-        sizes = {Resolution.RAW: write_parquet(raw, _stream(cursor, text, values))}
+        is_final = unit.span[1] - unit.span[0] == DAY_NS
+        levels = (LEVEL, ROLLUP_LEVEL) if is_final else (FAST_LEVEL, FAST_LEVEL)
+        sizes = {Resolution.RAW: write_parquet(raw, _stream(cursor, text, values), level=levels[0])}
         samples = f"read_parquet({_text(str(raw))}, hive_partitioning = false)"
         counted = [
             "count(*)",
@@ -291,25 +308,25 @@ class Sealing:
         found = cursor.execute(select(counted, samples)).fetchall()[0]
         total, oldest, newest, first, last, *counts = found
         if not total:
-            self._manifest.files.abandon()
+            self.manifest.files.abandon()
             return []
         files = {Resolution.RAW: raw}
         with_gaps = {
             name for name, count in zip(table.fields, counts, strict=True) if count < total
         }
-        for resolution in WIDTHS_NS if segment.rolled else ():
-            file = files[resolution] = self._manifest.files.create(segment.path(resolution))
-            rolled = {name: kind for name, kind in table.fields.items() if name in segment.rolled}
-            batches = _rolled_up(
-                cursor, samples, resolution, Table(table.tags, rolled), with_gaps=with_gaps
-            )
-            sizes[resolution] = write_parquet(file, batches)
+        for resolution in WIDTHS_NS:
+            stored = segment.stored(resolution)
+            if stored.fields:
+                rollup = stored_columns([segment], resolution)
+                _roll_up(cursor, samples, resolution, stored, types=rollup, with_gaps=with_gaps)
+                file = files[resolution] = self.manifest.files.create(segment.path(resolution))
+                sizes[resolution] = _write_rollup(cursor, file, rollup, level=levels[1])
         if sizes.get(Resolution.FIVE_MINUTES, 0) > sizes[Resolution.RAW] * MAX_SHARE:
             # Samples answer as fast, and when they have expired hours must do.
             del sizes[Resolution.FIVE_MINUTES]
             files.pop(Resolution.FIVE_MINUTES).unlink()
         for resolution, file in files.items():
-            self._manifest.files.publish(file, segment.path(resolution))
+            self.manifest.files.publish(file, segment.path(resolution))
         return [
             replace(
                 segment,
@@ -322,6 +339,16 @@ class Sealing:
             )
         ]
 
+    def _details(self, unit: Unit, table: Table) -> dict[str, Detail]:
+        """Return the fields that are rolled up, and how much."""
+        place = (unit.tenant, unit.key.measurement)
+        details = {
+            name: Detail.ALL if (*place, name) in self._needed else self._detail_of(place[1], name)
+            for name, kind in table.fields.items()
+            if kind is not FieldType.STRING
+        }
+        return {name: detail for name, detail in details.items() if detail}
+
     @contextmanager
     def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """Begin a transaction on a cursor of its own; roll back what is not committed."""
@@ -332,7 +359,7 @@ class Sealing:
             except BaseException:
                 with suppress(duckdb.Error):
                     cursor.rollback()
-                self._manifest.files.abandon()
+                self.manifest.files.abandon()
                 raise
 
 
@@ -375,40 +402,50 @@ def _has_duplicates(
 def _stream(
     cursor: duckdb.DuckDBPyConnection, text: str, values: Sequence[object] = ()
 ) -> pa.RecordBatchReader:
-    return cursor.sql(text, params=values).to_arrow_reader(ROW_GROUP_ROWS)
+    return cursor.sql(text, params=values).to_arrow_reader(BATCH_ROWS)
 
 
-def _rolled_up(
+def _create_rollup(cursor: duckdb.DuckDBPyConnection, types: Mapping[str, str]) -> None:
+    columns = ", ".join(f"{name} {sql_type}" for name, sql_type in types.items())
+    cursor.execute(f"CREATE OR REPLACE TEMP TABLE {_ROLLUP} ({columns})")
+
+
+def _roll_up(
     cursor: duckdb.DuckDBPyConnection,
     samples: str,
     resolution: Resolution,
     table: Table,
     *,
+    types: Mapping[str, str],
     with_gaps: Collection[str],
-) -> pa.RecordBatchReader:
-    """Return the roll-up of some samples; of many fields, some in each row."""
-    columns = rollup_columns(table, resolution)
+) -> None:
+    """Fill the temporary table with a roll-up; of many fields, each row has some."""
+    _create_rollup(cursor, types)
     names = list(table.fields)
-    parts = [names[at : at + MAX_ROLLED_FIELDS] for at in range(0, len(names), MAX_ROLLED_FIELDS)]
-    if len(parts) == 1:
-        return _stream(cursor, build_sql(samples, resolution, table=table, with_gaps=with_gaps))
-    empty = ", ".join(f"CAST(NULL AS {kind}) AS {name}" for name, kind in columns.items())
-    schema = _stream(cursor, f"SELECT {empty} LIMIT 0").schema
+    for at in range(0, len(names), MAX_ROLLED_FIELDS):
+        some = {name: table.fields[name] for name in names[at : at + MAX_ROLLED_FIELDS]}
+        part = Table(table.tags, some)
+        text = build_sql(samples, resolution, table=part, types=types, with_gaps=with_gaps)
+        cursor.execute(f"INSERT INTO {_ROLLUP} BY NAME {text}")
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for part in parts:
-            some = Table(table.tags, {name: table.fields[name] for name in part})
-            text = build_sql(samples, resolution, table=some, with_gaps=with_gaps)
-            for batch in _stream(cursor, text):
-                arrays = [
-                    batch.column(one.name)
-                    if one.name in batch.schema.names
-                    else pa.nulls(batch.num_rows, one.type)
-                    for one in schema
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    return pa.RecordBatchReader.from_batches(schema, batches())
+def _write_rollup(
+    cursor: duckdb.DuckDBPyConnection,
+    path: Path,
+    types: Mapping[str, str],
+    *,
+    level: int,
+) -> int:
+    """Write the temporary table to a file, its floats as decimals like those of samples."""
+    floats = [name for name, sql_type in types.items() if sql_type == "DOUBLE"]
+    stored = {**types, **float_types(cursor, _ROLLUP, [], floats)}
+    typed = [f"CAST({name} AS {sql_type}) AS {name}" for name, sql_type in stored.items()]
+    tags = [name for name in types if name.startswith(_TAGS)]
+    order = ", ".join([quoted(tag_column(APPLIANCE_TAG)), *tags, _TIME])
+    batches = _stream(cursor, f"{select(typed, _ROLLUP)} ORDER BY {order}")
+    size = write_parquet(path, batches, level=level)
+    cursor.execute(f"DROP TABLE {_ROLLUP}")
+    return size
 
 
 def _by_hours(cursor: duckdb.DuckDBPyConnection, unit: Unit) -> list[Unit]:

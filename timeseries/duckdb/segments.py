@@ -29,7 +29,7 @@ from core.errors import VedetteError
 from core.ids import new_id
 from timeseries.duckdb.files import Files, LocalFiles
 from timeseries.duckdb.schema import Span, Table, encoded
-from timeseries.store import DAY_NS, Resolution, StoreUnavailableError
+from timeseries.store import DAY_NS, Detail, Resolution, StoreUnavailableError
 from timeseries.validation import FieldType
 
 _log = logging.getLogger(__name__)
@@ -46,6 +46,8 @@ MANIFEST_DDL = (
     "tags VARCHAR[] NOT NULL, fields VARCHAR[] NOT NULL, types VARCHAR[] NOT NULL, "
     "rolled VARCHAR[] NOT NULL, raw_bytes BIGINT, five_minute_bytes BIGINT, hour_bytes BIGINT)"
 )
+# NULL in rows of earlier versions, which rolled up all.
+_DETAILS_DDL = f"ALTER TABLE {MANIFEST_TABLE} ADD COLUMN IF NOT EXISTS details UTINYINT[]"
 _OWNER_DDL = "CREATE TABLE IF NOT EXISTS files_owner (id VARCHAR NOT NULL)"
 _EPOCH = date(1970, 1, 1).toordinal()
 _MAX_NAME = 200
@@ -66,7 +68,7 @@ class Segment:
         last_appliance: the last one.
         rows: how many samples.
         table: the tags and fields that have values in the samples.
-        rolled: the fields in its roll-ups.
+        rolled: the fields that are rolled up, and how much.
         sizes: the bytes of its files.
     """
 
@@ -79,7 +81,7 @@ class Segment:
     last_appliance: str
     rows: int
     table: Table
-    rolled: frozenset[str]
+    rolled: Mapping[str, Detail]
     sizes: Mapping[Resolution, int]
 
     @property
@@ -91,8 +93,13 @@ class Segment:
         """Return the tags of one of its files, and the fields that it has values of."""
         if resolution is Resolution.RAW:
             return self.table
-        some = {name: kind for name, kind in self.table.fields.items() if name in self.rolled}
-        return Table(self.table.tags, some)
+        least = Detail.MEANS if resolution is Resolution.FIVE_MINUTES else Detail.HOURS
+        kinds = self.table.fields.items()
+        return Table(self.table.tags, {name: kind for name, kind in kinds if self.has(name, least)})
+
+    def has(self, field: str, detail: Detail) -> bool:
+        """Return whether a field is rolled up at least so much."""
+        return self.rolled.get(field, Detail.NONE) >= detail
 
     @property
     def paths(self) -> dict[Resolution, str]:
@@ -162,6 +169,7 @@ class Manifest:
                 "away to begin anew."
             )
         cursor.execute(MANIFEST_DDL)
+        cursor.execute(_DETAILS_DDL)
         if former:
             files.claim(_owner(cursor))
         for one in read_segments(cursor):
@@ -216,7 +224,7 @@ class Manifest:
             )
         for one in added:
             cursor.execute(
-                f"INSERT INTO {MANIFEST_TABLE} VALUES ({', '.join('?' * 15)})",  # noqa: S608 - ours
+                f"INSERT INTO {MANIFEST_TABLE} VALUES ({', '.join('?' * 16)})",  # noqa: S608 - ours
                 _row(one),
             )
         with self._change:
@@ -321,7 +329,7 @@ def read_segments(cursor: duckdb.DuckDBPyConnection) -> Iterator[Segment]:
     """Yield the segments of the manifest."""
     for row in cursor.execute(f"FROM {MANIFEST_TABLE}").fetchall():
         name, tenant, measurement, oldest, newest, first, last, rows = row[:8]
-        tags, fields, types, rolled, *sizes = row[8:]
+        tags, fields, types, rolled, *sizes, details = row[8:]
         yield Segment(
             name=name,
             tenant=tenant,
@@ -332,7 +340,7 @@ def read_segments(cursor: duckdb.DuckDBPyConnection) -> Iterator[Segment]:
             last_appliance=last,
             rows=rows,
             table=_table(tuple(tags), tuple(fields), tuple(types)),
-            rolled=_names(tuple(rolled)),
+            rolled=_details(tuple(rolled), tuple(details or [Detail.ALL] * len(rolled))),
             sizes={
                 resolution: size
                 for resolution, size in zip(_SIZES, sizes, strict=True)
@@ -368,8 +376,9 @@ def _row(one: Segment) -> Sequence[object]:
         sorted(one.table.tags),
         list(one.table.fields),
         [str(kind) for kind in one.table.fields.values()],
-        sorted(one.rolled),
+        list(one.rolled),
         *(one.sizes.get(resolution) for resolution in _SIZES),
+        [int(detail) for detail in one.rolled.values()],
     ]
 
 
@@ -380,8 +389,8 @@ def _table(tags: tuple[str, ...], fields: tuple[str, ...], types: tuple[str, ...
 
 
 @lru_cache(maxsize=4_096)
-def _names(names: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(names)
+def _details(names: tuple[str, ...], details: tuple[int, ...]) -> Mapping[str, Detail]:
+    return dict(zip(names, map(Detail, details), strict=True))
 
 
 def _day_name(day: int) -> str:

@@ -37,12 +37,13 @@ from timeseries.duckdb.relation import Relation
 from timeseries.duckdb.row_groups import Row
 from timeseries.duckdb.scan import batch_from, extent_sql, hours_sql, slice_sql, slices
 from timeseries.duckdb.schema import Span
-from timeseries.duckdb.sealing import RolledUp
+from timeseries.duckdb.sealing import DetailOf, Sealing
 from timeseries.duckdb.segments import Manifest
 from timeseries.duckdb.upgrade import upgrade
 from timeseries.duckdb.writer import DuckDBWriter
 from timeseries.points import Batch
 from timeseries.store import (
+    Detail,
     Extent,
     Latest,
     LatestQuery,
@@ -68,7 +69,7 @@ class DuckDBStore(Catalog):
         max_queued_points: how many points may wait for the writer before `submit` refuses.
         limits: what it may use of the machine.
         files: where the files of samples are; by default in the folder beside the database.
-        is_rolled_up: whether a field of a measurement always has roll-ups; by default each does.
+        detail_of: how much of a field of a measurement is always rolled up; by default all.
 
     Attributes:
         database: the DuckDB file.
@@ -89,7 +90,7 @@ class DuckDBStore(Catalog):
         max_queued_points: int = MAX_QUEUED_POINTS,
         limits: Limits = Limits(),  # noqa: B008 - immutable
         files: Files | None = None,
-        is_rolled_up: RolledUp = lambda _measurement, _field: True,
+        detail_of: DetailOf = lambda _measurement, _field: Detail.ALL,
     ) -> None:
         self.database = Database(path, limits=limits, files=files)
         is_beside = self.database.files.allowed == LocalFiles(self.database.folder).allowed
@@ -106,7 +107,9 @@ class DuckDBStore(Catalog):
             raise
         self.writer = DuckDBWriter(self.database, max_queued_points=max_queued_points)
         self.maintenance = Maintenance(
-            self.database, self.writer, self.manifest, is_rolled_up=is_rolled_up
+            self.database,
+            self.writer,
+            Sealing(self.database, self.manifest, detail_of),
         )
 
     def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
@@ -119,7 +122,8 @@ class DuckDBStore(Catalog):
         def read(relation: Relation) -> list[Series]:
             fields = sorted(relation.table.fields.keys() & set(query.fields))
             reads = range_reads(query, relation, fields)
-            return [series for one in reads for series in self._series(query, one)]
+            found = [series for one in reads for series in self._series(query, one)]
+            return sorted(found, key=lambda one: one.field)
 
         return self._ask(query, read)
 
@@ -129,7 +133,8 @@ class DuckDBStore(Catalog):
         def read(relation: Relation) -> list[SeriesColumns]:
             fields = sorted(relation.table.fields.keys() & set(query.fields))
             reads = range_reads(query, relation, fields, is_ordered=False)
-            return [columns for one in reads for columns in self._columns(query, one)]
+            found = [columns for one in reads for columns in self._columns(query, one)]
+            return sorted(found, key=lambda one: one.field)
 
         return self._ask(query, read)
 

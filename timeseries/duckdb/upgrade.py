@@ -16,7 +16,7 @@ import duckdb
 
 from core.ids import new_id
 from timeseries.declared import DECLARED
-from timeseries.duckdb.parquet import ROW_GROUP_ROWS, write_parquet
+from timeseries.duckdb.parquet import BATCH_ROWS, ROLLUP_LEVEL, write_parquet
 from timeseries.duckdb.rollup_sql import (
     NEWEST_COLUMN,
     StoredAggregate,
@@ -38,7 +38,14 @@ from timeseries.duckdb.schema import (
 )
 from timeseries.duckdb.segments import Manifest, Segment
 from timeseries.duckdb.sql import select
-from timeseries.store import APPLIANCE_TAG, DAY_NS, TENANT_TAG, Resolution, StoreUnavailableError
+from timeseries.store import (
+    APPLIANCE_TAG,
+    DAY_NS,
+    TENANT_TAG,
+    Detail,
+    Resolution,
+    StoreUnavailableError,
+)
 from timeseries.validation import FieldType
 
 _log = logging.getLogger(__name__)
@@ -186,7 +193,7 @@ def _write(
         last_appliance=max(last),
         rows=max(rows),
         table=Table(frozenset(tag for table in tables.values() for tag in table.tags), fields),
-        rolled=frozenset(fields),
+        rolled=dict.fromkeys(fields, Detail.ALL),
         sizes={},
     )
     sizes = {}
@@ -194,8 +201,8 @@ def _write(
         source = f"{quoted(_rollup_table(key, resolution))} WHERE {condition}"
         text = _rolled_up_sql(source, resolution, segment.table, known=tables[resolution])
         file = manifest.files.create(segment.path(resolution))
-        reader = cursor.sql(text, params=[tenant]).to_arrow_reader(ROW_GROUP_ROWS)
-        sizes[resolution] = write_parquet(file, reader)
+        reader = cursor.sql(text, params=[tenant]).to_arrow_reader(BATCH_ROWS)
+        sizes[resolution] = write_parquet(file, reader, level=ROLLUP_LEVEL)
         manifest.files.publish(file, segment.path(resolution))
     return replace(segment, sizes=sizes)
 
@@ -203,6 +210,7 @@ def _write(
 def _rolled_up_sql(source: str, resolution: Resolution, table: Table, *, known: Table) -> str:
     """Return the statement of a roll-up's rows, those of minutes added up."""
     width = WIDTHS_NS[resolution]
+    types = rollup_columns(table, resolution, dict.fromkeys(table.fields, Detail.ALL))
     columns = {_TIME: f"{_TIME} - {_TIME} % {width}", _NEWEST: f"max({_NEWEST})"}
     tags = [quoted(tag_column(tag)) for tag in sorted(table.tags)]
     present = {quoted(tag_column(tag)) for tag in known.tags}
@@ -222,8 +230,8 @@ def _rolled_up_sql(source: str, resolution: Resolution, table: Table, *, known: 
             # Its rows are not added up: each keeps its sketch.
             values[StoredAggregate.SKETCH] = f"any_value({_part(name, StoredAggregate.SKETCH)})"
         for part, value in values.items():
-            columns[aggregate_column(part, name)] = value if name in known.fields else "NULL"
-    types = rollup_columns(table, resolution)
+            if (column := aggregate_column(part, name)) in types:
+                columns[column] = value if name in known.fields else "NULL"
     listed = [f"CAST({value} AS {types[name]}) AS {name}" for name, value in columns.items()]
     places = [1, *range(3, 3 + len(tags))]
     by = ", ".join(map(str, places)) + (", rowid" if resolution is Resolution.HOUR else "")

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
+import duckdb
 import pytest
 
 from tests.unit.timeseries.killed_sealing import (
@@ -27,12 +28,13 @@ from tests.unit.timeseries.rollup_samples import (
     write_all,
 )
 from timeseries.duckdb import maintenance, query_plan, range_query, sealing
-from timeseries.duckdb.segments import Segment
+from timeseries.duckdb.segments import MANIFEST_TABLE, Segment
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
 from timeseries.store import (
     DAY_NS,
     Aggregate,
+    Detail,
     RangeQuery,
     Resolution,
     ScanQuery,
@@ -273,16 +275,69 @@ def test_segments_without_samples_are_merged_by_period(store: DuckDBStore) -> No
     assert store.query_range(query)[0].values == [95.0]
 
 
+def test_segments_that_are_rolled_up_differently_stay_apart(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "MIN_EXPIRED", 2)
+    later_ns, quarter_ns = MIDNIGHT_NS + 20 * DAY_NS, HOUR_NS // 4
+    rng, expected = seeded(3), dict[int, float]()
+    for day, detail in zip(range(5, 9), [Detail.ALL, Detail.MEANS] * 2, strict=True):
+        width_ns = quarter_ns if detail is Detail.ALL else HOUR_NS
+        points = [
+            gpu(MIDNIGHT_NS + day * DAY_NS + second * 10**9, x=rng.gauss(300, 9))
+            for second in range(3_600)
+        ]
+        for point in points:
+            window, value = point.time_ns // width_ns * width_ns, float(point.fields["x"])
+            expected[window] = max(value, expected.get(window, value))
+        with closing(DuckDBStore(path, detail_of=lambda *_, detail=detail: detail)) as store:
+            write_all(store, points, ACME)
+            store.maintain(now_ns=MIDNIGHT_NS + (day + 2) * DAY_NS)
+    with closing(DuckDBStore(path)) as store:
+        store.delete_before(later_ns)
+        store.maintain(now_ns=later_ns)
+
+        assert sorted(one.rolled["x"] for one in segments_of(store)) == [Detail.MEANS, Detail.ALL]
+        query = RangeQuery(
+            measurement="gpu",
+            fields=("x",),
+            start_ns=MIDNIGHT_NS,
+            end_ns=later_ns,
+            step_ns=quarter_ns,
+            aggregate=Aggregate.MAX,
+            tenants=("acme",),
+        )
+        (series,) = store.query_range(query)
+        assert dict(zip(series.times_ns, series.values, strict=True)) == expected
+
+
+def test_segments_of_earlier_versions_are_rolled_up_in_all_detail(path: Path) -> None:
+    with closing(DuckDBStore(path)) as store:
+        write_all(store, [gpu(MIDNIGHT_NS, x=1.0)], ACME)
+        store.maintain(now_ns=SETTLED_NS)
+        kept = segments_of(store)
+    with closing(duckdb.connect(str(path))) as connection:
+        connection.execute(f"ALTER TABLE {MANIFEST_TABLE} DROP COLUMN details")
+
+    for _ in range(2):
+        with closing(DuckDBStore(path)) as store:
+            assert segments_of(store) == kept
+            assert kept[0].rolled == {"x": Detail.ALL}
+
+
 def test_only_some_fields_have_roll_ups(path: Path) -> None:
     store = DuckDBStore(
-        path, is_rolled_up=lambda measurement, field: (measurement, field) == ("gpu", "x")
+        path,
+        detail_of=lambda measurement, field: (
+            Detail.ALL if (measurement, field) == ("gpu", "x") else Detail.NONE
+        ),
     )
     write_all(store, [gpu(MIDNIGHT_NS, x=1.0, y=2.0, note="text")], ACME)
     write_all(store, [gpu(MIDNIGHT_NS, y=2.0)], GLOBEX)
     store.maintain(now_ns=SETTLED_NS)
 
     by_tenant = {one.tenant: one for one in segments_of(store)}
-    assert by_tenant["acme"].rolled == {"x"}
+    assert by_tenant["acme"].rolled == {"x": Detail.ALL}
     assert by_tenant["globex"].sizes.keys() == {Resolution.RAW}
     store.delete_before(SETTLED_NS)
     assert store.fields("gpu", tenants=None) == {"x": "float"}
@@ -294,14 +349,14 @@ def test_fields_that_are_needed_have_roll_ups_up_to_a_bound(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sealing, "MAX_NEEDED_FIELDS", 2)
-    store = DuckDBStore(path, is_rolled_up=lambda _measurement, _field: False)
+    store = DuckDBStore(path, detail_of=lambda _measurement, _field: Detail.NONE)
     for identity in (ACME, GLOBEX):
         write_all(store, [gpu(MIDNIGHT_NS, a=1.0, b=2.0, c=3.0, d=4.0, note="x")], identity)
     needed = [("acme", "gpu", name) for name in ("d", "note", "c", "b")]
     store.maintain(now_ns=SETTLED_NS, needed=[*needed, ("globex", "other", "a")])
 
     by_tenant = {one.tenant: one for one in segments_of(store)}
-    assert by_tenant["acme"].rolled == {"b", "c"}
+    assert by_tenant["acme"].rolled == {"b": Detail.ALL, "c": Detail.ALL}
     assert by_tenant["globex"].sizes.keys() == {Resolution.RAW}
     store.delete_before(SETTLED_NS)
     assert store.fields("gpu", tenants=None) == {"b": "float", "c": "float"}

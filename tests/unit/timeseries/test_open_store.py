@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,10 +8,11 @@ import pytest
 
 from core.clock import NS_PER_SECOND
 from core.errors import ConfigurationError
+from timeseries.declared import DECLARED, detail_of
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.open_store import open_store
 from timeseries.points import Point
-from timeseries.store import StoreUnavailableError, write
+from timeseries.store import Detail, StoreUnavailableError, write
 
 LINE = "use one of duckdb:///relative/path, duckdb:////absolute/path"
 
@@ -121,10 +123,10 @@ def test_only_the_backend_of_the_url_is_imported() -> None:
     assert result.stdout.strip() == b"[]"
 
 
-def test_only_declared_metrics_have_roll_ups() -> None:
+def test_declared_metrics_have_roll_ups_and_those_of_charts_in_more_detail() -> None:
     store = open_store("duckdb://")
     assert isinstance(store, DuckDBStore)
-    fields = {"power_watts": 300.0, "invented": 1.0}
+    fields = {"power_watts": 300.0, "fan_percent": 40.0, "invented": 1.0}
     points = [Point("gpu", {"gpu": "0"}, fields, time * NS_PER_SECOND) for time in range(600)]
     write(store, points, identity={"tenant": "acme", "appliance": "dgx-1"})
 
@@ -132,5 +134,20 @@ def test_only_declared_metrics_have_roll_ups() -> None:
 
     (segment,) = store.manifest.of("gpu")
     assert segment.table.fields.keys() == fields.keys()
-    assert segment.rolled == {"power_watts"}
+    assert segment.rolled == {"power_watts": Detail.PERCENTILES, "fan_percent": Detail.HOURS}
     store.close()
+
+
+def test_the_documentation_lists_the_fields_that_have_more_roll_ups() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "operating.md").read_text("utf-8")
+    documented = {
+        tuple(name.split(".")): Detail.PERCENTILES if "percentiles" in row else Detail.MEANS
+        for row in re.findall(r"^\|.*\| count, sum \|.*$", text, re.MULTILINE)
+        for name in re.findall(r"`(\w+\.\w+)`", row)
+    }
+    details = {
+        (measurement, name): detail_of(measurement, name)
+        for measurement, declared in DECLARED.items()
+        for name in declared.fields
+    }
+    assert documented == {name: one for name, one in details.items() if one is not Detail.HOURS}

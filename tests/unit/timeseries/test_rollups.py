@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -20,11 +21,11 @@ from tests.unit.timeseries.rollup_samples import (
     seeded,
     write_all,
 )
-from timeseries.duckdb import sealing
+from timeseries.duckdb import maintenance, sealing
 from timeseries.duckdb.schema import quoted, table_name
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.points import Point
-from timeseries.store import Aggregate, Resolution, Series
+from timeseries.store import Aggregate, Detail, Resolution, Series
 from timeseries.successive import SUCCESSIVE
 
 QUANTILES = (Aggregate.P50, Aggregate.P95, Aggregate.P99)
@@ -142,8 +143,15 @@ def test_a_constant_has_exact_percentiles(store: DuckDBStore) -> None:
     assert series.values == [300.0]
 
 
-@pytest.mark.parametrize("step_ns", [None, HOUR_NS, 10 * MINUTE_NS])
-@pytest.mark.parametrize("aggregate", EXACT)
+@pytest.mark.parametrize(
+    ("aggregate", "step_ns"),
+    [
+        (aggregate, step_ns)
+        for aggregate in EXACT
+        for step_ns in (None, HOUR_NS, 10 * MINUTE_NS)
+        if (aggregate, step_ns) != (Aggregate.LAST, 10 * MINUTE_NS)
+    ],
+)
 def test_long_ranges_answer_when_the_samples_are_gone(
     pair: Pair, aggregate: Aggregate, step_ns: int | None
 ) -> None:
@@ -155,6 +163,49 @@ def test_long_ranges_answer_when_the_samples_are_gone(
     assert hot_rows(pair.rolled) == 0
     expected = ask(pair.plain, aggregate, step_ns=step_ns)
     assert_same(ask(pair.rolled, aggregate, step_ns=step_ns), expected, relative=1e-9)
+
+
+def test_fields_in_less_detail_answer_from_samples_and_later_by_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "MIN_EXPIRED", 2)
+    details = {"power_watts": Detail.ALL, "count": Detail.MEANS, "busy": Detail.HOURS}
+    path = tmp_path / "samples.duckdb"
+    pair = Pair(DuckDBStore(MEMORY), DuckDBStore(path, detail_of=lambda _, name: details[name]))
+    rng = seeded(12)
+    for hour in (0, 2):
+        pair.write(random_points(rng, hours=(hour, hour + 2), amount=300), ACME)
+        pair.rolled.maintain(now_ns=START_NS + (hour + 3) * HOUR_NS)
+
+    for aggregate, step_ns in itertools.product(EXACT + QUANTILES, (10 * MINUTE_NS, HOUR_NS)):
+        expected = ask(pair.plain, aggregate, step_ns=step_ns)
+        relative = 0.01 if aggregate in QUANTILES else 1e-9
+        assert_same(ask(pair.rolled, aggregate, step_ns=step_ns), expected, relative=relative)
+
+    pair.rolled.delete_before(END_NS)
+    pair.rolled.maintain(now_ns=LATER_NS)
+    pair.rolled.close()
+    pair = Pair(pair.plain, DuckDBStore(path))
+    assert len(pair.rolled.manifest.of("gpu")) == 1
+    finest = {
+        Aggregate.AVG: {"power_watts", "count"},
+        Aggregate.MAX: {"power_watts"},
+        Aggregate.LAST: set[str](),
+    }
+    for aggregate, names in finest.items():
+        by_step = {
+            step_ns: {one.field: one for one in ask(pair.plain, aggregate, step_ns=step_ns)}
+            for step_ns in (10 * MINUTE_NS, HOUR_NS)
+        }
+        expected = [
+            by_step[10 * MINUTE_NS if name in names else HOUR_NS][name] for name in sorted(details)
+        ]
+        got = ask(pair.rolled, aggregate, step_ns=10 * MINUTE_NS)
+        assert_same(got, expected, relative=1e-9)
+    (percentile,) = ask(pair.rolled, Aggregate.P95, step_ns=HOUR_NS)
+    assert percentile.field == "power_watts"
+    for store in (pair.plain, pair.rolled):
+        store.close()
 
 
 def test_hours_answer_when_samples_and_minutes_are_gone(pair: Pair) -> None:
