@@ -71,6 +71,8 @@ class Gateway:
     port: int
     store_memory_mib: int = 0
     more: Mapping[str, str] = field(default_factory=dict)
+    database_url: str = ""
+    timeseries_url: str = ""
 
     @property
     def url(self) -> str:
@@ -80,7 +82,12 @@ class Gateway:
     @property
     def settings(self) -> ServerSettings:
         """The server's settings."""
-        return ServerSettings(data_dir=self.data_dir, port=self.port)
+        return ServerSettings(
+            data_dir=self.data_dir,
+            port=self.port,
+            database_url=self.database_url,
+            timeseries_url=self.timeseries_url,
+        )
 
     @property
     def samples_path(self) -> Path:
@@ -101,11 +108,18 @@ class Gateway:
 
 
 def make_gateway(
-    data_dir: Path, *, store_memory_mib: int = 0, more: Mapping[str, str] | None = None
+    data_dir: Path,
+    *,
+    store_memory_mib: int = 0,
+    more: Mapping[str, str] | None = None,
+    database_url: str = "",
+    timeseries_url: str = "",
 ) -> Gateway:
     """Prepare a database with two tenants; nothing runs yet. `more` is for the environment."""
     data_dir.mkdir(parents=True, exist_ok=True)
-    gateway = Gateway(data_dir, free_port(), store_memory_mib, more or {})
+    gateway = Gateway(
+        data_dir, free_port(), store_memory_mib, more or {}, database_url, timeseries_url
+    )
     with open_database(gateway.settings) as (_engine, sessions):
         prepare_demo(sessions, now=utc_now())
     return gateway

@@ -2,12 +2,13 @@
 
     python -m benchmarks.hostile_tenant URL AGENT_TOKEN
 
-Everything comes from 127.0.0.2 and goes to the server that the benchmark has started. The loops are
-bounded in time. At the end it prints how often each answer came.
+Everything comes from 127.0.0.2, with the lowest priority, and goes to the server that the benchmark
+has started. The loops are bounded in time. At the end it prints how often each answer came.
 """
 
 import gzip
 import itertools
+import os
 import select
 import signal
 import socket
@@ -23,6 +24,10 @@ from urllib.parse import urlsplit
 ADDRESS = ("127.0.0.2", 0)
 SECONDS = 600.0
 HEADS, BODIES, READERS = 1_500, 32, 32
+# As many as the server queues of a connection.
+PIPELINED = 16
+REQUEST = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: portal\r\n\r\n"
+LOWEST_PRIORITY = 19
 FIELDS_OF_A_LINE = 900
 LINES_SECONDS, GZIP_SECONDS, DRIP_SECONDS = 0.5, 1.0, 0.5
 EMPTY_MEMBER = gzip.compress(b"", mtime=0)
@@ -48,6 +53,7 @@ class Hostile:
             self._half_heads,
             self._dripping_bodies,
             self._slow_readers,
+            self._excess_requests,
         ]
         threads = [threading.Thread(target=attack, daemon=True) for attack in attacks]
         for thread in threads:
@@ -91,9 +97,12 @@ class Hostile:
         self._keep_open("dripping body", BODIES, head, b"x")
 
     def _slow_readers(self) -> None:
-        # Many requests in a pipe, whose answers nobody takes.
-        request = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: portal\r\n\r\n" * 20
-        self._keep_open("slow reader", READERS, request, b"")
+        """Send many requests in a pipe, whose answers nobody reads."""
+        self._keep_open("slow reader", READERS, REQUEST * PIPELINED, b"")
+
+    def _excess_requests(self) -> None:
+        """Send more requests than the server queues, so that it closes the connection each time."""
+        self._keep_open("excess requests", READERS, REQUEST * (PIPELINED + 4), b"")
 
     def _keep_open(self, name: str, count: int, start: bytes, drip: bytes) -> None:
         """Keep this many connections open, and open those again that the server closes."""
@@ -144,6 +153,7 @@ class Hostile:
 
 def main() -> None:
     """Attack the server named on the command line until SIGTERM."""
+    os.setpriority(os.PRIO_PROCESS, 0, LOWEST_PRIORITY)
     hostile = Hostile(sys.argv[1], sys.argv[2])
     signal.signal(signal.SIGTERM, lambda *_: hostile.done.set())
     hostile.run()

@@ -1,12 +1,16 @@
-"""What does an embedded server cost that has little to do?
+"""What does a server cost that has little to do?
 
     python -m benchmarks.idle [--quick] [--output FILE]
 
 Fleets of 10, 100 and 1,000 appliances with 8 GPUs post every 10 s, and 20 rules are evaluated
 every 10 s; nobody looks at a page, and no jobs run. Heartbeats and long polls are not part of it.
+The server is the embedded one; the smallest fleet is held on MariaDB and InfluxDB, too, whose own
+processes don't count.
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +23,7 @@ from alerting.service import create_rule
 from benchmarks import fleet_hold, peers
 from benchmarks.figures import Promise, document, write_document
 from benchmarks.gateway import Gateway, Member, enroll_fleet, make_gateway, serving
+from benchmarks.mariadb import mariadb
 from benchmarks.processes import BenchmarkError
 from cli.database import open_database
 from core.clock import utc_now
@@ -28,6 +33,7 @@ from tenants.scope import Scope
 from timeseries.store import Aggregate
 
 RULES = 20
+ON_SERVERS = " on MariaDB and InfluxDB"
 FIELDS = ("utilization_percent", "memory_used_bytes", "temperature_celsius", "power_watts")
 MOST_CPU_PERCENT, MOST_RESIDENT_MEBIBYTES = 5.0, 250.0
 
@@ -47,8 +53,13 @@ QUICK = Plan(fleets=(10,), seconds=10)
 def measure(plan: Plan) -> dict[str, object]:
     """Watch a server with each fleet; return the document."""
     started_at = utc_now()
-    results = {str(size): _watched(size, plan.seconds) for size in plan.fleets}
-    smallest = results[str(plan.fleets[0])]
+    results = {}
+    for size in plan.fleets:
+        with _embedded() as gateway:
+            results[str(size)] = _watched(gateway, size, plan.seconds)
+    smallest = plan.fleets[0]
+    with _on_servers() as gateway:
+        results[f"{smallest}{ON_SERVERS}"] = _watched(gateway, smallest, plan.seconds)
     bounds = {
         "server_cpu_percent_of_a_core": (MOST_CPU_PERCENT, "% of a core"),
         "server_most_resident_mebibytes": (MOST_RESIDENT_MEBIBYTES, "MiB"),
@@ -60,34 +71,51 @@ def measure(plan: Plan) -> dict[str, object]:
         results=results,
         promises=[
             Promise(
-                name=f"{name} of a server with {plan.fleets[0]} appliances",
+                name=f"{name} of a server with {smallest} appliances{where}",
                 bound=bound,
-                measured=smallest[name],
+                measured=results[f"{smallest}{where}"][name],
                 unit=unit,
             )
+            for where in ("", ON_SERVERS)
             for name, (bound, unit) in bounds.items()
         ],
     )
 
 
-def _watched(appliances: int, seconds: int) -> dict[str, float]:
-    plan = fleet_hold.Plan(appliances=appliances, seconds=seconds, connections=min(appliances, 64))
+@contextmanager
+def _embedded() -> Iterator[Gateway]:
+    with TemporaryDirectory(prefix="vedette-bench-") as name:
+        yield make_gateway(Path(name) / "server")
+
+
+@contextmanager
+def _on_servers() -> Iterator[Gateway]:
     with TemporaryDirectory(prefix="vedette-bench-") as name:
         folder = Path(name)
-        parts = fleet_hold.bodies_of(folder, plan)
-        gateway = make_gateway(folder / "server")
-        members = enroll_fleet(gateway, appliances)
-        _add_rules(gateway, members)
-        with serving(gateway) as pid:
-            server = peers.Server(
-                name=peers.VEDETTE,
-                pid=pid,
-                port=gateway.port,
-                write_path="/api/v2/write?org=bench&bucket=bench&precision=ns",
-                senders=[f"Token {member.secret}" for member in members],
-                files=gateway.samples_path,
+        with mariadb(folder) as database, peers.influxdb(folder) as influxdb:
+            yield make_gateway(
+                folder / "server",
+                database_url=database.database("vedette"),
+                timeseries_url=f"influxdb://127.0.0.1:{influxdb.port}/vedette",
             )
-            _found, readings = fleet_hold.hold(folder, plan, parts, server)
+
+
+def _watched(gateway: Gateway, appliances: int, seconds: int) -> dict[str, float]:
+    plan = fleet_hold.Plan(appliances=appliances, seconds=seconds, connections=min(appliances, 64))
+    folder = gateway.data_dir.parent
+    parts = fleet_hold.bodies_of(folder, plan)
+    members = enroll_fleet(gateway, appliances)
+    _add_rules(gateway, members)
+    with serving(gateway) as pid:
+        server = peers.Server(
+            name=peers.VEDETTE,
+            pid=pid,
+            port=gateway.port,
+            write_path="/api/v2/write?org=bench&bucket=bench&precision=ns",
+            senders=[f"Token {member.secret}" for member in members],
+            files=folder / "data" if gateway.timeseries_url else gateway.samples_path,
+        )
+        _found, readings = fleet_hold.hold(folder, plan, parts, server)
     return fleet_hold.server_figures(readings)
 
 

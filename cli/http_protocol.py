@@ -35,6 +35,7 @@ MAX_PIPELINED = 16
 # What follows an early response, such as the rest of a body that is too large, is read this long.
 LINGER_SECONDS = 5.0
 _LONGEST_SWEEP_SECONDS = 1.0
+_SLICE_SECONDS = 0.001
 _LOG_EVERY_SECONDS = 60.0
 
 
@@ -122,13 +123,20 @@ class Connections:
         address = ip_address(host.partition("%")[0])
         return "" if is_within(address, self.limits.proxies) else network_of(host)
 
-    def _sweep(self) -> None:
+    def _sweep(self, rest: "list[BoundedProtocol] | None" = None) -> None:
+        """Check all connections, in slices: those of an attack may all be due at once."""
         loop = get_running_loop()
         now = loop.time()
-        for connection in list(self._networks):
-            connection.check(now)
-        again = bool(self._networks)
-        self._timer = loop.call_later(self._sweep_seconds, self._sweep) if again else None
+        rest = list(self._networks) if rest is None else rest
+        while rest and loop.time() - now < _SLICE_SECONDS:
+            connection = rest.pop()
+            if connection in self._networks:
+                connection.check(now)
+        if rest:
+            self._timer = loop.call_later(0, self._sweep, rest)
+        else:
+            again = bool(self._networks)
+            self._timer = loop.call_later(self._sweep_seconds, self._sweep) if again else None
 
     def _warn(self, problem: str) -> None:
         now = time.monotonic()

@@ -2,14 +2,21 @@
 
 a2wsgi gives a request a thread from its headers to the last byte that the client has read. Here, a
 body is received before, and a response is taken from the thread at once and sent afterwards. Both
-are bounded: bodies by whether the sender is signed in, responses by address.
+are bounded: bodies by whether the sender is signed in, responses by address. The requests of an
+address take turns of a few threads, because threads that compute delay the whole process.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
+from weakref import WeakValueDictionary
 
+from a2wsgi import WSGIMiddleware
+from a2wsgi.asgi_typing import SendEvent
+from a2wsgi.wsgi import WSGIResponder
+from a2wsgi.wsgi_typing import ExceptionInfo, WriteCallable
 from anyio import to_thread
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -37,13 +44,19 @@ class PortalRequests:
     Args:
         portal: the portal as ASGI application.
         is_signed_in: whether a request has valid credentials; called in a thread.
+        threads_per_address: how many requests of an address run at a time. Python computes in one
+            thread at a time: each more lets the event loop wait longer for its turn.
     """
 
-    def __init__(self, portal: ASGIApp, *, is_signed_in: Callable[[Scope], bool]) -> None:
+    def __init__(
+        self, portal: ASGIApp, *, is_signed_in: Callable[[Scope], bool], threads_per_address: int
+    ) -> None:
         self._portal = portal
         self._is_signed_in = is_signed_in
+        self._threads_per_address = threads_per_address
         self._unread_bytes: Counter[str] = Counter()
         self._large_bodies_bytes = 0
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; one that exceeds a bound gets its error from Flask, as any other."""
@@ -61,7 +74,15 @@ class PortalRequests:
                 body, scope = b"", refused(scope, error)
             except ConnectionResetError:
                 return  # the client is gone
-            await self._respond(scope, _received(body, receive), send, network)
+            turn = self._turns.setdefault(network, asyncio.Semaphore(self._threads_per_address))
+            is_waiting = turn.locked()
+            await turn.acquire()
+            held = stack.enter_context(ExitStack())
+            held.callback(turn.release)
+            if is_waiting and await _is_gone(scope, receive):
+                return
+            # A stream keeps its thread, which waits for the client, but not the turn.
+            await self._respond(scope, _received(body, receive), send, network, held.close)
 
     def _check_unread(self, network: str) -> None:
         if self._unread_bytes[network] > MAX_UNREAD_BYTES:
@@ -89,7 +110,14 @@ class PortalRequests:
             raise _too_large(MAX_ANONYMOUS_BODY_BYTES)
         return MAX_BODY_BYTES if is_signed_in else MAX_ANONYMOUS_BODY_BYTES
 
-    async def _respond(self, scope: Scope, receive: Receive, send: Send, network: str) -> None:
+    async def _respond(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        network: str,
+        on_start: Callable[[], None],
+    ) -> None:
         queue: asyncio.Queue[Message] = asyncio.Queue()
         has_room, held_bytes, total_bytes = asyncio.Event(), 0, 0
         watch: asyncio.Task[None] | None = None
@@ -103,6 +131,7 @@ class PortalRequests:
 
         async def hold(message: Message) -> None:
             nonlocal total_bytes, watch
+            on_start()
             size = len(message.get("body", b""))
             count(size)
             queue.put_nowait(message)
@@ -134,6 +163,61 @@ class PortalRequests:
             if watch is not None:
                 watch.cancel()
             count(-held_bytes)
+
+
+class PortalThreads(WSGIMiddleware):
+    """The portal as ASGI application, whose responses of known size leave their thread at once."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - a2wsgi's
+        """Answer a request in a thread."""
+        if scope["type"] == "http":
+            responder = _WholeResponder(self.app, self.executor, self.send_queue_size)
+            await responder(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+class _WholeResponder(WSGIResponder):
+    """Keeps the parts of a response of known size until its thread is done.
+
+    a2wsgi's thread waits for the event loop with each part, of which each response has three.
+    """
+
+    _parts: list[Any] | None = None
+
+    def start_response(
+        self,
+        status: str,
+        response_headers: list[tuple[str, str]],
+        exc_info: ExceptionInfo | None = None,
+    ) -> WriteCallable:
+        sizes = [value for name, value in response_headers if name.lower() == "content-length"]
+        if sizes and sizes[0].isdecimal() and int(sizes[0]) <= MAX_BUFFERED_BYTES:
+            self._parts = []
+        return super().start_response(status, response_headers, exc_info)
+
+    def send(self, message: SendEvent | None) -> None:
+        if self._parts is None:
+            super().send(message)
+        elif message is not None:
+            self._parts.append(message)
+
+    async def sender(self, send: Any) -> None:  # noqa: ANN401 - a2wsgi's
+        await super().sender(send)
+        if self._parts:
+            start, *rest = self._parts
+            await send(start)
+            await send(
+                {"type": "http.response.body", "body": b"".join(one["body"] for one in rest)}
+            )
+
+
+async def _is_gone(scope: Scope, receive: Receive) -> bool:
+    """Return whether the client has gone while its request waited."""
+    watch = asyncio.create_task(_watch_for_disconnect(scope, receive))
+    await asyncio.sleep(0)
+    watch.cancel()
+    return DISCONNECTED in scope
 
 
 async def _watch_for_disconnect(scope: Scope, receive: Receive) -> None:

@@ -18,7 +18,6 @@ from typing import Any, cast
 
 import click
 import uvicorn
-from a2wsgi import WSGIMiddleware
 from a2wsgi.wsgi_typing import WSGIApp
 from flask import Flask
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -33,13 +32,13 @@ from cli.ca import write_authorities
 from cli.database import open_database
 from cli.http_protocol import BoundedProtocol, ConnectionLimits, Connections
 from cli.listen_address import check_port
-from cli.portal_requests import PortalRequests
+from cli.portal_requests import PortalRequests, PortalThreads
 from cli.proxies import trust_proxies
 from cli.supervision import stop_with_parent
 from cli.tls import ServerTLS, TLSHandshake
 from core.clock import Clock, utc_now
 from core.db import SessionFactory, transaction
-from core.logs import configure_logging
+from core.logs import RepeatFilter, configure_logging
 from core.settings import ServerSettings, load_server_settings, secret_key
 from jobqueue.log_files import LogFiles
 from jobqueue.web_ui import Proofs
@@ -62,8 +61,8 @@ SHUTDOWN_SECONDS = 2
 ACCEPTED_AT_ONCE = 8
 WAITING_CONNECTIONS = 2_048
 M_ARENA_MAX = -8  # of malloc.h
-# Batches have thousands of small objects and no cycles: collect less often.
-GC_THRESHOLDS = (20_000, 20, 20)
+# Everybody waits for a collection, whose time grows with the product of the first two.
+GC_THRESHOLDS = (2_000, 5, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +128,8 @@ def run_server(settings: ServerSettings) -> None:
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         sys.setswitchinterval(SWITCH_SECONDS)
+        # Any client can make uvicorn log a line for each of its requests.
+        logging.getLogger("uvicorn.error").addFilter(RepeatFilter())
         scheduler.start()
         try:
             log.info("serving %s", settings.resolved_public_url)
@@ -143,10 +144,12 @@ def create_asgi_app(backend: Backend, *, clock: Clock = utc_now) -> ASGIApp:
     access = create_access_app(settings=settings, sessions=sessions, store=store, clock=clock)
     flask = create_portal(settings, sessions=sessions, store=store, clock=clock)
     # a2wsgi has its own types for WSGI and ASGI.
-    middleware = WSGIMiddleware(cast("WSGIApp", flask), workers=settings.portal_threads)
+    threads = PortalThreads(cast("WSGIApp", flask), workers=settings.portal_threads)
     identify = partial(_principal, flask)
     portal = PortalRequests(
-        cast("ASGIApp", middleware), is_signed_in=lambda scope: identify(scope) is not None
+        cast("ASGIApp", threads),
+        is_signed_in=lambda scope: identify(scope) is not None,
+        threads_per_address=math.ceil(settings.portal_threads / 4),
     )
     files = LogFiles(settings.resolved_log_url)
     follow = create_follow_app(Database(sessions, clock=clock), files, identify=identify)

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from core.errors import ConfigurationError, NotFoundError, OverloadedError, VedetteError
-from core.logs import configure_logging
+from core.logs import REPEAT_SECONDS, RepeatFilter, configure_logging
 
 
 def test_every_error_has_its_own_status_and_code() -> None:
@@ -41,3 +41,19 @@ def test_log_lines_carry_time_level_process_and_logger(capsys: pytest.CaptureFix
     line = capsys.readouterr().err
     assert line.endswith("INFO    portal x.y: hello\n")
     assert line[:20].endswith("Z")
+
+
+def test_a_repeated_line_is_logged_once_a_minute_with_the_number_left_out() -> None:
+    repeats = RepeatFilter()
+
+    def logged(text: str, *args: object, at: float, error: bool = False) -> str | None:
+        exc_info = (ValueError, ValueError(), None) if error else None
+        record = logging.LogRecord("uvicorn.error", logging.INFO, "", 0, text, args, exc_info)
+        record.created = at
+        return record.getMessage() if repeats.filter(record) else None
+
+    assert logged("from %s", "a", at=0) == "from a"
+    assert [logged("from %s", name, at=1) for name in "bcd"] == [None] * 3
+    assert logged("another", at=2) == "another"
+    assert logged("from %s", "e", at=REPEAT_SECONDS) == "from e (3 more since this was last logged)"
+    assert [logged("failed", at=3, error=True) for _ in range(2)] == ["failed"] * 2

@@ -1,0 +1,64 @@
+"""Responses of the portal's threads, on their way to the event loop."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from threading import Event
+from typing import Any
+
+from starlette.types import Message, Scope
+
+from cli.portal_requests import MAX_BUFFERED_BYTES, PortalThreads
+
+SCOPE: Scope = {
+    "type": "http",
+    "method": "GET",
+    "path": "/",
+    "query_string": b"",
+    "http_version": "1.1",
+    "headers": [],
+}
+OnMessage = Callable[[Message], object]
+App = Callable[[Any, Any], Iterable[bytes]]
+
+
+async def received(app: App, on_message: OnMessage = lambda _: None) -> list[Message]:
+    """Return the ASGI messages of a WSGI application's response."""
+    found: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        found.append(message)
+        on_message(message)
+
+    await PortalThreads(app, workers=1)(SCOPE, receive, send)
+    return found
+
+
+def test_a_response_of_known_size_leaves_its_thread_at_once() -> None:
+    def app(_environ: object, start_response: Any) -> list[bytes]:  # noqa: ANN401 - WSGI's
+        start_response("200 OK", [("Content-Length", "6")])
+        return [b"abc", b"def"]
+
+    start, body = asyncio.run(received(app))
+    assert (start["status"], start["headers"]) == (200, [(b"content-length", b"6")])
+    assert body == {"type": "http.response.body", "body": b"abcdef"}
+
+
+def test_other_responses_leave_it_in_parts() -> None:
+    for headers in ([], [("Content-Length", str(MAX_BUFFERED_BYTES + 1))]):
+        is_sent = Event()
+
+        def app(_environ: object, start_response: Any, headers: Any = headers) -> Iterator[bytes]:  # noqa: ANN401
+            start_response("200 OK", headers)
+            yield b"first"
+            assert is_sent.wait(10)  # noqa: B023 - awaited in the same round
+            yield b"second"
+
+        def on_message(message: Message) -> None:
+            if message.get("body") == b"first":
+                is_sent.set()  # noqa: B023 - awaited in the same round
+
+        found = asyncio.run(received(app, on_message))
+        assert [one.get("body") for one in found] == [None, b"first", b"second", b""]
