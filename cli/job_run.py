@@ -69,6 +69,7 @@ _OPTIONS = (
     ),
     click.option(
         "--env",
+        "-e",
         type=PAIR,
         multiple=True,
         metavar="KEY=VALUE",
@@ -89,9 +90,10 @@ _OPTIONS = (
         default="0",
         help="Size of /dev/shm. Half of the memory.",
     ),
-    click.option("--workdir", "working_dir", default="", help="Working directory."),
+    click.option("--workdir", "-w", "working_dir", default="", help="Working directory."),
     click.option(
         "--mount",
+        "-v",
         "mounts",
         type=MOUNT,
         multiple=True,
@@ -160,7 +162,7 @@ def _with_options(command: Command) -> Command:
     return command
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--name", help="Job name. Defaults to the image name.")
 @click.option("--template", help="Start from this template; other options replace its fields.")
 @click.option("--priority", default=0, show_default=True, help="-100 to 100.")
@@ -210,7 +212,7 @@ def run(
             sys.exit(follow_job(client, submitted.id))
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command()
 @click.argument("job", metavar="SERVICE")
 @_with_options
 @click.option("--rollback", is_flag=True, help="Undo the latest update instead.")
@@ -241,7 +243,7 @@ def update(
         sys.exit(_wait_for_update(client, changed.id))
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command()
 @click.argument("job", metavar="JOB")
 @click.option("--name", help="Job name. Defaults to that of the JOB.")
 @click.option("--priority", default=0, help="-100 to 100. Defaults to that of the JOB.")

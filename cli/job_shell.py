@@ -19,7 +19,7 @@ from vedette.exec import Exec, Size
 CHUNK_BYTES = 32 * 1024
 
 
-@click.command("exec", context_settings={"ignore_unknown_options": True})
+@click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.option("--interactive", "-i", is_flag=True, help="Pass the input of this command on.")
 @click.option("--tty", "-t", "has_terminal", is_flag=True, help="In a terminal.")
 @click.argument("name", metavar="JOB")

@@ -100,8 +100,11 @@ def test_a_job_is_found_by_name_and_by_either_end_of_its_id(
 def test_a_job_is_submitted_again_and_several_are_stopped(
     job: Vedette, sessions: SessionFactory, cast: Cast, clock: FrozenClock
 ) -> None:
-    options = ("--image", "acme/train:1", "--env", "A=1", "--secret", "KEY=x")
-    first = job("run", *options, "--", "python").stdout.split()[0]
+    options = ("--image", "acme/train:1", "-e", "A=1", "--secret", "KEY=x")
+    assert job("run", "--gpu", "1", *options, "python").returncode == 2
+    command = ("python", "-c", "print(1)", "--env", "C=3")
+    first = job("run", *options, *command).stdout.split()[0]
+    assert json.loads(job("show", first, "-o", "json").stdout)["command"] == list(command)
     again = job("retry", "train", "--secret", "A=2").stdout.split()[0]
 
     shown = json.loads(job("show", again, "-o", "json").stdout)
@@ -109,7 +112,7 @@ def test_a_job_is_submitted_again_and_several_are_stopped(
     assert sorted(shown["secret_names"]) == ["A", "KEY"]
     copy = job("clone", "train", "--gpus", "2", "--env", "B=2", "--name", "wide").stdout.split()[0]
     wide = json.loads(job("show", copy, "-o", "json").stdout)
-    assert (wide["name"], wide["gpus"], wide["command"]) == ("wide", 2, ["python"])
+    assert (wide["name"], wide["gpus"], wide["command"]) == ("wide", 2, list(command))
     assert (wide["env"], sorted(wide["secret_names"])) == ({"B": "2"}, ["A", "KEY"])
     assert job("stop", first, again).stdout.count("stop requested") == 2
     assert job("stop", copy).returncode == 0
