@@ -173,13 +173,13 @@ DECLARED: Mapping[str, Declared] = {
 }
 
 _PERCENTILES: Mapping[str, frozenset[str]] = {
-    "gpu": frozenset({"power_watts", "temperature_celsius", "utilization_percent"}),
+    "gpu": frozenset({"power_watts"}),
 }
 _MEANS: Mapping[str, frozenset[str]] = {
     "cpu": frozenset({"usage_percent"}),
     "disk": frozenset({"used_percent"}),
     "diskio": frozenset({"read_bytes_per_second", "written_bytes_per_second"}),
-    "gpu": frozenset({"memory_used_percent"}),
+    "gpu": frozenset({"memory_used_percent", "temperature_celsius", "utilization_percent"}),
     "memory": frozenset({"used_percent"}),
     "network": frozenset({"received_bytes_per_second", "sent_bytes_per_second"}),
 }
