@@ -1,9 +1,9 @@
 """Report on GPU time and energy, from the usage ledger."""
 
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import asdict, fields
+from math import fsum
 
-from core.paging import MAX_PAGE_SIZE
 from dash_app.reports.report import Cell, Column, ReportBy, Unit
 from dash_app.reports.source import (
     HOUR_SECONDS,
@@ -14,7 +14,7 @@ from dash_app.reports.source import (
     Table,
     raise_too_large,
 )
-from jobqueue.usage.totals import UsageBy, UsageTotal, usage_sum, usage_totals
+from jobqueue.usage.totals import UsageBy, UsageTotal, usage_groups
 
 
 def gpu_time(source: Source) -> Table:
@@ -43,13 +43,11 @@ def gpu_time(source: Source) -> Table:
         cells += [None if ratio is None else 100 * ratio, total.energy_kilowatt_hours]
         return [*cells, total.energy_kilowatt_hours * price] if price else cells
 
-    everything = usage_sum(
-        source.session, source.scope, source.request.period, appliances=source.selected
-    )
+    groups = _groups(source)
     return Table(
         columns,
-        [(name, *figures(total)) for name, total in _groups(source)],
-        figures(everything),
+        [(name, *figures(total)) for name, total in groups],
+        figures(_sum(one for _, one in groups)),
         (
             "Idle is allocated GPU time in which no kernel ran. Hours count by their start.",
             "The ledger has whole hours: the current one is added when it is over.",
@@ -61,31 +59,26 @@ def _groups(source: Source) -> list[tuple[str, UsageTotal]]:
     request = source.request
     is_site = request.by is ReportBy.SITE
     by = UsageBy.APPLIANCE if is_site else UsageBy(request.by.value)
-    found: list[UsageTotal] = []
-    number, is_last = 1, False
-    while not is_last:
-        page = usage_totals(
-            source.session,
-            source.scope,
-            request.period,
-            by=by,
-            appliances=source.selected,
-            page=number,
-            page_size=MAX_PAGE_SIZE,
-        )
-        found += page.items
-        if page.total > MAX_ROWS:
-            raise_too_large(f"{page.total:,} rows", f"{MAX_ROWS:,}")
-        is_last, number = number >= page.count, number + 1
+    found = usage_groups(
+        source.session,
+        source.scope,
+        request.period,
+        by=by,
+        appliances=source.selected,
+        most=MAX_ROWS + 1,
+    )
+    if len(found) > MAX_ROWS:
+        raise_too_large(f"at least {len(found):,} rows", f"{MAX_ROWS:,}")
     if not is_site:
         return [(one.name or (REMOVED if one.key else NONE), one) for one in found]
-    sums: dict[str, dict[str, Any]] = {}
+    sites: dict[str, list[UsageTotal]] = {}
     for one in found:
-        site, values = source.group_of(one.key), asdict(one)
-        before = sums.setdefault(site, dict.fromkeys(values, 0.0))
-        sums[site] = {
-            name: value if isinstance(value, str) else before[name] + value
-            for name, value in values.items()
-        }
-    totals = [(site, UsageTotal(**values)) for site, values in sums.items()]
+        sites.setdefault(source.group_of(one.key), []).append(one)
+    totals = [(site, _sum(members)) for site, members in sites.items()]
     return sorted(totals, key=lambda item: -item[1].allocated_gpu_seconds)
+
+
+def _sum(totals: Iterable[UsageTotal]) -> UsageTotal:
+    rows = [asdict(one) for one in totals]
+    names = [one.name for one in fields(UsageTotal) if one.name not in {"key", "name"}]
+    return UsageTotal(key="", name="", **{name: fsum(row[name] for row in rows) for name in names})

@@ -119,20 +119,47 @@ def usage_totals(
     Raises:
         InvalidInputError: the sort has an unknown field.
     """
+    ordered = _ordered(scope, period, by, appliances, sort=sort or "-allocated_gpu_seconds")
+    found = paginate(session, ordered, number=page, size=page_size)
+    return found.of(_named(session, by, found.items))
+
+
+def usage_groups(
+    session: Session,
+    scope: Scope,
+    period: Period,
+    *,
+    by: UsageBy,
+    appliances: Collection[str] | None = None,
+    most: int,
+) -> list[UsageTotal]:
+    """Return the sums of `most` groups, the largest first, in one pass over the ledger."""
+    ordered = _ordered(scope, period, by, appliances, sort="-allocated_gpu_seconds")
+    return _named(session, by, session.execute(ordered.limit(most)).all())
+
+
+def _ordered(
+    scope: Scope,
+    period: Period,
+    by: UsageBy,
+    appliances: Collection[str] | None,
+    *,
+    sort: str,
+) -> Select[Any]:
     scope.require(Permission.VIEW)
     key = _KEYS[by]
     job_name = func.max(UsageEntry.job_name)
     statement = _within(select(key, job_name, *_SUMS).group_by(key), scope, period, appliances)
     columns = dict(zip(USAGE_SORTS, (key, *_SUMS), strict=True))
-    ordered = sorted_by(statement, sort or "-allocated_gpu_seconds", columns, last=key)
-    found = paginate(session, ordered, number=page, size=page_size)
-    names = _names(session, by, [row[0] for row in found.items])
-    return found.of(
-        [
-            _total(ident, name if by is UsageBy.JOB else names.get(ident, ""), sums)
-            for ident, name, *sums in found.items
-        ]
-    )
+    return sorted_by(statement, sort, columns, last=key)
+
+
+def _named(session: Session, by: UsageBy, rows: Sequence[Any]) -> list[UsageTotal]:
+    names = _names(session, by, [row[0] for row in rows])
+    return [
+        _total(ident, name if by is UsageBy.JOB else names.get(ident, ""), sums)
+        for ident, name, *sums in rows
+    ]
 
 
 def usage_sum(
