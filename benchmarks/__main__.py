@@ -13,6 +13,7 @@ from benchmarks import (
     accounts,
     agent_beside_collectd,
     alert_rules,
+    backtest,
     dashboards,
     fleet_hold,
     follow,
@@ -52,6 +53,7 @@ def main(*, quick: bool, folder: Path) -> None:
             (queries.quick if quick else queries.full)(queries.end_of_history())
         ),
         "size": lambda: size.measure(size.QUICK if quick else size.FULL),
+        "backtest": lambda: backtest.measure(backtest.QUICK if quick else backtest.FULL),
         "month": lambda: month.measure(month.QUICK if quick else month.FULL),
         "accounts": lambda: accounts.measure(accounts.QUICK if quick else accounts.FULL),
         "fleet_hold": lambda: fleet_hold.measure(fleet_hold.QUICK if quick else fleet_hold.FULL),

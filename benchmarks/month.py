@@ -5,7 +5,6 @@
     fleet         mean GPU utilization of the fleet by hour
     gpu           utilization of one GPU by five minutes
     p95           95th percentile of power by appliance, over the whole month
-    backtest      a rule on each GPU's highest temperature, replayed for the month
 
 Every GPU has five values each five minutes. Peak memory is that of the process. At the end the
 large tenant is removed, while another one writes.
@@ -18,15 +17,12 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
 import click
 
-from alerting.backtest import Backtest, backtest_in_parts
-from alerting.rule_text import parse_expression
 from benchmarks.bodies import SEED
 from benchmarks.figures import Promise, document, percentile, rounded, write_document
 from benchmarks.fleet import GPUS, gpu_walk
@@ -34,14 +30,12 @@ from benchmarks.processes import BenchmarkError
 from benchmarks.queries import Plan as Asking
 from benchmarks.queries import ask_store, timed
 from benchmarks.queries_data import DAY_NS, FIELDS, MINUTE_NS, History, gpu_batch
-from core.clock import from_ns, utc_now
-from tenants.models import Role
-from tenants.scope import Scope
+from core.clock import utc_now
 from timeseries.open_store import open_store
 from timeseries.store import Aggregate, RangeQuery, RejectedPoint, Store
 
 STEP_NS, HOUR_NS = 5 * MINUTE_NS, 60 * MINUTE_NS
-MOST_MILLISECONDS, MOST_REMOVAL_SECONDS, MOST_BACKTEST_SECONDS = 300.0, 5.0, 10.0
+MOST_MILLISECONDS, MOST_REMOVAL_SECONDS = 300.0, 5.0
 LARGE, OTHER = "large", "other"
 WINDOW_OF_FUTURES = 200
 
@@ -75,7 +69,6 @@ def measure(plan: Plan) -> dict[str, object]:
                 answered = timed(lambda query=query: ask_store(store, query), asking)  # type: ignore[misc]
                 peak_mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
                 results[question] = answered | {"peak_mebibytes": rounded(peak_mebibytes)}
-            results["backtest"] = backtest(store, plan, history)
             results["removal"] = _removed(store, plan, history)
         finally:
             store.close()
@@ -87,7 +80,6 @@ def measure(plan: Plan) -> dict[str, object]:
         results=results,
         promises=[
             *(_promise(f"query {one} of a month", results[one], "milliseconds") for one in asked),
-            _promise("backtest of a month", results["backtest"], "seconds"),
             _promise("removal of a large tenant", results["removal"], "seconds"),
         ],
     )
@@ -177,34 +169,12 @@ def _removed(store: Store, plan: Plan, history: History) -> dict[str, object]:
     }
 
 
-def backtest(store: Store, plan: Plan, history: History) -> dict[str, object]:
-    """Replay a rule; return how long it takes, and the longest time between signs of progress."""
-    rule = parse_expression("max(gpu.temperature_celsius) over 1h by gpu > 80 reset 75 for 1h")
-    scope = Scope(user_id="", role=Role.OPERATOR, tenant_id=None)
-    began = time.perf_counter()
-    now = from_ns(history.end_ns)
-    parts = [
-        (part, time.perf_counter())
-        for part in backtest_in_parts(store, scope, rule, now=now, days=plan.days)
-    ]
-    found, passed = parts[-1][0], [began, *(at for _, at in parts)]
-    if not isinstance(found, Backtest) or found.groups != plan.appliances * GPUS:
-        raise BenchmarkError(f"the backtest found {found}")
-    return {
-        "seconds": rounded(passed[-1] - began),
-        "longest_silence_seconds": rounded(max(b - a for a, b in pairwise(passed))),
-        "groups": found.groups,
-        "groups_that_fired": len(found.firings),
-    }
-
-
 def _promise(name: str, found: dict[str, object], figure: str) -> Promise:
     value = found[figure]
     is_query = figure == "milliseconds"
-    most_seconds = MOST_BACKTEST_SECONDS if "groups" in found else MOST_REMOVAL_SECONDS
     return Promise(
         name=name,
-        bound=MOST_MILLISECONDS if is_query else most_seconds,
+        bound=MOST_MILLISECONDS if is_query else MOST_REMOVAL_SECONDS,
         measured=float(value) if isinstance(value, int | float) else None,
         unit="ms" if is_query else "seconds",
     )

@@ -74,6 +74,7 @@ TITLES = {
     "size": "Bytes of a value",
     "month": "Queries over 30 days",
     "usage": "Usage ledger",
+    "backtest": "Backtest",
     "placement": "Placement",
     "follow": "Following jobs",
 }
