@@ -11,6 +11,7 @@ from typing import Any
 
 from flask import Flask, Response, jsonify, make_response, render_template, request
 from flask_wtf.csrf import CSRFError
+from sqlalchemy.exc import IntegrityError
 from werkzeug.exceptions import HTTPException
 
 from core.errors import OverloadedError, VedetteError
@@ -35,6 +36,7 @@ def install_error_handlers(app: Flask) -> None:
     app.register_error_handler(VedetteError, _on_vedette_error)
     app.register_error_handler(CSRFError, _on_csrf_error)
     app.register_error_handler(HTTPException, _on_http_error)
+    app.register_error_handler(IntegrityError, _on_concurrent_change)
     app.register_error_handler(Exception, _on_crash)
 
 
@@ -110,6 +112,13 @@ def _on_http_error(error: HTTPException) -> Response:
         if name in {"Allow", "Retry-After"}:
             response.headers[name] = value
     return response
+
+
+def _on_concurrent_change(error: IntegrityError) -> Response:
+    """Answer a request whose checks passed, but another one was saved in between."""
+    log.warning("%s %s: a constraint failed", request.method, request.path, exc_info=error)
+    message = "Someone else saved a change at the same moment. Reload and try again."
+    return _answer("conflict", HTTPStatus.CONFLICT, message)
 
 
 def _on_crash(error: Exception) -> Response:

@@ -3,6 +3,7 @@
 Every racer is a thread with a client of its own; a barrier lets them go together.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from flask import Flask
 from sqlalchemy import func, select
 from werkzeug.test import TestResponse
 
+from alerting.models import Receiver
 from core.db import SessionFactory, transaction
 from core.settings import ServerSettings
 from portal.app import create_portal
@@ -90,3 +92,20 @@ def test_of_those_who_change_what_they_read_at_once_one_does(
         assert winner is not None
         assert now is not None
         assert now["name"] == winner["name"]
+
+
+def test_one_name_makes_one_receiver_and_the_others_are_told(
+    app: Flask, factory: SessionFactory, headers: dict[str, str]
+) -> None:
+    def send(name: str) -> Callable[[int], TestResponse]:
+        body = {"name": name, "kind": "email", "target": "oncall@acme.example"}
+        return lambda _: app.test_client().post("/api/v1/receivers", json=body, headers=headers)
+
+    for number in range(ROUNDS):
+        name = f"on call {number}"
+        statuses = Counter(answer.status_code for answer in race_numbered(send(name)))
+        assert statuses.keys() <= {201, 409, 422}
+        assert statuses[201] == 1
+        with factory() as session:
+            made = select(func.count()).where(Receiver.name == name)
+            assert session.scalar(made) == 1
