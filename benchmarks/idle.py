@@ -96,7 +96,7 @@ def _on_servers() -> Iterator[Gateway]:
             yield make_gateway(
                 folder / "server",
                 database_url=database.database("vedette"),
-                timeseries_url=f"influxdb://127.0.0.1:{influxdb.port}/vedette",
+                timeseries_url=f"influxdb://127.0.0.1:{influxdb.port}/{peers.DATABASE}",
             )
 
 
