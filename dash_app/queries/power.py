@@ -45,7 +45,9 @@ def power_over_time(
         settled_ns -= settled_ns % span.step_ns
         is_aligned = span.start_ns % span.step_ns == 0
         is_later = known_span.start_ns <= span.start_ns < settled_ns < span.end_ns
-        if not (is_aligned and is_later and known.lines):
+        # The past of a new appliance may still be on its way.
+        has_past = any(one.times_ns[0] < (span.start_ns + span.end_ns) // 2 for one in known.lines)
+        if not (is_aligned and is_later and has_past):
             return _power(telemetry, gpu_counts)
         # Steps before the newest ones fill their gaps.
         gaps_ns = -(-_MAX_GAP_NS // span.step_ns) * span.step_ns
