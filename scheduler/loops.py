@@ -141,8 +141,13 @@ class Scheduler:
     def start(self) -> None:
         """Acquire the lease if it is free, and start the tasks."""
         self._lease.start()
-        for task, seconds in self._tasks():
-            job = self._scheduler.add_job(self._run, "interval", args=(task,), seconds=seconds)
+        tasks = self._tasks()
+        for number, (task, seconds) in enumerate(tasks):
+            # Never two at the same moment of a second: together they delay requests the most.
+            first_at = utc_now() + timedelta(seconds=seconds + number / len(tasks))
+            job = self._scheduler.add_job(
+                self._run, "interval", args=(task,), seconds=seconds, start_date=first_at
+            )
             if task in (self._send_emails, self._send_notifications):
                 self._sending.append(job)
         for task in (self.measure_usage, self.offer_rules):
