@@ -7,7 +7,7 @@ WEB_APPS := .venv-web-apps
 PORT ?= 8000
 DATA ?= var/demo
 # More than the cores: tests of real servers mostly wait.
-JOBS ?= 6
+JOBS ?= 4
 FUZZ_SECONDS ?= 60
 
 # Starting a process takes half as long with compiled modules, and the tests start hundreds.

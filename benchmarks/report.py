@@ -76,6 +76,8 @@ TITLES = {
     "usage": "Usage ledger",
     "backtest": "Backtest",
     "placement": "Placement",
+    "polls": "10,000 agents that poll",
+    "start": "Submit to start",
     "follow": "Following jobs",
 }
 _PROMISE = ("promise", "at most", "measured", "kept")

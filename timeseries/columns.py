@@ -6,7 +6,6 @@ from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from timeseries.store import Series
@@ -53,6 +52,8 @@ def columns_of_table(table: pa.Table, fields: Sequence[str]) -> list[SeriesColum
 
     A row is a group: its tags, then for each field the list of window starts and that of values.
     """
+    import pyarrow.compute as pc  # noqa: PLC0415 - 8 MiB
+
     width = table.num_columns - 2 * len(fields)
     tags = [column.to_pylist() for column in table.columns[:width]]
     groups = list(zip(*tags, strict=True)) if tags else [()] * table.num_rows
