@@ -4,7 +4,8 @@
 
 Each agent has a connection on which it polls for its desired state, as agents do; nothing else is
 sent. Jobs are put into the database, the server's scheduler places them, and the time is that from
-the placement to the answer that has the attempt. The agents share the machine with the server.
+the placement to the answer that has the attempt. The agents start at different times, as those of a
+fleet do, and share the machine with the server.
 """
 
 import asyncio
@@ -80,7 +81,10 @@ class _Polls:
 
     async def run(self) -> dict[str, float | int | None]:
         """Open the polls, add jobs, and wait until all are delivered."""
-        agents = [asyncio.create_task(self._poll(member)) for member in self._members]
+        agents = [
+            asyncio.create_task(self._poll(member, WAIT_SECONDS * number / len(self._members)))
+            for number, member in enumerate(self._members)
+        ]
         await self._is_open.wait()
         await asyncio.sleep(SETTLE_SECONDS)
         before = read_usage(self._pid)
@@ -117,7 +121,8 @@ class _Polls:
             "server_resident_mebibytes": rounded(busy["resident_mebibytes"]),
         }
 
-    async def _poll(self, member: Member) -> None:
+    async def _poll(self, member: Member, start_seconds: float) -> None:
+        await asyncio.sleep(start_seconds)
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._gateway.port)
             generation = -1
