@@ -28,6 +28,8 @@ MAX_VALUES = 2_000_000
 class _Answer:
     query: RangeQuery
     series: tuple[Series, ...]
+    # When it was read, or the end of its range if that had passed.
+    seen_until_ns: int
 
 
 class SharedStore:
@@ -61,30 +63,32 @@ class SharedStore:
             seen_until_ns // granule_ns,
         )
         is_live = query.end_ns > now_ns - _SETTLED_NS and _is_extendable(query)
-        read = self._extended if is_live else self._read
-        return self._answers.get(key, lambda: read(query)).series
+        if is_live:
+            return self._answers.get(key, lambda: self._extended(query, seen_until_ns)).series
+        return self._answers.get(key, lambda: self._read(query, seen_until_ns)).series
 
-    def _read(self, query: RangeQuery) -> _Answer:
-        return _Answer(query, tuple(self._store.query_range(query)))
+    def _read(self, query: RangeQuery, seen_until_ns: int) -> _Answer:
+        return _Answer(query, tuple(self._store.query_range(query)), seen_until_ns)
 
-    def _extended(self, query: RangeQuery) -> _Answer:
+    def _extended(self, query: RangeQuery, seen_until_ns: int) -> _Answer:
         """Return the answer of a live query: that of the last minute, and the steps since then."""
         step_ns = query.step_ns or 1
         steps = (query.end_ns - query.start_ns) // step_ns
         # Answers of about the same width, so that they begin early enough.
-        earlier = self._answers.get((*_shape(query), steps.bit_length()), lambda: self._read(query))
-        settled_ns = earlier.query.end_ns - _SETTLED_NS
+        key = (*_shape(query), steps.bit_length())
+        earlier = self._answers.get(key, lambda: self._read(query, seen_until_ns))
+        settled_ns = earlier.seen_until_ns - _SETTLED_NS
         settled_ns -= settled_ns % step_ns
-        if earlier.query == query:
+        if earlier.query == query and earlier.seen_until_ns == seen_until_ns:
             return earlier
         if not earlier.query.start_ns <= query.start_ns < settled_ns < query.end_ns:
-            return self._read(query)
+            return self._read(query, seen_until_ns)
         # The past of a new appliance may still be on its way.
         middle_ns = (query.start_ns + query.end_ns) // 2
         if not any(one.times_ns and one.times_ns[0] < middle_ns for one in earlier.series):
-            return self._read(query)
+            return self._read(query, seen_until_ns)
         newest = self._store.query_range(replace(query, start_ns=settled_ns))
-        return _Answer(query, _joined(earlier.series, newest, query, settled_ns))
+        return _Answer(query, _joined(earlier.series, newest, query, settled_ns), seen_until_ns)
 
 
 def _shape(query: RangeQuery) -> tuple[Hashable, ...]:

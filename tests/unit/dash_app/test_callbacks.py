@@ -572,6 +572,26 @@ def test_viewers_share_the_answers_of_a_range_but_not_between_tenants(clock: Fro
     assert counting.asked == 5
 
 
+def test_a_range_that_ends_in_the_future_shows_new_samples_in_it(
+    store: Store, clock: FrozenClock
+) -> None:
+    shared = SharedStore(store, clock)
+    second, began_ns = 10**9, to_ns(clock.now)
+    query = RangeQuery(
+        measurement="gpu",
+        fields=("power_watts",),
+        start_ns=began_ns,
+        end_ns=began_ns + 120 * second,
+        step_ns=10 * second,
+        tenants=("t",),
+    )
+    for _ in range(12):
+        point = Point("gpu", {"gpu": "0"}, {"power_watts": 100.0}, to_ns(clock.now))
+        write(store, [point], identity={"tenant": "t", "appliance": "a"})
+        assert list(shared.query_range(query)) == store.query_range(query)
+        clock.advance(10)
+
+
 class WidthsStore(CountingStore):
     """Records the seconds that each range query spans."""
 
