@@ -141,7 +141,12 @@ def _parts(one: GroupSeries, step_ns: int) -> Iterator[list[tuple[int, float]]]:
 def _value_ticks(field: str, low: float, high: float, *, most: int) -> list[float]:
     base = 1024.0 if unit_of(field).is_binary else 10.0
     wanted = (high - low) / most
-    unit = base ** math.floor(math.log(wanted, base))
+    if unit_of(field).symbol == "s":
+        # Round durations above a minute.
+        scale = next((one for one in (_DAY, 3600, 60) if wanted >= one), 1)
+    else:
+        scale = 1
+    unit = scale * base ** math.floor(math.log(wanted / scale, base))
     factors = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if base > 10 else (1, 2, 5, 10)  # noqa: PLR2004 - of the decimal system
     step = next((unit * factor for factor in factors if unit * factor >= wanted), unit * base)
     first = math.ceil(low / step)

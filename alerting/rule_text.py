@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # commands parse rules without the server's packages
 EXAMPLE = "avg(gpu.temperature_celsius) over 5m by appliance, gpu > 85"
 MAX_LENGTH = 4000
 _BINARY_STEP = 1024
+_MINUTE_SECONDS = 60
 _CLAUSES = ("over", "ahead", "by", "for", "keep_firing_for", "no_data", "every")
 _KEYWORDS = frozenset({*_CLAUSES, *Severity, "reset"})
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]*")
@@ -124,14 +125,20 @@ def _name(tag: str) -> str:
 
 
 def _duration(seconds: float) -> str:
+    return _exact_duration(seconds) or f"{Decimal(repr(seconds)):f}s"
+
+
+def _exact_duration(seconds: float) -> str:
+    """Return the text of a duration; empty if rounding would change it."""
     text = format_duration(seconds, exact=True).replace(" ", "")
-    is_exact = "e" not in text and parse_duration(text) == seconds
-    return text if is_exact else f"{Decimal(repr(seconds)):f}s"
+    return text if "e" not in text and parse_duration(text) == seconds else ""
 
 
 def _printed(rule: "Rule | RuleRequest", value: float) -> str:
     """Return a value with its unit, exactly."""
     unit = unit_of(unit_field(rule))
+    if unit.symbol == "s" and value >= _MINUTE_SECONDS and (text := _exact_duration(value)):
+        return text
     if unit.is_binary and value >= 1 and float(value).is_integer():
         size = format_size(value, exact=True)
         if float(size.split()[0]) < _BINARY_STEP:  # not 976562.5 KiB for 1e9
@@ -316,11 +323,13 @@ class _Parser:
         return Comparison(sign)
 
     def _value(self) -> float:
-        start = self._next()
+        start, field = self._next(), unit_field(RuleRequest(name="", **self._found))
+        duration = self._match(_DURATION) if unit_of(field).symbol == "s" else ""
+        if duration:
+            return parse_duration(duration)
         text = self._match(_VALUE) or self._expected("a number such as 85")
-        rule = RuleRequest(name="", **self._found)
         try:
-            return parse_value(unit_field(rule), text)
+            return parse_value(field, text)
         except ValueError as error:
             self._fail(str(error), at=start)
 

@@ -13,6 +13,7 @@ _VALUE = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z°%/]*)")
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?\s*[smhd]\s*)+", re.IGNORECASE)
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd])", re.IGNORECASE)
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_MINUTE = _SECONDS["m"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,10 @@ def unit_of(field: str) -> Unit:
 
 
 def format_value(field: str, value: float) -> str:
-    """Return `value` of `field` with its unit, scaled to three or four digits."""
+    """Return `value` of `field` with its unit, scaled to three or four digits.
+
+    A minute and more is a duration: `3d`.
+    """
     unit = unit_of(field)
     if unit.is_binary:
         scaled, prefix = _scale(value, base=1024, prefixes=_BINARY)
@@ -58,6 +62,8 @@ def format_value(field: str, value: float) -> str:
     if unit.is_scaled:
         scaled, prefix = _scale(value, base=1000, prefixes=_SI)
         return f"{_digits(scaled)} {prefix}{unit.symbol}".strip()
+    if unit.symbol == "s" and abs(value) >= _MINUTE:
+        return f"{'-' * (value < 0)}{format_duration(abs(value))}"
     return f"{_digits(value)} {unit.symbol}".strip()
 
 

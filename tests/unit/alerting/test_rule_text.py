@@ -17,7 +17,7 @@ KEYWORDS = (*CLAUSES, "critical", "warning", "reset")
 NAMES = st.sampled_from(KEYWORDS) | st.from_regex(
     r"[A-Za-z_][A-Za-z0-9_.:/-]{0,12}", fullmatch=True
 ).filter(lambda name: name != "tenant")
-UNITS = st.sampled_from(("", "_bytes", "_bytes_per_second", "_celsius", "_watts", "_percent"))
+UNITS = st.sampled_from(("", "_bytes", "_bytes_per_second", "_celsius", "_watts", "_seconds"))
 LEVELS = st.floats(allow_nan=False, allow_infinity=False)
 SECONDS = st.floats(0, MAX_SECONDS)
 VALUES = st.text() | st.just(ANY_VALUE)
@@ -129,6 +129,10 @@ def test_a_rule_may_be_typed_in_other_ways() -> None:
     assert parse_expression("max(gpu.power_watts) > 1.2 kW").warning_threshold == 1200.0
     rate = parse_expression("rate(network.received_bytes) over 1m by interface > 1 MiB/s every 30s")
     assert (rate.warning_threshold, rate.interval_seconds) == (1024.0**2, 30.0)
+    age = parse_expression("last(agent.certificate_remaining_seconds) < 259200, critical < 24h")
+    assert rule_expression(age) == (
+        "last(agent.certificate_remaining_seconds) over 5m by appliance < 3d, critical < 1d"
+    )
     share = "forecast(disk.used_bytes / disk.total_bytes) ahead 1d over 6h by appliance > 0.95"
     assert rule_expression(parse_expression(share)) == share
 

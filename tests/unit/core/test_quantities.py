@@ -28,6 +28,9 @@ from core.quantities import (
         ("power_watts", 699.6, "700 W"),
         ("load1", 0.5, "0.5"),
         ("throttled", 1.0, "1"),
+        ("latency_seconds", 59.5, "59.5 s"),
+        ("remaining_seconds", 259_200.0, "3d"),
+        ("remaining_seconds", -5400.0, "-1h 30m"),
     ],
 )
 def test_a_value_is_read_with_its_unit(field: str, value: float, text: str) -> None:
