@@ -39,7 +39,7 @@ class SavedReportForm(Form):
         default=ReportPeriod.LAST_30_DAYS.value,
     )
     appliances = StringField("Appliances", default="")
-    price = NumberField("Price per kWh", default=0.0)
+    price = NumberField("Price per kWh")
     target = NumberField("Target in %", default=DEFAULT_TARGET)
     schedule = StringField("Schedule", default="")
     time_zone = StringField("Time zone", default="UTC")
@@ -90,7 +90,7 @@ def values_of(saved: SavedReport, emails: Iterable[str]) -> dict[str, object]:
     return {
         **{name: getattr(saved, name) for name in names},
         **{name: getattr(saved, name).value for name in ("kind", "by", "period", "file_format")},
-        "price": saved.price_per_kilowatt_hour,
+        "price": saved.price_per_kilowatt_hour or None,
         "target": saved.target_percent,
         "recipients": list(emails),
     }
