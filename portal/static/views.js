@@ -31,8 +31,8 @@
       button.append(element("i", "bi bi-trash"));
       button.addEventListener("click", async (event) => {
         event.stopPropagation();
-        const answer = await api(`/api/v1/saved-views/${view.id}`, { method: "DELETE" });
-        if (answer.ok) item.remove();
+        await api(`/api/v1/saved-views/${view.id}`, { method: "DELETE" }).catch(() => null);
+        write();
       });
       item.append(button);
     }
