@@ -7,6 +7,7 @@ own, whose views run in the requests of the portal's app, behind its guards.
 
 import threading
 from collections.abc import Callable
+from http import HTTPStatus
 
 from flask import Flask, Response, make_response, request
 from flask.typing import ResponseReturnValue
@@ -67,9 +68,10 @@ def _compressed(response: Response) -> Response:
     and a third are left of.
     """
     response.vary.add("Accept-Encoding")
+    # Files are read, not streamed.
+    response.direct_passthrough = False
     is_sent_as_it_is = (
-        response.is_streamed
-        or response.direct_passthrough
+        response.status_code != HTTPStatus.OK
         # Its length could give away the page's CSRF token.
         or response.mimetype == "text/html"
         or not request.accept_encodings["gzip"]

@@ -20,6 +20,7 @@ from portal.middleware.errors import install_error_handlers
 from portal.middleware.ratelimits import install_rate_limit
 from portal.middleware.refusals import install_refusals
 from portal.middleware.security import allow_inline_scripts, install_security, session_cookie_name
+from portal.middleware.static_files import install_static_files
 from portal.pages import (
     alerts,
     appliances,
@@ -123,6 +124,7 @@ def create_portal(
     install_rate_limit(app, "user", _user_id)
     install_support_sessions(app)
     install_security(app)
+    install_static_files(app)
     install_error_handlers(app)
     install_display(app)
     install_oidc(app, parts)

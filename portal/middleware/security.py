@@ -14,7 +14,8 @@ from core.settings import ServerSettings
 from portal.context import portal, principal
 
 DASHBOARDS = "/dashboards/"
-DASH_FILES = (f"{DASHBOARDS}_dash-component-suites/", f"{DASHBOARDS}assets/")
+DASH_ASSETS = f"{DASHBOARDS}assets/"
+DASH_FILES = (f"{DASHBOARDS}_dash-component-suites/", DASH_ASSETS)
 DOCS_PATH = "/api/v1/docs"
 CSRF_COOKIE = "_csrf_token"  # the name that Dash reads
 _COMMON = (

@@ -14,6 +14,7 @@ from tests.cast import PASSWORD, Cast
 from tests.unit.portal.conftest import Browser, Serve
 
 SCRIPT = re.compile(r"<script(?P<attributes>[^>]*)>(?P<body>.*?)</script>", re.DOTALL)
+FILE = re.compile(r'(?:src|href)="(/(?:static|dashboards/(?:assets|_dash-[a-z-]+))/[^"]+)"')
 ELSEWHERE = [
     "https://evil.example/",
     "//evil.example/",
@@ -92,6 +93,21 @@ def test_the_dashboards_have_one_inline_script_and_its_hash_is_in_the_policy(
 )
 def test_responses_are_not_cached(alice: Browser, path: str) -> None:
     assert alice.get(path).headers["Cache-Control"] == "private, no-store"
+
+
+@pytest.mark.parametrize("path", ["/settings", "/dashboards/"])
+def test_browsers_keep_the_files_of_a_page(alice: Browser, path: str) -> None:
+    page = alice.get(path).text
+    files = re.findall(
+        r'(?:src|href)="(/(?:static|dashboards/(?:assets|_dash-[a-z-]+))/[^"]+)"', page
+    )
+    assert len(files) >= 10
+    for address in files:
+        with alice.get(address) as answer:
+            assert answer.status_code == 200
+            assert "max-age=31536000" in answer.headers["Cache-Control"], address
+    with alice.get("/static/vedette.css") as answer:
+        assert "max-age" not in answer.headers["Cache-Control"]
 
 
 def test_dashboards_are_compressed_but_for_the_page_with_the_token(alice: Browser) -> None:
