@@ -1,5 +1,8 @@
 """The Dash app inside the portal: page frame, time controls, and the refresh of every tier.
 
+The HTML of a page has all that Dash would ask for before the first refresh: the layout and the list
+of callbacks.
+
 A refresh sends only values that differ from those of the last one: Dash rebuilds the elements of an
 area whose children are set, so an unchanged area keeps its text selection and focus.
 """
@@ -27,6 +30,7 @@ from dash import (
 )
 from dash.exceptions import DependencyException, PreventUpdate
 from flask import Flask, request
+from plotly.io.json import to_json_plotly
 from plotly.utils import PlotlyJSONEncoder
 from werkzeug.exceptions import NotFound
 
@@ -51,6 +55,21 @@ logger = logging.getLogger(__name__)
 # More pages that open concurrently are computed as the browser asks for them.
 _MAX_PREPARED = 2
 RenderShell = Callable[[str, dict[str, str]], str]
+# Dash would load it when it draws the first chart, and without a fingerprint, so that browsers ask
+# for it each time. So it would do with Plotly, of which `assets` has the part that charts need.
+_GRAPH_SCRIPT = "dcc/async-graph.js"
+# Dash has it in every page; no page has a table of it.
+_UNUSED_SCRIPT = "/dash_table/"
+# What the callback of the address writes.
+_PAGE_OUTPUTS = (
+    ("page", "children"),
+    ("head", "children"),
+    ("title", "data"),
+    ("toolbar", "children"),
+    ("tick", "interval"),
+    ("tick", "disabled"),
+    ("error", "children"),
+)
 
 _DASHBOARDS: Mapping[Tier, Dashboard] = {
     Tier.FLEET: fleet.DASHBOARD,
@@ -66,10 +85,10 @@ class ShellDash(Dash):
     """Dash with an index page that the portal renders, inside its own navigation."""
 
     def __init__(
-        self, *, render_shell: RenderShell, server: Flask, prepare: Callable[[], None]
+        self, *, render_shell: RenderShell, server: Flask, open_page: Callable[[], Any]
     ) -> None:
         self._render_shell = render_shell
-        self._prepare = prepare
+        self._open_page = open_page
         super().__init__(
             __name__,
             server=server,  # type: ignore[arg-type]  # Dash's type hints leave Flask out
@@ -81,11 +100,20 @@ class ShellDash(Dash):
             on_error=_show_error,
             add_log_handler=False,
         )
+        self.scripts.append_script({"relative_package_path": _GRAPH_SCRIPT, "namespace": "dash"})
 
     def interpolate_index(self, **parts: str) -> str:  # type: ignore[override]  # keywords only
         """Return the portal's page around Dash's parts."""
-        self._prepare()
+        # `dashboards.js` answers Dash's requests for these from the page.
+        known = {"_dash-layout": self._open_page(), "_dash-dependencies": self._callback_list}
+        for name, value in known.items():
+            text = to_json_plotly(value)
+            parts["config"] += f'<script id="{name}" type="application/json">{text}</script>'
         return self._render_shell(parts.pop("title", "Dashboards"), parts)
+
+    def _generate_scripts_html(self) -> str:
+        lines = super()._generate_scripts_html().splitlines()
+        return "\n".join(line for line in lines if _UNUSED_SCRIPT not in line)
 
 
 def create_dashboards(
@@ -116,9 +144,10 @@ def create_dashboards(
     )
     preparing = ConcurrencyLimit(_MAX_PREPARED)
     app = ShellDash(
-        render_shell=render_shell, server=server, prepare=lambda: _prepare(context, preparing)
+        render_shell=render_shell, server=server, open_page=lambda: _opened(context, preparing)
     )
-    app.layout = _frame()
+    # Each page has its own.
+    app.layout = html.Div()
     server.register_error_handler(DependencyException, _no_such_file)
     _register_controls(app)
     _register_pages(app, context)
@@ -138,19 +167,24 @@ def _show_error(error: Exception) -> None:
     set_props("error", {"children": components.warning(text)})
 
 
-def _frame() -> Any:  # noqa: ANN401 - a Dash component
+def _opened(context: Context, preparing: ConcurrencyLimit) -> Any:  # noqa: ANN401 - a Dash component
+    """Return the layout of the page at the current request's address."""
+    query = request.query_string.decode(errors="replace")
+    path, search = request.path, f"?{query}" if query else ""
+    _prepare(context, preparing, path, search)
+    page, head, title, controls, milliseconds, is_paused, _ = _page_values(context, path, search)
     return html.Div(
         [
-            dcc.Location(id="url", refresh=False),
-            dcc.Interval(id="tick", disabled=True),
-            dcc.Store(id="title"),
+            dcc.Location(id="url", refresh=False, pathname=path, search=search),
+            dcc.Interval(id="tick", interval=milliseconds, disabled=is_paused),
+            dcc.Store(id="title", data=title),
             dcc.Store(id="changed"),
             html.Div(
-                [html.Div(id="head", className="vdd-head"), html.Div(id="toolbar")],
+                [html.Div(head, id="head", className="vdd-head"), html.Div(controls, id="toolbar")],
                 className="vdd-top",
             ),
             html.Div(id="error"),
-            html.Div(id="page"),
+            html.Div(page, id="page"),
         ],
         className="vdd-dash",
     )
@@ -166,42 +200,42 @@ def _register_controls(app: Dash) -> None:
 
 def _register_pages(app: Dash, context: Context) -> None:
     @app.callback(
-        Output("page", "children"),
-        Output("head", "children"),
-        Output("title", "data"),
-        Output("toolbar", "children"),
-        Output("tick", "interval"),
-        Output("tick", "disabled"),
-        Output("error", "children"),
+        *[Output(*one) for one in _PAGE_OUTPUTS],
         Input("url", "pathname"),
         Input("url", "search"),
         Input("changed", "data"),
+        # The layout has the values of the first address.
+        prevent_initial_call=True,
     )
     def show_page(
         pathname: str | None, search: str | None, _changed: float | None = None
     ) -> tuple[Any, ...]:
-        page = _page(context, pathname, search)
+        page, *others = _page_values(context, pathname, search)
         is_new = set(ctx.triggered_prop_ids) != {"url.search"}
-        controls = Controls.parse(search)
-        seconds = REFRESHES[controls.refresh_key][1]
-        path = pathname or PREFIX
-        return (
-            page.body if is_new else no_update,
-            components.breadcrumbs(page.crumbs, page.title),
-            page.title,
-            toolbar(
-                controls,
-                path,
-                now=context.clock(),
-                peers=page.peers,
-                has_range=page.has_range,
-            )
-            if page.has_toolbar
-            else None,
-            (seconds or 60) * 1000,
-            not seconds,
-            None,
-        )
+        return page if is_new else no_update, *others
+
+
+def _page_values(context: Context, path: str | None, search: str | None) -> tuple[Any, ...]:
+    """Return the values of `_PAGE_OUTPUTS` for an address."""
+    page = _page(context, path, search)
+    controls = Controls.parse(search)
+    seconds = REFRESHES[controls.refresh_key][1]
+    bar = toolbar(
+        controls,
+        path or PREFIX,
+        now=context.clock(),
+        peers=page.peers,
+        has_range=page.has_range,
+    )
+    return (
+        page.body,
+        components.breadcrumbs(page.crumbs, page.title),
+        page.title,
+        bar if page.has_toolbar else None,
+        (seconds or 60) * 1000,
+        not seconds,
+        None,
+    )
 
 
 def _page(context: Context, path: str | None, search: str | None) -> Page:
@@ -280,17 +314,15 @@ def _register_refresh(app: Dash, context: Context, tier: Tier, dashboard: Dashbo
         ]
 
 
-def _prepare(context: Context, limit: ConcurrencyLimit) -> None:
+def _prepare(context: Context, limit: ConcurrencyLimit, path: str, search: str) -> None:
     """Begin the first refresh of the page that is opened, while the browser loads its scripts."""
     scope = context.scope_provider()
-    search = request.query_string.decode(errors="replace")
-    address = request.path, f"?{search}" if search else ""
 
     def work() -> None:
         with limit.running("") as is_admitted:
             if is_admitted:
                 try:
-                    _refreshed(replace(context, scope_provider=lambda: scope), *address)
+                    _refreshed(replace(context, scope_provider=lambda: scope), path, search)
                 except Exception:
                     # The browser's own request reports it.
                     logger.debug("a page was not prepared", exc_info=True)

@@ -9,7 +9,7 @@ from dash import dcc, html
 
 from core.clock import from_ns
 from core.quantities import format_value
-from dash_app.figures import LOADING, message_figure
+from dash_app.figures import UNDRAWN
 from dash_app.notes import Note, note_on
 from dash_app.queries.annotations import XIDEvent
 from dash_app.routes import PREFIX
@@ -61,7 +61,7 @@ def graph(ident: Any, *, has_own_time: bool = False) -> list[Component]:  # noqa
     config: Any = _GRAPH_CONFIG | {"doubleClick": "reset" if has_own_time else False}
     chart = dcc.Graph(
         id=ident,
-        figure=message_figure(LOADING),
+        figure=UNDRAWN,
         config=config,
         className="vdd-graph",
         responsive=True,
@@ -193,14 +193,13 @@ def value_text(field: str, value: float | None) -> str:
 
 def status_dot(status: str) -> Component:
     """Return the colored dot of an appliance's status, with a title for those who see no color."""
-    return html.Span(className=f"vdd-dot is-{status}", title=status, role="img")
+    return plain(html.Span, className=f"vdd-dot is-{status}", title=status, role="img")
 
 
 def badge(text: str, *, tone: str = "secondary") -> Component:
     """Return a small label in one of Bootstrap's subtle tones."""
-    return html.Span(
-        text, className=f"badge bg-{tone}-subtle text-{tone}-emphasis fw-medium vdd-badge"
-    )
+    name = f"badge bg-{tone}-subtle text-{tone}-emphasis fw-medium vdd-badge"
+    return plain(html.Span, text, className=name)
 
 
 def health_badge(state: HealthState | None) -> Component | None:

@@ -31,6 +31,8 @@ from dash_app.timerange import Span
 
 NO_SAMPLES = "No data in this time range"
 LOADING = "Loading…"
+# `undrawn.js` doesn't draw it: drawing an empty chart takes as long as drawing its data.
+UNDRAWN: Figure = {"data": [], "layout": {"meta": {"is_loading": True}}}
 # Readable on light and dark backgrounds; neighbors differ in hue and lightness.
 PALETTE = (
     "#3b82f6",

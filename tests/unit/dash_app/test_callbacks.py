@@ -1,9 +1,11 @@
 """The callbacks over HTTP, in requests with a scope."""
 
 import json
+import re
 import threading
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
@@ -32,6 +34,7 @@ from timeseries.points import Point
 from timeseries.store import Latest, LatestQuery, RangeQuery, Series, Store, write
 
 USER_HEADER = "X-Test-User"
+PART = re.compile(r'<script id="(_dash-[a-z]+)" type="application/json">(.*?)</script>')
 
 
 class Browser:
@@ -135,6 +138,30 @@ def test_every_address_is_drawn_inside_the_portals_shell(client: FlaskClient, pa
     assert page.status_code == 200
     assert page.text.startswith("<h1>Dashboards</h1>")
     assert "assets/dashboards.css" in page.text
+
+
+def test_a_page_comes_with_its_layout_and_callbacks(
+    client: FlaskClient, fleet_of_three: Fleet
+) -> None:
+    path, search = appliance_path(fleet_of_three.first.id), "?range=6h&refresh=30s"
+
+    def parts(who: str) -> dict[str, Any]:
+        page = client.get(f"{path}{search}", headers={USER_HEADER: who}).text
+        return {name: json.loads(text) for name, text in PART.findall(page)}
+
+    found = parts("alice")
+    known = client.get("/dashboards/_dash-dependencies", headers={USER_HEADER: "alice"})
+    assert found["_dash-dependencies"] == known.get_json()
+    by_id = {
+        one["props"]["id"]: one["props"] for one in found["_dash-layout"]["props"]["children"][:4]
+    }
+    assert (by_id["url"]["pathname"], by_id["url"]["search"]) == (path, search)
+    assert (by_id["tick"]["interval"], by_id["tick"]["disabled"]) == (30_000, False)
+    assert by_id["title"]["data"] == "dgx-01"
+    assert '"appliance-cpu"' in json.dumps(found["_dash-layout"])
+    other = json.dumps(parts("charlie")["_dash-layout"])
+    assert "Not found" in other
+    assert "dgx-01" not in other
 
 
 @pytest.mark.parametrize("path", ["dash/nothing.js", "nothing/deps/react.js"])
