@@ -41,6 +41,7 @@ from core.rate_limits import ConcurrencyLimit
 from dash_app import components
 from dash_app.context import MINUTE, REFRESH_TTL, Context, Dashboard, Page, SharedCache, View
 from dash_app.figures import in_zone
+from dash_app.markup import area, markup
 from dash_app.routes import NO_DASHBOARD, PREFIX, Tier
 from dash_app.shared_store import SharedStore
 from dash_app.tiers import appliance, custom, fleet, gpu, job, platform
@@ -180,7 +181,7 @@ def _opened(context: Context, preparing: ConcurrencyLimit) -> Any:  # noqa: ANN4
             dcc.Store(id="title", data=title),
             dcc.Store(id="changed"),
             html.Div(
-                [html.Div(head, id="head", className="vdd-head"), html.Div(controls, id="toolbar")],
+                [area("head", "vdd-head", text=head), area("toolbar", text=controls)],
                 className="vdd-top",
             ),
             html.Div(id="error"),
@@ -229,9 +230,9 @@ def _page_values(context: Context, path: str | None, search: str | None) -> tupl
     )
     return (
         page.body,
-        components.breadcrumbs(page.crumbs, page.title),
+        markup(components.breadcrumbs(page.crumbs, page.title)),
         page.title,
-        bar if page.has_toolbar else None,
+        markup(bar if page.has_toolbar else None),
         (seconds or 60) * 1000,
         not seconds,
         None,
@@ -355,6 +356,7 @@ def _values(view: View, dashboard: Dashboard) -> tuple[dict[str, Any], dict[str,
     values: dict[str, Any] = {"problem": None, "body.hidden": False}
     try:
         values |= dashboard.refresh(view)
+        values |= {name: markup(values[name]) for name in dashboard.areas if name in values}
         zone = view.controls.tzinfo
         drawn = [name for name in values if name in dashboard.panels or name.startswith("chart.")]
         values |= {name: in_zone(values[name], zone) for name in drawn}

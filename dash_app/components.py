@@ -10,6 +10,7 @@ from dash import dcc, html
 from core.clock import from_ns
 from core.quantities import format_value
 from dash_app.figures import UNDRAWN
+from dash_app.markup import area, markup
 from dash_app.notes import Note, note_on
 from dash_app.queries.annotations import XIDEvent
 from dash_app.routes import PREFIX
@@ -89,7 +90,7 @@ def framed(
         more: further entries.
     """
     menu = _panel_menu(title, note, actions, more)
-    head = html.Div([html.H2(title), menu], className="vdd-panel-head")
+    head = area(class_name="vdd-panel-head", text=markup([html.H2(title), menu]))
     return html.Section([head, *content], className=class_name)
 
 

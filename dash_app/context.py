@@ -191,7 +191,7 @@ class Dashboard:
         layout: returns the page.
         refresh: returns new values by name. It may also return `problem`, a message about the whole
             page.
-        areas: components whose children a refresh replaces.
+        areas: areas (see `markup`) whose content a refresh replaces.
         panels: charts whose figure a refresh replaces.
         properties: other properties that a refresh sets, such as `filters.hidden`.
         inputs: form controls with their default; the address holds their values as `choices`.

@@ -80,11 +80,9 @@ def rankings(
         appliances: their ids; None for the whole fleet.
     """
     gpus = [(card, gpu) for card in cards for gpu in card.gpus]
-    use = _over_span(telemetry, cache, "utilization_percent")
+    use, parts = _means(telemetry, cache, ("utilization_percent", "throttled"))
     throttled = {
-        key: share
-        for key, part in _over_span(telemetry, cache, "throttled").items()
-        if (share := 100 * part) >= _MIN_THROTTLED_PERCENT
+        key: share for key, part in parts.items() if (share := 100 * part) >= _MIN_THROTTLED_PERCENT
     }
     slowed = [one for one in gpus if throttled and _key(one) in throttled]
     jobs, users = _gpu_hours(session, telemetry.scope, telemetry.span, appliances)
@@ -144,20 +142,23 @@ def _top(values: Sequence[tuple[GPUAt, float]]) -> list[tuple[GPUAt, float]]:
     return nlargest(TOP, values, key=itemgetter(1))
 
 
-def _over_span(
-    telemetry: Telemetry, cache: SharedCache, name: str
-) -> Mapping[tuple[str, str], float]:
-    """Return the mean of a field over the span, by appliance and GPU."""
+def _means(
+    telemetry: Telemetry, cache: SharedCache, names: tuple[str, ...]
+) -> Sequence[Mapping[tuple[str, str], float]]:
+    """Return the means of fields over the span, by appliance and GPU."""
 
-    def read() -> Mapping[tuple[str, str], float]:
-        result = telemetry.over_span("gpu", (name,), group_by=(APPLIANCE_TAG, "gpu"))
-        return {
-            (one.tags.get(APPLIANCE_TAG, ""), one.tags.get("gpu", "")): one.values[-1]
-            for one in result.series
-            if one.values
-        }
+    def read() -> Sequence[Mapping[tuple[str, str], float]]:
+        result = telemetry.over_span("gpu", names, group_by=(APPLIANCE_TAG, "gpu"))
+        return [
+            {
+                (one.tags.get(APPLIANCE_TAG, ""), one.tags.get("gpu", "")): one.values[-1]
+                for one in result.of(name)
+                if one.values
+            }
+            for name in names
+        ]
 
-    return telemetry.once_a_minute(cache, f"mean {name}", read, {})
+    return telemetry.once_a_minute(cache, f"means of {names}", read, [{} for _ in names])
 
 
 def _gpu_hours(

@@ -17,6 +17,7 @@ from dash_app.components import (
 )
 from dash_app.context import Dashboard, Page, View
 from dash_app.figures import time_figures, timeline_figure
+from dash_app.markup import area
 from dash_app.queries.annotations import finding_names, own_findings
 from dash_app.queries.appliance import ApplianceDetail, appliance_detail
 from dash_app.queries.gpu_rows import GPURow
@@ -59,13 +60,13 @@ def layout(view: View) -> Page:
     chosen = view.controls.choice("gpus", GPU_VIEWS)
     body = [
         appliance_tabs(found.id, view.controls.search),
-        html.Div(id="appliance-header", className="vdd-header"),
-        html.Div(id="appliance-stats", className="vdd-stats is-seven"),
-        html.Div(id="appliance-health", className="vdd-box vdd-health"),
+        area("appliance-header", "vdd-header"),
+        area("appliance-stats", "vdd-stats is-seven"),
+        area("appliance-health", "vdd-box vdd-health"),
         html.Section(
             [
                 html.H2("GPUs", className="vdd-group"),
-                html.Div(id="appliance-gpu-table", className="vdd-box"),
+                area("appliance-gpu-table", "vdd-box"),
                 components.segments("appliance-gpus", "GPU charts", GPU_VIEWS, value=chosen),
                 html.Div(gpu_panels, className="vdd-panels is-four"),
                 html.Div(
@@ -142,7 +143,7 @@ DASHBOARD = Dashboard(
 
 def _box(title: str, ident: str) -> Any:  # noqa: ANN401 - a Dash component
     heading = html.H2(title)
-    return html.Section([heading, html.Div(id=ident, className="vdd-area")], className="vdd-panel")
+    return html.Section([heading, area(ident, "vdd-area")], className="vdd-panel")
 
 
 def appliance_tabs(appliance_id: str, search: str) -> Any:  # noqa: ANN401 - a Dash component

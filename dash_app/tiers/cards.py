@@ -10,7 +10,15 @@ from urllib.parse import urlencode
 from dash import dcc, html
 
 from dash_app import components
-from dash_app.components import HEALTH_TONES, badge, health_badge, meter, percent_text, value_text
+from dash_app.components import (
+    HEALTH_TONES,
+    badge,
+    health_badge,
+    meter,
+    percent_text,
+    plain,
+    value_text,
+)
 from dash_app.queries.annotations import finding_names
 from dash_app.queries.fleet import ApplianceCard
 from dash_app.queries.fleet_charts import Metric
@@ -174,29 +182,26 @@ def _rank(card: ApplianceCard, sort: str) -> float:
 def _card(card: ApplianceCard, tile: Tile) -> Any:  # noqa: ANN401 - a Dash component
     disk = f"{card.disk_mount} is the fullest file system" if card.disk_mount else ""
     path = appliance_path(card.appliance_id)
-    return html.Article(
-        [
-            html.Div(
-                [
-                    components.status_dot(card.status),
-                    dcc.Link(card.name, href=f"{path}{tile.search}", className="vdd-card-name"),
-                    html.Span(card.site, className="vdd-card-site", title=card.appliance_class),
-                    html.Span(_badges(card), className="vdd-card-badges"),
-                ],
-                className="vdd-card-head",
-            ),
-            meter("CPU", card.cpu_percent),
-            meter("Memory", card.memory_percent),
-            meter("Disk", card.disk_percent, title=disk),
-            meter("GPU", card.gpu_percent, warns=False),
-            html.Div(
-                [_tile(gpu, card.appliance_id, tile) for gpu in card.gpus], className="vdd-tiles"
-            )
-            if card.gpus
-            else html.Div("No GPU", className="vdd-muted vdd-no-gpu"),
-        ],
-        className=f"vdd-card is-{card.state}",
+    head = [
+        components.status_dot(card.status),
+        plain(dcc.Link, card.name, href=f"{path}{tile.search}", className="vdd-card-name"),
+        plain(html.Span, card.site, className="vdd-card-site", title=card.appliance_class),
+        plain(html.Span, _badges(card), className="vdd-card-badges"),
+    ]
+    tiles = plain(
+        html.Div,
+        [_tile(gpu, card.appliance_id, tile) for gpu in card.gpus],
+        className="vdd-tiles",
     )
+    parts = [
+        plain(html.Div, head, className="vdd-card-head"),
+        meter("CPU", card.cpu_percent),
+        meter("Memory", card.memory_percent),
+        meter("Disk", card.disk_percent, title=disk),
+        meter("GPU", card.gpu_percent, warns=False),
+        tiles if card.gpus else plain(html.Div, "No GPU", className="vdd-muted vdd-no-gpu"),
+    ]
+    return plain(html.Article, parts, className=f"vdd-card is-{card.state}")
 
 
 def _badges(card: ApplianceCard) -> list[Any]:
@@ -218,7 +223,7 @@ def _tile(gpu: GPURow, appliance_id: str, tile: Tile) -> Any:  # noqa: ANN401 - 
     throttled = " is-throttled" if gpu.number("throttled") else ""
     health = f" is-{gpu.state.value}" if gpu.state in HEALTH_TONES else ""
     allocated = " is-allocated" if gpu.job else ""
-    return components.plain(
+    return plain(
         dcc.Link,
         components.ABSENT if value is None else f"{value:.0f}",
         href=f"{gpu_path(appliance_id, gpu.index)}{tile.search}",

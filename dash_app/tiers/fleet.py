@@ -11,6 +11,7 @@ from dash_app import components
 from dash_app.components import badge, panel, percent_text, share, stat, value_text
 from dash_app.context import Dashboard, Page, View
 from dash_app.figures import heat_figure, message_figure, time_figures
+from dash_app.markup import area
 from dash_app.queries.fleet import ApplianceCard, FleetTotals, fleet, fleet_totals
 from dash_app.queries.fleet_charts import METRICS, gpu_heat, host_charts, metric_of
 from dash_app.queries.power import power_over_time
@@ -66,16 +67,16 @@ def layout(view: View) -> Page:
     ]
     panels = [panel(f"fleet-{key}", title) for key, title in PANELS.items()]
     body = [
-        html.Div(id="fleet-totals", className="vdd-stats is-seven"),
+        area("fleet-totals", "vdd-stats is-seven"),
         html.Details(
             [html.Summary("Filter and sort"), html.Div(filters, className="vdd-filters")],
             id="fleet-filters",
             className="vdd-filter-box",
             open=True,
         ),
-        html.Div(id="fleet-cards"),
+        area("fleet-cards"),
         html.Div(panels, className="vdd-panels is-two", id="fleet-charts"),
-        html.Div(id="fleet-lists", className="vdd-lists"),
+        area("fleet-lists", "vdd-lists"),
     ]
     return Page(title="Fleet", crumbs=(), body=body)
 

@@ -24,6 +24,7 @@ from dash_app.components import (
 )
 from dash_app.context import Dashboard, Page, View
 from dash_app.figures import time_figures, timeline_figure
+from dash_app.markup import area
 from dash_app.queries.gpu import GPUDetail, Run, gpu_detail
 from dash_app.queries.telemetry import number as number_of
 from dash_app.queries.timeline import timeline
@@ -62,19 +63,19 @@ def layout(view: View) -> Page:
     search = view.controls.search
     panels = [panel(f"gpu-{key}", title) for key, title in PANELS.items()]
     body = [
-        html.Div(id="gpu-header", className="vdd-header"),
-        html.Div(id="gpu-stats", className="vdd-stats is-seven"),
-        html.Div(id="gpu-health", className="vdd-box vdd-health"),
-        html.Div(id="gpu-host", className="vdd-box vdd-host"),
+        area("gpu-header", "vdd-header"),
+        area("gpu-stats", "vdd-stats is-seven"),
+        area("gpu-health", "vdd-box vdd-health"),
+        area("gpu-host", "vdd-box vdd-host"),
         html.Div(panels, className="vdd-panels"),
         html.Div(panel("gpu-timeline", "Jobs and alerts"), className="vdd-panels is-one"),
-        html.Div(id="gpu-slices"),
+        area("gpu-slices"),
         html.H2("XIDs", className="vdd-group"),
-        html.Div(id="gpu-xids", className="vdd-box"),
+        area("gpu-xids", "vdd-box"),
         html.H2("Jobs", className="vdd-group"),
-        html.Div(id="gpu-jobs", className="vdd-box"),
+        area("gpu-jobs", "vdd-box"),
         html.H2("Tier", className="vdd-group", id="tier"),
-        html.Div(id="gpu-tier", className="vdd-box"),
+        area("gpu-tier", "vdd-box"),
     ]
     crumbs = (("Fleet", f"{PREFIX}{search}"), (found.name, f"{appliance_path(found.id)}{search}"))
     peers = {

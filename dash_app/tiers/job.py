@@ -12,6 +12,7 @@ from dash_app.charts import Chart, with_earlier
 from dash_app.components import badge, panel, stat
 from dash_app.context import Dashboard, Page, View
 from dash_app.figures import message_figure, time_figures
+from dash_app.markup import area
 from dash_app.queries.job import JobDetail, comparable_jobs, job_detail
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
 from dash_app.tiers.appliance import GPU_PANELS
@@ -49,8 +50,8 @@ def layout(view: View) -> Page:
     }
     body = [
         components.tabs("Pages of this job", tabs, chosen="Dashboard"),
-        html.Div(id="job-header", className="vdd-header"),
-        html.Div(id="job-stats", className="vdd-stats is-seven"),
+        area("job-header", "vdd-header"),
+        area("job-stats", "vdd-stats is-seven"),
         html.Div(gpu_panels, className="vdd-panels", hidden=not found.gpus),
         html.Div(attempt_panels, className="vdd-panels"),
     ]

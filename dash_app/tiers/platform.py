@@ -9,6 +9,7 @@ from dash_app import components
 from dash_app.components import panel, percent_text, stat, value_text
 from dash_app.context import Dashboard, Page, View
 from dash_app.figures import time_figure
+from dash_app.markup import area
 from dash_app.queries.fleet_charts import host_charts
 from dash_app.queries.platform import PlatformFigures, platform_figures
 from dash_app.queries.platform_charts import DAILY, daily_span, platform_charts
@@ -36,7 +37,7 @@ def layout(view: View) -> Page:
         panel(f"platform-{key}", title, has_own_time=key in DAILY) for key, title in PANELS.items()
     ]
     body = [
-        html.Div(id="platform-stats", className="vdd-stats"),
+        area("platform-stats", "vdd-stats"),
         html.Div(panels, className="vdd-panels is-two"),
     ]
     crumbs = (("Fleet", f"{PREFIX}{view.controls.search}"),)

@@ -1,0 +1,64 @@
+"""Areas as HTML text.
+
+Dash gives each of its components state of its own, which takes most of a page's time: a fleet has
+thousands of them. What only shows text and links is therefore one component with HTML.
+"""
+
+import re
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from dash.development.base_component import Component
+
+_NAMES = {"className": "class", "tabIndex": "tabindex", "colSpan": "colspan", "htmlFor": "for"}
+_VOID = frozenset({"br", "hr", "img", "input"})
+_CAPITAL = re.compile("[A-Z]")
+
+
+def area(ident: str = "", class_name: str = "", *, text: str = "") -> Any:  # noqa: ANN401 - a Dash component
+    """Return the component that `markup.js` draws; its `children` are HTML text."""
+    props = {"id": ident, "className": class_name, "children": text}
+    given = {name: value for name, value in props.items() if value or name == "children"}
+    return {"namespace": "vedette_dash", "type": "Markup", "props": given}
+
+
+def element(tag: str, **props: Any) -> Any:  # noqa: ANN401 - a component of an area
+    """Return an element of HTML that Dash doesn't have."""
+    return {"type": tag, "props": props}
+
+
+def markup(node: Any) -> str:  # noqa: ANN401 - Dash components
+    """Return Dash's HTML components and links as HTML."""
+    if node is None:
+        return ""
+    if isinstance(node, list | tuple):
+        return "".join(map(markup, node))
+    if isinstance(node, Component):
+        node = node.to_plotly_json()
+    if not isinstance(node, dict):
+        return escape(str(node))
+    props = node["props"]
+    tag = "a" if node["type"] == "Link" else node["type"].lower()
+    attributes = "".join(
+        _attribute(name, value) for name, value in props.items() if name != "children"
+    )
+    if tag in _VOID:
+        return f"<{tag}{attributes}>"
+    return f"<{tag}{attributes}>{markup(props.get('children'))}</{tag}>"
+
+
+def _attribute(name: str, value: Any) -> str:  # noqa: ANN401 - of any kind
+    if value is None or value is False:
+        return ""
+    name = _NAMES.get(name, name)
+    if value is True:
+        return f" {name}"
+    return f' {name}="{escape(_style(value) if isinstance(value, Mapping) else str(value))}"'
+
+
+def _style(values: Mapping[str, Any]) -> str:
+    return ";".join(
+        f"{_CAPITAL.sub(lambda found: f'-{found[0].lower()}', name)}:{value}"
+        for name, value in values.items()
+    )
