@@ -181,7 +181,7 @@ def _opened(context: Context, preparing: ConcurrencyLimit) -> Any:  # noqa: ANN4
             dcc.Store(id="title", data=title),
             dcc.Store(id="changed"),
             html.Div(
-                [area("head", "vdd-head", text=head), area("toolbar", text=controls)],
+                [area("head", "vdd-head", text=head), html.Div(controls, id="toolbar")],
                 className="vdd-top",
             ),
             html.Div(id="error"),
@@ -232,7 +232,7 @@ def _page_values(context: Context, path: str | None, search: str | None) -> tupl
         page.body,
         markup(components.breadcrumbs(page.crumbs, page.title)),
         page.title,
-        markup(bar if page.has_toolbar else None),
+        bar if page.has_toolbar else None,
         (seconds or 60) * 1000,
         not seconds,
         None,

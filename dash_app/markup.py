@@ -12,7 +12,7 @@ from typing import Any
 from dash.development.base_component import Component
 
 _NAMES = {"className": "class", "tabIndex": "tabindex", "colSpan": "colspan", "htmlFor": "for"}
-_VOID = frozenset({"br", "hr", "img", "input"})
+_VOID = frozenset({"br", "hr", "img"})
 _CAPITAL = re.compile("[A-Z]")
 
 
@@ -21,11 +21,6 @@ def area(ident: str = "", class_name: str = "", *, text: str = "") -> Any:  # no
     props = {"id": ident, "className": class_name, "children": text}
     given = {name: value for name, value in props.items() if value or name == "children"}
     return {"namespace": "vedette_dash", "type": "Markup", "props": given}
-
-
-def element(tag: str, **props: Any) -> Any:  # noqa: ANN401 - a component of an area
-    """Return an element of HTML that Dash doesn't have."""
-    return {"type": tag, "props": props}
 
 
 def markup(node: Any) -> str:  # noqa: ANN401 - Dash components

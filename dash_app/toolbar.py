@@ -8,7 +8,6 @@ from typing import Any
 from dash import dcc, html
 
 from dash_app.components import attributes, labeled
-from dash_app.markup import element
 from dash_app.timerange import EARLIER, RANGES, REFRESHES, Controls
 
 Component = Any
@@ -184,12 +183,11 @@ def _button(action: str, icon: str, label: str) -> Component:
 
 
 def _instant(name: str, label: str) -> Component:
-    field = element(
-        "input",
+    field = dcc.Input(
         id=f"absolute-{name}",
         type="text",
         placeholder="2026-11-22 08:00",
-        className="form-control form-control-sm",
+        className="form-control-sm",
     )
     return html.Label([html.Span(label), field])
 

@@ -295,7 +295,7 @@ def test_a_jobs_page_is_in_the_chosen_time_zone(alice: Browser, fleet_of_three: 
     path = job_path(fleet_of_three.job.id)
     page = alice.fill("toolbar.children", url_pathname=path, url_search="?tz=Asia/Tokyo")
     assert page.count("Asia/Tokyo") > 1
-    assert f"{path}?range=1h&amp;refresh=5s" in page
+    assert f"{path}?range=1h&refresh=5s" in page
 
     def runtime(search: str) -> str:
         answer = alice.fill("job-stats.children", job_path_data=path, url_search=search)

@@ -106,6 +106,8 @@ def test_browsers_keep_the_files_of_a_page(alice: Browser, path: str) -> None:
         with alice.get(address) as answer:
             assert answer.status_code == 200
             assert "max-age=31536000" in answer.headers["Cache-Control"], address
+            assert "Cookie" not in answer.headers.get("Vary", ""), address
+            assert "Set-Cookie" not in answer.headers, address
     with alice.get("/static/vedette.css") as answer:
         assert "max-age" not in answer.headers["Cache-Control"]
 
