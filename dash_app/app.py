@@ -101,7 +101,8 @@ class ShellDash(Dash):
             on_error=_show_error,
             add_log_handler=False,
         )
-        self.scripts.append_script({"relative_package_path": _GRAPH_SCRIPT, "namespace": "dash"})
+        graph = {"relative_package_path": _GRAPH_SCRIPT, "namespace": "dash"}
+        self.scripts.append_script(graph)  # type: ignore[no-untyped-call]
 
     def interpolate_index(self, **parts: str) -> str:  # type: ignore[override]  # keywords only
         """Return the portal's page around Dash's parts."""

@@ -30,7 +30,7 @@ def markup(node: Any) -> str:  # noqa: ANN401 - Dash components
     if isinstance(node, list | tuple):
         return "".join(map(markup, node))
     if isinstance(node, Component):
-        node = node.to_plotly_json()
+        node = node.to_plotly_json()  # type: ignore[no-untyped-call]
     if not isinstance(node, dict):
         return escape(str(node))
     props = node["props"]

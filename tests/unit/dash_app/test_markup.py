@@ -2,7 +2,7 @@
 
 from dash import dcc, html
 
-from dash_app.components import plain
+from dash_app.components import labeled, plain
 from dash_app.markup import markup
 
 
@@ -12,11 +12,12 @@ def test_components_become_html_with_escaped_texts() -> None:
             plain(html.Span, "<b> & co.", title='"x"', style={"minHeight": "3px", "width": "4%"}),
             None,
             dcc.Link("GPU 0", href="/dashboards/?a=1&b=2", className="vdd-tile"),
-            [html.Br(), 7],
+            html.Br(),
+            7,
         ],
         hidden=True,
         tabIndex="0",
-        **{"aria-label": "<i>"},
+        **labeled("<i>"),
     )
     assert markup(component) == (
         '<div hidden tabindex="0" aria-label="&lt;i&gt;">'
