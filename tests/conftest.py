@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 from argon2 import PasswordHasher
 from sqlalchemy import Dialect, Engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.orm import Session
 from xdist.scheduler.loadfile import LoadFileScheduling
 
@@ -59,15 +60,37 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
-class OneWorkerPerServer(LoadFileScheduling):  # type: ignore[misc] # pytest-xdist ships no types
-    """Gives the files of folders whose tests share one server to one worker."""
+# What tests use, by how their files' paths begin: starting one takes seconds.
+SERVER_OF = {
+    "tests/contract/executor/": "dockerd",
+    "tests/contract/mesos/": "dockerd",
+    "tests/e2e/": "demo",
+    "tests/integration/mariadb/": "mariadb",
+    "tests/integration/races/": "mariadb",
+    "tests/integration/test_agent_check.py": "portal",
+    "tests/integration/test_client_certificate.py": "portal",
+    "tests/integration/test_confinement.py": "dockerd",
+    "tests/integration/test_container_storage.py": "dockerd",
+    "tests/integration/test_containers_plugin.py": "dockerd",
+    "tests/integration/test_docker_executor.py": "dockerd",
+    "tests/integration/test_gateway_clients.py": "portal",
+    "tests/integration/test_job_access.py": "dockerd",
+    "tests/integration/test_jobs.py": "dockerd",
+    "tests/integration/test_mesos_executors.py": "dockerd",
+    "tests/integration/test_migrations.py": "mariadb",
+    "tests/integration/test_nvml": "fake NVML",
+    "tests/integration/test_private_registry.py": "dockerd",
+    "tests/integration/test_retired_agent.py": "portal",
+}
 
-    folders = ("tests/e2e/", "tests/integration/mariadb/")
+
+class OneWorkerPerServer(LoadFileScheduling):  # type: ignore[misc] # pytest-xdist ships no types
+    """Gives the files whose tests share one server to one worker."""
 
     def _split_scope(self, nodeid: str) -> str:
-        for folder in self.folders:
-            if nodeid.startswith(folder):
-                return folder
+        for start, server in SERVER_OF.items():
+            if nodeid.startswith(start):
+                return server
         return str(super()._split_scope(nodeid))
 
 
@@ -94,6 +117,10 @@ def shared_engine() -> Engine:
     @event.listens_for(engine, "do_connect")
     def open_file(_dialect: Dialect, _record: object, args: list[str], _options: object) -> None:
         args[0] = str(engine.get_execution_options()["file"])
+
+    @event.listens_for(engine, "connect")
+    def wait_for_no_disk(connection: DBAPIConnection, _record: object) -> None:
+        connection.cursor().execute("PRAGMA synchronous=OFF")
 
     return engine
 
@@ -175,6 +202,8 @@ def cast(sessions: SessionFactory, clock: FrozenClock) -> Cast:
 
 class LazyStore:
     """A store that opens when it is first used: most tests never do."""
+
+    takes_many_senders = DuckDBStore.takes_many_senders
 
     def __init__(self, open_store: Callable[[], DuckDBStore]) -> None:
         self._open_store = open_store

@@ -18,6 +18,8 @@ from cli.bootstrap import DEMO_PASSWORD, create_token, prepare_demo
 from cli.database import open_database
 from core.clock import utc_now
 from core.settings import ServerSettings
+from tests.fixtures.in_process import Result, run_vedette
+from tests.fixtures.migrated import copy_migrated
 from tests.fixtures.polling import eventually
 from tests.servers import free_port, running
 
@@ -58,9 +60,14 @@ class Deployment:
         with open_database(self.settings) as (_engine, sessions):
             return create_token(sessions, tenant, uses=uses, now=utc_now())
 
-    def vedette(
+    def vedette(self, *arguments: str, environ: Mapping[str, str] | None = None) -> Result:
+        """Run a command in this process: to start one takes a second."""
+        return run_vedette(*arguments, environ=self.environ(environ))
+
+    def process(
         self, *arguments: str, environ: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
+        """Run a command as a process of its own, as beside Playwright's event loop."""
         return subprocess.run(
             [sys.executable, "-m", "cli.main", *arguments],
             env=self.environ(environ),
@@ -77,6 +84,9 @@ class Deployment:
 def make_deployment(data_dir: Path, *, database_url: str = "") -> Deployment:
     """Prepare a data folder with the demo's tenants and cast (password `DEMO_PASSWORD`)."""
     deployment = Deployment(data_dir=data_dir, port=free_port(), database_url=database_url)
+    if not database_url:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        copy_migrated(data_dir / "vedette.db")
     with open_database(deployment.settings) as (_engine, sessions):
         prepare_demo(sessions, now=utc_now())
     return deployment

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 import requests
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Page,
+    StorageState,
+    expect,
+    sync_playwright,
+)
 
 from cli.bootstrap import DEMO_PASSWORD
 from tests.e2e.inboxes import MailServer, WebhookServer
@@ -77,26 +84,41 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture
-def sign_in(demo: Demo, chromium: Browser) -> Iterator[Callable[[str], Page]]:
-    """Return a function that opens a browser of its own for one person and signs them in.
+@pytest.fixture(scope="package")
+def signed_in() -> dict[str, StorageState]:
+    """The cookies of those who have signed in, by their email address."""
+    return {}
 
-    A script error or a refused request on any page that a test opens fails the test.
+
+@pytest.fixture
+def sign_in(
+    demo: Demo, chromium: Browser, signed_in: dict[str, StorageState]
+) -> Iterator[Callable[..., Page]]:
+    """Return a function that opens a page in a browser of its own for one person.
+
+    Who is not signed in yet, or no longer, signs in on the way. A script error or a refused request
+    on any page that a test opens fails the test.
     """
     contexts: list[BrowserContext] = []
     faults: list[str] = []
 
-    def sign_in_as(email: str, password: str = DEMO_PASSWORD) -> Page:
-        context = chromium.new_context(viewport={"width": WIDTH, "height": HEIGHT})
+    def sign_in_as(
+        email: str, password: str = DEMO_PASSWORD, *, path: str = "/dashboards/"
+    ) -> Page:
+        context = chromium.new_context(
+            viewport={"width": WIDTH, "height": HEIGHT}, storage_state=signed_in.get(email)
+        )
         contexts.append(context)
         context.set_default_timeout(STEP_MS)
         page = context.new_page()
         page.on("pageerror", lambda error: faults.append(f"{page.url}: {error}"))
-        page.goto(f"{demo.url}/login")
-        page.get_by_label("Email address").fill(email)
-        page.get_by_label("Password").fill(password)
-        page.get_by_role("button", name="Sign in").click()
-        page.wait_for_url("**/dashboards/**")
+        page.goto(demo.url + path)
+        if "/login" in page.url:
+            page.get_by_label("Email address").fill(email)
+            page.get_by_label("Password").fill(password)
+            page.get_by_role("button", name="Sign in").click()
+            page.wait_for_url(lambda url: "/login" not in url)
+            signed_in[email] = context.storage_state()
         return page
 
     yield sign_in_as
@@ -106,9 +128,9 @@ def sign_in(demo: Demo, chromium: Browser) -> Iterator[Callable[[str], Page]]:
 
 
 def screenshot(page: Page, name: str) -> None:
-    """Leave a picture of the whole page for people to look at."""
-    SCREENSHOTS.mkdir(exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+    """Leave a picture of the whole page, if the folder for them is there."""
+    if SCREENSHOTS.is_dir():
+        page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
 def _is_open(url: str) -> bool:

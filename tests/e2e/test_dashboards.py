@@ -37,21 +37,19 @@ def window_of(page: Page) -> tuple[int, int]:
     return int(query["from"][0]), int(query["to"][0])
 
 
-def open_appliance(page: Page, demo: Demo) -> None:
+def open_appliance(sign_in: SignIn) -> Page:
     """Open one with an hour of history, which the demo writes after its start."""
-    page.goto(f"{demo.url}/dashboards/?refresh=2s")
+    page = sign_in(ALICE, path="/dashboards/?refresh=2s")
     page.get_by_role("link", name="dgx-04", exact=True).click()
     page.wait_for_function(
         "() => document.querySelector('#appliance-load .js-plotly-plot')?.data?.[0]?.x[200]",
         timeout=SLOW_MS,
     )
+    return page
 
 
-def test_alice_reads_downloads_and_enlarges_charts(
-    sign_in: SignIn, demo: Demo, tmp_path: Path
-) -> None:
-    page = sign_in(ALICE)
-    open_appliance(page, demo)
+def test_alice_reads_downloads_and_enlarges_charts(sign_in: SignIn, tmp_path: Path) -> None:
+    page = open_appliance(sign_in)
 
     legend = panel(page, "appliance-load").locator(".vdd-legend")
     expect(legend.get_by_role("columnheader")).to_have_text(["min", "mean", "max", "last"])
@@ -88,9 +86,8 @@ def test_alice_reads_downloads_and_enlarges_charts(
     expect(page.locator("[name=metric]")).to_have_value("gpu.power_watts")
 
 
-def test_alice_moves_through_time_and_compares(sign_in: SignIn, demo: Demo) -> None:
-    page = sign_in(ALICE)
-    open_appliance(page, demo)
+def test_alice_moves_through_time_and_compares(sign_in: SignIn) -> None:
+    page = open_appliance(sign_in)
     page.get_by_role("button", name="Compare", exact=True).click()
     page.get_by_role("link", name="Previous period").click()
     legend = panel(page, "appliance-load").locator(".vdd-legend")
@@ -141,8 +138,8 @@ def test_alice_goes_to_a_gpu_and_through_time_by_keys(sign_in: SignIn) -> None:
 def test_alice_filters_the_fleet_by_its_address_and_opens_a_gpu_from_the_heat_map(
     sign_in: SignIn, demo: Demo
 ) -> None:
-    page = sign_in(ALICE)
-    page.goto(f"{demo.url}/dashboards/?refresh=2s&text=dgx-05&color=temperature&tz=Asia/Tokyo")
+    query = "refresh=2s&text=dgx-05&color=temperature&tz=Asia/Tokyo"
+    page = sign_in(ALICE, path=f"/dashboards/?{query}")
     expect(page.locator(".vdd-card")).to_have_count(1)
     expect(page.locator("#fleet-color input:checked")).to_have_value("temperature")
     page.locator("#fleet-group").get_by_text("Site").click()

@@ -26,11 +26,9 @@ SignIn = Callable[..., Page]
 
 
 @pytest.fixture
-def page(demo: Demo, sign_in: SignIn) -> Page:
+def page(sign_in: SignIn) -> Page:
     """Alice's list of jobs."""
-    page = sign_in(ALICE)
-    page.goto(f"{demo.url}/jobs")
-    return page
+    return sign_in(ALICE, path="/jobs")
 
 
 def test_the_first_stop_skips_the_navigation(page: Page) -> None:

@@ -135,7 +135,7 @@ def test_a_terminal_in_the_browser(site: Site, page: Page) -> None:
 
 
 def test_a_terminal_and_commands_in_a_shell(site: Site) -> None:
-    run = site.deployment.vedette
+    run = site.deployment.process
     found = run(
         "job", "exec", "train", "sh", "-c", "echo out; echo err >&2; exit 7", environ=site.environ
     )
@@ -155,7 +155,7 @@ def test_a_terminal_and_commands_in_a_shell(site: Site) -> None:
 
 
 def test_files_are_copied_with_the_command(site: Site, tmp_path: Path) -> None:
-    run, environ = site.deployment.vedette, site.environ
+    run, environ = site.deployment.process, site.environ
     source = tmp_path / "src"
     source.mkdir()
     (source / "a.py").write_text("a = 1\n")

@@ -1,10 +1,11 @@
-"""The databases of the integration tests: one MariaDB server for a whole run, and SQLite files."""
+"""What the integration tests share: MariaDB, a portal behind nginx, and SQLite files."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.fixtures.mariadb import BOTH_DATABASES, MariaDB, mariadb_server
+from tests.fixtures.nginx import Front, deployment_behind_nginx
 
 
 @pytest.fixture(scope="session")
@@ -12,6 +13,13 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
     """A running MariaDB server, shared by all that ask it for a database."""
     with mariadb_server(tmp_path_factory.mktemp("mariadb")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    """A portal with and without nginx before it; tests enroll appliances of their own names."""
+    with deployment_behind_nginx(tmp_path_factory.mktemp("front")) as front:
+        yield front
 
 
 @pytest.fixture(scope="module", params=BOTH_DATABASES)

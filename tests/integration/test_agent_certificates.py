@@ -26,6 +26,7 @@ from tenants.models import Appliance, ApplianceCertificate
 from tenants.pki.certificates import Issuer, issue_certificate
 from tests.deployment import ALICE, Deployment, api_token, make_deployment, serving
 from tests.fixtures.certificates import Authority, Pair
+from tests.fixtures.in_process import Result, run_vedette
 from tests.fixtures.nginx import PROXY_SECRET, shipped_nginx
 from tests.fixtures.polling import eventually
 from tests.fixtures.signing_requests import signing_request
@@ -125,14 +126,8 @@ def ask(
     )
 
 
-def vedette_agent(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cli.main", "agent", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def vedette_agent(*arguments: str | Path) -> Result:
+    return run_vedette("agent", *map(str, arguments))
 
 
 @pytest.fixture(scope="module")
@@ -365,14 +360,8 @@ def test_a_rotated_authority_is_trusted_without_a_restart(
     server_settings = {
         "VEDETTE_TLS_CERTIFICATE_FILE": str(embedded.authority.certificate),
     }
-    environ = embedded.deployment.environ(server_settings)
-    rotated = subprocess.run(
-        [sys.executable, "-m", "cli.main", "ca", "rotate", "--overlap-hours", "0"],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    rotated = embedded.deployment.vedette(
+        "ca", "rotate", "--overlap-hours", "0", environ=server_settings
     )
     assert rotated.returncode == 0, rotated.stderr
     appliance = embedded.enroll(tmp_path / "agent", "dgx-4")

@@ -1,32 +1,32 @@
 """`vedette agent check` at a real portal and a real InfluxDB: who is in order, and who is not."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import requests
 
 from collector.data_dir import Identity, save_identity
-from tests.deployment import make_deployment, serving
 from tests.fixtures.databases import influxdb
+from tests.fixtures.in_process import Result, run_vedette
+from tests.fixtures.nginx import Front
 
 
-def test_an_enrolled_appliance_is_in_order_and_a_stranger_is_not(tmp_path: Path) -> None:
-    deployment = make_deployment(tmp_path)
+def test_an_enrolled_appliance_is_in_order_and_a_stranger_is_not(
+    front: Front, tmp_path: Path
+) -> None:
+    deployment = front.deployment
     home = tmp_path / "home"
     home.mkdir()
-    with serving(deployment):
-        secret = deployment.enrollment_secret("acme")
-        enrolled = deployment.vedette(
-            "agent", "enroll", deployment.url, secret, "--data-dir", str(home)
-        )
-        assert enrolled.returncode == 0, enrolled.stderr
-        with (home / "agent.toml").open("a", encoding="utf-8") as file:
-            file.write('executor = "none"\nbuffer_max_bytes = 1048576\n')
+    secret = deployment.enrollment_secret("acme")
+    enrolled = deployment.vedette(
+        "agent", "enroll", deployment.url, secret, "--name", "checked", "--data-dir", str(home)
+    )
+    assert enrolled.returncode == 0, enrolled.stderr
+    with (home / "agent.toml").open("a", encoding="utf-8") as file:
+        file.write('executor = "none"\nbuffer_max_bytes = 1048576\n')
 
-        in_order = deployment.vedette("agent", "check", "--data-dir", str(home))
-        save_identity(home, Identity(appliance_id="x", tenant_id="acme", agent_token="stranger"))
-        stranger = deployment.vedette("agent", "check", "--data-dir", str(home))
+    in_order = deployment.vedette("agent", "check", "--data-dir", str(home))
+    save_identity(home, Identity(appliance_id="x", tenant_id="acme", agent_token="stranger"))
+    stranger = deployment.vedette("agent", "check", "--data-dir", str(home))
 
     assert in_order.returncode == 0, in_order.stdout + in_order.stderr
     assert [line.split()[0] for line in in_order.stdout.splitlines()] == ["ok"] * 7
@@ -50,20 +50,14 @@ def test_a_database_that_is_missing_or_refuses_the_password_is_told(tmp_path: Pa
     assert f"writing to {url}: vitals accepts samples" in in_order.stdout
 
 
-def check_influxdb(folder: Path, url: str, *, password: str) -> subprocess.CompletedProcess[str]:
+def check_influxdb(folder: Path, url: str, *, password: str) -> Result:
     home = folder / "agent"
     home.mkdir(exist_ok=True)
     (home / "agent.toml").write_text(
         f'data_dir = "{home}"\nexecutor = "none"\n[influxdb]\nurl = "{url}"\n'
         f'database = "vitals"\nusername = "writer"\npassword = "{password}"\n'
     )
-    return subprocess.run(
-        [sys.executable, "-m", "cli.main", "agent", "check", "--data-dir", str(home)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_vedette("agent", "check", "--data-dir", str(home))
 
 
 def query(url: str, text: str, **credentials: str) -> None:

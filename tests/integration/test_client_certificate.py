@@ -1,9 +1,6 @@
 """The agent behind nginx, which requires a client certificate, with the real gateway."""
 
 import logging
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +20,8 @@ from protocol.heartbeat import Heartbeat
 from protocol.inventory import Inventory
 from tests.deployment import Deployment
 from tests.fixtures.certificates import Authority, Pair
-from tests.fixtures.nginx import deployment_behind_nginx
+from tests.fixtures.in_process import Result, run_vedette
+from tests.fixtures.nginx import Front
 
 INVENTORY = Inventory(hostname="dgx-1")
 
@@ -39,17 +37,15 @@ class Gateway:
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    folder = tmp_path_factory.mktemp("gateway")
-    with deployment_behind_nginx(folder) as front:
-        identity = enroll(
-            portal_url=front.deployment.url,
-            token=front.deployment.enrollment_secret("acme"),
-            name="dgx-1",
-            inventory=INVENTORY,
-            data_dir=folder / "agent",
-        )
-        yield Gateway(front.deployment, front.url, front.authority, identity)
+def gateway(front: Front, tmp_path_factory: pytest.TempPathFactory) -> Gateway:
+    identity = enroll(
+        portal_url=front.deployment.url,
+        token=front.deployment.enrollment_secret("acme"),
+        name="dgx-1",
+        inventory=INVENTORY,
+        data_dir=tmp_path_factory.mktemp("gateway") / "agent",
+    )
+    return Gateway(front.deployment, front.url, front.authority, identity)
 
 
 class Appliance:
@@ -169,11 +165,5 @@ def test_the_command_enrols_through_the_gateway_and_the_check_is_content(
     assert checked.returncode == 0, checked.stdout
 
 
-def vedette_agent(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cli.main", "agent", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def vedette_agent(*arguments: str | Path) -> Result:
+    return run_vedette("agent", *map(str, arguments))

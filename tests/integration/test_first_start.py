@@ -16,9 +16,9 @@ from cli.database import open_database
 from core.settings import ServerSettings
 from tenants.models import User
 from tests.fixtures.databases import influxdb
+from tests.fixtures.in_process import Result, run_vedette
 from tests.fixtures.polling import eventually
 from tests.servers import free_port, running
-from tests.unit.cli.in_process import Result, run_vedette
 from timeseries.duckdb.store import DuckDBStore
 
 pytestmark = pytest.mark.timeout(300)

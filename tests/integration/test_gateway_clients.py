@@ -7,7 +7,7 @@ written is read back through the portal's API.
 import csv
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -23,7 +23,7 @@ from core.clock import to_ns, utc_now
 from protocol.inventory import Inventory
 from tests.deployment import ALICE, Deployment, api_token
 from tests.fixtures.certificates import Pair
-from tests.fixtures.nginx import deployment_behind_nginx
+from tests.fixtures.nginx import Front
 from tests.fixtures.polling import eventually
 from tests.servers import require_program, running
 
@@ -112,28 +112,27 @@ class Gateway:
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def gateway(front: Front, tmp_path_factory: pytest.TempPathFactory) -> Gateway:
     folder = tmp_path_factory.mktemp("gateway")
-    with deployment_behind_nginx(folder) as front:
-        identities = {
-            name: enroll(
-                portal_url=front.deployment.url,
-                token=front.deployment.enrollment_secret("acme"),
-                name=name,
-                inventory=Inventory(hostname=name),
-                data_dir=folder / name,
-            )
-            for name in CLIENTS
-        }
-        yield Gateway(
-            front.deployment,
-            front.url,
-            front.authority.certificate,
-            front.authority.issue("client"),
-            {name: identity.agent_token for name, identity in identities.items()},
-            {name: identity.appliance_id for name, identity in identities.items()},
-            api_token(front.deployment, ALICE),
+    identities = {
+        name: enroll(
+            portal_url=front.deployment.url,
+            token=front.deployment.enrollment_secret("acme"),
+            name=name,
+            inventory=Inventory(hostname=name),
+            data_dir=folder / name,
         )
+        for name in CLIENTS
+    }
+    return Gateway(
+        front.deployment,
+        front.url,
+        front.authority.certificate,
+        front.authority.issue("client"),
+        {name: identity.agent_token for name, identity in identities.items()},
+        {name: identity.appliance_id for name, identity in identities.items()},
+        api_token(front.deployment, ALICE),
+    )
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from core.db import transaction
 from core.settings import ServerSettings
 from tenants.models import User
 from tenants.users.passwords import hash_password
+from tests.fixtures.in_process import run_vedette
 from tests.fixtures.polling import eventually
 from tests.servers import free_port, require_program, running
 
@@ -56,17 +57,9 @@ class Portal:
         return {"Authorization": f"Bearer {secret}"}
 
 
-def vedette(*arguments: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "cli.main", *arguments],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def vedette(*arguments: str, environ: dict[str, str]) -> None:
+    done = run_vedette(*arguments, environ=environ)
     assert done.returncode == 0, done.stderr
-    return done
 
 
 def by_its_own_authority(folder: Path, environ: dict[str, str]) -> None:
@@ -179,25 +172,8 @@ def test_the_command_that_the_portal_shows_makes_an_agent_that_works(
 def test_a_portal_with_another_authority_than_the_command_names_is_not_believed(
     portal: Portal, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "cli.main",
-            "agent",
-            "enroll",
-            portal.url,
-            "vde_x",
-            "--ca-sha256",
-            "00" * 32,
-            "--data-dir",
-            str(tmp_path),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    wrong = ("--ca-sha256", "00" * 32)
+    done = run_vedette("agent", "enroll", portal.url, "vde_x", *wrong, "--data-dir", str(tmp_path))
     assert done.returncode == 1
     assert "00" * 32 in done.stderr
     assert not (tmp_path / "portal-ca.pem").exists()

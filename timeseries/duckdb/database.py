@@ -76,6 +76,9 @@ class Database:
         files: what else it may read; by default its folder only.
         monotonic: the clock that limits how often a broken file is reopened.
 
+    Attributes:
+        is_new: whether nothing was in it when it was opened last.
+
     Raises:
         StoreUnavailableError: the file can't be opened; the message says why.
     """
@@ -182,6 +185,7 @@ class Database:
     def _connect(self) -> duckdb.DuckDBPyConnection:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self.is_new = not any(Path(f"{self.path}{end}").exists() for end in ("", ".wal"))
             config: dict[str, Any] = {**_SEALED, **_TUNED, **self._limits.as_settings()}
             connection = duckdb.connect(str(self.path), config=config)
             filesystem = self.files.filesystem

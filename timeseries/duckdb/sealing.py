@@ -83,10 +83,7 @@ MAX_SHARE = 0.5
 _TIME = quoted(TIME_COLUMN)
 _TENANT = f"coalesce({quoted(tag_column(TENANT_TAG))}, '')"
 _APPLIANCE = f"coalesce({quoted(tag_column(APPLIANCE_TAG))}, '')"
-_COLUMNS_SQL = (
-    "SELECT table_name, column_name, data_type FROM duckdb_columns() "
-    "WHERE schema_name = 'main' AND table_name = ? ORDER BY column_index"
-)
+_COLUMNS_SQL = "SELECT ?, name, type FROM pragma_table_info(?) ORDER BY cid"
 DetailOf = Callable[[str, str], Detail]
 """How much of a measurement's field is rolled up, by both names."""
 _ROLLUP = "rolled_up"
@@ -175,7 +172,7 @@ class Sealing:
         text, values = unit.condition
         source = f"(FROM {quoted(name)} WHERE {text})"
         with self._transaction() as cursor:
-            columns = cursor.execute(_COLUMNS_SQL, [name]).fetchall()
+            columns = cursor.execute(_COLUMNS_SQL, [name, quoted(name)]).fetchall()
             known = parse_schema(columns)[unit.key]
             survey = _survey(cursor, source, values, known)
             if survey is None:

@@ -161,8 +161,7 @@ class Manifest:
         self._number = 0
         self._garbage: list[tuple[int, list[str]]] = []
         found = files.found()
-        is_new = not cursor.execute(_HAS_MANIFEST, [MANIFEST_TABLE]).fetchall()
-        if is_new and found:
+        if found and not cursor.execute(_HAS_MANIFEST, [MANIFEST_TABLE]).fetchall():
             raise StoreUnavailableError(
                 f"{files.place} has files of samples, and the time series file is new and lists "
                 "none of them. Restore the file from the same backup, or move the files of samples "

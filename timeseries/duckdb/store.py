@@ -101,7 +101,8 @@ class DuckDBStore(Catalog):
                     self.database.files,
                     former=None if is_beside else self.database.folder,
                 )
-                upgrade(cursor, self.manifest)
+                if not self.database.is_new:
+                    upgrade(cursor, self.manifest)
         except BaseException:
             self.database.close()
             raise

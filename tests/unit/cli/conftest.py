@@ -4,24 +4,46 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from starlette.types import ASGIApp
 
+from cli import server
 from cli.server import Backend, create_asgi_app
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from tests.cast import FrozenClock
 from tests.fixtures.serving import Serving
+from tests.fixtures.shared_portal import Serve, serve, shared_portals
 from timeseries.store import Store
+
+__all__ = ["serve", "shared_portals"]
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> ServerSettings:
-    return ServerSettings(data_dir=tmp_path / "data")
+    """Settings without rate limits, which all tests of a shared portal would share."""
+    return ServerSettings(
+        data_dir=tmp_path / "data",
+        requests_per_second_per_user=0.0,
+        requests_per_second_per_address=0.0,
+    )
 
 
 @pytest.fixture
-def url(
-    settings: ServerSettings, sessions: SessionFactory, store: Store, clock: FrozenClock
-) -> Iterator[str]:
-    app = create_asgi_app(Backend(settings, sessions, store), clock=clock)
-    with Serving(app) as url:
+def server_app(
+    *,
+    settings: ServerSettings,
+    sessions: SessionFactory,
+    store: Store,
+    clock: FrozenClock,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+) -> ASGIApp:
+    """The server's app on this test's database; its portal is shared."""
+    monkeypatch.setattr(server, "create_portal", lambda settings, **_parts: serve(settings))
+    return create_asgi_app(Backend(settings, sessions, store), clock=clock)
+
+
+@pytest.fixture
+def url(server_app: ASGIApp) -> Iterator[str]:
+    with Serving(server_app) as url:
         yield url

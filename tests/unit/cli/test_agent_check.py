@@ -12,9 +12,9 @@ from collector.checks.connections import CheckResult, Verdict
 from collector.config import AgentConfig
 from collector.data_dir import Identity, save_identity
 from core.clock import utc_now
+from tests.fixtures.in_process import Result, run_vedette
 from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal
 from tests.servers import free_port
-from tests.unit.cli.in_process import Result, run_vedette
 
 
 @pytest.fixture

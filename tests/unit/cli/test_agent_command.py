@@ -7,10 +7,10 @@ from pathlib import Path
 from collector.data_dir import Identity, load_identity, save_identity
 from collector.health.gpus import KnownGPU, KnownGPUs
 from plugins.registry import plugin_names
+from tests.fixtures.in_process import Result, run_vedette
 from tests.fixtures.polling import eventually
 from tests.fixtures.recording_portal import AGENT_TOKEN, ENROLL_TOKEN, RecordingPortal
 from tests.servers import running
-from tests.unit.cli.in_process import Result, run_vedette
 
 
 def vedette_agent(*arguments: str, stdin: str = "") -> Result:

@@ -6,8 +6,8 @@ from pathlib import Path
 from collector.reading.once import read_once
 from core.clock import utc_now
 from plugins.base import PluginContext
+from tests.fixtures.in_process import Result, run_vedette
 from tests.fixtures.puppets import puppet_plan
-from tests.unit.cli.in_process import Result, run_vedette
 from timeseries.lineprotocol import parse
 
 

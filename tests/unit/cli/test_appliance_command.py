@@ -9,7 +9,7 @@ from protocol.storage import StorageReport, StoredImage
 from tenants.models import Appliance
 from tenants.users.tokens import create_api_token
 from tests.cast import NOON, Cast, scope_of
-from tests.unit.cli.in_process import run_vedette
+from tests.fixtures.in_process import run_vedette
 from tests.unit.jobqueue.builders import add_appliance, report, start
 
 

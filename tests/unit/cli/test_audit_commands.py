@@ -20,6 +20,7 @@ from core.secretbox import KEY_FILE, SecretBox
 from core.settings import ServerSettings
 from tenants.models import AuditEntry, Tenant, TenantState, User
 from tests.cast import NOON
+from tests.fixtures.migrated import copy_migrated
 
 SIGNING_KEY = "vdw_a-signing-key-of-an-older-version"
 
@@ -28,6 +29,7 @@ SIGNING_KEY = "vdw_a-signing-key-of-an-older-version"
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerSettings:
     """A server whose data folder the commands find."""
     monkeypatch.setenv("VEDETTE_DATA_DIR", str(tmp_path))
+    copy_migrated(tmp_path / "vedette.db")
     return ServerSettings(data_dir=tmp_path)
 
 

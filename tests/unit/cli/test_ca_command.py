@@ -10,11 +10,13 @@ from cryptography.x509.verification import PolicyBuilder, Store
 
 from cli.ca import ca
 from core.errors import InvalidInputError
+from tests.fixtures.migrated import copy_migrated
 
 
 @pytest.fixture(autouse=True)
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VEDETTE_DATA_DIR", str(tmp_path))
+    copy_migrated(tmp_path / "vedette.db")
     for name in ("DATABASE_URL", "VEDETTE_CONFIG"):
         monkeypatch.delenv(name, raising=False)
 

@@ -10,8 +10,8 @@ import pytest
 from cli.main import COMMANDS, HIDDEN
 from cli.up import exclusive
 from core.errors import ConfigurationError
+from tests.fixtures.in_process import run_vedette
 from tests.servers import free_port
-from tests.unit.cli.in_process import run_vedette
 
 ROOT = Path(__file__).parents[3]
 

@@ -12,7 +12,7 @@ from jsonschema_rs import Draft202012Validator
 from core.db import SessionFactory
 from tenants.users.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
-from tests.unit.cli.in_process import Result, run_vedette
+from tests.fixtures.in_process import Result, run_vedette
 
 DOCUMENTED = Path(__file__).parents[3] / "docs" / "dashboard.schema.json"
 FILE = {

@@ -17,7 +17,7 @@ from jobqueue.service import submit_job
 from jobqueue.states import JobState
 from tenants.users.tokens import create_api_token
 from tests.cast import BOX, Cast, FrozenClock, scope_of
-from tests.unit.cli.in_process import Result, run_vedette
+from tests.fixtures.in_process import Result, run_vedette
 from tests.unit.portal.world import add_appliance, run_job
 from timeseries.points import Point
 from timeseries.store import Store, write

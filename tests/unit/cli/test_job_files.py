@@ -13,7 +13,7 @@ from portal.api.examples import EXAMPLES
 from portal.api.job_requests import job_file_schema
 from tenants.users.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
-from tests.unit.cli.in_process import Result, run_vedette
+from tests.fixtures.in_process import Result, run_vedette
 from tests.unit.portal.world import add_appliance
 
 Vedette = Callable[..., Result]

@@ -13,6 +13,7 @@ from core.db import SessionFactory
 from core.errors import InvalidInputError
 from core.settings import ServerSettings, secret_key
 from tenants.users.resets import Purpose, find_reset, read_link
+from tests.fixtures.migrated import copy_migrated
 
 EMAIL = "olivia@vedette.example"
 
@@ -20,6 +21,7 @@ EMAIL = "olivia@vedette.example"
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerSettings:
     monkeypatch.setenv("VEDETTE_DATA_DIR", str(tmp_path))
+    copy_migrated(tmp_path / "vedette.db")
     monkeypatch.setenv("VEDETTE_PUBLIC_URL", "https://portal.example")
     return ServerSettings(data_dir=tmp_path)
 

@@ -6,7 +6,7 @@ from core.clock import to_ns
 from core.db import SessionFactory
 from tenants.users.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
-from tests.unit.cli.in_process import run_vedette
+from tests.fixtures.in_process import run_vedette
 from timeseries.points import Point
 from timeseries.store import Store, write
 

@@ -10,7 +10,7 @@ import yaml
 from core.db import SessionFactory
 from tenants.users.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
-from tests.unit.cli.in_process import Result, run_vedette
+from tests.fixtures.in_process import Result, run_vedette
 
 WEEKLY = {
     "name": "Weekly",

@@ -13,7 +13,7 @@ from alerting.states import ReceiverKind
 from core.db import SessionFactory
 from tenants.users.tokens import create_api_token
 from tests.cast import BOX, Cast, FrozenClock, scope_of
-from tests.unit.cli.in_process import Result, run_vedette
+from tests.fixtures.in_process import Result, run_vedette
 from tests.unit.portal.world import make_world
 
 Vedette = Callable[..., Result]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
+from tests.fixtures.in_process import run_vedette
 from tests.fixtures.polling import eventually
-from tests.unit.cli.in_process import run_vedette
 from tests.unit.timeseries.migration_samples import (
     HOUR_NS,
     START_NS,

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.tenant import tenant
+from tests.fixtures.migrated import copy_migrated
 
 
 @pytest.fixture(autouse=True)
@@ -13,6 +14,7 @@ def _server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DATABASE_URL", "TIMESERIES_URL", "VEDETTE_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VEDETTE_DATA_DIR", str(tmp_path))
+    copy_migrated(tmp_path / "vedette.db")
     run("add", "Acme Robotics", "--slug", "acme")
 
 

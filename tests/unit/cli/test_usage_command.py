@@ -7,7 +7,7 @@ from core.db import SessionFactory
 from jobqueue.usage.ledger import SETTLE, record_usage
 from tenants.users.tokens import create_api_token
 from tests.cast import NOON, Cast, FrozenClock, scope_of
-from tests.unit.cli.in_process import run_vedette
+from tests.fixtures.in_process import run_vedette
 from tests.unit.jobqueue.builders import start
 from timeseries.store import Store
 

@@ -4,9 +4,8 @@ import asyncio
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -16,12 +15,12 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
-from cli.server import Backend, create_asgi_app
 from collector.tunnel import serve_tunnel
 from core.db import SessionFactory
 from core.settings import ServerSettings
@@ -31,11 +30,10 @@ from jobqueue.web_ui import Proof, Proofs
 from protocol.attempts import ObservedState, Port
 from tenants.models import LoginSession, User
 from tenants.users.sessions import start_session
-from tests.cast import NOON, Cast, FrozenClock
+from tests.cast import NOON, Cast
 from tests.fixtures.polling import eventually
 from tests.fixtures.serving import Serving
 from tests.unit.jobqueue.builders import report, start
-from timeseries.store import Store
 
 PORT = 8888
 MEBIBYTE = 2**20
@@ -167,16 +165,19 @@ class Site:
 
 
 @pytest.fixture
+def settings(settings: ServerSettings) -> ServerSettings:
+    return replace(settings, secret_key="a key of this test")
+
+
+@pytest.fixture
 def site(
-    sessions: SessionFactory, cast: Cast, store: Store, clock: FrozenClock, tmp_path: Path
+    sessions: SessionFactory, cast: Cast, settings: ServerSettings, server_app: ASGIApp
 ) -> Iterator[Site]:
     with sessions.begin() as session:
         attempt = start(session, cast, ports=[Port(container_port=PORT, name="web")])
         report(session, attempt, ObservedState.RUNNING)
         job = attempt.job
-    settings = ServerSettings(data_dir=tmp_path, secret_key="a key of this test")
-    app = create_asgi_app(Backend(settings, sessions, store), clock=clock)
-    with Serving(JOB_SERVER) as job_url, Serving(app) as url:
+    with Serving(JOB_SERVER) as job_url, Serving(server_app) as url:
         endpoint = job_url.removeprefix("http://")
         site = Site(url, job, attempt, settings, sessions, endpoint)
         agent = threading.Thread(target=site.serve_tunnel)

@@ -2,35 +2,33 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from itsdangerous import URLSafeTimedSerializer
-from jinja2 import FileSystemBytecodeCache
 from sqlalchemy.orm import Session
 from werkzeug.test import TestResponse
 
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from portal.app import create_portal
-from portal.context import install, portal_of
 from tenants.models import User
 from tenants.users.tokens import create_api_token
 from tests.cast import NOON, PASSWORD, Cast, FrozenClock, scope_of
 from tests.conftest import Template
+from tests.fixtures.shared_portal import Serve, serve, shared_portals
 from tests.unit.portal.world import World, make_world
 from timeseries.store import Store
+
+__all__ = ["serve", "shared_portals"]
 
 _CSRF = re.compile(r'<meta name="csrf-token" content="([^"]+)"')
 
 SignIn = Callable[[User], "Browser"]
 MakeToken = Callable[[User], str]
-Serve = Callable[[ServerSettings], Flask]
 
 
 class Browser:
@@ -115,59 +113,6 @@ def world(cast: Cast, world_database: tuple[Template, World]) -> World:
 def settings(tmp_path: Path) -> ServerSettings:
     """The portal's settings."""
     return usual_settings(tmp_path)
-
-
-class Current:
-    """Forwards to the database, store or clock of the test that runs now."""
-
-    target: Any = None
-
-    def __call__(self, *args: object, **options: object) -> object:
-        return self.target(*args, **options)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.target, name)
-
-
-class SharedPortal:
-    """One app for all tests with the same settings: to build one takes a third of a second."""
-
-    def __init__(self, settings: ServerSettings) -> None:
-        self._parts: dict[str, Any] = {name: Current() for name in ("sessions", "store", "clock")}
-        self._app = create_portal(settings, **self._parts)
-        self._app.jinja_env.bytecode_cache = FileSystemBytecodeCache()
-
-    def serve(self, settings: ServerSettings, **targets: object) -> Flask:
-        """Return the app, which from now on works on the settings and parts of one test."""
-        for name, target in targets.items():
-            self._parts[name].target = target
-        install(self._app, portal_of(settings, **self._parts))
-        return self._app
-
-
-@pytest.fixture(scope="session")
-def shared_portals() -> dict[ServerSettings, SharedPortal]:
-    """The shared apps by their settings, in a data folder that is not there."""
-    return {}
-
-
-@pytest.fixture
-def serve(
-    sessions: SessionFactory,
-    store: Store,
-    clock: FrozenClock,
-    shared_portals: dict[ServerSettings, SharedPortal],
-) -> Serve:
-    """Return the portal with some settings, on this test's database."""
-
-    def serve_with(settings: ServerSettings) -> Flask:
-        # What the app reads at each request makes no other app.
-        key = replace(settings, data_dir=Path("/nowhere"), smtp_url="", registry_url="")
-        if key not in shared_portals:
-            shared_portals[key] = SharedPortal(settings)
-        return shared_portals[key].serve(settings, sessions=sessions, store=store, clock=clock)
-
-    return serve_with
 
 
 @pytest.fixture

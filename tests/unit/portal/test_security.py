@@ -11,7 +11,8 @@ from core.settings import ServerSettings
 from portal.app import MAX_BODY_BYTES, MAX_FORM_FIELD_BYTES, MAX_FORM_PARTS
 from portal.auth.guard import safe_next
 from tests.cast import PASSWORD, Cast
-from tests.unit.portal.conftest import Browser, Serve
+from tests.fixtures.shared_portal import Serve
+from tests.unit.portal.conftest import Browser
 
 SCRIPT = re.compile(r"<script(?P<attributes>[^>]*)>(?P<body>.*?)</script>", re.DOTALL)
 FILE = re.compile(r'(?:src|href)="(/(?:static|dashboards/(?:assets|_dash-[a-z-]+))/[^"]+)"')

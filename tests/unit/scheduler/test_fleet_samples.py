@@ -43,8 +43,8 @@ def test_an_unreachable_appliance_alerts_and_a_retired_one_does_not(
         )
     scheduler.offer_rules()
 
-    for _ in range(30):
-        clock.advance(15)
+    for _ in range(15):
+        clock.advance(30)
         scheduler.record_fleet()
         evaluate_rules(
             Evaluator(sessions=sessions, store=store), now=clock.now + timedelta(seconds=1)
@@ -101,8 +101,8 @@ def test_an_unhealthy_service_alerts_and_those_that_are_well_or_unreachable_do_n
         hosts["silent"].state = ApplianceState.UNREACHABLE
     scheduler.offer_rules()
 
-    for _ in range(40):
-        clock.advance(15)
+    for _ in range(20):
+        clock.advance(30)
         scheduler.record_fleet()
         evaluate_rules(
             Evaluator(sessions=sessions, store=store), now=clock.now + timedelta(seconds=1)

@@ -24,11 +24,11 @@ def store() -> Iterator[DuckDBStore]:
 
 
 def answer(store: DuckDBStore, span: tuple[int, int], step_ns: int | None) -> list[Series]:
-    """Return all aggregates by GPU."""
+    """Return all aggregates by GPU, every other one with a filter, in turn from step to step."""
+    shift = STEPS_NS.index(step_ns)
     return [
         series
-        for aggregate in Aggregate
-        for filters in ({}, {"appliance": ("a1",)})
+        for number, aggregate in enumerate(Aggregate, shift)
         for series in store.query_range(
             RangeQuery(
                 measurement="gpu",
@@ -38,7 +38,7 @@ def answer(store: DuckDBStore, span: tuple[int, int], step_ns: int | None) -> li
                 aggregate=aggregate,
                 step_ns=step_ns,
                 tenants=("acme",),
-                filters=filters,
+                filters={"appliance": ("a1",)} if number % 2 else {},
                 group_by=("gpu",),
             )
         )

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,24 +45,54 @@ class Pair:
     plain: DuckDBStore
     rolled: DuckDBStore
 
+    @classmethod
+    @contextmanager
+    def opened(cls) -> Iterator["Pair"]:
+        """Open two stores for the length of the block."""
+        with closing(DuckDBStore(MEMORY)) as plain, closing(DuckDBStore(MEMORY)) as rolled:
+            yield cls(plain, rolled)
+
     def write(self, points: list[Point], identity: dict[str, str]) -> None:
         """Write points to both."""
         for store in (self.plain, self.rolled):
             write_all(store, points, identity)
 
 
-@pytest.fixture(autouse=True)
-def few_samples_are_worth_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealing, "MIN_ROWS", 1)
-    monkeypatch.setattr(sealing, "MAX_SHARE", 100)
+@pytest.fixture(scope="module", autouse=True)
+def few_samples_are_worth_a_file() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(sealing, "MIN_ROWS", 1)
+        monkeypatch.setattr(sealing, "MAX_SHARE", 100)
+        monkeypatch.setattr(maintenance, "MAX_PAUSE_SECONDS", 0.0)
+        yield
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    stores = Pair(DuckDBStore(MEMORY), DuckDBStore(MEMORY))
-    yield stores
-    stores.plain.close()
-    stores.rolled.close()
+    with Pair.opened() as stores:
+        yield stores
+
+
+@pytest.fixture(scope="module")
+def settled_pair() -> Iterator[Pair]:
+    """Stores that tests only read, with every hour of a few appliances settled."""
+    rng = seeded(7)
+    with Pair.opened() as stores:
+        for identity in IDENTITIES:
+            times = rng.sample(range(START_NS, END_NS), 2_000)
+            stores.write([gpu(time, power_watts=rng.gauss(300, 60)) for time in times], identity)
+        stores.rolled.maintain(now_ns=LATER_NS)
+        yield stores
+
+
+@pytest.fixture(scope="module")
+def expired_pair() -> Iterator[Pair]:
+    """Stores that tests only read, one of which has no samples any more."""
+    with Pair.opened() as stores:
+        stores.write(random_points(seeded(9), hours=(0, 4), amount=500), ACME)
+        stores.rolled.maintain(now_ns=LATER_NS)
+        stores.rolled.delete_before(END_NS)
+        yield stores
 
 
 @pytest.fixture
@@ -108,13 +139,10 @@ def test_answers_are_those_of_the_samples_also_with_late_ones(pair: Pair, seed: 
 
 
 @pytest.mark.parametrize("aggregate", QUANTILES)
-def test_percentiles_of_hours_are_within_a_hundredth(pair: Pair, aggregate: Aggregate) -> None:
-    rng = seeded(7)
-    for identity in IDENTITIES:
-        times = rng.sample(range(START_NS, END_NS), 2_000)
-        pair.write([gpu(time, power_watts=rng.gauss(300, 60)) for time in times], identity)
-    pair.rolled.maintain(now_ns=LATER_NS)
-
+def test_percentiles_of_hours_are_within_a_hundredth(
+    settled_pair: Pair, aggregate: Aggregate
+) -> None:
+    pair = settled_pair
     for step_ns in (None, HOUR_NS):
         for span in SPANS:
             for group_by in ((), ("appliance",)):
@@ -153,16 +181,11 @@ def test_a_constant_has_exact_percentiles(store: DuckDBStore) -> None:
     ],
 )
 def test_long_ranges_answer_when_the_samples_are_gone(
-    pair: Pair, aggregate: Aggregate, step_ns: int | None
+    expired_pair: Pair, aggregate: Aggregate, step_ns: int | None
 ) -> None:
-    rng = seeded(9)
-    pair.write(random_points(rng, hours=(0, 4), amount=500), ACME)
-    pair.rolled.maintain(now_ns=LATER_NS)
-    pair.rolled.delete_before(END_NS)
-
-    assert hot_rows(pair.rolled) == 0
-    expected = ask(pair.plain, aggregate, step_ns=step_ns)
-    assert_same(ask(pair.rolled, aggregate, step_ns=step_ns), expected, relative=1e-9)
+    assert hot_rows(expired_pair.rolled) == 0
+    expected = ask(expired_pair.plain, aggregate, step_ns=step_ns)
+    assert_same(ask(expired_pair.rolled, aggregate, step_ns=step_ns), expected, relative=1e-9)
 
 
 def test_fields_in_less_detail_answer_from_samples_and_later_by_hour(
