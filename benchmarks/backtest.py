@@ -6,8 +6,6 @@ rule is on each GPU. CPU time is that of the whole process.
 """
 
 import time
-from collections import deque
-from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +18,7 @@ from alerting.backtest import Backtest, backtest_in_parts
 from alerting.rule_text import parse_expression
 from benchmarks.bodies import SEED
 from benchmarks.figures import Promise, document, median, rounded, write_document
+from benchmarks.filling import seal, submit_all
 from benchmarks.fleet import GPUS, gpu_walk
 from benchmarks.processes import BenchmarkError
 from benchmarks.queries_data import DAY_NS, FIELDS, History, gpu_batch
@@ -27,10 +26,9 @@ from core.clock import from_ns, utc_now
 from tenants.models import Role
 from tenants.scope import Scope
 from timeseries.open_store import open_store
-from timeseries.store import HOUR_NS, RejectedPoint, Store
+from timeseries.store import HOUR_NS, Store
 
 MOST_SECONDS = 10.0
-WAITING = 20
 TENANT = "acme"
 EXPRESSION = "max(gpu.temperature_celsius) over 1h by gpu > 74 reset 70 for 1h"
 
@@ -89,17 +87,15 @@ def _fill(store: Store, plan: Plan, *, end_ns: int) -> None:
     history = History(appliances=plan.appliances, minutes=0, tenant_hours=0, end_ns=end_ns)
     walk = [tuple(fields[name] for name in FIELDS) for fields in gpu_walk(Random(SEED))]  # noqa: S311
     times = range(end_ns - plan.days * DAY_NS, end_ns, HOUR_NS)
-    waiting = deque[Future[list[RejectedPoint]]]()
-    for appliance in range(plan.appliances):
-        identity = {"tenant": TENANT, "appliance": history.appliance_of(appliance)}
-        waiting.append(store.submit(gpu_batch(walk, appliance, 0, times), identity=identity))
-        if len(waiting) > WAITING and waiting.popleft().result():
-            raise BenchmarkError("points were refused")
-    while waiting:
-        waiting.popleft().result()
-    # Runs end after a while: what is left is moved by the next one.
-    while store.maintain(now_ns=end_ns + 2 * DAY_NS):
-        pass
+    samples = (
+        (
+            {"tenant": TENANT, "appliance": history.appliance_of(appliance)},
+            gpu_batch(walk, appliance, 0, times),
+        )
+        for appliance in range(plan.appliances)
+    )
+    submit_all([store], samples)
+    seal(store, now_ns=end_ns + 2 * DAY_NS)
 
 
 def _replay(store: Store, plan: Plan, *, end_ns: int) -> dict[str, float]:

@@ -26,7 +26,7 @@ from typing import Any
 import click
 from playwright.sync_api import BrowserContext, Page, Request, ViewportSize, sync_playwright
 
-from benchmarks.dashboards_data import fill
+from benchmarks.dashboards_data import Filled, fill
 from benchmarks.figures import Promise, document, percentile, rounded, write_document
 from benchmarks.gateway import make_gateway, serving
 from benchmarks.meter import read_usage, spent
@@ -71,7 +71,7 @@ class Measured:
     operator: BrowserContext
     pid: int
     plan: Plan
-    appliance_id: str
+    filled: Filled
 
 
 FULL = Plan()
@@ -91,14 +91,14 @@ def measure(plan: Plan, parts: Sequence[str] = ()) -> dict[str, object]:
     results: dict[str, dict[str, Any]] = {}
     with TemporaryDirectory(prefix="vedette-bench-") as name, sync_playwright() as playwright:
         gateway = make_gateway(Path(name), more=_ENVIRON)
-        first = fill(gateway, appliances=plan.appliances, days=plan.days)
+        filled = fill(gateway, appliances=plan.appliances, days=plan.days)
         with serving(gateway) as pid:
             browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
             user, operator = (
                 _signed_in(browser.new_context(base_url=gateway.url, viewport=_WINDOW), email)
                 for email in ("alice@acme.example", "olivia@vedette.example")
             )
-            measured = Measured(user, operator, pid, plan, first)
+            measured = Measured(user, operator, pid, plan, filled)
             for part in parts or PARTS:
                 for key, found in PARTS[part](measured):
                     results[key] = found
@@ -127,32 +127,35 @@ def _signed_in(context: BrowserContext, email: str) -> BrowserContext:
 
 def tiers(measured: Measured) -> Found:
     """Yield how long first views and refreshes of each tier take."""
-    appliance = f"/dashboards/appliances/{measured.appliance_id}"
+    appliance = f"/dashboards/appliances/{measured.filled.appliance_id}"
     paths = {
         "platform": "/dashboards/platform",
         "fleet": "/dashboards/",
         "appliance": appliance,
         "gpu": f"{appliance}/gpus/0",
     }
+    # A job has the range of its run, which is all days.
+    job = f"/dashboards/jobs/{measured.filled.job_id}"
+    pages = [(key, path, "1h") for key, path in paths.items()]
+    pages += [(f"{key}_30d", path, "30d") for key, path in paths.items()]
     plan = measured.plan
-    for ranges, suffix in (("1h", ""), ("30d", "_30d")):
-        for name, path in paths.items():
-            context = measured.operator if name == "platform" else measured.user
-            page, address = context.new_page(), f"{path}?range={ranges}&"
-            views = [_opened(page, f"{address}refresh=off") for _ in range(plan.visits)]
-            # More often, refreshes would share their results.
-            refreshed = _refreshed(page, f"{address}refresh=5s", plan.refreshes)
-            page.close()
-            yield (
-                f"{name}{suffix}",
-                {
-                    "first_view_milliseconds": percentile(views, 50),
-                    # Nobody else has opened it before.
-                    "first_of_all_milliseconds": rounded(views[0]),
-                    "refresh_milliseconds": percentile(refreshed, 50),
-                    "refresh_milliseconds_p95": percentile(refreshed, 95),
-                },
-            )
+    for name, path, span in [*pages, ("job", job, "1h")]:
+        context = measured.operator if path == paths["platform"] else measured.user
+        page, address = context.new_page(), f"{path}?range={span}&"
+        views = [_opened(page, f"{address}refresh=off") for _ in range(plan.visits)]
+        # More often, refreshes would share their results.
+        refreshed = _refreshed(page, f"{address}refresh=5s", plan.refreshes)
+        page.close()
+        yield (
+            name,
+            {
+                "first_view_milliseconds": percentile(views, 50),
+                # Nobody else has opened it before.
+                "first_of_all_milliseconds": rounded(views[0]),
+                "refresh_milliseconds": percentile(refreshed, 50),
+                "refresh_milliseconds_p95": percentile(refreshed, 95),
+            },
+        )
 
 
 def reports(measured: Measured) -> Found:

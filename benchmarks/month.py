@@ -6,16 +6,14 @@
     gpu           utilization of one GPU by five minutes
     p95           95th percentile of power by appliance, over the whole month
 
-Every GPU has five values each five minutes. Peak memory is that of the process. At the end the
-large tenant is removed, while another one writes.
+Every GPU has five values each five minutes; all days have the values of the first one. Peak memory
+is that of the process while it answers one question again and again. At the end the large tenant is
+removed, while another one writes.
 """
 
-import resource
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -25,19 +23,20 @@ import click
 
 from benchmarks.bodies import SEED
 from benchmarks.figures import Promise, document, percentile, rounded, write_document
+from benchmarks.filling import repeat_first_day, seal, submit_all
 from benchmarks.fleet import GPUS, gpu_walk
-from benchmarks.processes import BenchmarkError
 from benchmarks.queries import Plan as Asking
 from benchmarks.queries import ask_store, timed
 from benchmarks.queries_data import DAY_NS, FIELDS, MINUTE_NS, History, gpu_batch
 from core.clock import utc_now
 from timeseries.open_store import open_store
-from timeseries.store import Aggregate, RangeQuery, RejectedPoint, Store
+from timeseries.points import Batch
+from timeseries.store import Aggregate, RangeQuery, Store
 
 STEP_NS, HOUR_NS = 5 * MINUTE_NS, 60 * MINUTE_NS
 MOST_MILLISECONDS, MOST_REMOVAL_SECONDS = 300.0, 5.0
 LARGE, OTHER = "large", "other"
-WINDOW_OF_FUTURES = 200
+CLEAR_REFS, RESET_PEAK = Path("/proc/self/clear_refs"), "5"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +65,9 @@ def measure(plan: Plan) -> dict[str, object]:
             asking = Asking(history=history, runs=plan.runs, least_runs=2, most_seconds=30.0)
             results: dict[str, dict[str, object]] = {}
             for question, query in questions(plan, history).items():
+                CLEAR_REFS.write_text(RESET_PEAK)
                 answered = timed(lambda query=query: ask_store(store, query), asking)  # type: ignore[misc]
-                peak_mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-                results[question] = answered | {"peak_mebibytes": rounded(peak_mebibytes)}
+                results[question] = answered | {"peak_mebibytes": _peak_mebibytes()}
             results["removal"] = _removed(store, plan, history)
         finally:
             store.close()
@@ -113,31 +112,24 @@ def _query(span: tuple[int, int], field: str, **more: object) -> RangeQuery:
 
 
 def _fill(store: Store, plan: Plan, history: History) -> None:
+    start_ns = history.end_ns - plan.days * DAY_NS
+    submit_all([store], _first_day(plan, history, start_ns))
+    seal(store, now_ns=start_ns + 2 * DAY_NS)
+    repeat_first_day(store, plan.days - 1, until_ns=history.end_ns)
+
+
+def _first_day(
+    plan: Plan, history: History, start_ns: int
+) -> Iterator[tuple[Mapping[str, str], Batch]]:
     walk = [tuple(fields[name] for name in FIELDS) for fields in gpu_walk(Random(SEED))]  # noqa: S311
-    for day in range(plan.days):
-        start_ns = history.end_ns - (plan.days - day) * DAY_NS
-        waiting = deque[Future[list[RejectedPoint]]]()
-        for hour, appliance in _chunks(plan):
-            times = range(start_ns + hour * HOUR_NS, start_ns + (hour + 1) * HOUR_NS, STEP_NS)
-            tick = (day * 24 + hour) * len(times)
-            batch = gpu_batch(walk, appliance, tick, times)
+    for first_ns in range(start_ns, start_ns + DAY_NS, HOUR_NS):
+        times = range(first_ns, first_ns + HOUR_NS, STEP_NS)
+        for appliance in range(plan.appliances):
             identity = {
                 "tenant": LARGE if appliance < plan.large_appliances else OTHER,
                 "appliance": history.appliance_of(appliance),
             }
-            waiting.append(store.submit(batch, identity=identity))
-            if len(waiting) > WINDOW_OF_FUTURES and waiting.popleft().result():
-                raise BenchmarkError("points were refused")
-        while waiting:
-            waiting.popleft().result()
-        # Runs end after a while: what is left is moved by the next one.
-        while store.maintain(now_ns=start_ns + 2 * DAY_NS):
-            pass
-        click.echo(f"filled day {day + 1} of {plan.days}", err=True)
-
-
-def _chunks(plan: Plan) -> Iterator[tuple[int, int]]:
-    return ((hour, appliance) for hour in range(24) for appliance in range(plan.appliances))
+            yield identity, gpu_batch(walk, appliance, (first_ns - start_ns) // STEP_NS, times)
 
 
 def _removed(store: Store, plan: Plan, history: History) -> dict[str, object]:
@@ -167,6 +159,13 @@ def _removed(store: Store, plan: Plan, history: History) -> dict[str, object]:
         "ack_milliseconds_max": percentile(delays, 100),
         "acknowledged": len(delays),
     }
+
+
+def _peak_mebibytes() -> float:
+    """Return the most resident memory of this process since `RESET_PEAK` was written."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    kibibytes = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
+    return rounded(kibibytes / 1024)
 
 
 def _promise(name: str, found: dict[str, object], figure: str) -> Promise:

@@ -14,9 +14,7 @@ interface too. Every store holds the same samples; each is alone on the machine 
 """
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +24,7 @@ import click
 
 from benchmarks import peers
 from benchmarks.figures import Promise, document, median, percentile, ratio, rounded, write_document
+from benchmarks.filling import submit_all
 from benchmarks.processes import BenchmarkError, wait_until
 from benchmarks.queries_data import DAY_NS, FIELDS, MINUTE_NS, History, batches
 from benchmarks.queries_native import Answer, ask_influxdb, ask_victoriametrics, kept_connection
@@ -36,7 +35,6 @@ from timeseries.store import (
     Aggregate,
     LatestQuery,
     RangeQuery,
-    RejectedPoint,
     Store,
 )
 
@@ -46,7 +44,6 @@ INFLUXDB, INFLUXDB_STORE = "influxdb", "influxdb_store"
 VICTORIAMETRICS, VICTORIAMETRICS_STORE = "victoriametrics", "victoriametrics_store"
 MOST_MILLISECONDS = 50.0
 MOST_TIMES_INFLUXDB = 1.0
-WINDOW_OF_FUTURES = 200
 MILLISECONDS = 1_000
 # The tenant's longer history makes two of the questions larger than 1,000 appliances for an hour.
 LATEST_SINCE_NS = 5 * MINUTE_NS
@@ -175,13 +172,8 @@ def fill(store: Store, history: History) -> float:
     Raises:
         BenchmarkError: a store refuses what it must take.
     """
-    began, waiting = time.perf_counter(), deque[Future[list[RejectedPoint]]]()
-    for identity, batch in batches(history):
-        waiting.append(store.submit(batch, identity=identity))
-        if len(waiting) >= WINDOW_OF_FUTURES:
-            _refuse_rejected(waiting.popleft().result())
-    while waiting:
-        _refuse_rejected(waiting.popleft().result())
+    began = time.perf_counter()
+    submit_all([store], batches(history))
     store.maintain(now_ns=history.end_ns + HOUR_NS)
     newest = questions(history)["latest"]
     wait_until(
@@ -189,11 +181,6 @@ def fill(store: Store, history: History) -> float:
         what="the last sample to be seen",
     )
     return rounded(time.perf_counter() - began)
-
-
-def _refuse_rejected(rejected: Sequence[RejectedPoint]) -> None:
-    if rejected:
-        raise BenchmarkError(f"{len(rejected)} points were refused: {rejected[0].reason}")
 
 
 def _ask_duckdb(folder: Path, plan: Plan) -> dict[str, dict[str, object]]:

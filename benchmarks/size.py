@@ -12,9 +12,7 @@ merge: it does not depend on what else the machine does.
 
 import time
 import urllib.request
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
@@ -28,22 +26,21 @@ import click
 from benchmarks import peers
 from benchmarks.bodies import NS_PER_SECOND, SEED
 from benchmarks.figures import Promise, document, rounded, write_document
+from benchmarks.filling import seal, submit_all
 from benchmarks.fleet import Fleet
-from benchmarks.processes import BenchmarkError
 from core.clock import to_ns, utc_now
 from plugins.simulation.config import SimulationConfig
 from plugins.simulation.history import history
 from timeseries.lineprotocol import parse
 from timeseries.open_store import open_store
 from timeseries.points import Batch
-from timeseries.store import APPLIANCE_TAG, HOUR_NS, TENANT_TAG, RejectedPoint, Store
+from timeseries.store import APPLIANCE_TAG, HOUR_NS, TENANT_TAG, Store
 
 FLEET, SIMULATED = "fleet", "simulated"
 MOST_BYTES = 1.0
 STEP = timedelta(seconds=10)
 MAX_WAIT_SECONDS = 1_800.0
 CHUNK_NS = 600 * NS_PER_SECOND
-WINDOW_OF_FUTURES = 60
 TENANT = "01a1fe98-0000-7000-8000-000000000000"
 # A cold shard is compacted at once, and its log is written to files.
 COMPACTING = {
@@ -145,8 +142,7 @@ def _sizes(samples: Samples, kind: str, plan: Plan) -> dict[str, float]:
         values = _write(list(stores.values()), samples)
         click.echo(f"settling {kind}: {values:,} values", err=True)
         vedette = stores[peers.VEDETTE]
-        while vedette.maintain(now_ns=to_ns(utc_now() + timedelta(days=2))):
-            pass
+        seal(vedette, now_ns=to_ns(utc_now() + timedelta(days=2)))
         for store in stores.values():
             store.close()
         for path in ("force_flush", "force_merge"):
@@ -163,28 +159,13 @@ def _sizes(samples: Samples, kind: str, plan: Plan) -> dict[str, float]:
 
 def _write(stores: Sequence[Store], samples: Samples) -> int:
     """Write samples, and seal hour by hour, as a server does; return how many values."""
-    values, last_hour, waiting = 0, 0, deque[Future[list[RejectedPoint]]]()
-    for appliance, batch in samples:
-        hour = batch.blocks[0].times_ns[0] // HOUR_NS
-        if last_hour and hour > last_hour:
-            while waiting:
-                _refuse_rejected(waiting.popleft().result())
-            for store in stores:
-                store.maintain(now_ns=hour * HOUR_NS)
-        last_hour = max(hour, last_hour)
-        values += sum(len(block) * len(block.fields) for block in batch.blocks)
-        identity = {TENANT_TAG: TENANT, APPLIANCE_TAG: appliance}
-        waiting.extend(store.submit(batch, identity=identity) for store in stores)
-        while len(waiting) > WINDOW_OF_FUTURES:
-            _refuse_rejected(waiting.popleft().result())
-    while waiting:
-        _refuse_rejected(waiting.popleft().result())
+    values = 0
+    for hour, some in groupby(samples, key=lambda one: one[1].blocks[0].times_ns[0] // HOUR_NS):
+        for store in stores:
+            store.maintain(now_ns=hour * HOUR_NS)
+        sent = (({TENANT_TAG: TENANT, APPLIANCE_TAG: name}, batch) for name, batch in some)
+        values += submit_all(stores, sent)
     return values
-
-
-def _refuse_rejected(rejected: Sequence[RejectedPoint]) -> None:
-    if rejected:
-        raise BenchmarkError(f"{len(rejected)} points were refused: {rejected[0].reason}")
 
 
 def _settled(folders: Sequence[Path], plan: Plan) -> int:
