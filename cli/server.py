@@ -130,7 +130,6 @@ def run_server(settings: ServerSettings) -> None:
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         sys.setswitchinterval(SWITCH_SECONDS)
-        sys.setswitchinterval(SWITCH_SECONDS)
         # Any client can make uvicorn log a line for each of its requests.
         logging.getLogger("uvicorn.error").addFilter(RepeatFilter())
         scheduler.start()
