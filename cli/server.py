@@ -63,8 +63,6 @@ WAITING_CONNECTIONS = 2_048
 M_ARENA_MAX = -8  # of malloc.h
 # Everybody waits for a collection, whose time grows with the product of the first two.
 GC_THRESHOLDS = (2_000, 5, 100)
-# A request waits so long for each turn while another thread computes: 5 ms by default.
-SWITCH_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True)
