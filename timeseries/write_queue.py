@@ -2,11 +2,14 @@
 
 Submissions that arrive while the writer is busy are handed over as one group, so that many small
 requests share a commit. The queue counts points and refuses more than its limit. While several
-senders write concurrently the writer lingers a moment for the rest of them, because a commit costs
-about as much for one submission as for fifty; a single sender never waits.
+senders write many points the writer lingers a moment for the rest of them, because a commit costs
+about as much for one submission as for fifty; a single sender never waits, and nobody does where
+there is time for a commit for each.
 """
 
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -50,10 +53,12 @@ class Linger:
     Attributes:
         gap_seconds: a group is complete when nothing has arrived for this long.
         max_seconds: or when it has been collected for about this long.
+        from_points_per_second: only while at least so many are written.
     """
 
     gap_seconds: float
     max_seconds: float
+    from_points_per_second: float = 0.0
 
 
 class WriteQueue:
@@ -62,7 +67,7 @@ class WriteQueue:
     Args:
         max_points: how many points may wait; only an empty queue accepts a larger body.
         max_group_points: about how many points a group has at most.
-        linger: how long a group is collected while several senders write concurrently.
+        linger: how long a group is collected while several senders write many points.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class WriteQueue:
         self._waiting_points = 0
         self._is_closed = False
         self._linger = linger
+        self._points_per_second, self._taken_at = 0.0, time.monotonic()
         self._is_busy = False
         self._is_gathering = False
         self._changed = threading.Condition()
@@ -130,7 +136,12 @@ class WriteQueue:
             if isinstance(first, Task):
                 return first
             group = self._group_of(first)
-            self._is_busy = len(group) > 1
+            rate = self._rate(sum(len(one.batch) for one in group))
+            self._is_busy = (
+                self._linger is not None
+                and len(group) > 1
+                and rate >= self._linger.from_points_per_second
+            )
             return group
 
     def close(self) -> None:
@@ -138,6 +149,13 @@ class WriteQueue:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+
+    def _rate(self, points: int) -> float:
+        """Return the points per second of about the last second, these included."""
+        seconds = time.monotonic() - self._taken_at
+        self._taken_at += seconds
+        self._points_per_second = self._points_per_second * math.exp(-seconds) + points
+        return self._points_per_second
 
     def _gather(self) -> None:
         """Wait for more submissions if the last group had several."""

@@ -98,10 +98,21 @@ def test_a_lone_sender_never_waits_for_company() -> None:
         assert len(group) == 1
 
 
+def test_senders_of_few_points_do_not_wait_for_each_other() -> None:
+    waiting = queue(linger=Linger(gap_seconds=600, max_seconds=600, from_points_per_second=50))
+    for _ in range(3):
+        items = [submission(1), submission(2)]
+        for item in items:
+            waiting.put(item)
+
+        assert waiting.take() == items
+
+
 def test_what_comes_while_senders_are_busy_joins_the_group() -> None:
-    waiting = queue(linger=Linger(gap_seconds=600, max_seconds=600), max_group_points=10)
+    linger = Linger(gap_seconds=600, max_seconds=600, from_points_per_second=8)
+    waiting = queue(linger=linger, max_group_points=10)
     for _ in range(2):
-        waiting.put(submission(1))
+        waiting.put(submission(5))
     waiting.take()
     waiting.put(submission(1))
     group: list[object] = []
