@@ -9,7 +9,8 @@ operator who knows that the appliances are really down releases the guard.
 """
 
 import logging
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -35,6 +36,7 @@ REOPENED_WITHIN: Final = timedelta(minutes=30)
 _UNREACHABLE: Final = frozenset({ApplianceState.UNREACHABLE, ApplianceState.LOST})
 # Appliances that were lost before have nothing to do with an outage.
 _FLEET: Final = (in_service(), Appliance.state != ApplianceState.LOST)
+_ROWS_OF_A_STATEMENT: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +86,20 @@ def sweep_appliances(
     unreachable = sum(after in _UNREACHABLE for _, after in planned)
     fleet = session.scalar(select(func.count()).select_from(Appliance).where(*_FLEET)) or 0
     is_guarded = update_mass_outage_guard(session, FleetReachability(unreachable, fleet), now=now)
-    changes = []
+    due: dict[tuple[ApplianceState, ApplianceState], list[Row[Any]]] = defaultdict(list)
     for one, target in planned:
         is_protected = is_guarded and target is ApplianceState.LOST
         after = ApplianceState.UNREACHABLE if is_protected else target
-        if one.state is not after and _set_state(session, one, after, now=now):
-            changes.append(ApplianceChange(one.id, one.tenant_id, one.name, one.state, after))
-    return changes
+        if one.state is not after:
+            due[one.state, after].append(one)
+    return [
+        ApplianceChange(one.id, one.tenant_id, one.name, before, after)
+        for (before, after), rows in due.items()
+        for one in _set_state(session, rows, before, after, now=now, silent_since=now - stale_after)
+    ]
 
 
 def _overdue(session: Session, *, before: datetime) -> Sequence[Row[Any]]:
-    seen_at = func.coalesce(
-        Appliance.last_seen_at, Appliance.enrolled_at, type_=Appliance.enrolled_at.type
-    )
     statement: Any = select(
         Appliance.id,
         Appliance.tenant_id,
@@ -104,24 +107,47 @@ def _overdue(session: Session, *, before: datetime) -> Sequence[Row[Any]]:
         Appliance.state,
         Appliance.last_seen_at,
         Appliance.enrolled_at,
-    ).where(*_FLEET, seen_at < before)
+    ).where(*_FLEET, _is_silent(since=before))
     return session.execute(statement.order_by(Appliance.id)).all()
 
 
-def _set_state(session: Session, one: Row[Any], after: ApplianceState, *, now: datetime) -> bool:
-    # A concurrent heartbeat changes the state or last_seen_at: it wins.
-    statement = update(Appliance).where(
-        Appliance.id == one.id,
-        Appliance.state == one.state,
-        Appliance.last_seen_at.is_not_distinct_from(one.last_seen_at),
+def _is_silent(*, since: datetime) -> ColumnElement[bool]:
+    seen_at = func.coalesce(
+        Appliance.last_seen_at, Appliance.enrolled_at, type_=Appliance.enrolled_at.type
     )
-    if not changed_one(session, statement.values(state=check_transition(one.state, after))):
-        return False
-    silence = format_duration((now - (one.last_seen_at or one.enrolled_at)).total_seconds())
-    message = f"{after.value.capitalize()}: no heartbeat for {silence}."
-    details = {"before": one.state.value, "after": after.value}
-    add_event(session, one, EventKind.STATE, message, details=details, now=now)
-    return True
+    return seen_at < since
+
+
+def _set_state(
+    session: Session,
+    rows: Sequence[Row[Any]],
+    before: ApplianceState,
+    after: ApplianceState,
+    *,
+    now: datetime,
+    silent_since: datetime,
+) -> Iterator[Row[Any]]:
+    """Move appliances from one state to another; yield those that no heartbeat has moved since."""
+    check_transition(before, after)
+    for first in range(0, len(rows), _ROWS_OF_A_STATEMENT):
+        some = rows[first : first + _ROWS_OF_A_STATEMENT]
+        overdue = (
+            Appliance.id.in_([one.id for one in some]),
+            Appliance.state == before,
+            _is_silent(since=silent_since),
+        )
+        # Locked until the end of the transaction: a concurrent heartbeat waits, or came first.
+        locked = set(session.scalars(select(Appliance.id).where(*overdue).with_for_update()))
+        session.execute(update(Appliance).where(Appliance.id.in_(locked)).values(state=after))
+        for one in some:
+            if one.id in locked:
+                silence = format_duration(
+                    (now - (one.last_seen_at or one.enrolled_at)).total_seconds()
+                )
+                message = f"{after.value.capitalize()}: no heartbeat for {silence}."
+                details = {"before": before.value, "after": after.value}
+                add_event(session, one, EventKind.STATE, message, details=details, now=now)
+                yield one
 
 
 def update_mass_outage_guard(
