@@ -28,7 +28,7 @@ from playwright.sync_api import BrowserContext, Page, Request, ViewportSize, syn
 
 from benchmarks.dashboards_data import Filled, fill
 from benchmarks.figures import Promise, document, percentile, rounded, write_document
-from benchmarks.gateway import make_gateway, serving
+from benchmarks.gateway import NO_HEARTBEATS, NO_RULES, make_gateway, serving
 from benchmarks.meter import read_usage, spent
 from benchmarks.processes import require_program
 from cli.bootstrap import DEMO_PASSWORD
@@ -78,10 +78,6 @@ FULL = Plan()
 QUICK = Plan(
     appliances=20, days=2, visits=2, refreshes=2, viewers=2, watch_seconds=6.0, memory_refreshes=20
 )
-# No agent sends heartbeats meanwhile, and nobody is to be alerted of it.
-_ENVIRON = {f"VEDETTE_{name}_AFTER_SECONDS": "1e9" for name in ("STALE", "UNREACHABLE", "LOST")} | {
-    "VEDETTE_RULE_PACK": "false"
-}
 
 
 def measure(plan: Plan, parts: Sequence[str] = ()) -> dict[str, object]:
@@ -90,7 +86,7 @@ def measure(plan: Plan, parts: Sequence[str] = ()) -> dict[str, object]:
     path = require_program("chromium", package="chromium")
     results: dict[str, dict[str, Any]] = {}
     with TemporaryDirectory(prefix="vedette-bench-") as name, sync_playwright() as playwright:
-        gateway = make_gateway(Path(name), more=_ENVIRON)
+        gateway = make_gateway(Path(name), more=NO_HEARTBEATS | NO_RULES)
         filled = fill(gateway, appliances=plan.appliances, days=plan.days)
         with serving(gateway) as pid:
             browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])

@@ -26,6 +26,11 @@ TENANT = "acme"
 ENROLL_SECONDS = 60
 TOKEN_LIFETIME = timedelta(hours=1)
 APPLIANCES_OF_A_TENANT = 50
+# For a server whose fleet only sends samples.
+NO_HEARTBEATS = {
+    f"VEDETTE_{name}_AFTER_SECONDS": "1e9" for name in ("STALE", "UNREACHABLE", "LOST")
+}
+NO_RULES = {"VEDETTE_RULE_PACK": "false"}
 HOST_PLUGINS = (
     "cpu",
     "memory",

@@ -7,7 +7,8 @@
 
 Vedette's server on DuckDB, InfluxDB 1.6 and VictoriaMetrics take the same bodies from the same
 driver, each alone on the machine, in turn, and anew for each repetition. Ratios are of medians.
-What a server still does shortly after the last answer counts as its CPU time.
+What a server still does shortly after the last answer counts as its CPU time. No rules are
+evaluated meanwhile, as the peers have none: see `benchmarks.alert_rules`.
 """
 
 import subprocess

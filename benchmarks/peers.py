@@ -71,11 +71,16 @@ class Server:
 
 
 @contextmanager
-def serving(name: str, folder: Path, *, appliances: int) -> Iterator[Server]:
-    """Run one of the servers for the length of the block."""
+def serving(
+    name: str, folder: Path, *, appliances: int, has_rules: bool = False
+) -> Iterator[Server]:
+    """Run one of the servers for the length of the block; Vedette can evaluate the rule pack."""
     folder.mkdir(parents=True, exist_ok=True)
     if name in {VEDETTE, UNBATCHED}:
-        with vedette(folder, appliances=appliances, is_batching=name == VEDETTE) as server:
+        is_batching = name == VEDETTE
+        with vedette(
+            folder, appliances=appliances, is_batching=is_batching, has_rules=has_rules
+        ) as server:
             yield server
     elif name == INFLUXDB:
         with influxdb(folder) as server:
@@ -86,9 +91,12 @@ def serving(name: str, folder: Path, *, appliances: int) -> Iterator[Server]:
 
 
 @contextmanager
-def vedette(folder: Path, *, appliances: int, is_batching: bool = True) -> Iterator[Server]:
+def vedette(
+    folder: Path, *, appliances: int, is_batching: bool = True, has_rules: bool = False
+) -> Iterator[Server]:
     """Run a Vedette server with an enrolled fleet, with or without batching of small posts."""
-    gateway = gateways.make_gateway(folder)
+    environ = gateways.NO_HEARTBEATS | ({} if has_rules else gateways.NO_RULES)
+    gateway = gateways.make_gateway(folder, more=environ)
     members = gateways.enroll_fleet(gateway, appliances)
     module = "cli.main" if is_batching else "benchmarks.unbatched_server"
     with gateways.serving(gateway, module=module) as pid:
