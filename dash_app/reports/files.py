@@ -19,7 +19,8 @@ _FONTS: Final = Path("/usr/share/fonts/truetype/dejavu")
 MAX_PDF_ROWS: Final = 1000
 _CHART_ROWS: Final = 10
 _NAME_LENGTH: Final = 48
-_BLUE: Final = (43, 95, 208)
+_NOTHING: Final = "There is no data of this kind in this period."
+BLUE: Final = (43, 95, 208)
 _GRAY: Final = (90, 98, 112)
 _STRIPE: Final = (244, 246, 250)
 _FORMATS: Final[Mapping[Unit, str]] = {
@@ -85,7 +86,10 @@ def pdf_file(report: Report) -> bytes:
     _write_totals(pdf, report)
     if report.rows:
         _write_bars(pdf, report)
-    _write_table(pdf, report)
+        _write_table(pdf, report)
+    else:
+        pdf.set_font(pdf.family, size=9)
+        pdf.cell(0, 6, _NOTHING, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
     pdf.ln(2)
     pdf.set_font(pdf.family, size=8)
     pdf.set_text_color(*_GRAY)
@@ -174,7 +178,7 @@ def _write_bars(pdf: _Document, report: Report) -> None:
     for name, value in rows:
         top = pdf.get_y()
         pdf.cell(name_width, 5, pdf.known(_short(name)))
-        pdf.set_fill_color(*_BLUE)
+        pdf.set_fill_color(*BLUE)
         pdf.rect(pdf.l_margin + name_width, top + 1, max(0.3, room * value / peak), 3, style="F")
         pdf.set_x(pdf.l_margin + name_width + room)
         text = pdf.known(shown(column, value))
@@ -185,6 +189,8 @@ def _write_bars(pdf: _Document, report: Report) -> None:
 def _write_table(pdf: _Document, report: Report) -> None:
     pdf.set_font(pdf.family, size=8)
     pdf.set_text_color(0)
+    # Rows without a stripe would have the color of the bars.
+    pdf.set_fill_color(255)
     others = len(report.columns) - 1
     aligns = ["LEFT" if column.unit is Unit.TEXT else "RIGHT" for column in report.columns]
     head = FontFace(emphasis=TextEmphasis.B, color=_GRAY, fill_color=None)

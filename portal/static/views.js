@@ -19,8 +19,9 @@
 
   function row(view) {
     const item = element("li", "vd-view");
-    const link = element("a", "dropdown-item text-truncate", view.name);
+    const link = element("a", "dropdown-item d-flex");
     link.href = view.address;
+    link.append(element("span", "text-truncate", view.name));
     if (view.is_default) link.append(element("span", "vd-view-note", "start page"));
     else if (view.is_shared) link.append(element("span", "vd-view-note", "shared"));
     item.append(link);

@@ -2,14 +2,16 @@
 
 import csv
 import io
+import re
 import zipfile
+import zlib
 from dataclasses import replace
 
 import pytest
 
 from core.errors import InvalidInputError
 from dash_app.reports.builders import GROUPINGS
-from dash_app.reports.files import MAX_PDF_ROWS, csv_file, pdf_file, xlsx_file
+from dash_app.reports.files import BLUE, MAX_PDF_ROWS, csv_file, pdf_file, xlsx_file
 from dash_app.reports.report import Cell, Column, Report, ReportBy, ReportKind, Unit, shown
 from tests.unit.dash_app.reporting import BuildReport
 
@@ -51,6 +53,14 @@ def test_files_have_every_row_and_no_formula(evil: Report) -> None:
     document = pdf_file(evil)
     assert document.startswith(b"%PDF")
     assert document.count(b"/Type /Page\n") > 10
+
+
+def test_only_the_bars_of_a_pdf_have_their_color(evil: Report) -> None:
+    document = pdf_file(replace(evil, rows=evil.rows[:5]))
+    streams = re.findall(rb"stream\r?\n(.*?)endstream", document, re.DOTALL)
+    pages = [zlib.decompress(one) for one in streams if one.startswith(b"x")]
+    blue = " ".join(f"{part / 255:.4f}" for part in BLUE).encode()
+    assert sum(page.count(blue) for page in pages) == 1
 
 
 @pytest.mark.parametrize(
