@@ -22,6 +22,7 @@ _NAME_LENGTH: Final = 48
 _NOTHING: Final = "There is no data of this kind in this period."
 BLUE: Final = (43, 95, 208)
 _GRAY: Final = (90, 98, 112)
+_LINE: Final = (208, 213, 222)
 _STRIPE: Final = (244, 246, 250)
 _FORMATS: Final[Mapping[Unit, str]] = {
     Unit.COUNT: "#,##0",
@@ -157,7 +158,10 @@ def _write_totals(pdf: _Document, report: Report) -> None:
         pdf.set_xy(pdf.l_margin + at * width, top)
         pdf.set_font(pdf.family, size=7)
         pdf.set_text_color(*_GRAY)
-        pdf.cell(width, 4, pdf.known(column.heading))
+        heading = pdf.known(column.heading)
+        # A long heading gets smaller instead of running into the next one.
+        pdf.set_font_size(7 * min(1.0, (width - 2) / pdf.get_string_width(heading)))
+        pdf.cell(width, 4, heading)
         pdf.set_xy(pdf.l_margin + at * width, top + 4)
         pdf.set_font(pdf.family, style="B", size=11)
         pdf.set_text_color(0)
@@ -191,6 +195,7 @@ def _write_table(pdf: _Document, report: Report) -> None:
     pdf.set_text_color(0)
     # Rows without a stripe would have the color of the bars.
     pdf.set_fill_color(255)
+    pdf.set_draw_color(*_LINE)
     others = len(report.columns) - 1
     aligns = ["LEFT" if column.unit is Unit.TEXT else "RIGHT" for column in report.columns]
     head = FontFace(emphasis=TextEmphasis.B, color=_GRAY, fill_color=None)
@@ -202,6 +207,8 @@ def _write_table(pdf: _Document, report: Report) -> None:
         cell_fill_mode="ROWS",
         headings_style=head,
         line_height=5,
+        # Texts stand beside figures, which are aligned to the right.
+        padding=(0, 1.2),
     ) as table:
         table.row([pdf.known(column.heading) for column in report.columns])
         for row in report.rows[:MAX_PDF_ROWS]:
