@@ -60,7 +60,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
             "VEDETTE_DATA_DIR": str(folder),
             "VEDETTE_SMTP_URL": mail.url,
             "VEDETTE_WEBHOOK_ALLOWED_NETWORKS": "127.0.0.0/8",
-            "VEDETTE_EVALUATION_INTERVAL_SECONDS": "1",
         }
         argv = [sys.executable, "-m", "cli.main", "up", "--demo"]
         (folder / "old.txt").touch()
