@@ -10,10 +10,10 @@ evaluated later, with their own times.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from sqlalchemy import (
     ColumnElement,
@@ -26,12 +26,13 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.orm import lazyload
+from sqlalchemy.orm import Session, lazyload
 
 from alerting.expression import Group, group_key, read_groups
 from alerting.machine import is_stale, next_state, severity_of
 from alerting.models import Alert, Rule
 from alerting.recorder import ACTIVE_STATES, Recorder, resolve_alerts, view_of
+from alerting.shared_reads import SharedGroups, read_shared
 from alerting.states import ACCUMULATING, AlertState, NoDataPolicy
 from core.db import SessionFactory, transaction
 from core.errors import VedetteError
@@ -51,9 +52,10 @@ _ORDINARY_GAP_SECONDS = 30.0
 MAX_MISSED_WINDOWS = 20
 # All groups are read if more appliances than these have alerts.
 MAX_APART = 100
-_COUNT_SECONDS = 600
 # A recorded time this far ahead is one of a clock that was set back.
 _CLOCK_STEP = timedelta(minutes=10)
+_ROWS_OF_A_STATEMENT = 500
+_NONE: Final[Mapping[str, SharedGroups]] = {}
 _OUT_OF_CONTACT = (ApplianceState.STALE, ApplianceState.UNREACHABLE, ApplianceState.LOST)
 
 
@@ -86,6 +88,7 @@ class Evaluator:
             arrive.
         may_record: whether this process still is the one that evaluates rules.
         seconds: a clock that only counts, for the cost of each rule.
+        count_seconds: how often all groups of a rule are read, to count them.
     """
 
     sessions: SessionFactory
@@ -95,9 +98,50 @@ class Evaluator:
     delay_seconds: float = 0.0
     may_record: Callable[[], bool] = lambda: True
     seconds: Callable[[], float] = time.monotonic
+    count_seconds: float = 600.0
 
-    def evaluate(self, rules: Sequence[Rule], *, now: datetime) -> EvaluationSummary:
-        """Evaluate rules of one tenant, one after the other."""
+    def read_shared(self, rules: Sequence[Rule], *, now: datetime) -> Mapping[str, SharedGroups]:
+        """Read rules that several tenants have at once, where the store can do so.
+
+        Those without alerts that breach nothing are evaluated with that. No other rule of these
+        tenants may be evaluated before `evaluate` gets what is returned.
+        """
+        if not getattr(self.store, "reads_many_tenants", False):
+            return {}
+        tenants = {rule.tenant_id for rule in rules}
+        with transaction(self.sessions) as session:
+            alerted = _alerted(session, tenants)
+        # Windows that were missed may begin alerts that the read of the last one does not know of.
+        some = {
+            one.id: one
+            for one in rules
+            if not self._reads_all(one, alerted.get(one.id, ()), now=now)
+            and len(list(_times(one, now=now))) == 1
+        }
+        ends_at = now - timedelta(seconds=self.delay_seconds)
+        found = read_shared(self.store, some.values(), alerted, now=ends_at, seconds=self.seconds)
+        quiet = [
+            _evaluation(key, now=now, query_seconds=one.query_seconds, series=None)
+            for key, one in found.items()
+            if key not in alerted and _is_quiet(some[key], one.groups)
+        ]
+        if quiet and self.may_record():
+            with transaction(self.sessions) as session:
+                session.execute(_RECORD, quiet)
+            for one in quiet:
+                found[one["rule_id"]] = replace(found[one["rule_id"]], is_recorded=True)
+        return found
+
+    def evaluate(
+        self, rules: Sequence[Rule], *, now: datetime, shared: Mapping[str, SharedGroups] = _NONE
+    ) -> EvaluationSummary:
+        """Evaluate rules of one tenant, one after the other.
+
+        Args:
+            rules: of one tenant.
+            now: the end of the evaluation.
+            shared: what was read of some rules up to now.
+        """
         summary = EvaluationSummary()
         if not rules:
             return summary
@@ -108,8 +152,10 @@ class Evaluator:
                 break
             summary.rules += 1
             try:
-                for at in _times(rule, now=now):
-                    self._evaluate(rule, view, quiet, summary, now=at)
+                known = shared.get(rule.id)
+                if known is None or not known.is_recorded:
+                    for at in _times(rule, now=now):
+                        self._evaluate(rule, view, quiet, summary, known, now=at)
             except Exception as error:  # noqa: BLE001 - one broken rule must not stop the others
                 summary.failed += 1
                 _record_error(self.sessions, rule, error)
@@ -119,16 +165,12 @@ class Evaluator:
         return summary
 
     def _view(self, tenant_id: str) -> "_View":
-        alerts = select(Alert.rule_id, Alert.tags).where(Alert.tenant_id == tenant_id)
         silent = select(Appliance.id).where(
             Appliance.tenant_id == tenant_id, Appliance.state.in_(_OUT_OF_CONTACT)
         )
-        alerted: dict[str, set[str]] = {}
         with transaction(self.sessions) as session:
-            for rule_id, tags in session.execute(alerts):
-                alerted.setdefault(rule_id, set()).add(tags.get(APPLIANCE_TAG, ""))
             return _View(
-                alerted=alerted,
+                alerted=_alerted(session, [tenant_id]),
                 silent=frozenset(session.scalars(silent)),
                 is_outage=current_outage(session) is not None,
             )
@@ -139,25 +181,30 @@ class Evaluator:
         view: "_View",
         quiet: list[dict[str, Any]],
         summary: EvaluationSummary,
+        known: SharedGroups | None,
         *,
         now: datetime,
     ) -> None:
         started = self.seconds()
         ends_at = now - timedelta(seconds=self.delay_seconds)
         alerted = view.alerted.get(rule.id, ())
-        is_whole = _reads_all(rule, alerted, now=now)
-        groups = read_groups(
-            self.store,
-            rule,
-            tenants=(rule.tenant_id,),
-            now=ends_at,
-            only_breaches=not is_whole,
-            whole_appliances=() if is_whole else alerted,
+        is_whole = known is None and self._reads_all(rule, alerted, now=now)
+        groups = (
+            known.groups
+            if known is not None
+            else read_groups(
+                self.store,
+                rule,
+                tenants=(rule.tenant_id,),
+                now=ends_at,
+                only_breaches=not is_whole,
+                whole_appliances=() if is_whole else alerted,
+            )
         )
         recorded = _evaluation(
             rule.id,
             now=now,
-            query_seconds=self.seconds() - started,
+            query_seconds=self.seconds() - started if known is None else known.query_seconds,
             series=len(groups) if is_whole else None,
         )
         if rule.id not in view.alerted and _is_quiet(rule, groups):
@@ -176,6 +223,17 @@ class Evaluator:
             _evaluate(recorder, groups, view.silent, is_missing_known=is_missing_known)
             summary.add(recorder)
 
+    def _reads_all(self, rule: Rule, alerted: Collection[str], *, now: datetime) -> bool:
+        """Whether all groups of a rule are needed, or are counted again."""
+        if rule.no_data is NoDataPolicy.ALERT or APPLIANCE_TAG in rule.filters:
+            return True
+        if "" in alerted or len(alerted) > MAX_APART or rule.evaluated_at is None:
+            return True
+        # Each rule at another time.
+        shift = int(rule.id[-4:], 16) % self.count_seconds
+        before, after = (int(at.timestamp()) + shift for at in (rule.evaluated_at, now))
+        return before // self.count_seconds != after // self.count_seconds
+
 
 @dataclass(frozen=True, slots=True)
 class _View:
@@ -184,6 +242,15 @@ class _View:
     alerted: dict[str, set[str]]
     silent: frozenset[str]
     is_outage: bool
+
+
+def _alerted(session: Session, tenants: Iterable[str]) -> dict[str, set[str]]:
+    """Return the appliances that have alerts, by rule; "" for alerts without one."""
+    found: dict[str, set[str]] = {}
+    alerts = select(Alert.rule_id, Alert.tags).where(Alert.tenant_id.in_(list(tenants)))
+    for rule_id, tags in session.execute(alerts):
+        found.setdefault(rule_id, set()).add(tags.get(APPLIANCE_TAG, ""))
+    return found
 
 
 def evaluate_rules(evaluator: Evaluator, *, now: datetime) -> EvaluationSummary:
@@ -202,37 +269,32 @@ def evaluate_rules(evaluator: Evaluator, *, now: datetime) -> EvaluationSummary:
 def due_rules(sessions: SessionFactory, *, now: datetime) -> dict[str, list[Rule]]:
     """Return the enabled rules of active tenants whose interval has passed, by tenant."""
     statement = (
-        select(Rule)
+        select(Rule.id, Rule.interval_seconds, Rule.evaluated_at)
         .join(Tenant, Tenant.id == Rule.tenant_id)
         .where(Rule.is_enabled, Tenant.state == TenantState.ACTIVE)
         .order_by(Rule.id)
     )
     found: dict[str, list[Rule]] = {}
     with transaction(sessions) as session:
-        for rule in session.scalars(statement):
-            if is_due(rule, rule.evaluated_at, now=now):
+        # Most rules of hundreds of tenants are not due, and a whole one takes ten times as long.
+        due = [
+            key
+            for key, interval, last_at in session.execute(statement)
+            if is_due(interval, last_at, now=now)
+        ]
+        for first in range(0, len(due), _ROWS_OF_A_STATEMENT):
+            ids = due[first : first + _ROWS_OF_A_STATEMENT]
+            for rule in session.scalars(select(Rule).where(Rule.id.in_(ids)).order_by(Rule.id)):
                 found.setdefault(rule.tenant_id, []).append(rule)
     return found
 
 
-def is_due(rule: Rule, last_at: datetime | None, *, now: datetime) -> bool:
+def is_due(interval_seconds: float, last_at: datetime | None, *, now: datetime) -> bool:
     """Whether a rule's interval has passed; a tick that comes a little early counts."""
-    if last_at is None or not rule.interval_seconds:
+    if last_at is None or not interval_seconds:
         return True
     passed = (now - last_at).total_seconds()
-    return not -rule.interval_seconds < passed < rule.interval_seconds * (1 - _EARLY_SHARE)
-
-
-def _reads_all(rule: Rule, alerted: Collection[str], *, now: datetime) -> bool:
-    """Whether all groups of a rule are needed; every ten minutes they are counted."""
-    if rule.no_data is NoDataPolicy.ALERT or APPLIANCE_TAG in rule.filters:
-        return True
-    if "" in alerted or len(alerted) > MAX_APART or rule.evaluated_at is None:
-        return True
-    # Each rule at another time.
-    shift = int(rule.id[-4:], 16) % _COUNT_SECONDS
-    before, after = (int(at.timestamp()) + shift for at in (rule.evaluated_at, now))
-    return before // _COUNT_SECONDS != after // _COUNT_SECONDS
+    return not -interval_seconds < passed < interval_seconds * (1 - _EARLY_SHARE)
 
 
 def _times(rule: Rule, *, now: datetime) -> Iterator[datetime]:

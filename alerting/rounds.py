@@ -2,12 +2,13 @@
 
 While a tenant's round lasts, its rules that come due again are skipped: a rule is evaluated late,
 never twice. Skips are counted by rule. Tenants share the threads, but at most half of them serve
-tenants whose last round took longer than a tick, so that those only delay each other.
+tenants whose last round took longer than a tick, so that those only delay each other. Rules that
+several of the others have are read at once before.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,6 +17,7 @@ from sqlalchemy import update
 
 from alerting.evaluation import Evaluator, due_rules, is_due, resolve_disabled
 from alerting.models import Rule
+from alerting.shared_reads import SharedGroups
 from core.db import transaction
 
 logger = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class Rounds:
         """Start the rounds that are due, and count the rules that are skipped."""
         evaluator = self._evaluator
         skipped: list[str] = []
+        starting: dict[str, list[Rule]] = {}
         for tenant_id, rules in due_rules(evaluator.sessions, now=now).items():
             with self._lock:
                 running = self._running.get(tenant_id)
@@ -71,10 +74,12 @@ class Rounds:
                 if can_start:
                     self._running[tenant_id] = _Round(now, is_slow)
             if can_start:
-                self._pool.submit(self._evaluate, tenant_id, rules, now)
+                starting[tenant_id] = rules
             else:
                 missed = [
-                    one.id for one in rules if running is None or is_due(one, running.at, now=now)
+                    one.id
+                    for one in rules
+                    if running is None or is_due(one.interval_seconds, running.at, now=now)
                 ]
                 skipped += missed
                 if missed:
@@ -87,6 +92,14 @@ class Rounds:
                         if running is None
                         else f"those due at {running.at.isoformat(timespec='seconds')} still are",
                     )
+        shared = self._shared(starting, now=now)
+        for tenant_id, rules in starting.items():
+            known = (shared.get(one.id) for one in rules)
+            if all(one is not None and one.is_recorded for one in known):
+                with self._lock:
+                    del self._running[tenant_id]
+            else:
+                self._pool.submit(self._evaluate, tenant_id, rules, shared, now)
         self._count(skipped, now=now)
         resolve_disabled(evaluator.sessions, now=now, public_url=evaluator.public_url)
 
@@ -98,10 +111,27 @@ class Rounds:
     def _is_slow_full(self) -> bool:
         return sum(one.is_slow for one in self._running.values()) >= MAX_SLOW
 
-    def _evaluate(self, tenant_id: str, rules: Sequence[Rule], now: datetime) -> None:
+    def _shared(
+        self, starting: Mapping[str, Sequence[Rule]], *, now: datetime
+    ) -> Mapping[str, SharedGroups]:
+        """Return what is read of many tenants at once: of slow ones, nothing."""
+        quick = [rule for one, rules in starting.items() if one not in self._slow for rule in rules]
+        try:
+            return self._evaluator.read_shared(quick, now=now)
+        except Exception:
+            logger.exception("rules of several tenants were not read at once")
+            return {}
+
+    def _evaluate(
+        self,
+        tenant_id: str,
+        rules: Sequence[Rule],
+        shared: Mapping[str, SharedGroups],
+        now: datetime,
+    ) -> None:
         started = self._evaluator.seconds()
         try:
-            if self._evaluator.evaluate(rules, now=now).notifications:
+            if self._evaluator.evaluate(rules, now=now, shared=shared).notifications:
                 self._on_notifications()
         except Exception:
             logger.exception("the rules of tenant %s were not evaluated; retrying", tenant_id)

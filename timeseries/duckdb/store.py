@@ -82,6 +82,7 @@ class DuckDBStore(Catalog):
     """
 
     takes_many_senders = True
+    reads_many_tenants = True
 
     def __init__(
         self,

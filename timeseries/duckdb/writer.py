@@ -29,7 +29,7 @@ from timeseries.write_queue import Linger, Submission, Task, WriteQueue, as_stor
 
 MAX_GROUP_POINTS = 50_000
 # Parsing a large body takes tens of milliseconds: the gap covers the next one.
-LINGER = Linger(gap_seconds=0.05, max_seconds=0.2, from_points_per_second=2_000)
+LINGER = Linger(gap_seconds=0.02, max_seconds=0.1, from_points_per_second=2_000)
 # From this many points on, committing into the tables costs less than staging first.
 MIN_DIRECT_POINTS = 4_000
 MAX_STAGED_POINTS = 50_000

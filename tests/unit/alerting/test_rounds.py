@@ -1,10 +1,12 @@
 """Rounds: a tenant with slow rules skips evaluations visibly, and delays no other tenant."""
 
 import logging
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -16,12 +18,13 @@ from alerting.models import Alert, Rule
 from alerting.rounds import Rounds
 from alerting.rule_request import RuleRequest
 from alerting.service import create_rule
+from alerting.states import AlertState
 from core.db import SessionFactory, transaction
 from tenants.models import User
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.fixtures.polling import eventually
 from tests.unit.alerting.helpers import heat, hot
-from timeseries.store import RangeQuery, Series, Store
+from timeseries.store import RangeQuery, Series, Store, StoreUnavailableError
 
 
 @dataclass
@@ -121,4 +124,55 @@ def test_tenants_that_were_slow_leave_threads_for_the_others(
         return skipped() > 0
 
     eventually(is_skipped, what="a skip of the tenant that was slow")
+    rounds.close()
+
+
+@dataclass
+class SharedStore:
+    """A store that notes whose samples are read, and can refuse those of several tenants."""
+
+    store: Store
+    refuses: bool
+    read: list[tuple[str, ...] | None] = field(default_factory=list)
+    reads_many_tenants: bool = True
+
+    def query_range(self, query: RangeQuery) -> list[Series]:
+        self.read.append(query.tenants)
+        if self.refuses and query.tenants is not None and len(query.tenants) > 1:
+            raise StoreUnavailableError("one at a time")
+        return self.store.query_range(query)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_rule_of_several_tenants_is_read_at_once_and_alerts_each_of_its_own_samples(
+    sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock, *, refuses: bool
+) -> None:
+    of_acme, of_globex = (add(sessions, user, hot()) for user in (cast.bob, cast.charlie))
+    both = {cast.acme.id, cast.globex.id}
+    shared = SharedStore(store, refuses)
+    evaluator = Evaluator(sessions=sessions, store=shared, count_seconds=math.inf)  # type: ignore[arg-type] # reads only
+    rounds = Rounds(evaluator, tick_seconds=10.0)
+
+    def tick(**celsius: float) -> dict[str, AlertState]:
+        at = clock.advance(59.0)
+        for name, degrees in celsius.items():
+            heat(store, tenant=getattr(cast, name).id, celsius=degrees, at=at, appliance=name)
+        rounds.tick(now=(now := clock.advance(1.0)))
+        eventually(lambda: set(evaluated()) == {now}, what="the end of both rounds")
+        with transaction(sessions) as session:
+            return {one.rule_id: one.state for one in session.scalars(select(Alert))}
+
+    def evaluated() -> list[datetime | None]:
+        with transaction(sessions) as session:
+            return list(session.scalars(select(Rule.evaluated_at)))
+
+    # The first time, all groups are counted: each rule reads its own.
+    assert tick(acme=50.0, globex=50.0) == {}
+    assert {frozenset(one or ()) for one in shared.read} == {frozenset({one}) for one in both}
+    shared.read.clear()
+    assert tick(acme=95.0, globex=50.0) == {of_acme: AlertState.FIRING}
+    assert set(shared.read[0] or ()) == both
+    assert len(shared.read) == (3 if refuses else 1)
+    found = tick(acme=50.0, globex=95.0)
+    assert found == {of_acme: AlertState.RESOLVED, of_globex: AlertState.FIRING}
     rounds.close()
