@@ -394,7 +394,7 @@ def _origin(document: Document) -> str:
     return (
         f"{document['started_at'][:10]}, {machine['cpu_count']} cores of {machine['cpu_model']}, "
         f"{gibibytes:.0f} GiB, Linux {machine['kernel']}, Python {machine['python']}; "
-        f"`{document['command']}`.{busy}"
+        f"`{document['command'].partition(' --output')[0]}`.{busy}"
     )
 
 
