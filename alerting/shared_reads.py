@@ -1,8 +1,8 @@
 """One query for the same rule of many tenants.
 
-All tenants have the rules of the pack: a query for each of them would take more time than reading
-its samples does. Each tenant gets the groups of its own samples only, by the tag that the portal
-stamps on them.
+Every tenant has the rules of the rule pack, and planning a query for each of them takes longer than
+reading its samples. Each tenant gets only the groups of its own samples, told apart by the tenant
+tag, which the portal sets.
 """
 
 import logging
@@ -85,7 +85,7 @@ def read_shared(
 
 
 def _alike(rules: Iterable[Rule]) -> Iterator[Sequence[Rule]]:
-    """Yield rules that differ in their tenants only, some tenants at a time."""
+    """Yield groups of rules that are the same but for their tenant, up to `MAX_TENANTS` each."""
     by_text: dict[tuple[str, ...], dict[str, Rule]] = defaultdict(dict)
     for rule in rules:
         if TENANT_TAG not in rule.group_by and TENANT_TAG not in rule.filters:

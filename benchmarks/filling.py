@@ -51,8 +51,8 @@ def seal(store: Store, *, now_ns: int) -> None:
 def repeat_first_day(store: Store, days: int, *, until_ns: int) -> None:
     """Copy the sealed samples of the first day to the days after it, up to a whole hour.
 
-    Every copy is a segment of its own with later times, as the store itself would have sealed it:
-    a month of a large fleet takes minutes instead of hours.
+    Each copy is a new segment with later times, as if the store had sealed it: filling a month of a
+    large fleet takes minutes instead of hours.
     """
     if not isinstance(store, DuckDBStore):
         raise TypeError("only the embedded store has segments")

@@ -1,7 +1,7 @@
 """Areas as HTML text.
 
-Dash gives each of its components state of its own, which takes most of a page's time: a fleet has
-thousands of them. What only shows text and links is therefore one component with HTML.
+Dash keeps state for each component, and a fleet's page has thousands: that took most of its time.
+An area that only shows text and links is therefore a single component that contains HTML.
 """
 
 import re
