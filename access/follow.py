@@ -29,6 +29,7 @@ from starlette.types import Scope as ASGIScope
 from access.database import Database
 from access.errors import HANDLERS
 from access.longpoll import ChangeWatch
+from core.db import chunked
 from core.errors import (
     InvalidInputError,
     OverloadedError,
@@ -57,7 +58,6 @@ KEEPALIVE_SECONDS = 15.0
 # How often the user's credentials are checked again.
 CHECK_SECONDS = 60.0
 MAX_STREAMS_PER_USER = 512
-_MAX_NAMED = 500
 _MAX_DIGITS = 12
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -203,9 +203,8 @@ class FollowEndpoint:
         return replace(progress, page=page)
 
     async def _versions(self, job_ids: Collection[str]) -> Mapping[str, Hashable]:
-        ids, found = list(job_ids), dict[str, Tail]()
-        for start in range(0, len(ids), _MAX_NAMED):
-            chunk = ids[start : start + _MAX_NAMED]
+        found: dict[str, Tail] = {}
+        for chunk in chunked(job_ids):
             read = partial(read_tails, job_ids=chunk, before=self._tails)
             found |= await self._database.run(read)
         others = self._followers.keys() - job_ids  # busy with what they have read

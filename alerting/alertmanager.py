@@ -24,7 +24,7 @@ from alerting.policies import policy_of
 from alerting.recorder import view_of
 from alerting.states import NOTICE, AlertState, ReceiverKind
 from core.clock import Clock, utc_now
-from core.db import SessionFactory, transaction
+from core.db import SessionFactory, chunked, transaction
 from tenants.fleet.appliances import appliance_names
 from tenants.models import Tenant
 
@@ -112,8 +112,7 @@ def repeat_alerts(
     posted = 0
     for receiver, alerts in found:
         try:
-            for start in range(0, len(alerts), BATCH):
-                some = alerts[start : start + BATCH]
+            for some in chunked(alerts, BATCH):
                 sender.post(receiver, some)
                 posted += len(some)
         except DeliveryError as error:

@@ -4,13 +4,12 @@ The store is read outside any database transaction; one short transaction per ru
 outcomes. A rule that fails keeps its alerts as they are, shows its error, and is tried again.
 
 What is recorded is never older than what was recorded before, so that a scheduler that was stopped
-for a while changes nothing of what its successor found. Windows that nobody has read meanwhile are
-evaluated later, with their own times.
+for a while changes nothing of what its successor found.
 """
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
@@ -28,6 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session, lazyload
 
+from alerting.due_rules import due_rules, window_ends
 from alerting.expression import Group, group_key, read_groups
 from alerting.machine import is_stale, next_state, severity_of
 from alerting.models import Alert, Rule
@@ -38,7 +38,7 @@ from core.db import SessionFactory, transaction
 from core.errors import VedetteError
 from core.guarded_update import changed_one
 from tenants.fleet.liveness import current_outage
-from tenants.models import Appliance, ApplianceState, Tenant, TenantState
+from tenants.models import Appliance, ApplianceState
 from timeseries.store import APPLIANCE_TAG, Store
 
 logger = logging.getLogger(__name__)
@@ -46,15 +46,10 @@ logger = logging.getLogger(__name__)
 # The row of an alert without a transition in these states is written at most once a minute.
 _IDLE_STATES = {AlertState.INACTIVE, AlertState.RESOLVED}
 _IDLE_WRITE_INTERVAL = timedelta(seconds=60)
-_EARLY_SHARE = 0.05
-# Windows that were not read are evaluated later: after a gap that is no ordinary delay, so many.
-_ORDINARY_GAP_SECONDS = 30.0
-MAX_MISSED_WINDOWS = 20
 # All groups are read if more appliances than these have alerts.
 MAX_APART = 100
 # A recorded time this far ahead is one of a clock that was set back.
 _CLOCK_STEP = timedelta(minutes=10)
-_ROWS_OF_A_STATEMENT = 500
 _NONE: Final[Mapping[str, SharedGroups]] = {}
 _OUT_OF_CONTACT = (ApplianceState.STALE, ApplianceState.UNREACHABLE, ApplianceState.LOST)
 
@@ -116,7 +111,7 @@ class Evaluator:
             one.id: one
             for one in rules
             if not self._reads_all(one, alerted.get(one.id, ()), now=now)
-            and len(list(_times(one, now=now))) == 1
+            and len(list(window_ends(one, now=now))) == 1
         }
         ends_at = now - timedelta(seconds=self.delay_seconds)
         found = read_shared(self.store, some.values(), alerted, now=ends_at, seconds=self.seconds)
@@ -154,7 +149,7 @@ class Evaluator:
             try:
                 known = shared.get(rule.id)
                 if known is None or not known.is_recorded:
-                    for at in _times(rule, now=now):
+                    for at in window_ends(rule, now=now):
                         self._evaluate(rule, view, quiet, summary, known, now=at)
             except Exception as error:  # noqa: BLE001 - one broken rule must not stop the others
                 summary.failed += 1
@@ -264,49 +259,6 @@ def evaluate_rules(evaluator: Evaluator, *, now: datetime) -> EvaluationSummary:
         summary.notifications += found.notifications
     resolve_disabled(evaluator.sessions, now=now, public_url=evaluator.public_url)
     return summary
-
-
-def due_rules(sessions: SessionFactory, *, now: datetime) -> dict[str, list[Rule]]:
-    """Return the enabled rules of active tenants whose interval has passed, by tenant."""
-    statement = (
-        select(Rule.id, Rule.interval_seconds, Rule.evaluated_at)
-        .join(Tenant, Tenant.id == Rule.tenant_id)
-        .where(Rule.is_enabled, Tenant.state == TenantState.ACTIVE)
-        .order_by(Rule.id)
-    )
-    found: dict[str, list[Rule]] = {}
-    with transaction(sessions) as session:
-        # Most rules of hundreds of tenants are not due, and a whole one takes ten times as long.
-        due = [
-            key
-            for key, interval, last_at in session.execute(statement)
-            if is_due(interval, last_at, now=now)
-        ]
-        for first in range(0, len(due), _ROWS_OF_A_STATEMENT):
-            ids = due[first : first + _ROWS_OF_A_STATEMENT]
-            for rule in session.scalars(select(Rule).where(Rule.id.in_(ids)).order_by(Rule.id)):
-                found.setdefault(rule.tenant_id, []).append(rule)
-    return found
-
-
-def is_due(interval_seconds: float, last_at: datetime | None, *, now: datetime) -> bool:
-    """Whether a rule's interval has passed; a tick that comes a little early counts."""
-    if last_at is None or not interval_seconds:
-        return True
-    passed = (now - last_at).total_seconds()
-    return not -interval_seconds < passed < interval_seconds * (1 - _EARLY_SHARE)
-
-
-def _times(rule: Rule, *, now: datetime) -> Iterator[datetime]:
-    """Yield the ends of windows that no evaluation has read, as after an outage, and now."""
-    window_seconds = max(rule.window_seconds, rule.interval_seconds)
-    if rule.evaluated_at is not None:
-        passed = (now - rule.evaluated_at).total_seconds()
-        if passed > max(2 * window_seconds, _ORDINARY_GAP_SECONDS):
-            missed = min(int(passed / window_seconds), MAX_MISSED_WINDOWS)
-            for number in range(missed, 0, -1):
-                yield now - timedelta(seconds=number * window_seconds)
-    yield now
 
 
 def _is_quiet(rule: Rule, groups: Sequence[Group]) -> bool:

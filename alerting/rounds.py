@@ -15,7 +15,8 @@ from datetime import datetime
 
 from sqlalchemy import update
 
-from alerting.evaluation import Evaluator, due_rules, is_due, resolve_disabled
+from alerting.due_rules import due_rules, is_due
+from alerting.evaluation import Evaluator, resolve_disabled
 from alerting.models import Rule
 from alerting.shared_reads import SharedGroups
 from core.db import transaction

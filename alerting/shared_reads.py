@@ -15,6 +15,7 @@ from alerting.expression import Group, read_groups
 from alerting.models import Rule
 from alerting.rule_request import EXPRESSED
 from alerting.rule_series import request_of
+from core.db import chunked
 from timeseries.store import TENANT_TAG, Store
 
 logger = logging.getLogger(__name__)
@@ -93,8 +94,4 @@ def _alike(rules: Iterable[Rule]) -> Iterator[Sequence[Rule]]:
             # A second rule of a tenant that is the same is read alone.
             by_text[text].setdefault(rule.tenant_id, rule)
     for alike in by_text.values():
-        ordered = list(alike.values())
-        for first in range(0, len(ordered), MAX_TENANTS):
-            some = ordered[first : first + MAX_TENANTS]
-            if len(some) > 1:
-                yield some
+        yield from (some for some in chunked(alike.values(), MAX_TENANTS) if len(some) > 1)

@@ -28,7 +28,8 @@ from urllib.parse import urlencode
 import click
 from sqlalchemy import select
 
-from alerting.evaluation import Evaluator, due_rules
+from alerting.due_rules import due_rules
+from alerting.evaluation import Evaluator
 from alerting.models import Notification, Receiver, Rule
 from alerting.notify import WebhookSender
 from alerting.outbox import drain_outbox

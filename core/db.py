@@ -5,10 +5,10 @@ SQLite is the embedded default; MySQL and MariaDB (through PyMySQL) serve severa
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     JSON,
@@ -30,6 +30,10 @@ from core.ids import ID_LENGTH, new_id
 logger = logging.getLogger(__name__)
 
 SessionFactory = sessionmaker[Session]
+T = TypeVar("T")
+
+# Databases bound the parameters of a statement.
+ROWS_PER_STATEMENT = 500
 _TRUNCATION_MILLISECONDS = 1_000
 # Connections stay open: by default, all above five would be opened and prepared for each use. The
 # one used last comes first, so that a quiet process uses few.
@@ -137,6 +141,12 @@ def transaction(sessions: SessionFactory) -> Iterator[Session]:
     """Open a session and a transaction: commit at the end, roll back on any error."""
     with sessions.begin() as session:
         yield session
+
+
+def chunked(rows: Iterable[T], size: int = ROWS_PER_STATEMENT) -> Iterator[list[T]]:
+    """Yield parts of at most `size` rows, in their order: of no rows, none."""
+    whole = list(rows)
+    return (whole[start : start + size] for start in range(0, len(whole), size))
 
 
 def erase_on_commit(session: Session) -> None:

@@ -188,6 +188,9 @@ def _instant(name: str, label: str) -> Component:
         type="text",
         placeholder="2026-11-22 08:00",
         className="form-control-sm",
+        # A new toolbar, as after a button, keeps what is typed.
+        persistence=True,
+        persistence_type="memory",
     )
     return html.Label([html.Span(label), field])
 

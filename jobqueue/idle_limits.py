@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.clock import NS_PER_SECOND, to_ns
-from core.db import SessionFactory, transaction
+from core.db import SessionFactory, chunked, transaction
 from core.quantities import format_duration
 from jobqueue.models import Attempt, Job
 from jobqueue.states import AttemptState, Reason
@@ -42,7 +42,7 @@ def stop_idle_jobs(sessions: SessionFactory, store: Store, *, now: datetime) -> 
     idle = [
         attempt
         for (tenant_id, seconds), attempts in limited.items()
-        for chunk in _chunks(attempts)
+        for chunk in chunked(attempts, _CHUNK)
         for attempt in _idle(store, tenant_id, seconds, chunk, now=now)
     ]
     if not idle:
@@ -116,8 +116,3 @@ def _stop(session: Session, attempt_id: str, *, now: datetime) -> bool:
     bump_generation(session, attempt.appliance_id)
     record_event(session, attempt.job, message=f"Stopping: {idle_message(attempt.job)}", now=now)
     return True
-
-
-def _chunks(attempts: Sequence[Attempt]) -> Iterator[Sequence[Attempt]]:
-    for start in range(0, len(attempts), _CHUNK):
-        yield attempts[start : start + _CHUNK]

@@ -17,6 +17,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.orm.util import identity_key
 from sqlalchemy.schema import CreateTable
 
+from core.db import chunked
 from core.guarded_update import changed_one
 from jobqueue.models import Attempt, Job, JobEvent, ServiceUpdate
 from jobqueue.states import (
@@ -33,7 +34,6 @@ placement_wanted = Signal()
 
 MAX_MESSAGE_LENGTH = 2000
 # Ids in one statement.
-_CHUNK = 500
 _WANTS_PLACEMENT = "wants_placement"
 
 S = TypeVar("S", bound=StrEnum)
@@ -92,9 +92,7 @@ def lock_jobs(
 ) -> set[str]:
     """Lock jobs until the transaction ends; return those that are in one of the expected states."""
     found: set[str] = set()
-    ids = list(job_ids)
-    for start in range(0, len(ids), _CHUNK):
-        chunk = ids[start : start + _CHUNK]
+    for chunk in chunked(job_ids):
         locked = select(Job.id).where(Job.id.in_(chunk), Job.state.in_(expected))
         found.update(session.scalars(locked.with_for_update()))
     return found

@@ -20,7 +20,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core.clock import to_ns
-from core.db import SessionFactory, transaction
+from core.db import SessionFactory, chunked, transaction
 from core.errors import ConflictError
 from jobqueue.models import Attempt, Job
 from jobqueue.usage.measuring import NO_WINDOWS, GPUKey, GPUWindows, Use, gpu_use, gpu_windows
@@ -160,8 +160,7 @@ class _Ledger:
         common = {"hour_at": hour_at, "recorded_at": now}
         try:
             with transaction(self._sessions) as session:
-                for start in range(0, len(rows), _CHUNK):
-                    chunk = rows[start : start + _CHUNK]
+                for chunk in chunked(rows, _CHUNK):
                     session.execute(insert(UsageEntry), [row | common for row in chunk])
                 _mark(session, hour_at, now=now)
         except IntegrityError as error:
@@ -248,11 +247,10 @@ def _read(session: Session, statement: Select[*tuple[Any, ...]]) -> list[LedgerA
 
 
 def _existing(session: Session, attempt_ids: set[str]) -> list[LedgerAttempt]:
-    ids = sorted(attempt_ids)
     return [
         attempt
-        for start in range(0, len(ids), _CHUNK)
-        for attempt in _read(session, _ATTEMPTS.where(Attempt.id.in_(ids[start : start + _CHUNK])))
+        for ids in chunked(sorted(attempt_ids), _CHUNK)
+        for attempt in _read(session, _ATTEMPTS.where(Attempt.id.in_(ids)))
     ]
 
 

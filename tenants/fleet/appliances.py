@@ -1,7 +1,7 @@
 """Appliances: list, find and select them. The database filters, sorts and pages."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, case, or_, select, update
 from sqlalchemy.orm import Session, undefer
 from sqlalchemy.orm.interfaces import ORMOption
 
+from core.db import chunked
 from core.errors import NotFoundError
 from core.guarded_update import changed_one
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate, sort_terms
@@ -32,7 +33,6 @@ Health = HealthState | Literal["unknown"]
 UNKNOWN: Final = "unknown"
 _MOST_CHOICES: Final = 200
 # Ids in one statement.
-_CHUNK: Final = 500
 _QUOTES: Final = re.compile(r'["\\]')
 
 
@@ -183,7 +183,7 @@ def bump_generation(session: Session, appliance_id: str) -> None:
 
 def bump_generations(session: Session, appliance_ids: Collection[str]) -> None:
     """Increment the generations of several appliances; those that are gone are ignored."""
-    for chunk in _chunks(appliance_ids):
+    for chunk in chunked(sorted(appliance_ids)):
         bump = update(Appliance).where(Appliance.id.in_(chunk))
         session.execute(
             bump.values(desired_generation=Appliance.desired_generation + 1),
@@ -200,7 +200,7 @@ def open_appliances(session: Session, appliance_ids: Collection[str]) -> set[str
         in_service(),
     )
     found: set[str] = set()
-    for chunk in _chunks(appliance_ids):
+    for chunk in chunked(sorted(appliance_ids)):
         statement = select(Appliance.id).where(Appliance.id.in_(chunk), *accepts)
         found.update(session.scalars(statement.with_for_update()))
     return found
@@ -208,15 +208,9 @@ def open_appliances(session: Session, appliance_ids: Collection[str]) -> set[str
 
 def mark_placed(session: Session, appliance_ids: Collection[str], *, now: datetime) -> None:
     """Record that jobs were placed on appliances."""
-    for chunk in _chunks(appliance_ids):
+    for chunk in chunked(sorted(appliance_ids)):
         placed = update(Appliance).where(Appliance.id.in_(chunk)).values(last_placed_at=now)
         session.execute(placed, execution_options={"synchronize_session": False})
-
-
-def _chunks(ids: Collection[str]) -> Iterator[list[str]]:
-    ordered = sorted(ids)
-    for start in range(0, len(ordered), _CHUNK):
-        yield ordered[start : start + _CHUNK]
 
 
 def managed_appliance(session: Session, scope: Scope, appliance_id: str) -> Appliance:

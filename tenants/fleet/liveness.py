@@ -18,6 +18,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Row, func, select, update
 from sqlalchemy.orm import Session
 
+from core.db import chunked
 from core.errors import NotFoundError
 from core.guarded_update import changed_one
 from core.quantities import format_duration
@@ -36,7 +37,6 @@ REOPENED_WITHIN: Final = timedelta(minutes=30)
 _UNREACHABLE: Final = frozenset({ApplianceState.UNREACHABLE, ApplianceState.LOST})
 # Appliances that were lost before have nothing to do with an outage.
 _FLEET: Final = (in_service(), Appliance.state != ApplianceState.LOST)
-_ROWS_OF_A_STATEMENT: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,7 @@ def _set_state(
 ) -> Iterator[Row[Any]]:
     """Move appliances from one state to another; yield those that no heartbeat has moved since."""
     check_transition(before, after)
-    for first in range(0, len(rows), _ROWS_OF_A_STATEMENT):
-        some = rows[first : first + _ROWS_OF_A_STATEMENT]
+    for some in chunked(rows):
         overdue = (
             Appliance.id.in_([one.id for one in some]),
             Appliance.state == before,

@@ -10,12 +10,12 @@ from typing import Generic, TypeVar
 from sqlalchemy import Text, select, type_coerce
 from sqlalchemy.orm import Session
 
+from core.db import chunked
 from tenants.models import Appliance
 
 T = TypeVar("T")
 MAX_REPORTS = 20_000
 """How many parsed reports a cache has."""
-_PAGE = 500
 
 
 class ReportCache(Generic[T]):
@@ -47,13 +47,13 @@ class ReportCache(Generic[T]):
             if known is not None and known[0] == report_id:
                 found[ident] = known[1]
         unread = [ident for ident in report_ids if ident not in found]
-        for start in range(0, len(unread), _PAGE):
+        for ids in chunked(unread):
             statement = select(
                 Appliance.id,
                 Appliance.report_id,
                 type_coerce(Appliance.inventory, Text),
                 type_coerce(Appliance.health, Text),
-            ).where(Appliance.id.in_(unread[start : start + _PAGE]))
+            ).where(Appliance.id.in_(ids))
             for ident, report_id, inventory, health in session.execute(statement):
                 found[ident] = self._parse(inventory, health)
                 if len(self._parsed) >= self._most:

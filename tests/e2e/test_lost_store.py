@@ -45,7 +45,7 @@ def test_pages_say_that_the_store_is_slow_or_down_and_recover(
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 store.send_signal(number)
                 # A stopped process takes connections and never answers.
-                page.goto("/dashboards/?refresh=off", timeout=PATIENCE_MS)
+                page.goto("/dashboards/?refresh=5s", timeout=PATIENCE_MS)
                 expect(page.locator("#fleet-problem")).not_to_be_empty(timeout=PATIENCE_MS)
                 for kind in ReportKind:
                     answer = page.goto(f"/reports?kind={kind}", timeout=PATIENCE_MS)
@@ -55,5 +55,5 @@ def test_pages_say_that_the_store_is_slow_or_down_and_recover(
                     expect(page.locator("h1")).to_be_visible()
                 if number == signal.SIGSTOP:
                     store.send_signal(signal.SIGCONT)
-                    page.goto("/dashboards/?refresh=off")
+                    page.goto("/dashboards/?refresh=5s")
                     expect(page.locator("#fleet-problem")).to_be_empty(timeout=PATIENCE_MS)
