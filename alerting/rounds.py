@@ -80,7 +80,7 @@ class Rounds:
                 missed = [
                     one.id
                     for one in rules
-                    if running is None or is_due(one.interval_seconds, running.at, now=now)
+                    if running is None or is_due(one.name, one.interval_seconds, running.at, now)
                 ]
                 skipped += missed
                 if missed:

@@ -364,10 +364,26 @@ def test_a_preview_of_an_invalid_rule_lists_the_errors(watch: Watch) -> None:
     assert list(caught.value.errors) == ["aggregate"]
 
 
-def test_a_rule_is_evaluated_no_more_often_than_its_interval(watch: Watch) -> None:
-    watch.rule(hot(interval_seconds=60.0))
+def test_rules_are_evaluated_as_often_as_their_interval_says_at_moments_of_their_own(
+    watch: Watch,
+) -> None:
+    names = [f"Rule {number}" for number in range(40)]
+    for name in names:
+        watch.rule(hot(name=name, interval_seconds=60.0))
     watch.rule(hot(name="Always"))
-    assert [watch.evaluate(after=15).rules for _ in range(6)] == [2, 1, 1, 1, 2, 1]
+    counts = [watch.evaluate(after=10).rules - 1 for _ in range(30)]
+    assert counts[0] == 40
+    # Once a minute, and once earlier to come to their own moment.
+    assert 5 * 40 <= sum(counts) <= 6 * 40
+    assert all(0 < count < 20 for count in counts[-6:])
+    assert sum(counts[-6:]) == 40
+
+
+def test_rules_of_one_name_are_due_together(watch: Watch) -> None:
+    watch.rule(hot(interval_seconds=60.0))
+    watch.clock.advance(25.0)
+    watch.rule(hot(interval_seconds=60.0), by=watch.cast.charlie)
+    assert [watch.evaluate(after=10).rules for _ in range(30)][-6:].count(2) == 1
 
 
 def test_windows_that_an_outage_of_the_scheduler_left_unread_are_evaluated_later(
