@@ -17,6 +17,11 @@ MAX_POST_BYTES = 32 * 1024
 MAX_BATCH_BYTES = 512 * 1024
 # A batch has a high fixed cost: while one is stored, the next one gathers.
 MAX_CONCURRENT_BATCHES = 1
+# Senders that got their responses together send their next posts soon after. After a batch of many
+# posts the next one starts when none has arrived for GAP_SECONDS.
+MANY_POSTS = 24
+GAP_SECONDS = 0.002
+MAX_GATHER_SECONDS = 0.02
 # A string may contain newlines, and the parser reads lines with the other bytes one by one.
 _COMMON = bytes(set(range(256)) - set(b'"#\r\t\0\x01\x02\x03'))
 _ESCAPES = (b"\\ ", b"\\,", b"\\=")
@@ -67,6 +72,7 @@ class RequestBatcher(Generic[R]):
         self._waiting: dict[Kind, list[Post[R]]] = {}
         self._waiting_bytes = 0
         self._is_scheduled = False
+        self._last_posts = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, agent: Agent, body: bytes, kind: Kind) -> R:
@@ -84,6 +90,7 @@ class RequestBatcher(Generic[R]):
     def _start(self) -> None:
         waiting, self._waiting = self._waiting, {}
         self._waiting_bytes, self._is_scheduled = 0, False
+        self._last_posts = sum(map(len, waiting.values()))
         for kind, posts in waiting.items():
             task = asyncio.create_task(self._run(posts, kind.precision))
             self._tasks.add(task)
@@ -92,7 +99,18 @@ class RequestBatcher(Generic[R]):
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if self._waiting and not self._is_scheduled:
+            self._is_scheduled = True
+            until = asyncio.get_running_loop().time() + MAX_GATHER_SECONDS
+            self._gather(0 if self._last_posts >= MANY_POSTS else self._waiting_bytes, until)
+
+    def _gather(self, bytes_before: int, until: float) -> None:
+        """Start when nothing has arrived since the last call."""
+        loop = asyncio.get_running_loop()
+        is_full = self._waiting_bytes >= MAX_BATCH_BYTES or loop.time() >= until
+        if is_full or self._waiting_bytes == bytes_before:
             self._start()
+        else:
+            loop.call_later(GAP_SECONDS, self._gather, self._waiting_bytes, until)
 
     async def _run(self, posts: list[Post[R]], precision: str) -> None:
         try:

@@ -10,6 +10,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from html import escape
+from http import HTTPStatus
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -18,12 +20,13 @@ from a2wsgi.asgi_typing import SendEvent
 from a2wsgi.wsgi import WSGIResponder
 from a2wsgi.wsgi_typing import ExceptionInfo, WriteCallable
 from anyio import to_thread
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from core.errors import OverloadedError, TooLargeError, VedetteError
 from portal.app import MAX_BODY_BYTES
 from portal.downloads import DISCONNECTED
-from portal.middleware.refusals import refused
+from portal.middleware.errors import error_payload
 from tenants.users.throttling import network_of
 
 # Every form that needs no credentials fits.
@@ -59,7 +62,7 @@ class PortalRequests:
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; one that exceeds a bound gets its error from Flask, as any other."""
+        """Answer a request; one that exceeds a bound does not reach Flask: its pages cost more."""
         client = scope.get("client")
         network = network_of(client[0]) if client else ""
         with ExitStack() as stack:
@@ -71,7 +74,8 @@ class PortalRequests:
                 body = await _read(scope, receive, limit=limit)
                 scope = _with_length(scope, len(body))
             except VedetteError as error:
-                body, scope = b"", refused(scope, error)
+                await _refusal(scope, error)(scope, receive, send)
+                return
             except ConnectionResetError:
                 return  # the client is gone
             turn = self._turns.setdefault(network, asyncio.Semaphore(self._threads_per_address))
@@ -285,6 +289,17 @@ def _received(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return give
+
+
+def _refusal(scope: Scope, error: VedetteError) -> Response:
+    retry_after = error.retry_after_seconds if isinstance(error, OverloadedError) else None
+    headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+    if scope["path"].startswith("/api/"):
+        payload = error_payload(code=error.code, status=error.status, message=error.message)
+        return JSONResponse(payload, error.status, headers)
+    reason = HTTPStatus(error.status).phrase
+    text = f"<!doctype html><title>{reason}</title><h1>{reason}</h1><p>{escape(error.message)}</p>"
+    return HTMLResponse(text, error.status, headers)
 
 
 def _too_large(limit: int) -> TooLargeError:

@@ -18,7 +18,6 @@ from portal.context import current_scope, install, portal_of, principal
 from portal.downloads import install_downloads
 from portal.middleware.errors import install_error_handlers
 from portal.middleware.ratelimits import install_rate_limit
-from portal.middleware.refusals import install_refusals
 from portal.middleware.security import allow_inline_scripts, install_security, session_cookie_name
 from portal.middleware.static_files import install_static_files
 from portal.pages import (
@@ -118,7 +117,6 @@ def create_portal(
     parts = portal_of(settings, sessions=sessions, store=store, clock=clock)
     install(app, parts)
     install_rate_limit(app, "address", lambda: request.remote_addr)
-    install_refusals(app)
     install_downloads(app)
     install_authentication(app)
     install_rate_limit(app, "user", _user_id)

@@ -143,11 +143,12 @@ class Extent:
 
 
 class Resolution(StrEnum):
-    """The resolution of stored data: raw samples, or roll-ups by five minutes and by hour."""
+    """The resolution of stored data: raw samples, or roll-ups by five minutes, hour and day."""
 
     RAW = "raw"
     FIVE_MINUTES = "5m"
     HOUR = "1h"
+    DAY = "1d"
 
 
 class Detail(IntEnum):
@@ -157,7 +158,7 @@ class Detail(IntEnum):
         NONE: nothing.
         HOURS: count, sum, minimum, maximum and last value by hour.
         MEANS: count and sum by five minutes, too.
-        PERCENTILES: percentiles by hour, too.
+        PERCENTILES: percentiles by hour and by day, too.
         ALL: minimum and maximum by five minutes, too.
     """
 

@@ -157,10 +157,10 @@ class Database:
                     cursor.rollback()
 
     @property
-    def is_wal_short(self) -> bool:
-        """Whether so little was written since the last checkpoint that the next one is far."""
+    def wal_share(self) -> float:
+        """How much was written since the last checkpoint, in sizes of what brings about one."""
         wal = Path(f"{self.path}.wal")
-        return not wal.exists() or wal.stat().st_size < CHECKPOINT_MIB * 2**20 // 4
+        return wal.stat().st_size / (CHECKPOINT_MIB * 2**20) if wal.exists() else 0.0
 
     @property
     def free_bytes(self) -> int:

@@ -36,6 +36,14 @@ STAGING_DDL = (
     "measurement VARCHAR NOT NULL, columns BLOB NOT NULL); "
     f"ALTER TABLE {STAGING_TABLE} ADD COLUMN IF NOT EXISTS owner VARCHAR DEFAULT ''"
 )
+_STAGED = pa.schema(
+    {
+        "number": pa.int64(),
+        "measurement": pa.string(),
+        "columns": pa.binary(),
+        "owner": pa.string(),
+    }
+)
 _TAG_PREFIX, _FIELD_PREFIX = tag_column(""), field_column("")
 _FIELD_TYPES = {
     pa.float64(): FieldType.FLOAT,
@@ -132,16 +140,16 @@ class StagingTable:
         """The tables that have staged points."""
         return list(self._pieces)
 
-    def insert(self, cursor: duckdb.DuckDBPyConnection, columns: Columns) -> None:
+    def insert(self, inserter: Inserter, columns: Columns) -> None:
         """Stage rows in the database, which commits them; `inserted` follows."""
         self._number += 1
-        places = ", ".join(["(?, ?, ?, ?)"] * len(columns))
-        values = [
-            value
+        rows = [
+            (self._number, key.measurement, serialize(data), key.owner)
             for key, data in columns.items()
-            for value in (self._number, key.measurement, serialize(data), key.owner)
         ]
-        cursor.execute(f"INSERT INTO {STAGING_TABLE} VALUES {places}", values)  # noqa: S608 - ours
+        staged = zip(*rows, strict=True)
+        arrays = [pa.array(of, kind) for of, kind in zip(staged, _STAGED.types, strict=True)]
+        inserter.insert(STAGING_TABLE, pa.Table.from_arrays(arrays, schema=_STAGED))
 
     def inserted(self, columns: Columns) -> None:
         """Add committed rows to those in memory."""

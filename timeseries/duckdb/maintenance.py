@@ -51,6 +51,7 @@ MIN_EXPIRED = 8
 EXPIRED_NS = 30 * DAY_NS
 """Segments without samples are merged within such periods."""
 MIN_FREE_BYTES = 2**20
+QUIET_WAL_SHARE = 1 / 4
 """The free space of the file that is worth giving back."""
 _TIME = quoted(TIME_COLUMN)
 _IS_TENANT = f"{quoted(tag_column(TENANT_TAG))} = ?"
@@ -108,7 +109,7 @@ class Maintenance:
                 self._sealed_at[measurement] = time.monotonic()
                 time.sleep(min(time.monotonic() - started, MAX_PAUSE_SECONDS))
         # Until a checkpoint, rows take ten times as much memory; on a quiet server it never comes.
-        if moved or self._database.is_wal_short:
+        if moved or self._database.wal_share < QUIET_WAL_SHARE:
             self._writer.checkpoint()
         self._shrink_file()
         if errors:
@@ -234,7 +235,8 @@ class Maintenance:
         for one in self._manifest.of(measurement):
             if Resolution.RAW not in one.sizes:
                 # Fields that one of them rolls up less would seem to have no values in it.
-                details, sizes = frozenset(one.rolled.items()), frozenset(one.sizes)
+                details = frozenset(one.rolled.items())
+                sizes = frozenset(one.sizes) - {Resolution.DAY}
                 key = (one.tenant, one.oldest_ns // EXPIRED_NS, sizes, details)
                 periods.setdefault(key, []).append(one)
         yield from (some for some in periods.values() if len(some) >= MIN_EXPIRED)

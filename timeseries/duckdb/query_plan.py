@@ -15,9 +15,9 @@ Plan = Mapping[tuple[Resolution, tuple[Span, ...]], Sequence[Segment]]
 def plan_sources(query: RangeQuery, segments: Iterable[Segment], fields: Iterable[str]) -> Plan:
     """Return what to read: the segments for each resolution and its time spans.
 
-    The coarsest resolution that divides the step is preferred, for complete windows. The rest of
-    the span comes from samples and, where these have expired, from the roll-ups, by the windows
-    that begin in it.
+    The coarsest resolution that divides the step is preferred, for complete windows; beside days,
+    hours. The rest of the span comes from samples and, where these have expired, from the roll-ups,
+    by the windows that begin in it.
 
     Args:
         query: the query.
@@ -35,11 +35,12 @@ def plan_sources(query: RangeQuery, segments: Iterable[Segment], fields: Iterabl
             numbers &= one.rolled.keys()
         left: tuple[Span, ...] = (span,)
         for resolution in _preferred(query, one, numbers):
-            whole = _whole(span, WIDTHS_NS[resolution])
-            if whole is not None and one.overlaps(whole):
-                plan.setdefault((resolution, (whole,)), []).append(one)
-                left = tuple(rest for rest in _cut(span, whole) if rest[0] < rest[1])
-                break
+            whole, others = _split(left, WIDTHS_NS[resolution])
+            if any(map(one.overlaps, whole)):
+                plan.setdefault((resolution, whole), []).append(one)
+                left = others
+                if resolution is not Resolution.DAY:
+                    break
         rest = Resolution.RAW if Resolution.RAW in one.sizes else _finest(query, one, numbers)
         margin_ns = WIDTHS_NS.get(rest, 0) if rest else 0
         if rest and any(one.overlaps(part, margin_ns=margin_ns) for part in left):
@@ -68,7 +69,7 @@ def _preferred(query: RangeQuery, one: Segment, numbers: frozenset[str]) -> list
         return []
     return [
         resolution
-        for resolution in (Resolution.HOUR, Resolution.FIVE_MINUTES)
+        for resolution in (Resolution.DAY, Resolution.HOUR, Resolution.FIVE_MINUTES)
         if _answers(query, one, resolution, numbers)
         and (query.step_ns is None or query.step_ns % WIDTHS_NS[resolution] == 0)
     ]
@@ -93,10 +94,15 @@ def _answers(
     )
 
 
-def _whole(span: Span, width_ns: int) -> Span | None:
-    start, end = -(-span[0] // width_ns) * width_ns, span[1] // width_ns * width_ns
-    return (start, end) if start < end else None
-
-
-def _cut(span: Span, hole: Span) -> tuple[Span, Span]:
-    return (span[0], hole[0]), (hole[1], span[1])
+def _split(spans: Sequence[Span], width_ns: int) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """Return the parts of some spans with complete windows only, and the others."""
+    whole: list[Span] = []
+    others: list[Span] = []
+    for start, end in spans:
+        first, last = -(-start // width_ns) * width_ns, end // width_ns * width_ns
+        if first < last:
+            whole.append((first, last))
+            others += [part for part in ((start, first), (last, end)) if part[0] < part[1]]
+        else:
+            others.append((start, end))
+    return tuple(whole), tuple(others)

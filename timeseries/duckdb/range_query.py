@@ -362,20 +362,33 @@ def _quantiles(
 ) -> Read:
     """Return the read that merges the sketch buckets of one field."""
     names = [f"g{index}" for index in range(len(query.group_by))]
-    united = " UNION ALL ".join(_buckets(query, relation.table, name, source) for source in sources)
-    counted = ["CAST(sum(c) AS BIGINT) AS c", "min(lo) AS lo", "max(hi) AS hi"]
-    buckets = select([*names, "w", "k", *counted], f"({united})") + " GROUP BY ALL"
-    lists = ["list(k ORDER BY k)", "list(c ORDER BY k)", "min(lo)", "max(hi)"]
+    parts, values = [], list[object]()
+    for source in sources:
+        counted = _bucket_counts(query, relation.table, name, source)
+        parts += counted
+        values += [*source.values] * len(counted)
+    united = " UNION ALL ".join(parts)
+    merged = ["CAST(sum(c) AS BIGINT) AS c", "min(lo) AS lo", "max(hi) AS hi"]
+    buckets = select([*names, "w", "k", *merged], f"({united})") + " GROUP BY ALL"
+    lists = [
+        f"coalesce(list({one} ORDER BY k) FILTER (WHERE k IS NOT NULL), [])" for one in ("k", "c")
+    ]
     order = ", ".join(str(index + 1) for index in range(len(names) + 1))
     return Read(
         [name],
-        select([*names, "w", *lists], f"({buckets})") + f" GROUP BY ALL ORDER BY {order}",
-        [value for source in sources for value in source.values],
+        select([*names, "w", *lists, "min(lo)", "max(hi)"], f"({buckets})")
+        + f" GROUP BY ALL ORDER BY {order}",
+        values,
         partial(merge_quantiles, groups=len(names), q=QUANTILES[query.aggregate]),
     )
 
 
-def _buckets(query: RangeQuery, table: Table, name: str, source: _Source) -> str:
+def _bucket_counts(query: RangeQuery, table: Table, name: str, source: _Source) -> list[str]:
+    """Return statements of one source: the counts of buckets `k`, and the least and greatest value.
+
+    Of roll-ups these are apart, with no bucket: to take them along with millions of buckets costs
+    a fifth of the time.
+    """
     shared = [*group_columns(query.group_by, table), f"{source.window} AS w"]
     if source.resolution is Resolution.RAW:
         column = numeric_column(name, table.fields[name])
@@ -383,20 +396,27 @@ def _buckets(query: RangeQuery, table: Table, name: str, source: _Source) -> str
             *shared,
             f"{bucket_key_sql(column)} AS k",
             "count(*) AS c",
-            f"CAST(min({column}) AS DOUBLE) AS lo",
-            f"CAST(max({column}) AS DOUBLE) AS hi",
+            *_limits(column, column),
         ]
         groups = ", ".join(str(index + 1) for index in range(len(shared) + 1))
-        return select(counted, f"{source.text} WHERE {column} IS NOT NULL") + f" GROUP BY {groups}"
-    sketch = aggregate_column(StoredAggregate.SKETCH, name)
-    each = [
-        *shared,
-        f"unnest(map_keys({sketch})) AS k",
-        f"unnest(map_values({sketch})) AS c",
-        f"CAST({aggregate_column(StoredAggregate.MIN, name)} AS DOUBLE) AS lo",
-        f"CAST({aggregate_column(StoredAggregate.MAX, name)} AS DOUBLE) AS hi",
+        return [
+            select(counted, f"{source.text} WHERE {column} IS NOT NULL") + f" GROUP BY {groups}"
+        ]
+    sketch, least, most = (
+        aggregate_column(part, name)
+        for part in (StoredAggregate.SKETCH, StoredAggregate.MIN, StoredAggregate.MAX)
+    )
+    each = [*shared, f"unnest(map_keys({sketch})) AS k", f"unnest(map_values({sketch})) AS c"]
+    counts = ["* EXCLUDE c", "sum(c) AS c", "NULL AS lo", "NULL AS hi"]
+    limits = [*shared, "NULL AS k", "NULL AS c", *_limits(least, most)]
+    return [
+        select(counts, f"({select(each, source.text)})") + " GROUP BY ALL",
+        select(limits, f"{source.text} WHERE {least} IS NOT NULL") + " GROUP BY ALL",
     ]
-    return select(each, source.text)
+
+
+def _limits(least: str, most: str) -> tuple[str, str]:
+    return f"CAST(min({least}) AS DOUBLE) AS lo", f"CAST(max({most}) AS DOUBLE) AS hi"
 
 
 def reads_raw_rows(query: RangeQuery) -> bool:

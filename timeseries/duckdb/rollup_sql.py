@@ -67,6 +67,11 @@ _LEAST_DETAILS: Mapping[Resolution, Mapping[StoredAggregate, Detail]] = {
         **dict.fromkeys(StoredAggregate, Detail.HOURS),
         StoredAggregate.SKETCH: Detail.PERCENTILES,
     },
+    Resolution.DAY: {
+        StoredAggregate.MIN: Detail.PERCENTILES,
+        StoredAggregate.MAX: Detail.PERCENTILES,
+        StoredAggregate.SKETCH: Detail.PERCENTILES,
+    },
 }
 """The detail from which on a field has an aggregate in the roll-ups of a resolution."""
 _STORED = {

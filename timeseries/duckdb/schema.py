@@ -20,11 +20,15 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from core.clock import NS_PER_SECOND
-from timeseries.store import HOUR_NS, IDENTITY_TAGS, Resolution
+from timeseries.store import DAY_NS, HOUR_NS, IDENTITY_TAGS, Resolution
 from timeseries.validation import FieldType
 
 MINUTE_NS = 60 * NS_PER_SECOND
-WIDTHS_NS = {Resolution.FIVE_MINUTES: 5 * MINUTE_NS, Resolution.HOUR: HOUR_NS}
+WIDTHS_NS = {
+    Resolution.FIVE_MINUTES: 5 * MINUTE_NS,
+    Resolution.HOUR: HOUR_NS,
+    Resolution.DAY: DAY_NS,
+}
 TIME_COLUMN = "time"
 MAX_MEASUREMENTS = 1_000
 MAX_COLUMNS = 1_000

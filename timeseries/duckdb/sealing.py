@@ -220,7 +220,9 @@ class Sealing:
         )
         sizes = {}
         with self._transaction() as cursor:
-            for resolution in segments[0].sizes:
+            for resolution in frozenset(segments[0].sizes).intersection(
+                *(one.sizes for one in segments)
+            ):
                 source, values = files_sql(self.manifest.files, segments, resolution)
                 types = stored_columns(segments, resolution)
                 _create_rollup(cursor, types)
@@ -311,9 +313,10 @@ class Sealing:
         with_gaps = {
             name for name, count in zip(table.fields, counts, strict=True) if count < total
         }
-        for resolution in WIDTHS_NS:
+        for resolution, width_ns in WIDTHS_NS.items():
             stored = segment.stored(resolution)
-            if stored.fields:
+            # Part of a day will be merged with the rest.
+            if stored.fields and (is_final or width_ns < DAY_NS):
                 rollup = stored_columns([segment], resolution)
                 _roll_up(cursor, samples, resolution, stored, types=rollup, with_gaps=with_gaps)
                 file = files[resolution] = self.manifest.files.create(segment.path(resolution))

@@ -1,10 +1,10 @@
 """Segments: settled samples of one tenant and measurement in Parquet files, and their manifest.
 
-A *segment* has up to three files with one name, in `<tenant>/<measurement>/<day>/` of the store's
+A *segment* has up to four files with one name, in `<tenant>/<measurement>/<day>/` of the store's
 folder: `.raw.parquet` with the samples, sorted by series and then time, and the roll-ups of exactly
-these samples, `.5m.parquet` and `.1h.parquet`. Files never change. The *manifest* is the table of
-segments in the database: a file without its row does not count, and is deleted at the next start.
-Files are in a folder or in a bucket; see `files`.
+these samples, `.5m.parquet`, `.1h.parquet` and `.1d.parquet`. Files never change. The *manifest* is
+the table of segments in the database: a file without its row does not count, and is deleted at the
+next start. Files are in a folder or in a bucket; see `files`.
 
 A sample is either in the measurement's table (*hot*) or in one segment, because the transaction
 that adds a segment also deletes the rows it was made of. Readers use the segments from memory and
@@ -38,7 +38,12 @@ _SIZES = {
     Resolution.RAW: "raw_bytes",
     Resolution.FIVE_MINUTES: "five_minute_bytes",
     Resolution.HOUR: "hour_bytes",
+    Resolution.DAY: "day_bytes",
 }
+_COLUMNS = (
+    "name, tenant, measurement, oldest, newest, first_appliance, last_appliance, rows, "
+    f"tags, fields, types, rolled, details, {', '.join(_SIZES.values())}"
+)
 MANIFEST_DDL = (
     f"CREATE TABLE IF NOT EXISTS {MANIFEST_TABLE} (name VARCHAR NOT NULL, tenant VARCHAR NOT NULL, "
     "measurement VARCHAR NOT NULL, oldest BIGINT NOT NULL, newest BIGINT NOT NULL, "
@@ -46,9 +51,18 @@ MANIFEST_DDL = (
     "tags VARCHAR[] NOT NULL, fields VARCHAR[] NOT NULL, types VARCHAR[] NOT NULL, "
     "rolled VARCHAR[] NOT NULL, raw_bytes BIGINT, five_minute_bytes BIGINT, hour_bytes BIGINT)"
 )
-# NULL in rows of earlier versions, which rolled up all.
-_DETAILS_DDL = f"ALTER TABLE {MANIFEST_TABLE} ADD COLUMN IF NOT EXISTS details UTINYINT[]"
+# Details are NULL in rows of earlier versions, which rolled up all.
+_COLUMNS_DDL = (
+    f"ALTER TABLE {MANIFEST_TABLE} ADD COLUMN IF NOT EXISTS details UTINYINT[]; "
+    f"ALTER TABLE {MANIFEST_TABLE} ADD COLUMN IF NOT EXISTS day_bytes BIGINT"
+)
+_LIST = f"SELECT {_COLUMNS} FROM {MANIFEST_TABLE}"  # noqa: S608 - ours
 _OWNER_DDL = "CREATE TABLE IF NOT EXISTS files_owner (id VARCHAR NOT NULL)"
+# The detail from which on a field has anything in a roll-up.
+_LEAST_DETAILS: Mapping[Resolution | None, Detail] = {
+    Resolution.FIVE_MINUTES: Detail.MEANS,
+    Resolution.DAY: Detail.PERCENTILES,
+}
 _EPOCH = date(1970, 1, 1).toordinal()
 _MAX_NAME = 200
 _MAX_REPEATS = 3
@@ -93,7 +107,7 @@ class Segment:
         """Return the tags of one of its files, and the fields that it has values of."""
         if resolution is Resolution.RAW:
             return self.table
-        least = Detail.MEANS if resolution is Resolution.FIVE_MINUTES else Detail.HOURS
+        least = _LEAST_DETAILS.get(resolution, Detail.HOURS)
         kinds = self.table.fields.items()
         return Table(self.table.tags, {name: kind for name, kind in kinds if self.has(name, least)})
 
@@ -119,8 +133,11 @@ class Segment:
         return self.oldest_ns < span[1] and self.newest_ns >= span[0] - margin_ns
 
     def without(self, resolution: Resolution) -> "Segment":
-        """Return it after retention has deleted one of its files."""
-        return replace(self, sizes={r: size for r, size in self.sizes.items() if r != resolution})
+        """Return it after retention has deleted one of its files; days end with their hours."""
+        gone = {resolution, *([Resolution.DAY] if resolution is Resolution.HOUR else [])}
+        return replace(
+            self, sizes={one: size for one, size in self.sizes.items() if one not in gone}
+        )
 
 
 def folder_name(name: str) -> str:
@@ -168,7 +185,7 @@ class Manifest:
                 "away to begin anew."
             )
         cursor.execute(MANIFEST_DDL)
-        cursor.execute(_DETAILS_DDL)
+        cursor.execute(_COLUMNS_DDL)
         if former:
             files.claim(_owner(cursor))
         for one in read_segments(cursor):
@@ -223,7 +240,8 @@ class Manifest:
             )
         for one in added:
             cursor.execute(
-                f"INSERT INTO {MANIFEST_TABLE} VALUES ({', '.join('?' * 16)})",  # noqa: S608 - ours
+                f"INSERT INTO {MANIFEST_TABLE} ({_COLUMNS}) "  # noqa: S608 - ours
+                f"VALUES ({', '.join('?' * len(_row(one)))})",
                 _row(one),
             )
         with self._change:
@@ -326,9 +344,9 @@ class Manifest:
 
 def read_segments(cursor: duckdb.DuckDBPyConnection) -> Iterator[Segment]:
     """Yield the segments of the manifest."""
-    for row in cursor.execute(f"FROM {MANIFEST_TABLE}").fetchall():
+    for row in cursor.execute(_LIST).fetchall():
         name, tenant, measurement, oldest, newest, first, last, rows = row[:8]
-        tags, fields, types, rolled, *sizes, details = row[8:]
+        tags, fields, types, rolled, details, *sizes = row[8:]
         yield Segment(
             name=name,
             tenant=tenant,
@@ -376,8 +394,8 @@ def _row(one: Segment) -> Sequence[object]:
         list(one.table.fields),
         [str(kind) for kind in one.table.fields.values()],
         list(one.rolled),
-        *(one.sizes.get(resolution) for resolution in _SIZES),
         [int(detail) for detail in one.rolled.values()],
+        *(one.sizes.get(resolution) for resolution in _SIZES),
     ]
 
 

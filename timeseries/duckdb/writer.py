@@ -244,9 +244,10 @@ class DuckDBWriter:
         return group.rejected
 
     def _insert_staged(self, columns: Columns) -> None:
-        # So few points bring no checkpoint about where the last one is recent.
-        with nullcontext() if self._database.is_wal_short else self._database.snapshot():
-            self._staging.insert(self._cursor, columns)
+        # So few points bring no checkpoint about where one is not near.
+        is_far = self._database.wal_share < 1 / 2
+        with nullcontext() if is_far else self._database.snapshot():
+            self._staging.insert(self._inserter, columns)
         if not self._staging.points:
             self._flush_at = time.monotonic() + FLUSH_INTERVAL_SECONDS
         self._staging.inserted(columns)

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from access.agent_registry import Agent
 from access.gateway import Gateway, WriteResult
-from access.request_batcher import MAX_CONCURRENT_BATCHES, Kind, Post, RequestBatcher, join, kind_of
+from access.request_batcher import (
+    MANY_POSTS,
+    MAX_CONCURRENT_BATCHES,
+    Kind,
+    Post,
+    RequestBatcher,
+    join,
+    kind_of,
+)
 from core.clock import to_ns
 from core.errors import OverloadedError, VedetteError
 from core.settings import ServerSettings
@@ -329,3 +337,33 @@ def test_joined_posts_are_read_as_if_each_had_come_alone(bodies: list[bytes]) ->
         ]
     assert (list(points), list(faults)) == ([], [])
     assert len(joined.post_of) == sum(body.count(b"\n") + (body[-1:] != b"\n") for body in bodies)
+
+
+@pytest.mark.parametrize(("first", "batches"), [(MANY_POSTS, 2), (MANY_POSTS - 1, 3)])
+def test_after_a_batch_of_many_posts_the_next_one_waits_for_more(first: int, batches: int) -> None:
+    sizes: list[int] = []
+    ready = asyncio.Event()
+
+    async def process(posts: list[Post[int]], _precision: str) -> None:
+        sizes.append(len(posts))
+        await ready.wait()
+        for post in posts:
+            post.result.set_result(len(posts))
+
+    async def scenario() -> None:
+        batcher = RequestBatcher[int](process)
+
+        def submit(count: int) -> list[asyncio.Task[int]]:
+            return [asyncio.create_task(batcher.submit(DGX, b"x", TIMED)) for _ in range(count)]
+
+        sent = submit(first)
+        await asyncio.sleep(0.01)
+        sent += submit(1)
+        await asyncio.sleep(0.01)
+        ready.set()
+        await asyncio.gather(*sent[:first])
+        sent += submit(1)
+        await asyncio.gather(*sent)
+
+    asyncio.run(scenario())
+    assert (sizes[0], len(sizes), sum(sizes)) == (first, batches, first + 2)

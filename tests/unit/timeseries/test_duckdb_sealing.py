@@ -4,6 +4,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -262,8 +263,9 @@ def test_segments_without_samples_are_merged_by_period(store: DuckDBStore) -> No
     store.delete_before(later_ns)
     store.maintain(now_ns=later_ns)
 
-    assert before == [{Resolution.RAW, Resolution.HOUR}] * 10
-    assert [one.sizes.keys() for one in segments_of(store)] == [{Resolution.HOUR}]
+    assert before == [{Resolution.RAW, Resolution.HOUR, Resolution.DAY}] * 10
+    after = [one.sizes.keys() for one in segments_of(store)]
+    assert after == [{Resolution.HOUR, Resolution.DAY}]
     query = RangeQuery(
         measurement="gpu",
         fields=("x",),
@@ -317,11 +319,14 @@ def test_segments_of_earlier_versions_are_rolled_up_in_all_detail(path: Path) ->
         store.maintain(now_ns=SETTLED_NS)
         kept = segments_of(store)
     with closing(duckdb.connect(str(path))) as connection:
-        connection.execute(f"ALTER TABLE {MANIFEST_TABLE} DROP COLUMN details")
+        for column in ("details", "day_bytes"):
+            connection.execute(f"ALTER TABLE {MANIFEST_TABLE} DROP COLUMN {column}")
 
+    sizes = dict(kept[0].sizes)
+    del sizes[Resolution.DAY]
     for _ in range(2):
         with closing(DuckDBStore(path)) as store:
-            assert segments_of(store) == kept
+            assert segments_of(store) == (replace(kept[0], sizes=sizes),)
             assert kept[0].rolled == {"x": Detail.ALL}
 
 

@@ -26,7 +26,7 @@ from timeseries.duckdb import maintenance, sealing
 from timeseries.duckdb.schema import quoted, table_name
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.points import Point
-from timeseries.store import Aggregate, Detail, Resolution, Series
+from timeseries.store import DAY_NS, Aggregate, Detail, Resolution, Series
 from timeseries.successive import SUCCESSIVE
 
 QUANTILES = (Aggregate.P50, Aggregate.P95, Aggregate.P99)
@@ -151,6 +151,29 @@ def test_percentiles_of_hours_are_within_a_hundredth(
                 )
                 got = ask(pair.rolled, aggregate, hours=span, step_ns=step_ns, group_by=group_by)
                 assert_same(got, expected, relative=0.01)
+
+
+@pytest.mark.parametrize("aggregate", QUANTILES)
+def test_percentiles_of_days_are_within_a_hundredth(pair: Pair, aggregate: Aggregate) -> None:
+    rng = seeded(13)
+    midnight_ns = START_NS // DAY_NS * DAY_NS
+    for identity in IDENTITIES:
+        times = rng.sample(range(midnight_ns, midnight_ns + 3 * DAY_NS), 1_000)
+        pair.write([gpu(time, power_watts=rng.gauss(300, 60)) for time in times], identity)
+    pair.rolled.maintain(now_ns=midnight_ns + 3 * DAY_NS + HOUR_NS)
+    assert all(Resolution.DAY in one.sizes for one in pair.rolled.manifest.of("gpu"))
+    since = (midnight_ns - START_NS) / HOUR_NS
+    whole = (since, since + 72)
+    for step_ns, span in itertools.product(
+        (None, DAY_NS, HOUR_NS), (whole, (since + 5.5, since + 60.25), (since + 30, since + 31))
+    ):
+        expected = ask(pair.plain, aggregate, hours=span, step_ns=step_ns, group_by=("appliance",))
+        got = ask(pair.rolled, aggregate, hours=span, step_ns=step_ns, group_by=("appliance",))
+        assert_same(got, expected, relative=0.01)
+    for resolution in (Resolution.RAW, Resolution.FIVE_MINUTES):
+        pair.rolled.delete_before(midnight_ns + 3 * DAY_NS, resolution=resolution)
+    expected = ask(pair.plain, aggregate, hours=whole, step_ns=DAY_NS)
+    assert_same(ask(pair.rolled, aggregate, hours=whole, step_ns=DAY_NS), expected, relative=0.01)
 
 
 def test_percentiles_of_minutes_are_exact_until_the_samples_expire(pair: Pair) -> None:
