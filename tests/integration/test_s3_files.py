@@ -107,7 +107,7 @@ def test_sealed_samples_are_in_the_bucket_only_and_are_deleted_there(
     store.maintain(now_ns=SETTLED_NS)
 
     assert bucket.paths() == listed(store)
-    assert len(listed(store)) == 1 + 2 * 3
+    assert len(listed(store)) == 1 + 2 * len(Resolution)
     assert list((tmp_path / "samples").rglob("*.parquet")) == []
     store = open_files()
     assert bucket.paths() == listed(store)

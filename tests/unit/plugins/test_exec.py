@@ -103,11 +103,22 @@ def test_a_long_running_program_is_read_while_it_runs() -> None:
         assert point.time_ns == int(it.now.timestamp()) * SECOND
 
 
+def has_ended(pid_file: Path) -> bool:
+    """Return whether the process that writes its id to a file has written it and ended."""
+    if not pid_file.exists() or not (pid := pid_file.read_text().strip()):
+        return False
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state.rpartition(")")[2].split()[0] == "Z"
+
+
 def test_now_in_a_run_that_is_over_is_when_the_run_began(tmp_path: Path) -> None:
-    done = tmp_path / "done"
-    with reading(shell(f"echo PUTVAL h/a/gauge N:1; : > {done}")) as it:
+    pid = tmp_path / "pid"
+    with reading(shell(f"echo PUTVAL h/a/gauge N:1; echo $$ > {pid}")) as it:
         it.gather()
-        eventually(done.exists)
+        eventually(lambda: has_ended(pid))
         points = it.until(step_seconds=1)
         assert points[0].time_ns == int(NOON.timestamp()) * SECOND
 
