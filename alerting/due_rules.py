@@ -1,7 +1,7 @@
 """Which rules are due, and the ends of the windows that they are evaluated for.
 
-Rules of one name are due at the same moments of their interval, others at others: tenants have many
-rules in common, and to evaluate all of them at once would delay writes of samples.
+Rules with the same name are due at the same moment of their interval, and other rules at other
+moments. Tenants have many rules in common: evaluating all of them at once would delay writes.
 
 Windows that nobody has read, as after an outage, are evaluated later, with their own times.
 """
