@@ -19,7 +19,7 @@ from typing import Any, Literal
 import duckdb
 
 from timeseries.duckdb.files import Files, LocalFiles
-from timeseries.duckdb.insert import STAGING_TABLE
+from timeseries.duckdb.staging import STAGING_TABLE
 from timeseries.open_store import files_folder
 from timeseries.store import StoreUnavailableError
 

@@ -4,15 +4,17 @@ Roll-ups were tables by minute and by hour, `r1m_<measurement>` and `r1h_<measur
 STRUCT of aggregates per field. Those of samples that have expired become segments, one for each
 tenant, measurement and month, in a transaction that deletes their rows: after a crash the next
 start continues. The others are dropped, because sealing the samples makes them again. Samples stay
-in their tables until they are sealed.
+in their tables until they are sealed. Staged samples were Arrow streams.
 """
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 from urllib.parse import unquote
 
 import duckdb
+import pyarrow as pa
 
 from core.ids import new_id
 from timeseries.declared import DECLARED
@@ -23,6 +25,7 @@ from timeseries.duckdb.rollup_sql import (
     aggregate_column,
     rollup_columns,
 )
+from timeseries.duckdb.rows import rows_of, serialize
 from timeseries.duckdb.schema import (
     COLUMNS_SQL,
     SQL_TYPES,
@@ -38,6 +41,8 @@ from timeseries.duckdb.schema import (
 )
 from timeseries.duckdb.segments import Manifest, Segment
 from timeseries.duckdb.sql import select
+from timeseries.duckdb.staging import STAGING_TABLE
+from timeseries.points import Batch, Point
 from timeseries.store import (
     APPLIANCE_TAG,
     DAY_NS,
@@ -46,9 +51,10 @@ from timeseries.store import (
     Resolution,
     StoreUnavailableError,
 )
-from timeseries.validation import FieldType
+from timeseries.validation import FIELD_TYPES, FieldType
 
 _log = logging.getLogger(__name__)
+_ARROW_STREAM = b"\xff\xff\xff\xff"
 _PREFIXES = {Resolution.FIVE_MINUTES: "r1m_", Resolution.HOUR: "r1h_"}
 _STATE_TABLES = ("rollup_progress", "rollup_late")
 _PERIOD_NS = 30 * DAY_NS
@@ -75,6 +81,8 @@ def upgrade(cursor: duckdb.DuckDBPyConnection, manifest: Manifest) -> None:
         if not key.owner and key.measurement in DECLARED:
             _make_numbers(cursor, key, table)
     tables = {table for table, _, _ in columns}
+    if STAGING_TABLE in tables:
+        _convert_staged(cursor)
     old = [
         key
         for key in schema
@@ -101,6 +109,43 @@ def _make_numbers(cursor: duckdb.DuckDBPyConnection, key: Key, table: Table) -> 
                 f"ALTER TABLE {quoted(table_name(key))} ALTER COLUMN {column} "
                 f"TYPE {double} USING TRY_CAST({column} AS {double})"
             )
+
+
+def _convert_staged(cursor: duckdb.DuckDBPyConnection) -> None:
+    """Rewrite staged Arrow streams as rows."""
+    found = cursor.execute(
+        f"SELECT rowid, measurement, columns FROM {STAGING_TABLE} WHERE columns[1:4] = ?",  # noqa: S608 - ours
+        [_ARROW_STREAM],
+    ).fetchall()
+    for rowid, measurement, value in found:
+        data = pa.ipc.open_stream(value).read_all()
+        points = [
+            Point(
+                measurement,
+                _named(row, tag_column("")),
+                _named(row, field_column("")),
+                row[TIME_COLUMN],
+            )
+            for row in data.to_pylist()
+        ]
+        rows = []
+        for block in Batch.of(points).blocks:
+            kinds = map(FIELD_TYPES.__getitem__, block.kinds)
+            table = Table(fields=dict(zip(block.fields, kinds, strict=True)))
+            rows.append(rows_of(block, {}, table, is_stamped=True))
+        cursor.execute(
+            f"UPDATE {STAGING_TABLE} SET columns = ? WHERE rowid = ?",  # noqa: S608 - ours
+            [serialize(rows), rowid],
+        )
+
+
+def _named(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the values of the columns with a prefix by what follows it, without NULLs."""
+    return {
+        unquote(column.removeprefix(prefix)): value
+        for column, value in row.items()
+        if column.startswith(prefix) and value is not None
+    }
 
 
 def _rollup_table(key: Key, resolution: Resolution) -> str:

@@ -13,7 +13,8 @@ import duckdb
 from core.errors import VedetteError
 from timeseries.duckdb.database import Database, is_fatal
 from timeseries.duckdb.ingest import plan_group
-from timeseries.duckdb.insert import Columns, Inserter, StagingTable
+from timeseries.duckdb.insert import Inserter
+from timeseries.duckdb.rows import arrow_table
 from timeseries.duckdb.schema import (
     COLUMNS_SQL,
     Key,
@@ -24,6 +25,7 @@ from timeseries.duckdb.schema import (
     quoted,
     table_name,
 )
+from timeseries.duckdb.staging import RowsByTable, StagingTable
 from timeseries.store import RejectedPoint, StoreUnavailableError
 from timeseries.write_queue import Linger, Submission, Task, WriteQueue, as_store_error
 
@@ -237,30 +239,31 @@ class DuckDBWriter:
         group = plan_group(submissions, schema=self._planned_schema)
         is_full = self._staging.points >= 2 * MAX_STAGED_POINTS
         if group.points >= MIN_DIRECT_POINTS or is_full:
-            self._write(group.columns, group.schema)
+            self._write(group.rows, group.schema)
         elif group.points:
-            self._insert_staged(group.columns)
+            self._insert_staged(group.rows)
         self._planned_schema = group.schema
         return group.rejected
 
-    def _insert_staged(self, columns: Columns) -> None:
+    def _insert_staged(self, rows: RowsByTable) -> None:
         # So few points bring no checkpoint about where one is not near.
         is_far = self._database.wal_share < 1 / 2
         with nullcontext() if is_far else self._database.snapshot():
-            self._staging.insert(self._inserter, columns)
+            self._staging.insert(self._inserter, rows)
         if not self._staging.points:
             self._flush_at = time.monotonic() + FLUSH_INTERVAL_SECONDS
-        self._staging.inserted(columns)
+        self._staging.inserted(rows)
 
-    def _write(self, columns: Columns, planned: Schema, *, from_stage: Sequence[Key] = ()) -> None:
-        """Insert columns into their tables in one transaction.
+    def _write(self, rows: RowsByTable, planned: Schema, *, from_stage: Sequence[Key] = ()) -> None:
+        """Insert rows into their tables in one transaction.
 
         Args:
-            columns: the rows to insert.
+            rows: those to insert.
             planned: the schema that their tables need first.
             from_stage: tables whose rows come from the staging table.
         """
         schema = dict(self._schema)
+        columns = {key: arrow_table(some, planned[key]) for key, some in rows.items()}
         with self._transaction():
             for key, data in columns.items():
                 table = planned[key]
@@ -284,7 +287,7 @@ class DuckDBWriter:
         """Move staged rows, all or of some tables, into their tables."""
         some = self._staging.keys if keys is None else keys
         if some:
-            self._write(self._staging.combined(some), self._planned_schema, from_stage=some)
+            self._write(self._staging.rows(some), self._planned_schema, from_stage=some)
 
     def _try_flush(self, keys: Sequence[Key] | None = None) -> None:
         """Flush; rows that can't be written stay staged and the error is recorded."""

@@ -12,8 +12,9 @@ import pytest
 from tests.fixtures.polling import eventually
 from timeseries.duckdb import writer as duckdb_writer
 from timeseries.duckdb.database import Database
-from timeseries.duckdb.insert import STAGING_TABLE, StagingTable, deserialize, serialize
+from timeseries.duckdb.rows import deserialize, rows_of, serialize
 from timeseries.duckdb.schema import COLUMNS_SQL, Key, Table, parse_schema, quoted, table_name
+from timeseries.duckdb.staging import STAGING_TABLE, StagingTable
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.duckdb.writer import MIN_DIRECT_POINTS, DuckDBWriter
 from timeseries.points import Batch, Point
@@ -202,16 +203,16 @@ def test_columns_are_the_same_after_they_were_staged(tmp_path: Path) -> None:
 
 
 def test_a_stage_tells_what_its_tables_will_be() -> None:
+    table = Table(
+        frozenset({"tenant", "appliance", "host"}),
+        {"a": FieldType.FLOAT, "b": FieldType.INTEGER, "c": FieldType.STRING},
+    )
+    block = Batch.of([Point("m", {"host": "x"}, {"a": 1, "b": 2, "c": "täxt"}, 1)]).blocks[0]
+    rows = [rows_of(block, ACME, table)]
     with duckdb.connect() as connection:
         stage = StagingTable(connection.cursor())
-        data = connection.sql(
-            "SELECT 1::BIGINT AS time, 'x' AS tag_host, 1::DOUBLE AS field_a, 2::BIGINT AS field_b"
-        ).to_arrow_table()
-        stage.inserted({Key("acme", "m"): data})
+        stage.inserted({Key("acme", "m"): rows})
 
-        (table,) = stage.schema({}).values()
+        assert stage.schema({}) == {Key("acme", "m"): table}
 
-    assert table == Table(
-        frozenset({"tenant", "appliance", "host"}), {"a": FieldType.FLOAT, "b": FieldType.INTEGER}
-    )
-    assert deserialize(bytes(serialize(data))) == data
+    assert deserialize(serialize(rows)) == rows
