@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.errors import InvalidInputError
-from timeseries.lineprotocol_columns import PLACEHOLDERS, Lines, has_placeholder, read_columns
+from timeseries.lineprotocol_columns import Lines, read_columns
 from timeseries.lineprotocol_grammar import MAX_TIME_NS, InvalidLineError, logical_lines, parse_line
 from timeseries.points import Batch, Point
 
@@ -26,8 +26,8 @@ NS_PER_UNIT = {
 }
 
 _MAX_SHOWN_CHARACTERS = 300
-_ODD = re.compile('["\\\\\r\t\0#\ud800-\udfff]')
-_ODD_ASCII = ('"', "\\", "\r", "\t", "\0", "#")
+_ODD = re.compile('["\r\t\0#\ud800-\udfff]')
+_ODD_ASCII = ('"', "\r", "\t", "\0", "#")
 _WITHOUT_TIME, _WITH_TIME = 2, 3
 _TIME_DIGITS = len(str(MAX_TIME_NS))
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -128,24 +128,10 @@ def split_lines(
     """
     if "\r" in text and '"' not in text and "\r\r" not in text:
         text = text.replace("\r\n", "\n")
-    plain = _with_placeholders(text) if "\\" in text else text
-    if plain is not None and _is_common_form(plain):
-        lines = _split_uniform(plain, multiplier, default_time_ns)
-        if lines is not None and plain is text:
-            return lines, ()
-        if lines is not None and not has_placeholder("".join(lines.fields)):
-            return lines._replace(has_placeholders=True), ()
+    lines = _split_uniform(text, multiplier, default_time_ns) if _is_common_form(text) else None
+    if lines is not None:
+        return lines, ()
     return _split_each(text, multiplier, default_time_ns)
-
-
-def _with_placeholders(text: str) -> str | None:
-    """Return the text with placeholders for escapes; None if it already has such characters."""
-    if has_placeholder(text):
-        return None
-    for escape, placeholder in PLACEHOLDERS:
-        if "\\" in text:
-            text = text.replace(escape, placeholder)
-    return text
 
 
 def _is_common_form(text: str) -> bool:
@@ -155,21 +141,21 @@ def _is_common_form(text: str) -> bool:
 
 
 def _split_uniform(text: str, multiplier: int, default_time_ns: int) -> Lines | None:
-    """Split lines that all have one space, or all two; None if any differs."""
-    text = text.rstrip("\n")
-    count = text.count("\n") + 1
-    pieces = ("\n" + text.replace("\n", " \n")).split(" ")
-    width = len(pieces) // count
-    # Every head starts with a newline: if the heads have all newlines, the columns are aligned.
-    heads = pieces[::width] if width else []
-    if len(pieces) != width * count or "".join(heads).count("\n") != count:
+    """Split lines that all have a time, or all none; None if they don't.
+
+    They are cut at their last spaces: those before are in the head, which is checked later.
+    """
+    lines = text.rstrip("\n").split("\n")
+    has_times = lines[0].rpartition(" ")[2].isdecimal()
+    width = _WITH_TIME if has_times else _WITHOUT_TIME
+    pieces = [line.rsplit(" ", width - 1) for line in lines]
+    if set(map(len, pieces)) != {width}:
         return None
-    if width == _WITHOUT_TIME:
-        return Lines(heads, pieces[1::2], [default_time_ns] * count, range(count))
-    times_ns = _times(pieces[2::3], multiplier) if width == _WITH_TIME else None
-    if times_ns is None:
+    heads, fields, *times = zip(*pieces, strict=True)
+    if "\\" in text and "\\" in "".join(fields):
         return None
-    return Lines(heads, pieces[1::3], times_ns, range(count))
+    times_ns = _times(times[0], multiplier) if has_times else [default_time_ns] * len(lines)
+    return None if times_ns is None else Lines(heads, fields, times_ns, range(len(lines)))
 
 
 def _split_each(
@@ -185,10 +171,10 @@ def _split_each(
             times_ns = [default_time_ns]
         elif len(pieces) == _WITH_TIME:
             times_ns = _times(pieces[2:], multiplier)
-        if times_ns is None or _ODD.search(line):
+        if times_ns is None or "\\" in line or _ODD.search(line):
             others.append((number, line))
         else:
-            cut.append(("\n" + pieces[0], pieces[1], times_ns[0], number - 1))
+            cut.append((pieces[0], pieces[1], times_ns[0], number - 1))
     if cut:
         heads, fields, times, positions = zip(*cut, strict=True)
         lines = Lines(heads, fields, times, positions)
@@ -196,16 +182,14 @@ def _split_each(
 
 
 def _times(texts: Sequence[str], multiplier: int) -> list[int] | None:
-    count, first = len(texts), texts[0]
-    if texts.count(first) == count:
-        texts = (first,)
-    joined = "".join(texts)
-    if not (joined.isdecimal() and joined.isascii()) or len(max(texts, key=len)) > _TIME_DIGITS:
+    # The lines of an appliance have the same time, and those of a post are of few appliances.
+    distinct = dict.fromkeys(texts)
+    joined = "".join(distinct)
+    if not (joined.isdecimal() and joined.isascii()) or len(max(distinct, key=len)) > _TIME_DIGITS:
         return None
-    try:
-        times_ns = [int(text) * multiplier for text in texts]
-    except ValueError:
+    if not all(distinct):
         return None
-    if max(times_ns) > MAX_TIME_NS:
+    times_ns = {text: int(text) * multiplier for text in distinct}
+    if max(times_ns.values()) > MAX_TIME_NS:
         return None
-    return times_ns if len(times_ns) == count else times_ns * count
+    return [times_ns[text] for text in texts]

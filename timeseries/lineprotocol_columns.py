@@ -8,14 +8,16 @@ lines of a shape at once prove that both give the same result:
   of fields, and what follows an equals sign gives the type.
 - Removing the letters instead of the numbers gives `=93,=.5`. A digit inside a name would be
   between a comma and an equals sign, where a list of numbers can't have it.
-- The *head* of a line is its measurement and tags. Heads are split at commas and equals signs; each
-  starts with a newline, so the pieces only align in columns if every head has the same number.
+- The *head* of a line is its measurement and tags. Heads are joined by newlines and split at commas
+  and equals signs: the pieces only align in columns if every head has the same number.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import isfinite
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -23,16 +25,18 @@ import msgspec
 from timeseries.lineprotocol_grammar import BOOLEANS, MAX_INT64, MAX_KEY_BYTES, MIN_INT64
 from timeseries.points import Block, FieldValue
 
-_TAG_VALUE = re.compile(r"=[^,\n]*")
+_TAG_VALUE = re.compile(r"=(?:[^,\n\\]|\\[^\n]?)*+")
 _EXPONENT = re.compile(rb"=[eE]\+?")
 _BOOLEAN = re.compile(rb"=(?:%b)(?=,|$)" % "|".join(BOOLEANS).encode())
-# Each escape has a placeholder character, so that lines can be split at spaces.
-PLACEHOLDERS = (("\\ ", "\x01"), ("\\,", "\x02"), ("\\=", "\x03"))
+# The escapes of characters at which heads are split have placeholders.
+_PLACEHOLDERS = (("\\,", "\x02"), ("\\=", "\x03"))
+_ESCAPES = (("\\ ", " "), ("\x02", ","), ("\x03", "="))
 _GROUP_LINES = 64
 NUMERIC = b"0123456789.-"
 _NOT_IN_FLOATS = bytes(set(range(256)) - set(NUMERIC + b"\n,="))
 _NOT_IN_MIXED = bytes(set(_NOT_IN_FLOATS) - set(b"i"))
 _TO_JSON = bytes.maketrans(b"=,\ni", b",   ")
+_CODES = {float: "d", int: "q"}
 _KINDS: dict[str, type] = {"": float, "i": int, "t": bool}
 # A character has up to four bytes; half of a key may be the name of its field.
 MAX_CHARACTERS = MAX_KEY_BYTES // 8
@@ -43,32 +47,32 @@ Columns = tuple[Sequence[FieldValue], ...]
 
 
 class Lines(NamedTuple):
-    """Lines split at their two spaces, in columns.
+    """Lines split at their last two spaces, in columns.
 
     Attributes:
-        heads: a newline, then measurement and tags.
-        fields: the text between the spaces.
+        heads: measurement and tags; whatever is before the fields.
+        fields: without spaces and backslashes.
         times_ns: the timestamps.
         positions: the line numbers from 0.
-        has_placeholders: whether heads have placeholders for escapes; see `restore_escapes`.
     """
 
     heads: Sequence[str]
     fields: Sequence[str]
     times_ns: Sequence[int]
     positions: Sequence[int]
-    has_placeholders: bool = False
 
-    def select(self, rows: Iterable[int]) -> "Lines":
-        """Return some of the lines."""
-        chosen = list(rows)
-        return Lines(
-            [self.heads[row] for row in chosen],
-            [self.fields[row] for row in chosen],
-            [self.times_ns[row] for row in chosen],
-            [self.positions[row] for row in chosen],
-            self.has_placeholders,
-        )
+    def select(self, rows: Sequence[int]) -> "Lines":
+        """Return some of the lines, at least one."""
+        if len(rows) == 1:
+            (row,) = rows
+            return Lines(
+                self.heads[row : row + 1],
+                self.fields[row : row + 1],
+                self.times_ns[row : row + 1],
+                self.positions[row : row + 1],
+            )
+        pick = itemgetter(*rows)
+        return Lines(pick(self.heads), pick(self.fields), pick(self.times_ns), pick(self.positions))
 
 
 class Shape(NamedTuple):
@@ -124,9 +128,10 @@ def _by_skeleton(lines: Lines) -> Iterator[tuple[bytes, Lines, bool]]:
     if len(plain) == 1:
         yield plain[skeletons[0]], lines, bool(scientific)
         return
-    groups: dict[bytes, list[int]] = {}
-    for row, skeleton in enumerate(skeletons):
-        groups.setdefault(plain[skeleton], []).append(row)
+    groups: dict[bytes, list[int]] = {without: [] for without in plain.values()}
+    row_lists = {skeleton: groups[without] for skeleton, without in plain.items()}
+    for row, rows in enumerate(map(row_lists.__getitem__, skeletons)):
+        rows.append(row)
     for without, rows in groups.items():
         yield without, lines.select(rows), without in scientific
 
@@ -151,7 +156,7 @@ def _read_group(shape: Shape, lines: Lines, *, has_exponents: bool) -> Iterator[
 def _by_tags(lines: Lines) -> list[Lines]:
     """Return the lines by measurement and tag names."""
     groups: dict[str, list[int]] = {}
-    for row, shape in enumerate(_TAG_VALUE.sub("=", "".join(lines.heads)).split("\n")[1:]):
+    for row, shape in enumerate(_TAG_VALUE.sub("=", "\n".join(lines.heads)).split("\n")):
         groups.setdefault(shape, []).append(row)
     return [lines.select(rows) for rows in groups.values()]
 
@@ -175,7 +180,7 @@ def _without_invalid(
 
 
 def _block(shape: Shape, lines: Lines, *, has_exponents: bool) -> Block | None:
-    series = _read_heads(lines.heads, has_placeholders=lines.has_placeholders)
+    series = _read_heads(lines.heads)
     if series is None:
         return None
     names, values = shape.names, None
@@ -189,32 +194,51 @@ def _block(shape: Shape, lines: Lines, *, has_exponents: bool) -> Block | None:
     return Block(*series, names, shape.kinds, values, lines.times_ns, lines.positions)
 
 
-def _read_heads(heads: Sequence[str], *, has_placeholders: bool) -> _Series | None:
-    measurement, *pairs = heads[0].split(",")
-    names = tuple([pair.partition("=")[0] for pair in pairs])
-    if measurement == "\n" or not are_valid_names(names) or max(map(len, heads)) > MAX_CHARACTERS:
-        return None
+def _read_heads(heads: Sequence[str]) -> _Series | None:
     distinct = heads if len(heads) == 1 else list(dict.fromkeys(heads))
-    count, width = len(distinct), 1 + 2 * len(names)
-    text = "".join(distinct).replace("=", "=,").replace("\n", ",\n") + ","
+    count = len(distinct)
+    text, has_escapes = ",\n" + ",\n".join(distinct) + ",", False
+    if "\\" in text or " " in text:
+        text, has_escapes = _with_placeholders(text), True
+    measurement, *pairs = text[2 : text.find(",\n", 2)].removesuffix(",").split(",")
+    names = tuple([pair.partition("=")[0] for pair in pairs])
+    if not measurement or not are_valid_names(names) or max(map(len, heads)) > MAX_CHARACTERS:
+        return None
+    width = 1 + 2 * len(names)
+    text = text.replace("=", "=,")
     pieces = text[1:-1].split(",")
     if len(pieces) != width * count or ",," in text or text.count("=") != len(names) * count:
         return None
-    if pieces[::width].count(measurement) != count:
+    if pieces[::width].count("\n" + measurement) != count:
         return None
     for at, name in enumerate(names):
         if pieces[1 + 2 * at :: width].count(name + "=") != count:
             return None
     columns: list[Sequence[str]] = [pieces[2 + 2 * at :: width] for at in range(len(names))]
-    if has_placeholders:
-        columns = [restore_escapes(column) for column in columns]
-        measurement, *meant = restore_escapes([measurement.removeprefix("\n"), *names])
-        measurement, names = f"\n{measurement}", tuple(meant)
+    if has_escapes:
+        columns = [_restore_escapes(column) for column in columns]
+        measurement, *meant = _restore_escapes([measurement, *names])
+        names = tuple(meant)
     tag_sets = list(zip(*columns, strict=True)) if columns else [()]
     if count == len(heads):
-        return _Series(measurement[1:], names, tag_sets, range(count))
+        return _Series(measurement, names, tag_sets, range(count))
     index = dict(zip(distinct, range(count), strict=True))
-    return _Series(measurement[1:], names, tag_sets, [index[head] for head in heads])
+    return _Series(measurement, names, tag_sets, list(map(index.__getitem__, heads)))
+
+
+def _with_placeholders(text: str) -> str:
+    """Return joined heads with placeholders for escapes; "" if a head is not of the common form."""
+    is_common = (
+        text.count(" ") == text.count("\\ ")
+        and "\\,\n" not in text
+        and not text.endswith("\\,")
+        and not any(placeholder in text for _, placeholder in _PLACEHOLDERS)
+    )
+    if not is_common:
+        return ""
+    for escape, placeholder in _PLACEHOLDERS:
+        text = text.replace(escape, placeholder)
+    return text
 
 
 @lru_cache(maxsize=_MAX_CACHED_SKELETONS)
@@ -252,20 +276,10 @@ def decode_values(kinds: tuple[type, ...], fields: Sequence[str]) -> Columns | N
         flat = (_NUMBERS if has_integers else _FLOATS).decode(b"[%b]" % numbers.lstrip(b" ,"))
         if len(flat) != len(kinds) * len(fields):
             return None
-        columns = [flat[at :: len(kinds)] for at in range(len(kinds))]
-        if not has_integers:
-            return tuple(columns)
-        return tuple(map(_convert, kinds, columns))
-    except (msgspec.DecodeError, OverflowError, ValueError):
+        # An array of integers refuses floats and what does not fit.
+        return tuple([array(_CODES[kind], flat[at :: len(kinds)]) for at, kind in enumerate(kinds)])
+    except (msgspec.DecodeError, OverflowError, TypeError):
         return None
-
-
-def _convert(kind: type, column: list[float | int]) -> Sequence[float | int]:
-    if kind is float:
-        return list(map(float, column))
-    if float in set(map(type, column)) or not _fits(column):
-        raise ValueError
-    return column
 
 
 def _fits(integers: Sequence[float | int]) -> bool:
@@ -304,16 +318,10 @@ def _read_texts(kind: type, texts: Sequence[str]) -> Sequence[FieldValue] | None
     return floats if isfinite(sum(floats)) else None
 
 
-def restore_escapes(texts: Sequence[str]) -> Sequence[str]:
-    """Return texts without newlines, with escaped characters instead of placeholders."""
+def _restore_escapes(texts: Sequence[str]) -> Sequence[str]:
+    """Return texts without newlines with what their escapes mean."""
     joined = "\n".join(texts)
-    if not has_placeholder(joined):
-        return texts
-    for escape, placeholder in PLACEHOLDERS:
-        joined = joined.replace(placeholder, escape[1])
-    return joined.split("\n")
-
-
-def has_placeholder(text: str) -> bool:
-    """Return whether a text has a placeholder character."""
-    return any(placeholder in text for _, placeholder in PLACEHOLDERS)
+    found = [(escape, meant) for escape, meant in _ESCAPES if escape in joined]
+    for escape, meant in found:
+        joined = joined.replace(escape, meant)
+    return joined.split("\n") if found else texts
