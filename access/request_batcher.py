@@ -23,7 +23,7 @@ MANY_POSTS = 24
 GAP_SECONDS = 0.002
 MAX_GATHER_SECONDS = 0.02
 # A string may contain newlines, and the parser reads lines with the other bytes one by one.
-_COMMON = bytes(set(range(256)) - set(b'"#\r\t\0\x01\x02\x03'))
+_UNCOMMON = b'"#\r\t\0\x02\x03'
 _ESCAPES = (b"\\ ", b"\\,", b"\\=")
 _UNTIMED, _TIMED = 1, 2
 
@@ -126,15 +126,15 @@ class RequestBatcher(Generic[R]):
 
 def kind_of(body: bytes, *, precision: str) -> Kind | None:
     """Return the kind of a body; None if it can't be joined with others."""
-    if not 0 < len(body) <= MAX_POST_BYTES or body.translate(None, _COMMON):
+    if not 0 < len(body) <= MAX_POST_BYTES or any(one in body for one in _UNCOMMON):
         return None
-    unescaped = body
-    for escape in _ESCAPES:
-        if b"\\" in unescaped:
-            unescaped = unescaped.replace(escape, b"")
+    backslashes = body.count(b"\\")
+    escaped_spaces = body.count(_ESCAPES[0]) if backslashes else 0
+    if backslashes != escaped_spaces and backslashes != sum(map(body.count, _ESCAPES)):
+        return None
     lines = body.count(b"\n") + (not body.endswith(b"\n"))
-    per_line, rest = divmod(unescaped.count(b" "), lines)
-    is_uniform = not rest and per_line in {_UNTIMED, _TIMED} and b"\\" not in unescaped
+    per_line, rest = divmod(body.count(b" ") - escaped_spaces, lines)
+    is_uniform = not rest and per_line in {_UNTIMED, _TIMED}
     return Kind(precision, per_line) if is_uniform and _is_utf8(body) else None
 
 
@@ -151,7 +151,6 @@ def join(bodies: Sequence[bytes]) -> Joined:
 
 def _is_utf8(body: bytes) -> bool:
     try:
-        body.decode()
+        return body.isascii() or bool(body.decode())
     except UnicodeDecodeError:
         return False
-    return True

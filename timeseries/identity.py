@@ -25,12 +25,13 @@ def stamp(batch: Batch, identities: Sequence[Identity], sender_of: Sequence[int]
 def _stamped(block: Block, identities: Sequence[Identity], sender_of: Sequence[int]) -> Block:
     own, tag_sets = _without_identity(block)
     senders = map(sender_of.__getitem__, block.positions)
-    pairs = list(zip(senders, block.tag_set_of, strict=True))
-    distinct = dict.fromkeys(pairs)
-    sets = [(*identities[sender], *tag_sets[at]) for sender, at in distinct]
-    tag_set_of: Sequence[int] = range(len(pairs))
-    if len(distinct) < len(pairs):
-        index = dict(zip(distinct, range(len(distinct)), strict=True))
+    tag_set_of = block.tag_set_of
+    if tag_set_of == range(len(tag_sets)):  # each point has tags of its own
+        sets = [(*identities[one], *some) for one, some in zip(senders, tag_sets, strict=True)]
+    else:
+        pairs = list(zip(senders, tag_set_of, strict=True))
+        index = {pair: at for at, pair in enumerate(dict.fromkeys(pairs))}
+        sets = [(*identities[sender], *tag_sets[at]) for sender, at in index]
         tag_set_of = list(map(index.__getitem__, pairs))
     return Block(
         block.measurement,

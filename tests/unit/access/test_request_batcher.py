@@ -266,7 +266,7 @@ def test_a_post_does_not_wait_for_ever_when_its_work_fails() -> None:
         b"cpu used=1 1\r\n",
         b"cpu used=1 1\0",
         b"cpu\tused=1 1",
-        b"cpu,model=a\x01b used=1 1",
+        b"cpu,model=a\x02b used=1 1",
         b"cpu,path=C:\\x used=1 1",
         b"cpu used=1 1\ncpu used=1",
         b"\n\n\n",
