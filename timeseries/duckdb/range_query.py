@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import duckdb
+
 from timeseries.duckdb.query_plan import Plan, plan_sources, rolled_alike
 from timeseries.duckdb.relation import Relation, Statement
 from timeseries.duckdb.rollup_sql import (
@@ -29,8 +31,8 @@ from timeseries.duckdb.rollup_sql import (
 from timeseries.duckdb.row_groups import (
     REDUCERS,
     Row,
-    aggregate_windows,
     merge_quantiles,
+    read_windows,
     single_windows,
     sort_groups,
 )
@@ -45,6 +47,7 @@ from timeseries.duckdb.schema import (
     tag_column,
 )
 from timeseries.duckdb.segments import Segment
+from timeseries.duckdb.sketch_merge import read_sketches
 from timeseries.duckdb.sql import (
     COUNTS_EACH_SAMPLE,
     aggregate_sql,
@@ -63,8 +66,7 @@ from timeseries.successive import SUCCESSIVE
 from timeseries.validation import check_aggregate
 
 MAX_WINDOWS = 1_000
-MAX_ROWS = 20_000
-"""The database aggregates more samples than this."""
+_OF_SKETCHES = (StoredAggregate.SKETCH, StoredAggregate.MIN, StoredAggregate.MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +78,14 @@ class Read:
 
     Attributes:
         finish: converts the rows of the statement to such rows.
-        raw: tried first if set; answers unless there are too many samples.
+        shortcut: tried first if set; returns such rows, or None if that would take too much memory.
     """
 
     fields: Sequence[str]
     text: str
     values: Sequence[object] = field(default_factory=list)
     finish: Callable[[Sequence[Row]], Sequence[Row]] = tuple
-    raw: "RawRead | None" = None
-
-
-@dataclass(frozen=True, slots=True)
-class RawRead:
-    """A statement that reads raw samples, and its values; `finish` makes the rows of a `Read`."""
-
-    text: str
-    values: Sequence[object]
-    finish: Callable[[Sequence[Row]], Sequence[Row]]
+    shortcut: Callable[[duckdb.DuckDBPyConnection], Sequence[Row] | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +161,13 @@ def _from_samples(
     if is_few:
         # Sorting the few rows of one appliance is faster in Python.
         read = replace(read, finish=partial(sort_groups, groups=groups))
-    if not reads_raw_rows(query):
+    if not read.text or not reads_raw_rows(query):
         return read
-    finish = partial(aggregate_windows, groups=groups, aggregate=query.aggregate)
-    return replace(read, raw=RawRead(*raw_rows_sql(query, relation, fields), finish))
+    text, values = raw_rows_sql(query, relation, fields)
+    shortcut = partial(
+        read_windows, text=text, values=values, groups=groups, aggregate=query.aggregate
+    )
+    return replace(read, shortcut=shortcut)
 
 
 def range_sql(
@@ -374,13 +370,43 @@ def _quantiles(
         f"coalesce(list({one} ORDER BY k) FILTER (WHERE k IS NOT NULL), [])" for one in ("k", "c")
     ]
     order = ", ".join(str(index + 1) for index in range(len(names) + 1))
+    q = QUANTILES[query.aggregate]
+    sketches = " UNION ALL ".join(
+        _sketches(query, relation.table, name, source) for source in sources
+    )
     return Read(
         [name],
         select([*names, "w", *lists, "min(lo)", "max(hi)"], f"({buckets})")
         + f" GROUP BY ALL ORDER BY {order}",
         values,
-        partial(merge_quantiles, groups=len(names), q=QUANTILES[query.aggregate]),
+        partial(merge_quantiles, groups=len(names), q=q),
+        partial(
+            read_sketches,
+            text=sketches,
+            values=[value for source in sources for value in source.values],
+            groups=len(names),
+            q=q,
+        ),
     )
+
+
+def _sketches(query: RangeQuery, table: Table, name: str, source: _Source) -> str:
+    """Return the statement for the sketches of one source: keys, counts, least and greatest."""
+    if source.resolution is Resolution.RAW:
+        (counted,) = _bucket_counts(query, table, name, source)
+        names = [f"g{index}" for index in range(len(query.group_by))]
+        lists = ["CAST(list(k) AS INTEGER[])", "CAST(list(c) AS UINTEGER[])", "min(lo)", "max(hi)"]
+        return select([*names, "w", *lists], f"({counted})") + " GROUP BY ALL"
+    sketch, least, most = (aggregate_column(part, name) for part in _OF_SKETCHES)
+    columns = [
+        *group_columns(query.group_by, table),
+        f"{source.window} AS w",
+        f"map_keys({sketch}) AS k",
+        f"map_values({sketch}) AS c",
+        f"CAST({least} AS DOUBLE) AS lo",
+        f"CAST({most} AS DOUBLE) AS hi",
+    ]
+    return select(columns, f"{source.text} WHERE {sketch} IS NOT NULL")
 
 
 def _bucket_counts(query: RangeQuery, table: Table, name: str, source: _Source) -> list[str]:
@@ -402,10 +428,7 @@ def _bucket_counts(query: RangeQuery, table: Table, name: str, source: _Source) 
         return [
             select(counted, f"{source.text} WHERE {column} IS NOT NULL") + f" GROUP BY {groups}"
         ]
-    sketch, least, most = (
-        aggregate_column(part, name)
-        for part in (StoredAggregate.SKETCH, StoredAggregate.MIN, StoredAggregate.MAX)
-    )
+    sketch, least, most = (aggregate_column(part, name) for part in _OF_SKETCHES)
     each = [*shared, f"unnest(map_keys({sketch})) AS k", f"unnest(map_values({sketch})) AS c"]
     counts = ["* EXCLUDE c", "sum(c) AS c", "NULL AS lo", "NULL AS hi"]
     limits = [*shared, "NULL AS k", "NULL AS c", *_limits(least, most)]
@@ -440,7 +463,10 @@ def raw_rows_sql(query: RangeQuery, relation: Relation, fields: Sequence[str]) -
     """
     span = (query.start_ns, clamp_time(query.end_ns))
     source, values = relation.samples(fields, [span])
-    columns = [*group_columns(query.group_by, relation.table), window_start_sql(query, span)]
+    columns = [
+        *group_columns(query.group_by, relation.table),
+        f"{window_start_sql(query, span)} AS w",
+    ]
     columns += [
         f"CAST({quoted(field_column(name))} AS DOUBLE) AS v{index}"
         for index, name in enumerate(fields)

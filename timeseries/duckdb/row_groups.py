@@ -3,22 +3,27 @@
 A row of a group has its tags, then for each field the list of window starts and the list of values.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
+
+import duckdb
+import numpy as np
+from numpy.typing import NDArray
 
 from timeseries.sketch import bucket_quantile
 from timeseries.store import Aggregate
 
 Row = tuple[Any, ...]
 """One row of a result."""
-REDUCERS: dict[Aggregate, Callable[[Sequence[float]], float]] = {
-    Aggregate.AVG: lambda values: sum(values) / len(values),
-    Aggregate.MIN: min,
-    Aggregate.MAX: max,
+REDUCERS: dict[Aggregate, np.ufunc] = {
+    Aggregate.AVG: np.add,
+    Aggregate.MIN: np.fmin,
+    Aggregate.MAX: np.fmax,
 }
-"""The aggregates that `aggregate_windows` can compute."""
+"""The aggregates that `read_windows` can compute, and what reduces the values of a window."""
+MAX_ROWS = 20_000
+"""The database aggregates more samples than this."""
 
 
 def single_windows(rows: Sequence[Row], *, groups: int, start_ns: int) -> list[Row]:
@@ -52,50 +57,64 @@ def merge_quantiles(rows: Sequence[Row], *, groups: int, q: float) -> list[Row]:
     return found
 
 
-def aggregate_windows(
-    samples: Sequence[Row], *, groups: int, aggregate: Aggregate
-) -> Sequence[Row]:
-    """Return a row per group from the rows of `raw_rows_sql`, whose first `groups` are tags."""
-    by_group: dict[Row, dict[int, Row]] = defaultdict(dict)
-    for row in samples:
-        by_group[row[:groups]][row[groups]] = row
-    if sum(map(len, by_group.values())) < len(samples):
-        return aggregate_windows(
-            _merge_windows(samples, groups, aggregate), groups=groups, aggregate=aggregate
-        )
-    found: list[Row] = []
-    for group, windows in sorted(by_group.items()):
-        starts = sorted(windows)
-        rows = [windows[start] for start in starts]
-        lists: list[list[Any]] = []
-        for index in range(groups + 1, len(rows[0])):
-            values = [row[index] for row in rows]
-            if None in values:
-                pairs = zip(starts, values, strict=True)
-                lists += [
-                    [start for start, value in pairs if value is not None],
-                    [value for value in values if value is not None],
-                ]
-            else:
-                lists += [starts, values]
+def read_windows(
+    cursor: duckdb.DuckDBPyConnection,
+    text: str,
+    values: Sequence[object],
+    *,
+    groups: int,
+    aggregate: Aggregate,
+) -> list[Row] | None:
+    """Return a row per group of a few samples; None if there are too many.
+
+    Args:
+        cursor: runs the statement.
+        text: a statement whose rows are samples: the tags of the group, the start of the window,
+            and a value for each field.
+        values: those of the statement.
+        groups: the number of tags.
+        aggregate: what to compute for each window.
+    """
+    read = cursor.execute(f"{text} LIMIT {MAX_ROWS + 1}", values).fetchnumpy()
+    *tags, starts = list(read.values())[: groups + 1]
+    fields = [np.ma.filled(column, np.nan) for column in list(read.values())[groups + 1 :]]
+    if len(starts) > MAX_ROWS:
+        return None
+    of_rows = list(zip(*[column.tolist() for column in tags], strict=True)) or [()] * len(starts)
+    index = {group: at for at, group in enumerate(sorted(set(of_rows)))}
+    codes = np.array([index[group] for group in of_rows], dtype=np.int64)
+    order = np.lexsort((starts, codes))
+    codes, starts = codes[order], starts[order]
+    is_first = np.ones(len(order), dtype=bool)
+    is_first[1:] = (codes[1:] != codes[:-1]) | (starts[1:] != starts[:-1])
+    windows = np.flatnonzero(is_first)
+    starts = starts[windows]
+    ends = np.searchsorted(codes[windows], range(len(index)), side="right").tolist()
+    columns = [_reduced(column[order], windows, aggregate) for column in fields]
+    found = []
+    for group, start, end in zip(index, [0, *ends], ends, strict=False):
+        lists = []
+        for column in columns:
+            is_known = ~np.isnan(column[start:end])
+            lists += [starts[start:end][is_known].tolist(), column[start:end][is_known].tolist()]
         found.append((*group, *lists))
     return found
 
 
-def _merge_windows(samples: Sequence[Row], groups: int, aggregate: Aggregate) -> list[Row]:
-    """Return one row per group and window."""
-    by_window: dict[Row, list[Row]] = defaultdict(list)
-    for row in samples:
-        by_window[row[: groups + 1]].append(row[groups + 1 :])
-    return [
-        (*key, *(_reduce(values, aggregate) for values in zip(*rows, strict=True)))
-        for key, rows in by_window.items()
-    ]
-
-
-def _reduce(values: Sequence[float | None], aggregate: Aggregate) -> float | None:
-    some = [value for value in values if value is not None]
-    return REDUCERS[aggregate](some) if some else None
+def _reduced(
+    values: NDArray[np.float64], windows: NDArray[np.int64], aggregate: Aggregate
+) -> NDArray[np.float64]:
+    """Return the aggregate of each window, which starts at an index; NaN where it has no value."""
+    if len(windows) == len(values):
+        return values
+    reduce = REDUCERS[aggregate].reduceat
+    if aggregate is not Aggregate.AVG:
+        return reduce(values, windows)
+    is_known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        return reduce(np.where(is_known, values, 0.0), windows) / reduce(
+            is_known, windows, dtype=np.float64
+        )
 
 
 def sort_groups(rows: Sequence[Row], *, groups: int) -> list[Row]:

@@ -32,7 +32,7 @@ from timeseries.duckdb.database import Database, Limits, is_fatal
 from timeseries.duckdb.files import Files, LocalFiles
 from timeseries.duckdb.latest import expired_latest_sql, latest_sql, merge_latest
 from timeseries.duckdb.maintenance import Maintenance
-from timeseries.duckdb.range_query import MAX_ROWS, RawRead, Read, range_reads
+from timeseries.duckdb.range_query import Read, range_reads
 from timeseries.duckdb.relation import Relation
 from timeseries.duckdb.row_groups import Row
 from timeseries.duckdb.scan import batch_from, extent_sql, hours_sql, slice_sql, slices
@@ -238,17 +238,12 @@ class DuckDBStore(Catalog):
         return columns_of_table(table, read.fields)
 
     def _run(self, read: Read) -> Sequence[Row]:
-        if read.raw is not None and (found := self._run_raw(read.raw)) is not None:
-            return found
+        if read.shortcut is not None:
+            with self._reading() as cursor:
+                found = read.shortcut(cursor)
+            if found is not None:
+                return found
         return read.finish(self.fetch(read.text, read.values))
-
-    def _run_raw(self, read: RawRead) -> Sequence[Row] | None:
-        """Return the rows of a raw read; None if it has too many samples."""
-        if not read.text:
-            return []
-        with self._reading() as cursor:
-            rows = cursor.execute(read.text, read.values).fetchmany(MAX_ROWS + 1)
-        return None if len(rows) > MAX_ROWS else read.finish(rows)
 
     def fetch(self, text: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         """Run a read on its own cursor; an empty text gives no rows."""

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timeseries.duckdb import range_query
-from timeseries.duckdb.range_query import MAX_ROWS, reads_raw_rows
-from timeseries.duckdb.row_groups import aggregate_windows
+from timeseries.duckdb.range_query import reads_raw_rows
+from timeseries.duckdb.row_groups import MAX_ROWS
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.points import FieldValue, Point
 from timeseries.store import Aggregate, RangeQuery, Series, write
@@ -118,5 +118,6 @@ def test_the_database_answers_other_queries(changed: dict[str, object]) -> None:
     assert not reads_raw_rows(replace(QUERY, **changed))  # type: ignore[arg-type]
 
 
-def test_no_samples_give_no_rows() -> None:
-    assert aggregate_windows([], groups=1, aggregate=Aggregate.AVG) == []
+def test_no_samples_give_no_series(store: DuckDBStore) -> None:
+    write(store, [gpu(-1, busy=1)], identity=ACME)
+    assert store.query_range(QUERY) == []

@@ -22,7 +22,7 @@ from tests.unit.timeseries.rollup_samples import (
     seeded,
     write_all,
 )
-from timeseries.duckdb import maintenance, sealing
+from timeseries.duckdb import maintenance, sealing, sketch_merge
 from timeseries.duckdb.schema import quoted, table_name
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.points import Point
@@ -183,6 +183,26 @@ def test_percentiles_of_minutes_are_exact_until_the_samples_expire(pair: Pair) -
 
     expected = ask(pair.plain, Aggregate.P95, step_ns=10 * MINUTE_NS)
     assert ask(pair.rolled, Aggregate.P95, step_ns=10 * MINUTE_NS) == expected
+
+
+@pytest.mark.parametrize("aggregate", QUANTILES)
+def test_the_database_merges_the_sketches_that_need_much_memory(
+    settled_pair: Pair, monkeypatch: pytest.MonkeyPatch, aggregate: Aggregate
+) -> None:
+    queries = list(itertools.product(SPANS, (None, HOUR_NS, 2 * HOUR_NS), ((), ("appliance",))))
+    found = [
+        ask(settled_pair.rolled, aggregate, hours=hours, step_ns=step_ns, group_by=group_by)
+        for hours, step_ns, group_by in queries
+    ]
+    assert any(found)
+
+    monkeypatch.setattr(sketch_merge, "MAX_CELLS", 0)
+
+    for (hours, step_ns, group_by), got in zip(queries, found, strict=True):
+        expected = ask(
+            settled_pair.rolled, aggregate, hours=hours, step_ns=step_ns, group_by=group_by
+        )
+        assert_same(got, expected, relative=1e-9)
 
 
 def test_a_constant_has_exact_percentiles(store: DuckDBStore) -> None:
