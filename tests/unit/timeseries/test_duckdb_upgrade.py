@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from tests.unit.timeseries.rollup_samples import ACME, HOUR_NS, START_NS, gpu, write_all
 from timeseries.duckdb.store import DuckDBStore
+from timeseries.points import Point
 from timeseries.store import (
     DAY_NS,
     Aggregate,
@@ -160,6 +162,37 @@ def test_an_upgrade_that_is_killed_again_and_again_is_completed(path: Path) -> N
     assert_upgraded(store)
     store.close()
     assert number >= 3
+
+
+def test_staged_arrow_streams_are_stored(tmp_path: Path) -> None:
+    path = tmp_path / "samples.duckdb"
+    DuckDBStore(path).close()
+    data = pa.table(
+        {
+            "time": [1, 2],
+            "tag_tenant": pa.array(["acme", "acme"]).dictionary_encode(),
+            "tag_appliance": pa.array(["a1", "a1"]).dictionary_encode(),
+            "tag_g%20x": pa.array(["0", None]).dictionary_encode(),
+            "field_watts": pa.array([1.5, None]),
+            "field_%53tate": pa.array([None, "hot"]),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, data.schema) as stream:
+        stream.write_table(data)
+    with duckdb.connect(str(path)) as connection:
+        row = [sink.getvalue().to_pybytes(), "acme"]
+        connection.execute("INSERT INTO staged VALUES (1, 'm', ?, ?)", row)
+
+    store = DuckDBStore(path)
+    scan = ScanQuery(measurement="m", start_ns=0, end_ns=2**62, tenants=("acme",))
+    points = [point for batch in store.scan(scan) for point in batch.points()]
+    store.close()
+
+    assert sorted(points, key=lambda point: point.time_ns) == [
+        Point("m", {**ACME, "g x": "0"}, {"watts": 1.5}, 1),
+        Point("m", ACME, {"State": "hot"}, 2),
+    ]
 
 
 def test_a_file_of_an_earlier_development_version_is_refused(tmp_path: Path) -> None:
