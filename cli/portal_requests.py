@@ -27,6 +27,7 @@ from core.errors import OverloadedError, TooLargeError, VedetteError
 from portal.app import MAX_BODY_BYTES
 from portal.downloads import DISCONNECTED
 from portal.middleware.errors import error_payload
+from portal.middleware.security import HEADERS, STRICT_POLICY
 from tenants.users.throttling import network_of
 
 # Every form that needs no credentials fits.
@@ -292,8 +293,9 @@ def _received(body: bytes, receive: Receive) -> Receive:
 
 
 def _refusal(scope: Scope, error: VedetteError) -> Response:
-    retry_after = error.retry_after_seconds if isinstance(error, OverloadedError) else None
-    headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+    headers = {**HEADERS, "Content-Security-Policy": STRICT_POLICY, "Cache-Control": "no-store"}
+    if isinstance(error, OverloadedError) and error.retry_after_seconds is not None:
+        headers["Retry-After"] = str(error.retry_after_seconds)
     if scope["path"].startswith("/api/"):
         payload = error_payload(code=error.code, status=error.status, message=error.message)
         return JSONResponse(payload, error.status, headers)

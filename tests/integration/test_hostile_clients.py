@@ -295,6 +295,7 @@ def test_only_signed_in_users_send_large_bodies(
     )
     assert answer.status_code == status
     assert answer.json()["status"] == status
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
 def test_endless_headers_are_rejected(target: Target) -> None:

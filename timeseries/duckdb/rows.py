@@ -128,6 +128,8 @@ def _packed(column: Sequence[FieldValue], kind: FieldType) -> Values:
 
 
 def _packed_numbers(column: Sequence[FieldValue], code: str) -> "array[Any]":
+    if code == "d" and isinstance(column, array):
+        return array(code, np.array(column, dtype=np.float64).tobytes())
     try:
         return array(code, column)
     except (OverflowError, TypeError):

@@ -10,7 +10,6 @@ from itertools import groupby
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from timeseries.duckdb.row_groups import Row
@@ -79,7 +78,7 @@ class _Merged:
         if not self._grow(keys):
             return False
         width = self._counts.shape[1]
-        sizes = pc.list_value_length(keys_column).to_numpy()
+        sizes = np.diff(keys_column.offsets.to_numpy())
         cells = np.repeat(rows * width - self._first_key, sizes) + keys
         counts = counts_column.flatten().to_numpy()
         sums = np.bincount(cells, weights=counts, minlength=self._counts.size)
@@ -125,6 +124,8 @@ class _Merged:
             first, last = min(first, self._first_key), max(last, self._first_key + width)
         if len(self.rows) * (last - first) > MAX_CELLS:
             return False
+        if (len(self.rows), last - first) == (height, width):
+            return True
         before = self._first_key - first if width else 0
         rows = (0, len(self.rows) - height)
         self._counts = np.pad(self._counts, (rows, (before, last - first - before - width)))
