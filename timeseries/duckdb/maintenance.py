@@ -51,8 +51,9 @@ MIN_EXPIRED = 8
 EXPIRED_NS = 30 * DAY_NS
 """Segments without samples are merged within such periods."""
 MIN_FREE_BYTES = 2**20
-QUIET_WAL_SHARE = 1 / 4
 """The free space of the file that is worth giving back."""
+QUIET_POINTS = 200_000
+"""Fewer than this between two runs bring no checkpoint about for a long time."""
 _TIME = quoted(TIME_COLUMN)
 _IS_TENANT = f"{quoted(tag_column(TENANT_TAG))} = ?"
 
@@ -73,6 +74,7 @@ class Maintenance:
         self._running = threading.Lock()
         self._sealed_at: dict[str, float] = {}
         self._free_bytes = 0
+        self._written_points = 0
         self._deleting = threading.Lock()
         """Locked while samples are sealed, merged or deleted."""
 
@@ -109,8 +111,11 @@ class Maintenance:
                 self._sealed_at[measurement] = time.monotonic()
                 time.sleep(min(time.monotonic() - started, MAX_PAUSE_SECONDS))
         # Until a checkpoint, rows take ten times as much memory; on a quiet server it never comes.
-        if moved or self._database.wal_share < QUIET_WAL_SHARE:
+        # On a busy one it would delay every sender for seconds, and comes soon beside a snapshot.
+        written_points = self._writer.written_points
+        if moved or written_points - self._written_points < QUIET_POINTS:
             self._writer.checkpoint()
+        self._written_points = written_points
         self._shrink_file()
         if errors:
             raise errors[0]

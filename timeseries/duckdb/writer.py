@@ -50,8 +50,12 @@ class DuckDBWriter:
     Args:
         database: reopened by the writer after DuckDB invalidated it.
         max_queued_points: how many points may wait before `submit` refuses.
+
+    Attributes:
+        written_points: how many points were written since the start.
     """
 
+    written_points = 0
     _schema: Schema
     _planned_schema: Schema
     _staging: StagingTable
@@ -242,6 +246,7 @@ class DuckDBWriter:
             self._write(group.rows, group.schema)
         elif group.points:
             self._insert_staged(group.rows)
+        self.written_points += group.points
         self._planned_schema = group.schema
         return group.rejected
 

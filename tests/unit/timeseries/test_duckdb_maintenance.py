@@ -5,6 +5,9 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
+from timeseries.duckdb import maintenance
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Batch, Block, Point
 from timeseries.store import HOUR_NS, Aggregate, LatestQuery, RangeQuery, ScanQuery, Store, write
@@ -179,4 +182,19 @@ def test_a_wide_measurement_takes_little_memory(tmp_path: Path) -> None:
         step_ns=HOUR_NS,
     )
     assert [series.values for series in store.query_range(query)] == [[0.0], [1.0], [399.0]]
+    store.close()
+
+
+def test_a_checkpoint_is_left_to_commits_while_much_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "QUIET_POINTS", 1)
+    store = DuckDBStore(tmp_path / "samples.duckdb")
+    write(store, [Point("gpu", {}, {"number": 1}, 1)], identity=ACME)
+
+    store.maintain(now_ns=0)
+    busy = store.database.wal_share
+    store.maintain(now_ns=0)  # nothing was written since
+
+    assert store.database.wal_share < busy
     store.close()
