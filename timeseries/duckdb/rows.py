@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import isfinite
+from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -29,6 +30,7 @@ _ARROW_TYPES = {
     FieldType.STRING: pa.string(),
 }
 _FEW = 256
+_CODEC, _SIZE = "snappy", Struct("<Q")
 Values: TypeAlias = "array[Any] | list[str]"
 
 
@@ -149,8 +151,11 @@ def _code(column: Values) -> str:
 
 
 def serialize(rows: Sequence[Rows]) -> bytes:
-    """Return rows as one value for the staging table."""
-    return msgspec.msgpack.encode(
+    """Return rows as one value for the staging table: its size, then the compressed MessagePack.
+
+    It takes a third of the room, so the log is full, and checkpointed, less often.
+    """
+    packed = msgspec.msgpack.encode(
         [
             (
                 *one[:2],
@@ -165,10 +170,14 @@ def serialize(rows: Sequence[Rows]) -> bytes:
             for one in rows
         ]
     )
+    compressed: bytes = pa.compress(packed, codec=_CODEC, asbytes=True)
+    return _SIZE.pack(len(packed)) + compressed
 
 
 def deserialize(value: bytes) -> list[Rows]:
     """Return the rows of a value made by `serialize`."""
+    (size,) = _SIZE.unpack_from(value)
+    packed = pa.decompress(value[_SIZE.size :], size, codec=_CODEC, asbytes=True)
     return [
         Rows(
             tuple(tags),
@@ -178,7 +187,7 @@ def deserialize(value: bytes) -> list[Rows]:
             [column if code == _TEXT else array(code, column) for code, column in values],
             array("q", times_ns),
         )
-        for tags, tag_values, tag_set_of, fields, values, times_ns in _decoder.decode(value)
+        for tags, tag_values, tag_set_of, fields, values, times_ns in _decoder.decode(packed)
     ]
 
 
