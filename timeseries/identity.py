@@ -26,7 +26,7 @@ def _stamped(block: Block, identities: Sequence[Identity], sender_of: Sequence[i
     own, tag_sets = _without_identity(block)
     senders = map(sender_of.__getitem__, block.positions)
     tag_set_of = block.tag_set_of
-    if tag_set_of == range(len(tag_sets)):  # each point has tags of its own
+    if tag_set_of == range(len(tag_sets)):  # each point has its own tags
         sets = [(*identities[one], *some) for one, some in zip(senders, tag_sets, strict=True)]
     else:
         pairs = list(zip(senders, tag_set_of, strict=True))

@@ -76,10 +76,11 @@ def read_windows(
         aggregate: what to compute for each window.
     """
     read = cursor.execute(f"{text} LIMIT {MAX_ROWS + 1}", values).fetchnumpy()
-    *tags, starts = list(read.values())[: groups + 1]
-    fields = [np.ma.filled(column, np.nan) for column in list(read.values())[groups + 1 :]]
+    columns_read = list(read.values())
+    *tags, starts = columns_read[: groups + 1]
     if len(starts) > MAX_ROWS:
         return None
+    fields = [np.ma.filled(column, np.nan) for column in columns_read[groups + 1 :]]
     of_rows = list(zip(*[column.tolist() for column in tags], strict=True)) or [()] * len(starts)
     index = {group: at for at, group in enumerate(sorted(set(of_rows)))}
     codes = np.array([index[group] for group in of_rows], dtype=np.int64)
