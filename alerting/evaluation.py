@@ -93,7 +93,7 @@ class Evaluator:
     delay_seconds: float = 0.0
     may_record: Callable[[], bool] = lambda: True
     seconds: Callable[[], float] = time.monotonic
-    count_seconds: float = 3600.0
+    count_seconds: float = 6 * 3600.0
 
     def read_shared(self, rules: Sequence[Rule], *, now: datetime) -> Mapping[str, SharedGroups]:
         """Read rules that several tenants have at once, where the store can do so.

@@ -3,7 +3,7 @@
 While a tenant's round lasts, its rules that come due again are skipped: a rule is evaluated late,
 never twice. Skips are counted by rule. Tenants share the threads, but at most half of them serve
 tenants whose last round took longer than a tick, so that those only delay each other. Rules that
-several of the others have are read at once before.
+several of the others have are read at once before; two threads record what that found.
 """
 
 import logging
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 THREADS = 8
 MAX_SLOW = THREADS // 2
+# Recording takes Python's time, which more threads would only take from senders of samples.
+RECORDING_THREADS = 2
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class Rounds:
         self._running: dict[str, _Round] = {}
         self._slow: set[str] = set()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="rules")
+        self._recording = ThreadPoolExecutor(RECORDING_THREADS, thread_name_prefix="recording")
 
     def tick(self, *, now: datetime) -> None:
         """Start the rounds that are due, and count the rules that are skipped."""
@@ -95,19 +98,21 @@ class Rounds:
                     )
         shared = self._shared(starting, now=now)
         for tenant_id, rules in starting.items():
-            known = (shared.get(one.id) for one in rules)
+            known = [shared.get(one.id) for one in rules]
             if all(one is not None and one.is_recorded for one in known):
                 with self._lock:
                     del self._running[tenant_id]
             else:
-                self._pool.submit(self._evaluate, tenant_id, rules, shared, now)
+                pool = self._pool if None in known else self._recording
+                pool.submit(self._evaluate, tenant_id, rules, shared, now)
         self._count(skipped, now=now)
         resolve_disabled(evaluator.sessions, now=now, public_url=evaluator.public_url)
 
     def close(self) -> None:
         """Stop after the rules that are being evaluated."""
         self._closing.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._pool, self._recording):
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def _is_slow_full(self) -> bool:
         return sum(one.is_slow for one in self._running.values()) >= MAX_SLOW

@@ -26,7 +26,10 @@ from timeseries.store import StoreUnavailableError
 REOPEN_EVERY_SECONDS = 1.0
 
 CHECKPOINT_MIB = 64
-"""The size of the WAL at which a commit checkpoints."""
+"""The size of the WAL at which it is checkpointed beside the writer."""
+MAX_WAL_MIB = 4 * CHECKPOINT_MIB
+"""The size at which a commit checkpoints, and its senders wait."""
+_CHECKPOINTS = "checkpoints"
 
 # No statement can access anything outside the store's own file and folder.
 _SEALED = {
@@ -35,8 +38,7 @@ _SEALED = {
     "python_enable_replacements": "false",
 }
 _TUNED = {
-    # A smaller WAL rewrites more row groups; a larger one makes senders wait for its checkpoint.
-    "checkpoint_threshold": f"{CHECKPOINT_MIB}MiB",
+    "checkpoint_threshold": f"{MAX_WAL_MIB}MiB",
     # Freed memory goes back to the system within seconds; without, only when more is allocated.
     "allocator_background_threads": "true",
 }
@@ -156,11 +158,31 @@ class Database:
                 with suppress(duckdb.Error):
                     cursor.rollback()
 
+    def checkpoint(self) -> None:
+        """Write the WAL into the file while others write.
+
+        No statement does so. A commit does that finds the WAL longer than a setting, which is one
+        of the whole database. Beside a snapshot, it doesn't matter whose commit it is, but its
+        sender waits: nothing runs between the two statements.
+
+        It does nothing while a reader is older than a change of the tables.
+        """
+        with self.cursor() as cursor:
+            cursor.execute(f"CREATE SEQUENCE IF NOT EXISTS {_CHECKPOINTS}")
+            with self.snapshot():
+                try:
+                    cursor.execute(
+                        f"SET checkpoint_threshold = '{self.wal_bytes // 2}B'; "
+                        f"SELECT nextval('{_CHECKPOINTS}')"
+                    )
+                finally:
+                    cursor.execute(f"SET checkpoint_threshold = '{MAX_WAL_MIB}MiB'")
+
     @property
-    def wal_share(self) -> float:
-        """How much was written since the last checkpoint, in sizes of what brings about one."""
+    def wal_bytes(self) -> int:
+        """How much was written since the last checkpoint."""
         wal = Path(f"{self.path}.wal")
-        return wal.stat().st_size / (CHECKPOINT_MIB * 2**20) if wal.exists() else 0.0
+        return wal.stat().st_size if wal.exists() else 0
 
     @property
     def free_bytes(self) -> int:

@@ -11,7 +11,8 @@ from typing import TypeVar
 import duckdb
 
 from core.errors import VedetteError
-from timeseries.duckdb.database import Database, is_fatal
+from timeseries.duckdb.checkpoints import Checkpoints
+from timeseries.duckdb.database import MAX_WAL_MIB, Database, is_fatal
 from timeseries.duckdb.ingest import plan_group
 from timeseries.duckdb.insert import Inserter
 from timeseries.duckdb.rows import arrow_table
@@ -63,6 +64,7 @@ class DuckDBWriter:
     def __init__(self, database: Database, *, max_queued_points: int) -> None:
         self._database = database
         self._use(database.cursor())
+        self._checkpoints = Checkpoints(database, on_error=self.recover)
         self._queue = WriteQueue(
             max_points=max_queued_points, max_group_points=MAX_GROUP_POINTS, linger=LINGER
         )
@@ -168,6 +170,7 @@ class DuckDBWriter:
         """Write queued points and stop."""
         self._queue.close()
         self._thread.join()
+        self._checkpoints.close()
         self._cursor.close()
 
     def _forget(self, key: Key) -> None:
@@ -201,6 +204,7 @@ class DuckDBWriter:
             else:
                 self._commit([item for item in work if item.future.set_running_or_notify_cancel()])
             self._flush_one_if_due()
+            self._checkpoints.begin_if_due()
         self._try_flush()
 
     def _seconds_to_flush(self) -> float | None:
@@ -252,7 +256,7 @@ class DuckDBWriter:
 
     def _insert_staged(self, rows: RowsByTable) -> None:
         # So few points bring no checkpoint about where one is not near.
-        is_far = self._database.wal_share < 1 / 2
+        is_far = self._database.wal_bytes < MAX_WAL_MIB * 2**20 / 2
         with nullcontext() if is_far else self._database.snapshot():
             self._staging.insert(self._inserter, rows)
         if not self._staging.points:

@@ -193,8 +193,8 @@ def test_a_checkpoint_is_left_to_commits_while_much_is_written(
     write(store, [Point("gpu", {}, {"number": 1}, 1)], identity=ACME)
 
     store.maintain(now_ns=0)
-    busy = store.database.wal_share
+    busy = store.database.wal_bytes
     store.maintain(now_ns=0)  # nothing was written since
 
-    assert store.database.wal_share < busy
+    assert store.database.wal_bytes < busy
     store.close()

@@ -34,7 +34,7 @@ from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
 from timeseries.store import write
 
-timeseries.duckdb.writer.POUR_EVERY_SECONDS = 3600.0
+timeseries.duckdb.writer.FLUSH_INTERVAL_SECONDS = 3600.0
 store = DuckDBStore(Path(sys.argv[1]))
 for n in range(3):
     gpu = Point("gpu", {f"tag{n}": "x"}, {"n": n, f"f{n}": 0.5}, n)
