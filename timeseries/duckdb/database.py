@@ -181,8 +181,10 @@ class Database:
     @property
     def wal_bytes(self) -> int:
         """How much was written since the last checkpoint."""
-        wal = Path(f"{self.path}.wal")
-        return wal.stat().st_size if wal.exists() else 0
+        try:
+            return Path(f"{self.path}.wal").stat().st_size
+        except FileNotFoundError:  # nothing was, or a checkpoint has just removed it
+            return 0
 
     @property
     def free_bytes(self) -> int:
