@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 THREADS = 8
 MAX_SLOW = THREADS // 2
-# Recording takes Python's time, which more threads would only take from senders of samples.
+# Recording holds the interpreter lock: more threads would only delay senders of samples.
 RECORDING_THREADS = 2
 
 

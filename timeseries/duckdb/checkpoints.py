@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Checkpoints a database, on a thread of its own, whenever the log has grown by enough.
+    """Checkpoints a database in a separate thread whenever the log has grown by enough.
 
     Args:
         database: which one.
@@ -34,9 +34,10 @@ class Checkpoints:
         """Begin one if the log is long; only the writer's thread calls it."""
         if self._running is not None and not self._running.done():
             return
+        wal_bytes = self._database.wal_bytes
         # What a checkpoint could not move does not bring the next one about.
-        self._left_bytes = min(self._left_bytes, self._database.wal_bytes)
-        if self._database.wal_bytes - self._left_bytes >= CHECKPOINT_MIB * 2**20:
+        self._left_bytes = min(self._left_bytes, wal_bytes)
+        if wal_bytes - self._left_bytes >= CHECKPOINT_MIB * 2**20:
             self._running = self._pool.submit(self._checkpoint)
 
     def close(self) -> None:

@@ -185,7 +185,7 @@ def test_a_wide_measurement_takes_little_memory(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_checkpoint_is_left_to_commits_while_much_is_written(
+def test_maintenance_forces_no_checkpoint_while_much_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "QUIET_POINTS", 1)
