@@ -1,7 +1,7 @@
 """Filling a store: many batches at once, and a day of samples repeated for the days after it."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -31,15 +31,36 @@ def submit_all(stores: Sequence[Store], samples: Samples) -> int:
     Raises:
         BenchmarkError: a store refuses points.
     """
-    values, pending = 0, deque[Future[list[RejectedPoint]]]()
-    for identity, batch in samples:
-        values += sum(len(block) * len(block.fields) for block in batch.blocks)
-        pending.extend(store.submit(batch, identity=identity) for store in stores)
-        while len(pending) > MOST_PENDING:
+    values = 0
+
+    def submissions() -> Iterator[tuple[Store, Mapping[str, str], Batch]]:
+        nonlocal values
+        for identity, batch in samples:
+            values += values_of(batch)
+            yield from ((store, identity, batch) for store in stores)
+
+    submit_each(submissions())
+    return values
+
+
+def submit_each(submissions: Iterable[tuple[Store, Mapping[str, str], Batch]]) -> None:
+    """Submit each batch to its store, with the identity of who sent it.
+
+    Raises:
+        BenchmarkError: a store refuses points.
+    """
+    pending = deque[Future[list[RejectedPoint]]]()
+    for store, identity, batch in submissions:
+        pending.append(store.submit(batch, identity=identity))
+        if len(pending) > MOST_PENDING:
             _take(pending.popleft())
     for one in pending:
         _take(one)
-    return values
+
+
+def values_of(batch: Batch) -> int:
+    """Return how many values a batch has."""
+    return sum(len(block) * len(block.fields) for block in batch.blocks)
 
 
 def seal(store: Store, *, now_ns: int) -> None:

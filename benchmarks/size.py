@@ -7,17 +7,21 @@
 
 DuckDB with its Parquet files, InfluxDB 1.6 and VictoriaMetrics take the same points through the
 store's interface. Their figure is that of all files after sealing, or full compaction, or a forced
-merge: it does not depend on what else the machine does.
+merge: it does not depend on what else the machine does. InfluxDB gets ten of the simulated
+appliances only, because it takes as long as everything else together.
 """
 
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby, islice
 from math import ceil
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,7 +30,7 @@ import click
 from benchmarks import peers
 from benchmarks.bodies import NS_PER_SECOND, SEED
 from benchmarks.figures import Promise, document, rounded, write_document
-from benchmarks.filling import seal, submit_all
+from benchmarks.filling import seal, submit_each, values_of
 from benchmarks.fleet import Fleet
 from core.clock import to_ns, utc_now
 from plugins.simulation.config import SimulationConfig
@@ -39,8 +43,14 @@ from timeseries.store import APPLIANCE_TAG, HOUR_NS, TENANT_TAG, Store
 FLEET, SIMULATED = "fleet", "simulated"
 MOST_BYTES = 1.0
 STEP = timedelta(seconds=10)
+HOUR = timedelta(hours=1)
 MAX_WAIT_SECONDS = 1_800.0
-CHUNK_NS = 600 * NS_PER_SECOND
+BATCH_NS = 600 * NS_PER_SECOND
+PROCESSES = 2
+"""How many simulate appliances."""
+HOURS_AHEAD = 16
+FOR_INFLUXDB = 10
+"""How many of the simulated appliances InfluxDB gets."""
 TENANT = "01a1fe98-0000-7000-8000-000000000000"
 # A cold shard is compacted at once, and its log is written to files.
 COMPACTING = {
@@ -70,10 +80,10 @@ def measure(plan: Plan) -> dict[str, object]:
     """Write each kind of data into each store; return the document."""
     started_at = utc_now()
     end_at = started_at.replace(hour=0, minute=0, second=0, microsecond=0)
-    results = {
-        FLEET: _sizes(fleet_samples(plan, end_at), FLEET, plan),
-        SIMULATED: _sizes(simulated_samples(plan, end_at), SIMULATED, plan),
-    }
+    names = [f"bench-{number:03}" for number in range(plan.appliances)]
+    results = {FLEET: _sizes(fleet_samples(plan, end_at), FLEET, plan)}
+    with simulated_samples(names, plan, end_at) as samples:
+        results[SIMULATED] = _sizes(samples, SIMULATED, plan, for_influxdb=names[:FOR_INFLUXDB])
     simulated = results[SIMULATED]
     return document(
         "size",
@@ -111,22 +121,50 @@ def fleet_samples(plan: Plan, end_at: datetime) -> Samples:
             yield fleet.name(appliance), parse("\n".join(lines).encode(), default_time_ns=0).batch
 
 
-def simulated_samples(plan: Plan, end_at: datetime) -> Samples:
-    """Yield what simulated appliances send, some minutes of one after the other."""
-    start_at = end_at - timedelta(days=plan.days)
-    names = [f"bench-{number:03}" for number in range(plan.appliances)]
-    sent = [
-        history(SimulationConfig(seed=name), start_at=start_at, end_at=end_at, step=STEP)
-        for name in names
-    ]
-    chunks = [groupby(points, key=lambda point: point.time_ns // CHUNK_NS) for points in sent]
-    for _ in range(ceil((to_ns(end_at) - to_ns(start_at)) / CHUNK_NS) + 1):
-        for name, some in zip(names, chunks, strict=True):
-            yield from ((name, Batch.of(points)) for _, points in islice(some, 1))
+@contextmanager
+def simulated_samples(names: Sequence[str], plan: Plan, end_at: datetime) -> Iterator[Samples]:
+    """Simulate appliances in other processes; the samples are an hour of each in turn."""
+    span = (end_at - timedelta(days=plan.days), end_at)
+    hours = range(ceil((end_at - span[0]) / HOUR))
+    asked = ((name, span, span[0] + HOUR * hour) for hour in hours for name in names)
+    with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
+        ahead = deque(pool.submit(simulated_hour, *one) for one in islice(asked, HOURS_AHEAD))
+
+        def samples() -> Samples:
+            while ahead:
+                name, batches = ahead.popleft().result()
+                ahead.extend(pool.submit(simulated_hour, *one) for one in islice(asked, 1))
+                yield from ((name, batch) for batch in batches)
+
+        yield samples()
 
 
-def _sizes(samples: Samples, kind: str, plan: Plan) -> dict[str, float]:
-    """Write samples into every store; return the bytes of a value of each."""
+def simulated_hour(
+    name: str, span: tuple[datetime, datetime], start_at: datetime
+) -> tuple[str, list[Batch]]:
+    """Return what a simulated appliance sends in an hour of a span, in batches."""
+    points = history(
+        SimulationConfig(seed=name),
+        start_at=start_at,
+        end_at=min(start_at + HOUR, span[1]),
+        step=STEP,
+        planned=span,
+    )
+    by_time = groupby(points, key=lambda point: point.time_ns // BATCH_NS)
+    return name, [Batch.of(some) for _, some in by_time]
+
+
+def _sizes(
+    samples: Samples, kind: str, plan: Plan, *, for_influxdb: Collection[str] | None = None
+) -> dict[str, float]:
+    """Write samples into every store; return the bytes of a value of each.
+
+    Args:
+        samples: what is written.
+        kind: what they are.
+        plan: how long to wait.
+        for_influxdb: the appliances that InfluxDB gets; None for all.
+    """
     with TemporaryDirectory(prefix="vedette-bench-") as name, ExitStack() as stack:
         folder = Path(name)
         influxdb = stack.enter_context(peers.influxdb(_new(folder / "i"), environ=COMPACTING))
@@ -139,10 +177,9 @@ def _sizes(samples: Samples, kind: str, plan: Plan) -> dict[str, float]:
         }
         stores = {one: open_store(url) for one, url in urls.items()}
         click.echo(f"writing {kind}", err=True)
-        values = _write(list(stores.values()), samples)
-        click.echo(f"settling {kind}: {values:,} values", err=True)
-        vedette = stores[peers.VEDETTE]
-        seal(vedette, now_ns=to_ns(utc_now() + timedelta(days=2)))
+        values = _write(stores, samples, for_influxdb)
+        click.echo(f"settling {kind}: {values[peers.VEDETTE]:,} values", err=True)
+        seal(stores[peers.VEDETTE], now_ns=to_ns(utc_now() + timedelta(days=2)))
         for store in stores.values():
             store.close()
         for path in ("force_flush", "force_merge"):
@@ -153,19 +190,34 @@ def _sizes(samples: Samples, kind: str, plan: Plan) -> dict[str, float]:
             peers.INFLUXDB: _settled([influxdb.files / "data", influxdb.files / "wal"], plan),
             peers.VICTORIAMETRICS: _settled([victoria.files], plan),
         }
-        found = {one: rounded(size / values) for one, size in sizes.items()}
-        return {**found, "values": values}
+        found = {one: rounded(size / values[one]) for one, size in sizes.items()}
+        return {**found, "values": values[peers.VEDETTE]}
 
 
-def _write(stores: Sequence[Store], samples: Samples) -> int:
-    """Write samples, and seal hour by hour, as a server does; return how many values."""
-    values = 0
-    for hour, some in groupby(samples, key=lambda one: one[1].blocks[0].times_ns[0] // HOUR_NS):
-        for store in stores:
-            store.maintain(now_ns=hour * HOUR_NS)
-        sent = (({TENANT_TAG: TENANT, APPLIANCE_TAG: name}, batch) for name, batch in some)
-        values += submit_all(stores, sent)
+def _write(
+    stores: Mapping[str, Store], samples: Samples, for_influxdb: Collection[str] | None
+) -> Counter[str]:
+    """Write samples, and seal hour by hour meanwhile; return how many values each store took."""
+    values = Counter[str]()
+
+    def submissions(some: Samples) -> Iterator[tuple[Store, Mapping[str, str], Batch]]:
+        for name, batch in some:
+            for one, store in stores.items():
+                if one != peers.INFLUXDB or for_influxdb is None or name in for_influxdb:
+                    values[one] += values_of(batch)
+                    yield store, {TENANT_TAG: TENANT, APPLIANCE_TAG: name}, batch
+
+    with ThreadPoolExecutor(1) as maintenance:
+        for hour, some in groupby(samples, key=lambda one: _time_ns(one[1]) // HOUR_NS):
+            click.echo(f"hour {hour}: {values[peers.VEDETTE]:,} values so far", err=True)
+            sealing = maintenance.submit(stores[peers.VEDETTE].maintain, now_ns=hour * HOUR_NS)
+            submit_each(submissions(some))
+            sealing.result()
     return values
+
+
+def _time_ns(batch: Batch) -> int:
+    return batch.blocks[0].times_ns[0]
 
 
 def _settled(folders: Sequence[Path], plan: Plan) -> int:

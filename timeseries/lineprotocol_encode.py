@@ -106,7 +106,7 @@ def _encode_tags(name: str, values: Sequence[str]) -> Sequence[str]:
 
 
 def _encode_floats(name: str, values: Sequence[FieldValue]) -> Sequence[str]:
-    text = msgspec.json.encode(values)[1:-1].decode()
+    text = msgspec.json.encode(list(values))[1:-1].decode()
     # JSON has null for floats that are not finite.
     if "n" in text:
         return [_encode_value(name, value) for value in values]

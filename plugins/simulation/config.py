@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from hashlib import sha256
 from uuid import UUID
 
@@ -89,6 +90,7 @@ _DIGEST_BYTES = 4
 _LARGEST: int = 256**_DIGEST_BYTES - 1
 
 
+@lru_cache(maxsize=8_192)
 def fraction(name: str) -> float:
     """Return a pseudo-random number in [0, 1] derived from `name`."""
     # No checksum: those of similar names are similar, and GPUs would work and rest together.

@@ -37,10 +37,12 @@ def history(
     """
     first_at, last_at = planned or (start_at, end_at)
     model = SimulatedAppliance(replace(config, lost_gpu=None), started_at=first_at)
+    settling_at = max(first_at, start_at - SETTLING)
     for workload in _plan(config, first_at, last_at):
-        model.add(workload)
+        if workload.started_at < end_at and settling_at < (workload.until_at or end_at):
+            model.add(workload)
     if start_at > first_at:
-        model.read(max(first_at, start_at - SETTLING))
+        model.read(settling_at)
     before, now = start_at - step, start_at
     while now < end_at:
         yield from host_points(model, now)
