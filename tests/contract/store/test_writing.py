@@ -2,6 +2,7 @@ import pytest
 
 from tests.contract.store.backends import Capabilities
 from tests.contract.store.samples import ACME, ACME_2, GLOBEX, START_NS, gpu, gpu_with
+from timeseries.lineprotocol import parse
 from timeseries.points import Batch, FieldValue, Point
 from timeseries.store import Latest, LatestQuery, Store, write
 
@@ -17,6 +18,26 @@ def test_a_written_point_can_be_read_at_once(store: Store) -> None:
 
     assert newest(store, "power_watts") == [
         Latest(ACME, START_NS + 1_500_000_000, {"power_watts": 250.5})
+    ]
+
+
+@pytest.mark.parametrize("more", ["", ",lost=f"])
+def test_lines_of_a_program_can_be_read_at_once(store: Store, more: str) -> None:
+    """Numbers alone are parsed by column."""
+    lines = [f"gpu,gpu={at} power_watts=250.{at},energy=7{at}i{more} {START_NS}" for at in range(8)]
+    parsed = parse("\n".join(lines).encode(), default_time_ns=0).batch
+
+    assert store.submit(parsed, identity=ACME).result() == []
+
+    written = LatestQuery(
+        measurement="gpu",
+        fields=("power_watts", "energy"),
+        since_ns=0,
+        tenants=None,
+        group_by=("gpu",),
+    )
+    assert [row.values for row in store.latest(written)] == [
+        {"power_watts": 250 + at / 10, "energy": 70 + at} for at in range(8)
     ]
 
 
