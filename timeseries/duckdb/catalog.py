@@ -16,6 +16,7 @@ from timeseries.duckdb.schema import Key, field_column, quoted, table_name, tag_
 from timeseries.duckdb.segments import Manifest, Segment
 from timeseries.duckdb.sql import select, where_visible
 from timeseries.duckdb.writer import DuckDBWriter
+from timeseries.lineprotocol_grammar import MAX_INT64
 from timeseries.store import IDENTITY_TAGS, Resolution, StoreUnavailableError
 
 Tenants = tuple[str, ...] | None
@@ -96,12 +97,13 @@ class Catalog:
         work: Callable[[Relation], _Result],
         *,
         filters: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        before_ns: int = MAX_INT64 + 1,
     ) -> _Result:
-        """Return what `work` reads from a measurement."""
+        """Return what `work` reads from a measurement, of samples before a time at least."""
 
         def read(segments: Sequence[Segment]) -> _Result:
             relation = Relation(
-                tables=self.writer.tables(measurement, tenants),
+                tables=self.writer.tables(measurement, tenants, before_ns=before_ns),
                 segments=segments,
                 files=self.manifest.files,
                 tenants=tenants,

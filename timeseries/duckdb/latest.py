@@ -25,7 +25,7 @@ def latest_sql(query: LatestQuery, relation: Relation, fields: Sequence[str]) ->
     Each row is one group: its tags, the newest time, and each field's newest value or NULL.
     """
     columns = [quoted(field_column(name)) for name in fields]
-    source, values = relation.samples(fields, [_span(query)])
+    source, values = relation.samples(fields, [_span(query)], tags=query.group_by)
     if not source:
         return "", []
     source += " WHERE " + " OR ".join(f"{column} IS NOT NULL" for column in columns)

@@ -10,19 +10,18 @@ in Python.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
-import duckdb
-
+from timeseries.duckdb.percentiles import quantiles_read
 from timeseries.duckdb.query_plan import Plan, plan_sources, rolled_alike
+from timeseries.duckdb.reads import Read, Source
 from timeseries.duckdb.relation import Relation, Statement
 from timeseries.duckdb.rollup_sql import (
     MERGES,
     QUANTILES,
     StoredAggregate,
     aggregate_column,
-    bucket_key_sql,
     last_at_sql,
     numeric_column,
     rollup_partials,
@@ -30,8 +29,6 @@ from timeseries.duckdb.rollup_sql import (
 )
 from timeseries.duckdb.row_groups import (
     REDUCERS,
-    Row,
-    merge_quantiles,
     read_windows,
     single_windows,
     sort_groups,
@@ -47,7 +44,6 @@ from timeseries.duckdb.schema import (
     tag_column,
 )
 from timeseries.duckdb.segments import Segment
-from timeseries.duckdb.sketch_merge import read_sketches
 from timeseries.duckdb.sql import (
     COUNTS_EACH_SAMPLE,
     aggregate_sql,
@@ -66,36 +62,6 @@ from timeseries.successive import SUCCESSIVE
 from timeseries.validation import check_aggregate
 
 MAX_WINDOWS = 1_000
-_OF_SKETCHES = (StoredAggregate.SKETCH, StoredAggregate.MIN, StoredAggregate.MAX)
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """A statement, its values, and the fields it answers; an empty text gives no rows.
-
-    Each row is one group: its tags, then for each field the list of window starts and the list of
-    values.
-
-    Attributes:
-        finish: converts the rows of the statement to such rows.
-        shortcut: tried first if set; returns such rows, or None if that would take too much memory.
-    """
-
-    fields: Sequence[str]
-    text: str
-    values: Sequence[object] = field(default_factory=list)
-    finish: Callable[[Sequence[Row]], Sequence[Row]] = tuple
-    shortcut: Callable[[duckdb.DuckDBPyConnection], Sequence[Row] | None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Samples or roll-ups to aggregate, with their values, by windows of the query."""
-
-    resolution: Resolution
-    window: str
-    text: str
-    values: Sequence[object]
 
 
 def range_reads(
@@ -121,7 +87,7 @@ def range_reads(
         [_from_samples(query, relation, of_samples, is_ordered=is_ordered)] if of_samples else []
     )
     if query.aggregate in QUANTILES:
-        return [*reads, *_by_field(_quantiles, query, relation, rolled)]
+        return [*reads, *_by_field(quantiles_read, query, relation, rolled)]
     merged = [
         _merged(query, relation, some, sources, is_ordered=is_ordered)
         for some, plan in rolled
@@ -131,7 +97,7 @@ def range_reads(
 
 
 def _by_field(
-    read: Callable[[RangeQuery, Relation, str, Sequence[_Source]], Read],
+    read: Callable[[RangeQuery, Relation, str, Sequence[Source]], Read],
     query: RangeQuery,
     relation: Relation,
     plans: Iterable[tuple[Sequence[str], Plan]],
@@ -244,35 +210,43 @@ def _samples(
     segments: Sequence[Segment] | None = None,
 ) -> Statement:
     """Return the samples to aggregate; deduplicated where each one counts."""
-    source, values = relation.samples(fields, spans, segments=segments)
+    tags = _tags_of(query)
+    source, values = relation.samples(fields, spans, segments=segments, tags=tags)
     if source and query.aggregate in COUNTS_EACH_SAMPLE:
         source = deduplicated(source, relation.table, fields)
     return source, values
 
 
+def _tags_of(query: RangeQuery) -> Sequence[str] | None:
+    """Return the tags that a query reads: all if it tells series apart, else those of groups."""
+    if query.aggregate in COUNTS_EACH_SAMPLE or query.aggregate in SUCCESSIVE:
+        return None
+    return query.group_by
+
+
 def _sources(
     query: RangeQuery, relation: Relation, fields: Sequence[str], plan: Plan
-) -> Iterator[_Source]:
+) -> Iterator[Source]:
     span = (clamp_time(query.start_ns), clamp_time(query.end_ns))
     # The table is read over the whole span, whatever the files are read for.
     whole = (Resolution.RAW, (span,))
     for (resolution, spans), segments in {whole: list[Segment](), **plan}.items():
         if resolution is Resolution.RAW and spans != whole[1]:
-            text, values = relation.samples_of_files(fields, spans, segments)
+            text, values = relation.samples_of_files(fields, spans, segments, tags=_tags_of(query))
         elif resolution is Resolution.RAW:
             text, values = _samples(query, relation, fields, spans, segments=segments)
         else:
             text, values = relation.rolled_up(resolution, fields, spans, segments=segments)
         if text:
             window = window_start_sql(query, (spans[0][0], spans[-1][1]))
-            yield _Source(resolution, window, text, values)
+            yield Source(resolution, window, text, values)
 
 
 def _merged(
     query: RangeQuery,
     relation: Relation,
     fields: Sequence[str],
-    sources: Sequence[_Source],
+    sources: Sequence[Source],
     *,
     is_ordered: bool,
 ) -> Read:
@@ -302,7 +276,7 @@ def _merged(
 
 
 def _partials(
-    query: RangeQuery, table: Table, fields: Sequence[str], source: _Source
+    query: RangeQuery, table: Table, fields: Sequence[str], source: Source
 ) -> Iterator[str]:
     for index, name in enumerate(fields):
         if source.resolution is Resolution.RAW:
@@ -316,7 +290,7 @@ def _successive(
     query: RangeQuery,
     relation: Relation,
     name: str,
-    sources: Sequence[_Source],
+    sources: Sequence[Source],
     *,
     is_ordered: bool,
 ) -> Read:
@@ -353,95 +327,6 @@ def _successive(
     )
 
 
-def _quantiles(
-    query: RangeQuery, relation: Relation, name: str, sources: Sequence[_Source]
-) -> Read:
-    """Return the read that merges the sketch buckets of one field."""
-    names = [f"g{index}" for index in range(len(query.group_by))]
-    parts, values = [], list[object]()
-    for source in sources:
-        counted = _bucket_counts(query, relation.table, name, source)
-        parts += counted
-        values += [*source.values] * len(counted)
-    united = " UNION ALL ".join(parts)
-    merged = ["CAST(sum(c) AS BIGINT) AS c", "min(lo) AS lo", "max(hi) AS hi"]
-    buckets = select([*names, "w", "k", *merged], f"({united})") + " GROUP BY ALL"
-    lists = [
-        f"coalesce(list({one} ORDER BY k) FILTER (WHERE k IS NOT NULL), [])" for one in ("k", "c")
-    ]
-    order = ", ".join(str(index + 1) for index in range(len(names) + 1))
-    q = QUANTILES[query.aggregate]
-    sketches = " UNION ALL ".join(
-        _sketches(query, relation.table, name, source) for source in sources
-    )
-    return Read(
-        [name],
-        select([*names, "w", *lists, "min(lo)", "max(hi)"], f"({buckets})")
-        + f" GROUP BY ALL ORDER BY {order}",
-        values,
-        partial(merge_quantiles, groups=len(names), q=q),
-        partial(
-            read_sketches,
-            text=sketches,
-            values=[value for source in sources for value in source.values],
-            groups=len(names),
-            q=q,
-        ),
-    )
-
-
-def _sketches(query: RangeQuery, table: Table, name: str, source: _Source) -> str:
-    """Return the statement for the sketches of one source: keys, counts, least and greatest."""
-    if source.resolution is Resolution.RAW:
-        (counted,) = _bucket_counts(query, table, name, source)
-        names = [f"g{index}" for index in range(len(query.group_by))]
-        lists = ["CAST(list(k) AS INTEGER[])", "CAST(list(c) AS UINTEGER[])", "min(lo)", "max(hi)"]
-        return select([*names, "w", *lists], f"({counted})") + " GROUP BY ALL"
-    sketch, least, most = (aggregate_column(part, name) for part in _OF_SKETCHES)
-    columns = [
-        *group_columns(query.group_by, table),
-        f"{source.window} AS w",
-        f"map_keys({sketch}) AS k",
-        f"map_values({sketch}) AS c",
-        f"CAST({least} AS DOUBLE) AS lo",
-        f"CAST({most} AS DOUBLE) AS hi",
-    ]
-    return select(columns, f"{source.text} WHERE {sketch} IS NOT NULL")
-
-
-def _bucket_counts(query: RangeQuery, table: Table, name: str, source: _Source) -> list[str]:
-    """Return statements of one source: the counts of buckets `k`, and the least and greatest value.
-
-    Of roll-ups these are apart, with no bucket: to take them along with millions of buckets costs
-    a fifth of the time.
-    """
-    shared = [*group_columns(query.group_by, table), f"{source.window} AS w"]
-    if source.resolution is Resolution.RAW:
-        column = numeric_column(name, table.fields[name])
-        counted = [
-            *shared,
-            f"{bucket_key_sql(column)} AS k",
-            "count(*) AS c",
-            *_limits(column, column),
-        ]
-        groups = ", ".join(str(index + 1) for index in range(len(shared) + 1))
-        return [
-            select(counted, f"{source.text} WHERE {column} IS NOT NULL") + f" GROUP BY {groups}"
-        ]
-    sketch, least, most = (aggregate_column(part, name) for part in _OF_SKETCHES)
-    each = [*shared, f"unnest(map_keys({sketch})) AS k", f"unnest(map_values({sketch})) AS c"]
-    counts = ["* EXCLUDE c", "sum(c) AS c", "NULL AS lo", "NULL AS hi"]
-    limits = [*shared, "NULL AS k", "NULL AS c", *_limits(least, most)]
-    return [
-        select(counts, f"({select(each, source.text)})") + " GROUP BY ALL",
-        select(limits, f"{source.text} WHERE {least} IS NOT NULL") + " GROUP BY ALL",
-    ]
-
-
-def _limits(least: str, most: str) -> tuple[str, str]:
-    return f"CAST(min({least}) AS DOUBLE) AS lo", f"CAST(max({most}) AS DOUBLE) AS hi"
-
-
 def reads_raw_rows(query: RangeQuery) -> bool:
     """Return whether a query reads about as many samples as it has windows, of one appliance."""
     step_ns = query.step_ns
@@ -462,7 +347,7 @@ def raw_rows_sql(query: RangeQuery, relation: Relation, fields: Sequence[str]) -
     Each row is one sample: the tags of its group, the start of its window, and the fields.
     """
     span = (query.start_ns, clamp_time(query.end_ns))
-    source, values = relation.samples(fields, [span])
+    source, values = relation.samples(fields, [span], tags=query.group_by)
     columns = [
         *group_columns(query.group_by, relation.table),
         f"{window_start_sql(query, span)} AS w",

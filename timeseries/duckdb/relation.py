@@ -13,6 +13,7 @@ from timeseries.duckdb.rollup_sql import rollup_columns, time_range_sql
 from timeseries.duckdb.schema import (
     SQL_TYPES,
     TIME_COLUMN,
+    WIDTHS_NS,
     Key,
     Span,
     Table,
@@ -32,6 +33,8 @@ from timeseries.store import APPLIANCE_TAG, Detail, Resolution
 Statement = tuple[str, list[object]]
 """A statement, or the source of one, and its values; an empty text if nothing can match."""
 ALWAYS: Span = (MIN_INT64, MAX_INT64 + 1)
+MANY_ROWS = 500_000
+"""To compare the times of so many samples takes longer than to plan another part of a statement."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,18 +100,20 @@ class Relation:
         spans: Sequence[Span],
         *,
         segments: Sequence[Segment] | None = None,
+        tags: Iterable[str] | None = None,
     ) -> Statement:
-        """Return a source with the time, all tags and some fields of the samples.
+        """Return a source with the time, some tags and some fields of the samples.
 
         Args:
             fields: the fields.
             spans: the times.
             segments: the segments whose samples to read; by default those in the spans.
+            tags: the tags, without those that no sample has; by default all.
         """
         if segments is None:
             visible = self.visible((spans[0][0], spans[-1][1]))
             segments = [one for one in visible if Resolution.RAW in one.sizes]
-        columns = self._columns(fields)
+        columns = self._columns(fields, tags)
         hot = [
             self._part((quoted(table_name(key)), []), table, columns, spans)
             for key, table in self.tables.items()
@@ -116,10 +121,15 @@ class Relation:
         return union([*hot, *self._files(segments, Resolution.RAW, columns, spans)])
 
     def samples_of_files(
-        self, fields: Iterable[str], spans: Sequence[Span], segments: Sequence[Segment]
+        self,
+        fields: Iterable[str],
+        spans: Sequence[Span],
+        segments: Sequence[Segment],
+        *,
+        tags: Iterable[str] | None = None,
     ) -> Statement:
         """Return the same source of some segments only, without the table."""
-        return union(self._files(segments, Resolution.RAW, self._columns(fields), spans))
+        return union(self._files(segments, Resolution.RAW, self._columns(fields, tags), spans))
 
     def rolled_up(
         self,
@@ -135,9 +145,10 @@ class Relation:
         columns = rollup_columns(Table(self.table.tags, wanted), resolution, details)
         return union(self._files(segments, resolution, columns, spans))
 
-    def _columns(self, fields: Iterable[str]) -> dict[str, str]:
+    def _columns(self, fields: Iterable[str], tags: Iterable[str] | None) -> dict[str, str]:
         columns = {quoted(TIME_COLUMN): "BIGINT"}
-        columns |= {quoted(tag_column(tag)): "VARCHAR" for tag in sorted(self.table.tags)}
+        wanted = self.table.tags if tags is None else self.table.tags.intersection(tags)
+        columns |= {quoted(tag_column(tag)): "VARCHAR" for tag in sorted(wanted)}
         kinds = self.table.fields
         return columns | {quoted(field_column(name)): SQL_TYPES[kinds[name]] for name in fields}
 
@@ -148,18 +159,20 @@ class Relation:
         columns: Mapping[str, str],
         spans: Sequence[Span],
     ) -> list[Statement]:
-        alike: dict[TextFields, list[Segment]] = {}
+        inside = _inside(segments, resolution, spans)
+        alike: dict[tuple[TextFields, bool], list[Segment]] = {}
         for one in segments:
-            alike.setdefault(text_fields(one.stored(resolution)), []).append(one)
+            key = text_fields(one.stored(resolution)), one.name in inside
+            alike.setdefault(key, []).append(one)
         return [
             self._part(
                 files_sql(self.files, some, resolution),
                 united(one.stored(resolution) for one in some),
                 columns,
-                spans,
+                None if is_inside else spans,
                 stored_columns(some, resolution),
             )
-            for some in alike.values()
+            for (_, is_inside), some in alike.items()
         ]
 
     def _part(
@@ -167,11 +180,12 @@ class Relation:
         source: Statement,
         table: Table,
         columns: Mapping[str, str],
-        spans: Sequence[Span],
+        spans: Sequence[Span] | None,
         present: Mapping[str, str] | None = None,
     ) -> Statement:
         condition = where_visible(table, tenants=self.tenants, filters=self.filters)
-        condition.add(time_range_sql(spans))
+        if spans is not None:
+            condition.add(time_range_sql(spans))
         if condition.matches_nothing:
             return "", []
         present = present or sample_columns(table)
@@ -184,6 +198,18 @@ class Relation:
             listed.append(name if is_exact else f"CAST({value} AS {sql_type}) AS {name}")
         text, values = source
         return select(listed, f"{text} {condition.sql}"), [*values, *condition.values]
+
+
+def _inside(segments: Sequence[Segment], resolution: Resolution, spans: Sequence[Span]) -> set[str]:
+    """Return the names of the segments to read without comparing times, as these all match.
+
+    If others must be compared, to read the files in two parts is worth it for many samples only.
+    """
+    width_ns = WIDTHS_NS.get(resolution, 1)
+    inside = [one for one in segments if one.is_inside(spans, width_ns=width_ns)]
+    if len(inside) < len(segments) and sum(one.rows for one in inside) < MANY_ROWS:
+        return set()
+    return {one.name for one in inside}
 
 
 def sample_columns(table: Table) -> dict[str, str]:

@@ -75,31 +75,49 @@ def read_windows(
         groups: the number of tags.
         aggregate: what to compute for each window.
     """
+    # Otherwise the database reads the table first, then the files, to keep their order.
+    cursor.execute("SET SESSION preserve_insertion_order = false")
     read = cursor.execute(f"{text} LIMIT {MAX_ROWS + 1}", values).fetchnumpy()
     columns_read = list(read.values())
     *tags, starts = columns_read[: groups + 1]
     if len(starts) > MAX_ROWS:
         return None
     fields = [np.ma.filled(column, np.nan) for column in columns_read[groups + 1 :]]
-    of_rows = list(zip(*[column.tolist() for column in tags], strict=True)) or [()] * len(starts)
-    index = {group: at for at, group in enumerate(sorted(set(of_rows)))}
-    codes = np.array([index[group] for group in of_rows], dtype=np.int64)
+    found_groups, codes = _coded(tags, len(starts))
     order = np.lexsort((starts, codes))
     codes, starts = codes[order], starts[order]
     is_first = np.ones(len(order), dtype=bool)
     is_first[1:] = (codes[1:] != codes[:-1]) | (starts[1:] != starts[:-1])
     windows = np.flatnonzero(is_first)
     starts = starts[windows]
-    ends = np.searchsorted(codes[windows], range(len(index)), side="right").tolist()
+    ends = np.searchsorted(codes[windows], range(len(found_groups)), side="right").tolist()
     columns = [_reduced(column[order], windows, aggregate) for column in fields]
     found = []
-    for group, start, end in zip(index, [0, *ends], ends, strict=False):
+    for group, start, end in zip(found_groups, [0, *ends], ends, strict=False):
         lists = []
         for column in columns:
             is_known = ~np.isnan(column[start:end])
             lists += [starts[start:end][is_known].tolist(), column[start:end][is_known].tolist()]
         found.append((*group, *lists))
     return found
+
+
+def _coded(tags: Sequence[NDArray[np.object_]], count: int) -> tuple[list[Row], NDArray[np.int64]]:
+    """Return the sorted groups of rows, and the index of each row's group.
+
+    Rows of a group mostly follow one another: only the first of each run is looked up.
+    """
+    is_first = np.zeros(count, dtype=bool)
+    is_first[:1] = True
+    for column in tags:
+        is_first[1:] |= column[1:] != column[:-1]
+    runs = np.flatnonzero(is_first)
+    of_runs = list(zip(*[column[runs].tolist() for column in tags], strict=True))
+    of_runs = of_runs or [()] * len(runs)
+    groups = sorted(set(of_runs))
+    index = {group: at for at, group in enumerate(groups)}
+    codes = np.array([index[group] for group in of_runs], dtype=np.int64)
+    return groups, np.repeat(codes, np.diff(runs, append=count))
 
 
 def _reduced(

@@ -5,7 +5,7 @@
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from math import isfinite
 from struct import Struct
@@ -30,6 +30,7 @@ _ARROW_TYPES = {
     FieldType.STRING: pa.string(),
 }
 _FEW = 256
+"""With fewer values NumPy is slower than Python."""
 _CODEC, _SIZE = "snappy", Struct("<Q")
 Values: TypeAlias = "array[Any] | list[str]"
 
@@ -122,7 +123,7 @@ def _packed(column: Sequence[FieldValue], kind: FieldType) -> Values:
     if kind is FieldType.BOOLEAN and set(map(type, column)) != {bool}:
         raise InvalidBlockError
     numbers = _packed_numbers(column, _CODES[kind])
-    # The sum of few is cheaper than NumPy; that of large numbers may be infinite.
+    # The sum of large numbers may be infinite.
     is_known = kind is not FieldType.FLOAT or (len(numbers) < _FEW and isfinite(sum(numbers)))
     if not is_known and not np.isfinite(numbers).all():
         raise InvalidBlockError
@@ -148,6 +149,16 @@ def _checked(texts: Sequence[Any]) -> list[str]:
 
 def _code(column: Values) -> str:
     return column.typecode if isinstance(column, array) else _TEXT
+
+
+def oldest_ns(rows: Iterable[Rows]) -> int:
+    """Return the oldest time of some rows, in nanoseconds since the epoch."""
+    return min(
+        min(one.times_ns)
+        if len(one.times_ns) < _FEW
+        else int(np.frombuffer(one.times_ns, dtype=np.int64).min())
+        for one in rows
+    )
 
 
 def serialize(rows: Sequence[Rows]) -> bytes:

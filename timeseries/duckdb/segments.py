@@ -132,6 +132,16 @@ class Segment:
         """Return whether it may have samples in a span, or in the margin before it."""
         return self.oldest_ns < span[1] and self.newest_ns >= span[0] - margin_ns
 
+    def is_inside(self, spans: Iterable[Span], *, width_ns: int = 1) -> bool:
+        """Return whether all its samples, or the windows of that width with them, begin in a span.
+
+        Args:
+            spans: the times.
+            width_ns: the width of the windows.
+        """
+        first_ns = self.oldest_ns // width_ns * width_ns
+        return any(start <= first_ns and self.newest_ns < end for start, end in spans)
+
     def without(self, resolution: Resolution) -> "Segment":
         """Return it after retention has deleted one of its files; days end with their hours."""
         gone = {resolution, *([Resolution.DAY] if resolution is Resolution.HOUR else [])}

@@ -32,7 +32,8 @@ from timeseries.duckdb.database import Database, Limits, is_fatal
 from timeseries.duckdb.files import Files, LocalFiles
 from timeseries.duckdb.latest import expired_latest_sql, latest_sql, merge_latest
 from timeseries.duckdb.maintenance import Maintenance
-from timeseries.duckdb.range_query import Read, range_reads
+from timeseries.duckdb.range_query import range_reads
+from timeseries.duckdb.reads import Read
 from timeseries.duckdb.relation import Relation
 from timeseries.duckdb.row_groups import Row
 from timeseries.duckdb.scan import batch_from, extent_sql, hours_sql, slice_sql, slices
@@ -41,6 +42,7 @@ from timeseries.duckdb.sealing import DetailOf, Sealing
 from timeseries.duckdb.segments import Manifest
 from timeseries.duckdb.upgrade import upgrade
 from timeseries.duckdb.writer import DuckDBWriter
+from timeseries.lineprotocol_grammar import MAX_INT64
 from timeseries.points import Batch
 from timeseries.store import (
     Detail,
@@ -212,7 +214,14 @@ class DuckDBStore(Catalog):
         query: RangeQuery | LatestQuery | ScanQuery,
         work: Callable[[Relation], list[_Item]],
     ) -> list[_Item]:
-        return self._read(query.measurement, query.tenants, work, filters=query.filters)
+        end_ns = query.until_ns if isinstance(query, LatestQuery) else query.end_ns
+        return self._read(
+            query.measurement,
+            query.tenants,
+            work,
+            filters=query.filters,
+            before_ns=MAX_INT64 + 1 if end_ns is None else end_ns,
+        )
 
     def _table_of(self, relation: Relation, span: Span) -> pa.Table:
         with self._reading() as cursor:

@@ -15,9 +15,10 @@ from timeseries.duckdb.checkpoints import Checkpoints
 from timeseries.duckdb.database import MAX_WAL_MIB, Database, is_fatal
 from timeseries.duckdb.ingest import plan_group
 from timeseries.duckdb.insert import Inserter
-from timeseries.duckdb.rows import arrow_table
+from timeseries.duckdb.rows import arrow_table, oldest_ns
 from timeseries.duckdb.schema import (
     COLUMNS_SQL,
+    TIME_COLUMN,
     Key,
     Schema,
     Table,
@@ -27,6 +28,7 @@ from timeseries.duckdb.schema import (
     table_name,
 )
 from timeseries.duckdb.staging import RowsByTable, StagingTable
+from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
 from timeseries.store import RejectedPoint, StoreUnavailableError
 from timeseries.write_queue import Linger, Submission, Task, WriteQueue, as_store_error
 
@@ -78,12 +80,19 @@ class DuckDBWriter:
         self._flush_in_steps()
         return self._schema
 
-    def tables(self, measurement: str, tenants: Sequence[str] | None) -> dict[Key, Table]:
+    def tables(
+        self,
+        measurement: str,
+        tenants: Sequence[str] | None,
+        *,
+        before_ns: int = MAX_INT64 + 1,
+    ) -> dict[Key, Table]:
         """Return a measurement's tables, once every acknowledged point is in them.
 
         Args:
             measurement: its name.
             tenants: whose tables, beside the one that all share; None for all.
+            before_ns: tables with only samples of this time or later are left out.
 
         Raises:
             StoreUnavailableError: acknowledged samples can't be moved into them.
@@ -93,6 +102,7 @@ class DuckDBWriter:
             keys = sorted(key for key in known if key.measurement == measurement)
         else:
             keys = [Key(owner, measurement) for owner in dict.fromkeys(("", *tenants))]
+        keys = [key for key in keys if self._oldest_ns.get(key, MIN_INT64) < before_ns]
         staged = set(self._staging.keys).intersection(keys)
         if staged:
             self._queue.run(lambda: self._try_flush(sorted(staged)))
@@ -150,6 +160,21 @@ class DuckDBWriter:
 
         self._do(run)
 
+    def find_oldest(self, measurement: str) -> None:
+        """Find the oldest samples of a measurement's tables; to be called after some have left."""
+
+        def run() -> None:
+            for key in [key for key in self._schema if key.measurement == measurement]:
+                ((oldest,),) = self._cursor.execute(
+                    f"SELECT min({quoted(TIME_COLUMN)}) FROM {quoted(table_name(key))}"  # noqa: S608 - own identifiers only
+                ).fetchall()
+                times = [MAX_INT64 if oldest is None else oldest]
+                if key in self._staging.keys:
+                    times += [oldest_ns(rows) for rows in self._staging.rows([key]).values()]
+                self._oldest_ns[key] = min(times)
+
+        self._do(run)
+
     def checkpoint(self) -> None:
         """Write the WAL into the file, which frees the space of deleted rows."""
 
@@ -176,6 +201,7 @@ class DuckDBWriter:
     def _forget(self, key: Key) -> None:
         self._schema = {known: table for known, table in self._schema.items() if known != key}
         self._planned_schema = self._staging.schema(self._schema)
+        self._oldest_ns.pop(key, None)
 
     def _do(self, work: Callable[[], None]) -> None:
         def run() -> None:
@@ -192,6 +218,8 @@ class DuckDBWriter:
         self._schema = parse_schema(columns)
         self._staging = StagingTable(cursor)
         self._planned_schema = self._staging.schema(self._schema)
+        # No sample of a table, staged or not, is older; without an entry, any may be.
+        self._oldest_ns: dict[Key, int] = {}
         self._flush_at = 0.0
         self._due: list[Key] = []
         self._flush_errors: Mapping[Key, str] = {}
@@ -246,6 +274,7 @@ class DuckDBWriter:
     def _insert(self, submissions: list[Submission]) -> Sequence[list[RejectedPoint]]:
         group = plan_group(submissions, schema=self._planned_schema)
         is_full = self._staging.points >= 2 * MAX_STAGED_POINTS
+        self._note_oldest(group.rows)
         if group.points >= MIN_DIRECT_POINTS or is_full:
             self._write(group.rows, group.schema)
         elif group.points:
@@ -253,6 +282,14 @@ class DuckDBWriter:
         self.written_points += group.points
         self._planned_schema = group.schema
         return group.rejected
+
+    def _note_oldest(self, rows: RowsByTable) -> None:
+        """Note the oldest times before the commit, after which a reader must know them."""
+        for key, some in rows.items():
+            known = self._oldest_ns.get(key)
+            if known is not None or key not in self._planned_schema:
+                oldest = oldest_ns(some)
+                self._oldest_ns[key] = oldest if known is None else min(known, oldest)
 
     def _insert_staged(self, rows: RowsByTable) -> None:
         # So few points bring no checkpoint about where one is not near.

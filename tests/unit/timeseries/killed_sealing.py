@@ -136,13 +136,13 @@ def times_of(store: Store) -> Counter[tuple[str, int]]:
     )
 
 
-def count_by_hour(store: Store, *tenants: str) -> float:
-    """Return how many samples an hourly query counts in the day."""
+def count_by_hour(store: Store, *tenants: str, hours: int = 24) -> float:
+    """Return how many samples an hourly query counts in the day, or in its first hours."""
     query = RangeQuery(
         measurement="gpu",
         fields=("x",),
         start_ns=MIDNIGHT_NS,
-        end_ns=MIDNIGHT_NS + DAY_NS,
+        end_ns=MIDNIGHT_NS + hours * HOUR_NS,
         aggregate=Aggregate.COUNT,
         step_ns=HOUR_NS,
         tenants=tenants or None,

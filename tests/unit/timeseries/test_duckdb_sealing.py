@@ -28,7 +28,7 @@ from tests.unit.timeseries.rollup_samples import (
     seeded,
     write_all,
 )
-from timeseries.duckdb import maintenance, query_plan, range_query, sealing
+from timeseries.duckdb import maintenance, query_plan, range_query, relation, sealing
 from timeseries.duckdb.segments import MANIFEST_TABLE, Segment
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
@@ -89,11 +89,12 @@ def test_a_reader_sees_each_sample_once_while_others_seal_and_merge(
     def read() -> None:
         while not done.is_set():
             try:
-                found = (sum(times_of(store).values()), count_by_hour(store))
+                found = [float(sum(times_of(store).values()))]
+                found += [count_by_hour(store, hours=hours) for hours in (24, 12, 1)]
             except StoreUnavailableError as error:
                 failures.append(error)
                 return
-            if found != (expected, expected):
+            if found != [expected, expected, expected / 2, expected / 24]:
                 failures.append(found)
 
     reader = threading.Thread(target=read)
@@ -106,6 +107,67 @@ def test_a_reader_sees_each_sample_once_while_others_seal_and_merge(
 
     assert failures == []
     assert len(segments_of(store)) == 1
+
+
+def test_what_is_older_than_all_in_the_table_is_read_without_it(
+    store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "MIN_ROWS", 1)
+    fill(store)
+    store.maintain(now_ns=MIDNIGHT_NS + 12 * HOUR_NS + sealing.GRACE_NS)
+    later = gpu(MIDNIGHT_NS + 13 * HOUR_NS + 1, x=1.0)
+    write_all(store, [later], ACME)
+
+    assert count_by_hour(store, hours=12) == 144
+    assert store.writer.staged_points == 1
+    assert count_by_hour(store, hours=14) == 12 * 14 + 1
+    assert store.writer.staged_points == 0
+
+    # A late sample counts at once, staged or not, and so does one after the table was empty.
+    for second in (1, 2):
+        write_all(store, [gpu(MIDNIGHT_NS + second, x=1.0)], ACME)
+        assert count_by_hour(store, hours=12) == 144 + second
+    store.maintain(now_ns=SETTLED_NS)
+    write_all(store, [gpu(MIDNIGHT_NS + 3, x=1.0)], ACME)
+    assert count_by_hour(store, hours=12) == 144 + 3
+
+
+def test_a_store_that_was_opened_again_reads_what_is_in_its_table(path: Path) -> None:
+    with closing(DuckDBStore(path)) as store:
+        fill(store)
+    with closing(DuckDBStore(path)) as store:
+        write_all(store, [gpu(MIDNIGHT_NS + 13 * HOUR_NS + 1, x=1.0)], ACME)
+        assert count_by_hour(store, hours=12) == 144
+
+
+def test_times_of_files_are_compared_only_where_some_do_not_match(
+    store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hour is cut out of files by ten minutes: those at its ends have others, too."""
+    monkeypatch.setattr(sealing, "MIN_ROWS", 1)
+    monkeypatch.setattr(sealing, "MAX_ROWS", 2)
+    monkeypatch.setattr(relation, "MANY_ROWS", 1)
+    fill(store)
+    store.maintain(now_ns=MIDNIGHT_NS + 20 * HOUR_NS)
+    start_ns = MIDNIGHT_NS + HOUR_NS // 2
+    query = RangeQuery(
+        measurement="gpu",
+        fields=("x",),
+        start_ns=start_ns,
+        end_ns=start_ns + 5 * HOUR_NS,
+        tenants=None,
+        aggregate=Aggregate.COUNT,
+        step_ns=600 * 10**9,
+        group_by=("appliance",),
+    )
+
+    found = store.query_range(query)
+
+    assert len({one.oldest_ns // HOUR_NS for one in segments_of(store)}) > 5
+    for one in found:
+        assert one.times_ns == list(range(start_ns, query.end_ns, 600 * 10**9))
+        assert one.values == [1.0] * 30
+    assert [one.tags["appliance"] for one in found] == ["a1", "a2"]
 
 
 def test_few_samples_wait_for_the_end_of_their_day(store: DuckDBStore) -> None:
