@@ -37,15 +37,15 @@ HEAD_SQL = "INSERT INTO audit_heads VALUES (:chain, :entries, SHA2(:entries, 256
 
 def questions(*, since: str, until: str, last_page: int) -> dict[str, str]:
     """Return the addresses that are asked for, by name; the time is in the log's middle."""
-    brief = "/api/v1/appliances"
+    page = "/api/v1/appliances?page_size=50"
     return {
         "appliances page": "/appliances",
         "appliances page searched": "/appliances?search=gpu-0004",
         "appliances page by state": "/appliances?sort=status",
-        "appliances by REST": "/api/v1/appliances?page_size=50",
-        "appliances by three names": f"{brief}&sort=-gpus,site,-name",
-        "appliances by what is nowhere": f"{brief}&search=nowhere",
-        "appliances, last page": f"{brief}&page={last_page}",
+        "appliances by REST": page,
+        "appliances by three names": f"{page}&sort=-gpus,site,-name",
+        "appliances by what is nowhere": f"{page}&search=nowhere",
+        "appliances, last page": f"{page}&page={last_page}",
         "audit page": "/audit",
         "audit by REST": "/api/v1/audit?page_size=50",
         "audit by action": "/api/v1/audit?action=rule.renamed",
