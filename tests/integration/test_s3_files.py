@@ -20,7 +20,7 @@ from tests.unit.timeseries.rollup_samples import (
     gpu,
     write_all,
 )
-from timeseries.duckdb import sealing
+from timeseries.duckdb import sealing, units
 from timeseries.duckdb.s3 import S3Files
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.open_store import open_store
@@ -96,7 +96,7 @@ def listed(store: DuckDBStore) -> set[str]:
 def test_sealed_samples_are_in_the_bucket_only_and_are_deleted_there(
     open_files: Opener, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealing, "MIN_ROWS", 1)
+    monkeypatch.setattr(units, "MIN_ROWS", 1)
     monkeypatch.setattr(sealing, "MAX_SHARE", 100)
     store = open_files()
     fill(store)

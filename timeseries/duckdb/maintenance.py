@@ -24,13 +24,9 @@ from timeseries.duckdb.schema import (
     tag_column,
     text_fields,
 )
-from timeseries.duckdb.sealing import (
-    MAX_MERGED_ROWS,
-    Sealing,
-    Unit,
-    settled_before,
-)
+from timeseries.duckdb.sealing import MAX_MERGED_ROWS, Sealing
 from timeseries.duckdb.segments import Segment
+from timeseries.duckdb.units import Unit, settled_before, units_to_seal
 from timeseries.duckdb.writer import DuckDBWriter
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
 from timeseries.store import (
@@ -181,8 +177,8 @@ class Maintenance:
 
     def _steps(self, measurement: str, *, now_ns: int) -> Iterator[Callable[[], int]]:
         for key in sorted(key for key in self._writer.schema if key.measurement == measurement):
-            with self._failing(measurement):
-                units = self._sealing.units(key, now_ns=now_ns)
+            with self._failing(measurement), self._database.cursor() as cursor:
+                units = units_to_seal(cursor, key, now_ns=now_ns)
             for unit in units:
                 yield partial(self._one, measurement, partial(self._sealing.seal, unit))
         self._writer.drop(

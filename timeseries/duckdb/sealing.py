@@ -1,10 +1,8 @@
 """Sealing: moving settled samples from the table into files, and merging small files.
 
-An hour is *settled* some time after its end, when nearly all its samples have arrived. Settled
-samples of one tenant, measurement and day are sealed once they are worth a file, or once their day
-is settled. Those that come later are sealed into segments of their own. Once a day is settled, its
-small segments are merged. Exact duplicates are left out while sealing, and points of one series and
-instant become one while merging.
+Late samples, those of an hour that was sealed before, become segments of their own. Once a day is
+settled, its small segments are merged. Exact duplicates are left out while sealing, and points of
+one series and instant become one while merging.
 
 Both run beside the writer. A transaction reads the samples, writes the files, deletes the samples
 and adds the segment; it sees and deletes only samples that were committed when it began. After a
@@ -13,14 +11,13 @@ crash either the samples or the segment are there; files without a segment are d
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
-from core.clock import NS_PER_SECOND
 from core.ids import new_id
 from timeseries.duckdb.database import Database
 from timeseries.duckdb.float_types import float_types
@@ -38,7 +35,7 @@ from timeseries.duckdb.relation import (
     stored_columns,
     united_details,
 )
-from timeseries.duckdb.rollup_sql import build_sql, time_range_sql
+from timeseries.duckdb.rollup_sql import build_sql
 from timeseries.duckdb.schema import (
     TIME_COLUMN,
     WIDTHS_NS,
@@ -54,24 +51,17 @@ from timeseries.duckdb.schema import (
 )
 from timeseries.duckdb.segments import Manifest, Segment
 from timeseries.duckdb.sql import select
+from timeseries.duckdb.units import APPLIANCE, Unit, by_appliances
 from timeseries.store import (
     APPLIANCE_TAG,
     DAY_NS,
-    HOUR_NS,
     IDENTITY_TAGS,
-    TENANT_TAG,
     Detail,
     NeededField,
     Resolution,
 )
 from timeseries.validation import FieldType
 
-GRACE_NS = 1_800 * NS_PER_SECOND
-"""How long after its end an hour is settled."""
-MIN_ROWS = 20_000
-"""How many samples are worth a file before their day is settled."""
-MAX_ROWS = 500_000
-"""About how many samples are sealed in one transaction."""
 MAX_MERGED_ROWS = 4_000_000
 """About how many samples a merged segment has."""
 MAX_ROLLED_FIELDS = 128
@@ -81,47 +71,11 @@ MAX_NEEDED_FIELDS = 64
 MAX_SHARE = 0.5
 """How large a roll-up by five minutes may be, in sizes of its samples, to be worth a file."""
 _TIME = quoted(TIME_COLUMN)
-_TENANT = f"coalesce({quoted(tag_column(TENANT_TAG))}, '')"
-_APPLIANCE = f"coalesce({quoted(tag_column(APPLIANCE_TAG))}, '')"
 _COLUMNS_SQL = "SELECT ?, name, type FROM pragma_table_info(?) ORDER BY cid"
 DetailOf = Callable[[str, str], Detail]
 """How much of a measurement's field is rolled up, by both names."""
 _ROLLUP = "rolled_up"
 _TAGS = f'"{tag_column("")}'
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Samples of one tenant and measurement to seal or merge at once.
-
-    Attributes:
-        key: the table that they are in.
-        span: times within a day.
-        appliances: the first and the last one; None for all.
-    """
-
-    tenant: str
-    key: Key
-    span: Span
-    rows: int
-    appliances: tuple[str, str] | None = None
-
-    @property
-    def condition(self) -> tuple[str, list[object]]:
-        """The SQL condition and its values."""
-        text, values = (
-            f"{_TENANT} = ? AND {time_range_sql([self.span])}",
-            list[object]([self.tenant]),
-        )
-        if self.appliances:
-            text += f" AND {_APPLIANCE} BETWEEN ? AND ?"
-            values += self.appliances
-        return text, values
-
-
-def settled_before(now_ns: int) -> int:
-    """Return the end of the last settled hour."""
-    return (now_ns - GRACE_NS) // HOUR_NS * HOUR_NS
 
 
 class Sealing:
@@ -148,23 +102,6 @@ class Sealing:
         self._needed = frozenset(
             one for _, some in by_name for one in islice(some, MAX_NEEDED_FIELDS)
         )
-
-    def units(self, key: Key, *, now_ns: int) -> list[Unit]:
-        """Return what to seal of a table, the largest first."""
-        until = settled_before(now_ns)
-        table = quoted(table_name(key))
-        counted = (
-            f"SELECT {_TENANT}, {_TIME} // {DAY_NS}, count(*) FROM {table} "  # noqa: S608 - ours
-            f"WHERE {_TIME} >= 0 AND {_TIME} < ? GROUP BY ALL ORDER BY 3 DESC"
-        )
-        with self._database.cursor() as cursor:
-            found = []
-            for tenant, day, rows in cursor.execute(counted, [until]).fetchall():
-                span = (day * DAY_NS, min((day + 1) * DAY_NS, until))
-                if rows >= MIN_ROWS or (day + 1) * DAY_NS <= until:
-                    unit = Unit(tenant, key, span, rows)
-                    found += _by_hours(cursor, unit) if rows > MAX_ROWS else [unit]
-        return found
 
     def seal(self, unit: Unit) -> int:
         """Seal a unit; return how many samples."""
@@ -196,7 +133,7 @@ class Sealing:
         table = united(one.table for one in segments)
         with self._transaction() as cursor:
             added = []
-            for part in _by_appliances(cursor, unit, source, values, of_rows=MAX_MERGED_ROWS):
+            for part in by_appliances(cursor, unit, source, values, of_rows=MAX_MERGED_ROWS):
                 text, some = part.condition
                 rows = f"(FROM {source} WHERE {text})"
                 added += self._write(cursor, part, table, (rows, [*values, *some]))
@@ -301,7 +238,7 @@ class Sealing:
         samples = f"read_parquet({_text(str(raw))}, hive_partitioning = false)"
         counted = [
             "count(*)",
-            *(f"{f}({of})" for of in (_TIME, _APPLIANCE) for f in ("min", "max")),
+            *(f"{f}({of})" for of in (_TIME, APPLIANCE) for f in ("min", "max")),
         ]
         counted += [f"count({column})" for column in fields]
         found = cursor.execute(select(counted, samples)).fetchall()[0]
@@ -446,46 +383,6 @@ def _write_rollup(
     size = write_parquet(path, batches, level=level)
     cursor.execute(f"DROP TABLE {_ROLLUP}")
     return size
-
-
-def _by_hours(cursor: duckdb.DuckDBPyConnection, unit: Unit) -> list[Unit]:
-    """Split a large unit by hours, and large hours by appliances."""
-    source = quoted(table_name(unit.key))
-    text, values = unit.condition
-    counted = (
-        f"SELECT {_TIME} // {HOUR_NS}, count(*) FROM {source} WHERE {text} GROUP BY 1 ORDER BY 1"  # noqa: S608 - ours
-    )
-    found: list[Unit] = []
-    for hour, rows in cursor.execute(counted, values).fetchall():
-        part = replace(unit, span=(hour * HOUR_NS, (hour + 1) * HOUR_NS), rows=rows)
-        found += _by_appliances(cursor, part, source, [], of_rows=MAX_ROWS)
-    return found
-
-
-def _by_appliances(
-    cursor: duckdb.DuckDBPyConnection,
-    unit: Unit,
-    source: str,
-    values: Sequence[object],
-    *,
-    of_rows: int,
-) -> list[Unit]:
-    """Split a unit into ranges of appliances with about so many rows."""
-    if unit.rows <= of_rows:
-        return [unit]
-    text, some = unit.condition
-    counted = f"SELECT {_APPLIANCE}, count(*) FROM {source} WHERE {text} GROUP BY 1 ORDER BY 1"  # noqa: S608 - ours
-    found: list[Unit] = []
-    first, last, total = "", "", 0
-    for name, rows in cursor.execute(counted, [*values, *some]).fetchall():
-        if total and total + rows > of_rows:
-            found.append(replace(unit, appliances=(first, last), rows=total))
-            total = 0
-        first = first if total else name
-        last = name
-        total += rows
-    found.append(replace(unit, appliances=(first, last), rows=total))
-    return found
 
 
 def _text(path: str) -> str:

@@ -27,7 +27,7 @@ SETTLED_NS = MIDNIGHT_NS + 2 * DAY_NS
 DIES = """
 import os, signal, sys
 from pathlib import Path
-from timeseries.duckdb import sealing, segments
+from timeseries.duckdb import sealing, segments, units
 from timeseries.duckdb.store import DuckDBStore
 
 moments = 0
@@ -59,7 +59,7 @@ def maintain(at, now_ns):
     files.publish = dying(files.publish, at)
     segments.Manifest.commit = dying(segments.Manifest.commit, at)
     segments.Manifest.delete_garbage = dying(segments.Manifest.delete_garbage, at)
-    sealing.MIN_ROWS = 1
+    units.MIN_ROWS = 1
     sealing.MAX_SHARE = 100
     store.maintain(now_ns=now_ns)
     os._exit(moments)

@@ -28,7 +28,7 @@ from tests.unit.timeseries.rollup_samples import (
     seeded,
     write_all,
 )
-from timeseries.duckdb import maintenance, query_plan, range_query, relation, sealing
+from timeseries.duckdb import maintenance, query_plan, range_query, relation, sealing, units
 from timeseries.duckdb.segments import MANIFEST_TABLE, Segment
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
@@ -81,7 +81,7 @@ def test_a_kill_9_at_any_step_leaves_each_sample_once(path: Path) -> None:
 def test_a_reader_sees_each_sample_once_while_others_seal_and_merge(
     store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealing, "MIN_ROWS", 1)
+    monkeypatch.setattr(units, "MIN_ROWS", 1)
     fill(store)
     expected, failures = len(times_of(store)), list[object]()
     done = threading.Event()
@@ -112,9 +112,9 @@ def test_a_reader_sees_each_sample_once_while_others_seal_and_merge(
 def test_what_is_older_than_all_in_the_table_is_read_without_it(
     store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealing, "MIN_ROWS", 1)
+    monkeypatch.setattr(units, "MIN_ROWS", 1)
     fill(store)
-    store.maintain(now_ns=MIDNIGHT_NS + 12 * HOUR_NS + sealing.GRACE_NS)
+    store.maintain(now_ns=MIDNIGHT_NS + 12 * HOUR_NS + units.GRACE_NS)
     later = gpu(MIDNIGHT_NS + 13 * HOUR_NS + 1, x=1.0)
     write_all(store, [later], ACME)
 
@@ -144,8 +144,8 @@ def test_times_of_files_are_compared_only_where_some_do_not_match(
     store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hour is cut out of files by ten minutes: those at its ends have others, too."""
-    monkeypatch.setattr(sealing, "MIN_ROWS", 1)
-    monkeypatch.setattr(sealing, "MAX_ROWS", 2)
+    monkeypatch.setattr(units, "MIN_ROWS", 1)
+    monkeypatch.setattr(units, "MAX_ROWS", 2)
     monkeypatch.setattr(relation, "MANY_ROWS", 1)
     fill(store)
     store.maintain(now_ns=MIDNIGHT_NS + 20 * HOUR_NS)
@@ -174,7 +174,7 @@ def test_few_samples_wait_for_the_end_of_their_day(store: DuckDBStore) -> None:
     fill(store)
 
     assert store.maintain(now_ns=MIDNIGHT_NS + 24 * HOUR_NS) == 0
-    assert store.maintain(now_ns=MIDNIGHT_NS + 24 * HOUR_NS + sealing.GRACE_NS) == 288
+    assert store.maintain(now_ns=MIDNIGHT_NS + 24 * HOUR_NS + units.GRACE_NS) == 288
 
     (segment,) = segments_of(store)
     assert segment.path(Resolution.RAW).startswith("acme/gpu/2023-11-14/")
@@ -204,7 +204,7 @@ def test_a_run_has_a_budget_and_the_next_begins_with_what_waits(
 def test_late_samples_get_a_segment_that_is_merged(
     store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealing, "MIN_ROWS", 1)
+    monkeypatch.setattr(units, "MIN_ROWS", 1)
     fill(store)
     for second in (1, 2):
         store.maintain(now_ns=MIDNIGHT_NS + 23 * HOUR_NS)
@@ -222,7 +222,7 @@ def test_late_samples_get_a_segment_that_is_merged(
 def test_floats_are_read_as_they_were_written(
     store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealing, "MIN_ROWS", 1)
+    monkeypatch.setattr(units, "MIN_ROWS", 1)
     rng = seeded(1)
     columns: dict[str, list[list[float]]] = {
         "whole": [[-7.0, 3.0], [2.0**52, 0.0]],
@@ -266,7 +266,7 @@ def test_a_large_day_is_merged_into_ranges_of_appliances(
     store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sealing, "MAX_MERGED_ROWS", 20)
-    monkeypatch.setattr(sealing, "MAX_ROWS", 10)
+    monkeypatch.setattr(units, "MAX_ROWS", 10)
     for number in range(5):
         identity = ACME | {"appliance": f"a{number}"}
         write_all(store, [gpu(MIDNIGHT_NS + hour * HOUR_NS, x=1.0) for hour in range(8)], identity)
@@ -284,7 +284,7 @@ def test_a_large_day_is_merged_into_ranges_of_appliances(
 def test_a_query_reads_only_files_that_may_have_its_samples(
     store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealing, "MAX_ROWS", 100)
+    monkeypatch.setattr(units, "MAX_ROWS", 100)
     for day in range(2):
         for identity in (ACME, ACME_2, GLOBEX):
             times = range(60)

@@ -22,7 +22,7 @@ from tests.unit.timeseries.rollup_samples import (
     seeded,
     write_all,
 )
-from timeseries.duckdb import maintenance, sealing, sketch_merge
+from timeseries.duckdb import maintenance, sealing, sketch_merge, units
 from timeseries.duckdb.schema import quoted, table_name
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.points import Point
@@ -61,7 +61,7 @@ class Pair:
 @pytest.fixture(scope="module", autouse=True)
 def few_samples_are_worth_a_file() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(sealing, "MIN_ROWS", 1)
+        monkeypatch.setattr(units, "MIN_ROWS", 1)
         monkeypatch.setattr(sealing, "MAX_SHARE", 100)
         monkeypatch.setattr(maintenance, "MAX_PAUSE_SECONDS", 0.0)
         yield
@@ -324,7 +324,7 @@ def test_rolling_up_again_changes_nothing(store: DuckDBStore) -> None:
 def test_an_hour_is_rolled_up_in_parts_where_it_is_large(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealing, "MAX_ROWS", 40)
+    monkeypatch.setattr(units, "MAX_ROWS", 40)
     rng = seeded(2)
     for number in range(12):
         identity = {"tenant": "acme", "appliance": f"a{number}"}
