@@ -218,7 +218,7 @@ def _samples(
 
 
 def _tags_of(query: RangeQuery) -> Sequence[str] | None:
-    """Return the tags that a query reads: all if it tells series apart, else those of groups."""
+    """Return the tags to read: those to group by, or None for all if each series counts."""
     if query.aggregate in COUNTS_EACH_SAMPLE or query.aggregate in SUCCESSIVE:
         return None
     return query.group_by

@@ -143,7 +143,7 @@ def test_a_store_that_was_opened_again_reads_what_is_in_its_table(path: Path) ->
 def test_times_of_files_are_compared_only_where_some_do_not_match(
     store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hour is cut out of files by ten minutes: those at its ends have others, too."""
+    """Files have an hour each, and a query from 0:30 to 5:30 reads half of the first and last."""
     monkeypatch.setattr(units, "MIN_ROWS", 1)
     monkeypatch.setattr(units, "MAX_ROWS", 2)
     monkeypatch.setattr(relation, "MANY_ROWS", 1)
