@@ -102,8 +102,10 @@ class Catalog:
         """Return what `work` reads from a measurement, of samples before a time at least."""
 
         def read(segments: Sequence[Segment]) -> _Result:
+            tables, later = self.writer.tables(measurement, tenants, before_ns=before_ns)
             relation = Relation(
-                tables=self.writer.tables(measurement, tenants, before_ns=before_ns),
+                tables=tables,
+                later=later,
                 segments=segments,
                 files=self.manifest.files,
                 tenants=tenants,

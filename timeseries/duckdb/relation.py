@@ -47,6 +47,7 @@ class Relation:
         files: their files.
         tenants: the tenants whose samples are visible; None for all.
         filters: tag to allowed values.
+        later: its tables with only later samples, which are not read; they count for types.
     """
 
     tables: Mapping[Key, Table]
@@ -54,12 +55,13 @@ class Relation:
     files: Files
     tenants: Sequence[str] | None
     filters: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    later: Sequence[Table] = ()
 
     @cached_property
     def table(self) -> Table:
         """All tags and fields of what is visible."""
         shapes = {(one.table.tags, *one.table.fields.items()): one.table for one in self.visible()}
-        return united([*self.tables.values(), *shapes.values()])
+        return united([*self.tables.values(), *self.later, *shapes.values()])
 
     def consistent(self) -> list["Relation"]:
         """Return relations in which no field is a number for some and text for others."""
@@ -70,7 +72,7 @@ class Relation:
 
         def part(table: Table) -> tuple[TextFields, Relation]:
             key = frozenset(one for one in text_fields(table) if one[0] in mixed)
-            return key, found.get(key, replace(self, tables={}, segments=()))
+            return key, found.get(key, replace(self, tables={}, segments=(), later=()))
 
         for name, table in self.tables.items():
             key, one = part(table)

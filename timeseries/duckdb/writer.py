@@ -86,13 +86,13 @@ class DuckDBWriter:
         tenants: Sequence[str] | None,
         *,
         before_ns: int = MAX_INT64 + 1,
-    ) -> dict[Key, Table]:
-        """Return a measurement's tables, once every acknowledged point is in them.
+    ) -> tuple[dict[Key, Table], list[Table]]:
+        """Return a measurement's tables, once every acknowledged point is in them, and others.
 
         Args:
             measurement: its name.
             tenants: whose tables, beside the one that all share; None for all.
-            before_ns: tables with only samples of this time or later are left out.
+            before_ns: tables with only samples of this time or later are the others.
 
         Raises:
             StoreUnavailableError: acknowledged samples can't be moved into them.
@@ -102,7 +102,8 @@ class DuckDBWriter:
             keys = sorted(key for key in known if key.measurement == measurement)
         else:
             keys = [Key(owner, measurement) for owner in dict.fromkeys(("", *tenants))]
-        keys = [key for key in keys if self._oldest_ns.get(key, MIN_INT64) < before_ns]
+        later = {key for key in keys if self._oldest_ns.get(key, MIN_INT64) >= before_ns}
+        keys = [key for key in keys if key not in later]
         staged = set(self._staging.keys).intersection(keys)
         if staged:
             self._queue.run(lambda: self._try_flush(sorted(staged)))
@@ -113,7 +114,11 @@ class DuckDBWriter:
                     f"{self._flush_errors[key]}. No sample is lost; the next query retries. "
                     "See the portal log for the first failure."
                 )
-        return {key: self._schema[key] for key in keys if key in self._schema}
+        schema, planned = self._schema, self._planned_schema
+        return (
+            {key: schema[key] for key in keys if key in schema},
+            [planned[key] for key in later if key in planned],
+        )
 
     def measurements(self, tenants: Sequence[str] | None) -> set[str]:
         """Return the measurements that may have samples of these tenants."""

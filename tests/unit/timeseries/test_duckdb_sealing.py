@@ -132,6 +132,29 @@ def test_what_is_older_than_all_in_the_table_is_read_without_it(
     assert count_by_hour(store, hours=12) == 144 + 3
 
 
+def test_a_text_that_became_a_number_is_one_before_it_did(
+    store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units, "MIN_ROWS", 1)
+    write_all(store, [gpu(MIDNIGHT_NS, x="unknown")], ACME)
+    store.maintain(now_ns=SETTLED_NS)
+    write_all(store, [gpu(SETTLED_NS, x=1.0)], ACME)
+    before = RangeQuery(
+        measurement="gpu",
+        fields=("x",),
+        start_ns=MIDNIGHT_NS,
+        end_ns=SETTLED_NS,
+        tenants=None,
+    )
+
+    assert store.query_range(before) == []
+    assert store.writer.staged_points == 1
+    assert store.query_range(replace(before, end_ns=SETTLED_NS + 1))[0].values == [1.0]
+    scanned = ScanQuery(measurement="gpu", start_ns=0, end_ns=SETTLED_NS, tenants=None)
+    (batch,) = store.scan(scanned)
+    assert [point.fields for point in batch.points()] == [{"x": "unknown"}]
+
+
 def test_a_store_that_was_opened_again_reads_what_is_in_its_table(path: Path) -> None:
     with closing(DuckDBStore(path)) as store:
         fill(store)
