@@ -23,12 +23,6 @@ _TICKS = [
 ]
 # The label of a narrower band would overlap its neighbor's.
 _LABELED_SHARE = 0.15
-# How much of the vertical axis a threshold's label takes.
-_LABEL_SHARE = 0.12
-# How many characters fit beside each other in a narrow panel.
-_LABELS_IN_A_ROW = 54
-# Plotly trims ordinary spaces, and would set the label against the axis.
-_PADDING = "\u00a0\u00a0"
 _CRITICAL_COLOR, _WARNING_COLOR = "#dc3545", "#d9a300"
 EVENT_AXIS: Figure = {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
 
@@ -164,13 +158,15 @@ def event_line(event: Event) -> Figure:
 def threshold_shapes(
     thresholds: Sequence[Threshold], *, divisor: float, axis: Figure
 ) -> list[Figure]:
-    """Draw the thresholds within the axis, warnings labeled on the left and critical ones right."""
+    """Draw the thresholds within the axis; their labels are below the chart, see `threshold_keys`.
+
+    Labels in the plot would cover each other, the data and the ticks.
+    """
     low, high = axis["range"]
-    shown = [one for one in thresholds if low <= one.value / divisor <= high]
-    anchors = _label_anchors(shown, divisor=divisor, low=low, high=high)
     return [
         {
             "type": "line",
+            "name": threshold.label,
             "xref": "paper",
             "yref": "y",
             "x0": 0,
@@ -178,50 +174,16 @@ def threshold_shapes(
             "y0": threshold.value / divisor,
             "y1": threshold.value / divisor,
             "line": {"color": _color(threshold), "width": 1, "dash": "dash"},
-            "label": {
-                "text": f"{_PADDING}{threshold.label}{_PADDING}" if anchor else "",
-                "textposition": "end" if threshold.is_critical else "start",
-                "yanchor": anchor or "bottom",
-                "font": {"size": 10},
-            },
         }
-        for threshold, anchor in zip(shown, anchors, strict=True)
+        for threshold in thresholds
+        if low <= threshold.value / divisor <= high
     ]
 
 
-def _label_anchors(
-    thresholds: Sequence[Threshold], *, divisor: float, low: float, high: float
-) -> list[str]:
-    """Return where each label is: above its line, below, or nowhere for want of room."""
-    height = _LABEL_SHARE * (high - low)
-    anchors = ["" for _ in thresholds]
-    taken: list[tuple[float, Threshold]] = []
-
-    def is_free(one: Threshold, bottom: float) -> bool:
-        return (
-            low <= bottom
-            and bottom + height <= high
-            and not any(
-                abs(bottom - other_bottom) < height and _meet(one, other)
-                for other_bottom, other in taken
-            )
-        )
-
-    highest_first = sorted(range(len(thresholds)), key=lambda at: -thresholds[at].value)
-    for at in highest_first:
-        level = thresholds[at].value / divisor
-        for anchor, bottom in (("bottom", level), ("top", level - height)):
-            if is_free(thresholds[at], bottom):
-                anchors[at] = anchor
-                taken.append((bottom, thresholds[at]))
-                break
-    return anchors
-
-
-def _meet(one: Threshold, other: Threshold) -> bool:
-    """Whether labels at the same height overlap: on the same side, or both long."""
-    is_same_side = one.is_critical == other.is_critical
-    return is_same_side or len(one.label) + len(other.label) > _LABELS_IN_A_ROW
+def threshold_keys(shapes: Sequence[Figure]) -> list[dict[str, str]]:
+    """Return the names and colors of the thresholds that are drawn, highest first."""
+    named = sorted((shape for shape in shapes if "name" in shape), key=lambda one: -one["y0"])
+    return [{"name": shape["name"], "color": shape["line"]["color"]} for shape in named]
 
 
 def _event_labels(events: Sequence[Event], span: Span) -> list[str]:

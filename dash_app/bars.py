@@ -5,7 +5,13 @@ from dataclasses import dataclass
 
 from core.quantities import format_value
 from dash_app.axes import Figure, axis_scale, value_axis
-from dash_app.figures import NO_SAMPLES, PALETTE, message_figure
+from dash_app.figures import (
+    HEIGHT_OF_AXIS,
+    HEIGHT_OF_ROW,
+    NO_SAMPLES,
+    PALETTE,
+    message_figure,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,8 @@ def bar_figure(bars: Sequence[RankedBar], field: str, *, revision: str) -> Figur
                 "fixedrange": True,
                 "showgrid": False,
                 "ticklabelstandoff": 4,
+                "tickfont": {"size": 10},
             },
-            "meta": {"unit": label},
+            "meta": {"unit": label, "min_height": HEIGHT_OF_AXIS + HEIGHT_OF_ROW * len(bars)},
         },
     }

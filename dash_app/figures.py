@@ -11,7 +11,7 @@ from functools import cache
 from statistics import fmean
 from textwrap import wrap
 
-from core.quantities import unit_of
+from core.quantities import format_value
 from dash_app.axes import (
     EVENT_AXIS,
     MAX_EVENT_LINES,
@@ -22,6 +22,7 @@ from dash_app.axes import (
     base_layout,
     event_line,
     event_trace,
+    threshold_keys,
     threshold_shapes,
     value_axis,
 )
@@ -58,6 +59,9 @@ _TONES = {"warning": "rgba(217, 163, 0, 0.65)", "critical": "rgba(220, 53, 69, 0
 _NAMED_SHARE = 0.12
 _MANY_BANDS = 3
 _MESSAGE_WIDTH = 44
+# In pixels: every row of a heat map and every bar has room for its name, above the time axis.
+HEIGHT_OF_ROW, HEIGHT_OF_AXIS = 13, 44
+_HEIGHT_OF_BAR = 22
 
 
 def time_figure(chart: Chart, span: Span, *, revision: str) -> Figure:
@@ -73,12 +77,14 @@ def time_figure(chart: Chart, span: Span, *, revision: str) -> Figure:
     layout["yaxis"] = value_axis(chart.field, label, peak=peak / divisor)
     # The script writes a legend with these figures below the chart.
     layout["showlegend"] = False
+    thresholds = threshold_shapes(chart.thresholds, divisor=divisor, axis=layout["yaxis"])
     layout["meta"] = {
         "legend": [_legend(line, chart.field, scale=(divisor, label)) for line in lines],
+        "thresholds": threshold_keys(thresholds),
         "unit": label,
     }
     layout["shapes"] = [band_shape(band, span, number) for number, band in enumerate(chart.bands)]
-    layout["shapes"] += threshold_shapes(chart.thresholds, divisor=divisor, axis=layout["yaxis"])
+    layout["shapes"] += thresholds
     scale = (divisor, label)
     if chart.bar_ns:
         layout |= {"barmode": "stack"}
@@ -115,31 +121,36 @@ def heat_figure(heat: Heat, span: Span, *, metric: Metric, search: str, revision
     columns = [dict(zip(row.times_ns, row.values, strict=True)) for row in rows]
     layout = base_layout(span, revision)
     layout["hovermode"] = "closest"
-    firsts = _first_rows([row.name for row in rows])
+    divisor, label = axis_scale(metric.field, max(abs(metric.low), abs(metric.high)))
     layout["yaxis"] = {
         "autorange": "reversed",
         "showgrid": False,
         "automargin": True,
         "ticklabelstandoff": 4,
         "fixedrange": True,
-        "tickvals": list(firsts.values()),
-        "ticktext": list(firsts),
+        "tickfont": {"size": 10},
     }
-    layout["meta"] = {"links": {name: f"{path}{search}" for name, path in heat.links.items()}}
+    layout["meta"] = {
+        "links": {name: f"{path}{search}" for name, path in heat.links.items()},
+        "min_height": HEIGHT_OF_AXIS + HEIGHT_OF_ROW * len(rows),
+        "scale": [format_value(metric.field, value) for value in (metric.low, metric.high)],
+        "unit": label,
+    }
     layout["xaxis"]["showgrid"] = False
-    unit = unit_of(metric.field).symbol
     trace = {
         "type": "heatmap",
         "x": [time_ns // NS_PER_MS for time_ns in times_ns],
         "y": [row.name for row in rows],
-        "z": [[_rounded(column.get(time_ns)) for time_ns in times_ns] for column in columns],
-        "zmin": metric.low,
-        "zmax": metric.high,
+        "z": [
+            [_rounded(column.get(time_ns), divisor) for time_ns in times_ns] for column in columns
+        ],
+        "zmin": metric.low / divisor,
+        "zmax": metric.high / divisor,
         "ygap": 1,
         "colorscale": [[0, f"rgba({HEAT_RGB}, 0.06)"], [1, f"rgba({HEAT_RGB}, 1)"]],
         "showscale": False,
         "hovertemplate": "%{y}<br>%{x|%b %d %H:%M} UTC<br>"
-        f"<b>%{{z:.0f}} {unit}</b><extra></extra>",
+        f"<b>%{{z:.{_hover_digits(metric.field, divisor)}f}} {label}</b><extra></extra>",
         "hoverongaps": False,
     }
     return {"data": [trace], "layout": layout}
@@ -151,6 +162,7 @@ def timeline_figure(bars: Sequence[Bar], span: Span, *, revision: str) -> Figure
         return message_figure("No jobs and no alerts in this time range")
     layout = base_layout(span, revision)
     layout |= {"hovermode": "closest", "barmode": "overlay", "bargap": 0.25, "showlegend": False}
+    rows = sorted({bar.row for bar in bars}, key=natural_order)
     layout["yaxis"] = {
         "autorange": "reversed",
         "automargin": True,
@@ -158,8 +170,9 @@ def timeline_figure(bars: Sequence[Bar], span: Span, *, revision: str) -> Figure
         "showgrid": False,
         "ticklabelstandoff": 4,
         "categoryorder": "array",
-        "categoryarray": sorted({bar.row for bar in bars}, key=natural_order),
+        "categoryarray": rows,
     }
+    layout["meta"] = {"min_height": HEIGHT_OF_AXIS + _HEIGHT_OF_BAR * len(rows)}
     colors = {label: at for at, label in enumerate(sorted({bar.label for bar in bars}))}
     width_ns = span.end_ns - span.start_ns
     trace = {
@@ -190,14 +203,6 @@ def timeline_figure(bars: Sequence[Bar], span: Span, *, revision: str) -> Figure
 def natural_order(text: str) -> list[tuple[int, str]]:
     """Return a sort key by which GPU 10 follows GPU 9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in text.split()]
-
-
-def _first_rows(names: Sequence[str]) -> dict[str, str]:
-    """Return what comes before the dot of each name, to the first name with it."""
-    firsts: dict[str, str] = {}
-    for name in names:
-        firsts.setdefault(name.partition(" · ")[0], name)
-    return firsts
 
 
 def in_zone(figure: Figure, zone: tzinfo) -> Figure:

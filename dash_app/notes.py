@@ -59,10 +59,8 @@ NOTES: Mapping[str, Note] = {
         "frequent power limits to the configured cap.",
         "gpu.throttled",
     ),
-    "gpu-io": Note(
-        "Traffic over PCIe, to the host, and over NVLink, to other GPUs.",
-        "gpu.pcie_received_bytes_per_second",
-    ),
+    "gpu-pcie": Note("Traffic to and from the host.", "gpu.pcie_received_bytes_per_second"),
+    "gpu-nvlink": Note("Traffic to and from other GPUs.", "gpu.nvlink_received_bytes_per_second"),
     "gpu-ecc": Note(
         "Memory errors since the driver was loaded. Corrected ones are harmless in small numbers, "
         "an uncorrected one ends the application.",

@@ -32,11 +32,30 @@
     window.Plotly.restyle(chart, { visible: isHidden ? true : "legendonly" }, traces);
   }
 
+  function keyOf(color, style) {
+    const key = element("i", "", `vdd-key ${style}`);
+    key.style.setProperty("--vdd-line", color);
+    return key;
+  }
+
+  // What the colors of a heat map stand for.
+  function scaleOf(ends) {
+    if (!ends.length) return [];
+    const made = element("div", "", "vdd-scale");
+    made.append(element("span", ends[0]), element("i"), element("span", ends[1]));
+    return [made];
+  }
+
+  function threshold({ name, color }) {
+    const made = element("div", name, "vdd-threshold");
+    made.prepend(keyOf(color, "is-dashed"));
+    return made;
+  }
+
   function row(chart, line) {
     const made = element("tr");
     const name = element("button", line.name || "value");
-    const key = element("i", "", line.is_dotted ? "vdd-key is-dotted" : "vdd-key");
-    key.style.setProperty("--vdd-line", line.color);
+    const key = keyOf(line.color, line.is_dotted ? "is-dotted" : "");
     name.type = "button";
     name.prepend(key);
     name.title = "Show or hide this line";
@@ -55,11 +74,12 @@
   function writeLegend(chart) {
     const place = chart.closest(".vdd-panel")?.querySelector(".vdd-legend");
     if (!place) return;
-    const { legend: lines = [], note = "" } = chart.layout?.meta || {};
-    const key = JSON.stringify([lines, note, chart.data?.map((trace) => trace.visible)]);
+    const { legend: lines = [], thresholds = [], scale = [], note = "", min_height: height } = chart.layout?.meta || {};
+    chart.closest(".vdd-graph").style.minHeight = height ? `${height}px` : "";
+    const key = JSON.stringify([lines, thresholds, scale, note, chart.data?.map((trace) => trace.visible)]);
     if (place.dataset.key === key) return;
     place.dataset.key = key;
-    const remark = note ? [element("p", note)] : [];
+    const remark = [...scaleOf(scale), ...thresholds.map(threshold), ...(note ? [element("p", note)] : [])];
     if (!lines.length) return place.replaceChildren(...remark);
     const focused = place.contains(document.activeElement) ? document.activeElement.textContent : null;
     const head = element("tr");
@@ -140,13 +160,14 @@
       if (!rows.has(key)) rows.set(key, []);
       rows.get(key)[columns.get(name)] = value;
     };
+    const withUnit = (name) => (meta.unit ? `${name} (${meta.unit})` : name);
     for (const trace of chart.data) {
       if (trace.type === "heatmap") {
-        trace.y.forEach((name, at) => trace.x.forEach((time, column) => add(name, time, trace.z[at][column])));
+        trace.y.forEach((name, at) => trace.x.forEach((time, column) => add(withUnit(name), time, trace.z[at][column])));
       } else if (trace.orientation === "h" && trace.base) {
         trace.base.forEach((time, at) => add(trace.y[at], time, trace.hovertext[at]));
       } else if (trace.hoverinfo !== "skip" && trace.name !== "events") {
-        trace.x.forEach((time, at) => add(meta.unit ? `${trace.name} (${meta.unit})` : trace.name, time, trace.y[at]));
+        trace.x.forEach((time, at) => add(withUnit(trace.name), time, trace.y[at]));
       }
     }
     const lines = [["time", ...columns.keys()]];
@@ -192,9 +213,13 @@
         title: { text: panel.querySelector("h2").textContent, x: 0.02, font: { size: 15 } },
         margin: { l: 60, r: 20, t: 50, b: 40 },
         showlegend: (chart.layout.meta?.legend || []).length > 1,
+        // The picture has no legend below it for the names of thresholds and colors.
+        shapes: chart.layout.shapes?.map((shape) => (shape.name ? { ...shape, label: { text: shape.name, textposition: "start" } } : shape)),
         meta: undefined,
       };
-      const url = await window.Plotly.toImage({ data: chart.data, layout }, { format: "png", width: 1200, height: 500, scale: 2 });
+      const ticksuffix = ` ${chart.layout.meta?.unit || ""}`;
+      const data = chart.data.map((trace) => (trace.type === "heatmap" ? { ...trace, showscale: true, colorbar: { ticksuffix } } : trace));
+      const url = await window.Plotly.toImage({ data, layout }, { format: "png", width: 1200, height: 500, scale: 2 });
       const bytes = Uint8Array.from(atob(url.slice(url.indexOf(",") + 1)), (one) => one.charCodeAt(0));
       download(new Blob([bytes], { type: "image/png" }), `${name}.png`);
     },

@@ -27,6 +27,7 @@ from tenants.models import Appliance
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Latest, Series, Store
 
+NO_NVLINK = "No NVLink traffic is reported in this time range"
 # More would not be told apart.
 MAX_BANDS = 100
 # Panel to fields and labels.
@@ -45,11 +46,14 @@ PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("throttled_by_power", "power limit"),
         ("throttled_by_hardware", "hardware"),
     ),
-    "io": (
-        ("pcie_received_bytes_per_second", "PCIe in"),
-        ("pcie_sent_bytes_per_second", "PCIe out"),
-        ("nvlink_received_bytes_per_second", "NVLink in"),
-        ("nvlink_sent_bytes_per_second", "NVLink out"),
+    # Apart from each other: NVLink moves a hundred times as much.
+    "pcie": (
+        ("pcie_received_bytes_per_second", "in"),
+        ("pcie_sent_bytes_per_second", "out"),
+    ),
+    "nvlink": (
+        ("nvlink_received_bytes_per_second", "in"),
+        ("nvlink_sent_bytes_per_second", "out"),
     ),
     "ecc": (("ecc_corrected_volatile", "corrected"), ("ecc_uncorrected_volatile", "uncorrected")),
 }
@@ -197,16 +201,17 @@ def _charts(
     }
     charts = {}
     for key, fields in PANELS.items():
+        lines = tuple(
+            _line(series, label, extremes, color=color)
+            for color, (name, label) in enumerate(fields)
+            for series in result.of(name)
+        )
         chart = Chart(
             field="throttled_percent" if key == "throttled" else fields[0][0],
-            lines=tuple(
-                _line(series, label, extremes, color=color)
-                for color, (name, label) in enumerate(fields)
-                for series in result.of(name)
-            ),
+            lines=lines,
             bands=bands.get(key, ()),
             events=chart_events(xids),
-            problem=result.problem,
+            problem=result.problem or (NO_NVLINK if key == "nvlink" and not lines else ""),
         )
         # A rule on a flag is about 0 or 1, the panel shows its share of the time.
         rule_fields = () if key == "throttled" else tuple(name for name, _ in fields)

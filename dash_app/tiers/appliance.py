@@ -107,7 +107,6 @@ def refresh(view: View) -> dict[str, Any]:
         span=view.span,
         search=search,
     )
-    rows = len({bar.row for bar in bars})
     revision = f"{ident}:{view.controls.time_key}"
     table = components.table(
         _GPU_HEADINGS,
@@ -125,7 +124,6 @@ def refresh(view: View) -> dict[str, Any]:
         ),
         "topology": topology(read_inventory(found.appliance)),
         "timeline": timeline_figure(bars, view.span, revision=revision),
-        "timeline.style": {"minHeight": f"{60 + 22 * rows}px"},
         "gpu-section.hidden": not found.gpus,
         **time_figures(charts, view.span, revision=revision),
     }
@@ -136,7 +134,7 @@ DASHBOARD = Dashboard(
     refresh=refresh,
     areas=("header", "stats", "health", "gpu-table", "processes", "topology"),
     panels=(*GPU_PANELS, "timeline", *HOST_PANELS),
-    properties=("gpu-section.hidden", "timeline.style"),
+    properties=("gpu-section.hidden",),
     inputs={"gpus": "band"},
 )
 

@@ -126,7 +126,7 @@ def refresh(view: View) -> dict[str, Any]:
     }
     if not cards:
         nothing = message_figure(NO_MATCH)
-        return data | dict.fromkeys(PANELS, nothing) | {"lists": [], "heat.style": {}}
+        return data | dict.fromkeys(PANELS, nothing) | {"lists": []}
     names = {
         card.appliance_id: f"{card.tenant_name} / {card.name}" if is_operator else card.name
         for card in shown
@@ -145,7 +145,6 @@ def refresh(view: View) -> dict[str, Any]:
     ranked = rankings(view.session, telemetry, view.cache, cards, appliances=ids)
     return data | {
         "heat": heat_figure(heat, on_page.span, metric=metric, search=search, revision=revision),
-        "heat.style": {"minHeight": f"{max(240, 60 + 11 * len(heat.chart.lines))}px"},
         "lists": lists(ranked, search=search),
         **time_figures({"power": power, **charts}, view.span, revision=revision),
     }
@@ -156,7 +155,7 @@ DASHBOARD = Dashboard(
     refresh=refresh,
     areas=("totals", "cards", "lists"),
     panels=tuple(PANELS),
-    properties=("heat.style", "filters.hidden", "charts.hidden", "group.options"),
+    properties=("filters.hidden", "charts.hidden", "group.options"),
     inputs={
         "text": "",
         "state": "all",

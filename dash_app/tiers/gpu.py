@@ -52,7 +52,8 @@ PANELS = {
     "power": "Power",
     "clock": "Clocks",
     "throttled": "Time throttled, by reason",
-    "io": "PCIe and NVLink",
+    "pcie": "PCIe",
+    "nvlink": "NVLink",
     "ecc": "ECC memory errors since the driver was loaded",
 }
 
@@ -67,8 +68,7 @@ def layout(view: View) -> Page:
         area("gpu-stats", "vdd-stats is-seven"),
         area("gpu-health", "vdd-box vdd-health"),
         area("gpu-host", "vdd-box vdd-host"),
-        html.Div(panels, className="vdd-panels"),
-        html.Div(panel("gpu-timeline", "Jobs and alerts"), className="vdd-panels is-one"),
+        html.Div([*panels, panel("gpu-timeline", "Jobs and alerts")], className="vdd-panels"),
         area("gpu-slices"),
         html.H2("XIDs", className="vdd-group"),
         area("gpu-xids", "vdd-box"),
@@ -125,7 +125,6 @@ def refresh(view: View) -> dict[str, Any]:
         "slices": _slices(found.slices),
         "tier": html.P(tier_reason(found)),
         "timeline": timeline_figure(bars, view.span, revision=revision),
-        "timeline.style": {"minHeight": "7.5rem"},
         **time_figures(charts, view.span, revision=revision),
     }
 
@@ -135,7 +134,6 @@ DASHBOARD = Dashboard(
     refresh=refresh,
     areas=("header", "stats", "host", "health", "xids", "jobs", "slices", "tier"),
     panels=(*PANELS, "timeline"),
-    properties=("timeline.style",),
 )
 
 

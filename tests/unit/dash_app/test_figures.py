@@ -8,6 +8,7 @@ from core.clock import NS_PER_SECOND
 from dash_app.axes import Figure, axis_scale
 from dash_app.charts import Band, Bar, Chart, Line, with_gaps
 from dash_app.figures import (
+    HEIGHT_OF_AXIS,
     NO_SAMPLES,
     heat_figure,
     in_zone,
@@ -15,7 +16,7 @@ from dash_app.figures import (
     time_figure,
     timeline_figure,
 )
-from dash_app.queries.fleet_charts import METRICS, Heat
+from dash_app.queries.fleet_charts import METRICS, Heat, Metric
 from dash_app.timerange import Span
 
 STEP_NS = 10 * NS_PER_SECOND
@@ -179,6 +180,25 @@ def test_a_heat_map_has_a_gap_where_a_row_has_no_value() -> None:
     figure = heat(Chart(field="utilization_percent", lines=rows))
     assert figure["data"][0]["z"] == [[1.0, 2.0, 3.0], [4.0, None, 5.0]]
     assert figure["layout"]["meta"]["links"]["a"] == "/dashboards/a?range=6h"
+
+
+def test_a_heat_map_has_a_scale_with_units_and_room_for_the_name_of_every_row() -> None:
+    rows = tuple(
+        Line(name=f"dgx-01 · GPU {gpu}", times_ns=at(0, 1), values=[GIB, 3 * GIB], color=0)
+        for gpu in range(64)
+    )
+    metric = Metric("", "used_bytes", 0.0, 4.0 * GIB)
+    links = dict.fromkeys((row.name for row in rows), "/")
+    found = Heat(Chart(field=metric.field, lines=rows), links)
+    figure = heat_figure(found, SPAN, metric=metric, search="", revision="r")
+    (trace,), layout = figure["data"], figure["layout"]
+    assert layout["meta"]["scale"] == ["0 B", "4 GiB"]
+    assert (trace["z"][0], trace["zmax"]) == ([1.0, 3.0], 4.0)
+    assert "GiB" in trace["hovertemplate"]
+    assert "ticktext" not in layout["yaxis"]
+    # A name takes 1.2 times its size, and Plotly leaves names out where they have less.
+    room = layout["meta"]["min_height"] - HEIGHT_OF_AXIS
+    assert room / len(rows) >= 1.2 * layout["yaxis"]["tickfont"]["size"]
 
 
 def test_times_are_those_of_the_wall_clock_before_and_after_a_change_of_it() -> None:

@@ -115,28 +115,29 @@ def test_a_threshold_has_the_unit_of_the_axis_and_is_left_out_beyond_it(span: Sp
         lines=(line,),
         thresholds=(Threshold(4500.0, "near"), Threshold(90_000.0, "far")),
     )
-    shapes = time_figure(chart, span, revision="r")["layout"]["shapes"]
-    assert [(shape["y0"], shape["label"]["text"].strip()) for shape in shapes] == [(4.5, "near")]
+    layout = time_figure(chart, span, revision="r")["layout"]
+    assert [(shape["y0"], shape["name"]) for shape in layout["shapes"]] == [(4.5, "near")]
+    assert [one["name"] for one in layout["meta"]["thresholds"]] == ["near"]
 
 
-def test_labels_of_close_thresholds_are_on_both_sides_of_their_lines_or_left_out(
-    span: Span,
-) -> None:
+def test_labels_of_thresholds_are_below_the_chart_however_close_they_are(span: Span) -> None:
     times_ns = [span.start_ns, span.start_ns + span.step_ns]
     line = Line(name="use", times_ns=times_ns, values=[10.0, 50.0], color=0)
-    levels = (50.0, 52.0, 54.0, 99.0)
-    critical = (
-        Threshold(53.0, "short", is_critical=True),
-        Threshold(20.0, "x" * 54, is_critical=True),
-    )
     chart = Chart(
         field="utilization_percent",
         lines=(line,),
-        thresholds=(*(Threshold(level, f"{level:.0f}") for level in levels), *critical),
+        thresholds=(
+            Threshold(50.0, "warm"),
+            Threshold(51.0, "hot", is_critical=True),
+            Threshold(99.0, "x" * 54),
+        ),
     )
-    shapes = time_figure(chart, span, revision="r")["layout"]["shapes"]
-    labels = [(one["label"]["text"].strip(), one["label"]["yanchor"]) for one in shapes]
-    # The highest has no room above it, and the lowest of three none at all.
-    assert labels[:4] == [("", "bottom"), ("52", "top"), ("54", "bottom"), ("99", "top")]
-    # Critical ones are on the other side.
-    assert labels[4:] == [("short", "bottom"), ("x" * 54, "bottom")]
+    layout = time_figure(chart, span, revision="r")["layout"]
+    warning, critical = "#d9a300", "#dc3545"
+    assert layout["meta"]["thresholds"] == [
+        {"name": "x" * 54, "color": warning},
+        {"name": "hot", "color": critical},
+        {"name": "warm", "color": warning},
+    ]
+    # Text in the plot would cover the data.
+    assert not any("label" in shape for shape in layout["shapes"])

@@ -1,0 +1,71 @@
+"""What is written in and below charts can be read: nothing covers it, and nothing is cut."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import FloatRect, Locator, Page, expect
+
+from tests.deployment import ALICE
+from tests.e2e.test_dashboards import panel
+
+pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(240)]
+SignIn = Callable[..., Page]
+THEMES = ("light", "dark")
+WIDTHS = (1440, 390)
+IS_WHOLE = "all => all.every(box => box.scrollHeight <= box.clientHeight)"
+FILL = "box => ['fill', 'fillOpacity', 'opacity'].map(name => getComputedStyle(box)[name])"
+NAME_OF_LAST_GPU = "GPU 7"
+
+
+def boxes(found: Locator) -> list[FloatRect]:
+    """Return the boxes of visible elements, from top to bottom."""
+    seen = [box for box in (one.bounding_box() for one in found.all()) if box is not None]
+    return sorted(seen, key=lambda box: box["y"])
+
+
+def are_apart(rows: list[FloatRect]) -> bool:
+    ends = [row["y"] + row["height"] for row in rows]
+    return all(end <= row["y"] + 0.5 for end, row in zip(ends, rows[1:], strict=False))
+
+
+def test_thresholds_are_named_below_their_chart_on_lines_of_their_own(sign_in: SignIn) -> None:
+    page = sign_in(ALICE, path="/dashboards/?refresh=2s")
+    page.get_by_role("link", name="dgx-04", exact=True).click()
+    page.get_by_role("link", name="GPU 0", exact=True).first.click()
+    temperature = panel(page, "gpu-temperature")
+    expect(temperature.locator(".vdd-threshold").first).to_contain_text("°C")
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        (chart,) = boxes(page.locator("#gpu-temperature"))
+        names = boxes(temperature.locator(".vdd-threshold"))
+        assert len(names) > 1
+        assert are_apart([chart, *names])
+        # Text beside the ticks would be over the data.
+        expect(page.locator("#gpu-temperature .shape-label")).to_have_count(0)
+        assert page.locator(".vdd-legend").evaluate_all(IS_WHOLE)
+
+
+def test_every_row_of_a_heat_map_has_its_name_and_a_scale_has_units(sign_in: SignIn) -> None:
+    page = sign_in(ALICE, path="/dashboards/?refresh=off&text=dgx-0&color=power")
+    heat = page.locator("#fleet-heat")
+    expect(heat.locator(".ytick").filter(has_text=NAME_OF_LAST_GPU).first).to_be_visible()
+    rows = heat.locator(".js-plotly-plot").evaluate("chart => chart.data[0].y.length")
+    names = boxes(heat.locator(".ytick text"))
+    assert len(names) == rows
+    assert are_apart([{**name, "height": name["height"] - 2} for name in names])
+    expect(panel(page, "fleet-heat").locator(".vdd-scale")).to_contain_text("0 W")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_the_box_at_the_pointer_is_opaque(sign_in: SignIn, theme: str) -> None:
+    page = sign_in(ALICE)
+    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+    plot = page.locator("#fleet-network .nsewdrag").bounding_box()
+    assert plot is not None
+    # The newest samples, which the demo has before its past, are at the right end.
+    page.mouse.move(plot["x"] + plot["width"] - 1, plot["y"] + plot["height"] / 2)
+    box = page.locator("#fleet-network .hoverlayer .bg").first
+    expect(box).to_be_attached()
+    fill, *opacities = box.evaluate(FILL)
+    assert opacities == ["1", "1"]
+    assert fill.startswith("rgb(")
