@@ -42,6 +42,7 @@ from dash_app import components
 from dash_app.context import MINUTE, REFRESH_TTL, Context, Dashboard, Page, SharedCache, View
 from dash_app.figures import in_zone
 from dash_app.markup import area, markup
+from dash_app.parameters import parameter_problem
 from dash_app.routes import NO_DASHBOARD, PREFIX, Tier
 from dash_app.shared_store import SharedStore
 from dash_app.tiers import appliance, custom, fleet, gpu, job, platform
@@ -174,7 +175,9 @@ def _opened(context: Context, preparing: ConcurrencyLimit) -> Any:  # noqa: ANN4
     query = request.query_string.decode(errors="replace")
     path, search = request.path, f"?{query}" if query else ""
     _prepare(context, preparing, path, search)
-    page, head, title, controls, milliseconds, is_paused, _ = _page_values(context, path, search)
+    page, head, title, controls, milliseconds, is_paused, problem = _page_values(
+        context, path, search
+    )
     return html.Div(
         [
             dcc.Location(id="url", refresh=False, pathname=path, search=search),
@@ -185,7 +188,7 @@ def _opened(context: Context, preparing: ConcurrencyLimit) -> Any:  # noqa: ANN4
                 [area("head", "vdd-head", text=head), html.Div(controls, id="toolbar")],
                 className="vdd-top",
             ),
-            html.Div(id="error"),
+            html.Div(problem, id="error"),
             html.Div(page, id="page"),
         ],
         className="vdd-dash",
@@ -236,7 +239,7 @@ def _page_values(context: Context, path: str | None, search: str | None) -> tupl
         bar if page.has_toolbar else None,
         (seconds or 60) * 1000,
         not seconds,
-        None,
+        components.warning(parameter_problem(search, known=page.parameters, peers=page.peers)),
     )
 
 
@@ -262,7 +265,8 @@ def _page(context: Context, path: str | None, search: str | None) -> Page:
         ],
         className="" if view.scope.allows(Permission.EDIT_ALERTS) else "vdd-no-rules",
     )
-    return replace(page, body=body)
+    parameters = {*page.parameters, *_DASHBOARDS[tier].inputs}
+    return replace(page, body=body, parameters=parameters)
 
 
 def _layout_of(tier: Tier) -> Callable[[View], Page]:

@@ -1,7 +1,7 @@
 """What the tiers share: services from the portal, one request's view, and a tier's contract."""
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -173,6 +173,7 @@ class Page:
         has_range: whether the time range applies; a job is shown from its start to its end.
         has_toolbar: whether there is anything to compare or to refresh.
         peers: what else it can be compared with, besides earlier periods: key to label.
+        parameters: names of the page's own query parameters, besides its dashboard's inputs.
     """
 
     title: str
@@ -181,6 +182,7 @@ class Page:
     has_range: bool = True
     has_toolbar: bool = True
     peers: Mapping[str, str] = field(default_factory=dict)
+    parameters: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

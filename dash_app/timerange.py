@@ -51,7 +51,8 @@ _MAX_MS = 253_402_300_799_000
 _NS_PER_MS = 1_000_000
 # Longer texts match nothing.
 MAX_CHOICE_LENGTH = 200
-_NO_CHOICES = frozenset({"range", "refresh", "from", "to", "page", "tz", "compare", "kiosk"})
+# Parameters of all dashboards; others are a page's own choices.
+PARAMETERS = frozenset({"range", "refresh", "from", "to", "page", "tz", "compare", "kiosk"})
 DEFAULT_RANGE = "1h"
 DEFAULT_REFRESH = "5s"
 
@@ -106,7 +107,7 @@ class Controls:
             choices={
                 name: value[:MAX_CHOICE_LENGTH]
                 for name, value in query.items()
-                if name not in _NO_CHOICES
+                if name not in PARAMETERS
             },
         )
 

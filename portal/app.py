@@ -17,6 +17,7 @@ from portal.auth.oidc import install_oidc
 from portal.context import current_scope, install, portal_of, principal
 from portal.downloads import install_downloads
 from portal.middleware.errors import install_error_handlers
+from portal.middleware.parameters import install_parameters
 from portal.middleware.ratelimits import install_rate_limit
 from portal.middleware.security import allow_inline_scripts, install_security, session_cookie_name
 from portal.middleware.static_files import install_static_files
@@ -122,6 +123,7 @@ def create_portal(
     install_rate_limit(app, "user", _user_id)
     install_support_sessions(app)
     install_security(app)
+    install_parameters(app)
     install_static_files(app)
     install_error_handlers(app)
     install_display(app)

@@ -1,19 +1,39 @@
-"""Query parameters of list pages."""
+"""Query parameters of list pages.
+
+A page ignores a value that it doesn't know, and says so; see `portal.middleware.parameters`.
+"""
 
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TypeVar
 
-from flask import request
+from flask import g, request
 
 E = TypeVar("E", bound=StrEnum)
 
 PAGE_SIZE = 25
+_MOST_DIGITS = 9
 
 
 def page_number(name: str = "page") -> int:
     """Return a page parameter, or 1 if it is missing or invalid."""
-    return max(1, request.args.get(name, 1, type=int))
+    text = request.args.get(name, "1")
+    if text.isdecimal() and len(text) <= _MOST_DIGITS:
+        return max(1, int(text))
+    _ignore(name, text, "Use a number from 1.")
+    return 1
+
+
+def value_errors() -> list[str]:
+    """Return the errors of values that the current request has ignored."""
+    errors: list[str] = g.get("value_errors", [])
+    return errors
+
+
+def _ignore(name: str, text: str, advice: str) -> None:
+    if text:
+        error = f"Invalid {name} {text[:100]!r}. {advice}"
+        g.value_errors = [*dict.fromkeys([*value_errors(), error])]
 
 
 def search_text() -> str:
@@ -33,16 +53,20 @@ def day(name: str, *, days: int = 0) -> datetime | None:
         name: the parameter.
         days: how many days later, 1 for the end of the day.
     """
+    text = request.args.get(name, "")
     try:
-        start = datetime.fromisoformat(request.args.get(name, ""))
+        start = datetime.fromisoformat(text)
         return start.replace(tzinfo=UTC) + timedelta(days=days)
     except (ValueError, OverflowError):
+        _ignore(name, text, "Use a date such as 2026-11-22.")
         return None
 
 
 def chosen(kind: type[E], name: str = "state") -> E | None:
     """Return the enum member in a parameter, or None if it is missing or unknown."""
+    text = request.args.get(name, "")
     try:
-        return kind(request.args.get(name, ""))
+        return kind(text)
     except ValueError:
+        _ignore(name, text, f"Use {', '.join(kind)}.")
         return None

@@ -24,6 +24,8 @@ from webargs.core import missing
 from webargs.flaskparser import FlaskParser
 from werkzeug.exceptions import UnsupportedMediaType
 
+from core.errors import InvalidInputError
+from core.query_parameters import unknown_parameters
 from core.strict_json import decode_json
 from portal.api.examples import EXAMPLES
 from portal.api.schemas import ErrorSchema
@@ -176,7 +178,7 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
         """
         need = needs or (self._reads if method == "GET" else self._changes)
         is_creation = method == "POST" and status is HTTPStatus.CREATED
-        errors = _error_statuses(method, path, has_body=body is not None, has_query=bool(query))
+        errors = _error_statuses(method, path, has_body=body is not None)
         is_on_object = path.endswith(">") and method != "POST"
 
         def decorate(function: F) -> F:
@@ -194,7 +196,8 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
                 view = self.doc(parameters=[_IDEMPOTENCY_KEY])(idempotent(view))
             for error in (one for one in errors if one not in own):
                 view = self.alt_response(error, HTTPStatus(error).name)(view)
-            view = self._described(_requiring(view, need), function, need)
+            view = _requiring(_knowing(view, _names_of(query)), need)
+            view = self._described(view, function, need)
             self.route(path, methods=[method])(view)
             self.needs[f"{self.name}.{function.__name__}"] = need
             return function
@@ -270,6 +273,14 @@ def _shared(schema: type[Schema] | Schema | None) -> Schema | None:
     return _instance(schema) if isinstance(schema, type) else schema
 
 
+def _names_of(schema: type[Schema] | Schema | None) -> frozenset[str]:
+    """Return the names of the parameters that a schema of a query string declares."""
+    found = _shared(schema)
+    return frozenset(
+        field.data_key or name for name, field in (found.fields if found else {}).items()
+    )
+
+
 @cache
 def _instance(schema: type[Schema]) -> Schema:
     found = schema()
@@ -290,6 +301,20 @@ def _requiring(view: View, need: Need) -> View:
     return guarded
 
 
+def _knowing(view: View, names: frozenset[str]) -> View:
+    """Refuse query parameters with other names, for which a client would wait in vain."""
+
+    @wraps(view)
+    def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a view's own
+        errors = unknown_parameters(request.args, names)
+        if errors:
+            text = " ".join(text for texts in errors.values() for text in texts)
+            raise InvalidInputError(text, errors=errors)
+        return view(*args, **kwargs)
+
+    return guarded
+
+
 def _description_of(need: Need) -> str:
     if isinstance(need, Own):
         return need.value
@@ -297,7 +322,7 @@ def _description_of(need: Need) -> str:
     return f"Requires permission to {need.value} (token scopes: {', '.join(scopes)})."
 
 
-def _error_statuses(method: str, path: str, *, has_body: bool, has_query: bool) -> list[int]:
+def _error_statuses(method: str, path: str, *, has_body: bool) -> list[int]:
     is_change = method != "GET"
     conditions = {
         400: has_body,
@@ -305,6 +330,7 @@ def _error_statuses(method: str, path: str, *, has_body: bool, has_query: bool) 
         409: is_change,
         413: has_body,
         415: has_body,
-        422: is_change or has_query,
+        # For unknown query parameters at least.
+        422: True,
     }
     return sorted({401, 403, 429, *(status for status, holds in conditions.items() if holds)})

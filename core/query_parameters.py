@@ -1,0 +1,31 @@
+"""Query parameters of addresses: what is wrong with those that nothing reads."""
+
+import difflib
+from collections.abc import Collection, Iterable
+
+# Mail programs and other sites add them to links; `next` leads back after signing in.
+_ADDED_BY_OTHERS = frozenset({"next", "fbclid", "gclid", "msclkid"})
+_TRACKING_PREFIX = "utm_"
+_MOST_LISTED = 12
+
+
+def unknown_parameters(given: Iterable[str], known: Collection[str]) -> dict[str, list[str]]:
+    """Return the errors of parameters that are not among the known ones, by name."""
+    return {name: [_error(name, known)] for name in given if name not in known}
+
+
+def is_added_by_others(name: str) -> bool:
+    """Return whether a parameter is no part of an address that Vedette made or documents."""
+    return name in _ADDED_BY_OTHERS or name.startswith(_TRACKING_PREFIX)
+
+
+def _error(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        advice = f"Did you mean {near[0]!r}?"
+    elif known:
+        more = ", ..." if len(known) > _MOST_LISTED else ""
+        advice = f"Use {', '.join(sorted(known)[:_MOST_LISTED])}{more}, or remove it."
+    else:
+        advice = "This address has none. Remove it."
+    return f"Unknown query parameter {name[:100]!r}. {advice}"
