@@ -46,7 +46,12 @@ NO_UNIT = Unit("", "", is_scaled=True)
 
 
 def unit_of(field: str) -> Unit:
-    """Return the unit that a field's name declares, or a plain number."""
+    """Return the unit that a field's name declares, or a plain number.
+
+    A text in brackets at the end, such as `[tokens/s]`, is a unit of its own.
+    """
+    if field.endswith("]"):
+        return Unit("", field.rpartition("[")[2].removesuffix("]"))
     return next((unit for unit in UNITS if field.endswith(unit.suffix)), NO_UNIT)
 
 

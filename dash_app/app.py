@@ -229,8 +229,7 @@ def _page_values(context: Context, path: str | None, search: str | None) -> tupl
         controls,
         path or PREFIX,
         now=context.clock(),
-        peers=page.peers,
-        has_range=page.has_range,
+        page=page,
     )
     return (
         page.body,
@@ -265,7 +264,7 @@ def _page(context: Context, path: str | None, search: str | None) -> Page:
         ],
         className="" if view.scope.allows(Permission.EDIT_ALERTS) else "vdd-no-rules",
     )
-    parameters = {*page.parameters, *_DASHBOARDS[tier].inputs}
+    parameters = {*_DASHBOARDS[tier].inputs, *(choice.parameter for choice in page.choices)}
     return replace(page, body=body, parameters=parameters)
 
 

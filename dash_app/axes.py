@@ -5,7 +5,7 @@ from math import ceil, log2
 from typing import Any
 
 from core.quantities import unit_of
-from dash_app.charts import Band, Event, Threshold
+from dash_app.charts import Band, Event, Limits, Threshold
 from dash_app.timerange import Span
 
 Figure = dict[str, Any]
@@ -95,6 +95,20 @@ def value_axis(field: str, label: str, *, peak: float) -> Figure:
     return axis
 
 
+def limited_axis(axis: Figure, limits: Limits, *, divisor: float) -> Figure:
+    """Return an axis that begins and ends at the limits that are given."""
+    if limits == (None, None):
+        return axis
+    low, high = (
+        end if limit is None else limit / divisor
+        for end, limit in zip(axis["range"], limits, strict=True)
+    )
+    # A limit beyond all values would turn the axis around.
+    ends = {"range": [low, high if high > low else low + 1], "rangemode": "normal"}
+    # Steps for the whole range would leave a part of it without a tick.
+    return {name: value for name, value in axis.items() if name != "dtick"} | ends
+
+
 def band_shape(band: Band, span: Span, number: int) -> Figure:
     """Draw a band behind the lines, every second one darker."""
     is_wide = band.end_ns - band.start_ns > _LABELED_SHARE * (span.end_ns - span.start_ns)
@@ -180,9 +194,24 @@ def threshold_shapes(
     ]
 
 
+def turned(shape: Figure) -> Figure:
+    """Return a horizontal line as a vertical one, for an axis of values that is horizontal."""
+    return shape | {
+        "xref": "x",
+        "yref": "paper",
+        "x0": shape["y0"],
+        "x1": shape["y1"],
+        "y0": 0,
+        "y1": 1,
+    }
+
+
 def threshold_keys(shapes: Sequence[Figure]) -> list[dict[str, str]]:
     """Return the names and colors of the thresholds that are drawn, highest first."""
-    named = sorted((shape for shape in shapes if "name" in shape), key=lambda one: -one["y0"])
+    named = sorted(
+        (shape for shape in shapes if "name" in shape),
+        key=lambda shape: -(shape["x0"] if shape["xref"] == "x" else shape["y0"]),
+    )
     return [{"name": shape["name"], "color": shape["line"]["color"]} for shape in named]
 
 

@@ -4,7 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.quantities import format_value
-from dash_app.axes import Figure, axis_scale, value_axis
+from dash_app.axes import (
+    Figure,
+    axis_scale,
+    limited_axis,
+    threshold_keys,
+    threshold_shapes,
+    turned,
+    value_axis,
+)
+from dash_app.charts import Chart
 from dash_app.figures import (
     HEIGHT_OF_AXIS,
     HEIGHT_OF_ROW,
@@ -24,16 +33,21 @@ class RankedBar:
     href: str = ""
 
 
-def bar_figure(bars: Sequence[RankedBar], field: str, *, revision: str) -> Figure:
-    """Return bars of a field, in the order given; its suffix is the unit (`core.quantities`)."""
+def bar_figure(bars: Sequence[RankedBar], chart: Chart, *, revision: str) -> Figure:
+    """Return bars in the order given, with the unit, thresholds and limits of a chart."""
     if not bars:
         return message_figure(NO_SAMPLES)
-    peak = max(abs(bar.value) for bar in bars)
+    field = chart.field
+    peak = max([chart.least_peak, *(abs(bar.value) for bar in bars)])
     divisor, label = axis_scale(field, peak)
     # Room for the values beside the bars.
     end = peak / divisor * 1.15 or 1.0
     low = -end if min(bar.value for bar in bars) < 0 else 0.0
     axis = value_axis(field, label, peak=peak / divisor) | {"range": [low, end]}
+    axis = limited_axis(axis, chart.limits, divisor=divisor)
+    shapes = [
+        turned(shape) for shape in threshold_shapes(chart.thresholds, divisor=divisor, axis=axis)
+    ]
     return {
         "data": [
             {
@@ -68,6 +82,11 @@ def bar_figure(bars: Sequence[RankedBar], field: str, *, revision: str) -> Figur
                 "ticklabelstandoff": 4,
                 "tickfont": {"size": 10},
             },
-            "meta": {"unit": label, "min_height": HEIGHT_OF_AXIS + HEIGHT_OF_ROW * len(bars)},
+            "shapes": shapes,
+            "meta": {
+                "unit": label,
+                "thresholds": threshold_keys(shapes),
+                "min_height": HEIGHT_OF_AXIS + HEIGHT_OF_ROW * len(bars),
+            },
         },
     }

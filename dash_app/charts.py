@@ -13,6 +13,9 @@ LIMIT_FIELDS = frozenset({"total_bytes", "memory_total_bytes", "power_limit_watt
 _INTERVAL_NEIGHBORS = 5
 
 
+Limits = tuple[float | None, float | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """Values over time.
@@ -80,6 +83,9 @@ class Chart:
     Attributes:
         field: its suffix gives the unit of the vertical axis (see `core.quantities`).
         bar_ns: how long each value stands for, which makes it a bar; 0 for lines.
+        limits: where the vertical axis begins and ends, in the field's own unit; None where the
+            values decide.
+        least_peak: a value that the axis reaches in any case.
         problem: why there is no data, as a message to the user; empty otherwise.
     """
 
@@ -90,6 +96,8 @@ class Chart:
     bands: tuple[Band, ...] = ()
     events: tuple[Event, ...] = ()
     thresholds: tuple[Threshold, ...] = ()
+    limits: Limits = (None, None)
+    least_peak: float = 0.0
     problem: str = ""
 
 

@@ -142,12 +142,16 @@ def stat(
     note: Component = "",
     percent: float | None = None,
     warns: bool = False,
+    tone: str = "",
 ) -> Component:
-    """Return a tile with one value, a note, and a meter where the value is a percentage."""
+    """Return a tile with one value, a note, and a meter where the value is a percentage.
+
+    `tone` is `warning`, `critical` or empty.
+    """
     return html.Div(
         [
             html.Div(label, className="vdd-stat-label"),
-            html.Div(value, className="vdd-stat-value"),
+            html.Div(value, className=f"vdd-stat-value is-{tone}" if tone else "vdd-stat-value"),
             html.Div(note, className="vdd-stat-note"),
             bar(percent, warns=warns) if percent is not None else None,
         ],

@@ -1,7 +1,7 @@
 """What the tiers share: services from the portal, one request's view, and a tier's contract."""
 
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -164,6 +164,15 @@ class Context:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A menu of the toolbar that writes a query parameter; without a value all options apply."""
+
+    parameter: str
+    label: str
+    options: Sequence[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """A tier's page with empty areas and panels, which refreshes fill.
@@ -173,7 +182,8 @@ class Page:
         has_range: whether the time range applies; a job is shown from its start to its end.
         has_toolbar: whether there is anything to compare or to refresh.
         peers: what else it can be compared with, besides earlier periods: key to label.
-        parameters: names of the page's own query parameters, besides its dashboard's inputs.
+        choices: menus of the page's own.
+        parameters: names of query parameters besides those of all dashboards.
     """
 
     title: str
@@ -182,6 +192,7 @@ class Page:
     has_range: bool = True
     has_toolbar: bool = True
     peers: Mapping[str, str] = field(default_factory=dict)
+    choices: Sequence[Choice] = ()
     parameters: Collection[str] = ()
 
 

@@ -22,6 +22,7 @@ from dash_app.axes import (
     base_layout,
     event_line,
     event_trace,
+    limited_axis,
     threshold_keys,
     threshold_shapes,
     value_axis,
@@ -72,9 +73,11 @@ def time_figure(chart: Chart, span: Span, *, revision: str) -> Figure:
     # Rounded shares may add up to a bit over 100; their axis still ends there.
     is_sum = chart.is_stacked and not chart.field.endswith("_percent")
     peak = _stacked_peak(lines) if is_sum else max(map(_peak, lines))
-    divisor, label = axis_scale(chart.field, peak)
+    peak = max(peak, chart.least_peak)
+    divisor, label = axis_scale(chart.field, peak if chart.limits[1] is None else chart.limits[1])
     layout = base_layout(span, revision)
-    layout["yaxis"] = value_axis(chart.field, label, peak=peak / divisor)
+    axis = value_axis(chart.field, label, peak=peak / divisor)
+    layout["yaxis"] = limited_axis(axis, chart.limits, divisor=divisor)
     # The script writes a legend with these figures below the chart.
     layout["showlegend"] = False
     thresholds = threshold_shapes(chart.thresholds, divisor=divisor, axis=layout["yaxis"])

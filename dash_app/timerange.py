@@ -131,7 +131,8 @@ class Controls:
     @property
     def whole_search(self) -> str:
         """The query string with the page's own choices, for links to the same page."""
-        return f"{self.search}&{urlencode(self.choices)}" if self.choices else self.search
+        choices = {name: value for name, value in self.choices.items() if value}
+        return f"{self.search}&{urlencode(choices)}" if choices else self.search
 
     @property
     def time_key(self) -> str:

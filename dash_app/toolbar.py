@@ -8,6 +8,7 @@ from typing import Any
 from dash import dcc, html
 
 from dash_app.components import attributes, labeled
+from dash_app.context import Choice, Page
 from dash_app.timerange import EARLIER, RANGES, REFRESHES, Controls
 
 Component = Any
@@ -20,8 +21,7 @@ def toolbar(
     path: str,
     *,
     now: datetime,
-    peers: Mapping[str, str],
-    has_range: bool = True,
+    page: Page,
 ) -> Component:
     """Return the controls of a page.
 
@@ -29,9 +29,9 @@ def toolbar(
         controls: what the address selects.
         path: the page's path.
         now: the current time.
-        peers: what else it can be compared with: key to label.
-        has_range: whether the time range applies.
+        page: what it can be compared with, its own menus, and whether the time range applies.
     """
+    has_range, peers = page.has_range, page.peers
     earlier = {key: label for key, (label, _) in EARLIER.items()} if has_range else {}
     hint = html.Span(
         "Drag over a chart to zoom in",
@@ -41,6 +41,7 @@ def toolbar(
     return html.Div(
         [
             hint,
+            *[_choice(choice, controls, path) for choice in page.choices],
             _compare(controls, path, earlier | dict(peers)) if earlier or peers else None,
             _range(controls, path, now) if has_range else _zone(controls, path),
             html.Div(
@@ -122,6 +123,24 @@ def _compare(controls: Controls, path: str, choices: Mapping[str, str]) -> Compo
     dropdown = _dropdown(
         label, "layers", items, ident="compare", is_chosen=controls.compare in choices
     )
+    return html.Div(dropdown, className="btn-group btn-group-sm")
+
+
+def _choice(choice: Choice, controls: Controls, path: str) -> Component:
+    chosen = controls.choices.get(choice.parameter, "")
+    # A value that is gone stays in the menu while it is chosen.
+    options = dict.fromkeys(["", chosen, *choice.options])
+    items = [
+        _item(
+            option or "All",
+            path,
+            replace(controls, choices={**controls.choices, choice.parameter: option}),
+            is_chosen=option == chosen,
+        )
+        for option in options
+    ]
+    label = f"{choice.label.replace('_', ' ')}: {chosen or 'All'}"
+    dropdown = _dropdown(label, "", items, ident=choice.parameter, is_chosen=bool(chosen))
     return html.Div(dropdown, className="btn-group btn-group-sm")
 
 

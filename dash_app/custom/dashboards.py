@@ -24,6 +24,7 @@ from dash_app.custom.panels import (
     raise_errors,
     store_panels,
 )
+from dash_app.custom.variables import variable_errors
 from tenants.permissions import Permission
 from tenants.saved_items import SavedItems
 from tenants.scope import Scope
@@ -125,7 +126,9 @@ def request_errors(request: DashboardRequest) -> Errors:
     errors: Errors = name_errors(request.name)
     if len(request.description) > MAX_DESCRIPTION_LENGTH:
         errors["description"] = [f"Use at most {MAX_DESCRIPTION_LENGTH} characters."]
-    return errors | panels_errors(request.panels)
+    panel_errors, variables = panels_errors(request.panels), variable_errors(request.panels)
+    both = {key: [*panel_errors.get(key, ()), *variables.get(key, ())] for key in variables}
+    return errors | panel_errors | both
 
 
 def name_errors(name: str) -> Errors:

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 import yaml
 from sqlalchemy.orm import Session
 
@@ -144,7 +145,12 @@ def _panel_entry(panel: Panel) -> dict[str, Any]:
     entry |= {"group_by": list(panel.group_by)} if panel.group_by else {}
     filters = {tag: list(values) for tag, values in panel.filters.items()}
     entry |= {"filters": filters} if filters else {}
-    return entry | ({"is_wide": True} if panel.is_wide else {})
+    entry |= {"is_wide": True} if panel.is_wide else {}
+    entry |= {"unit": panel.unit} if panel.unit else {}
+    limits = {"axis_min": panel.axis_min, "axis_max": panel.axis_max}
+    entry |= {name: value for name, value in limits.items() if value is not None}
+    thresholds = msgspec.to_builtins(panel.thresholds)
+    return entry | ({"thresholds": thresholds} if thresholds else {})
 
 
 def _action(row: CustomDashboard | None, request: DashboardRequest) -> ChangeAction:

@@ -13,6 +13,13 @@ import msgspec
 
 from core.errors import InvalidInputError, UnavailableError
 from core.quantities import unit_of
+from dash_app.custom.scales import (
+    PanelThreshold,
+    limit_errors,
+    threshold_errors,
+    unit_errors,
+    unit_suffix,
+)
 from timeseries.sample_query import unknown_name
 from timeseries.store import IDENTITY_TAGS, TENANT_TAG, Aggregate, Store
 from timeseries.validation import check_aggregate
@@ -23,6 +30,8 @@ MAX_TAGS = 4
 MAX_FILTER_VALUES = 50
 MAX_TITLE_LENGTH = 100
 _MAX_NAME_LENGTH = 200
+# Filters on where appliances are, for samples that have no such tags.
+PLACES = frozenset({"site", "region"})
 
 Errors = dict[str, list[str]]
 
@@ -47,7 +56,7 @@ MAX_SERIES: Mapping[ChartKind, int] = {
     ChartKind.HEATMAP: 64,
     ChartKind.TABLE: 100,
 }
-# Its fields may have different units.
+# Panels without an axis. Their fields may have different units.
 _UNIT_BY_FIELD = frozenset({ChartKind.STAT, ChartKind.TABLE})
 
 
@@ -60,6 +69,10 @@ class Panel:
         group_by: tags that split the result into series.
         filters: tag to allowed values; appliances are named by name or id.
         is_wide: it takes a whole row.
+        unit: that of its values instead of the field's; see `scales`.
+        axis_min: where its axis or its colors begin; None for 0 or the least value.
+        axis_max: where they end; None for the greatest value.
+        thresholds: values above or below which it shows a severity.
     """
 
     title: str
@@ -70,9 +83,15 @@ class Panel:
     group_by: Sequence[str] = ()
     filters: Mapping[str, Sequence[str]] = field(default_factory=dict)
     is_wide: bool = False
+    unit: str = ""
+    axis_min: float | None = None
+    axis_max: float | None = None
+    thresholds: Sequence[PanelThreshold] = ()
 
     def unit_field(self, name: str) -> str:
         """Return a name with the unit of a field's aggregate; see `core.quantities`."""
+        if self.unit:
+            return unit_suffix(self.unit)
         if self.aggregate is Aggregate.COUNT:
             return ""
         return f"{name}_per_second" if self.aggregate is Aggregate.RATE else name
@@ -109,7 +128,14 @@ def panel_errors(panel: Panel) -> Errors:
         "fields": _list_errors("field", panel.fields, most=MAX_FIELDS),
         "group_by": _list_errors("tag", panel.group_by, most=MAX_TAGS),
         "filters": _list_errors("tag", list(panel.filters), most=MAX_TAGS),
+        "unit": unit_errors(panel.unit),
+        "thresholds": threshold_errors(panel.thresholds),
+        **limit_errors(panel.axis_min, panel.axis_max),
     }
+    if panel.chart in _UNIT_BY_FIELD and (panel.axis_min, panel.axis_max) != (None, None):
+        errors["axis_max"] = [f"A {panel.chart} has no axis. Leave the limits empty."]
+    if panel.chart is ChartKind.HEATMAP and panel.thresholds:
+        errors["thresholds"].append("A heat map has no thresholds. Use limits, or another chart.")
     if not panel.fields:
         errors["fields"].append("Name at least one field.")
     units = {unit_of(panel.unit_field(name)).symbol for name in panel.fields}
@@ -181,9 +207,12 @@ def _metric_errors(store: Store, panel: Panel, tenants: tuple[str, ...] | None) 
         except InvalidInputError as error:
             errors["aggregate"].append(error.message)
     tags = {*store.tags(panel.measurement, tenants=tenants), *IDENTITY_TAGS} - {TENANT_TAG}
-    for where, names in (("group_by", panel.group_by), ("filters", list(panel.filters))):
-        unknown = [name for name in names if name not in tags and name != TENANT_TAG]
-        errors[where] = [unknown_name("tag", name, tags) for name in unknown]
+    for where, names, known in (
+        ("group_by", panel.group_by, tags),
+        ("filters", list(panel.filters), tags | PLACES),
+    ):
+        unknown = [name for name in names if name not in known and name != TENANT_TAG]
+        errors[where] = [unknown_name("tag", name, known) for name in unknown]
     return errors
 
 

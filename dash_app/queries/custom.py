@@ -5,10 +5,11 @@ thousands of values costs one aggregate, not thousands of lines.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from alerting.states import Severity
 from core.quantities import unit_of
-from dash_app.charts import Chart, Line
+from dash_app.charts import Chart, Line, Threshold
 from dash_app.custom.panels import MAX_SERIES, ChartKind, Panel
 from dash_app.figures import natural_order
 from dash_app.queries.fleet_charts import heat_span
@@ -92,10 +93,25 @@ class PanelQuery:
             if key in places:
                 color = places[key] * len(fields) + fields.index(series.field)
                 lines.append(self._line(series, key, color, extremes))
-        return Chart(
-            field=panel.unit_field(fields[0]),
+        return replace(
+            self.scale(),
             lines=tuple(sorted(lines, key=lambda line: line.color)),
             problem=result.problem,
+        )
+
+    def scale(self) -> Chart:
+        """Return a chart without lines, with the panel's unit, limits and thresholds."""
+        panel = self.panel
+        unit_field = panel.unit_field(panel.fields[0])
+        return Chart(
+            field=unit_field,
+            thresholds=tuple(
+                Threshold(one.value, one.text(unit_field), one.severity is Severity.CRITICAL)
+                for one in panel.thresholds
+            ),
+            limits=(panel.axis_min, panel.axis_max),
+            # The author of a panel wants to see how far its values are from their thresholds.
+            least_peak=max((one.value for one in panel.thresholds), default=0.0),
         )
 
     def heat_rows(self, ranked: Ranked) -> Chart:

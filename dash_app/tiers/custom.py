@@ -7,6 +7,7 @@ from typing import Any
 
 from dash import dcc, html
 
+from core.errors import UnavailableError
 from dash_app import components
 from dash_app.axes import Figure
 from dash_app.bars import RankedBar, bar_figure
@@ -15,6 +16,8 @@ from dash_app.context import Dashboard, Page, View
 from dash_app.custom.dashboards import ITEMS, get_dashboard
 from dash_app.custom.models import CustomDashboard
 from dash_app.custom.panels import MAX_PANELS, ChartKind, Panel
+from dash_app.custom.scales import severity_of
+from dash_app.custom.variables import resolved
 from dash_app.figures import (
     LOADING,
     NO_SAMPLES,
@@ -27,8 +30,8 @@ from dash_app.notes import Note
 from dash_app.queries.custom import Key, PanelQuery, Ranked, field_text
 from dash_app.queries.fleet_charts import Heat, Metric, heat_span
 from dash_app.queries.telemetry import Telemetry
+from dash_app.queries.variables import choices_of, in_places, located_appliances
 from dash_app.routes import appliance_path, gpu_path
-from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
 from timeseries.store import APPLIANCE_TAG
 
@@ -68,7 +71,8 @@ def layout(view: View) -> Page:
         text = "A panel shows a metric as lines, bars, a heat map, a table or a number."
         body.append(components.empty_state("No panels yet", text, label=label, href=href))
     crumbs = (("Custom dashboards", LIST_PATH),)
-    return Page(title=found.name, crumbs=crumbs, body=body)
+    choices = choices_of(view, panels, located_appliances(view))
+    return Page(title=found.name, crumbs=crumbs, body=body, choices=choices)
 
 
 def refresh(view: View) -> dict[str, Any]:
@@ -92,7 +96,8 @@ DASHBOARD = Dashboard(
 
 
 def _refreshed(view: View, panels: Sequence[Panel]) -> dict[str, Any]:
-    appliances = appliance_names(view.session, view.scope.tenants)
+    appliances = located_appliances(view)
+    names = {ident: appliance.name for ident, appliance in appliances.items()}
     telemetry = Telemetry(view.store, view.scope, view.span)
     until = time.monotonic() + MAX_SECONDS
     data: dict[str, Any] = {}
@@ -102,7 +107,12 @@ def _refreshed(view: View, panels: Sequence[Panel]) -> dict[str, Any]:
             if panel.chart in _AREAS:
                 shown = html.P(SKIPPED, className="vdd-muted")
         else:
-            shown = _shown(view, PanelQuery(telemetry, view.span, panel, appliances))
+            wanted = resolved(panel, view.controls.choices)
+            try:
+                wanted = in_places(wanted, appliances, view.store, view.scope.tenants)
+            except UnavailableError as error:
+                telemetry.problem = telemetry.problem or error.message
+            shown = _shown(view, PanelQuery(telemetry, view.span, wanted, names))
         data[f"{'area' if panel.chart in _AREAS else 'chart'}.{number}"] = shown
     return data | {"problem": components.warning(telemetry.problem)}
 
@@ -120,8 +130,7 @@ def _shown(view: View, query: PanelQuery) -> Any:  # noqa: ANN401 - a figure or 
         case ChartKind.TABLE:
             return _table(view, query, ranked)
         case ChartKind.BAR:
-            field = panel.unit_field(panel.fields[0])
-            figure = bar_figure(_bars(view, query, ranked), field, revision=revision)
+            figure = bar_figure(_bars(view, query, ranked), query.scale(), revision=revision)
         case ChartKind.HEATMAP:
             figure = _heat(view, query, ranked, revision=revision)
         case _:
@@ -135,7 +144,7 @@ def _shown(view: View, query: PanelQuery) -> Any:  # noqa: ANN401 - a figure or 
 
 def _tiles(query: PanelQuery, ranked: Ranked) -> Any:  # noqa: ANN401 - a Dash component
     tiles = [
-        stat(query.label(key, name), _text(query.panel, name, values.get(name)))
+        _tile(query, query.label(key, name), name, values.get(name))
         for key, values in ranked.rows.items()
         for name in query.panel.fields
     ]
@@ -144,12 +153,22 @@ def _tiles(query: PanelQuery, ranked: Ranked) -> Any:  # noqa: ANN401 - a Dash c
     return [html.Div(tiles, className="vdd-stats"), _note(ranked)]
 
 
+def _tile(query: PanelQuery, label: str, name: str, value: float | None) -> Any:  # noqa: ANN401 - a component
+    severity = severity_of(value, query.panel.thresholds)
+    return stat(label, _text(query.panel, name, value), note=severity or "", tone=severity or "")
+
+
+def _figure(panel: Panel, name: str, value: float | None) -> Any:  # noqa: ANN401 - a component
+    text, severity = _text(panel, name, value), severity_of(value, panel.thresholds)
+    return html.Span(text, className=f"is-{severity}", title=severity) if severity else text
+
+
 def _table(view: View, query: PanelQuery, ranked: Ranked) -> Any:  # noqa: ANN401 - a component
     panel = query.panel
     rows = [
         [
             *[_cell(view, query, key, at) for at in range(len(key))],
-            *[_text(panel, name, values.get(name)) for name in panel.fields],
+            *[_figure(panel, name, values.get(name)) for name in panel.fields],
         ]
         for key, values in ranked.rows.items()
     ]
@@ -183,8 +202,11 @@ def _heat(view: View, query: PanelQuery, ranked: Ranked, *, revision: str) -> Fi
     chart = query.heat_rows(ranked)
     lines = sorted(chart.lines, key=lambda line: natural_order(line.name))
     values = [value for line in lines for value in line.values]
-    low = min([0.0, *values])
-    high = 100.0 if chart.field.endswith("_percent") else max(values, default=1.0)
+    low, high = query.panel.axis_min, query.panel.axis_max
+    if low is None:
+        low = min([0.0, *values])
+    if high is None:
+        high = 100.0 if chart.field.endswith("_percent") else max(values, default=1.0)
     links = {
         query.label(key, name): _href(view, query.panel, key)
         for key in ranked.rows

@@ -1,5 +1,6 @@
 """Forms for custom dashboards and their panels."""
 
+import re
 from typing import Any
 
 from wtforms import BooleanField, FileField, SelectField, StringField, TextAreaField
@@ -8,11 +9,14 @@ from wtforms.validators import DataRequired, ValidationError
 
 from alerting.rule_request import RuleRequest
 from alerting.rule_text import metric_text, parse_metric
+from alerting.states import Comparison, Severity
 from core.errors import InvalidInputError
 from dash_app.custom.dashboards import DashboardRequest
 from dash_app.custom.panels import ChartKind, Panel
+from dash_app.custom.scales import PanelThreshold
+from dash_app.custom.variables import resolved
 from portal.forms.alerts import AGGREGATE_CHOICES
-from portal.forms.form import FiltersField, Form, TagsField
+from portal.forms.form import FiltersField, Form, LinesField, NumberField, TagsField, parse_number
 from timeseries.store import Aggregate
 
 CHART_CHOICES = [
@@ -24,7 +28,33 @@ CHART_CHOICES = [
     SelectChoice(ChartKind.TABLE.value, "Table"),
 ]
 PREVIEW_WINDOW_SECONDS = 60.0
+_THRESHOLD = re.compile(
+    r"(?P<comparison>[<>])\s*(?P<value>\S+(?:\s+[KMGTP]i?B)?)\s+"
+    r"(?P<severity>warning|critical)(?:\s+(?P<label>.*))?"
+)
 FUNCTIONS = [choice for choice in AGGREGATE_CHOICES if choice.value in set(Aggregate)]
+
+
+def parse_threshold(line: str) -> PanelThreshold:
+    """Return the threshold of a line such as `> 85 critical Too hot`."""
+    match = _THRESHOLD.fullmatch(line.strip())
+    if match is None:
+        raise ValueError(
+            f"{line.strip()[:100]!r} is no threshold. Write > or <, a value, warning or critical, "
+            "and a label if you like: > 85 critical Too hot."
+        )
+    return PanelThreshold(
+        value=parse_number(match["value"]),
+        severity=Severity(match["severity"]),
+        comparison=Comparison(match["comparison"]),
+        label=match["label"] or "",
+    )
+
+
+def threshold_text(threshold: PanelThreshold) -> str:
+    """Return a threshold as `parse_threshold` reads it."""
+    one = threshold
+    return f"{one.comparison} {one.value:.10g} {one.severity} {one.label}".strip()
 
 
 class DashboardForm(Form):
@@ -71,6 +101,10 @@ class PanelForm(Form):
     aggregate = SelectField("Function", choices=FUNCTIONS, default=Aggregate.AVG.value)
     group_by = TagsField("Group by", default=list)
     filters = FiltersField("Filters", default=dict)
+    unit = StringField("Unit", default="")
+    axis_min = NumberField("Axis from")
+    axis_max = NumberField("Axis to")
+    thresholds = LinesField("Thresholds", parse=parse_threshold, format=threshold_text)
     is_wide = BooleanField("Whole row")
 
     def validate_metric(self, field: StringField) -> None:
@@ -84,7 +118,7 @@ class PanelForm(Form):
 
     def series(self) -> RuleRequest:
         """Return what selects the series of the panel's first field, for a preview."""
-        panel = self.panel()
+        panel = resolved(self.panel(), {})
         return RuleRequest(
             name="",
             measurement=panel.measurement,
@@ -108,6 +142,10 @@ class PanelForm(Form):
             group_by=self.group_by.data,
             filters=self.filters.data,
             is_wide=self.is_wide.data,
+            unit=(self.unit.data or "").strip(),
+            axis_min=self.axis_min.data,
+            axis_max=self.axis_max.data,
+            thresholds=self.thresholds.data,
         )
 
 
@@ -127,6 +165,10 @@ def panel_values(panel: Panel) -> dict[str, Any]:
         "group_by": list(panel.group_by),
         "filters": {tag: list(values) for tag, values in panel.filters.items()},
         "is_wide": panel.is_wide,
+        "unit": panel.unit,
+        "axis_min": panel.axis_min,
+        "axis_max": panel.axis_max,
+        "thresholds": list(panel.thresholds),
     }
 
 

@@ -128,19 +128,22 @@ class DurationField(_ParsedField):
         return format_duration(value, exact=True)
 
 
+def parse_number(text: str) -> float:
+    """Return the number of `85` or `8 GiB`."""
+    for parse in (float, parse_size):
+        try:
+            return float(parse(text))
+        except ValueError:
+            continue
+    raise ValueError(f"{text!r} is not a number.")
+
+
 class NumberField(_ParsedField):
     """A number or None; accepts sizes such as `8 GiB` for metrics in bytes."""
 
     def parse(self, text: str) -> float:
         """Return the number."""
-        try:
-            return float(text)
-        except ValueError:
-            pass
-        try:
-            return float(parse_size(text))
-        except ValueError:
-            raise ValueError(f"{text!r} is not a number.") from None
+        return parse_number(text)
 
     def format(self, value: float) -> str:
         """Return the number without trailing zeros."""

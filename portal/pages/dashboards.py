@@ -1,7 +1,7 @@
 """`/custom-dashboards`: the list, settings and panels of custom dashboards, and their files."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from http import HTTPStatus
 
 from flask import Blueprint, flash, redirect, render_template, request
@@ -21,7 +21,15 @@ from dash_app.custom.dashboards import (
 )
 from dash_app.custom.files import read_yaml, to_yaml
 from dash_app.custom.models import CustomDashboard
-from dash_app.custom.panels import MAX_PANELS, Panel, metric_errors, panel_errors, raise_errors
+from dash_app.custom.panels import (
+    MAX_PANELS,
+    PLACES,
+    Panel,
+    metric_errors,
+    panel_errors,
+    raise_errors,
+)
+from dash_app.custom.scales import NAMED_UNITS
 from dash_app.routes import custom_path
 from portal.context import current_scope, database, now, portal
 from portal.downloads import stream_file
@@ -51,7 +59,7 @@ MEDIA_TYPE = "application/yaml"
 _PANEL_ERRORS = {
     f"panels.{number}.{name}": PANEL_FIELDS.get(name, name)
     for number in range(MAX_PANELS)
-    for name in ("title", "chart", "measurement", "fields", "aggregate", "group_by", "filters")
+    for name in (field.name for field in fields(Panel))
 }
 
 
@@ -173,6 +181,7 @@ def chart() -> ResponseReturnValue:
     filters = {
         tag: [idents.get(value, value) if tag == APPLIANCE_TAG else value for value in values]
         for tag, values in wanted.filters.items()
+        if tag not in PLACES
     }
     return render_series(
         replace(wanted, filters=filters), tenants=scope.tenants, names=names, end=now()
@@ -207,6 +216,7 @@ def _edit_panel(dashboard: CustomDashboard, number: int | None) -> ResponseRetur
         dashboard=dashboard,
         back=custom_path(dashboard.id),
         is_new=number is None,
+        units=NAMED_UNITS,
     )
     return text, form.status
 

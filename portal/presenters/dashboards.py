@@ -4,6 +4,7 @@ from typing import Any
 
 from marshmallow import RAISE, Schema, fields, validate
 
+from alerting.states import Comparison, Severity
 from dash_app.custom.dashboards import DashboardRequest
 from dash_app.custom.files import (
     MAX_DASHBOARDS,
@@ -13,6 +14,7 @@ from dash_app.custom.files import (
     plan_dashboards,
 )
 from dash_app.custom.panels import ChartKind, Panel
+from dash_app.custom.scales import NAMED_UNITS, PanelThreshold
 from portal.context import current_scope, database, now, portal
 from timeseries.store import Aggregate
 
@@ -22,6 +24,15 @@ class _StrictSchema(Schema):
         """marshmallow's options."""
 
         unknown = RAISE
+
+
+class ThresholdSchema(_StrictSchema):
+    """A value above or below which a panel shows a severity."""
+
+    value = fields.Float(required=True, metadata={"description": "In the field's own unit."})
+    severity = fields.Enum(Severity, by_value=True, load_default=Severity.WARNING)
+    comparison = fields.Enum(Comparison, by_value=True, load_default=Comparison.ABOVE)
+    label = fields.String(load_default="")
 
 
 class PanelSchema(_StrictSchema):
@@ -53,9 +64,30 @@ class PanelSchema(_StrictSchema):
         keys=fields.String(),
         values=fields.List(fields.String()),
         load_default=dict,
-        metadata={"description": "Tag to allowed values; appliances by name or ID."},
+        metadata={
+            "description": "Tag to allowed values; appliances by name or ID. `$gpu` as the only "
+            "value makes a variable, whose value is chosen in the toolbar. `site` and `region` are "
+            "those of the appliance, if the samples have no such tags."
+        },
     )
     is_wide = fields.Boolean(load_default=False, metadata={"description": "Takes a whole row."})
+    unit = fields.String(
+        load_default="",
+        metadata={
+            "description": f"Instead of the field's: {', '.join(NAMED_UNITS)}, or a text that "
+            "follows the numbers.",
+            "example": "tokens/s",
+        },
+    )
+    axis_min = fields.Float(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "Where the axis, or the colors of a heat map, begin."},
+    )
+    axis_max = fields.Float(
+        load_default=None, allow_none=True, metadata={"description": "Where they end."}
+    )
+    thresholds = fields.List(fields.Nested(ThresholdSchema), load_default=list)
 
 
 class DashboardRequestSchema(_StrictSchema):
@@ -98,4 +130,9 @@ def applied(requests: list[DashboardRequest], *, is_dry_run: bool) -> list[Dashb
 
 def dashboard_request(body: dict[str, Any]) -> DashboardRequest:
     """Return the request of a loaded body."""
-    return DashboardRequest(**{**body, "panels": [Panel(**one) for one in body["panels"]]})
+    return DashboardRequest(**{**body, "panels": [_panel(one) for one in body["panels"]]})
+
+
+def _panel(body: dict[str, Any]) -> Panel:
+    thresholds = [PanelThreshold(**one) for one in body["thresholds"]]
+    return Panel(**{**body, "thresholds": thresholds})

@@ -1,14 +1,22 @@
 """The data of custom dashboards: their panels over HTTP, within tenant and bounds."""
 
+from dataclasses import replace
+from html import unescape
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 
+from alerting.states import Comparison, Severity
 from core.db import SessionFactory
 from dash_app.custom import panels as custom_panels
-from dash_app.custom.dashboards import DashboardRequest, create_dashboard
-from dash_app.custom.panels import ChartKind, Panel
+from dash_app.custom.dashboards import (
+    DashboardRequest,
+    create_dashboard,
+    request_errors,
+)
+from dash_app.custom.panels import ChartKind, Panel, load_panels
+from dash_app.custom.scales import PanelThreshold
 from dash_app.routes import custom_path, gpu_path
 from dash_app.tiers import custom
 from tests.cast import Cast, FrozenClock, scope_of
@@ -40,7 +48,19 @@ class Dashboards:
             scope = scope_of(self._cast.alice)
             return create_dashboard(session, scope, request, now=self._clock.now).id
 
-    def refresh(self, ident: str, panels: tuple[Panel, ...], *, who: str = "alice") -> list[Any]:
+    def page(self, ident: str, search: str = "") -> str:
+        """Return the HTML of alice's page, with its layout."""
+        address = f"{custom_path(ident)}{search}"
+        return unescape(self._client.get(address, headers={USER_HEADER: "alice"}).text)
+
+    def refresh(
+        self,
+        ident: str,
+        panels: tuple[Panel, ...],
+        *,
+        who: str = "alice",
+        search: str = "?range=15m",
+    ) -> list[Any]:
         """Return the response: digests, message, whether it is hidden, then the panels in order."""
         headers = {USER_HEADER: who}
         known = self._client.get("/dashboards/_dash-dependencies", headers=headers).get_json()
@@ -57,7 +77,7 @@ class Dashboards:
             ]
             ids = [{"tier": "custom", "part": part, "index": at} for at in places]
             outputs.append([{"id": ident, "property": name} for ident in ids])
-        values = {"custom-path": custom_path(ident), "url": "?range=15m"}
+        values = {"custom-path": custom_path(ident), "url": search}
         body = {
             "output": entry["output"],
             "outputs": outputs,
@@ -164,3 +184,103 @@ def test_a_store_that_is_down_is_one_message(
     assert MESSAGE in str(problem)
     assert MESSAGE in str(line["layout"]["annotations"]).replace("<br>", " ")
     assert MESSAGE in str(table)
+
+
+def test_a_panel_has_its_own_unit_limits_and_thresholds(dashboards: Dashboards) -> None:
+    hot = PanelThreshold(value=450, severity=Severity.CRITICAL, label="Too much")
+    low = PanelThreshold(value=150, comparison=Comparison.BELOW)
+    own: dict[str, Any] = {**GPU, "unit": "tokens/s", "thresholds": [hot, low]}
+    limits: dict[str, Any] = {"axis_min": 50.0, "axis_max": 500.0}
+    panels = (
+        Panel(title="Line", **own, **limits),
+        Panel(title="Bar", chart=ChartKind.BAR, **own),
+        Panel(title="Heat", chart=ChartKind.HEATMAP, **GPU, **limits),
+        Panel(title="Stat", chart=ChartKind.STAT, **own),
+        Panel(title="Table", chart=ChartKind.TABLE, **own),
+    )
+    _, line, bar, heat, stat, table = dashboards.refresh(dashboards.create(*panels), panels)
+    assert line["layout"]["yaxis"]["range"] == [50, 500]
+    assert line["layout"]["meta"]["unit"] == "tokens/s"
+    drawn = ["Too much > 450 tokens/s", "< 150 tokens/s"]
+    for figure in (line, bar):
+        assert [one["name"] for one in figure["layout"]["meta"]["thresholds"]] == drawn
+    # The axis of the bars reaches the threshold above all values.
+    assert bar["layout"]["xaxis"]["range"][1] > 450
+    assert heat["layout"]["meta"]["scale"] == ["50 W", "500 W"]
+    # 400 is between both, 100 is below the lower.
+    for area in (stat, table):
+        assert str(area).count("is-warning") == 2
+        assert "is-critical" not in str(area)
+        assert "400 tokens/s" in str(area)
+
+
+def test_variables_are_chosen_in_the_toolbar_and_filter_all_panels(
+    dashboards: Dashboards, fleet_of_three: Fleet, sessions: SessionFactory
+) -> None:
+    with sessions.begin() as session:
+        session.add(fleet_of_three.second)
+        fleet_of_three.second.site = "Porto"
+    panels = tuple(
+        Panel(
+            title=chart,
+            chart=chart,
+            **GPU,
+            filters={"appliance": ["$appliance"], "gpu": ["$gpu"], "site": ["$site"]},
+        )
+        for chart in (ChartKind.LINE, ChartKind.BAR)
+    )
+    ident = dashboards.create(*panels)
+    page = dashboards.page(ident, "?var-gpu=1")
+    for text in ("appliance: All", "gpu: 1", "site: All", "var-appliance=dgx-02", "Porto"):
+        assert text in page, text
+    assert "globex" not in page
+    assert "Unknown query parameter" not in page
+    assert "Did you mean 'var-gpu'" in dashboards.page(ident, "?var-gpuu=1")
+
+    def shown(search: str) -> tuple[str, ...]:
+        _, line, bar = dashboards.refresh(ident, panels, search=f"?range=15m&{search}")
+        names = tuple(trace["name"] for trace in line["data"])
+        assert set(bar["data"][0]["y"] if bar["data"] else ()) == set(names)
+        return names
+
+    everything = ("dgx-01 · GPU 0", "dgx-01 · GPU 1", "dgx-02 · GPU 0", "dgx-02 · GPU 1")
+    assert shown("") == everything
+    assert shown("var-gpu=1") == everything[1::2]
+    assert shown("var-appliance=dgx-02&var-gpu=0") == ("dgx-02 · GPU 0",)
+    assert shown("var-site=Porto") == everything[2:]
+    assert shown("var-site=Porto&var-appliance=dgx-01") == ()
+    assert shown("var-appliance=globex-01") == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"unit": "x" * 17}, "unit"),
+        ({"unit": "[W]"}, "unit"),
+        ({"axis_min": 5.0, "axis_max": 5.0}, "axis_max"),
+        ({"axis_min": float("nan")}, "axis_min"),
+        ({"axis_max": 1.0, "chart": ChartKind.TABLE}, "axis_max"),
+        ({"thresholds": [PanelThreshold(value=1)] * 9}, "thresholds"),
+        ({"thresholds": [PanelThreshold(value=float("inf"))]}, "thresholds"),
+        ({"thresholds": [PanelThreshold(value=1, label="x" * 61)]}, "thresholds"),
+        ({"thresholds": [PanelThreshold(value=1)], "chart": ChartKind.HEATMAP}, "thresholds"),
+        ({"filters": {"gpu": ["$GPU"]}}, "filters"),
+        ({"filters": {"gpu": ["$gpu", "1"]}}, "filters"),
+        ({"filters": {"gpu": ["$appliance"]}}, "filters"),
+    ],
+)
+def test_an_error_names_the_panel_and_the_field(change: dict[str, Any], field: str) -> None:
+    first = Panel(title="Power", **GPU, filters={"appliance": ["$appliance"]})
+    request = DashboardRequest(name="Mine", panels=[first, replace(first, **change)])
+    assert request_errors(request).keys() == {f"panels.1.{field}"}
+
+
+def test_variables_are_bounded() -> None:
+    panels = [Panel(title="Power", **GPU, filters={tag: [f"$v{tag}"]}) for tag in "abcdefg"]
+    assert request_errors(DashboardRequest(name="Mine", panels=panels)).keys() == {"panels"}
+
+
+def test_panels_of_before_units_and_thresholds_are_read() -> None:
+    stored = {"title": "Power", "measurement": "gpu", "fields": ["power_watts"]}
+    (panel,) = load_panels([stored])
+    assert (panel.unit, panel.axis_min, list(panel.thresholds)) == ("", None, [])

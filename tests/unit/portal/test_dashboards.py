@@ -1,5 +1,6 @@
 """Custom dashboards and saved views: pages, files, rights and bounds."""
 
+import json
 from dataclasses import replace
 from io import BytesIO
 from typing import Any
@@ -110,6 +111,10 @@ def test_panels_are_added_and_changed_in_the_browser(bob: Browser) -> None:
         "group_by": ["appliance", "gpu"],
         "filters": {"gpu": ["0", "1"]},
         "is_wide": False,
+        "unit": "",
+        "axis_min": None,
+        "axis_max": None,
+        "thresholds": [],
     }
     assert bob.get(f"{path}/panels/1").status_code == 404
     copied = bob.post(f"/custom-dashboards/new?copy={ident}", {"name": "Heat, too"})
@@ -118,6 +123,58 @@ def test_panels_are_added_and_changed_in_the_browser(bob: Browser) -> None:
     assert bob.post("/custom-dashboards/new", {"name": "Heat"}).status_code == 409
     bob.post(f"{path}/delete")
     assert names(bob) == ["Heat, too"]
+
+
+@pytest.mark.usefixtures("_samples")
+def test_units_limits_and_thresholds_go_through_form_file_and_api(bob: Browser) -> None:
+    ident = create(bob, "Heat")["id"]
+    path = f"/custom-dashboards/{ident}/panels/0"
+    typed = {
+        **FORM,
+        "chart": "line",
+        "aggregate": "avg",
+        "unit": "tokens/s",
+        "axis_min": "10",
+        "axis_max": "2 KiB",
+        "thresholds": "> 80 warning\n< 5.5 critical Too cold",
+        "filters": "appliance=$appliance\nsite=$site",
+    }
+    wrong = {**typed, "unit": "x" * 17, "axis_min": "3 KiB", "filters": "gpu=$GPU"}
+    answer = bob.post(path, wrong)
+    assert answer.status_code == 422
+    for field in ("unit", "axis_max", "filters"):
+        assert f'id="{field}-error"' in answer.text
+    answer = bob.post(path, {**typed, "thresholds": "85 hot"})
+    assert "is no threshold. Write &gt; or &lt;" in answer.text
+    assert bob.post(path, typed).status_code == 302
+    assert "&lt; 5.5 critical Too cold" in bob.get(path).text
+    preview = bob.post("/custom-dashboards/chart", typed)
+    assert "gpu.temperature_celsius" in preview.text
+
+    (panel,) = bob.get(f"{DASHBOARDS}/{ident}").get_json()["panels"]
+    thresholds = [
+        {"value": 80.0, "severity": "warning", "comparison": ">", "label": ""},
+        {"value": 5.5, "severity": "critical", "comparison": "<", "label": "Too cold"},
+    ]
+    shown = {"unit": "tokens/s", "axis_min": 10.0, "axis_max": 2048.0, "thresholds": thresholds}
+    assert shown.items() <= panel.items()
+    assert panel["filters"] == {"appliance": ["$appliance"], "site": ["$site"]}
+
+    # A file is YAML, and JSON is YAML, too: what the API answers can be imported.
+    exported = yaml.safe_load(bob.get(f"/custom-dashboards/export?id={ident}").data)
+    assert shown.items() <= exported["dashboards"][0]["panels"][0].items()
+    bob.post(f"/custom-dashboards/{ident}/delete")
+    file = json.dumps({"dashboards": [{"name": "Copy", "panels": [panel]}]})
+    assert bob.post("/custom-dashboards/import", {"text": file}).status_code == 302
+    (copied,) = bob.get(DASHBOARDS).get_json()["items"]
+    assert copied["panels"] == [panel]
+
+    bad = {**panel, "thresholds": [{"value": "hot", "severity": "fatal"}]}
+    answer = bob.call("POST", DASHBOARDS, {"name": "x", "panels": [bad]})
+    assert answer.get_json()["errors"].keys() == {
+        "panels.0.thresholds.0.value",
+        "panels.0.thresholds.0.severity",
+    }
 
 
 @pytest.mark.usefixtures("_samples")
