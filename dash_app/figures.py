@@ -190,6 +190,8 @@ def timeline_figure(bars: Sequence[Bar], span: Span, *, revision: str) -> Figure
         "textposition": "inside",
         "insidetextanchor": "start",
         "constraintext": "none",
+        # Plotly would turn names of narrow bars on their side.
+        "textangle": 0,
         "hovertext": [bar.text for bar in bars],
         "hovertemplate": "%{hovertext}<extra></extra>",
         "customdata": [bar.href for bar in bars],
