@@ -1,16 +1,17 @@
 """What is written in and below charts can be read: nothing covers it, and nothing is cut."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
 from tests.deployment import ALICE
-from tests.e2e.test_dashboards import panel
+from tests.e2e.test_dashboards import SLOW_MS, panel
 
 pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(240)]
 SignIn = Callable[..., Page]
-THEMES = ("light", "dark")
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 WIDTHS = (1440, 390)
 IS_WHOLE = "all => all.every(box => box.scrollHeight <= box.clientHeight)"
 FILL = "box => ['fill', 'fillOpacity', 'opacity'].map(name => getComputedStyle(box)[name])"
@@ -33,7 +34,7 @@ def test_thresholds_are_named_below_their_chart_on_lines_of_their_own(sign_in: S
     page.get_by_role("link", name="dgx-04", exact=True).click()
     page.get_by_role("link", name="GPU 0", exact=True).first.click()
     temperature = panel(page, "gpu-temperature")
-    expect(temperature.locator(".vdd-threshold").first).to_contain_text("°C")
+    temperature.locator(".vdd-threshold").first.wait_for(timeout=SLOW_MS)
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
         (chart,) = boxes(page.locator("#gpu-temperature"))
@@ -48,7 +49,9 @@ def test_thresholds_are_named_below_their_chart_on_lines_of_their_own(sign_in: S
 def test_every_row_of_a_heat_map_has_its_name_and_a_scale_has_units(sign_in: SignIn) -> None:
     page = sign_in(ALICE, path="/dashboards/?refresh=off&text=dgx-0&color=power")
     heat = page.locator("#fleet-heat")
-    expect(heat.locator(".ytick").filter(has_text=NAME_OF_LAST_GPU).first).to_be_visible()
+    expect(heat.locator(".ytick").filter(has_text=NAME_OF_LAST_GPU).first).to_be_visible(
+        timeout=SLOW_MS
+    )
     rows = heat.locator(".js-plotly-plot").evaluate("chart => chart.data[0].y.length")
     names = boxes(heat.locator(".ytick text"))
     assert len(names) == rows
@@ -56,16 +59,19 @@ def test_every_row_of_a_heat_map_has_its_name_and_a_scale_has_units(sign_in: Sig
     expect(panel(page, "fleet-heat").locator(".vdd-scale")).to_contain_text("0 W")
 
 
-@pytest.mark.parametrize("theme", THEMES)
-def test_the_box_at_the_pointer_is_opaque(sign_in: SignIn, theme: str) -> None:
+def test_the_box_at_the_pointer_is_opaque(sign_in: SignIn) -> None:
     page = sign_in(ALICE)
-    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
-    plot = page.locator("#fleet-network .nsewdrag").bounding_box()
-    assert plot is not None
-    # The newest samples, which the demo has before its past, are at the right end.
-    page.mouse.move(plot["x"] + plot["width"] - 1, plot["y"] + plot["height"] / 2)
+    chart = page.locator("#fleet-network .nsewdrag")
+    chart.wait_for(timeout=SLOW_MS)
     box = page.locator("#fleet-network .hoverlayer .bg").first
-    expect(box).to_be_attached()
-    fill, *opacities = box.evaluate(FILL)
-    assert opacities == ["1", "1"]
-    assert fill.startswith("rgb(")
+    for theme in THEMES:
+        page.emulate_media(color_scheme=theme)
+        plot = chart.bounding_box()
+        assert plot is not None
+        # The newest samples, which the demo has before its past, are at the right end.
+        page.mouse.move(0, 0)
+        page.mouse.move(plot["x"] + plot["width"] - 1, plot["y"] + plot["height"] / 2)
+        expect(box).to_be_attached()
+        fill, *opacities = box.evaluate(FILL)
+        assert opacities == ["1", "1"]
+        assert fill.startswith("rgb(")
