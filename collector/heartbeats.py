@@ -259,7 +259,7 @@ class HeartbeatBuilder:
     def _available_executors(self) -> list[str]:
         if self._executor is None or self._runner is None or not self._runner.is_available:
             return []
-        return [self._executor.name]
+        return list(self._executor.names)
 
     def _current_inventory(self) -> Inventory:
         if self._simulation is not None:

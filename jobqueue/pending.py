@@ -21,6 +21,7 @@ from jobqueue.snapshot import (
     job_view,
     matching_models,
     models_of,
+    needs_of_request,
     read_snapshot,
     read_waiting,
     tenant_views,
@@ -131,6 +132,7 @@ def appliance_problems(
         cpus=request.cpus,
         memory_bytes=request.memory_bytes,
         labels=frozenset(request.required_labels.items()),
+        needs=needs_of_request(request),
     )
     ledger = Ledger(views[:1], now=now)
     feasible, never = apply_filters(FEASIBLE, ledger, shape, np.ones(1, np.bool_))

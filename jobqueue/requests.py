@@ -260,9 +260,10 @@ def _container_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
             yield "ports", f"{port.container_port} is not a port; enter 1 to {MAX_PORT}."
         if port.name and not _PORT_NAME.fullmatch(port.name):
             yield "ports", f"{port.name!r} is not a port's name; use lower-case letters and digits."
-    names = [port.name for port in request.ports if port.name]
-    if len(set(numbers)) < len(numbers) or len(set(names)) < len(names):
-        yield "ports", "A port or its name occurs twice; remove one."
+    # An address is looked up by the port's name, or by its number.
+    keys = [port.name or str(port.container_port) for port in request.ports]
+    if len(set(numbers)) < len(numbers) or len(set(keys)) < len(keys):
+        yield "ports", "A port or its name occurs twice; remove one, or give it another name."
 
 
 def _queue_errors(request: JobRequest) -> Iterator[tuple[str, str]]:

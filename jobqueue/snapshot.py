@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Row, Text, and_, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
 from jobqueue.dependencies import is_blocked
+from jobqueue.executors.abilities import Need, needs_of
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.policies import LEAST_FRAGMENTATION
 from jobqueue.placement.views import (
@@ -27,7 +28,8 @@ from jobqueue.placement.views import (
     Snapshot,
 )
 from jobqueue.queue_settings import settings_of
-from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
+from jobqueue.requests import JobRequest
+from jobqueue.states import ALLOCATED_STATES, AttemptState, JobKind, JobState, Reason
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
 from tenants.fleet.reports import MAX_REPORTS, ReportCache
 from tenants.fleet.states import in_service
@@ -181,6 +183,7 @@ def job_view(
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
         requested=job.appliance_id,
+        needs=_needs(job),
         bound_to=bound_to,
         gpu_models=matching_models(job.gpu_models, models) if job.gpu_models else frozenset(),
         labels=_pairs(job.required_labels)
@@ -195,6 +198,31 @@ def job_view(
     )
 
 
+def needs_of_request(job: Job | JobRequest) -> frozenset[Need]:
+    """Return what a job's executor must be able to do."""
+    return needs_of(
+        is_service=job.kind is JobKind.SERVICE,
+        has_working_dir=bool(job.working_dir),
+        has_shared_memory=bool(job.shared_memory_bytes),
+        has_ports=bool(job.ports),
+        has_command=bool(job.command),
+    )
+
+
+def _needs(job: Job | Row[*tuple[Any, ...]]) -> frozenset[Need]:
+    if isinstance(job, Job):
+        return needs_of_request(job)
+    return needs_of(
+        is_service=job.kind is JobKind.SERVICE,
+        has_working_dir=bool(job.working_dir),
+        has_shared_memory=bool(job.shared_memory_bytes),
+        has_ports=job.has_ports,
+        has_command=job.has_command,
+    )
+
+
+# A command may be long, and placement needs not a word of it.
+_EMPTY_LIST = "[]"
 _JOB_COLUMNS = (
     Job.id,
     Job.name,
@@ -216,6 +244,11 @@ _JOB_COLUMNS = (
     Job.time_limit_seconds,
     Job.array_id,
     Job.array_limit,
+    Job.kind,
+    Job.working_dir,
+    Job.shared_memory_bytes,
+    (type_coerce(Job.ports, Text) != _EMPTY_LIST).label("has_ports"),
+    (type_coerce(Job.command, Text) != _EMPTY_LIST).label("has_command"),
 )
 
 

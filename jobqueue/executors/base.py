@@ -78,10 +78,11 @@ class ContainerStorage(Protocol):
 class Executor(Protocol):
     """Runs attempts on this appliance. All calls are idempotent, keyed by the attempt's id.
 
-    Every call may raise `ExecutorError`.
+    Every call may raise `ExecutorError`. `names` are those that the inventory lists.
     """
 
     name: str
+    names: Sequence[str]
 
     def start(self, spec: AttemptSpec) -> None:
         """Start an attempt without waiting; a second call for the same id does nothing.

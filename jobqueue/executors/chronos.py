@@ -11,11 +11,12 @@ Source: Chronos' documentation of its REST API; `JobManagementResource`.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from core.clock import to_ns
+from jobqueue.executors.abilities import refusal
 from jobqueue.executors.confinement import docker_parameters
 from jobqueue.executors.mesos import MesosExecutor, Site, environment_of, memory_of
 from jobqueue.executors.scheduler_api import (
@@ -42,6 +43,7 @@ class ChronosExecutor(MesosExecutor):
     """Runs attempts through Chronos."""
 
     name = "chronos"
+    names: Sequence[str] = (name,)
 
     def __init__(self, settings: ServerSettings, site: Site) -> None:
         super().__init__(site)
@@ -55,9 +57,7 @@ class ChronosExecutor(MesosExecutor):
     def _unsupported(self, spec: AttemptSpec) -> str:
         if spec.is_service:
             return "Chronos does not run services. Configure [marathon] on this appliance."
-        if not spec.command:
-            return "Chronos requires a command. Add the one of the image to the job."
-        return ""
+        return refusal(self.name, spec)
 
     def _submit(self, spec: AttemptSpec) -> None:
         """Create the job if it is missing; posting it again would run it again."""

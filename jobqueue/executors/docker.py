@@ -7,7 +7,7 @@ that label. `docker_launch` has the phase before a container exists.
 import logging
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
@@ -53,6 +53,7 @@ class DockerExecutor:
     """
 
     name = "docker"
+    names: Sequence[str] = (name,)
 
     def __init__(
         self,

@@ -9,8 +9,7 @@ Source: Marathon's documentation of its REST API, "Health checks", "Event bus", 
 
 import logging
 import re
-import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from threading import Event, Thread
 from typing import Any
@@ -19,6 +18,7 @@ import requests
 import urllib3
 
 from core.clock import to_ns
+from jobqueue.executors.abilities import refusal
 from jobqueue.executors.base import ExecutorError
 from jobqueue.executors.confinement import docker_parameters
 from jobqueue.executors.marathon_client import Answer, Marathon, MarathonApp, MarathonError
@@ -38,6 +38,7 @@ from protocol.attempts import (
     HealthCheck,
     HealthCheckKind,
     ObservedState,
+    Port,
 )
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class MarathonExecutor(MesosExecutor):
     """Runs services through Marathon."""
 
     name = "marathon"
+    names: Sequence[str] = (name,)
     is_submit_idempotent = True
 
     def __init__(self, settings: ServerSettings, site: Site) -> None:
@@ -103,7 +105,7 @@ class MarathonExecutor(MesosExecutor):
             )
         if spec.gpu_uuids and GPU_FEATURE not in features_of(self._info()):
             return "Marathon does not offer GPUs: start it with --enable_features gpu_resources."
-        return ""
+        return refusal(self.name, spec)
 
     def _submit(self, spec: AttemptSpec) -> None:
         app = app_of(
@@ -221,14 +223,14 @@ def app_of(spec: AttemptSpec, site: Site, *, app_id: str, release: tuple[int, ..
     if has_gpus:
         docker |= {"privileged": False}
         more["portDefinitions"] = [
-            {"port": port.container_port, **_port_name(port.name)} for port in spec.ports
+            {"port": port.container_port, **named} for port, named in _named(spec.ports)
         ]
         more["requirePorts"] = bool(spec.ports)
     else:
         docker["parameters"] = docker_parameters(spec, pids_limit=site.pids_limit)
         mappings = [
-            {"containerPort": port.container_port, "hostPort": 0, **_port_name(port.name)}
-            for port in spec.ports
+            {"containerPort": port.container_port, "hostPort": 0, **named}
+            for port, named in _named(spec.ports)
         ]
         (container if has_networks else docker)["portMappings"] = mappings
         if not has_networks:
@@ -243,10 +245,7 @@ def app_of(spec: AttemptSpec, site: Site, *, app_id: str, release: tuple[int, ..
         }
         for one in spec.mounts
     ]
-    if spec.working_dir and has_gpus:
-        # Mesos' containerizer has no option for it.
-        more["cmd"] = f"cd {shlex.quote(spec.working_dir)} && exec {shlex.join(spec.command)}"
-    elif spec.command:
+    if spec.command:
         more["args"] = list(spec.command)
     if spec.health_check is not None:
         ports = [port.container_port for port in spec.ports]
@@ -318,7 +317,7 @@ def observe_app(
         state=ObservedState.RUNNING if running else ObservedState.STARTING,
         message=_progress(app, running, waiting, deployments, failure if is_current else {}),
         started_at_ns=min(started, default=None),
-        endpoints=_endpoints(running),
+        endpoints=_endpoints(app, running),
         health=health_of(app, running),
     )
 
@@ -394,16 +393,28 @@ def _health_check(check: HealthCheck, ports: list[int]) -> Answer:
     return {**fields, "port": check.port}
 
 
-def _port_name(name: str) -> dict[str, str]:
-    clean = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")
-    return {"name": clean} if clean else {}
+def _named(ports: Sequence[Port]) -> Iterator[tuple[Port, dict[str, str]]]:
+    """Yield the ports and their names in Marathon's letters; a taken one gets its number."""
+    taken: set[str] = set()
+    for port in ports:
+        name = re.sub(r"[^a-z0-9-]+", "-", port.name.lower()).strip("-")
+        while name in taken:
+            name += f"-{port.container_port}"
+        taken |= {name} - {""}
+        yield port, {"name": name} if name else {}
 
 
-def _endpoints(running: list[Answer]) -> dict[str, str]:
+def _endpoints(app: Mapping[str, Any], running: list[Answer]) -> dict[str, str]:
+    """Return where the ports of the first task listen; Marathon lists them in the app's order."""
+    container = app.get("container") or {}
+    docker = container.get("docker") or {}
+    ports = container.get("portMappings") or docker.get("portMappings")
+    ports = ports or app.get("portDefinitions") or []
+    names = [one.get("name") or str(one.get("containerPort", one.get("port"))) for one in ports]
     return {
-        str(index): f"{task['host']}:{port}"
+        name: f"{task['host']}:{port}"
         for task in running[:1]
-        for index, port in enumerate(task.get("ports") or [])
+        for name, port in zip(names, task.get("ports") or [], strict=False)
     }
 
 

@@ -8,7 +8,7 @@ the attempt's id in their name, so attempts are adopted after a restart even wit
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -91,6 +91,7 @@ class MesosExecutor(ABC):
     """An executor over a scheduler of Mesos; subclasses speak its API."""
 
     name: str
+    names: Sequence[str]
     # Whether submitting twice at once has the effect of once.
     is_submit_idempotent = False
 

@@ -6,11 +6,12 @@ Source: Metronome's API description (`jobspec.schema.json`).
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from core.clock import to_ns
+from jobqueue.executors.abilities import refusal
 from jobqueue.executors.confinement import docker_parameters
 from jobqueue.executors.mesos import MesosExecutor, Site, environment_of, memory_of
 from jobqueue.executors.scheduler_api import (
@@ -34,6 +35,7 @@ class MetronomeExecutor(MesosExecutor):
     """Runs attempts through Metronome."""
 
     name = "metronome"
+    names: Sequence[str] = (name,)
 
     def __init__(self, settings: ServerSettings, site: Site) -> None:
         super().__init__(site)
@@ -46,7 +48,7 @@ class MetronomeExecutor(MesosExecutor):
     def _unsupported(self, spec: AttemptSpec) -> str:
         if spec.is_service:
             return "Metronome does not run services. Configure [marathon] on this appliance."
-        return ""
+        return refusal(self.name, spec)
 
     def _submit(self, spec: AttemptSpec) -> None:
         """Create the job, then its run, each only if it is missing."""

@@ -1,6 +1,6 @@
 """Several executors as one: services go to Marathon, all other jobs elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from jobqueue.executors.base import (
     AttemptUsage,
@@ -20,6 +20,7 @@ class RoutedExecutor:
 
     def __init__(self, name: str, *, services: Executor, batch: Executor) -> None:
         self.name = name
+        self.names: Sequence[str] = (services.name, batch.name)
         self._services, self._batch = services, batch
         self._all = (services, batch)
 

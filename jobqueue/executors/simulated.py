@@ -7,7 +7,7 @@ With a state file, attempts survive a restart of the agent as containers do, and
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -62,6 +62,7 @@ class SimulatedExecutor:
     """
 
     name = "simulated"
+    names: Sequence[str] = (name,)
 
     def __init__(
         self,

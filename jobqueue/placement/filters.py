@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from core.quantities import format_size
+from jobqueue.executors.abilities import limit_of
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Ledger, Mask
 from jobqueue.placement.views import WHOLE_GPU, JobShape
 from tenants.models import ApplianceState
@@ -155,6 +156,17 @@ def _labels_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
     return f"lacks the label {', '.join(f'{key}={value}' for key, value in missing)}"
 
 
+def _executor_limits(ledger: Ledger, shape: JobShape) -> Mask:
+    if not shape.needs:
+        return np.zeros(ledger.size, np.bool_)
+    limited = (bool(_limit_fact(ledger, shape, place)) for place in range(ledger.size))
+    return np.fromiter(limited, np.bool_, ledger.size)
+
+
+def _limit_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
+    return limit_of(ledger.views[place].executors, shape.needs, has_gpus=bool(shape.gpus))
+
+
 def _too_few_usable(ledger: Ledger, shape: JobShape) -> Mask:
     usable = np.count_nonzero(ledger.eligible(shape) & ledger.usable, axis=0)
     found: Mask = shape.gpus > usable
@@ -253,6 +265,7 @@ FEASIBLE: Sequence[Filter] = (
         lambda ledger, _: ~ledger.executes,
         lambda *_: "has no executor",
     ),
+    Filter("executor_limit", _executor_limits, _limit_fact),
     Filter("label_missing", _missing_labels, _labels_fact),
     *TOTALS,
     Filter(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from jobqueue.executors.abilities import Need
 from protocol.health import HealthState
 from tenants.models import ApplianceState
 
@@ -78,7 +79,7 @@ class ApplianceView:
     name: str
     state: ApplianceState = ApplianceState.ONLINE
     is_drained: bool = False
-    executors: Sequence[str] = ()
+    executors: tuple[str, ...] = ()
     cpus: float = 0.0
     memory_bytes: int = 0
     gpus: Sequence[GPUView] = ()
@@ -99,6 +100,7 @@ class JobShape(NamedTuple):
     memory_bytes: int = 0
     labels: frozenset[tuple[str, str]] = frozenset()
     requested: str | None = None
+    needs: frozenset[Need] = frozenset()
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +110,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         gpu_models: the models that may run it; empty for any.
         labels: the labels that its appliance must have.
         requested: the appliance that the user requested; None for any.
+        needs: what its executor must be able to do.
         bound_to: the appliance that an earlier plan bound it to.
         array_id: the array that it is a task of, if any.
         array_limit: how many tasks of that may run at once; 0 is any number.
@@ -126,6 +129,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     labels: frozenset[tuple[str, str]] = frozenset()
     requested: str | None = None
+    needs: frozenset[Need] = frozenset()
     bound_to: str | None = None
     priority: int = 0
     is_preemptible: bool = False
@@ -146,6 +150,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
             self.memory_bytes,
             self.labels,
             self.requested,
+            self.needs,
         )
 
     @property

@@ -75,7 +75,7 @@ class Portal:
         def ready() -> JobBody | None:
             items = self.get("/appliances").json()["items"]
             found = [self.get(f"/appliances/{one['id']}").json() for one in items]
-            able = [one for one in found if one["inventory"].get("executors") == [executor]]
+            able = [one for one in found if executor in one["inventory"].get("executors", [])]
             return able[0] if able else None
 
         return eventually(ready, within_seconds=60, what=f"an appliance with {executor}")

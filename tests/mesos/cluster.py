@@ -220,6 +220,8 @@ class Cluster:
         return self.client.containers.create(
             request.image,
             command=shell or request.args or None,
+            # Mesos runs a shell command without the image's entrypoint.
+            entrypoint=[] if shell else None,
             name=f"mesos-{uuid.uuid4()}",
             environment={
                 **request.env,

@@ -20,7 +20,7 @@ from jobqueue.placement.views import Snapshot
 from jobqueue.service import job_events, stop_job
 from jobqueue.snapshot import read_snapshot
 from jobqueue.states import AttemptState, JobState, Reason
-from protocol.attempts import ObservedState
+from protocol.attempts import ObservedState, Port
 from tenants.fleet.appliance_service import drain_appliance
 from tenants.models import ApplianceState
 from tests.cast import NOON, Cast, scope_of
@@ -49,6 +49,18 @@ def test_a_job_starts_on_a_free_appliance_with_its_gpus(session: Session, cast: 
         "reason": "dgx-01 was the first free appliance.",
         "rejections": [],
     }
+
+
+def test_a_job_waits_with_the_reason_while_the_only_executor_would_drop_a_field(
+    session: Session, cast: Cast
+) -> None:
+    add_appliance(session, cast.acme, "mesos-1", executors=["marathon", "chronos"])
+    ports = submit(session, cast.alice, command=["serve"], ports=[Port(container_port=80)])
+    image_command = submit(session, cast.alice, "default", command=[])
+    dispatch(session, now=NOON)
+    assert "mesos-1: chronos publishes no ports" in ports.message
+    assert "mesos-1: chronos requires a command" in image_command.message
+    assert not attempts_of(session, ports) + attempts_of(session, image_command)
 
 
 def test_an_assignment_moves_the_appliances_generation(session: Session, cast: Cast) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from jobqueue.executors.abilities import Need
 from jobqueue.placement.plan import Action, Decision, Rule, plan
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, Snapshot
 from tenants.models import ApplianceState
@@ -201,6 +202,45 @@ def test_an_infeasible_appliance_is_rejected_with_its_reason(
     assert decision.action is Action.UNPLACED
     [rejection] = decision.rejections
     assert (rejection.code, str(rejection)) == (code, f"dgx-01: {fact}")
+
+
+@pytest.mark.parametrize(
+    ("executors", "needs", "fact"),
+    [
+        (("marathon", "metronome"), {Need.PORTS}, "metronome publishes no ports"),
+        (("marathon", "chronos"), {Need.IMAGE_COMMAND}, "chronos requires a command"),
+        (("marathon", "docker"), {Need.SERVICE, Need.WORKING_DIR}, "marathon runs jobs with GPUs"),
+        (("docker", "metronome"), {Need.SHARED_MEMORY}, "metronome runs jobs with GPUs"),
+    ],
+)
+def test_an_appliance_whose_executor_would_drop_a_field_is_rejected_with_the_reason(
+    executors: tuple[str, ...], needs: set[Need], fact: str
+) -> None:
+    fleet = [appliance("mesos-1", executors=executors), appliance("z-docker")]
+    asked = job("train", gpus=1, needs=frozenset(needs))
+    [decision] = decide(fleet, asked)
+    assert decision.appliance_id == "z-docker"
+    [decision] = decide(fleet[:1], asked)
+    [rejection] = decision.rejections
+    assert rejection.code == "executor_limit"
+    assert fact in str(rejection)
+
+
+@pytest.mark.parametrize(
+    ("executors", "needs"),
+    [
+        (("docker",), set(Need)),
+        (("simulated",), set(Need)),
+        (("marathon", "metronome"), {Need.SERVICE, Need.PORTS}),
+        (("marathon", "docker"), {Need.PORTS, Need.WORKING_DIR}),
+    ],
+)
+def test_an_executor_that_honors_the_fields_runs_the_job(
+    executors: tuple[str, ...], needs: set[Need]
+) -> None:
+    fleet = [appliance("dgx-01", executors=executors)]
+    [decision] = decide(fleet, job("train", gpus=1, needs=frozenset(needs)))
+    assert decision.appliance_id == "dgx-01"
 
 
 def test_a_job_gets_the_smallest_gpus_that_suffice() -> None:

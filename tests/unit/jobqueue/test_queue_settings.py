@@ -69,6 +69,22 @@ def test_fields_of_a_job_reach_the_agent(session: Session, cast: Cast) -> None:
     assert spec.time_limit_seconds == 3600
 
 
+@pytest.mark.parametrize(
+    "ports",
+    [
+        [Port(container_port=80), Port(container_port=80, name="web")],
+        [Port(container_port=80, name="web"), Port(container_port=81, name="web")],
+        [Port(container_port=80), Port(container_port=81, name="80")],
+    ],
+)
+def test_each_port_is_found_by_its_own_name_or_number(
+    session: Session, cast: Cast, ports: list[Port]
+) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        submit(session, cast.bob, ports=ports)
+    assert set(caught.value.errors) == {"ports"}
+
+
 def test_every_error_of_a_request_is_shown_at_once(session: Session, cast: Cast) -> None:
     with pytest.raises(InvalidInputError) as caught:
         submit(

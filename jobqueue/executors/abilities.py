@@ -1,0 +1,118 @@
+"""What the executors can't do: fields of a job that they would drop, by name.
+
+Placement leaves such an appliance out, and its executor refuses the attempt. The table of
+`docs/marathon.md` is compared with this by a test.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import cache
+from typing import NamedTuple
+
+from protocol.attempts import AttemptSpec
+
+
+class Need(StrEnum):
+    """A part of a job that not every executor honors."""
+
+    SERVICE = "service"
+    GPUS = "gpus"
+    WORKING_DIR = "working_dir"
+    SHARED_MEMORY = "shared_memory_bytes"
+    PORTS = "ports"
+    IMAGE_COMMAND = "no command"
+
+
+class Limit(NamedTuple):
+    """Needs that an executor can't meet together, and why."""
+
+    executor: str
+    needs: frozenset[Need]
+    reason: str
+
+
+def _own_containerizer(executor: str) -> tuple[Limit, Limit]:
+    runs_them = "runs jobs with GPUs under Mesos' own containerizer, which"
+    return (
+        Limit(
+            executor,
+            frozenset({Need.GPUS, Need.WORKING_DIR}),
+            f"{executor} {runs_them} can't set working_dir; remove it, or change the folder in the "
+            "command",
+        ),
+        Limit(
+            executor,
+            frozenset({Need.GPUS, Need.SHARED_MEMORY}),
+            f"{executor} {runs_them} can't set shared_memory_bytes; remove it",
+        ),
+    )
+
+
+def _without_ports(executor: str) -> Limit:
+    return Limit(
+        executor,
+        frozenset({Need.PORTS}),
+        f"{executor} publishes no ports; remove them, or submit a service",
+    )
+
+
+LIMITS: Sequence[Limit] = (
+    *_own_containerizer("marathon"),
+    *_own_containerizer("metronome"),
+    _without_ports("metronome"),
+    _without_ports("chronos"),
+    Limit(
+        "chronos",
+        frozenset({Need.IMAGE_COMMAND}),
+        "chronos requires a command; add the one of the image to the job",
+    ),
+)
+_SERVICES, _BATCH = frozenset({"marathon"}), frozenset({"metronome", "chronos"})
+
+
+@cache
+def needs_of(
+    *,
+    is_service: bool,
+    has_working_dir: bool,
+    has_shared_memory: bool,
+    has_ports: bool,
+    has_command: bool,
+) -> frozenset[Need]:
+    """Return the needs of a job apart from its GPUs."""
+    has = {
+        Need.SERVICE: is_service,
+        Need.WORKING_DIR: has_working_dir,
+        Need.SHARED_MEMORY: has_shared_memory,
+        Need.PORTS: has_ports,
+        Need.IMAGE_COMMAND: not has_command,
+    }
+    return frozenset(need for need, is_there in has.items() if is_there)
+
+
+def refusal(executor: str, spec: AttemptSpec) -> str:
+    """Return why an executor can't run an attempt, as a sentence, or ""."""
+    needs = needs_of(
+        is_service=spec.is_service,
+        has_working_dir=bool(spec.working_dir),
+        has_shared_memory=bool(spec.shared_memory_bytes),
+        has_ports=bool(spec.ports),
+        has_command=bool(spec.command),
+    )
+    reason = limit_of((executor,), needs, has_gpus=bool(spec.gpu_uuids))
+    return f"{reason[:1].upper()}{reason[1:]}." if reason else ""
+
+
+@cache
+def limit_of(executors: tuple[str, ...], needs: frozenset[Need], *, has_gpus: bool) -> str:
+    """Return why the executors of an appliance can't run a job, or "".
+
+    A job runs on the executor of its kind. An agent of an earlier version does not name the one
+    for batch jobs; it refuses the attempt itself.
+    """
+    of_kind = (_SERVICES if Need.SERVICE in needs else _BATCH).intersection(executors)
+    wanted = needs | ({Need.GPUS} if has_gpus else set())
+    return next(
+        (limit.reason for limit in LIMITS if limit.executor in of_kind and limit.needs <= wanted),
+        "",
+    )

@@ -1,0 +1,130 @@
+"""Every field of a job reaches every executor, or is refused; `docs/marathon.md` says which."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from jobqueue.executors.abilities import refusal
+from jobqueue.executors.chronos import job_of as chronos_job
+from jobqueue.executors.docker_mapping import container_options
+from jobqueue.executors.marathon import app_of, observe_app
+from jobqueue.executors.mesos import Site
+from jobqueue.executors.metronome import job_of as metronome_job
+from protocol.attempts import AttemptSpec, HealthCheck, HealthCheckKind, Mount, Port
+
+DOCS = Path(__file__).parents[3] / "docs" / "marathon.md"
+SITE = Site(owner="dgx-01", hostname="dgx-01", state_dir=Path("state"))
+SPEC = AttemptSpec(
+    attempt_id="a1", job_id="j1", name="train", image="busybox", command=["true"], cpus=2.0
+)
+GPUS = ["GPU-00000000-0000-0000-0000-000000000001"]
+# A value of each field, and a pattern that shows it in the request to an executor.
+VALUES: dict[str, tuple[object, str]] = {
+    "attempt_id": ("a-77", "a-77"),
+    "job_id": ("j-77", "j-77"),
+    "name": ("name-77", "name-77"),
+    "image": ("image:77", "image:77"),
+    "command": (["echo", "word 77"], "word 77"),
+    "no command": ([], ""),
+    "env": ({"MODE": "env-77"}, "env-77"),
+    "secrets": ({"KEY": "secret-77"}, "secret-77"),
+    "gpu_uuids": ([*GPUS, GPUS[0][:-1] + "7"], ""),
+    "cpus": (3.25, "3.25|3250000000"),
+    "memory_bytes": (77 * 2**20, '"mem": 77\\b|80740352'),
+    "is_service": (True, ""),
+    "container_policy": ("standard", "SETFCAP"),
+    "shared_memory_bytes": (7700, "7700"),
+    "working_dir": ("/w d", "/w d"),
+    "mounts": ([Mount(source="/data-77", target="/mnt-77")], "/mnt-77"),
+    "ports": ([Port(container_port=7777, name="web-77")], "web-77"),
+    "time_limit_seconds": (77.0, ""),
+    "health_check": (HealthCheck(kind=HealthCheckKind.COMMAND, command="check-77"), "check-77"),
+}
+MET_ELSEWHERE = ("always", "by the agent", "not applied", "-")
+
+
+def marathon_app(spec: AttemptSpec, release: tuple[int, ...] = (1, 8)) -> dict[str, Any]:
+    app = app_of(spec, SITE, app_id=f"/vedette/dgx-01/{spec.attempt_id}", release=release)
+    fields: dict[str, Any] = json.loads(app.to_json())
+    return fields
+
+
+def metronome_of(spec: AttemptSpec) -> dict[str, Any]:
+    return metronome_job(spec, SITE, job_id=f"vedette.dgx-01.{spec.attempt_id}")
+
+
+def chronos_of(spec: AttemptSpec) -> dict[str, Any]:
+    return chronos_job(spec, SITE, name=f"vedette.dgx-01.{spec.attempt_id}")
+
+
+# The columns of the table: the executor, whether the job has GPUs, and the request.
+Request = Callable[[AttemptSpec], Any]
+COLUMNS: dict[str, tuple[str, bool, Request]] = {
+    "Docker": ("docker", False, lambda spec: container_options(spec, owner="dgx-01")),
+    "Marathon": ("marathon", False, marathon_app),
+    "Marathon, GPUs": ("marathon", True, marathon_app),
+    "Metronome": ("metronome", False, metronome_of),
+    "Metronome, GPUs": ("metronome", True, metronome_of),
+    "Chronos": ("chronos", False, chronos_of),
+    "Chronos, GPUs": ("chronos", True, chronos_of),
+}
+
+
+def documented() -> dict[str, dict[str, str]]:
+    """The table of the documentation: its cells by field and column."""
+    lines = DOCS.read_text().partition("<!-- fields -->\n")[2].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    rows = rows[: rows.index([""])]
+    columns = rows[0][1:]
+    return {row[0].strip("`"): dict(zip(columns, row[1:], strict=True)) for row in rows[2:]}
+
+
+def spec_with(field: str, *, executor: str, has_gpus: bool) -> AttemptSpec:
+    gpus = GPUS if has_gpus else []
+    spec = msgspec.structs.replace(SPEC, gpu_uuids=gpus, is_service=executor == "marathon")
+    name = "command" if field == "no command" else field
+    return msgspec.structs.replace(spec, **{name: VALUES[field][0]})
+
+
+def test_the_table_has_every_field_and_every_executor() -> None:
+    table = documented()
+    assert table.keys() == VALUES.keys() == {*AttemptSpec.__struct_fields__, "no command"}
+    assert all(list(row) == list(COLUMNS) for row in table.values())
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("field", VALUES)
+def test_a_field_is_in_the_request_or_refused_as_documented(field: str, column: str) -> None:
+    executor, has_gpus, request = COLUMNS[column]
+    has_gpus = has_gpus or (field == "gpu_uuids" and executor == "docker")
+    spec = spec_with(field, executor=executor, has_gpus=has_gpus)
+    cell = documented()[field][column]
+    reason = refusal(executor, spec)
+    assert cell.startswith("refused") == bool(reason), reason
+    if reason or cell.startswith(MET_ELSEWHERE):
+        return
+    text = json.dumps(request(spec), default=vars)
+    assert re.search(VALUES[field][1], text)
+    if field == "no command":
+        assert not {"cmd", "command"} & {key for key, value in request(spec).items() if value}
+        assert "exec" not in text
+    elif field in {"gpu_uuids", "is_service"}:
+        other = msgspec.structs.replace(spec, gpu_uuids=GPUS[:0], is_service=not spec.is_service)
+        assert text != json.dumps(request(other), default=vars)
+
+
+@pytest.mark.parametrize("release", [(1, 4), (1, 8)])
+@pytest.mark.parametrize("gpus", [[], GPUS])
+def test_ports_whose_names_are_alike_stay_apart(release: tuple[int, ...], gpus: list[str]) -> None:
+    ports = [Port(container_port=80, name="Web.1"), Port(container_port=81, name="web_1")]
+    spec = msgspec.structs.replace(SPEC, is_service=True, ports=ports, gpu_uuids=gpus)
+    app = marathon_app(spec, release)
+    assert re.findall(r'"name": "([^"]*)"', json.dumps(app)) == ["web-1", "web-1-81"]
+    task = {"state": "TASK_RUNNING", "host": "dgx-01", "ports": [31001, 31002]}
+    seen = observe_app("a1", {**app, "tasks": [task]}, None, {})
+    assert seen.endpoints == {"web-1": "dgx-01:31001", "web-1-81": "dgx-01:31002"}
