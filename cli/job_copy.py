@@ -72,6 +72,8 @@ def _copy_out(client: Client, job: str, path: str, target: str) -> None:
         raise InvalidInputError(f"There is no folder {place.parent}")
     with tempfile.TemporaryDirectory(prefix=".vedette-", dir=place.absolute().parent) as folder:
         _unpack(chunks, Path(folder))
+        if not os.path.lexists(Path(folder) / name):
+            raise InvalidInputError(f"{path} was not copied. Copy what it links to.")
         _move(Path(folder) / name, place)
 
 
@@ -84,11 +86,36 @@ def _unpack(chunks: Iterator[bytes], folder: Path) -> None:
         )
     try:
         with tarfile.open(fileobj=io.BufferedReader(_Reader(chunks)), mode="r|") as archive:
-            archive.extractall(folder, filter="data")
+            archive.extractall(folder, filter=_Skipping())  # noqa: S202 - it is the filter `data`
     except tarfile.TarError as error:
         raise InvalidInputError(f"The copy was refused: {error}.") from error
     for _ in chunks:
         pass  # an error may follow the end of the archive
+
+
+class _Skipping:
+    """The filter `data`, which leaves out what has no meaning here, with a warning."""
+
+    def __init__(self) -> None:
+        self._skipped: set[str] = set()
+
+    def __call__(self, member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+        """Return a member as it is unpacked, or None.
+
+        Raises:
+            tarfile.FilterError: it would be unpacked outside of the folder.
+        """
+        what = f"it links to {member.linkname}, which is not in the copy"
+        try:
+            if not (member.islnk() and member.linkname in self._skipped):
+                return tarfile.data_filter(member, folder)
+        except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
+            pass
+        except tarfile.SpecialFileError:
+            what = "it is a device, socket or pipe"
+        self._skipped.add(member.name)
+        click.echo(f"Skipped {member.name}: {what}.", err=True)
+        return None
 
 
 def _move(source: Path, place: Path) -> None:

@@ -28,6 +28,10 @@ def exec_command(
     name: str, command: tuple[str, ...], *, interactive: bool, has_terminal: bool
 ) -> None:
     """Run COMMAND in the container of a running JOB, and exit as it does."""
+    if command[0] == "--":  # click leaves it where it follows JOB
+        command = command[1:]
+    if not command:
+        raise click.UsageError("Missing argument 'COMMAND...'.")
     sys.exit(_run(name, command, is_interactive=interactive, has_terminal=has_terminal))
 
 

@@ -140,6 +140,12 @@ def test_a_terminal_and_commands_in_a_shell(site: Site) -> None:
         "job", "exec", "train", "sh", "-c", "echo out; echo err >&2; exit 7", environ=site.environ
     )
     assert (found.stdout, found.stderr, found.returncode) == ("out\n", "err\n", 7)
+    dashes = site.deployment.process(
+        "job", "exec", "train", "--", "echo", "--", "-n", environ=site.environ
+    )
+    assert (dashes.stdout, dashes.returncode) == ("-- -n\n", 0)
+    empty = site.deployment.process("job", "exec", "train", "--", environ=site.environ)
+    assert (empty.returncode, "COMMAND" in empty.stderr) == (2, True)
     keyboard, terminal = pty.openpty()
     argv = [sys.executable, "-m", "cli.main", "job", "shell", "train"]
     with Popen(argv, env=site.environ, stdin=terminal, stdout=terminal, stderr=terminal) as shell:
@@ -167,10 +173,15 @@ def test_files_are_copied_with_the_command(site: Site, tmp_path: Path) -> None:
     assert (
         run("job", "cp", str(source / "a.py"), "train:/work/b.py", environ=environ).returncode == 0
     )
+    linked = ("sh", "-c", "ln -s /etc/hosts src/hosts && ln -s a.py src/latest")
+    assert run("job", "exec", "train", *linked, environ=environ).returncode == 0
     back = tmp_path / "back"
     copied = run("job", "cp", "train:/work/src", str(back), environ=environ)
     assert copied.returncode == 0, copied.stderr
-    assert {one.name for one in back.iterdir()} == {"a.py", "data.bin"}
+    assert {one.name for one in back.iterdir()} == {"a.py", "data.bin", "latest"}
+    assert "Skipped src/hosts: it links to /etc/hosts" in copied.stderr
+    alone = run("job", "cp", "train:/work/src/hosts", str(back), environ=environ)
+    assert (alone.returncode, "was not copied" in alone.stderr) == (1, True)
     assert (back / "a.py").read_text() == "a = 2\n"
     assert (back / "data.bin").stat().st_size == 3 * MEBIBYTE
     assert run("job", "cp", "train:/work/b.py", str(back), environ=environ).returncode == 0
