@@ -14,6 +14,7 @@ from core.errors import InvalidInputError
 from core.quantities import format_size, format_value
 from jobqueue.arrays import parse_array
 from jobqueue.health_checks import MAX_PORT, health_check_errors
+from jobqueue.images.names import MAX_IMAGE_LENGTH, is_image_name
 from jobqueue.placement.filters import TOTALS, apply_filters
 from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.views import ApplianceView, JobView
@@ -26,7 +27,6 @@ from tenants.scope import Scope
 GIB = 1024**3
 MIN_MEMORY_BYTES = 16 * 1024**2
 MAX_NAME_LENGTH = 100
-MAX_IMAGE_LENGTH = 300
 MAX_TEXT_LENGTH = 64 * 1024
 MAX_INTEGER = 2**63 - 1
 MAX_GPUS = 1024
@@ -42,12 +42,6 @@ MIN_IDLE_SECONDS = 60
 MAX_IDLE_SECONDS = 7 * 86400
 MAX_INSTANCES = 100
 
-# An optional registry with port, a lower-case path, then a tag, a digest or both.
-_IMAGE = re.compile(
-    r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?/)?"
-    r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
-    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
-)
 _PORT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -235,9 +229,10 @@ def _text_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
         yield "name", "The name has unprintable characters; use letters and digits."
     if not request.image.strip():
         yield "image", "The image is empty; name one, such as 'python:3.13'."
-    elif len(request.image) > MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(request.image):
+    elif not is_image_name(request.image):
         shown = repr(request.image[:MAX_IMAGE_LENGTH])
-        yield "image", f"{shown} is not an image name; use the form 'registry:5000/team/app:1.2'."
+        form = "use the form 'registry:5000/team/app:1.2', in lower case"
+        yield "image", f"{shown} is not an image name; {form}."
 
 
 def _container_errors(request: JobRequest) -> Iterator[tuple[str, str]]:

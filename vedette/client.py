@@ -73,7 +73,7 @@ class Client:
 
     def submit(self, image: str, **fields: Unpack[JobFields]) -> Job:
         """Submit a job; without a name it gets that of its image."""
-        name = fields.get("name") or image.rsplit("/", 1)[-1].split(":", maxsplit=1)[0]
+        name = fields.get("name") or image.rsplit("/", 1)[-1].partition("@")[0].partition(":")[0]
         return _job(self.post("/jobs", {**fields, "image": image, "name": name}))
 
     def dry_run(self, image: str, **fields: Unpack[JobFields]) -> dict[str, Any]:

@@ -98,6 +98,8 @@ def test_a_full_disk_costs_the_least_recently_used_images_and_no_more() -> None:
         ("acme/train:1", "docker.io/acme/train:1"),
         ("localhost/a", "localhost/a:latest"),
         ("host:5000/a/b", "host:5000/a/b:latest"),
+        ("[::1]:5000/a", "[::1]:5000/a:latest"),
+        ("[::1]/a:1@sha256:ab", "[::1]/a@sha256:ab"),
         ("acme/train:1@sha256:ab", "docker.io/acme/train@sha256:ab"),
     ],
 )

@@ -15,7 +15,7 @@ from tests.cast import BOX, PASSWORD, Cast, FrozenClock, scope_of
 from tests.unit.portal.conftest import Browser, usual_settings
 from tests.unit.portal.world import add_appliance, add_image
 
-HOST = "registry.example:5000"
+HOST = "[2001:db8::5]:5000"
 
 
 @pytest.fixture
