@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Mapping
+from datetime import UTC, datetime, tzinfo
 from typing import Any, TextIO
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
@@ -30,7 +32,7 @@ def list_schedules(output: str) -> None:
         "NAME": [one["name"] for one in found],
         "SCHEDULE": [one["schedule"] for one in found],
         "TIME ZONE": [one["time_zone"] for one in found],
-        "NEXT RUN": [(one["next_run_at"] or "-")[:19] for one in found],
+        "NEXT RUN": [_local(one["next_run_at"], one["time_zone"]) for one in found],
         "ENABLED": ["yes" if one["is_enabled"] else "no" for one in found],
     }
     print_items(found, output, columns=columns)
@@ -39,7 +41,7 @@ def list_schedules(output: str) -> None:
 @schedule.command()
 @click.argument("name")
 @file_option
-@click.option("--at", "times", required=True, help="Cron, or R/2026-01-01T00:00Z/PT6H.")
+@click.option("--at", "times", required=True, help="Cron, @daily, or R/2026-01-01T02:00/P1D.")
 @click.option("--time-zone", default="UTC", show_default=True, help="Such as Europe/Oslo.")
 @click.option(
     "--overlap",
@@ -69,13 +71,13 @@ def save(name: str, file: TextIO, times: str, secrets: tuple[str, ...], **option
             if found
             else client.post("/job-schedules", body)
         )
-    click.echo(f"{name} saved, next run {saved['next_run_at'] or 'never'}")
+    _print_saved(saved)
 
 
 @schedule.command()
 @click.argument("name")
 @click.option("-f", "--file", "file", type=click.File(), help="YAML file with another job.")
-@click.option("--at", "schedule", help="Cron, or R/2026-01-01T00:00Z/PT6H.")
+@click.option("--at", "schedule", help="Cron, @daily, or R/2026-01-01T02:00/P1D.")
 @click.option("--time-zone", help="Such as Europe/Oslo.")
 @click.option("--overlap", type=click.Choice(["skip", "allow", "replace"]))
 @click.option("--missed", type=click.Choice(["skip", "run_once"]))
@@ -89,7 +91,7 @@ def edit(name: str, file: TextIO | None, new_name: str | None, **options: str | 
         raise InvalidInputError("Nothing to change. Enter an option, such as --at.")
     with Client() as client:
         saved = client.patch(f"/job-schedules/{_id(client, name)}", body)
-    click.echo(f"{saved['name']} saved, next run {saved['next_run_at'] or 'never'}")
+    _print_saved(saved)
 
 
 @schedule.command()
@@ -107,7 +109,7 @@ def show(name: str, output: str) -> None:
         for key in ("name", "schedule", "time_zone", "overlap", "missed", "user_email"):
             click.echo(f"{key.replace('_', ' '):<12} {found[key] or '-'}")
         for at in found["next_runs_at"]:
-            click.echo(f"{'next run':<12} {at}")
+            click.echo(f"{'next run':<12} {_local(at, found['time_zone'])}")
 
 
 @schedule.command()
@@ -116,12 +118,13 @@ def show(name: str, output: str) -> None:
 def runs(name: str, output: str) -> None:
     """List the latest runs of a schedule with their outcomes."""
     with Client() as client:
-        found = client.get(f"/job-schedules/{_id(client, name)}/runs", page_size=PAGE_SIZE)["items"]
+        saved = _named(client, name)
+        found = client.get(f"/job-schedules/{saved['id']}/runs", page_size=PAGE_SIZE)["items"]
     if output in {"json", "yaml"}:
         print_object(found, output)
         return
     columns = {
-        "DUE": [one["due_at"][:19] for one in found],
+        "DUE": [_local(one["due_at"], saved["time_zone"]) for one in found],
         "OUTCOME": [one["outcome"] for one in found],
         "JOB": [(one["job_id"] or "-")[-8:] for one in found],
         "STATE": [one.get("job_state") or "-" for one in found],
@@ -184,8 +187,29 @@ def _all(client: Client) -> list[dict[str, Any]]:
             return found
 
 
+def _print_saved(saved: Mapping[str, Any]) -> None:
+    time_zone = saved["time_zone"]
+    following = _local(saved["next_run_at"], time_zone)
+    click.echo(f"{saved['name']} saved, next run {following} ({time_zone})")
+
+
+def _local(at: str | None, time_zone: str) -> str:
+    """Return an instant on the clock of a schedule, such as `2026-03-27 02:00 CET`, or a dash."""
+    if at is None:
+        return "-"
+    try:
+        zone: tzinfo = ZoneInfo(time_zone)
+    except ZoneInfoNotFoundError:  # this host lacks the database of time zones
+        zone = UTC
+    return f"{datetime.fromisoformat(at).astimezone(zone):%Y-%m-%d %H:%M %Z}"
+
+
 def _id(client: Client, name: str) -> str:
+    return str(_named(client, name)["id"])
+
+
+def _named(client: Client, name: str) -> dict[str, Any]:
     for one in _all(client):
         if name in {one["name"], one["id"]}:
-            return str(one["id"])
+            return one
     raise InvalidInputError(f"No schedule named {name!r}. See: vedette job schedule ls")

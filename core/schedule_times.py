@@ -1,8 +1,14 @@
-"""When a schedule is due: cron expressions and ISO 8601 repeating intervals, in a time zone."""
+"""When a schedule is due: cron expressions and ISO 8601 repeating intervals, in a time zone.
+
+Times of day are those of the clock on the wall: one that a change of the clock skips is due at the
+change, and one that occurs twice is due the first time. Nothing is due twice at one instant.
+"""
 
 import re
+from bisect import bisect_right
+from calendar import monthrange
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -10,12 +16,28 @@ from cronsim import CronSim, CronSimError
 
 MIN_INTERVAL = timedelta(minutes=1)
 MAX_LENGTH = 200
-_EXPECTED = "enter cron such as '0 2 * * *', or an interval such as 'R/2026-01-01T00:00Z/PT6H'"
+_EXPECTED = (
+    "enter cron such as '0 2 * * *' or '@daily', or an interval such as 'R/2026-01-01T00:00/P1D'"
+)
+# Source: crontab(5).
+NICKNAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
 _INTERVAL = re.compile(r"R(?P<count>[0-9]{0,9})/(?P<start>[^/]+)/(?P<period>[^/]+)")
 _PERIOD = re.compile(
-    r"P(?:(?P<weeks>[0-9]{1,4})W)?(?:(?P<days>[0-9]{1,5})D)?"
-    r"(?:T(?:(?P<hours>[0-9]{1,6})H)?(?:(?P<minutes>[0-9]{1,8})M)?(?:(?P<seconds>[0-9]{1,9})S)?)?"
+    r"P(?:(?P<years>[0-9]{1,4})Y)?(?:(?P<months>[0-9]{1,5})M)?"
+    r"(?:(?P<weeks>[0-9]{1,4})W)?(?:(?P<days>[0-9]{1,5})D)?"
+    r"(?:T(?=[0-9])"
+    r"(?:(?P<hours>[0-9]{1,6})H)?(?:(?P<minutes>[0-9]{1,8})M)?(?:(?P<seconds>[0-9]{1,9})S)?)?"
 )
+_NEVER = datetime.max.replace(tzinfo=UTC)
+_SHORTEST_MONTH = timedelta(days=28)
 
 
 def check_time_zone(name: str) -> None:
@@ -40,21 +62,20 @@ def check_schedule(text: str) -> None:
 def next_time(text: str, time_zone: str, *, after: datetime) -> datetime | None:
     """Return the first time after another at which a schedule is due; None if there is none.
 
-    Cron times are in the time zone. One that a change of the clock skips is due at the change, and
-    one that occurs twice is due once.
+    Cron times, and intervals whose start has no offset, are in the time zone. Years to days of an
+    interval are counted on the calendar there, hours to seconds as they pass; the 31st is the last
+    day of shorter months.
 
     Raises:
         ValueError: the schedule is invalid.
     """
-    if text.startswith("R"):
-        return _next_of_interval(text, time_zone, after)
-    if len(text.split()) != 5:  # noqa: PLR2004 - cronsim accepts seconds, too
-        raise ValueError(f"{text!r} is not a schedule; {_EXPECTED}.")
     try:
-        found = next(CronSim(text, after.astimezone(ZoneInfo(time_zone))), None)
-    except CronSimError as error:
-        raise ValueError(f"{text!r} is not a schedule ({error}); {_EXPECTED}.") from None
-    return None if found is None else found.astimezone(UTC)
+        zone = ZoneInfo(time_zone)
+    except KeyError:
+        raise ValueError(f"{time_zone!r} is no longer a time zone.") from None
+    if text.startswith("R"):
+        return _next_of_interval(text, zone, after)
+    return _next_of_cron(text, zone, after)
 
 
 def times_between(
@@ -67,23 +88,62 @@ def times_between(
         due, most = next_time(text, time_zone, after=due), most - 1
 
 
-def _next_of_interval(text: str, time_zone: str, after: datetime) -> datetime | None:
+def _next_of_cron(text: str, zone: tzinfo, after: datetime) -> datetime | None:
+    expression = NICKNAMES.get(text.lower(), text)
+    if len(expression.split()) != 5:  # noqa: PLR2004 - cronsim accepts seconds, too
+        raise ValueError(f"{text!r} is not a schedule; {_EXPECTED}.")
+    try:
+        times = (at.astimezone(UTC) for at in CronSim(expression, after.astimezone(zone)))
+        # In an hour that occurs twice, the first times may be those of its first occurrence.
+        return next((at for at in times if at > after), None)
+    except CronSimError as error:
+        raise ValueError(f"{text!r} is not a schedule ({error}); {_EXPECTED}.") from None
+
+
+def _next_of_interval(text: str, zone: tzinfo, after: datetime) -> datetime | None:
     match = _INTERVAL.fullmatch(text)
     period = _PERIOD.fullmatch(match["period"]) if match else None
     if match is None or period is None:
         raise ValueError(f"{text!r} is not a schedule; {_EXPECTED}.")
-    every = timedelta(**{name: int(value or 0) for name, value in period.groupdict().items()})
-    if every < MIN_INTERVAL:
+    numbers = {name: int(value or 0) for name, value in period.groupdict().items()}
+    months = 12 * numbers.pop("years") + numbers.pop("months")
+    days = 7 * numbers.pop("weeks") + numbers.pop("days")
+    elapsed = timedelta(**numbers)
+    shortest = months * _SHORTEST_MONTH + timedelta(days=days) + elapsed
+    if shortest < MIN_INTERVAL:
         raise ValueError(f"{text!r} repeats in less than a minute; use PT1M or more.")
     try:
         start = datetime.fromisoformat(match["start"])
-        start = start if start.tzinfo else start.replace(tzinfo=ZoneInfo(time_zone))
-        passed = max(0, (after - start) // every + 1)
-        # As in Chronos, R3 is due three times.
-        if match["count"] and passed >= int(match["count"]):
-            return None
-        return start.astimezone(UTC) + passed * every
-    except OverflowError:
-        return None
     except ValueError:
         raise ValueError(f"{text!r} is not a schedule; {_EXPECTED}.") from None
+    start = start if start.tzinfo else start.replace(tzinfo=zone)
+
+    def due(number: int) -> datetime:
+        try:
+            wall = _add_months(start, number * months) + timedelta(days=number * days)
+            return _on_the_clock(wall) + number * elapsed
+        except (OverflowError, ValueError):  # after the year 9999
+            return _NEVER
+
+    # The clocks of a zone may have been moved by more than a day since the start.
+    most = max(0, (after - start) // shortest) + 3
+    passed = bisect_right(range(most), after, key=due)
+    # As in Chronos, R3 is due three times.
+    is_over = bool(match["count"]) and passed >= int(match["count"])
+    following = due(passed)
+    return None if is_over or following == _NEVER else following
+
+
+def _add_months(at: datetime, months: int) -> datetime:
+    """Return the same day so many months later, or the last one of a shorter month."""
+    years, month = divmod(at.month - 1 + months, 12)
+    last_day = monthrange(at.year + years, month + 1)[1]
+    return at.replace(year=at.year + years, month=month + 1, day=min(at.day, last_day))
+
+
+def _on_the_clock(wall: datetime) -> datetime:
+    """Return when the clocks of a time zone show a time first, or skip it."""
+    wall = wall.replace(fold=0)
+    while (shown := wall.astimezone(UTC)).astimezone(wall.tzinfo) != wall:
+        wall = wall.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    return shown

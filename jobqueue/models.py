@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from typing import Any, ClassVar
+from zoneinfo import ZoneInfo
 
 from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.dialects import mysql
@@ -234,6 +235,12 @@ class JobSchedule(Base):
     """None while it is disabled, and after its last time."""
     created_at: Mapped[datetime]
     user: Mapped[User | None] = relationship(lazy="joined")
+
+    @property
+    def local_next_run_at(self) -> datetime | None:
+        """Its next time on the clock of its time zone."""
+        at = self.next_run_at
+        return None if at is None else at.astimezone(ZoneInfo(self.time_zone))
 
 
 class ScheduleRun(Base):

@@ -36,8 +36,9 @@ class ScheduleRequest:
     """A schedule as a user saves it.
 
     Attributes:
-        schedule: cron (`0 2 * * *`) or an ISO 8601 repeating interval (`R/2026-01-01T00:00Z/PT6H`).
-        time_zone: in which cron expressions count, such as `Europe/Oslo`.
+        schedule: cron (`0 2 * * *`, `@daily`) or an ISO 8601 repeating interval
+            (`R/2026-01-01T02:00/P1D`).
+        time_zone: of times without an offset, such as `Europe/Oslo`.
         overlap: what to do when the last run has not ended.
         missed: what to do about times that passed while the scheduler was down.
     """

@@ -80,12 +80,13 @@ class ScheduleRequestSchema(StrictSchema):
     schedule = fields.String(
         required=True,
         metadata={
-            "description": "Cron such as `0 2 * * *`, or an ISO 8601 repeating interval such as "
-            "`R/2026-01-01T00:00Z/PT6H`."
+            "description": "Cron such as `0 2 * * *` or `@daily`, or an ISO 8601 repeating "
+            "interval such as `R/2026-01-01T02:00/P1D`."
         },
     )
     time_zone = fields.String(
-        load_default="UTC", metadata={"description": "Of cron times, such as `Europe/Oslo`."}
+        load_default="UTC",
+        metadata={"description": "Of times without an offset, such as `Europe/Oslo`."},
     )
     overlap = fields.Enum(
         Overlap,

@@ -173,7 +173,7 @@ def test_files_are_copied_with_the_command(site: Site, tmp_path: Path) -> None:
     assert (
         run("job", "cp", str(source / "a.py"), "train:/work/b.py", environ=environ).returncode == 0
     )
-    linked = ("sh", "-c", "ln -s /etc/hosts src/hosts && ln -s a.py src/latest")
+    linked = ("sh", "-c", "ln -s /etc/hosts /work/src/hosts && ln -s a.py /work/src/latest")
     assert run("job", "exec", "train", *linked, environ=environ).returncode == 0
     back = tmp_path / "back"
     copied = run("job", "cp", "train:/work/src", str(back), environ=environ)

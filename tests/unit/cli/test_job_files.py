@@ -160,14 +160,16 @@ def test_a_schedule_is_saved_run_and_deleted(job: Vedette) -> None:
     saved = job("schedule", "save", "nightly", "--at", "0 2 * * *", "-f", "-", stdin=text)
     assert "nightly saved, next run" in saved.stdout
     again = job("schedule", "save", "nightly", "--at", "0 3 * * *", "-f", "-", stdin=text)
-    assert "T03:00:00" in again.stdout
-    assert "nightly" in job("schedule", "ls").stdout
+    assert again.stdout.endswith(" 03:00 UTC (UTC)\n")
     assert job("schedule", "run", "nightly").stdout.startswith("submitted")
     assert "submitted" in job("schedule", "runs", "nightly").stdout
     assert job("schedule", "edit", "nightly").returncode == 1
     edited = job("schedule", "edit", "nightly", "--at", "15 4 * * *", "--time-zone", "Europe/Oslo")
     assert edited.returncode == 0
-    assert job("schedule", "show", "nightly").stdout.count("T04:15:00") == 5
+    assert edited.stdout.endswith(" 04:15 CET (Europe/Oslo)\n")
+    assert job("schedule", "show", "nightly").stdout.count(" 04:15 CE") == 5
+    assert " 04:15 CET" in job("schedule", "ls").stdout
+    assert job("schedule", "runs", "nightly").stdout.count(" CET") == 1
     assert job("schedule", "disable", "nightly").stdout == "nightly disabled\n"
     assert job("schedule", "enable", "nightly").stdout == "nightly enabled\n"
     wrong = job("schedule", "save", "x", "--at", "daily", "-f", "-", stdin=text)

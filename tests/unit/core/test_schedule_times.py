@@ -23,6 +23,30 @@ def at(text: str) -> datetime:
         ("R/2026-01-01T00:00Z/PT6H", "UTC", "2026-01-01T06:00Z", "2026-01-01T12:00Z"),
         ("R/2026-01-01T00:00Z/PT6H", "UTC", "2025-01-01T06:00Z", "2026-01-01T00:00Z"),
         ("R/2026-06-01T08:00/P1DT12H", "Europe/Oslo", "2026-06-01T12:00Z", "2026-06-02T18:00Z"),
+        # A day is one of the calendar, unless the start names an offset.
+        ("R/2026-03-27T02:00/P1D", "Europe/Oslo", "2026-03-28T01:00Z", "2026-03-29T01:00Z"),
+        ("R/2026-03-27T02:00/P1D", "Europe/Oslo", "2026-03-29T01:00Z", "2026-03-30T00:00Z"),
+        ("R/2026-03-27T02:00/P1D", "Europe/Oslo", "2026-10-25T00:30Z", "2026-10-26T01:00Z"),
+        ("R/2026-03-27T02:00+01:00/P1D", "Europe/Oslo", "2026-03-29T12:00Z", "2026-03-30T01:00Z"),
+        ("R/2026-03-27T02:00/PT24H", "Europe/Oslo", "2026-03-29T12:00Z", "2026-03-30T01:00Z"),
+        ("R/2026-01-31T08:00/P1M", "UTC", "2026-01-31T08:00Z", "2026-02-28T08:00Z"),
+        ("R/2026-01-31T08:00/P1M", "UTC", "2026-02-28T08:00Z", "2026-03-31T08:00Z"),
+        ("R/2024-02-29T08:00/P1Y", "UTC", "2026-12-01T08:00Z", "2027-02-28T08:00Z"),
+        ("R/2024-02-29T08:00/P1Y", "UTC", "2027-12-01T08:00Z", "2028-02-29T08:00Z"),
+        ("R/2026-01-01T00:00/P1M1DT6H", "UTC", "2026-01-01T00:00Z", "2026-02-02T06:00Z"),
+        ("R3/2026-01-31T00:00Z/P1M", "UTC", "2026-03-30T00:00Z", "2026-03-31T00:00Z"),
+        ("R3/2026-01-31T00:00Z/P1M", "UTC", "2026-03-31T00:00Z", None),
+        ("R/9999-12-31T23:59Z/P1M", "UTC", "9999-12-31T23:59Z", None),
+        # 30 December 2011 did not take place in Samoa.
+        ("R/2011-12-29T00:00/P1D", "Pacific/Apia", "2011-12-29T10:00Z", "2011-12-30T10:00Z"),
+        ("R/2011-12-29T00:00/P1D", "Pacific/Apia", "2011-12-30T10:00Z", "2011-12-31T10:00Z"),
+        ("@daily", "Europe/Oslo", "2026-06-01T12:00Z", "2026-06-01T22:00Z"),
+        ("@Hourly", "UTC", "2026-06-01T12:00Z", "2026-06-01T13:00Z"),
+        ("@weekly", "UTC", "2026-06-01T12:00Z", "2026-06-07T00:00Z"),
+        ("@monthly", "UTC", "2026-06-01T12:00Z", "2026-07-01T00:00Z"),
+        ("@yearly", "UTC", "2026-06-01T12:00Z", "2027-01-01T00:00Z"),
+        # Within the second 02:00 to 03:00, what was due in the first one is over.
+        ("45 2 * * *", "Europe/Oslo", "2026-10-25T01:30Z", "2026-10-26T01:45Z"),
         ("R2/2026-01-01T00:00Z/P1W", "UTC", "2026-01-01T00:00Z", "2026-01-08T00:00Z"),
         ("R2/2026-01-01T00:00Z/P1W", "UTC", "2026-01-08T00:00Z", None),
         ("R/9999-12-31T23:59Z/P99999D", "UTC", "9999-12-31T23:59Z", None),
@@ -37,6 +61,7 @@ def test_the_next_time_is_found(schedule: str, zone: str, after: str, expected: 
     [
         *("", "hourly", "* * * *", "* * * * * *", "0 25 * * *", "0 0 30 2 *"),
         *("R/2026-01-01T00:00Z/PT30S", "R/2026-01-01T00:00Z/P", "R/soon/PT1H", "R/PT1H"),
+        *("@reboot", "@daily @daily", "R/2026-01-01T00:00Z/P1DT", "R/2026-01-01T00:00Z/P0M"),
         "0 " * 200,
     ],
 )
@@ -49,6 +74,8 @@ def test_time_zones_are_those_of_the_tz_database() -> None:
     check_time_zone("America/New_York")
     with pytest.raises(ValueError, match="Mars"):
         check_time_zone("Mars/Base")
+    with pytest.raises(ValueError, match="Mars"):
+        next_time("@daily", "Mars/Base", after=at("2026-01-01T00:00Z"))
 
 
 def test_the_times_of_an_outage_are_counted_up_to_a_bound() -> None:
