@@ -12,7 +12,8 @@ from typing import Any
 import requests
 
 from core.errors import VedetteError
-from vedette.client import Client, call_portal
+from vedette.client import Client
+from vedette.connection import call_portal
 
 log = logging.getLogger(__name__)
 

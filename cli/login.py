@@ -7,7 +7,8 @@ import click
 import requests
 
 from core.errors import VedetteError
-from vedette.client import Client, call_portal
+from vedette.client import Client
+from vedette.connection import call_portal
 from vedette.credentials import (
     Credentials,
     credentials_path,

@@ -20,15 +20,15 @@ import msgspec
 import requests
 
 from core.errors import InvalidInputError, UnavailableError
+from vedette.connection import Connection
 from vedette.credentials import Credentials, load_credentials
-from vedette.errors import JobTimeoutError, PortalError
+from vedette.errors import JobTimeoutError
 from vedette.events import SILENCE_SECONDS, follow_events
 from vedette.jobs import Job, JobFailedError, JobFields, LogLine
 
 if TYPE_CHECKING:
     from vedette.exec import Exec, Size
 
-TIMEOUT_SECONDS = 30
 POLL_SECONDS = 1.0
 # A copy may pause for so long.
 COPY_SECONDS = 300
@@ -50,16 +50,23 @@ class Client:
     Args:
         url: of the portal, and `token` an API token; by default those of `VEDETTE_URL` and
             `VEDETTE_TOKEN`, or of `vedette login`.
+        retry_seconds: how long requests are sent again while the portal does not answer, as when
+            it restarts; by default `VEDETTE_RETRY_SECONDS`, or 90.
 
     Raises:
         UnauthenticatedError: there are no credentials.
     """
 
-    def __init__(self, url: str | None = None, token: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        retry_seconds: float | None = None,
+    ) -> None:
         credentials = Credentials(url.rstrip("/"), token) if url and token else load_credentials()
         self._base = f"{credentials.url}/api/v1"
-        self._session = requests.Session()
-        self._session.headers["Authorization"] = f"Bearer {credentials.token}"
+        self._connection = Connection(credentials.token, retry_seconds=retry_seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -69,7 +76,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connection."""
-        self._session.close()
+        self._connection.close()
 
     def submit(self, image: str, **fields: Unpack[JobFields]) -> Job:
         """Submit a job; without a name it gets that of its image."""
@@ -284,8 +291,9 @@ class Client:
         url = f"{self._base}/jobs/{job_id}/follow"
         # A job that waited has its first attempt now.
         start = {"after": after} if after else {"tail_bytes": tail_bytes}
-        return _respond(
-            self._session, "GET", url, params=start, stream=True, timeout=SILENCE_SECONDS
+        # Whoever reads the events reconnects.
+        return self._connection.send_once(
+            "GET", url, params=start, stream=True, timeout=SILENCE_SECONDS
         )
 
     @contextmanager
@@ -299,8 +307,7 @@ class Client:
         from vedette.exec import open_exec  # noqa: PLC0415 - no other call needs WebSocket
 
         url = f"{self._base}/jobs/{self.job(name_or_id).id}/exec"
-        headers = {"Authorization": str(self._session.headers["Authorization"])}
-        with open_exec(url, headers, command, size=size) as opened:
+        with open_exec(url, self._connection.headers, command, size=size) as opened:
             yield opened
 
     def copy_from(self, name_or_id: str, path: str) -> Iterator[bytes]:
@@ -310,8 +317,8 @@ class Client:
             UnavailableError: the copy broke off, also after its beginning.
         """
         url = f"{self._base}/jobs/{self.job(name_or_id).id}/files"
-        with _respond(
-            self._session, "GET", url, params={"path": path}, stream=True, timeout=COPY_SECONDS
+        with self._connection.send(
+            "GET", url, params={"path": path}, stream=True, timeout=COPY_SECONDS
         ) as response:
             try:
                 yield from response.iter_content(COPY_BYTES)
@@ -321,99 +328,52 @@ class Client:
     def copy_to(self, name_or_id: str, folder: str, archive: Iterator[bytes]) -> None:
         """Unpack a tar archive in a folder of a running job, once all of it has arrived."""
         url = f"{self._base}/jobs/{self.job(name_or_id).id}/files"
-        _respond(
-            self._session, "PUT", url, params={"path": folder}, data=archive, timeout=COPY_SECONDS
+        # The archive can't be read again.
+        self._connection.send_once(
+            "PUT", url, params={"path": folder}, data=archive, timeout=COPY_SECONDS
         )
 
     def get(self, path: str, **params: object) -> Any:  # noqa: ANN401 - JSON
         """GET a path below /api/v1 and return its JSON."""
         query = {key: str(value) for key, value in params.items() if value is not None}
-        return call_portal(self._session, "GET", f"{self._base}{path}", params=query)
+        return _json(self._connection.send("GET", f"{self._base}{path}", params=query))
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - JSON
         """POST JSON to a path below /api/v1 and return the JSON of the response."""
-        return call_portal(self._session, "POST", f"{self._base}{path}", json=body or {})
+        return _json(self._connection.send("POST", f"{self._base}{path}", json=body or {}))
 
     def put(self, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
         """PUT JSON to a path below /api/v1 and return the JSON of the response."""
-        return call_portal(self._session, "PUT", f"{self._base}{path}", json=body)
+        return _json(self._connection.send("PUT", f"{self._base}{path}", json=body))
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
         """PATCH JSON to a path below /api/v1 and return the JSON of the response."""
-        return call_portal(self._session, "PATCH", f"{self._base}{path}", json=body)
+        return _json(self._connection.send("PATCH", f"{self._base}{path}", json=body))
 
     def delete(self, path: str) -> None:
         """DELETE a path below /api/v1."""
-        call_portal(self._session, "DELETE", f"{self._base}{path}")
+        self._connection.send("DELETE", f"{self._base}{path}")
 
     def download(self, path: str) -> bytes:
         """GET a file below /api/v1."""
         url = f"{self._base}{path}"
-        return _respond(self._session, "GET", url, timeout=COPY_SECONDS).content
+        return self._connection.send("GET", url, timeout=COPY_SECONDS).content
 
     def csv_pages(self, path: str, params: Sequence[tuple[str, str]]) -> Iterator[str]:
         """GET a path below /api/v1 as CSV, and the pages that follow it."""
         headers = {"Accept": "text/csv"}
         url, query = f"{self._base}{path}", list(params)
         while url:
-            response = _respond(self._session, "GET", url, params=query, headers=headers)
+            response = self._connection.send("GET", url, params=query, headers=headers)
             response.encoding = "utf-8"
             yield response.text
             following = response.links.get("next", {}).get("url", "")
             url, query = urljoin(self._base, following) if following else "", []
 
 
-def call_portal(session: requests.Session, method: str, url: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON
-    """Send one request and return its JSON.
-
-    Raises:
-        UnavailableError: no response.
-        PortalError: an error response.
-    """
-    response = _respond(session, method, url, **arguments)
-    return response.json() if response.content else None
-
-
 def _job(data: object) -> Job:
     return msgspec.convert(data, Job)
 
 
-def _respond(
-    session: requests.Session,
-    method: str,
-    url: str,
-    **arguments: Any,  # noqa: ANN401 - those of requests
-) -> requests.Response:
-    try:
-        response = session.request(method, url, **{"timeout": TIMEOUT_SECONDS, **arguments})
-    except requests.RequestException as error:
-        raise UnavailableError(f"{url} does not answer ({type(error).__name__}).") from error
-    if not response.ok:
-        raise _error_of(response)
-    return response
-
-
-def _error_of(response: requests.Response) -> PortalError:
-    try:
-        body = response.json()
-    except ValueError:
-        body = {}
-    message = body.get("message") or f"{response.url} answered {response.status_code}"
-    return PortalError(message, code=body.get("code"), errors=_flat(body.get("errors") or {}))
-
-
-def _flat(errors: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the errors of nested fields by the innermost field name; those of lists by path."""
-    flat: dict[str, list[str]] = {}
-    for key, value in errors.items():
-        if isinstance(value, Mapping) and any(inner.isdigit() for inner in value):
-            for number, nested in value.items():
-                found = _flat(nested) if isinstance(nested, Mapping) else {"": nested}
-                flat |= {
-                    f"{key}.{number}.{name}".rstrip("."): texts for name, texts in found.items()
-                }
-        elif isinstance(value, Mapping):
-            flat |= _flat(value)
-        else:
-            flat[key] = [str(one) for one in (value if isinstance(value, list) else [value])]
-    return flat
+def _json(response: requests.Response) -> Any:  # noqa: ANN401 - JSON
+    return response.json() if response.content else None

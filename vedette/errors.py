@@ -1,6 +1,6 @@
 """What a call of the portal may raise, besides `core.errors.UnavailableError`."""
 
-from core.errors import VedetteError
+from core.errors import UnavailableError, VedetteError
 
 
 class PortalError(VedetteError):
@@ -9,3 +9,7 @@ class PortalError(VedetteError):
 
 class JobTimeoutError(VedetteError):
     """A job did not end in time."""
+
+
+class RestartingError(UnavailableError):
+    """No portal answers at its address now, as while it restarts."""

@@ -1,6 +1,7 @@
 """Server-sent events of a portal: read one by one, and continued after a broken connection."""
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -9,6 +10,8 @@ import requests
 
 from core.errors import UnavailableError
 from vedette.errors import PortalError
+
+log = logging.getLogger(__name__)
 
 # The portal sends a comment every 15 seconds.
 SILENCE_SECONDS = 60.0
@@ -54,6 +57,8 @@ def follow_events(open_stream: Callable[[str], requests.Response]) -> Iterator[E
                 raise
             if failures > MAX_FAILURES:
                 raise UnavailableError(f"The connection to the portal broke: {error}") from error
+            if failures == 1:
+                log.warning("The connection to the portal broke. Connecting again.")
             time.sleep(min(0.5 * 2**failures, MAX_WAIT_SECONDS))
 
 

@@ -1,7 +1,7 @@
 """A blueprint whose decorator `operation` declares a route: method, permission, body and response.
 
-Each operation checks permissions and token scopes before anything else. Operations that create
-an object honor `Idempotency-Key`, a GET of one object has an `ETag`, and PUT, PATCH and DELETE
+Each operation checks permissions and token scopes before anything else. POST operations honor
+`Idempotency-Key`, a GET of one object has an `ETag`, and PUT, PATCH and DELETE
 honor `If-Match`.
 """
 
@@ -41,7 +41,7 @@ _TEXT = {"type": "string"}
 _IDEMPOTENCY_KEY: dict[str, Any] = {
     "in": "header",
     "name": KEY_HEADER,
-    "description": "A key of your choice. A repeated request with the same key creates nothing "
+    "description": "A key of your choice. A repeated request with the same key does nothing "
     f"and returns the first response, for {KEY_LIFETIME.total_seconds() / 3600:.0f} hours.",
     "schema": {**_TEXT, "minLength": 1, "maxLength": MAX_KEY_LENGTH, "pattern": "^[!-~]+$"},
 }
@@ -177,7 +177,6 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
                 on one object do: GET, PUT, PATCH and DELETE of a path that ends with a parameter.
         """
         need = needs or (self._reads if method == "GET" else self._changes)
-        is_creation = method == "POST" and status is HTTPStatus.CREATED
         errors = _error_statuses(method, path, has_body=body is not None)
         is_on_object = path.endswith(">") and method != "POST"
 
@@ -192,7 +191,7 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
                 self.bodies.append(body)
                 example = EXAMPLES.get(body.__name__)
                 view = self.arguments(_shared(body), arg_name="body", example=example)(view)
-            if is_creation:
+            if method == "POST":
                 view = self.doc(parameters=[_IDEMPOTENCY_KEY])(idempotent(view))
             for error in (one for one in errors if one not in own):
                 view = self.alt_response(error, HTTPStatus(error).name)(view)

@@ -32,6 +32,18 @@ def test_the_same_request_returns_the_same_response(bob: Browser) -> None:
     assert bob.get(PATH).json["total"] == 1  # type: ignore[index] # JSON
 
 
+def test_a_file_of_jobs_and_a_run_of_a_schedule_are_submitted_once(bob: Browser) -> None:
+    jobs = {"jobs": [{"name": "a", "image": "acme/a"}, {"name": "b", "image": "acme/b"}]}
+    first, again = (create(bob, "one", jobs, "/api/v1/jobs/apply") for _ in range(2))
+    assert (first.status_code, again.get_json()) == (200, first.get_json())
+    plan = {"name": "nightly", "schedule": "@daily", "job": {"name": "c", "image": "acme/c"}}
+    schedule = create(bob, "two", plan, "/api/v1/job-schedules").get_json()["id"]
+    for _ in range(2):
+        create(bob, "three", {}, f"/api/v1/job-schedules/{schedule}/run")
+    names = [job["name"] for job in bob.get("/api/v1/jobs").get_json()["items"]]
+    assert sorted(names) == ["a", "b", "c"]
+
+
 def test_another_key_creates_another_object(bob: Browser) -> None:
     assert create(bob, "one").json != create(bob, "two").json
 
