@@ -4,8 +4,7 @@ Each run is a job of the schedule's user. The portal keeps the time, whatever ex
 jobs: `jobqueue.schedule_runs` submits what is due.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -19,9 +18,9 @@ from core.schedule_times import check_schedule, check_time_zone, next_time, time
 from core.secretbox import SecretBox
 from jobqueue.job_secrets import encrypt_secrets, secrets_of_request
 from jobqueue.models import JobSchedule, ScheduleRun
-from jobqueue.requests import MAX_NAME_LENGTH, JobRequest, request_errors, request_from
+from jobqueue.requests import MAX_NAME_LENGTH, JobRequest, request_errors
 from jobqueue.states import JobKind, Missed, Overlap
-from jobqueue.templates import load_request, store_request
+from jobqueue.templates import store_request
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -142,33 +141,6 @@ def replace_schedule(
         secrets = secrets_of_request(session, scope, request.job, box=box)
         schedule.secret_env, schedule.secret_names = encrypt_secrets(box, secrets), sorted(secrets)
     return _enable(session, schedule, schedule.is_enabled, now=now)
-
-
-def change_schedule(
-    session: Session,
-    scope: Scope,
-    schedule_id: str,
-    changes: Mapping[str, Any],
-    *,
-    box: SecretBox,
-    now: datetime,
-) -> JobSchedule:
-    """Change some fields of a schedule of the current user; `job` has those of its job.
-
-    Raises:
-        InvalidInputError: names every invalid field.
-        ForbiddenError, ConflictError: as `replace_schedule` does.
-    """
-    schedule = _changeable(session, scope, schedule_id)
-    present = asdict(load_request(schedule.request))
-    job = request_from({**present, **changes.get("job", {})})
-    kept = {
-        one.name: getattr(schedule, one.name)
-        for one in fields(ScheduleRequest)
-        if one.name != "job"
-    }
-    request = ScheduleRequest(**{**kept, **changes, "job": job})
-    return replace_schedule(session, scope, schedule_id, request, box=box, now=now)
 
 
 def next_runs(schedule: JobSchedule) -> list[datetime]:

@@ -27,7 +27,7 @@ from werkzeug.exceptions import UnsupportedMediaType
 from core.errors import InvalidInputError
 from core.query_parameters import unknown_parameters
 from core.strict_json import decode_json
-from portal.api.examples import EXAMPLES
+from portal.api.replacing import change_of, example_of, merging, replacement_of
 from portal.api.schemas import ErrorSchema
 from portal.context import current_scope
 from portal.middleware.idempotency import KEY_HEADER, KEY_LIFETIME, MAX_KEY_LENGTH, idempotent
@@ -149,6 +149,7 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
         self._reads = reads
         self._changes = changes
         self.needs: dict[str, Need] = {}
+        self._shows: dict[str, Callable[..., Any]] = {}
         self.bodies: list[type[Schema]] = []
 
     def operation(
@@ -165,6 +166,8 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
     ) -> Callable[[F], F]:
         """Register a function as the operation at `path`; its docstring describes it in OpenAPI.
 
+        A PUT needs every field, and comes with a PATCH of some.
+
         Args:
             method: the HTTP method.
             path: URL path below the resource's; path parameters become keyword arguments.
@@ -179,18 +182,21 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
         need = needs or (self._reads if method == "GET" else self._changes)
         errors = _error_statuses(method, path, has_body=body is not None)
         is_on_object = path.endswith(">") and method != "POST"
+        accepted = replacement_of(body) if body is not None and method == "PUT" else body
 
         def decorate(function: F) -> F:
+            if method == "GET":
+                self._shows[path] = function
             own = getattr(function, "_apidoc", {}).get("response", {}).get("responses", {})
             view: View = self.response(status, _shared(answer))(function)
             if is_on_object if has_etag is None else has_etag:
                 view = self.etag(view)
             if query is not None:
                 view = self.arguments(_shared(query), location="query", arg_name="query")(view)
-            if body is not None:
-                self.bodies.append(body)
-                example = EXAMPLES.get(body.__name__)
-                view = self.arguments(_shared(body), arg_name="body", example=example)(view)
+            if accepted is not None:
+                self.bodies.append(accepted)
+                example = example_of(accepted)
+                view = self.arguments(_shared(accepted), arg_name="body", example=example)(view)
             if method == "POST":
                 view = self.doc(parameters=[_IDEMPOTENCY_KEY])(idempotent(view))
             for error in (one for one in errors if one not in own):
@@ -199,6 +205,17 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
             view = self._described(view, function, need)
             self.route(path, methods=[method])(view)
             self.needs[f"{self.name}.{function.__name__}"] = need
+            if method == "PUT" and body is not None:
+                shown = _shared(answer) or Schema()
+                change = merging(self._shows[path], function, body=body, answer=shown)
+                self.operation(
+                    "PATCH",
+                    path,
+                    answer=answer,
+                    body=change_of(body),
+                    needs=needs,
+                    has_etag=has_etag,
+                )(change)
             return function
 
         return decorate

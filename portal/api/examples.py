@@ -84,7 +84,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "allows_preemption": True,
         "data_roots": [{"path": "/data/shared"}, {"path": "/scratch", "is_read_only": False}],
     },
-    "ScheduleChangeSchema": {"schedule": "30 3 * * *", "job": {"gpus": 4}},
+    "SchedulePatchSchema": {"schedule": "30 3 * * *", "job": {"gpus": 4}},
     "ScaleSchema": {"instances": 3},
     "QuotaSchema": {"max_appliances": 100, "max_gpus": 800},
     "AlertLabelsSchema": {"labels": {"rule": "GPU too hot", "severity": "critical"}},

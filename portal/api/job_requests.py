@@ -272,13 +272,13 @@ class JobRequestSchema(StrictSchema):
         self,
         data: dict[str, Any],
         original: object,
-        **_options: object,
+        **options: object,
     ) -> None:
         """Report fields with wrong values beside those of a wrong type.
 
         The service reports those of a request without others, with what it finds itself.
         """
-        if self.partial:
+        if self.partial or options["partial"]:
             return  # the service knows the other fields
         given = original.keys() if isinstance(original, Mapping) else set()
         is_whole = data.keys() == self.fields.keys() and given <= data.keys()

@@ -13,7 +13,6 @@ from jobqueue.schedules import (
     NEXT_RUNS,
     SCHEDULE_SORTS,
     ScheduleRequest,
-    change_schedule,
     create_schedule,
     delete_schedule,
     enable_schedule,
@@ -26,7 +25,7 @@ from jobqueue.schedules import (
 from jobqueue.states import JobState, Missed, Overlap, RunOutcome
 from jobqueue.templates import load_request
 from portal.api.blueprint import APIBlueprint
-from portal.api.job_requests import JobChangeSchema, JobRequestSchema, job_request
+from portal.api.job_requests import JobRequestSchema, job_request
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, page_query
 from portal.context import current_scope, database, now, portal
 from tenants.permissions import Permission
@@ -103,15 +102,6 @@ class ScheduleRequestSchema(StrictSchema):
     job = fields.Nested(JobRequestSchema, required=True)
 
 
-class ScheduleChangeSchema(ScheduleRequestSchema):
-    """The fields of a schedule that change; `job` has the fields of its job that do."""
-
-    job = fields.Nested(JobChangeSchema)
-
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - marshmallow's
-        super().__init__(**{**options, "partial": True})
-
-
 class RunSchema(Schema):
     """A time at which a schedule was due."""
 
@@ -164,17 +154,6 @@ def replace(schedule_id: str, body: dict[str, Any]) -> JobSchedule:
             box=portal().secrets,
             now=now(),
         )
-
-
-@job_schedules.operation(
-    "PATCH", "/<schedule_id>", body=ScheduleChangeSchema, answer=ScheduleDetailSchema
-)
-def change(schedule_id: str, body: dict[str, Any]) -> JobSchedule:
-    """Change some fields of a schedule of yours, and of its job."""
-    with database() as session:
-        _check_if_match(session, schedule_id)
-        scope, box = current_scope(), portal().secrets
-        return change_schedule(session, scope, schedule_id, body, box=box, now=now())
 
 
 @job_schedules.operation("DELETE", "/<schedule_id>", status=HTTPStatus.NO_CONTENT)

@@ -1,6 +1,6 @@
 """Schemas of `/rules`; the fields of a rule are those of `alerting.rule_request`."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from marshmallow import Schema, ValidationError, fields, pre_load, validate, validates_schema
 
@@ -89,6 +89,9 @@ def _check_expression(text: str) -> None:
 class RuleRequestSchema(schema_of(RuleRequest), StrictSchema):  # type: ignore[misc] # as above
     """A new rule, or the replacement of one; without `expression`, the metric is required."""
 
+    # A change of the expression replaces these, and the other way round.
+    alternatives: ClassVar = {"expression": EXPRESSED}
+
     name = fields.String(required=True)
     actions = _actions()
     expression = fields.String(
@@ -116,7 +119,7 @@ class RuleRequestSchema(schema_of(RuleRequest), StrictSchema):  # type: ignore[m
     @validates_schema(pass_original=True, skip_on_field_errors=False)
     def check_alternatives(self, _data: object, original: Any, **_options: object) -> None:  # noqa: ANN401 - any JSON
         """Require an expression, or a measurement and a field, but not both."""
-        if not isinstance(original, dict):
+        if not isinstance(original, dict) or self.partial:
             return
         if "expression" in original:
             found = [name for name in EXPRESSED if name in original]

@@ -82,7 +82,7 @@ def test_of_those_who_change_what_they_read_at_once_one_does(
 
         def send(number: int, headers: dict[str, str] = matching) -> TestResponse:
             changed = {**rule, "name": f"Hot {number} after {headers['If-Match']}"}
-            return app.test_client().put(path, json=changed, headers=headers)
+            return app.test_client().patch(path, json=changed, headers=headers)
 
         answers = race_numbered(send)
 

@@ -3,7 +3,18 @@
 from flask import Flask
 from werkzeug.routing import Rule as Route
 
+from portal.api.job_schedules import ScheduleRequestSchema
+from portal.api.job_templates import TemplateRequestSchema
+from portal.api.maintenance_windows import WindowRequestSchema
+from portal.api.notification_policy import NotificationPolicySchema
+from portal.api.platform_rules import PlatformRuleRequestSchema
+from portal.api.queue_settings import QueueSettingsSchema
+from portal.api.rule_schemas import RuleRequestSchema
+from portal.api.saved_reports import SavedReportRequestSchema
+from portal.api.saved_views import SavedViewRequestSchema
+from portal.api.tenants import QuotaSchema
 from portal.auth.guard import REGISTRY_ENDPOINTS
+from portal.presenters.dashboards import DashboardRequestSchema
 from tests.cast import PASSWORD
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -92,6 +103,23 @@ BODIES: dict[str, dict[str, object]] = {
     "Silences.create": {"matchers": ["rule=x"], "ends_at": "2126-01-01T00:00:00Z"},
     "Tenants.add": {"name": "New"},
     "Removals.add": {"tenant_id": "x", "name": "Acme"},
+}
+# A PUT has every field.
+BODIES |= {
+    endpoint: schema().dump(schema().load(BODIES.get(endpoint, {})))
+    for endpoint, schema in {
+        "Dashboards.replace": DashboardRequestSchema,
+        "Job schedules.replace": ScheduleRequestSchema,
+        "Job templates.replace": TemplateRequestSchema,
+        "Maintenance windows.replace": WindowRequestSchema,
+        "Notification policy.replace": NotificationPolicySchema,
+        "Platform rules.replace": PlatformRuleRequestSchema,
+        "Queue settings.replace": QueueSettingsSchema,
+        "Rules.replace": RuleRequestSchema,
+        "Saved reports.replace": SavedReportRequestSchema,
+        "Saved views.replace": SavedViewRequestSchema,
+        "Tenants.set_quotas": QuotaSchema,
+    }.items()
 }
 # The same for forms.
 FORMS: dict[str, dict[str, object]] = {

@@ -236,8 +236,8 @@ def test_a_field_that_does_not_exist_is_not_saved_and_the_nearest_is_named(
     changed = {**rule, "field": "used_bytes"}
     made = bob.call("POST", "/api/v1/rules", json={**changed, "name": "y"}).get_json()
     path = f"/api/v1/rules/{made['id']}"
-    assert bob.call("PUT", path, json={**changed, "field": "nope"}).status_code == 422
-    assert bob.call("PUT", path, json={**changed, "name": "z"}).status_code == 200
+    assert bob.call("PATCH", path, json={**changed, "field": "nope"}).status_code == 422
+    assert bob.call("PATCH", path, json={**changed, "name": "z"}).status_code == 200
 
 
 def test_an_operator_sees_whose_rules_alerts_and_receivers_they_are(

@@ -86,7 +86,7 @@ def test_rules_are_created_replaced_previewed_and_deleted(bob: Browser) -> None:
     assert made is not None
     assert made["expression"].startswith("avg(gpu.temperature_celsius) over 5m by appliance > 85")
     path = f"/api/v1/rules/{made['id']}"
-    changed = bob.call("PUT", path, {**body, "critical_threshold": 95}).json
+    changed = bob.call("PATCH", path, {**body, "critical_threshold": 95}).json
     assert changed is not None
     assert changed["critical_threshold"] == 95.0
     disabled = bob.call("POST", f"{path}/disable").json

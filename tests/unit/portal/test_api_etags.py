@@ -22,13 +22,13 @@ def change(browser: Browser, method: str, path: str, etag: str, json: object = N
 def test_a_change_with_the_current_etag_succeeds(alice: Browser, world: World) -> None:
     path = f"/api/v1/rules/{world.ids['rule_id']}"
     etag = alice.get(path).headers["ETag"]
-    assert change(alice, "PUT", path, etag, RULE) == 200
+    assert change(alice, "PATCH", path, etag, RULE) == 200
     assert alice.get(path).headers["ETag"] != etag
 
 
 def test_a_change_returns_the_new_etag(alice: Browser, world: World) -> None:
     path = f"/api/v1/rules/{world.ids['rule_id']}"
-    etag = alice.call("PUT", path, RULE).headers["ETag"]
+    etag = alice.call("PATCH", path, RULE).headers["ETag"]
     assert alice.get(path).headers["ETag"] == etag
     assert change(alice, "DELETE", path, etag) == 204
 
@@ -38,8 +38,8 @@ def test_a_change_with_an_outdated_etag_is_refused(
 ) -> None:
     path = f"/api/v1/rules/{world.ids['rule_id']}"
     etag = alice.get(path).headers["ETag"]
-    bob.call("PUT", path, {**RULE, "name": "Bob's"})
-    assert change(alice, "PUT", path, etag, RULE) == 412
+    bob.call("PATCH", path, {**RULE, "name": "Bob's"})
+    assert change(alice, "PATCH", path, etag, RULE) == 412
     assert change(alice, "DELETE", path, etag) == 412
     assert alice.get(path).json["name"] == "Bob's"  # type: ignore[index] # JSON
 
@@ -63,7 +63,7 @@ def test_a_heartbeat_does_not_change_the_etag(
 
 def test_another_tenants_object_is_404_whatever_the_etag(charlie: Browser, world: World) -> None:
     path = f"/api/v1/rules/{world.ids['rule_id']}"
-    assert change(charlie, "PUT", path, '"x"', RULE) == 404
+    assert change(charlie, "PATCH", path, '"x"', RULE) == 404
 
 
 def test_an_unchanged_object_is_answered_with_304(alice: Browser, world: World) -> None:

@@ -114,8 +114,8 @@ def test_quotas_set_by_another_operator_are_not_overwritten(olivia: Browser, wor
     path = f"/api/v1/tenants/{world.ids['tenant_id']}/quotas"
     etag = olivia.get(path).headers["ETag"]
     headers = {"X-CSRFToken": olivia.token(), "If-Match": etag}
-    first = olivia.client.put(path, json={"max_gpus": 8}, headers=headers)
+    first = olivia.client.patch(path, json={"max_gpus": 8}, headers=headers)
     assert first.status_code == 200
-    assert olivia.client.put(path, json={"max_gpus": 9}, headers=headers).status_code == 412
+    assert olivia.client.patch(path, json={"max_gpus": 9}, headers=headers).status_code == 412
     headers["If-Match"] = first.headers["ETag"]
-    assert olivia.client.put(path, json={"max_gpus": 9}, headers=headers).status_code == 200
+    assert olivia.client.patch(path, json={"max_gpus": 9}, headers=headers).status_code == 200

@@ -53,8 +53,8 @@ def test_private_dashboards_are_their_authors_and_shared_ones_the_tenants(
     # The admin may change a shared one, another member may not.
     own = create(alice, "Alice's", is_shared=True)
     body = {"name": "Renamed", "is_shared": True}
-    assert alice.call("PUT", f"{DASHBOARDS}/{shared['id']}", body).status_code == 200
-    assert bob.call("PUT", f"{DASHBOARDS}/{own['id']}", body).status_code == 403
+    assert alice.call("PATCH", f"{DASHBOARDS}/{shared['id']}", body).status_code == 200
+    assert bob.call("PATCH", f"{DASHBOARDS}/{own['id']}", body).status_code == 403
     assert bob.get(f"/custom-dashboards/{own['id']}/edit").status_code == 403
     assert bob.get(f"{DASHBOARDS}/{own['id']}").get_json()["is_changeable"] is False
     assert bob.call("DELETE", f"{DASHBOARDS}/{shared['id']}").status_code == 204
@@ -242,8 +242,8 @@ def test_operators_have_dashboards_and_views_of_no_tenant(
     assert cast.acme.name in text
     # Operators see what tenants share, and change their own.
     path = f"{DASHBOARDS}/{shared['id']}"
-    assert olivia.call("PUT", path, {"name": "Renamed"}).status_code == 403
-    assert olivia.call("PUT", f"{DASHBOARDS}/{own['id']}", {"name": "Renamed"}).status_code == 200
+    assert olivia.call("PATCH", path, {"name": "Renamed"}).status_code == 403
+    assert olivia.call("PATCH", f"{DASHBOARDS}/{own['id']}", {"name": "Renamed"}).status_code == 200
     assert olivia.call("DELETE", f"{DASHBOARDS}/{own['id']}").status_code == 204
     view = {"name": "Fleet", "address": "/dashboards/platform", "is_default": True}
     assert olivia.call("POST", VIEWS, {**view, "is_shared": True}).status_code == 201
@@ -264,7 +264,7 @@ def test_a_default_view_is_its_users_start_page(alice: Browser, bob: Browser) ->
     # The admin may rename a shared view, which stays the default of its user.
     address = f"{VIEWS}/{found['Week']['id']}"
     renamed = {"name": "7 days", "address": second["address"], "is_shared": True}
-    assert alice.call("PUT", address, renamed).get_json()["is_default"] is True
+    assert alice.call("PATCH", address, renamed).get_json()["is_default"] is True
     for wrong in ("https://evil.example/dashboards/", "//evil.example/dashboards/", "/login"):
         answer = bob.call("POST", VIEWS, {"name": "x", "address": wrong})
         assert answer.get_json()["errors"].keys() == {"address"}

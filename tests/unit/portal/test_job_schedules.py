@@ -34,7 +34,7 @@ def test_a_schedule_is_created_followed_and_changed(
     assert "hidden" not in str(shown)
     bob.post(f"{path}/enable")
     body = {"name": "eval", "schedule": "R/2026-01-01T00:00Z/PT6H", "job": shown["job"]}
-    changed = bob.call("PUT", f"/api/v1/job-schedules/{ident}", body).get_json()
+    changed = bob.call("PATCH", f"/api/v1/job-schedules/{ident}", body).get_json()
     assert (changed["name"], changed["is_enabled"]) == ("eval", True)
     assert bob.post(f"{path}/delete").status_code == 302
     assert bob.get(path).status_code == 404

@@ -38,7 +38,7 @@ def test_the_api_replaces_templates_and_keeps_those_that_ship(bob: Browser) -> N
     body = {"name": "tune", "job": {"name": "t", "image": "acme/t:1", "memory_bytes": "2GiB"}}
     ident = bob.call("POST", "/api/v1/job-templates", body).get_json()["id"]
     body["job"] = {"name": "t", "image": "acme/t:2"}
-    assert bob.call("PUT", f"/api/v1/job-templates/{ident}", body).status_code == 200
+    assert bob.call("PATCH", f"/api/v1/job-templates/{ident}", body).status_code == 200
     assert bob.get("/api/v1/job-templates/tune").get_json()["job"]["image"] == "acme/t:2"
     assert bob.call("DELETE", "/api/v1/job-templates/jupyterlab").status_code == 409
     assert bob.call("DELETE", f"/api/v1/job-templates/{ident}").status_code == 204

@@ -159,7 +159,7 @@ def test_a_quota_that_is_no_number_is_refused(olivia: Browser, cast: Cast, wrong
 def test_quotas_are_changed_by_rest_and_told_in_the_audit_log(
     olivia: Browser, cast: Cast, sessions: SessionFactory
 ) -> None:
-    answer = olivia.call("PUT", f"/api/v1/tenants/{cast.acme.id}/quotas", json={"max_gpus": 8})
+    answer = olivia.call("PATCH", f"/api/v1/tenants/{cast.acme.id}/quotas", json={"max_gpus": 8})
     assert answer.json == {
         "max_appliances": None,
         "max_gpus": 8,

@@ -155,7 +155,9 @@ def test_the_api_saves_shows_and_changes_reports(bob: Browser) -> None:
     assert bob.call("POST", f"{path}/resume").get_json()["is_enabled"] is True
     assert bob.call("POST", f"{path}/send").get_json() == {"emails": 1}
     assert bob.get(f"{path}/export").data.startswith(b"%PDF")
-    assert bob.call("PUT", path, body | {"period": "yesterday"}).get_json()["period"] == "yesterday"
+    assert (
+        bob.call("PATCH", path, body | {"period": "yesterday"}).get_json()["period"] == "yesterday"
+    )
     assert [one["name"] for one in bob.get("/api/v1/saved-reports").get_json()["items"]] == ["Jobs"]
     wrong = bob.call("POST", "/api/v1/saved-reports", body | {"name": "X", "schedule": "* * * * *"})
     assert list(wrong.get_json()["errors"]) == ["schedule"]
