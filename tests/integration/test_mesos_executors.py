@@ -33,7 +33,8 @@ from protocol.attempts import (
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
 from tests.fixtures.mesos_site import HOSTNAME, MesosSite, mesos_site
 from tests.fixtures.polling import eventually
-from tests.mesos.marathon import Marathon, marathon_app
+from tests.mesos.marathon import Marathon
+from tests.mesos.marathon_api import marathon_app
 from tests.mesos.metronome import Metronome, metronome_app
 from tests.mesos.serving import Secured, Server
 from tests.servers import free_port

@@ -6,7 +6,8 @@ from threading import Event
 from tests.mesos.agent import agent_app
 from tests.mesos.chronos import Chronos, chronos_app
 from tests.mesos.cluster import Cluster
-from tests.mesos.marathon import Marathon, marathon_app
+from tests.mesos.marathon import Marathon
+from tests.mesos.marathon_api import marathon_app
 from tests.mesos.metronome import Metronome, metronome_app
 from tests.mesos.serving import Secured, Server
 

@@ -1,28 +1,21 @@
-"""Marathon's v2 API, releases 1.4 to 1.10: apps, deployments, tasks, queue and events.
+"""What a Marathon of the releases 1.4 to 1.10 does: apps, deployments, tasks, queue and events.
 
 Source: Marathon's RAML of these releases, its `MarathonExceptionMapper` and `AppValidation`.
 """
 
-import json
 import math
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import RLock, Thread
 
-import anyio
 import requests
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
 
 from tests.mesos.cluster import Cluster, Task, TaskRequest, timestamp
-from tests.mesos.serving import Answer, HTTPError, application, body_of, flag, message, ticking
+from tests.mesos.serving import Answer, HTTPError, message, ticking
 
 DEFAULTS: Answer = {
     "cmd": None, "args": None, "cpus": 1, "mem": 128, "disk": 0, "gpus": 0, "instances": 1,
@@ -62,7 +55,7 @@ class App:
 
 @dataclass(slots=True)
 class Deployment:
-    """One change of one app, until it has arrived."""
+    """One change of one app, until it has arrived; those of a group have the same id."""
 
     app_id: str
     action: str
@@ -86,6 +79,8 @@ class Marathon:
         self.framework = f"{uuid.uuid4()}-0001"
         self.apps: dict[str, App] = {}
         self.deployments: list[Deployment] = []
+        # The groups that were created, with or without apps.
+        self.groups: set[str] = set()
         self.listeners: list[SimpleQueue[Answer]] = []
         self.lock = RLock()
         ticking(self.tick, is_over=cluster.closing.is_set, seconds=TICK_SECONDS)
@@ -143,18 +138,36 @@ class Marathon:
         self._set(app, app.spec, deployment)
         return deployment
 
+    def kill(self, tasks: list[Task], *, is_scaling: bool, force: bool) -> Deployment | None:
+        """Kill tasks, which are launched again unless their apps are scaled down by them."""
+        counts = Counter(task.notes["app"] for task in tasks)
+        for app_id in counts if is_scaling else ():
+            self._lock_out(app_id, force=force)
+        for task in tasks:
+            self.cluster.kill(task)
+        parts = []
+        for app_id, count in counts.items() if is_scaling else ():
+            instances = max(0, int(self.apps[app_id].spec["instances"]) - count)
+            change = {"instances": instances}
+            parts.append(self.change(app_id, change, is_partial=True, force=True))
+        return together(parts) if parts else None
+
     def cancel(self, deployment_id: str, *, force: bool) -> Deployment | None:
         """Roll a deployment back; with force, only end it."""
-        found = [one for one in self.deployments if one.id == deployment_id]
-        if not found:
+        parts = [part for part in self.deployments if part.id == deployment_id]
+        if not parts:
             raise message(404, f"Deployment {deployment_id} does not exist")
-        self.deployments.remove(found[0])
+        for part in parts:
+            self.deployments.remove(part)
         self.emit("deployment_failed", id=deployment_id)
         if force:
             return None
-        if found[0].before is None:
-            return self.delete(found[0].app_id, force=True)
-        return self.change(found[0].app_id, found[0].before, is_partial=False, force=True)
+        return together([self._roll_back(part) for part in parts])
+
+    def _roll_back(self, part: Deployment) -> Deployment:
+        if part.before is None:
+            return self.delete(part.app_id, force=True)
+        return self.change(part.app_id, part.before, is_partial=False, force=True)
 
     def app(self, app_id: str) -> App:
         """Return an app, or 404."""
@@ -388,14 +401,13 @@ class Marathon:
         }  # fmt: skip
         return answer | ({"checkResult": None} if self.release >= (1, 9) else {})
 
-    def deployment_answer(self, one: Deployment) -> Answer:
-        """Return a deployment as the API shows it."""
-        action = {"action": one.action, "app": one.app_id, "readinessCheckResults": []}
-        return {
-            "id": one.id, "version": one.version, "affectedApps": [one.app_id],
-            "affectedPods": [], "steps": [{"actions": [action]}], "currentActions": [action],
-            "currentStep": 1, "totalSteps": 1,
-        }  # fmt: skip
+    def deployment_answers(self) -> list[Answer]:
+        """Return the deployments as the API shows them."""
+        ids = dict.fromkeys(part.id for part in self.deployments)
+        return [
+            _deployment_answer([part for part in self.deployments if part.id == deployment_id])
+            for deployment_id in ids
+        ]
 
     def queue_answer(self) -> list[Answer]:
         """Return the apps that wait for a launch, with the reasons."""
@@ -451,165 +463,20 @@ def _is_ready(task: Task, spec: Answer) -> bool:
     return bool(results) and all(one["alive"] for one in results)
 
 
-def marathon_app(marathon: Marathon) -> Starlette:  # noqa: C901, PLR0915 - a list of endpoints
-    """Return the API."""
-
-    def result(deployment: Deployment, status: int = 200) -> Response:
-        body = {"version": deployment.version, "deploymentId": deployment.id}
-        return JSONResponse(body, status, {"Marathon-Deployment-Id": deployment.id})
-
-    def embeds(request: Request) -> set[str]:
-        given = request.query_params.getlist("embed")
-        return {one.removeprefix("apps.").removeprefix("app.") for one in given}
-
-    async def apps(request: Request) -> Response:
-        if request.method == "POST":
-            body = await body_of(request)
-            with marathon.lock:
-                app, deployment = marathon.create(body)
-                answer = marathon.app_answer(app, embed={"counts", "deployments"})
-            headers = {
-                "Location": f"{request.url.path}{app.spec['id']}",
-                "Marathon-Deployment-Id": deployment.id,
-            }
-            return JSONResponse(answer, 201, headers)
-        wanted_id = request.query_params.get("id", "")
-        label, _, value = request.query_params.get("label", "").partition("==")
-        with marathon.lock:
-            found = [
-                marathon.app_answer(app, embed=embeds(request))
-                for app in marathon.apps.values()
-                if wanted_id in app.spec["id"]
-                and (not label or app.spec["labels"].get(label) == value)
-            ]
-        return JSONResponse({"apps": found})
-
-    async def one_app(request: Request) -> Response:
-        app_id = request.path_params["app_id"]
-        body = await body_of(request) if request.method == "PUT" else {}
-        force = flag(request, "force")
-        with marathon.lock:
-            if request.method == "PUT":
-                is_partial = request.query_params.get("partialUpdate", "true").lower() == "true"
-                if "/" + app_id not in marathon.apps:
-                    return result(marathon.create({**body, "id": app_id})[1], 201)
-                return result(marathon.change(app_id, body, is_partial=is_partial, force=force))
-            if request.method == "DELETE":
-                return result(marathon.delete(app_id, force=force))
-            everything = {"counts", "deployments", "tasks", "lastTaskFailure"}
-            answer = marathon.app_answer(marathon.app(app_id), embed=embeds(request) | everything)
-        return JSONResponse({"app": answer})
-
-    async def restart(request: Request) -> Response:
-        with marathon.lock:
-            force = flag(request, "force")
-            return result(marathon.restart(request.path_params["app_id"], force=force))
-
-    async def versions(request: Request) -> Response:
-        with marathon.lock:
-            found = marathon.app(request.path_params["app_id"]).versions
-            version = request.path_params.get("version")
-            if version is None:
-                return JSONResponse({"versions": sorted(found, reverse=True)})
-            if version not in found:
-                name = request.path_params["app_id"]
-                raise message(404, f"App '/{name}' does not exist in version {version}")
-            return JSONResponse(found[version])
-
-    async def tasks(request: Request) -> Response:
-        status = request.query_params.getlist("status")
-        with marathon.lock:
-            app_id = request.path_params.get("app_id")
-            owners = marathon.apps.values() if app_id is None else [marathon.app(app_id)]
-            answers = [marathon.task_answer(one) for app in owners for one in app.tasks]
-        kept = [one for one in answers if not status or one["state"][5:].lower() in status]
-        return JSONResponse({"tasks": kept})
-
-    async def kill_tasks(request: Request) -> Response:
-        wanted = (await body_of(request)).get("ids", [])
-        with marathon.lock:
-            found = [one for app in marathon.apps.values() for one in app.tasks if one.id in wanted]
-            for one in found:
-                marathon.cluster.kill(one)
-            return JSONResponse({"tasks": [marathon.task_answer(one) for one in found]})
-
-    async def deployments(request: Request) -> Response:
-        with marathon.lock:
-            if request.method == "DELETE":
-                force = flag(request, "force")
-                rollback = marathon.cancel(request.path_params["deployment_id"], force=force)
-                return Response(status_code=202) if rollback is None else result(rollback)
-            return JSONResponse([marathon.deployment_answer(one) for one in marathon.deployments])
-
-    async def queue(_request: Request) -> Response:
-        with marathon.lock:
-            return JSONResponse({"queue": marathon.queue_answer()})
-
-    async def reset_delay(request: Request) -> Response:
-        with marathon.lock:
-            app_id = request.path_params["app_id"]
-            if "/" + app_id not in marathon.apps:
-                raise message(404, f"Application {app_id} not found in tasks queue.")
-            marathon.apps["/" + app_id].launch_at = 0.0
-        return Response(status_code=204)
-
-    async def info(_request: Request) -> Response:
-        config = {"features": list(marathon.features), "master": "zk://localhost:2181/mesos"}
-        body = {
-            "name": "marathon", "version": marathon.version, "buildref": "unknown",
-            "elected": True, "leader": "localhost:8080", "frameworkId": marathon.framework,
-            "marathon_config": config, "zookeeper_config": {}, "http_config": {},
-        }  # fmt: skip
-        return JSONResponse(body)
-
-    async def leader(_request: Request) -> Response:
-        return JSONResponse({"leader": "localhost:8080"})
-
-    async def ping(_request: Request) -> Response:
-        return PlainTextResponse("pong")
-
-    async def events(request: Request) -> Response:
-        if "text/event-stream" not in request.headers.get("accept", ""):
-            return Response(status_code=405)
-        wanted = request.query_params.getlist("event_type")
-        return StreamingResponse(_events(marathon, wanted), media_type="text/event-stream")
-
-    app, delete = "/v2/apps/{app_id:path}", ["GET", "DELETE"]
-    return application(
-        [
-            Route("/v2/apps", apps, methods=["GET", "POST"]),
-            Route(f"{app}/restart", restart, methods=["POST"]),
-            Route(f"{app}/versions", versions),
-            Route(f"{app}/versions/{{version}}", versions),
-            Route(f"{app}/tasks", tasks),
-            Route(app, one_app, methods=["GET", "PUT", "DELETE"]),
-            Route("/v2/tasks", tasks),
-            Route("/v2/tasks/delete", kill_tasks, methods=["POST"]),
-            Route("/v2/deployments", deployments),
-            Route("/v2/deployments/{deployment_id}", deployments, methods=delete),
-            Route("/v2/queue", queue),
-            Route("/v2/queue/{app_id:path}/delay", reset_delay, methods=["DELETE"]),
-            Route("/v2/info", info),
-            Route("/v2/leader", leader),
-            Route("/v2/events", events),
-            Route("/ping", ping),
-        ]
-    )
+def together(parts: list[Deployment]) -> Deployment:
+    """Make changes of several apps one deployment."""
+    for part in parts:
+        part.id, part.version = parts[0].id, parts[0].version
+    return parts[0]
 
 
-async def _events(marathon: Marathon, wanted: list[str]) -> AsyncIterator[bytes]:
-    queue: SimpleQueue[Answer] = SimpleQueue()
-    queue.put({"eventType": "event_stream_attached", "timestamp": timestamp(datetime.now(UTC))})
-    marathon.listeners.append(queue)
-    try:
-        while not marathon.cluster.closing.is_set():
-            try:
-                event = queue.get_nowait()
-            except Empty:
-                await anyio.sleep(TICK_SECONDS)
-                continue
-            if not wanted or event["eventType"] in wanted:
-                data = json.dumps(event)
-                yield f"event: {event['eventType']}\r\ndata: {data}\r\n\r\n".encode()
-    finally:
-        marathon.listeners.remove(queue)
+def _deployment_answer(parts: list[Deployment]) -> Answer:
+    actions = [
+        {"action": part.action, "app": part.app_id, "readinessCheckResults": []} for part in parts
+    ]
+    return {
+        "id": parts[0].id, "version": parts[0].version,
+        "affectedApps": [part.app_id for part in parts], "affectedPods": [],
+        "steps": [{"actions": actions}], "currentActions": actions,
+        "currentStep": 1, "totalSteps": 1,
+    }  # fmt: skip

@@ -8,7 +8,8 @@ import requests
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
 from tests.mesos.chronos import Chronos, chronos_app
 from tests.mesos.cluster import Cluster
-from tests.mesos.marathon import LOCKED, Marathon, marathon_app
+from tests.mesos.marathon import LOCKED, Marathon
+from tests.mesos.marathon_api import marathon_app
 from tests.mesos.metronome import Metronome, metronome_app
 from tests.mesos.serving import Server
 from tests.servers import free_port
