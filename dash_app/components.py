@@ -143,6 +143,7 @@ def stat(
     percent: float | None = None,
     warns: bool = False,
     tone: str = "",
+    help_text: str = "",
 ) -> Component:
     """Return a tile with one value, a note, and a meter where the value is a percentage.
 
@@ -156,6 +157,7 @@ def stat(
             bar(percent, warns=warns) if percent is not None else None,
         ],
         className="vdd-stat",
+        title=help_text or None,
     )
 
 

@@ -96,6 +96,7 @@ class FleetTotals:
     failed: int = 0
     failed_gpus: int = 0
     gpus: int = 0
+    allocated_gpus: int = 0
     busy_gpus: int = 0
     gpu_percent: float | None = None
     power_watts: float | None = None
@@ -190,6 +191,7 @@ def fleet_totals(
         failed=healths[HealthState.FAILED],
         failed_gpus=sum(gpu.state is HealthState.FAILED for gpu in gpus),
         gpus=len(gpus),
+        allocated_gpus=sum(gpu.job is not None for gpu in gpus),
         busy_gpus=sum(gpu.is_busy for gpu in gpus),
         gpu_percent=mean(numbers(gpus, "utilization_percent")),
         power_watts=sum(powers) if powers else None,

@@ -21,7 +21,7 @@ _NONE = Latest({}, 0, {})
 
 @dataclass(slots=True)
 class GPURow:
-    """One GPU of an appliance with its latest values; a GPU is busy when allocated or used."""
+    """One GPU of an appliance with its latest values; a GPU with a job is *allocated*."""
 
     index: str
     uuid: str
@@ -37,8 +37,8 @@ class GPURow:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it is allocated or used."""
-        return self.job is not None or (self.number("utilization_percent") or 0.0) >= BUSY_PERCENT
+        """Whether kernels run on it, for a job or anything else."""
+        return (self.number("utilization_percent") or 0.0) >= BUSY_PERCENT
 
     @property
     def is_out_of_service(self) -> bool:

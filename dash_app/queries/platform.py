@@ -1,21 +1,25 @@
 """The platform's totals by tenant: appliances, GPUs, jobs, utilization, ingest, storage.
 
-*GPU-hours* count allocated GPUs; *utilization* is the mean of what the GPUs report.
+*GPU-hours* are those that were allocated, the current hour included; *utilization* is the mean of
+what the GPUs report.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import case, func, or_, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from core.clock import to_ns
 from core.errors import UnavailableError
-from jobqueue.models import Attempt, Job
+from jobqueue.models import Job
 from jobqueue.states import JobState
+from jobqueue.usage.ledger import floor_hour
+from jobqueue.usage.live import live_use
+from jobqueue.usage.measuring import Period
+from jobqueue.usage.totals import UsageBy, usage_groups
 from tenants.fleet.states import EffectiveStatus, has_effective_status, in_service
 from tenants.lifecycle.usage import count_points, latest_usage, sample_counts
 from tenants.models import Appliance, Membership, Tenant, TenantState
@@ -27,7 +31,6 @@ from timeseries.store import TENANT_TAG, RangeQuery, Series, Store
 GPU_HOURS_OVER = timedelta(days=30)
 UTILIZATION_OVER = timedelta(days=1)
 INGEST_OVER = timedelta(minutes=15)
-_HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +135,7 @@ def platform_figures(
 ) -> PlatformFigures:
     """Return the totals, without values from the store when it is unavailable."""
     scope.require(Permission.OPERATE)
-    rows = _tenants(session, now=now)
+    rows = _tenants(session, scope, now=now)
     problem = ""
     try:
         rows = _with_readings(store, rows, now=now)
@@ -145,26 +148,6 @@ def platform_figures(
         tenants=tuple(sorted(rows, key=lambda one: (-one.gpu_hours, -one.gpus, one.name))),
         problem=problem,
     )
-
-
-def gpu_hours_by_day(
-    session: Session, *, since: datetime, now: datetime
-) -> dict[str, dict[int, float]]:
-    """Return the hours of allocated GPUs by tenant and by day, as the nanosecond of its start."""
-    statement = select(
-        Attempt.tenant_id, Attempt.started_at, Attempt.finished_at, Attempt.gpu_uuids
-    ).where(
-        Attempt.started_at < now, or_(Attempt.finished_at.is_(None), Attempt.finished_at > since)
-    )
-    hours: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for tenant, started_at, finished_at, uuids in session.execute(statement):
-        at, end_at = max(started_at or since, since), min(finished_at or now, now)
-        while at < end_at:
-            midnight = datetime(at.year, at.month, at.day, tzinfo=UTC)
-            until = min(end_at, midnight + timedelta(days=1))
-            hours[tenant][to_ns(midnight)] += (until - at) / _HOUR * len(uuids)
-            at = until
-    return hours
 
 
 def utilization_by_tenant(
@@ -188,7 +171,7 @@ def ratio_of(used: float, limit: float) -> float:
     return used / limit if limit else 1.0
 
 
-def _tenants(session: Session, *, now: datetime) -> list[TenantFigures]:
+def _tenants(session: Session, scope: Scope, *, now: datetime) -> list[TenantFigures]:
     fleet = _counted(
         session,
         select(Appliance.tenant_id, func.count(), func.sum(Appliance.gpu_count))
@@ -203,7 +186,7 @@ def _tenants(session: Session, *, now: datetime) -> list[TenantFigures]:
         session,
         select(Job.tenant_id, func.count()).where(Job.state.in_(active)).group_by(Job.tenant_id),
     )
-    hours = gpu_hours_by_day(session, since=now - GPU_HOURS_OVER, now=now)
+    hours = _gpu_hours(session, scope, now=now)
     limits, usage = all_limits(session), latest_usage(session)
     counts = sample_counts(session, now=now)
     return [
@@ -217,12 +200,21 @@ def _tenants(session: Session, *, now: datetime) -> list[TenantFigures]:
             appliances=fleet.get(tenant.id, (0, 0))[0],
             gpus=int(fleet.get(tenant.id, (0, 0))[1] or 0),
             active_jobs=jobs.get(tenant.id, (0,))[0],
-            gpu_hours=sum(hours[tenant.id].values()),
+            gpu_hours=hours.get(tenant.id, 0.0),
             storage_bytes=usage[tenant.id].storage_bytes if tenant.id in usage else None,
             **(counts[tenant.id]._asdict() if tenant.id in counts else {}),
         )
         for tenant in session.scalars(select(Tenant))
     ]
+
+
+def _gpu_hours(session: Session, scope: Scope, *, now: datetime) -> dict[str, float]:
+    """Return the GPU-hours by tenant."""
+    period = Period(floor_hour(now) - GPU_HOURS_OVER, now)
+    live = live_use(session, None, scope, period, now=now)
+    count = session.scalar(select(func.count()).select_from(Tenant)) or 0
+    groups = usage_groups(session, scope, period, by=UsageBy.TENANT, live=live, most=count)
+    return {tenant.key: tenant.allocated_gpu_hours for tenant in groups}
 
 
 def _with_readings(

@@ -11,8 +11,11 @@ from sqlalchemy.orm import Session
 from core.clock import NS_PER_SECOND, to_ns
 from core.errors import UnavailableError
 from dash_app.charts import Chart, Line
-from dash_app.queries.platform import gpu_hours_by_day, utilization_by_tenant
+from dash_app.queries.platform import utilization_by_tenant
 from dash_app.timerange import Span
+from jobqueue.usage.live import live_use
+from jobqueue.usage.measuring import Period
+from jobqueue.usage.totals import allocated_by_tenant_and_day
 from tenants.lifecycle.usage import growth, values_of
 from tenants.models import Tenant, TenantUsage
 from tenants.permissions import Permission
@@ -35,7 +38,8 @@ def platform_charts(
     scope.require(Permission.OPERATE)
     names = {tenant.id: tenant.name for tenant in session.scalars(select(Tenant))}
     since = now - GROWTH_OVER
-    hours = gpu_hours_by_day(session, since=since, now=now)
+    midnight = since.replace(hour=0, minute=0, second=0, microsecond=0)
+    hours = _hours_by_day(session, scope, Period(midnight, now))
     storage = _storage_by_day(growth(session, since=since.date()))
     problem = ""
     try:
@@ -61,6 +65,17 @@ def daily_span(charts: Mapping[str, Chart], *, now: datetime) -> Span:
     until = to_ns(now) // _DAY_NS * _DAY_NS + _DAY_NS
     since = min([*starts, until - 14 * _DAY_NS])
     return Span(since, until, _DAY_NS)
+
+
+def _hours_by_day(session: Session, scope: Scope, period: Period) -> dict[str, dict[int, float]]:
+    """Return the allocated GPU-hours by tenant and day, as the nanosecond of its start."""
+    live = live_use(session, None, scope, period, now=period.until)
+    hours: dict[str, dict[int, float]] = defaultdict(dict)
+    for (tenant, day), allocated in allocated_by_tenant_and_day(
+        session, scope, period, live=live
+    ).items():
+        hours[tenant][to_ns(datetime.fromisoformat(day).replace(tzinfo=UTC))] = allocated
+    return hours
 
 
 def _storage_by_day(rows: Sequence[TenantUsage]) -> dict[str, dict[int, float]]:

@@ -3,15 +3,13 @@
 A GPU is *idle* if it is allocated, but its mean utilization over the time range is below 5 %.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime
 from heapq import nlargest
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from core.clock import from_ns
@@ -19,13 +17,12 @@ from dash_app.context import SharedCache
 from dash_app.queries.fleet import ApplianceCard
 from dash_app.queries.gpu_rows import BUSY_PERCENT, GPURow
 from dash_app.queries.telemetry import Telemetry
-from dash_app.timerange import Span
-from jobqueue.models import Attempt
-from tenants.scope import Scope
+from jobqueue.usage.live import live_use
+from jobqueue.usage.measuring import Period
+from jobqueue.usage.totals import UsageBy, UsageTotal, usage_groups
 from timeseries.store import APPLIANCE_TAG
 
 TOP = 5
-_HOUR = timedelta(hours=1)
 # A share of the time below this is noise.
 _MIN_THROTTLED_PERCENT = 0.5
 
@@ -34,11 +31,11 @@ GPUAt = tuple[ApplianceCard, GPURow]
 
 @dataclass(slots=True, kw_only=True)
 class ModelCapacity:
-    """GPUs of one model: allocated ones are used or idle, the others free or out of service."""
+    """GPUs of one model: allocated ones are busy or idle, the others free or out of service."""
 
     model: str
     total: int = 0
-    used: int = 0
+    busy: int = 0
     idle: int = 0
     free: int = 0
     failed: int = 0
@@ -46,20 +43,20 @@ class ModelCapacity:
     @property
     def allocated(self) -> int:
         """How many are allocated to jobs."""
-        return self.used + self.idle
+        return self.busy + self.idle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rankings:
-    """The top of each list with its value; the ids and names of jobs and users with GPU-hours."""
+    """The top of each list with its value, and the jobs and users with the most GPU-hours."""
 
     hottest: Sequence[tuple[GPUAt, float]]
     throttled: Sequence[tuple[GPUAt, float]]
     idle: Sequence[tuple[GPUAt, float]]
     fullest: Sequence[ApplianceCard]
     capacity: Sequence[ModelCapacity]
-    jobs: Sequence[tuple[str, str, float]]
-    users: Sequence[tuple[str, float]]
+    jobs: Sequence[UsageTotal]
+    users: Sequence[UsageTotal]
 
 
 def rankings(
@@ -69,6 +66,7 @@ def rankings(
     cards: Sequence[ApplianceCard],
     *,
     appliances: Collection[str] | None,
+    now: datetime,
 ) -> Rankings:
     """Return the rankings of some appliances over the telemetry's span.
 
@@ -78,6 +76,7 @@ def rankings(
         cache: of the means over the span, which hardly change within a minute.
         cards: the appliances.
         appliances: their ids; None for the whole fleet.
+        now: the time.
     """
     gpus = [(card, gpu) for card in cards for gpu in card.gpus]
     use, parts = _means(telemetry, cache, ("utilization_percent", "throttled"))
@@ -85,7 +84,7 @@ def rankings(
         key: share for key, part in parts.items() if (share := 100 * part) >= _MIN_THROTTLED_PERCENT
     }
     slowed = [one for one in gpus if throttled and _key(one) in throttled]
-    jobs, users = _gpu_hours(session, telemetry.scope, telemetry.span, appliances)
+    usage = _gpu_hours(session, telemetry, appliances, now=now)
     return Rankings(
         hottest=_top(
             [
@@ -105,8 +104,8 @@ def rankings(
             key=lambda card: -(card.disk_percent or 0.0),
         )[:TOP],
         capacity=capacity_by_model(gpus, use),
-        jobs=[(ident, name, hours) for (ident, name), hours in jobs],
-        users=users,
+        jobs=usage[UsageBy.JOB],
+        users=usage[UsageBy.USER],
     )
 
 
@@ -125,8 +124,8 @@ def capacity_by_model(gpus: Sequence[GPUAt], use: Mapping[Any, float]) -> list[M
             model = found[gpu.model] = ModelCapacity(model=gpu.model or "unknown model")
         model.total += 1
         if gpu.job is not None:
-            is_used = use.get(_key(one), 0.0) >= BUSY_PERCENT
-            model.used, model.idle = model.used + is_used, model.idle + (not is_used)
+            is_busy = use.get(_key(one), 0.0) >= BUSY_PERCENT
+            model.busy, model.idle = model.busy + is_busy, model.idle + (not is_busy)
         elif gpu.is_out_of_service:
             model.failed += 1
         else:
@@ -162,27 +161,13 @@ def _means(
 
 
 def _gpu_hours(
-    session: Session, scope: Scope, span: Span, appliances: Collection[str] | None
-) -> tuple[list[tuple[tuple[str, str], float]], list[tuple[str, float]]]:
-    """Return the jobs (id, name) and the users with the most GPU-hours in a span."""
-    start_at, end_at = from_ns(span.start_ns), from_ns(span.end_ns)
-    statement = select(Attempt).where(
-        Attempt.started_at < end_at,
-        or_(Attempt.finished_at.is_(None), Attempt.finished_at > start_at),
-    )
-    if appliances is not None:
-        statement = statement.where(Attempt.appliance_id.in_(appliances))
-    jobs: dict[tuple[str, str], float] = defaultdict(float)
-    users: dict[str, float] = defaultdict(float)
-    for attempt in session.scalars(scope.select(statement, Attempt)).unique():
-        if attempt.started_at is None or not attempt.gpu_uuids:
-            continue
-        until = min(attempt.finished_at or end_at, end_at)
-        hours = (until - max(attempt.started_at, start_at)) / _HOUR * len(attempt.gpu_uuids)
-        jobs[attempt.job_id, attempt.job.name] += hours
-        users[attempt.job.user.name if attempt.job.user else "removed user"] += hours
-    return _heaviest(jobs), _heaviest(users)
-
-
-def _heaviest(hours: Mapping[Any, float]) -> list[Any]:
-    return sorted(hours.items(), key=lambda item: -item[1])[:TOP]
+    session: Session, telemetry: Telemetry, appliances: Collection[str] | None, *, now: datetime
+) -> Mapping[UsageBy, Sequence[UsageTotal]]:
+    """Return the jobs and the users with the most GPU-hours in the telemetry's span."""
+    period = Period(from_ns(telemetry.span.start_ns), from_ns(telemetry.span.end_ns))
+    scope = telemetry.scope
+    live = live_use(session, None, scope, period, now=now, appliances=appliances)
+    return {
+        by: usage_groups(session, scope, period, by=by, live=live, appliances=appliances, most=TOP)
+        for by in (UsageBy.JOB, UsageBy.USER)
+    }

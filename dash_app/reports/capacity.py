@@ -12,6 +12,7 @@ from core.clock import from_ns
 from dash_app.reports.forecast import MIN_POINTS, Forecast, forecast
 from dash_app.reports.report import Cell, Column, Unit
 from dash_app.reports.source import DAY_SECONDS, HOUR_SECONDS, Source, Table, total
+from jobqueue.usage.ledger import recorded_until
 from jobqueue.usage.models import UsageEntry
 from tenants.fleet.states import in_service
 from tenants.models import Appliance
@@ -123,7 +124,8 @@ def _whole_days(source: Source) -> list[datetime]:
     day = since.replace(hour=0, minute=0, second=0, microsecond=0)
     if day < period.since:
         day += DAY
-    until, days = min(period.until, source.now), []
+    # The last hour of a day is recorded a few minutes after midnight.
+    until, days = min(period.until, recorded_until(source.session) or source.now), []
     while day + DAY <= until:
         days.append(day)
         day += DAY

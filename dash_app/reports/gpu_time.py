@@ -43,14 +43,17 @@ def gpu_time(source: Source) -> Table:
         cells += [None if ratio is None else 100 * ratio, total.energy_kilowatt_hours]
         return [*cells, total.energy_kilowatt_hours * price] if price else cells
 
+    live = source.live
     groups = _groups(source)
     return Table(
         columns,
         [(name, *figures(total)) for name, total in groups],
         figures(_sum(one for _, one in groups)),
         (
-            "Idle is allocated GPU time in which no kernel ran. Hours count by their start.",
-            "The ledger has whole hours: the current one is added when it is over.",
+            "Allocated is from the assignment of GPUs to the end of the attempt.",
+            "Used is the time in which a kernel ran, idle the measured time in which none did.",
+            *(("Figures are so far: they include the hour that is under way.",) * live.is_so_far),
+            *((f"{live.problem} The current hour counts as not measured.",) * bool(live.problem)),
         ),
     )
 
@@ -64,6 +67,7 @@ def _groups(source: Source) -> list[tuple[str, UsageTotal]]:
         source.scope,
         request.period,
         by=by,
+        live=source.live,
         appliances=source.selected,
         most=MAX_ROWS + 1,
     )

@@ -6,13 +6,15 @@ from datetime import datetime
 from statistics import fmean, quantiles
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from dash_app.reports.report import Cell, Column, ReportBy, Unit
-from dash_app.reports.source import REMOVED, Source, Table, largest_first
+from dash_app.reports.source import MAX_OBJECTS, REMOVED, Source, Table, largest_first
 from jobqueue.models import Job
 from jobqueue.states import JobState
-from jobqueue.usage.models import UsageEntry
+from jobqueue.usage.live import live_use
+from jobqueue.usage.measuring import Period
+from jobqueue.usage.totals import UsageBy, usage_groups
 
 NOT_PLACED = "(not placed)"
 
@@ -69,23 +71,18 @@ def percentile_95(values: Sequence[float]) -> float | None:
     return quantiles(values, n=20, method="inclusive")[-1]
 
 
-def _measured(source: Source) -> Mapping[str, tuple[int, int]]:
-    """Return the used and the idle GPU-milliseconds of jobs by id, since the period began."""
-    statement: Any = (
-        select(
-            UsageEntry.job_id,
-            func.sum(UsageEntry.used_milliseconds),
-            func.sum(UsageEntry.idle_milliseconds),
-        )
-        .where(UsageEntry.hour_at >= source.request.period.since.replace(minute=0, second=0))
-        .group_by(UsageEntry.job_id)
+def _measured(source: Source) -> Mapping[str, tuple[float, float]]:
+    """Return the used and the idle GPU-seconds of jobs by id, since the period began."""
+    period = Period(source.request.period.since, source.now)
+    live = live_use(source.session, source.store, source.scope, period, now=source.now)
+    groups = usage_groups(
+        source.session, source.scope, period, by=UsageBy.JOB, live=live, most=MAX_OBJECTS
     )
-    rows = source.session.execute(source.scope.select(statement, UsageEntry))
-    return {ident: (int(used), int(idle)) for ident, used, idle in rows}
+    return {job.key: (job.used_gpu_seconds, job.idle_gpu_seconds) for job in groups}
 
 
 def _figures(
-    jobs: Sequence[Job], measured: Mapping[str, tuple[int, int]], now: datetime
+    jobs: Sequence[Job], measured: Mapping[str, tuple[float, float]], now: datetime
 ) -> list[Cell]:
     counts = {state: sum(job.state is state for job in jobs) for state in JobState}
     ended = counts[JobState.SUCCEEDED] + counts[JobState.FAILED] + counts[JobState.LOST]

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import partial
 
 from core.quantities import format_duration, format_size, format_value
-from jobqueue.usage.totals import Period
+from jobqueue.usage.measuring import Period
 
 Cell = str | int | float | None
 ABSENT = "-"

@@ -17,7 +17,7 @@ from dash_app.custom.files import ChangeAction
 from dash_app.reports.builders import GROUPINGS
 from dash_app.reports.models import MAX_FILTER_LENGTH, MAX_NAME_LENGTH, ReportPeriod, SavedReport
 from dash_app.reports.report import FileFormat, ReportBy, ReportKind, Request
-from jobqueue.usage.totals import Period
+from jobqueue.usage.measuring import Period
 from tenants.models import Membership, User
 from tenants.permissions import Permission
 from tenants.saved_items import SavedItems

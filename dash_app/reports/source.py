@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from core.clock import NS_PER_SECOND, to_ns
 from core.errors import InvalidInputError
 from dash_app.reports.report import Cell, Column, ReportBy, Request
+from jobqueue.usage.live import Live, live_use
 from tenants.models import Appliance, Tenant
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Aggregate, RangeQuery, Series, Store
@@ -60,6 +61,18 @@ class Source:
     def selected(self) -> list[str] | None:
         """The ids of the selected appliances; None without a filter."""
         return list(self.appliances) if self.request.appliances.split() else None
+
+    @cached_property
+    def live(self) -> Live:
+        """The GPU time of the period and the selected appliances that is not in the ledger."""
+        return live_use(
+            self.session,
+            self.store,
+            self.scope,
+            self.request.period,
+            now=self.now,
+            appliances=self.selected,
+        )
 
     @cached_property
     def tenant_names(self) -> Mapping[str, str]:

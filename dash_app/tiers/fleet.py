@@ -142,7 +142,7 @@ def refresh(view: View) -> dict[str, Any]:
     power = power_over_time(_telemetry(view, None, found.problem), view.cache, gpu_counts)
     revision = f"fleet:{view.controls.time_key}"
     ids = {card.appliance_id for card in cards} if is_filtered else None
-    ranked = rankings(view.session, telemetry, view.cache, cards, appliances=ids)
+    ranked = rankings(view.session, telemetry, view.cache, cards, appliances=ids, now=view.now)
     return data | {
         "heat": heat_figure(heat, on_page.span, metric=metric, search=search, revision=revision),
         "lists": lists(ranked, search=search),
@@ -172,6 +172,12 @@ def _telemetry(view: View, cards: Sequence[ApplianceCard] | None, problem: str) 
     return Telemetry(view.store, view.scope, view.span, filters=filters, problem=problem)
 
 
+BUSY_HELP = (
+    "Allocated to a job that starts or runs. Busy: a utilization of at least 5 %, "
+    "whether allocated or not."
+)
+
+
 def _totals(totals: FleetTotals) -> list[Any]:
     critical = totals.alerts.get(Severity.CRITICAL, 0)
     warning = totals.alerts.get(Severity.WARNING, 0)
@@ -195,9 +201,11 @@ def _totals(totals: FleetTotals) -> list[Any]:
             "Unhealthy", str(totals.degraded + totals.failed), note=unhealthy or "no health issues"
         ),
         stat(
-            "GPUs busy",
-            f"{totals.busy_gpus} / {totals.gpus}",
-            percent=share(totals.busy_gpus, totals.gpus) or 0,
+            "GPUs allocated",
+            f"{totals.allocated_gpus} / {totals.gpus}",
+            note=f"{totals.busy_gpus} busy",
+            percent=share(totals.allocated_gpus, totals.gpus) or 0,
+            help_text=BUSY_HELP,
         ),
         stat("GPU utilization", percent_text(totals.gpu_percent), percent=totals.gpu_percent or 0),
         stat("GPU power", value_text("power_watts", totals.power_watts)),

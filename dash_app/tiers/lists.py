@@ -10,6 +10,7 @@ from dash_app.components import percent_text, value_text
 from dash_app.queries.rankings import GPUAt, Rankings
 from dash_app.routes import appliance_path, gpu_path, job_path
 
+GPU_HOURS_NOTE = "Allocated in this time range, the current hour included."
 Rows = Sequence[Sequence[Any]]
 
 
@@ -33,21 +34,23 @@ def lists(ranked: Rankings, *, search: str) -> list[Any]:
         ]
         for card in ranked.fullest
     ]
+    is_allocated = any(model.allocated for model in ranked.capacity)
     capacity = [
-        [one.model, one.total, one.allocated, one.used, one.idle, one.free, one.failed]
+        [one.model, one.total, one.allocated, one.busy, one.idle, one.free, one.failed]
         for one in ranked.capacity
     ]
     jobs = [
-        [dcc.Link(name, href=f"{job_path(ident)}{search}"), f"{hours:,.1f}"]
-        for ident, name, hours in ranked.jobs
+        [dcc.Link(job.name, href=f"{job_path(job.key)}{search}"), f"{job.allocated_gpu_hours:,.1f}"]
+        for job in ranked.jobs
     ]
     return [
         _list(
             "Capacity by GPU model",
-            ("Model", "GPUs", "Allocated", "Used", "Idle", "Free", "Out of service"),
+            ("Model", "GPUs", "Allocated", "Busy", "Idle", "Free", "Out of service"),
             capacity,
             empty="No GPUs.",
-            note="Idle GPUs are allocated, with a mean utilization below 5 % in this time range.",
+            note="Busy and idle GPUs are allocated: busy ones had a mean utilization of at least "
+            "5 % in this time range.",
         ),
         _list(
             "Hottest GPUs",
@@ -65,7 +68,7 @@ def lists(ranked: Rankings, *, search: str) -> list[Any]:
             "Allocated but idle",
             ("GPU", "Job", "Utilization"),
             idle,
-            empty="All allocated GPUs are in use.",
+            empty="All allocated GPUs are busy." if is_allocated else "No GPU is allocated.",
         ),
         _list(
             "Fullest disks",
@@ -73,12 +76,22 @@ def lists(ranked: Rankings, *, search: str) -> list[Any]:
             fullest,
             empty="No disks.",
         ),
-        _list("Jobs by GPU-hours", ("Job", "GPU-hours"), jobs, empty="No jobs with GPUs."),
+        _list(
+            "Jobs by GPU-hours",
+            ("Job", "GPU-hours"),
+            jobs,
+            empty="No jobs with GPUs.",
+            note=GPU_HOURS_NOTE,
+        ),
         _list(
             "Users by GPU-hours",
             ("User", "GPU-hours"),
-            [[name, f"{hours:,.1f}"] for name, hours in ranked.users],
+            [
+                [user.name or "deleted user", f"{user.allocated_gpu_hours:,.1f}"]
+                for user in ranked.users
+            ],
             empty="No jobs with GPUs.",
+            note=GPU_HOURS_NOTE,
         ),
     ]
 

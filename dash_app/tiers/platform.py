@@ -74,6 +74,9 @@ def refresh(view: View) -> dict[str, Any]:
 DASHBOARD = Dashboard(layout=layout, refresh=refresh, areas=("stats",), panels=tuple(PANELS))
 
 
+GPU_HOURS_HELP = "Two GPUs for an hour are 2 GPU-hours. The current hour is included."
+
+
 def _stats(found: PlatformFigures) -> list[Any]:
     online = found.by_status.get(EffectiveStatus.ONLINE, 0)
     return [
@@ -88,7 +91,12 @@ def _stats(found: PlatformFigures) -> list[Any]:
             percent_text(found.utilization_percent),
             percent=found.utilization_percent,
         ),
-        stat("GPU-hours, 30 d", f"{found.gpu_hours:,.1f}"),
+        stat(
+            "GPU-hours, 30 d",
+            f"{found.gpu_hours:,.1f}",
+            note="allocated, so far",
+            help_text=GPU_HOURS_HELP,
+        ),
         stat("Ingest rate", value_text("points_per_second", found.points_per_second)),
         stat("Storage", value_text("storage_bytes", found.storage_bytes)),
     ]

@@ -23,10 +23,19 @@ from core.clock import to_ns
 from core.db import SessionFactory, chunked, transaction
 from core.errors import ConflictError
 from jobqueue.models import Attempt, Job
-from jobqueue.usage.measuring import NO_WINDOWS, GPUKey, GPUWindows, Use, gpu_use, gpu_windows
+from jobqueue.usage.measuring import (
+    NO_WINDOWS,
+    GPUKey,
+    GPUWindows,
+    Period,
+    Use,
+    gpu_use,
+    gpu_windows,
+)
 from jobqueue.usage.models import MAX_MODEL_LENGTH, UsageEntry, UsageHour
 from tenants.models import Appliance
 from tenants.models.appliances import decode_inventory
+from tenants.scope import Scope
 from timeseries.store import Store
 
 HOUR = timedelta(hours=1)
@@ -193,11 +202,7 @@ class _Ledger:
         return attempts
 
     def _read_models(self, session: Session, appliance_ids: set[str]) -> None:
-        missing = appliance_ids - self._models.keys()
-        found = select(Appliance.id, Appliance.inventory).where(Appliance.id.in_(missing))
-        for ident, inventory in session.execute(found) if missing else ():
-            gpus = decode_inventory(inventory).gpus
-            self._models[ident] = {gpu.uuid: gpu.model[:MAX_MODEL_LENGTH] for gpu in gpus}
+        self._models |= read_models(session, appliance_ids - self._models.keys())
 
     def _measured(
         self,
@@ -207,22 +212,65 @@ class _Ledger:
         recorded_models: set[str],
     ) -> dict[str, Use]:
         """Return an attempt's use in an hour by GPU model."""
-        start_at = max(attempt.assigned_at, hour_at)
-        end_at = min(attempt.finished_at or hour_at + HOUR, hour_at + HOUR)
-        if start_at >= end_at:
-            return {}
         # A GPU that was replaced is not in the inventory: the ledger may know what it was.
         fallback = next(iter(recorded_models)) if len(recorded_models) == 1 else UNKNOWN_MODEL
-        models = self._models.get(attempt.appliance_id, {})
-        found: dict[str, Use] = {}
-        for uuid in attempt.gpu_uuids:
-            key = GPUKey(attempt.tenant_id, attempt.job_id, uuid)
-            use = gpu_use(
-                windows.get(key, NO_WINDOWS), start_ns=to_ns(start_at), end_ns=to_ns(end_at)
-            )
-            model = models.get(uuid) or fallback
-            found[model] = found.get(model, Use()) + use
-        return found
+        return use_by_model(
+            attempt,
+            windows,
+            self._models.get(attempt.appliance_id, {}),
+            Period(hour_at, hour_at + HOUR),
+            fallback=fallback,
+        )
+
+
+def use_by_model(
+    attempt: LedgerAttempt,
+    windows: Mapping[GPUKey, GPUWindows],
+    models: Mapping[str, str],
+    period: Period,
+    *,
+    fallback: str = UNKNOWN_MODEL,
+) -> dict[str, Use]:
+    """Return an attempt's use of GPUs in a period by GPU model.
+
+    Args:
+        attempt: whose GPUs are allocated from its assignment to its end.
+        windows: what was measured.
+        models: the GPU models of its appliance by UUID.
+        period: the time; of an attempt outside of it nothing is returned.
+        fallback: the model of a GPU that is not in `models`.
+    """
+    start_at = max(attempt.assigned_at, period.since)
+    end_at = min(attempt.finished_at or period.until, period.until)
+    if start_at >= end_at:
+        return {}
+    uses: dict[str, Use] = {}
+    for uuid in attempt.gpu_uuids:
+        key = GPUKey(attempt.tenant_id, attempt.job_id, uuid)
+        use = gpu_use(windows.get(key, NO_WINDOWS), start_ns=to_ns(start_at), end_ns=to_ns(end_at))
+        model = models.get(uuid) or fallback
+        uses[model] = uses.get(model, Use()) + use
+    return uses
+
+
+def read_models(session: Session, appliance_ids: set[str]) -> dict[str, Mapping[str, str]]:
+    """Return the GPU models of appliances, by appliance id and UUID."""
+    statement = select(Appliance.id, Appliance.inventory).where(Appliance.id.in_(appliance_ids))
+    return {
+        ident: {gpu.uuid: gpu.model[:MAX_MODEL_LENGTH] for gpu in decode_inventory(inventory).gpus}
+        for ident, inventory in (session.execute(statement) if appliance_ids else ())
+    }
+
+
+def read_attempts(
+    session: Session, period: Period, *, scope: Scope | None = None
+) -> list[LedgerAttempt]:
+    """Return the attempts that GPUs were allocated to in a period; all without a scope."""
+    statement: Any = _ATTEMPTS.where(
+        Attempt.assigned_at < period.until,
+        or_(Attempt.finished_at > period.since, Attempt.finished_at.is_(None)),
+    )
+    return _read(session, statement if scope is None else scope.select(statement, Attempt))
 
 
 _ATTEMPTS = (

@@ -7,6 +7,7 @@ allocation was not measured: the job was starting, or the appliance sent no samp
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 
 from core.clock import NS_PER_SECOND
@@ -16,6 +17,14 @@ from timeseries.store import TENANT_TAG, RangeQuery, Store
 WINDOW_NS = 300 * NS_PER_SECOND
 _NS_PER_MILLISECOND = 1_000_000
 UTILIZATION, POWER = "utilization_percent", "power_watts"
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The time from `since` to before `until`."""
+
+    since: datetime
+    until: datetime
 
 
 class GPUKey(NamedTuple):

@@ -1,14 +1,17 @@
 """Sums of the usage ledger: for pages, reports, CSV and the API.
 
-    totals = usage_totals(session, scope, Period(since, until), by=UsageBy.USER)
+    period = Period(since, until)
+    live = live_use(session, store, scope, period, now=now)
+    totals = usage_totals(session, scope, period, by=UsageBy.USER, live=live)
 
-Hours are indivisible: a period takes those that begin in it.
+This is the only source of GPU-hours: the whole hours of a period are those of the ledger, the rest
+is `live`.
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Select, String, func, select
@@ -17,15 +20,27 @@ from sqlalchemy.orm import Session
 
 from core.csv_cells import csv_text, guarded
 from core.db import SessionFactory, transaction
-from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, Column, Page, paginate, sorted_by
+from core.paging import (
+    DEFAULT_PAGE_SIZE,
+    MAX_PAGE_NUMBER,
+    MAX_PAGE_SIZE,
+    Column,
+    Page,
+    sort_terms,
+    sorted_by,
+)
 from jobqueue.models import Attempt, Job
 from jobqueue.states import ALLOCATED_STATES
+from jobqueue.usage.ledger import floor_hour
+from jobqueue.usage.live import Live
+from jobqueue.usage.measuring import Period, Use
 from jobqueue.usage.models import UsageEntry
 from tenants.models import Appliance, Tenant, User
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
 JOULES_PER_KILOWATT_HOUR = 3_600_000
+SECONDS_PER_HOUR = 3600
 USAGE_SORTS = (
     "key",
     "allocated_gpu_seconds",
@@ -33,6 +48,11 @@ USAGE_SORTS = (
     "idle_gpu_seconds",
     "energy_kilowatt_hours",
 )
+
+
+DEFAULT_SORT = "-allocated_gpu_seconds"
+# The places of what a sort names in a row, after the key and the name.
+_PLACES = dict(zip(USAGE_SORTS, (0, 2, 3, 4, 5), strict=True))
 
 
 class UsageBy(StrEnum):
@@ -44,14 +64,6 @@ class UsageBy(StrEnum):
     APPLIANCE = "appliance"
     GPU_MODEL = "gpu_model"
     DAY = "day"
-
-
-@dataclass(frozen=True, slots=True)
-class Period:
-    """The hours from `since` to before `until`."""
-
-    since: datetime
-    until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +79,11 @@ class UsageTotal:
     used_gpu_seconds: float
     idle_gpu_seconds: float
     energy_kilowatt_hours: float
+
+    @property
+    def allocated_gpu_hours(self) -> float:
+        """Allocated GPU time in hours, as most pages show it."""
+        return self.allocated_gpu_seconds / SECONDS_PER_HOUR
 
     @property
     def unmeasured_gpu_seconds(self) -> float:
@@ -107,21 +124,33 @@ def usage_totals(
     period: Period,
     *,
     by: UsageBy,
+    live: Live,
     appliances: Collection[str] | None = None,
-    sort: str = "-allocated_gpu_seconds",
+    sort: str = DEFAULT_SORT,
     page: int = 1,
     page_size: int = DEFAULT_PAGE_SIZE,
 ) -> Page[UsageTotal]:
     """Return the sums of the groups that the scope may see, the largest first by default.
 
-    `appliances` selects by id; None is all.
+    Args:
+        session: for the ledger.
+        scope: whose GPU time.
+        period: the time.
+        by: the grouping.
+        live: what the ledger doesn't have of the same period and appliances.
+        appliances: the ids of some; None for all.
+        sort: of `USAGE_SORTS`.
+        page: from 1.
+        page_size: how many groups a page has.
 
     Raises:
         InvalidInputError: the sort has an unknown field.
     """
-    ordered = _ordered(scope, period, by, appliances, sort=sort or "-allocated_gpu_seconds")
-    found = paginate(session, ordered, number=page, size=page_size)
-    return found.of(_named(session, by, found.items))
+    size = max(1, min(page_size, MAX_PAGE_SIZE))
+    number = max(1, min(page, MAX_PAGE_NUMBER))
+    groups = _Groups(session, _grouped(scope, period, by, appliances), by, live)
+    rows = groups.read(sort or DEFAULT_SORT, start=(number - 1) * size, count=size)
+    return Page(_named(session, by, rows), groups.count(), number, size)
 
 
 def usage_groups(
@@ -130,28 +159,79 @@ def usage_groups(
     period: Period,
     *,
     by: UsageBy,
+    live: Live,
     appliances: Collection[str] | None = None,
     most: int,
 ) -> list[UsageTotal]:
     """Return the sums of `most` groups, the largest first, in one pass over the ledger."""
-    ordered = _ordered(scope, period, by, appliances, sort="-allocated_gpu_seconds")
-    return _named(session, by, session.execute(ordered.limit(most)).all())
+    groups = _Groups(session, _grouped(scope, period, by, appliances), by, live)
+    return _named(session, by, groups.read(DEFAULT_SORT, start=0, count=most))
 
 
-def _ordered(
-    scope: Scope,
-    period: Period,
-    by: UsageBy,
-    appliances: Collection[str] | None,
-    *,
-    sort: str,
+class _Groups:
+    """The groups of the ledger with what is live added; their rows are key, name, and figures.
+
+    Only the groups with live use, which are at most as many as attempts run, are sorted here: a
+    page reads as many further ones from the database as it may need.
+    """
+
+    def __init__(self, session: Session, statement: Select[Any], by: UsageBy, live: Live) -> None:
+        added = _live_by_key(live, by)
+        is_live = _KEYS[by].in_(added)
+        rows = session.execute(statement.where(is_live)).all() if added else []
+        recorded = {row[0]: Use(*map(int, row[2:])) for row in rows}
+        self._session = session
+        self._key = _KEYS[by]
+        self._live = [
+            (key, name, *(recorded.get(key, Use()) + use).figures)
+            for key, (name, use) in added.items()
+        ]
+        self._recorded = statement.where(~is_live) if added else statement
+
+    def count(self) -> int:
+        """Return the number of groups."""
+        plain = self._recorded.subquery()
+        recorded = self._session.scalar(select(func.count()).select_from(plain)) or 0
+        return recorded + len(self._live)
+
+    def read(self, sort: str, *, start: int, count: int) -> list[Sequence[Any]]:
+        """Return `count` rows in order from row `start` on."""
+        columns = dict(zip(USAGE_SORTS, (self._key, *_SUMS), strict=True))
+        ordered = sorted_by(self._recorded, sort, columns, last=self._key)
+        # At most the live groups come before these.
+        offset = max(0, start - len(self._live))
+        page = ordered.limit(start + count - offset).offset(offset)
+        rows: list[Sequence[Any]] = [*self._session.execute(page), *self._live]
+        if self._live:
+            terms = sort_terms(sort, columns)
+            for name, is_descending in reversed([*terms, ("key", terms[-1][1])]):
+                rows.sort(key=itemgetter(_PLACES[name]), reverse=is_descending)
+        return rows[start - offset : start - offset + count]
+
+
+def _live_by_key(live: Live, by: UsageBy) -> dict[str, tuple[str, Use]]:
+    """Return the name of its job and the live use of each group."""
+    sums: dict[str, tuple[str, Use]] = {}
+    for row in live.uses:
+        key = {
+            UsageBy.TENANT: row.attempt.tenant_id,
+            UsageBy.USER: row.attempt.user_id or "",
+            UsageBy.JOB: row.attempt.job_id,
+            UsageBy.APPLIANCE: row.attempt.appliance_id,
+            UsageBy.GPU_MODEL: row.gpu_model,
+            UsageBy.DAY: row.day,
+        }[by]
+        sums[key] = row.attempt.job_name, sums.get(key, ("", Use()))[1] + row.use
+    return sums
+
+
+def _grouped(
+    scope: Scope, period: Period, by: UsageBy, appliances: Collection[str] | None
 ) -> Select[Any]:
     scope.require(Permission.VIEW)
     key = _KEYS[by]
     job_name = func.max(UsageEntry.job_name)
-    statement = _within(select(key, job_name, *_SUMS).group_by(key), scope, period, appliances)
-    columns = dict(zip(USAGE_SORTS, (key, *_SUMS), strict=True))
-    return sorted_by(statement, sort, columns, last=key)
+    return _within(select(key, job_name, *_SUMS).group_by(key), scope, period, appliances)
 
 
 def _named(session: Session, by: UsageBy, rows: Sequence[Any]) -> list[UsageTotal]:
@@ -167,24 +247,40 @@ def usage_sum(
     scope: Scope,
     period: Period,
     *,
+    live: Live,
     appliances: Collection[str] | None = None,
 ) -> UsageTotal:
     """Return the sum of everything that the scope may see; `appliances` selects by id."""
     scope.require(Permission.VIEW)
-    statement = _within(select(*_SUMS), scope, period, appliances)
-    return _total("", "", session.execute(statement).one())
+    sums = session.execute(_within(select(*_SUMS), scope, period, appliances)).one()
+    recorded = Use(*(int(figure or 0) for figure in sums))
+    return _total("", "", sum((row.use for row in live.uses), recorded).figures)
+
+
+def allocated_by_tenant_and_day(
+    session: Session, scope: Scope, period: Period, *, live: Live
+) -> dict[tuple[str, str], float]:
+    """Return the allocated GPU-hours by tenant id and day in UTC, `2026-03-02`."""
+    scope.require(Permission.VIEW)
+    keys = UsageEntry.tenant_id, _KEYS[UsageBy.DAY]
+    statement = _within(select(*keys, _SUMS[0]).group_by(*keys), scope, period, None)
+    sums = {(tenant, day): int(sum_) for tenant, day, sum_ in session.execute(statement)}
+    for row in live.uses:
+        key = row.attempt.tenant_id, row.day
+        sums[key] = sums.get(key, 0) + row.use.allocated_milliseconds
+    return {key: milliseconds / 1000 / SECONDS_PER_HOUR for key, milliseconds in sums.items()}
 
 
 def allocated_now(session: Session, scope: Scope) -> tuple[int, int]:
-    """Return how many GPUs are allocated at this moment, and to how many attempts."""
+    """Return how many GPUs are allocated at this moment, and to how many jobs."""
     scope.require(Permission.VIEW)
     statement: Any = (
-        select(func.coalesce(func.sum(Job.gpus), 0), func.count())
-        .join(Attempt, Attempt.job_id == Job.id)
+        select(Attempt.job_id, Attempt.gpu_uuids)
+        .join(Job, Attempt.job_id == Job.id)
         .where(Attempt.state.in_(ALLOCATED_STATES), Job.gpus > 0)
     )
-    gpus, attempts = session.execute(scope.select(statement, Attempt)).one()
-    return int(gpus), attempts
+    rows = session.execute(scope.select(statement, Attempt)).all()
+    return sum(len(uuids) for _, uuids in rows), len({job_id for job_id, _ in rows})
 
 
 _CSV_FIGURES = (
@@ -197,7 +293,7 @@ _CSV_FIGURES = (
 
 
 def usage_csv(
-    sessions: SessionFactory, scope: Scope, period: Period, *, by: UsageBy
+    sessions: SessionFactory, scope: Scope, period: Period, *, by: UsageBy, live: Live
 ) -> Iterator[str]:
     """Yield the lines of a CSV file with all groups; pages are read in short transactions."""
     yield csv_text([[by.value, "name", *_CSV_FIGURES]])
@@ -205,7 +301,14 @@ def usage_csv(
     while not is_last:
         with transaction(sessions) as session:
             page = usage_totals(
-                session, scope, period, by=by, sort="key", page=number, page_size=MAX_PAGE_SIZE
+                session,
+                scope,
+                period,
+                by=by,
+                live=live,
+                sort="key",
+                page=number,
+                page_size=MAX_PAGE_SIZE,
             )
         yield csv_text(
             [
@@ -225,7 +328,7 @@ def _within(
     appliances: Collection[str] | None,
 ) -> Select[Any]:
     statement = statement.where(
-        UsageEntry.hour_at >= period.since, UsageEntry.hour_at < period.until
+        UsageEntry.hour_at >= period.since, UsageEntry.hour_at < floor_hour(period.until)
     )
     if appliances is not None:
         statement = statement.where(UsageEntry.appliance_id.in_(appliances))

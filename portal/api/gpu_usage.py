@@ -7,7 +7,8 @@ from flask import Response
 from marshmallow import Schema, fields, post_load
 
 from jobqueue.usage.ledger import recorded_until
-from jobqueue.usage.totals import USAGE_SORTS, Period, UsageBy, usage_sum, usage_totals
+from jobqueue.usage.measuring import Period
+from jobqueue.usage.totals import DEFAULT_SORT, USAGE_SORTS, UsageBy, usage_sum, usage_totals
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
     FILE,
@@ -20,12 +21,12 @@ from portal.api.schemas import (
     time_filter,
 )
 from portal.context import current_scope, database
-from portal.presenters.gpu_usage import DEFAULT_DAYS, checked_period, usage_file
+from portal.presenters.gpu_usage import DEFAULT_DAYS, checked_period, live_part, usage_file
 
 gpu_usage = APIBlueprint(
     "GPU usage",
     "/gpu-usage",
-    "GPU time that jobs were allocated, used and left idle, hour by hour.",
+    "GPU time that jobs were allocated, used and left idle.",
 )
 
 
@@ -52,12 +53,20 @@ class UsagePageSchema(page_of(UsageTotalSchema)):  # type: ignore[misc] # made a
 
     since = instant()
     until = instant()
-    recorded_until = instant(metadata={"description": "Later hours are not in the ledger yet."})
+    recorded_until = instant(
+        metadata={"description": "Later hours are measured live: the ledger has them later."}
+    )
+    is_so_far = fields.Boolean(
+        metadata={"description": "Whether the ledger lacks hours of the period: figures may grow."}
+    )
+    problem = fields.String(
+        metadata={"description": "Why used and idle time is missing; empty otherwise."}
+    )
     sum = fields.Nested(UsageFiguresSchema)
 
 
 class PeriodQuery(StrictSchema):
-    """The hours that begin in a period; by default those of the last 30 days."""
+    """A period; by default the last 30 days, until now."""
 
     since = time_filter(f"By default {DEFAULT_DAYS} days before `until`.")
     until = time_filter("Exclusive; by default now.")
@@ -72,7 +81,7 @@ class PeriodQuery(StrictSchema):
 class UsageQuery(PeriodQuery, PageQuery):
     """Period, group, sort and page."""
 
-    sort = sort_field(dict.fromkeys(USAGE_SORTS), default="-allocated_gpu_seconds")
+    sort = sort_field(dict.fromkeys(USAGE_SORTS), default=DEFAULT_SORT)
 
 
 @gpu_usage.operation("GET", query=UsageQuery, answer=UsagePageSchema)
@@ -80,12 +89,15 @@ def show(query: dict[str, Any]) -> dict[str, Any]:
     """Return the GPU time of each group, the largest first."""
     period: Period = query.pop("period")
     with database() as session:
-        page = usage_totals(session, current_scope(), period, **query)
+        live = live_part(session, period)
+        page = usage_totals(session, current_scope(), period, live=live, **query)
         return {
             **envelope(page),
             **asdict(period),
             "recorded_until": recorded_until(session),
-            "sum": usage_sum(session, current_scope(), period),
+            "is_so_far": live.is_so_far,
+            "problem": live.problem,
+            "sum": usage_sum(session, current_scope(), period, live=live),
         }
 
 

@@ -35,7 +35,9 @@ class TenantFiguresSchema(Schema):
     appliances = fields.Integer()
     gpus = fields.Integer()
     active_jobs = fields.Integer()
-    gpu_hours = fields.Float(metadata={"description": "Of the last 30 days."})
+    gpu_hours = fields.Float(
+        metadata={"description": "Allocated in the last 30 days, the current hour included."}
+    )
     utilization_percent = fields.Float(
         allow_none=True, metadata={"description": "Mean of its GPUs in the last 24 hours."}
     )
@@ -55,7 +57,7 @@ class PlatformSchema(Schema):
     at = instant()
     appliances = fields.Integer(metadata={"description": "Appliances in service."})
     gpus = fields.Integer()
-    gpu_hours = fields.Float()
+    gpu_hours = fields.Float(metadata={"description": "The sum of the tenants'."})
     active_jobs = fields.Integer()
     utilization_percent = fields.Float(allow_none=True)
     points_per_second = fields.Float(allow_none=True)

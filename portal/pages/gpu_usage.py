@@ -6,17 +6,18 @@ from flask import Blueprint, render_template, request
 from flask.typing import ResponseReturnValue
 
 from core.errors import InvalidInputError
-from jobqueue.usage.ledger import HOUR, SETTLE, floor_hour, recorded_until
+from jobqueue.usage.ledger import recorded_until
+from jobqueue.usage.measuring import Period
 from jobqueue.usage.totals import (
+    DEFAULT_SORT,
     USAGE_SORTS,
-    Period,
     UsageBy,
     allocated_now,
     usage_sum,
     usage_totals,
 )
-from portal.context import current_scope, database, now
-from portal.presenters.gpu_usage import checked_period, usage_file
+from portal.context import current_scope, database
+from portal.presenters.gpu_usage import checked_period, live_part, usage_file
 from portal.query_string import PAGE_SIZE, chosen, page_number
 
 pages = Blueprint("gpu_usage", __name__)
@@ -36,12 +37,20 @@ def index() -> ResponseReturnValue:
     """Show allocated, used and idle GPU time of a period."""
     scope, period, by = current_scope(), _period(), _by()
     sort = request.args.get("sort", "")
-    sort = sort if sort.removeprefix("-") in USAGE_SORTS else "-allocated_gpu_seconds"
+    sort = sort if sort.removeprefix("-") in USAGE_SORTS else DEFAULT_SORT
     with database() as session:
+        live = live_part(session, period)
         page = usage_totals(
-            session, scope, period, by=by, sort=sort, page=page_number(), page_size=PAGE_SIZE
+            session,
+            scope,
+            period,
+            by=by,
+            live=live,
+            sort=sort,
+            page=page_number(),
+            page_size=PAGE_SIZE,
         )
-        total = usage_sum(session, scope, period)
+        total = usage_sum(session, scope, period, live=live)
         gpus, attempts = allocated_now(session, scope)
         recorded_at = recorded_until(session)
     titles = {one: title for one, title in TITLES.items() if one is not UsageBy.TENANT}
@@ -52,7 +61,7 @@ def index() -> ResponseReturnValue:
         gpus=gpus,
         attempts=attempts,
         recorded_at=recorded_at,
-        next_at=(recorded_at or floor_hour(now())) + HOUR + SETTLE,
+        live=live,
         period=period,
         last_day=(period.until - timedelta(microseconds=1)).date(),
         by=by,

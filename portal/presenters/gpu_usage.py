@@ -3,10 +3,14 @@
 from datetime import datetime, timedelta
 
 from flask import Response
+from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
-from jobqueue.usage.totals import Period, UsageBy, usage_csv
-from portal.context import current_scope, now, portal
+from jobqueue.usage.ledger import floor_hour
+from jobqueue.usage.live import Live, live_use
+from jobqueue.usage.measuring import Period
+from jobqueue.usage.totals import UsageBy, usage_csv
+from portal.context import current_scope, database, now, portal
 from portal.downloads import stream_file
 from tenants.permissions import Permission
 
@@ -21,7 +25,7 @@ def checked_period(since: datetime | None, until: datetime | None) -> Period:
     """
     until = until or now()
     try:
-        since = since or until - timedelta(days=DEFAULT_DAYS)
+        since = since or floor_hour(until) - timedelta(days=DEFAULT_DAYS)
     except OverflowError:
         since = until
     if since > until:
@@ -30,12 +34,19 @@ def checked_period(since: datetime | None, until: datetime | None) -> Period:
     return Period(since, until)
 
 
+def live_part(session: Session, period: Period) -> Live:
+    """Return what of a period the ledger doesn't have, for the current user."""
+    return live_use(session, portal().store, current_scope(), period, now=now())
+
+
 def usage_file(period: Period, by: UsageBy) -> Response:
     """Stream the ledger's sums as CSV."""
     scope = current_scope()
     scope.require(Permission.VIEW)
+    with database() as session:
+        live = live_part(session, period)
     return stream_file(
-        usage_csv(portal().sessions, scope, period, by=by),
+        usage_csv(portal().sessions, scope, period, by=by, live=live),
         media_type="text/csv; charset=utf-8",
         file_name=f"gpu-usage_{by.value}_{period.since:%Y%m%d}_{period.until:%Y%m%d}.csv",
     )

@@ -22,9 +22,10 @@ def test_usage_is_printed_by_group(
     record_usage(sessions, store, now=clock.now)
     environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
     printed = run_vedette("usage", "--by", "job", environ=environ).stdout.splitlines()
+    # Two GPUs for an hour and three minutes.
     assert [line.split() for line in printed] == [
         ["JOB", "ALLOCATED", "H", "USED", "H", "IDLE", "H", "USED", "KWH"],
-        ["train", "2.0", "0.0", "0.0", "-", "0.00"],
+        ["train", "2.1", "0.0", "0.0", "-", "0.00"],
     ]
 
 

@@ -103,6 +103,7 @@ def _running(
             state=AttemptState.RUNNING,
             gpu_uuids=[uuid],
             bound_at=started_at,
+            assigned_at=started_at,
             started_at=started_at,
         )
     )

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from dash_app.reports.report import Cell, Report
+from jobqueue.usage.measuring import Period
 from jobqueue.usage.models import UsageEntry
-from jobqueue.usage.totals import Period
 from tenants.models import Appliance
 from tests.cast import NOON
 

@@ -8,7 +8,7 @@ from core.clock import to_ns
 from core.db import SessionFactory
 from dash_app.reports.forecast import forecast
 from dash_app.reports.report import ReportBy, ReportKind
-from jobqueue.usage.totals import Period
+from jobqueue.usage.measuring import Period
 from tenants.models import Appliance
 from tests.cast import NOON, Cast
 from tests.unit.dash_app.reporting import HOUR, BuildReport, add_usage, row

@@ -56,7 +56,8 @@ def test_totals_are_of_the_own_tenant_only(
 ) -> None:
     scope, cards = scope_of(cast.alice), seen_by_alice.cards
     totals = fleet_totals(session, scope, cards, is_filtered=False)
-    assert (totals.appliances, totals.online, totals.gpus, totals.busy_gpus) == (2, 2, 4, 4)
+    assert (totals.appliances, totals.online, totals.gpus) == (2, 2, 4)
+    assert (totals.allocated_gpus, totals.busy_gpus) == (1, 4)
     # Two GPUs at 80 % and 400 W, two at 20 % and 100 W.
     assert (totals.gpu_percent, totals.power_watts) == (50.0, 1000.0)
     assert (totals.running_jobs, totals.queued_jobs) == (1, 0)
@@ -204,12 +205,12 @@ def test_what_stands_out_is_ranked(
     clock: FrozenClock,
 ) -> None:
     cache = SharedCache(clock, ttl=MINUTE)
-    found = rankings(session, telemetry, cache, seen_by_alice.cards, appliances=None)
+    found = rankings(session, telemetry, cache, seen_by_alice.cards, appliances=None, now=clock.now)
     assert [one[0].name for one, _ in found.hottest] == ["dgx-01", "dgx-01", "dgx-02", "dgx-02"]
     assert found.idle == []
     assert [card.name for card in found.fullest] == ["dgx-01", "dgx-02"]
     (model,) = found.capacity
-    assert (model.model, model.total, model.allocated, model.used, model.free) == (
+    assert (model.model, model.total, model.allocated, model.busy, model.free) == (
         "H100",
         4,
         1,
@@ -217,9 +218,11 @@ def test_what_stands_out_is_ranked(
         3,
     )
     # One GPU for eight minutes.
-    assert [one[:2] for one in found.jobs] == [(fleet_of_three.job.id, "train")]
-    assert found.jobs[0][2] == pytest.approx(8 / 60)
-    assert [(name, round(hours * 60)) for name, hours in found.users] == [("Alice", 8)]
+    assert [(job.key, job.name) for job in found.jobs] == [(fleet_of_three.job.id, "train")]
+    assert found.jobs[0].allocated_gpu_seconds == 8 * 60
+    assert [(user.name, user.allocated_gpu_seconds) for user in found.users] == [
+        ("alice@acme.example", 8 * 60)
+    ]
 
 
 def test_cards_are_grouped_by_site_model_and_any_label(seen_by_alice: FleetView) -> None:

@@ -10,11 +10,11 @@ from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
 from core.errors import ForbiddenError
 from dash_app.context import MINUTE, SharedCache
-from dash_app.queries.platform import gpu_hours_by_day, platform_figures
+from dash_app.queries.platform import platform_figures
 from dash_app.queries.platform_charts import platform_charts
 from dash_app.timerange import Span
-from jobqueue.models import Attempt, Job
-from jobqueue.states import AttemptState, JobState
+from jobqueue.models import Job
+from jobqueue.states import JobState
 from tenants.fleet.states import EffectiveStatus
 from tenants.lifecycle.usage import StorageUse, store_usage
 from tenants.models import Tenant, TenantQuota, TenantState
@@ -64,29 +64,6 @@ def test_totals_without_a_store_say_why_values_are_missing(
 def test_a_tenants_admin_gets_no_totals(session: Session, store: Store, cast: Cast) -> None:
     with pytest.raises(ForbiddenError):
         platform_figures(session, store, scope_of(cast.alice), now=NOON)
-
-
-def test_hours_count_gpus_and_only_what_lies_in_the_time_calls_for(
-    session: Session, cast: Cast, fleet_of_three: Fleet
-) -> None:
-    job = session.get_one(Job, fleet_of_three.job.id)
-    session.add(
-        Attempt(
-            job_id=job.id,
-            tenant_id=cast.acme.id,
-            appliance_id=fleet_of_three.second.id,
-            number=2,
-            state=AttemptState.SUCCEEDED,
-            gpu_uuids=["x", "y"],
-            bound_at=NOON - 3 * DAY,
-            started_at=NOON - 3 * DAY,
-            finished_at=NOON - DAY,
-        )
-    )
-    session.flush()
-    since = NOON - 2 * DAY
-    hours = gpu_hours_by_day(session, since=since, now=NOON)
-    assert sum(hours[cast.acme.id].values()) == pytest.approx(24 * 2 + 8 / 60)
 
 
 def test_a_quota_that_is_nearly_reached_is_marked(

@@ -10,8 +10,10 @@ from core.db import SessionFactory
 from jobqueue.desired_state import apply_report
 from jobqueue.models import Attempt, Job
 from jobqueue.usage.ledger import SETTLE, recompute, record_usage, recorded_until
+from jobqueue.usage.live import Live
+from jobqueue.usage.measuring import Period
 from jobqueue.usage.models import UsageEntry
-from jobqueue.usage.totals import Period, UsageBy, UsageTotal, usage_csv, usage_sum, usage_totals
+from jobqueue.usage.totals import UsageBy, UsageTotal, usage_csv, usage_sum, usage_totals
 from protocol.attempts import AttemptObservation, ObservedState
 from tenants.models import Tenant
 from tests.cast import NOON, Cast, scope_of
@@ -68,7 +70,7 @@ def add_samples(
 
 def total(sessions: SessionFactory, cast: Cast) -> UsageTotal:
     with sessions() as session:
-        return usage_sum(session, scope_of(cast.alice), DAY)
+        return usage_sum(session, scope_of(cast.alice), DAY, live=Live())
 
 
 def test_an_hour_is_recorded_once_it_has_ended(
@@ -167,7 +169,7 @@ def test_entries_outlive_their_job(
         session.execute(delete(Job).where(Job.id == attempt.job_id))
     list(recompute(sessions, store, since=NOON, until=NOON + HOUR, now=NOON + 2 * HOUR))
     with sessions() as session:
-        [job] = usage_totals(session, scope_of(cast.alice), DAY, by=UsageBy.JOB).items
+        [job] = usage_totals(session, scope_of(cast.alice), DAY, by=UsageBy.JOB, live=Live()).items
     assert (job.key, job.name, job.allocated_gpu_seconds) == (attempt.job_id, "train", 7200)
 
 
@@ -199,11 +201,11 @@ def test_sums_are_grouped_within_the_scope(
     record_usage(sessions, store, now=NOON + HOUR + SETTLE)
     with sessions() as session:
         for user in (cast.alice, cast.olivia):
-            [found] = usage_totals(session, scope_of(user), DAY, by=by).items
+            [found] = usage_totals(session, scope_of(user), DAY, by=by, live=Live()).items
             assert (found.name, found.used_gpu_seconds) == (name, 900)
-        assert usage_totals(session, scope_of(cast.charlie), DAY, by=by).total == 0
+        assert usage_totals(session, scope_of(cast.charlie), DAY, by=by, live=Live()).total == 0
         empty = Period(NOON + HOUR, DAY.until)
-        assert usage_totals(session, scope_of(cast.alice), empty, by=by).total == 0
+        assert usage_totals(session, scope_of(cast.alice), empty, by=by, live=Live()).total == 0
 
 
 def test_csv_has_every_group_and_no_formulas(
@@ -212,7 +214,9 @@ def test_csv_has_every_group_and_no_formulas(
     with sessions.begin() as session:
         start(session, cast, name="=1+1", gpus=1)
     record_usage(sessions, store, now=NOON + HOUR + SETTLE)
-    lines = "".join(usage_csv(sessions, scope_of(cast.alice), DAY, by=UsageBy.JOB)).splitlines()
+    lines = "".join(
+        usage_csv(sessions, scope_of(cast.alice), DAY, by=UsageBy.JOB, live=Live())
+    ).splitlines()
     assert lines[0].startswith("job,name,allocated_gpu_seconds,")
     assert lines[1].split(",")[1:3] == ["'=1+1", "3600.000000"]
     assert len(lines) == 2

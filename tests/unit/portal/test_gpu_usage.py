@@ -35,7 +35,9 @@ def test_the_api_sums_the_ledger(job: Job, alice: Browser, charlie: Browser) -> 
     answer = alice.get("/api/v1/gpu-usage?by=job").get_json()
     [item] = answer["items"]
     assert (item["key"], item["name"]) == (job.id, "train")
-    assert (item["allocated_gpu_seconds"], item["used_gpu_seconds"]) == (3600, 1800)
+    # The hour of the ledger, and three minutes of the next one without samples.
+    assert (item["allocated_gpu_seconds"], item["used_gpu_seconds"]) == (3600 + 180, 1800)
+    assert (item["unmeasured_gpu_seconds"], answer["is_so_far"]) == (180, True)
     assert item["used_ratio"] == 0.5
     assert item["energy_kilowatt_hours"] == pytest.approx(0.1)
     assert answer["sum"]["idle_gpu_seconds"] == 1800
@@ -58,15 +60,16 @@ def test_the_page_and_its_file_show_the_same(job: Job, alice: Browser, olivia: B
     assert f"/jobs/{job.id}" in page.text
     file = alice.get("/gpu-usage/export?by=job&since=2026-03-02&until=2026-03-02")
     assert file.mimetype == "text/csv"
-    assert file.text.splitlines()[1].split(",")[:3] == [job.id, "train", "3600.000000"]
+    assert file.text.splitlines()[1].split(",")[:3] == [job.id, "train", "3780.000000"]
     assert alice.get("/api/v1/gpu-usage/export?by=job").text == file.text
     assert "Acme" in olivia.get("/gpu-usage").text
 
 
 @pytest.mark.usefixtures("job")
-def test_a_period_without_entries_says_when_they_come(alice: Browser) -> None:
+def test_a_period_without_gpu_time_is_empty(alice: Browser) -> None:
     page = alice.get("/gpu-usage?since=2025-01-01&until=2025-01-31").text
-    assert "14:03 UTC" in page
+    assert "No GPU time in this period" in page
+    assert "so far" not in page
     assert alice.get("/gpu-usage?since=yesterday").status_code == 422
 
 
