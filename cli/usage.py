@@ -20,7 +20,7 @@ def usage(by: str, since: str | None, until: str | None, limit: int, output: str
         items = client.get("/gpu-usage", by=by, since=since, until=until, page_size=limit)["items"]
 
     def hours(name: str) -> list[str]:
-        return [f"{item[f'{name}_gpu_seconds'] / 3600:.1f}" for item in items]
+        return [f"{item[f'{name}_gpu_seconds'] / 3600:z.1f}" for item in items]
 
     ratios = [item["used_ratio"] for item in items]
     print_items(
@@ -32,6 +32,6 @@ def usage(by: str, since: str | None, until: str | None, limit: int, output: str
             "USED H": hours("used"),
             "IDLE H": hours("idle"),
             "USED": ["-" if ratio is None else f"{ratio:.0%}" for ratio in ratios],
-            "KWH": [f"{item['energy_kilowatt_hours']:.2f}" for item in items],
+            "KWH": [f"{item['energy_kilowatt_hours']:z.2f}" for item in items],
         },
     )

@@ -166,4 +166,4 @@ def _scale(value: float, *, base: int, prefixes: tuple[str, ...]) -> tuple[float
 
 def _digits(value: float) -> str:
     digits = 0 if abs(value) >= 100 or value == int(value) else 1  # noqa: PLR2004 - three figures
-    return f"{value:.{digits}f}"
+    return f"{value:z.{digits}f}"

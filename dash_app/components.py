@@ -185,7 +185,7 @@ def meter(label: str, percent: float | None, *, title: str = "", warns: bool = T
 
 def percent_text(percent: float | None) -> str:
     """Return a percentage without decimals, or a dash."""
-    return ABSENT if percent is None else f"{percent:.0f} %"
+    return ABSENT if percent is None else f"{percent:z.0f} %"
 
 
 def share(part: float | None, whole: float | None) -> float | None:

@@ -13,12 +13,16 @@ from dash_app.reports.source import Source, Table
 from tenants.fleet.events import EventKind
 from tenants.models import ApplianceEvent, ApplianceState
 
+_NOT_CONNECTED = frozenset({"", ApplianceState.ENROLLED.value})
 AVAILABLE = frozenset({ApplianceState.ONLINE.value, ApplianceState.STALE.value})
 
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Seconds of a period in which an appliance existed and was online, and its outages."""
+    """Seconds of a period from an appliance's first connection on, and its outages.
+
+    An outage is time in which it was not available; what is no outage has no length.
+    """
 
     seconds: float
     online_seconds: float
@@ -45,7 +49,7 @@ def availability(source: Source) -> Table:
         columns,
         [(name, *_figures(groups[name], target)) for name in sorted(groups)],
         _figures(list(found.values()), target),
-        ("An appliance is available while it is online or stale, from its enrollment on.",),
+        ("An appliance is available while it is online or stale, from its first connection on.",),
     )
 
 
@@ -59,7 +63,7 @@ def _figures(known: Sequence[Availability], target_percent: float) -> list[Cell]
         met,
         sum(one.outages for one in known),
         seconds - sum(one.online_seconds for one in known),
-        max((one.longest_seconds for one in known), default=0.0),
+        max((one.longest_seconds for one in known if one.outages), default=None),
     ]
 
 
@@ -99,17 +103,18 @@ def available_within(
         until: the end, after the start.
     """
     state, at = "", since
-    online, outages, down, longest = 0.0, 0, 0.0, 0.0
+    waiting, online, outages, down, longest = 0.0, 0.0, 0, 0.0, 0.0
     for changed_at, after in [*changes, (until, "")]:
         end = min(max(changed_at, since), until)
         seconds = (end - at).total_seconds()
         if state in AVAILABLE:
             online += seconds
             down = 0.0
-        else:
+        elif state in _NOT_CONNECTED:
+            waiting += seconds
+        elif seconds:
+            outages += not down
             down += seconds
             longest = max(longest, down)
-        if changed_at >= since and state in AVAILABLE and after not in AVAILABLE:
-            outages += changed_at < until
         state, at = after, end
-    return Availability((until - since).total_seconds(), online, outages, longest)
+    return Availability((until - since).total_seconds() - waiting, online, outages, longest)

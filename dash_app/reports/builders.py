@@ -9,7 +9,7 @@ from dash_app.reports.capacity import disk_capacity, gpu_capacity
 from dash_app.reports.gpu_time import gpu_time
 from dash_app.reports.jobs import jobs
 from dash_app.reports.network import network
-from dash_app.reports.report import Column, Report, ReportBy, ReportKind, Unit
+from dash_app.reports.report import Column, Report, ReportBy, ReportKind, Unit, rounded
 from dash_app.reports.source import MAX_ROWS, Source, Table, raise_too_large
 from tenants.models import Tenant
 from tenants.permissions import Permission
@@ -74,8 +74,8 @@ def build(source: Source) -> Report:
         tenant=tenant.name if tenant else "All tenants",
         made_at=source.now,
         columns=(Column(request.by.value, LABELS[request.by], Unit.TEXT), *table.columns),
-        rows=table.rows,
-        totals=("Total", *table.totals),
+        rows=[rounded(row) for row in table.rows],
+        totals=rounded(("Total", *table.totals)),
         notes=table.notes,
     )
 

@@ -13,6 +13,8 @@ from core.quantities import format_duration, format_size, format_value
 from jobqueue.usage.measuring import Period
 
 Cell = str | int | float | None
+# Of a GPU-hour, a tenth of what the ledger's milliseconds are.
+_DECIMALS = 8
 ABSENT = "-"
 
 
@@ -178,10 +180,15 @@ def _order(value: Cell) -> str | float:
     return value.casefold() if isinstance(value, str) else float(value or 0)
 
 
+def rounded(row: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Return a row without what sums of fractions leave behind: 0 instead of -1.6e-17."""
+    return tuple(round(cell, _DECIMALS) + 0.0 if isinstance(cell, float) else cell for cell in row)
+
+
 _WRITERS: Mapping[Unit, Callable[[float], str]] = {
-    Unit.PERCENT: "{:.1f} %".format,
+    Unit.PERCENT: "{:z.1f} %".format,
     Unit.SECONDS: format_duration,
-    Unit.COUNT: "{:,.0f}".format,
+    Unit.COUNT: "{:z,.0f}".format,
     Unit.BYTES: format_size,
     Unit.SPEED: partial(format_value, "_bytes_per_second"),
 }
@@ -198,4 +205,4 @@ def shown(column: Column, value: Cell) -> str:
         return ABSENT
     if isinstance(value, str):
         return value
-    return _WRITERS.get(column.unit, "{:,.2f}".format)(value)
+    return _WRITERS.get(column.unit, "{:z,.2f}".format)(value)

@@ -137,7 +137,7 @@ def _group_heading(name: str, cards: Sequence[ApplianceCard]) -> Any:  # noqa: A
     facts = [
         f"{len(cards)} appliance{'s' if len(cards) != 1 else ''}",
         f"{len(gpus)} GPUs, {sum(gpu.job is not None for gpu in gpus)} allocated" if gpus else "",
-        f"{use:.0f} % used" if use is not None else "",
+        f"{use:z.0f} % used" if use is not None else "",
     ]
     note = html.Span(" · ".join(filter(None, facts)), className="vdd-group-note")
     return html.H2([name, note], className="vdd-group")
@@ -225,7 +225,7 @@ def _tile(gpu: GPURow, appliance_id: str, tile: Tile) -> Any:  # noqa: ANN401 - 
     allocated = " is-allocated" if gpu.job else ""
     return plain(
         dcc.Link,
-        components.ABSENT if value is None else f"{value:.0f}",
+        components.ABSENT if value is None else f"{value:z.0f}",
         href=f"{gpu_path(appliance_id, gpu.index)}{tile.search}",
         className=f"vdd-tile vdd-shade-{shade}{throttled}{health}{allocated}",
         title=_tile_title(gpu),

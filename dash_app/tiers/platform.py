@@ -93,7 +93,7 @@ def _stats(found: PlatformFigures) -> list[Any]:
         ),
         stat(
             "GPU-hours, 30 d",
-            f"{found.gpu_hours:,.1f}",
+            f"{found.gpu_hours:z,.1f}",
             note="allocated, so far",
             help_text=GPU_HOURS_HELP,
         ),

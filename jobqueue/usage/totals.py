@@ -88,7 +88,9 @@ class UsageTotal:
     @property
     def unmeasured_gpu_seconds(self) -> float:
         """Allocated GPU time without samples, such as the start of a job."""
-        return self.allocated_gpu_seconds - self.used_gpu_seconds - self.idle_gpu_seconds
+        measured = self.used_gpu_seconds + self.idle_gpu_seconds
+        # The seconds are whole milliseconds; their difference as floats is not.
+        return round(max(0.0, self.allocated_gpu_seconds - measured), 3)
 
     @property
     def used_ratio(self) -> float | None:

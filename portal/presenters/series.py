@@ -35,7 +35,7 @@ def render_series(
         tenants: those whose series it has, all in scope.
         names: those of appliances by ID.
         end: of the time range.
-        start: of the time range; by default what suits the window.
+        start: of the time range; without one, it is what suits the window, up to now.
         firing: the periods to mark.
     """
     width = min(max(request.args.get("width", 720, type=int), _LEAST_WIDTH), _MOST_WIDTH)
@@ -53,7 +53,8 @@ def render_series(
             for tag, values in rule.filters.items()
         )
         of = f" with {filters}" if filters else ""
-        text = f"No series match: {metric_text(rule)}{of} has no samples in the last {span}."
+        when = "the last" if start is None else "these"
+        text = f"No series match: {metric_text(rule)}{of} has no samples in {when} {span}."
         return render_template("rules/chart.html", warning=text)
     plot = plot_series(
         series,
@@ -62,7 +63,9 @@ def render_series(
         names=names,
         bands=[(to_ns(since), to_ns(until)) for since, until in firing],
     )
-    return render_template("rules/chart.html", plot=plot, series=series, span=span)
+    return render_template(
+        "rules/chart.html", plot=plot, series=series, span=span, is_latest=start is None
+    )
 
 
 def _problem(text: str) -> str:

@@ -31,6 +31,9 @@ from core.quantities import (
         ("latency_seconds", 59.5, "59.5 s"),
         ("remaining_seconds", 259_200.0, "3d"),
         ("remaining_seconds", -5400.0, "-1h 30m"),
+        ("power_watts", -1.6e-17, "0.0 W"),
+        ("power_watts", -0.0, "0 W"),
+        ("power_watts", -0.06, "-0.1 W"),
     ],
 )
 def test_a_value_is_read_with_its_unit(field: str, value: float, text: str) -> None:

@@ -73,6 +73,10 @@ def test_only_the_bars_of_a_pdf_have_their_color(evil: Report) -> None:
         (Unit.BYTES, 3 * 1024**3, "3 GiB"),
         (Unit.SPEED, 1536.0, "1.5 KiB/s"),
         (Unit.COUNT, None, "-"),
+        (Unit.HOURS, -1.6e-17, "0.00"),
+        (Unit.HOURS_PER_DAY, -0.004, "0.00"),
+        (Unit.PERCENT, -0.0, "0.0 %"),
+        (Unit.BYTES, -0.01, "0.0 B"),
     ],
 )
 def test_values_are_shown_with_their_unit(unit: Unit, value: Cell, text: str) -> None:

@@ -130,7 +130,50 @@ def test_outages_at_the_ends_of_a_period_count_within_it() -> None:
     history = [(at(-5), "online"), (at(-1), "lost"), (at(1), "online"), (at(3), "lost")]
     found = available_within(history, since=at(0), until=at(4))
     assert (found.seconds, found.online_seconds) == (4 * 3600, 2 * 3600)
-    assert (found.outages, found.longest_seconds) == (1, 3600)
+    # Also the outage that began before.
+    assert (found.outages, found.longest_seconds) == (2, 3600)
+
+
+@pytest.mark.parametrize(
+    ("history", "outages", "longest_seconds", "seconds"),
+    [
+        # Six seconds from the enrollment to the first connection are no outage.
+        ([(0, "enrolled"), (6, "online")], 0, 0, 3594),
+        ([(0, "enrolled")], 0, 0, 0),
+        # One outage, however many states it has.
+        ([(-60, "online"), (600, "stale"), (660, "unreachable"), (900, "lost")], 1, 2940, 3600),
+        # A state of no length.
+        ([(-60, "online"), (600, "unreachable"), (600, "online")], 0, 0, 3600),
+    ],
+)
+def test_an_outage_that_is_not_counted_has_no_length(
+    history: list[tuple[int, str]], outages: int, longest_seconds: int, seconds: int
+) -> None:
+    changes = [(NOON + timedelta(seconds=at), state) for at, state in history]
+    found = available_within(changes, since=NOON, until=NOON + HOUR)
+    assert (found.outages, found.longest_seconds) == (outages, longest_seconds)
+    assert found.seconds == seconds
+    assert (found.outages == 0) == (found.online_seconds == found.seconds)
+
+
+def test_figures_have_no_remains_of_fractions(
+    sessions: SessionFactory,
+    cast: Cast,
+    appliances: tuple[Appliance, Appliance],
+    build_report: BuildReport,
+) -> None:
+    # 0.3 - 0.1 - 0.2 is -2.8e-17 as floats.
+    with sessions.begin() as session:
+        add_usage(
+            session, appliances[0], cast.alice.id, allocated=0.3, used=0.1, idle=0.2, energy=0
+        )
+    found = build_report(ReportKind.GPU_TIME, ReportBy.USER)
+    [cell] = [
+        cell
+        for column, cell in zip(found.columns, found.rows[0], strict=True)
+        if column.name == "unmeasured_gpu_hours"
+    ]
+    assert str(cell) == "0.0"
 
 
 def test_alerts_count_from_firing_to_their_end(

@@ -163,6 +163,8 @@ def test_the_page_of_an_alert_has_its_series_and_the_jobs_that_ran_there(
     assert drawn.count("<title>") == 1  # not the series of the other GPU
     assert 'class="vd-plot-level vd-plot-warning"' in drawn
     assert 'class="vd-plot-band"' in drawn
+    # The picture may end long ago: it says nothing about now.
+    assert "a threshold now" not in drawn
 
 
 def test_the_filters_of_alerts_and_of_their_history_stay_in_the_address(

@@ -58,7 +58,7 @@ def test_the_series_are_drawn_worst_first_with_their_levels(bob: Browser) -> Non
     # From the top: critical 80, 75 degrees, warning 70, 50 degrees.
     assert levels["critical"] < hot < levels["warning"] < cool
     assert hot - levels["critical"] == pytest.approx(levels["warning"] - hot, abs=0.2)
-    assert "1 of 2 series" in drawn
+    assert "1 of 2 series breaches a threshold now" in drawn
 
 
 def test_an_expression_that_was_changed_is_drawn(bob: Browser) -> None:
