@@ -1,7 +1,7 @@
 """`vedette demo-fleet`: agents of simulated appliances, and their users, in one process.
 
 Each appliance is an ordinary agent: it enrolls with a token, buffers and sends its samples, and
-runs attempts. On its first start it also sends a day of history.
+runs attempts. On its first start it also sends a day of history, and `demo_past` adds its jobs.
 """
 
 import json
@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 
 from cli.bootstrap import DEMO_PASSWORD
+from cli.demo_past import add_past
 from cli.demo_users import DemoUser
 from cli.supervision import stop_event, stop_with_parent
 from collector.agent import Agent
@@ -46,7 +47,9 @@ RECENT_STEP_SECONDS = 15
 PAUSE_SECONDS = 0.5
 HISTORY_POINTS_PER_SECOND = 20_000.0
 NICENESS = 10
-USERS = ("alice@acme.example", "charlie@globex.example")
+# The buffer of an appliance that has delivered its history has a few readings at most.
+DELIVERED_POINTS = 1_000
+USERS_OF_TENANTS = {"acme": "alice@acme.example", "globex": "charlie@globex.example"}
 
 
 H100 = SimulationConfig(seed="")  # the default model
@@ -128,7 +131,7 @@ def _runners(
             member, portal_url, data_dir, interval=interval, history_lock=history_lock
         )
         yield member.name, appliance.run
-    for seed, email in enumerate(USERS):
+    for seed, email in enumerate(USERS_OF_TENANTS.values()):
         user = DemoUser(portal_url, email=email, password=DEMO_PASSWORD, seed=seed)
         yield email, user.run
 
@@ -174,11 +177,13 @@ class _Appliance:
             continue_history(simulation, start_at=now - HISTORY, end_at=now)
         marker.touch()
         agent = Agent(self._config, identity, simulation=simulation)
-        history = threading.Thread(target=self._send_history, args=(agent, now), daemon=True)
+        history = threading.Thread(
+            target=self._send_history, args=(agent, identity, now), daemon=True
+        )
         history.start()
         agent.run(stop)
 
-    def _send_history(self, agent: Agent, now: datetime) -> None:
+    def _send_history(self, agent: Agent, identity: Identity, now: datetime) -> None:
         marker = self._home / HISTORY_MARKER
         if marker.exists():
             return
@@ -190,6 +195,12 @@ class _Appliance:
         time.sleep(len(FLEET) * PAUSE_SECONDS)
         with self._history_lock:
             agent.push_history(day[0], recent_at, step_seconds=HISTORY_STEP_SECONDS, planned=day)
+        # The ledger measures the jobs' hours once, so the samples come first.
+        while agent.buffered_points > DELIVERED_POINTS:
+            time.sleep(PAUSE_SECONDS)
+        with self._history_lock:
+            email = USERS_OF_TENANTS[self._member.tenant]
+            add_past(self._member.simulation, identity, email, planned=day)
         marker.touch()
 
     def _enroll(self) -> Identity:

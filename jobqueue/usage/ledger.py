@@ -119,12 +119,18 @@ def floor_hour(at: datetime) -> datetime:
 
 
 def _due_hours(session: Session, *, now: datetime) -> list[datetime]:
-    begin = recorded_until(session)
-    if begin is None:
-        first = session.scalar(select(func.min(Attempt.assigned_at)))
-        begin = floor_hour(first or now)
+    first_recorded_at, last_recorded_at = session.execute(
+        select(func.min(UsageHour.hour_at), func.max(UsageHour.hour_at))
+    ).one()
+    first_assigned_at = session.scalar(select(func.min(Attempt.assigned_at)))
+    begin = floor_hour(first_assigned_at or now)
+    if first_recorded_at is not None and begin >= first_recorded_at:
+        begin = last_recorded_at + HOUR
     due: list[datetime] = []
     while begin + HOUR + SETTLE <= now and len(due) < MAX_HOURS_PER_RUN:
+        if begin == first_recorded_at:  # attempts of earlier hours were added
+            begin = last_recorded_at + HOUR
+            continue
         due.append(begin)
         begin += HOUR
     checked = select(UsageHour.hour_at).where(UsageHour.next_check_at <= now)
