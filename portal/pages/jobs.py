@@ -1,5 +1,6 @@
 """`/jobs`: the list of jobs, and the page of each."""
 
+from datetime import timedelta
 from http import HTTPStatus
 from urllib.parse import urlencode
 
@@ -32,6 +33,7 @@ from portal.pages.common import changing
 from portal.presenters.appliances import gpu_findings
 from portal.presenters.arrays import listed
 from portal.presenters.jobs import check_text, efficiency_of, gpu_names, stepper
+from portal.presenters.sparklines import HEIGHT, RECENT, WIDTH, sparklines
 from portal.query_string import PAGE_SIZE, chosen, day, search_text
 from tenants.auditing.recording import record
 from tenants.fleet.appliances import appliance_names
@@ -83,6 +85,9 @@ def index() -> ResponseReturnValue:
         sort=_sort(),
         appliance_name=names.get(filters.get("appliance_id", "")),
         live_query=_live_query(),
+        sparks=sparklines(page.items),
+        spark_size=(WIDTH, HEIGHT),
+        spark_hours=RECENT // timedelta(hours=1),
     )
 
 
