@@ -44,7 +44,7 @@ def add_past(
         if user is None:
             return 0
         scope = Scope(user_id=user.id, role=Role.MEMBER, tenant_id=identity.tenant_id)
-        jobs = past_jobs(config, *planned)
+        jobs = list(past_jobs(config, *planned))
         return add_past_jobs(session, scope, identity.appliance_id, jobs, now=utc_now())
 
 

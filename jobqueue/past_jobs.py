@@ -1,10 +1,10 @@
 """Jobs that ran before this server knew their appliance, such as those of the demo's first day.
 
-They are added as they ended, with attempt and history. The usage ledger measures their hours once
-it finds them, so add them after their samples.
+They are added as they ended, with attempt and history. The usage ledger measures their hours at its
+next run, so add them after their samples.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,6 +14,8 @@ from sqlalchemy.orm import Session
 from core.ids import new_id
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.states import AttemptState, JobKind, JobState, Reason
+from jobqueue.usage.ledger import check_again
+from jobqueue.usage.measuring import Period
 from tenants.auditing.recording import record
 from tenants.models import Appliance
 from tenants.permissions import Permission
@@ -46,7 +48,7 @@ class PastJob:
 
 
 def add_past_jobs(
-    session: Session, scope: Scope, appliance_id: str, jobs: Iterable[PastJob], *, now: datetime
+    session: Session, scope: Scope, appliance_id: str, jobs: Sequence[PastJob], *, now: datetime
 ) -> int:
     """Add jobs of the scope's user that ran on an appliance; return how many.
 
@@ -112,6 +114,9 @@ def add_past_jobs(
     for model, rows in ((Job, job_rows), (Attempt, attempt_rows), (JobEvent, event_rows)):
         if rows:
             session.execute(insert(model), rows)
+    if jobs:
+        since, until = min(job.started_at for job in jobs), max(job.finished_at for job in jobs)
+        check_again(session, Period(since, until))
     record(
         session,
         action="past_jobs.added",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, func, insert, or_, select
+from sqlalchemy import Select, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -111,6 +111,14 @@ def recorded_until(session: Session) -> datetime | None:
     """Return the end of the last recorded hour; None if there is none."""
     last = session.scalar(select(func.max(UsageHour.hour_at)))
     return None if last is None else last + HOUR
+
+
+def check_again(session: Session, period: Period) -> None:
+    """Let the next run measure the recorded hours of a period again: attempts were added."""
+    statement = update(UsageHour).where(
+        UsageHour.hour_at > period.since - HOUR, UsageHour.hour_at < period.until
+    )
+    session.execute(statement.values(next_check_at=period.until))
 
 
 def floor_hour(at: datetime) -> datetime:

@@ -1,6 +1,6 @@
 """The demo's past: its jobs, attempts and ledger are those of its GPUs' samples."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import select
@@ -39,7 +39,7 @@ def appliance(sessions: SessionFactory, store: Store, cast: Cast) -> Appliance:
 
 
 def add(sessions: SessionFactory, cast: Cast, appliance: Appliance) -> int:
-    jobs = past_jobs(CONFIG, PAST.since, PAST.until)
+    jobs = list(past_jobs(CONFIG, PAST.since, PAST.until))
     with sessions.begin() as session:
         return add_past_jobs(session, scope_of(cast.alice), appliance.id, jobs, now=NOON)
 
@@ -79,12 +79,17 @@ def test_gpus_work_while_a_job_runs_there_and_only_then(
     assert seen == spans.keys()
 
 
+@pytest.mark.parametrize("first_at", [NOON, NOON - 14 * HOUR])
 def test_the_ledger_records_the_past_that_was_added_late(
-    sessions: SessionFactory, store: Store, cast: Cast, appliance: Appliance
+    sessions: SessionFactory,
+    store: Store,
+    cast: Cast,
+    appliance: Appliance,
+    first_at: datetime,
 ) -> None:
-    # The ledger has begun with a job of the present.
+    # The ledger has begun with another job, after or before that past.
     with sessions.begin() as session:
-        start(session, cast, gpus=1)
+        start(session, cast, gpus=1).assigned_at = first_at
     later = NOON + HOUR + SETTLE
     record_usage(sessions, store, now=later)
     with sessions() as session:
@@ -102,8 +107,11 @@ def test_the_ledger_records_the_past_that_was_added_late(
             if attempt.finished_at and attempt.assigned_at
         }
         scope = scope_of(cast.alice)
-        groups = usage_groups(session, scope, PAST, by=UsageBy.JOB, live=Live(), most=100)
-        total = usage_sum(session, scope, PAST, live=Live())
+        own = [appliance.id]
+        groups = usage_groups(
+            session, scope, PAST, by=UsageBy.JOB, live=Live(), appliances=own, most=100
+        )
+        total = usage_sum(session, scope, PAST, live=Live(), appliances=own)
     recorded = {group.key: group.allocated_gpu_seconds for group in groups}
     assert recorded == pytest.approx(allocated, abs=0.02)
     # Minutes at the ends of jobs have no sample of their own window; all else was measured.
@@ -132,6 +140,6 @@ def test_past_jobs_have_a_history_and_one_audit_entry(
 def test_past_jobs_are_added_to_own_appliances_only(
     sessions: SessionFactory, cast: Cast, appliance: Appliance
 ) -> None:
-    jobs = past_jobs(CONFIG, PAST.since, PAST.until)
+    jobs = list(past_jobs(CONFIG, PAST.since, PAST.until))
     with sessions.begin() as session, pytest.raises(NotFoundError):
         add_past_jobs(session, scope_of(cast.charlie), appliance.id, jobs, now=NOON)
