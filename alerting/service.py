@@ -223,7 +223,7 @@ def acknowledge_alert(session: Session, scope: Scope, alert_id: str, *, now: dat
     scope.require(Permission.EDIT_ALERTS)
     alert = get_alert(session, scope, alert_id)
     if alert.state not in ACTIVE_STATES:
-        raise ConflictError("The alert is not active any more: nothing to acknowledge.")
+        raise ConflictError("The alert is no longer active, so there is nothing to acknowledge.")
     if alert.acknowledged_at is None:
         alert.acknowledged_at, alert.acknowledged_by = now, scope.user_id
         fired = select(AlertTransition).where(

@@ -35,11 +35,11 @@ SIZE = Notation("size", parse_size)
 
 def print_pending(found: Mapping[str, Any]) -> None:
     """Print why a job waits, or where it would go."""
-    click.echo(found["reason"] or "The job does not wait.")
+    click.echo(found["reason"] or "The job is not waiting.")
     if found["position"] is not None and found["is_pending"]:
         click.echo(f"Position:       {found['position']} of {found['queue_length']}")
         if found["needs"]:
-            click.echo(f"Must free up:   {found['needs']}")
+            click.echo(f"Needs:          {found['needs']}")
         start = found["expected_start_at"] or "unknown without time limits"
         click.echo(f"Expected start: {start}")
     if found.get("assumption"):

@@ -73,7 +73,7 @@ def set_priority(
     ):
         session.refresh(job)
         raise ConflictError(
-            f"The job {job.name!r} does not wait any more ({job.state.value}).", code="job_started"
+            f"The job {job.name!r} is no longer waiting ({job.state.value}).", code="job_started"
         )
     session.refresh(job)
     if before == priority:

@@ -47,7 +47,7 @@ def platform_charts(
     except UnavailableError as error:
         use, rates, problem = {}, {}, error.message
     drawn = {tenant for found in (use, rates, hours, storage) for tenant in _largest(found)}
-    named = sorted((names.get(tenant, "removed tenant"), tenant) for tenant in drawn)
+    named = sorted((names.get(tenant, "deleted tenant"), tenant) for tenant in drawn)
     legend = {tenant: (name, color) for color, (name, tenant) in enumerate(named)}
     return {
         "utilization": Chart(

@@ -68,7 +68,7 @@ def _jobs(
             continue
         start_ns = to_ns(attempt.started_at)
         end_ns = to_ns(attempt.finished_at) if attempt.finished_at else span.end_ns
-        user = attempt.job.user.name if attempt.job.user else "removed user"
+        user = attempt.job.user.name if attempt.job.user else "deleted user"
         text = f"{attempt.job.name}, {user}, {_duration(start_ns, end_ns)}"
         rows = [f"GPU {gpus[uuid]}" for uuid in attempt.gpu_uuids if uuid in gpus]
         if not attempt.gpu_uuids and len(gpus) != 1:

@@ -242,7 +242,7 @@ def _note(ranked: Ranked) -> Any:  # noqa: ANN401 - a Dash component
 
 def _head(found: CustomDashboard, view: View, *, is_changeable: bool, is_full: bool) -> Any:  # noqa: ANN401 - a Dash component
     path = f"{LIST_PATH}/{found.id}"
-    author = found.user.name if found.user else "a removed user"
+    author = found.user.name if found.user else "a deleted user"
     facts = [f"Shared by {author}" if found.is_shared else "Private", found.description]
     links = {"Export": f"{LIST_PATH}/export?id={found.id}"}
     if view.scope.allows(Permission.EDIT_DASHBOARDS):

@@ -177,7 +177,7 @@ class Planner:
 
     def _over_cap(self, job: JobView) -> str:
         if job.array_id and 0 < job.array_limit <= self._tasks_by_array[job.array_id]:
-            return f"{job.array_limit} tasks of the array run, which is its limit."
+            return f"{job.array_limit} tasks of the array are running, which is its limit."
         caps = self.snapshot.caps
         if not job.gpus:
             return ""
@@ -276,7 +276,7 @@ class Planner:
                 victims=[victim.job_id for victim in victims],
             )
         if place is None and not feasible.any():
-            reason = "No appliance can run the job at present."
+            reason = "No appliance can run the job right now."
             return Decision(
                 job_id=job.id,
                 action=Action.UNPLACED,

@@ -29,7 +29,7 @@ job_placement = APIBlueprint(
 
 
 class ExampleSchema(Schema):
-    """An appliance that was rejected, and the fact that speaks against it."""
+    """An appliance that is not eligible, and why."""
 
     appliance_id = fields.String()
     appliance = fields.String()
@@ -37,7 +37,7 @@ class ExampleSchema(Schema):
 
 
 class RejectionSchema(Schema):
-    """How many appliances were rejected for one reason, with a few of them."""
+    """How many appliances are not eligible for one reason, with a few of them."""
 
     code = fields.String()
     count = fields.Integer()

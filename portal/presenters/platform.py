@@ -98,7 +98,7 @@ def tenant_use(session: Session, tenant_id: str) -> TenantUse:
             name="Active jobs",
             used=active_jobs(session, tenant_id),
             most=limits.max_active_jobs,
-            effect="New jobs are rejected until another job ends.",
+            effect="No more jobs can be submitted until one ends.",
         ),
         Use(
             name="Storage",

@@ -125,10 +125,10 @@ def _health_message(
         return "The agent no longer reports health."
     rank, former = _RANKS[after], _RANKS[before or HealthState.HEALTHY]
     if rank != former:
-        return _listed(f"{'Worse' if rank > former else 'Better'}: {after} now", started)
+        return _listed(f"Health changed to {after}", started)
     if started:
-        return _listed(f"Worse: still {after}, new findings", started)
-    return _listed(f"Better: still {after}, resolved", resolved)
+        return _listed(f"Health is still {after}, new findings", started)
+    return _listed(f"Health is still {after}, resolved findings", resolved)
 
 
 def _listed(head: str, texts: list[str]) -> str:

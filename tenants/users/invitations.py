@@ -152,7 +152,7 @@ def update_open_invitation(session: Session, invitation: Invitation, **values: A
     lock = lock.values(email=Invitation.email)
     if not changed_one(session, lock, synchronize_session=False):
         raise ConflictError(
-            "This invitation is not open any more: it was accepted, revoked or sent again.",
+            "This invitation is no longer open: it was accepted, revoked or sent again.",
             code=GONE,
         )
     for name, value in values.items():

@@ -283,7 +283,7 @@ def _is_last_operator(session: Session, user: User, *, now: datetime) -> bool:
 def _record_kept(
     session: Session, user: User, action: str, row: Membership | User, what: str, *, now: datetime
 ) -> None:
-    reason = f"No group grants it any more, but this is the last {what}: it was not removed."
+    reason = f"No group grants it, but this is the last {what}: it was not removed."
     log.warning("%s stays an %s: %s", user.email, what, reason)
     record(
         session,

@@ -78,7 +78,7 @@ def test_a_table_and_its_file_are_sorted_and_searched(
     assert page.index("dgx-02") < page.index("dgx-01")
     assert "hgx-01" not in page
     assert 'aria-sort="descending"' in page
-    assert "No row has" in alice.get(f"/reports?{path}&search=nothing").text
+    assert "No rows match" in alice.get(f"/reports?{path}&search=nothing").text
 
 
 @pytest.mark.usefixtures("cast")

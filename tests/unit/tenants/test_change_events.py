@@ -100,9 +100,9 @@ def test_another_version_of_the_agent_is_reported() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        (None, "failed", "Worse: failed now: GPU 3: XID 79."),
-        ("healthy", "failed", "Worse: failed now: GPU 3: XID 79."),
-        ("failed", "healthy", "Better: healthy now."),
+        (None, "failed", "Health changed to failed: GPU 3: XID 79."),
+        ("healthy", "failed", "Health changed to failed: GPU 3: XID 79."),
+        ("failed", "healthy", "Health changed to healthy."),
         ("failed", None, "The agent no longer reports health."),
     ],
 )
@@ -120,8 +120,10 @@ def test_a_change_of_health_says_which_way_and_why(
 def test_a_new_and_a_resolved_finding_are_reported_in_the_same_state() -> None:
     one = known(health=health("failed", ("xid_fatal", "XID 79")))
     two = known(health=health("failed", ("xid_fatal", "XID 79"), ("remap_failed", "row remap")))
-    assert reported(one, two)[0][1] == "Worse: still failed, new findings: GPU 3: row remap."
-    assert reported(two, one)[0][1] == "Better: still failed, resolved: GPU 3: row remap."
+    assert reported(one, two)[0][1] == "Health is still failed, new findings: GPU 3: row remap."
+    assert (
+        reported(two, one)[0][1] == "Health is still failed, resolved findings: GPU 3: row remap."
+    )
 
 
 def test_another_wording_of_the_same_finding_makes_no_event() -> None:

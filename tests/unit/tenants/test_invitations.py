@@ -138,7 +138,7 @@ def test_a_revoked_invitation_is_invalid(session: Session, cast: Cast) -> None:
         revoke_invitation(session, scope_of(cast.alice), invitation.id, now=NOON)
     with pytest.raises(NotFoundError):
         find_invitation(session, secret, now=NOON)
-    with pytest.raises(ConflictError, match="not open any more"):
+    with pytest.raises(ConflictError, match="no longer open"):
         renew_invitation(session, scope_of(cast.alice), invitation.id, now=NOON)
     assert list_invitations(session, scope_of(cast.alice)).items == []
 
@@ -146,7 +146,7 @@ def test_a_revoked_invitation_is_invalid(session: Session, cast: Cast) -> None:
 def test_an_accepted_invitation_is_not_revoked(session: Session, cast: Cast) -> None:
     invitation, secret = invited(session, cast.alice, cast.acme)
     accept_as_new(session, secret, name="Dora", password=PASSWORD, now=NOON)
-    with pytest.raises(ConflictError, match="not open any more"):
+    with pytest.raises(ConflictError, match="no longer open"):
         revoke_invitation(session, scope_of(cast.alice), invitation.id, now=NOON)
 
 
