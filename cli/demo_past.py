@@ -54,18 +54,16 @@ def past_jobs(config: SimulationConfig, start_at: datetime, end_at: datetime) ->
         started_at = max(workload.started_at, start_at)
         finished_at = min(workload.until_at or end_at, end_at)
         if started_at < finished_at:
-            yield _job(workload, started_at, finished_at, is_cut=finished_at == end_at)
+            yield _job(workload, started_at, finished_at)
 
 
-def _job(
-    workload: Workload, started_at: datetime, finished_at: datetime, *, is_cut: bool
-) -> PastJob:
+def _job(workload: Workload, started_at: datetime, finished_at: datetime) -> PastJob:
     name = workload.workload_id
     trainings = [job for job in JOBS if not job.exit_code]
     template = trainings[int(fraction(f"job:{name}") * (len(trainings) - 1) + 0.5)]
     number = 100 + int(fraction(f"number:{name}") * 899)
     state = JobState.SUCCEEDED
-    if workload.is_service or is_cut:
+    if workload.is_service:
         state = JobState.STOPPED
     elif fraction(f"failed:{name}") < FAILED_SHARE:
         state = JobState.FAILED

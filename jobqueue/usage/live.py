@@ -48,11 +48,14 @@ class Live:
         uses: by attempt, GPU model and day.
         is_so_far: whether the ledger lacks hours of the period, so that its figures may grow.
         problem: why used and idle time is missing; empty if it is not.
+        recorded_at: the end of the ledger when this was read. An hour that is recorded meanwhile is
+            in `uses`, and must not count twice.
     """
 
     uses: tuple[LiveUse, ...] = ()
     is_so_far: bool = False
     problem: str = ""
+    recorded_at: datetime | None = None
 
 
 def live_use(
@@ -106,7 +109,12 @@ def live_use(
             ).items()
         ]
     is_open = recorded_at is None or recorded_at < period.until
-    return Live(uses=tuple(uses), is_so_far=is_open and period.since < now, problem=problem)
+    return Live(
+        uses=tuple(uses),
+        is_so_far=is_open and period.since < now,
+        problem=problem,
+        recorded_at=recorded_at,
+    )
 
 
 def _parts(

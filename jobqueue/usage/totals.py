@@ -150,7 +150,7 @@ def usage_totals(
     """
     size = max(1, min(page_size, MAX_PAGE_SIZE))
     number = max(1, min(page, MAX_PAGE_NUMBER))
-    groups = _Groups(session, _grouped(scope, period, by, appliances), by, live)
+    groups = _Groups(session, _grouped(scope, period, by, appliances, live), by, live)
     rows = groups.read(sort or DEFAULT_SORT, start=(number - 1) * size, count=size)
     return Page(_named(session, by, rows), groups.count(), number, size)
 
@@ -166,7 +166,7 @@ def usage_groups(
     most: int,
 ) -> list[UsageTotal]:
     """Return the sums of `most` groups, the largest first, in one pass over the ledger."""
-    groups = _Groups(session, _grouped(scope, period, by, appliances), by, live)
+    groups = _Groups(session, _grouped(scope, period, by, appliances, live), by, live)
     return _named(session, by, groups.read(DEFAULT_SORT, start=0, count=most))
 
 
@@ -228,12 +228,13 @@ def _live_by_key(live: Live, by: UsageBy) -> dict[str, tuple[str, Use]]:
 
 
 def _grouped(
-    scope: Scope, period: Period, by: UsageBy, appliances: Collection[str] | None
+    scope: Scope, period: Period, by: UsageBy, appliances: Collection[str] | None, live: Live
 ) -> Select[Any]:
     scope.require(Permission.VIEW)
     key = _KEYS[by]
     job_name = func.max(UsageEntry.job_name)
-    return _within(select(key, job_name, *_SUMS).group_by(key), scope, period, appliances)
+    statement = select(key, job_name, *_SUMS).group_by(key)
+    return _within(statement, scope, period, appliances, live)
 
 
 def _named(session: Session, by: UsageBy, rows: Sequence[Any]) -> list[UsageTotal]:
@@ -254,7 +255,7 @@ def usage_sum(
 ) -> UsageTotal:
     """Return the sum of everything that the scope may see; `appliances` selects by id."""
     scope.require(Permission.VIEW)
-    sums = session.execute(_within(select(*_SUMS), scope, period, appliances)).one()
+    sums = session.execute(_within(select(*_SUMS), scope, period, appliances, live)).one()
     recorded = Use(*(int(figure or 0) for figure in sums))
     return _total("", "", sum((row.use for row in live.uses), recorded).figures)
 
@@ -265,7 +266,7 @@ def allocated_by_tenant_and_day(
     """Return the allocated GPU-hours by tenant id and day in UTC, `2026-03-02`."""
     scope.require(Permission.VIEW)
     keys = UsageEntry.tenant_id, _KEYS[UsageBy.DAY]
-    statement = _within(select(*keys, _SUMS[0]).group_by(*keys), scope, period, None)
+    statement = _within(select(*keys, _SUMS[0]).group_by(*keys), scope, period, None, live)
     sums = {(tenant, day): int(sum_) for tenant, day, sum_ in session.execute(statement)}
     for row in live.uses:
         key = row.attempt.tenant_id, row.day
@@ -328,10 +329,10 @@ def _within(
     scope: Scope,
     period: Period,
     appliances: Collection[str] | None,
+    live: Live,
 ) -> Select[Any]:
-    statement = statement.where(
-        UsageEntry.hour_at >= period.since, UsageEntry.hour_at < floor_hour(period.until)
-    )
+    until = floor_hour(min(period.until, live.recorded_at or period.until))
+    statement = statement.where(UsageEntry.hour_at >= period.since, UsageEntry.hour_at < until)
     if appliances is not None:
         statement = statement.where(UsageEntry.appliance_id.in_(appliances))
     return scope.select(statement, UsageEntry)

@@ -12,7 +12,7 @@ from timeseries.store import APPLIANCE_TAG, RangeQuery, Series
 
 # Jobs that ended before have no picture: its query would grow with the list's age.
 RECENT = timedelta(hours=6)
-WIDTH, HEIGHT = 96, 22
+WIDTH, HEIGHT = 72, 22
 _MARGIN = 2
 _STEPS = 180
 _LEAST_STEP = timedelta(seconds=15)

@@ -104,6 +104,21 @@ def test_a_period_is_so_far_until_the_ledger_has_it(
     assert states == [False, True, True]
 
 
+def test_an_hour_that_is_recorded_meanwhile_counts_once(
+    sessions: SessionFactory, store: Store, cast: Cast, attempt: Attempt
+) -> None:
+    assert attempt
+    record_usage(sessions, store, now=NOON + HOUR + SETTLE)
+    scope, period = scope_of(cast.alice), Period(NOON, NOW)
+    with sessions() as session:
+        live = live_use(session, store, scope, period, now=NOW)
+        record_usage(sessions, store, now=NOON + 2 * HOUR + SETTLE)
+        found = usage_sum(session, scope, period, live=live)
+        days = usage_groups(session, scope, period, by=UsageBy.DAY, live=live, most=10)
+    assert found.allocated_gpu_seconds == 2 * 160 * 60
+    assert sum(day.allocated_gpu_seconds for day in days) == found.allocated_gpu_seconds
+
+
 def test_without_the_store_allocated_time_still_counts(
     sessions: SessionFactory, cast: Cast, attempt: Attempt
 ) -> None:
