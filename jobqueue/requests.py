@@ -354,7 +354,8 @@ def _excesses(job: JobView, able: Sequence[ApplianceView]) -> dict[str, list[str
     errors = {}
     for name, (wanted, most) in figures.items():
         if wanted > most:
-            available = format_value(name, most)
+            # GPUs of unknown memory have 0.
+            available = format_value(name, most) if most or name == "gpus" else "unknown"
             errors[name] = [
                 f"{format_value(name, wanted)} requested; the most available is {available}."
             ]

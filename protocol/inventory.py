@@ -28,12 +28,16 @@ class NVLinkInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GPUInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU, as its driver reports it; unknown values are empty or 0."""
+    """One GPU, as its driver reports it; unknown values are empty or 0.
+
+    With `has_unified_memory`, `memory_bytes` is the host's memory, which the GPU shares.
+    """
 
     index: int
     uuid: Text
     model: Text
     memory_bytes: int
+    has_unified_memory: bool = False
     core_count: int = 0
     architecture: Text = ""
     compute_capability: Text = ""

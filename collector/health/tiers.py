@@ -53,6 +53,7 @@ _PUBLISHED: tuple[tuple[str, float, float], ...] = (
     ("A100", 1.555 * TERA, 19.5 * TERA),
     ("L40S", 0.864 * TERA, 91.6 * TERA),
     ("L4", 0.3 * TERA, 30.3 * TERA),
+    ("GB10", 0.273 * TERA, 31 * TERA),
     ("T4", 0.32 * TERA, 8.1 * TERA),
 )
 

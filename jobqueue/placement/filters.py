@@ -184,9 +184,10 @@ def _failed_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
 
 def _eligible_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
     kind = "of that memory" if not shape.gpu_models else "of that kind"
-    return f"has {_count(sum(ledger.eligible_at(place, shape)), 'GPU')} {kind}, " + (
-        requested_text(shape)
-    )
+    unknown = sum(not gpu.memory_bytes for gpu in ledger.views[place].gpus)
+    note = f" and {unknown} of unknown memory" if unknown and shape.gpu_memory_bytes else ""
+    count = _count(sum(ledger.eligible_at(place, shape)), "GPU")
+    return f"has {count} {kind}{note}, {requested_text(shape)}"
 
 
 def _used_outside(ledger: Ledger, shape: JobShape) -> Mask:

@@ -53,11 +53,12 @@ class Efficiency:
 
 
 def gpu_memory(job: Job) -> int | None:
-    """Return the memory of the largest GPU of the last attempt; needs the job's session."""
+    """Return the memory of the last attempt's largest GPU, None if unknown; needs the session."""
     if job.attempt is None:
         return None
     uuids, inventory = job.attempt.gpu_uuids, decode_inventory(job.attempt.appliance.inventory)
-    return max((gpu.memory_bytes for gpu in inventory.gpus if gpu.uuid in uuids), default=None)
+    sizes = (gpu.memory_bytes for gpu in inventory.gpus if gpu.uuid in uuids)
+    return max(sizes, default=0) or None
 
 
 def job_efficiency(

@@ -22,8 +22,10 @@ DESCRIPTIONS = {
     "boot_id": "Changes with every boot of the host.",
     "cpu_count": "Hardware threads.",
     "detail": "The problem in a sentence, with values.",
+    "has_unified_memory": "The GPU shares the host's memory, whose size `memory_bytes` then is.",
     "kind": "`NV<n>` (n NVLinks), `PIX`, `PXB`, `PHB`, `NODE` or `SYS`.",
     "reason": "Stable identifier; docs/health.md explains each.",
+    "memory_bytes": "Null if unknown.",
     "owner": "`job`, `container` (one that runs no job) or `host`.",
     "remote": "UUID of a GPU, `switch`, or empty if the driver reports none.",
     "speed_bits_per_second": "0 while the link is down.",
@@ -35,6 +37,13 @@ _FIELDS: dict[Any, type[fields.Field[Any]]] = {
     int: fields.Integer,
     float: fields.Float,
 }
+
+
+class _MemorySize(fields.Integer):
+    """A size that agents report as 0 if it is unknown."""
+
+    def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        return super()._serialize(value or None, attr, obj, **kwargs)
 
 
 @cache
@@ -57,6 +66,8 @@ def _field(name: str, kind: Any) -> fields.Field[Any]:  # noqa: ANN401 - a type
         metadata["description"] = DESCRIPTIONS[name]
     if name in CHOICES:
         metadata["enum"] = [member.value for member in CHOICES[name]]
+    if name == "memory_bytes":
+        return _MemorySize(allow_none=True, metadata=metadata)
     return _FIELDS.get(kind, fields.String)(metadata=metadata)
 
 

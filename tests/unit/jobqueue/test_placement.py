@@ -192,6 +192,11 @@ def test_a_bound_job_outlives_the_removal_of_its_appliance() -> None:
             "gpu_memory_too_small",
             "has 1 GPU of that memory, 2 with 40 GiB requested",
         ),
+        (
+            {"gpus": (GPUView("a", 0), GPUView("b", 80 * GIB))},
+            "gpu_memory_too_small",
+            "has 1 GPU of that memory and 1 of unknown memory, 2 with 40 GiB requested",
+        ),
     ],
 )
 def test_an_infeasible_appliance_is_rejected_with_its_reason(

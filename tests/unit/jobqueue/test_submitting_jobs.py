@@ -112,6 +112,27 @@ def test_more_than_any_appliance_has_is_refused_with_the_figures(
     assert caught.value.errors == {"gpus": ["16 requested; the most available is 8."]}
 
 
+def test_gpus_of_unknown_memory_are_refused_as_unknown_and_not_as_zero(
+    session: Session, cast: Cast
+) -> None:
+    appliance = add_appliance(session, cast.acme, "spark-01", gpus=1)
+    [gpu] = appliance.inventory["gpus"]
+    appliance.inventory = {**appliance.inventory, "gpus": [{**gpu, "memory_bytes": 0}]}
+    with pytest.raises(InvalidInputError) as caught:
+        submit(session, cast.alice, gpus=1, gpu_memory_bytes=40 * GIB)
+    assert caught.value.errors == {
+        "gpu_memory_bytes": ["40 GiB requested; the most available is unknown."]
+    }
+
+
+def test_unified_memory_counts_as_that_of_the_gpu(session: Session, cast: Cast) -> None:
+    appliance = add_appliance(session, cast.acme, "spark-01", gpus=1)
+    [gpu] = appliance.inventory["gpus"]
+    unified = {**gpu, "memory_bytes": 119 * GIB, "has_unified_memory": True}
+    appliance.inventory = {**appliance.inventory, "gpus": [unified]}
+    assert submit(session, cast.alice, gpus=1, gpu_memory_bytes=100 * GIB).gpu_memory_bytes
+
+
 def test_what_only_two_appliances_together_have_is_refused(session: Session, cast: Cast) -> None:
     add_appliance(session, cast.acme, "dgx-01", memory_bytes=GIB)
     add_appliance(session, cast.acme, "big-memory", gpus=0)

@@ -105,3 +105,28 @@ def test_disks_of_one_kind_share_a_row() -> None:
 )
 def test_the_speed_of_a_card_is_in_bits(nic: NICInfo, text: str) -> None:
     assert line_speed(nic.speed_bits_per_second) == text
+
+
+def test_unified_memory_is_the_hosts_and_unknown_memory_is_never_zero(
+    sessions: SessionFactory, cast: Cast, clock: FrozenClock, bob: Browser
+) -> None:
+    spark = GPUInfo(
+        index=0, uuid="GPU-0", model="NVIDIA GB10", memory_bytes=2**37, has_unified_memory=True
+    )
+    inventory = Inventory(hostname="spark", memory_bytes=2**37, gpus=[spark, bare_gpu(1)])
+    reported = msgspec.to_builtins(inventory)
+    for gpu in reported["gpus"][1:]:
+        del gpu["has_unified_memory"]  # as agents before it report
+    with sessions.begin() as session:
+        appliance = make_appliance(session, cast.acme, "spark", now=clock.now, inventory=reported)
+        appliance_id = str(appliance.id)
+
+    page = bob.get(f"/appliances/{appliance_id}").text
+    answer = bob.get(f"/api/v1/appliances/{appliance_id}").json
+
+    assert '128 GiB<div class="vd-when">shared with the host</div>' in page
+    assert "unknown" in page
+    assert "0 B" not in page
+    assert answer is not None
+    assert [gpu["memory_bytes"] for gpu in answer["inventory"]["gpus"]] == [2**37, None]
+    assert answer["inventory"]["gpus"][0]["has_unified_memory"] is True
