@@ -3,13 +3,19 @@
 Only this module of the plugin loads NVML's bindings.
 """
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
+from typing import Any
 
-import msgspec
-
-from plugins.nvml.library import Device, NVMLLibrary, pynvml
+from plugins.nvml.calls import Calls
+from plugins.nvml.facts import link_count
+from plugins.nvml.library import Device, NVMLLibrary, QueryFailedError, pynvml
 from protocol.inventory import GPUInfo, GPUPath, NVLinkInfo
+
+log = logging.getLogger(__name__)
 
 MEGA = 1_000_000
 MILLI = 1000
@@ -48,24 +54,30 @@ class NVIDIAParts:
 
 
 class NVIDIAReader:
-    """Reads the GPUs; facts that can't change are read once."""
+    """Reads the GPUs; facts that can't change are read once, and a failed query changes nothing.
 
-    def __init__(self) -> None:
+    Args:
+        host_memory_bytes: memory of the host, which some GPUs share.
+    """
+
+    def __init__(self, *, host_memory_bytes: int) -> None:
+        self._host_memory_bytes = host_memory_bytes
         self._library = NVMLLibrary()
-        self._known: dict[str, GPUInfo] = {}
-        self._far_ends: dict[tuple[str, int], str] = {}
-        self._ancestors: dict[tuple[str, str], str] = {}
+        self._answers: dict[tuple[object, ...], Any] = {}
 
     def read(self) -> NVIDIAParts:
         """Return the responding GPUs."""
         devices = self._library.devices()
-        uuid_at = {address: one.uuid for one in devices if (address := self._pci_address(one))}
+        uuid_at = {
+            address: device.uuid for device in devices if (address := self._pci_address(device))
+        }
         gpus = [self._gpu(device, uuid_at) for device in devices]
         pairs = combinations(zip(devices, gpus, strict=True), 2)
         paths = [self._path(first, second) for first, second in pairs]
+        cuda = self._answer(("cuda",), pynvml.nvmlSystemGetCudaDriverVersion_v2)
         return NVIDIAParts(
-            driver_version=self._library.driver_version(),
-            cuda_version=self._library.cuda_version(),
+            driver_version=str(self._answer(("driver",), pynvml.nvmlSystemGetDriverVersion) or ""),
+            cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
             gpus=gpus,
             paths=[path for path in paths if path is not None],
         )
@@ -73,83 +85,102 @@ class NVIDIAReader:
     def close(self) -> None:
         """Close NVML, and clear the cache: the driver may change."""
         self._library.close()
-        self._known.clear()
-        self._far_ends.clear()
-        self._ancestors.clear()
+        self._answers.clear()
+
+    def _answer(self, key: tuple[object, ...], call: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401 - as NVML's
+        """Return what NVML answers, or answered before if the call fails; None if unsupported."""
+        try:
+            self._answers[key] = self._library.ask(call, *args)
+        except QueryFailedError as error:
+            log.debug("%s", error)
+        return self._answers.get(key)
+
+    def _constant(self, device: Device, call: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401
+        """Return what NVML answered before, or does now."""
+        key = (device.uuid, call, *args)
+        if key not in self._answers:
+            return self._answer(key, call, device.handle, *args)
+        return self._answers[key]
 
     def _gpu(self, device: Device, uuid_at: dict[str, str]) -> GPUInfo:
-        known = self._known.get(device.uuid)
-        if known is None or known.index != device.index:
-            known = self._known[device.uuid] = self._fixed_parts(device)
-        ask, handle = self._library.ask, device.handle
-        mig = ask(pynvml.nvmlDeviceGetMigMode, handle)
-        return msgspec.structs.replace(
-            known,
-            pcie_generation=ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle) or 0,
-            pcie_width=ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle) or 0,
-            is_mig_enabled=bool(mig and mig[0]),
-            nvlinks=self._nvlinks(device, uuid_at),
-        )
-
-    def _fixed_parts(self, device: Device) -> GPUInfo:
-        ask, handle = self._library.ask, device.handle
-        capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
-        architecture = ask(pynvml.nvmlDeviceGetArchitecture, handle)
-        limits = ask(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
+        constant = partial(self._constant, device)
+        capability = constant(pynvml.nvmlDeviceGetCudaComputeCapability)
+        limits = constant(pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
+        mig = self._current(device, pynvml.nvmlDeviceGetMigMode)
+        memory_bytes, has_unified_memory = self._memory(device)
         return GPUInfo(
             index=device.index,
             uuid=device.uuid,
             model=device.model,
-            memory_bytes=device.memory_bytes,
-            core_count=ask(pynvml.nvmlDeviceGetNumGpuCores, handle) or 0,
-            architecture=ARCHITECTURES.get(architecture, ""),
+            memory_bytes=memory_bytes,
+            has_unified_memory=has_unified_memory,
+            core_count=constant(pynvml.nvmlDeviceGetNumGpuCores) or 0,
+            architecture=ARCHITECTURES.get(constant(pynvml.nvmlDeviceGetArchitecture), ""),
             compute_capability="{}.{}".format(*capability) if capability else "",
-            memory_bus_bits=ask(pynvml.nvmlDeviceGetMemoryBusWidth, handle) or 0,
+            memory_bus_bits=constant(pynvml.nvmlDeviceGetMemoryBusWidth) or 0,
             sm_clock_max_hertz=self._max_clock(device, pynvml.NVML_CLOCK_SM),
             memory_clock_max_hertz=self._max_clock(device, pynvml.NVML_CLOCK_MEM),
             power_limit_max_watts=limits[1] / MILLI if limits else 0.0,
             pci_address=self._pci_address(device),
-            pcie_generation_max=ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle) or 0,
-            pcie_width_max=ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle) or 0,
-            serial=str(ask(pynvml.nvmlDeviceGetSerial, handle) or ""),
-            vbios_version=str(ask(pynvml.nvmlDeviceGetVbiosVersion, handle) or ""),
+            pcie_generation=self._current(device, pynvml.nvmlDeviceGetCurrPcieLinkGeneration) or 0,
+            pcie_generation_max=constant(pynvml.nvmlDeviceGetMaxPcieLinkGeneration) or 0,
+            pcie_width=self._current(device, pynvml.nvmlDeviceGetCurrPcieLinkWidth) or 0,
+            pcie_width_max=constant(pynvml.nvmlDeviceGetMaxPcieLinkWidth) or 0,
+            serial=str(constant(pynvml.nvmlDeviceGetSerial) or ""),
+            vbios_version=str(constant(pynvml.nvmlDeviceGetVbiosVersion) or ""),
+            is_mig_enabled=bool(mig and mig[0]),
+            nvlinks=self._nvlinks(device, uuid_at),
         )
 
+    def _memory(self, device: Device) -> tuple[int, bool]:
+        """Return the memory in bytes, 0 if unknown, and whether it is the host's."""
+        key = (device.uuid, "memory")
+        if device.has_unified_memory:
+            self._answers[key] = self._host_memory_bytes, True
+        elif device.memory_bytes is not None:
+            self._answers[key] = device.memory_bytes, False
+        memory_bytes, is_unified = self._answers.get(key, (0, False))
+        return memory_bytes, is_unified
+
+    def _current(self, device: Device, call: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401
+        return self._answer((device.uuid, call, *args), call, device.handle, *args)
+
     def _max_clock(self, device: Device, clock: int) -> int:
-        megahertz = self._library.ask(pynvml.nvmlDeviceGetMaxClockInfo, device.handle, clock)
+        megahertz = self._constant(device, pynvml.nvmlDeviceGetMaxClockInfo, clock)
         return (megahertz or 0) * MEGA
 
     def _pci_address(self, device: Device) -> str:
         """Return the PCI address in the kernel's form, such as `0000:1b:00.0`."""
-        known = self._known.get(device.uuid)
-        if known is not None:
-            return known.pci_address
-        pci = self._library.ask(pynvml.nvmlDeviceGetPciInfo, device.handle)
+        pci = self._constant(device, pynvml.nvmlDeviceGetPciInfo)
         return _address(pci.busId) if pci is not None else ""
 
     def _nvlinks(self, device: Device, uuid_at: dict[str, str]) -> list[NVLinkInfo]:
         links: list[NVLinkInfo] = []
-        for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-            state = self._library.ask(pynvml.nvmlDeviceGetNvLinkState, device.handle, link)
-            if state is None:
-                if not links:
-                    break  # a card without NVLink
-                continue
-            remote = self._far_end(device, link, uuid_at) if state else ""
-            links.append(NVLinkInfo(link=link, is_active=bool(state), remote=remote))
+        for link in range(self._link_count(device)):
+            state = self._current(device, pynvml.nvmlDeviceGetNvLinkState, link)
+            if state is not None:
+                remote = self._far_end(device, link, uuid_at) if state else ""
+                links.append(NVLinkInfo(link=link, is_active=bool(state), remote=remote))
         return links
+
+    def _link_count(self, device: Device) -> int:
+        """Return how many links the card has: drivers report a state for missing ones, too."""
+        key = (device.uuid, link_count)
+        if key in self._answers:
+            return int(self._answers[key])
+        calls = Calls(device.handle)
+        count = link_count(calls)
+        if not calls.failures:
+            self._answers[key] = count
+        return count
 
     def _far_end(self, device: Device, link: int, uuid_at: dict[str, str]) -> str:
         """Return the UUID of the remote GPU, `switch`, or "" if unknown."""
-        key = (device.uuid, link)
-        if key not in self._far_ends:
-            ask, handle = self._library.ask, device.handle
-            kind = ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
-            pci = ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
-            remote = uuid_at.get(_address(pci.busId), "") if pci is not None else ""
-            is_switch = kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
-            self._far_ends[key] = SWITCH if is_switch else remote
-        return self._far_ends[key]
+        kind = self._constant(device, pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, link)
+        if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+            return SWITCH
+        pci = self._constant(device, pynvml.nvmlDeviceGetNvLinkRemotePciInfo, link)
+        return uuid_at.get(_address(pci.busId), "") if pci is not None else ""
 
     def _path(
         self, first: tuple[Device, GPUInfo], second: tuple[Device, GPUInfo]
@@ -161,13 +192,10 @@ class NVIDIAReader:
         return GPUPath(first_index=first[0].index, second_index=second[0].index, kind=kind)
 
     def _ancestor(self, first: Device, second: Device) -> str:
-        key = (first.uuid, second.uuid)
-        if key not in self._ancestors:
-            level = self._library.ask(
-                pynvml.nvmlDeviceGetTopologyCommonAncestor, first.handle, second.handle
-            )
-            self._ancestors[key] = ANCESTORS.get(level, "")
-        return self._ancestors[key]
+        key, call = (first.uuid, second.uuid), pynvml.nvmlDeviceGetTopologyCommonAncestor
+        if key not in self._answers:
+            self._answer(key, call, first.handle, second.handle)
+        return ANCESTORS.get(self._answers.get(key), "")
 
 
 def nvlinks_between(first: GPUInfo, second: GPUInfo) -> int:

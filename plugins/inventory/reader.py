@@ -88,6 +88,7 @@ class InventorySource:
         self._with_nvidia = with_nvidia
         self._facts: Inventory | None = None
         self._nvidia: NVIDIAReader | None = None
+        self._previous: Inventory | None = None
 
     def read(self, *, executors: Sequence[str] = ()) -> Inventory:
         """Return the current inventory.
@@ -97,9 +98,9 @@ class InventorySource:
         """
         if self._facts is None:
             self._facts = read_facts(proc=self._proc, sys=self._sys)
-        nvidia = self._read_nvidia()
+        nvidia = self._read_nvidia(host_memory_bytes=self._facts.memory_bytes)
         cards = find_cards(proc=self._proc, sys=self._sys)
-        return msgspec.structs.replace(
+        found = msgspec.structs.replace(
             self._facts,
             driver_version=nvidia.driver_version if nvidia else "",
             cuda_version=nvidia.cuda_version if nvidia else "",
@@ -109,20 +110,48 @@ class InventorySource:
             nics=read_nics(self._sys),
             executors=list(executors),
         )
+        return self._with_absent(found)
 
     def close(self) -> None:
         """Close NVML."""
         if self._nvidia is not None:
             self._nvidia.close()
 
-    def _read_nvidia(self) -> "NVIDIAParts | None":
+    def _with_absent(self, found: Inventory) -> Inventory:
+        """Add the GPUs that the previous reading had: one reading without a GPU is no loss.
+
+        A GPU whose index is now another's is gone: the driver numbers its GPUs without gaps.
+        """
+        previous, self._previous = self._previous, found
+        if previous is None:
+            return found
+        indexes, uuids = ({getattr(gpu, key) for gpu in found.gpus} for key in ("index", "uuid"))
+        absent = {
+            gpu.index: gpu
+            for gpu in previous.gpus
+            if gpu.index not in indexes and gpu.uuid not in uuids
+        }
+        paths = [
+            path
+            for path in previous.gpu_paths
+            if path.first_index in absent or path.second_index in absent
+        ]
+        return msgspec.structs.replace(
+            found,
+            gpus=sorted([*found.gpus, *absent.values()], key=lambda gpu: gpu.index),
+            gpu_paths=sorted(
+                [*found.gpu_paths, *paths], key=lambda path: (path.first_index, path.second_index)
+            ),
+        )
+
+    def _read_nvidia(self, *, host_memory_bytes: int) -> "NVIDIAParts | None":
         if not self._with_nvidia or (self._nvidia is None and not driver_is_present()):
             return None
         if self._nvidia is None:
             # NVML's bindings are heavy; hosts without a GPU don't need them.
             from plugins.inventory.nvidia import NVIDIAReader  # noqa: PLC0415
 
-            self._nvidia = NVIDIAReader()
+            self._nvidia = NVIDIAReader(host_memory_bytes=host_memory_bytes)
         try:
             return self._nvidia.read()
         except PluginUnavailableError:

@@ -28,10 +28,15 @@ _SIGN_OF_TYPE = {
 
 
 class Calls:
-    """Calls to one device that return None if unsupported or failed."""
+    """Calls to one device that return None if unsupported or failed.
+
+    Attributes:
+        failures: how many calls failed that the device may support.
+    """
 
     def __init__(self, handle: Any) -> None:  # noqa: ANN401 - NVML's own handle
         self.handle = handle
+        self.failures = 0
         self._refused: set[tuple[object, ...]] = set()
 
     def ask(self, call: Callable[..., Any], *args: int) -> Any:  # noqa: ANN401 - as NVML's
@@ -50,6 +55,8 @@ class Calls:
             raise_if_fatal(error)
             if is_refusal(error):
                 self._refused.add(key)
+            else:
+                self.failures += 1
             return None
 
 
@@ -82,6 +89,8 @@ class FieldBatch:
                 raise_if_fatal(error)
                 if is_refusal(error):
                     refused.add((field, scope))
+                else:
+                    self._calls.failures += 1
         if refused:
             self._fill([key for key in self._keys if key not in refused])
         return values

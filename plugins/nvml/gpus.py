@@ -10,7 +10,7 @@ from core.clock import to_ns
 from plugins.base import present
 from plugins.nvml.calls import Calls, FieldBatch, read_reopening
 from plugins.nvml.facts import link_count, name_of_gpu, read_facts
-from plugins.nvml.library import Device, GPULostError, NVMLLibrary
+from plugins.nvml.library import Device, GPULostError, NVMLLibrary, QueryFailedError
 from plugins.nvml.links import (
     PCIE_RECEIVED,
     PCIE_SENT,
@@ -60,6 +60,8 @@ class Gathering:
 
 
 CACHE_LIFETIME = timedelta(hours=1)
+# A GPU that answered before is lost after so many readings in a row.
+LOST_READINGS = 2
 
 
 class GPUs:
@@ -120,18 +122,27 @@ class GPU:
         self._proc = proc
         self._learned: _Capabilities | None = None
         self._rates = CounterRates()
+        # A GPU that never answered has nothing that speaks against its being lost.
+        self._failed_readings = LOST_READINGS - 1
 
     def read(self, library: NVMLLibrary, now: datetime) -> list[Point]:
-        """Return the points of the GPU; none without permission."""
+        """Return the points of the GPU; none without permission, or if it can't be read now."""
         try:
             learned = self._learn(library, now)
-            return [] if learned is None else self._points(learned, now)
+            points = [] if learned is None else self._points(learned, now)
+        except QueryFailedError:
+            return []
         except GPULostError:
             self.forget()
+            self._failed_readings += 1
+            if self._failed_readings < LOST_READINGS:
+                return []
             self._rates = CounterRates()
             if "uuid" not in self.tags:
                 self.tags |= name_of_gpu(self._proc, self._index, count=library.count())
             return [Point("gpu", self.tags, {"lost": 1}, to_ns(now))]
+        self._failed_readings = 0
+        return points
 
     def forget(self) -> None:
         """Clear the handle and the capabilities."""
@@ -141,7 +152,8 @@ class GPU:
         learned = self._learned
         if learned is not None and now - learned.learned_at < CACHE_LIFETIME:
             is_mig = is_mig_enabled(learned.calls)
-            if is_mig == learned.is_mig:
+            # After a failed query, ask whether the GPU is still there.
+            if is_mig == learned.is_mig and not learned.calls.failures:
                 return learned
         device = library.device(self._index)
         if device is None:

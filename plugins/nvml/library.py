@@ -2,7 +2,7 @@
 
 NVML errors are of four kinds: a call is *refused* if the device does not support it, a GPU is
 *lost* if it fell off the bus, the library is *stale* if it must be reopened, and all others are
-transient.
+*transient*: they say nothing about the GPU. Only a handle that can't be had is like a lost GPU.
 """
 
 import warnings
@@ -23,6 +23,7 @@ __all__ = [
     "GPULostError",
     "LibraryStaleError",
     "NVMLLibrary",
+    "QueryFailedError",
     "is_refusal",
     "memory_info",
     "pynvml",
@@ -57,9 +58,16 @@ REFUSED = frozenset(
     }
 )
 
+# Of a query that fails for a moment, before it counts as failed.
+TRIES = 3
+
 
 class GPULostError(PluginError):
     """The GPU fell off the bus or needs a reset; other GPUs are not affected."""
+
+
+class QueryFailedError(PluginError):
+    """One query failed; the GPU may be well."""
 
 
 class LibraryStaleError(PluginError):
@@ -68,12 +76,16 @@ class LibraryStaleError(PluginError):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU as NVML knows it; `handle` is NVML's own."""
+    """One GPU as NVML knows it; `handle` is NVML's own.
+
+    `memory_bytes` is None if unknown, and if the memory is the host's.
+    """
 
     index: int
     uuid: str
     model: str
-    memory_bytes: int
+    memory_bytes: int | None
+    has_unified_memory: bool
     handle: Any
 
 
@@ -115,6 +127,7 @@ class NVMLLibrary:
 
     def __init__(self) -> None:
         self._is_open = False
+        self._identities: dict[int, tuple[str, str]] = {}
 
     def devices(self) -> list[Device]:
         """Return the responding GPUs, in index order.
@@ -153,28 +166,35 @@ class NVMLLibrary:
 
         Raises:
             GPULostError: it does not answer.
+            QueryFailedError: it answers, but does not identify itself this time.
             LibraryStaleError: NVML must be reopened.
         """
         try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            return Device(
-                index=index,
-                uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
-                model=str(pynvml.nvmlDeviceGetName(handle)),
-                memory_bytes=_memory_bytes(handle),
-                handle=handle,
-            )
+            handle = _retried(pynvml.nvmlDeviceGetHandleByIndex, index)
         except pynvml.NVMLError as error:
             raise_if_fatal(error)
             if is_refusal(error):
                 return None
             # A GPU that fell off the bus before NVML was opened returns an unknown error.
             raise GPULostError(f"GPU {index} does not answer: {error}") from error
+        identity = self._identity(index, handle)
+        if identity is None:
+            return None
+        memory_bytes, has_unified_memory = _memory(handle)
+        return Device(
+            index=index,
+            uuid=identity[0],
+            model=identity[1],
+            memory_bytes=memory_bytes,
+            has_unified_memory=has_unified_memory,
+            handle=handle,
+        )
 
     def ask(self, call: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401 - as NVML's
-        """Return the result of an NVML call, None if unsupported or failed.
+        """Return the result of an NVML call, None if unsupported.
 
         Raises:
+            QueryFailedError: the call failed, or the GPU is lost.
             LibraryStaleError: NVML must be reopened; the next `devices` does.
         """
         try:
@@ -183,21 +203,13 @@ class NVMLLibrary:
             if error.value in STALE:
                 self.close()
                 raise_if_fatal(error)
-            return None
-
-    def driver_version(self) -> str:
-        """Return the driver version, such as 550.127.05, or ""."""
-        self._open()
-        return str(self.ask(pynvml.nvmlSystemGetDriverVersion) or "")
-
-    def cuda_version(self) -> str:
-        """Return the CUDA version of the driver, such as 12.4, or ""."""
-        self._open()
-        version = self.ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)
-        return f"{version // 1000}.{version % 1000 // 10}" if version else ""
+            if is_refusal(error):
+                return None
+            raise QueryFailedError(f"NVML query failed: {error}") from error
 
     def close(self) -> None:
-        """Close the library; the next call reopens it."""
+        """Close the library; the next call reopens it, when GPUs may have other indexes."""
+        self._identities.clear()
         if self._is_open:
             self._is_open = False
             try:
@@ -221,15 +233,45 @@ class NVMLLibrary:
             raise PluginError(f"NVML can't be opened: {error}") from error
         self._is_open = True
 
+    def _identity(self, index: int, handle: Any) -> tuple[str, str] | None:  # noqa: ANN401
+        """Return UUID and model; None without permission.
+
+        While the library is open, an index is always the same GPU, so a failed query changes
+        nothing.
+        """
+        try:
+            uuid = str(_retried(pynvml.nvmlDeviceGetUUID, handle))
+            self._identities[index] = uuid, str(_retried(pynvml.nvmlDeviceGetName, handle))
+        except pynvml.NVMLError as error:
+            raise_if_fatal(error)
+            if is_refusal(error):
+                return None
+            if index not in self._identities:
+                raise QueryFailedError(f"GPU {index} has no UUID now: {error}") from error
+        return self._identities[index]
+
     def _device_or_none(self, index: int) -> Device | None:
         try:
             return self.device(index)
-        except GPULostError:
+        except (GPULostError, QueryFailedError):
             return None
 
 
-def _memory_bytes(handle: Any) -> int:  # noqa: ANN401 - NVML's own handle
+def _retried(call: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401 - as NVML's
+    """Return the result of a call, of which a few transient failures are ignored."""
+    for _ in range(TRIES - 1):
+        try:
+            return call(*args)
+        except pynvml.NVMLError as error:
+            if error.value in LOST | STALE | REFUSED:
+                raise
+    return call(*args)
+
+
+def _memory(handle: Any) -> tuple[int | None, bool]:  # noqa: ANN401 - NVML's own handle
+    """Return the memory of a GPU, and whether it shares that of the host."""
     try:
-        return int(memory_info(handle).total)
-    except pynvml.NVMLError_NotSupported:  # memory shared with the host
-        return 0
+        return int(_retried(memory_info, handle).total), False
+    except pynvml.NVMLError as error:
+        raise_if_fatal(error)
+        return None, error.value == pynvml.NVML_ERROR_NOT_SUPPORTED

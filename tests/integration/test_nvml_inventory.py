@@ -1,64 +1,33 @@
 """The inventory's NVIDIA part through NVIDIA's bindings, on a driver library built for the test."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from protocol.inventory import GPUInfo, Inventory
-from tests.servers import require_program
+from tests.fixtures.nvml import NVMLReader, World, reading
+from tests.fixtures.nvml_dgx import MIB, fake_nvml, world
 
-FAKE = Path(__file__).parent.parent / "fixtures" / "fake_nvml"
-ROOT = FAKE.parents[2]
-# The loader reads its path when a process starts, so the inventory is read in one of its own.
-LOOK = """
-import sys
-import msgspec
-from plugins.inventory.reader import InventorySource
-
-source = InventorySource()
-source.read()
-sys.stdout.buffer.write(msgspec.json.encode(source.read()))
-source.close()
-"""
+__all__ = ["fake_nvml", "world"]
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the built library."""
-    compiler = require_program("gcc", package="gcc")
-    folder = tmp_path_factory.mktemp("nvml")
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", *FAKE.glob("*.c")],
-        check=True,
-    )
-    return folder
+def read(reader: NVMLReader) -> Inventory:
+    """Read the plugin; return what it published."""
+    [published] = reader.answer()["inventories"]
+    return msgspec.convert(published, Inventory)
 
 
-def look(library: Path, *statements: str) -> Inventory:
-    world = library / "world"
-    world.write_text("".join(f"{statement}\n" for statement in statements))
-    result = subprocess.run(
-        [sys.executable, "-c", LOOK],
-        env={
-            **os.environ,
-            "LD_LIBRARY_PATH": str(library),
-            "PYTHONPATH": str(ROOT),
-            "VEDETTE_FAKE_NVML": str(world),
-        },
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return msgspec.json.decode(result.stdout, type=Inventory)
+def look(fake_nvml: Path, world: World, *statements: str) -> Inventory:
+    """Return the inventory of a world at the second reading, when constants are from the cache."""
+    world.add(*statements)
+    with reading("inventory", fake_nvml, world.path) as reader:
+        read(reader)
+        return read(reader)
 
 
-def test_a_gpu_is_described_with_its_cores_bus_and_firmware(library: Path) -> None:
-    found = look(library, "scenario dgx")
+def test_a_gpu_is_described_with_its_cores_bus_and_firmware(fake_nvml: Path, world: World) -> None:
+    found = look(fake_nvml, world, "scenario dgx")
     assert (found.driver_version, found.cuda_version) == ("550.127.05", "12.4")
     assert len(found.gpus) == 8
     gpu = found.gpus[0]
@@ -75,41 +44,122 @@ def test_a_gpu_is_described_with_its_cores_bus_and_firmware(library: Path) -> No
     assert not gpu.is_mig_enabled
 
 
-def test_gpus_on_switches_reach_each_other_by_eighteen_links(library: Path) -> None:
-    found = look(library, "scenario dgx")
+def test_gpus_on_switches_reach_each_other_by_eighteen_links(fake_nvml: Path, world: World) -> None:
+    found = look(fake_nvml, world, "scenario dgx")
     assert {link.remote for gpu in found.gpus for link in gpu.nvlinks} == {"switch"}
     assert len(found.gpu_paths) == 8 * 7 / 2
     assert {path.kind for path in found.gpu_paths} == {"NV18"}
 
 
-def test_links_that_are_down_are_shown_and_make_the_paths_narrower(library: Path) -> None:
-    found = look(library, "scenario dgx", "gpu 1 links_down 3")
+def test_links_that_are_down_are_shown_and_make_the_paths_narrower(
+    fake_nvml: Path, world: World
+) -> None:
+    found = look(fake_nvml, world, "scenario dgx", "gpu 1 links_down 3")
     assert [link.is_active for link in found.gpus[1].nvlinks[:3]] == [False, False, True]
     kinds = {(path.first_index, path.second_index): path.kind for path in found.gpu_paths}
     assert (kinds[0, 1], kinds[0, 2]) == ("NV16", "NV18")
 
 
-def test_without_nvlink_the_path_is_what_the_board_has(library: Path) -> None:
-    found = look(library, "scenario dgx", "refuse nvmlDeviceGetNvLinkState 3")
+def test_without_nvlink_the_path_is_what_the_board_has(fake_nvml: Path, world: World) -> None:
+    found = look(fake_nvml, world, "scenario dgx", "refuse nvmlDeviceGetNvLinkState 3")
     assert not any(gpu.nvlinks for gpu in found.gpus)
     assert {path.kind for path in found.gpu_paths} <= {"PIX", "PXB", "PHB", "NODE", "SYS"}
     assert len(found.gpu_paths) == 28
 
 
-def test_mig_is_shown(library: Path) -> None:
-    found = look(library, "scenario mig")
+def test_mig_is_shown(fake_nvml: Path, world: World) -> None:
+    found = look(fake_nvml, world, "scenario mig")
     assert [gpu.index for gpu in found.gpus if gpu.is_mig_enabled] == [0, 1]
 
 
-def test_a_lost_gpu_is_missing_and_the_others_stay(library: Path) -> None:
-    found = look(library, "scenario lost")
+def test_a_lost_gpu_is_missing_and_the_others_stay(fake_nvml: Path, world: World) -> None:
+    found = look(fake_nvml, world, "scenario lost")
     assert [gpu.index for gpu in found.gpus] == [0, 1, 2, 4, 5, 6, 7]
 
 
-def test_a_card_that_supports_nothing_is_listed_by_name_alone(library: Path) -> None:
-    found = look(library, "scenario unsupported")
+def test_a_card_that_supports_nothing_is_listed_by_name_alone(
+    fake_nvml: Path, world: World
+) -> None:
+    found = look(fake_nvml, world, "scenario unsupported")
     assert len(found.gpus) == 8
-    bare = {"index", "uuid", "model", "memory_bytes"}
+    bare = {"index", "uuid", "model", "memory_bytes", "has_unified_memory"}
     said = msgspec.structs.asdict(found.gpus[0])
     empty = msgspec.structs.asdict(GPUInfo(index=0, uuid="", model="", memory_bytes=0))
     assert {name for name in said if said[name] != empty[name]} <= bare
+
+
+FUNCTIONS = (
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetNumGpuCores",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetCurrPcieLinkWidth",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlSystemGetDriverVersion",
+    "nvmlSystemGetCudaDriverVersion_v2",
+)
+
+
+@pytest.mark.parametrize("code", [999, 15])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_queries_that_fail_change_nothing(
+    fake_nvml: Path, world: World, function: str, code: int
+) -> None:
+    with reading("inventory", fake_nvml, world.path) as reader:
+        complete = read(reader)
+        world.add(f"refuse {function} {code}")
+        assert read(reader) == complete
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetHandleByIndex_v2"]
+)
+def test_a_query_that_fails_for_a_moment_at_the_start_is_made_again(
+    fake_nvml: Path, world: World, function: str
+) -> None:
+    world.add(f"fail {function} 999 2")
+    with reading("inventory", fake_nvml, world.path) as reader:
+        assert [gpu.memory_bytes for gpu in read(reader).gpus] == [81559 * MIB] * 8
+
+
+def test_a_gpu_is_gone_at_the_second_reading_without_it(fake_nvml: Path, world: World) -> None:
+    with reading("inventory", fake_nvml, world.path) as reader:
+        complete = read(reader)
+        world.add("gpu 3 error 15")
+        assert [gpu.index for gpu in read(reader).gpus] == [*range(8)]
+        assert [gpu.index for gpu in read(reader).gpus] == [0, 1, 2, 4, 5, 6, 7]
+        world.add("gpu 3 error 0")
+        assert read(reader) == complete
+
+
+@pytest.mark.parametrize("count", [0, 12])
+def test_the_driver_says_how_many_links_a_card_has(
+    fake_nvml: Path, world: World, count: int
+) -> None:
+    found = look(fake_nvml, world, f"gpu 1 links {count}")
+    assert [len(gpu.nvlinks) for gpu in found.gpus[:3]] == [18, count, 18]
+    [path] = [one for one in found.gpu_paths if (one.first_index, one.second_index) == (0, 1)]
+    assert path.kind == (f"NV{count}" if count else "NODE")
+
+
+def test_a_gpu_that_shares_the_hosts_memory_has_that(fake_nvml: Path, world: World) -> None:
+    world.add("refuse nvmlDeviceGetMemoryInfo_v2 3")
+    with reading("inventory", fake_nvml, world.path) as reader:
+        found = read(reader)
+        world.add("refuse nvmlDeviceGetMemoryInfo_v2 999")
+        assert read(reader) == found
+    assert found.memory_bytes > 0
+    assert {(gpu.memory_bytes, gpu.has_unified_memory) for gpu in found.gpus} == {
+        (found.memory_bytes, True)
+    }
+
+
+def test_memory_that_cant_be_read_is_unknown_and_not_the_hosts(
+    fake_nvml: Path, world: World
+) -> None:
+    found = look(fake_nvml, world, "refuse nvmlDeviceGetMemoryInfo_v2 999")
+    assert {(gpu.memory_bytes, gpu.has_unified_memory) for gpu in found.gpus} == {(0, False)}

@@ -15,12 +15,26 @@ def test_a_gpu_that_is_lost_says_only_so_and_the_others_go_on(
 ) -> None:
     nvml.read(0)
     world.add("gpu 3 error 15", "seconds 10")
-    readings = nvml.read(10)
+    nvml.read(10)
+    readings = nvml.read(20)
     [lost] = chosen(readings, "gpu", gpu="3")
     assert lost.fields == {"lost": 1}
     assert lost.tags == {"gpu": "3", "uuid": f"{UUID}3", "model": "NVIDIA H100 80GB HBM3"}
     assert [gpu_fields(readings, gpu)["lost"] for gpu in (0, 2, 4, 7)] == [0, 0, 0, 0]
     assert chosen(readings, "gpu_link", gpu="3") == []
+
+
+@pytest.mark.parametrize("error", [15, 16, 28, 999])
+def test_a_gpu_that_fails_once_is_not_lost(nvml: NVMLReader, world: World, error: int) -> None:
+    nvml.read(0)
+    world.add(f"gpu 3 error {error}", "seconds 10")
+    readings = nvml.read(10)
+    assert chosen(readings, "gpu", gpu="3") == []
+    assert len(chosen(readings, "gpu")) == 7
+    world.add("gpu 3 error 0", "seconds 20")
+    assert gpu_fields(nvml.read(20), 3)["lost"] == 0
+    world.add("gpu 3 error 15", "seconds 30")
+    assert chosen(nvml.read(30), "gpu", gpu="3") == []
 
 
 @pytest.mark.parametrize("error", [15, 16, 28, 999])
@@ -101,3 +115,22 @@ def test_a_lost_gpu_that_comes_back_is_read_again(nvml: NVMLReader, world: World
     assert gpu_fields(nvml.read(0), 3) == {"lost": 1}
     world.add("gpu 3 error 0")
     assert gpu_fields(nvml.read(10), 3)["utilization_percent"] == 94.0
+
+
+@pytest.mark.parametrize("function", ["MemoryInfo_v2", "UUID", "Name", "PowerUsage", "MigMode"])
+def test_a_query_that_fails_again_and_again_is_not_a_lost_gpu(
+    nvml: NVMLReader, world: World, function: str
+) -> None:
+    nvml.read(0)
+    world.add(f"refuse nvmlDeviceGet{function} 999")
+    for second in (10, 20, 30):
+        readings = nvml.read(second)
+        assert [one.fields["lost"] for one in chosen(readings, "gpu")] == [0] * 8
+
+
+def test_facts_whose_query_fails_once_are_read_the_next_time(
+    nvml: NVMLReader, world: World
+) -> None:
+    world.add("fail nvmlDeviceGetMaxClockInfo 999 1", "fail nvmlDeviceGetFieldValues 999 1")
+    assert "sm_clock_max_hertz" not in gpu_fields(nvml.read(0), 0)
+    assert gpu_fields(nvml.read(10), 0)["sm_clock_max_hertz"] == 1_980_000_000
