@@ -238,7 +238,7 @@ class Agent:
             lambda: self._connect(identity),
             config=lambda: self._config,
             heartbeats=self._heartbeat_builder.heartbeats(
-                self._host, self._buffer, clock=self._clock
+                self._host, self._buffer, clock=self._clock, samples=self._samples
             ),
             runner=self._runner,
             storage=self._storage_reporter(),
@@ -251,8 +251,9 @@ class Agent:
         return connect_to_portal(self._config, identity, self._delivery, clock=self._clock)
 
     def _on_points(self, points: list[Point]) -> None:
-        self._samples.add(points)  # first: an error in the health check must not lose samples
-        self._health.observe(points, self._clock())
+        # First: an error in the health check must not lose samples.
+        plausible = self._samples.add(points)
+        self._health.observe(plausible, self._clock())
 
     def _after_readings(self) -> float:
         """Add health and own metrics, and flush; return the seconds until this is due again."""

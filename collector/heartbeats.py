@@ -23,6 +23,7 @@ from collector.inventory import host_inventory, simulated_inventory
 from collector.jobs.attempts import AttemptRunner
 from collector.reading.plugin_host import PluginHost
 from collector.reading.plugin_reader import PluginPlan
+from collector.samples import SampleWriter
 from collector.sending.portal_connection import PortalConnection
 from core.clock import Clock, to_ns
 from core.ids import new_id
@@ -242,7 +243,9 @@ class HeartbeatBuilder:
         self._inventory.update(inventory)
         self.health.set_inventory(inventory)
 
-    def heartbeats(self, host: PluginHost, buffer: DiskBuffer, *, clock: Clock) -> Heartbeats:
+    def heartbeats(
+        self, host: PluginHost, buffer: DiskBuffer, *, clock: Clock, samples: SampleWriter
+    ) -> Heartbeats:
         """Return the sender of heartbeats."""
         # The first heartbeat must report a lost GPU, or a job could be placed on it.
         first = (INVENTORY_PLUGIN, *GPU_PLUGINS)
@@ -252,7 +255,9 @@ class HeartbeatBuilder:
             executors=self._available_executors,
             buffer=buffer,
             clock=clock,
-            health=lambda: self.health.report(clock()),
+            health=lambda: msgspec.structs.replace(
+                self.health.report(clock()), implausible_readings=samples.implausible.readings()
+            ),
             gpu_processes=self.gpu_processes.current,
         )
 

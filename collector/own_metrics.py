@@ -76,6 +76,7 @@ class OwnMetrics:
                 "send_failures": counters.failures,
                 "undeliverable_lines": counters.undeliverable_lines,
                 "gather_failures": self._host.gather_failures,
+                "implausible_readings": self._samples.implausible.count,
                 "access_point_latency_seconds": self._access_points.latency_seconds,
                 **self._more(),
                 **self._usage.fields(),

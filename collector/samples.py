@@ -8,6 +8,7 @@ from threading import Lock
 
 from collector.buffering.buffer import DiskBuffer
 from collector.buffering.frames import Frame
+from collector.implausible import ImplausibleFilter
 from core.errors import InvalidInputError
 from timeseries.lineprotocol_encode import encode
 from timeseries.points import Point
@@ -20,7 +21,11 @@ EARLY_RATIO = 0.1
 
 
 class SampleWriter:
-    """Collects points and flushes them to the buffer. `add` may be called from any thread."""
+    """Collects points and flushes them to the buffer. `add` may be called from any thread.
+
+    Attributes:
+        implausible: what was dropped because it can't be true.
+    """
 
     def __init__(
         self,
@@ -36,11 +41,14 @@ class SampleWriter:
         self._pending: list[Point] = []
         self._flushed_seconds: float | None = None
         self.flush_interval_seconds = flush_interval_seconds
+        self.implausible = ImplausibleFilter()
 
-    def add(self, points: Iterable[Point]) -> None:
-        """Add points to the next flush."""
+    def add(self, points: Iterable[Point]) -> Sequence[Point]:
+        """Add points to the next flush, without implausible values; return what was added."""
+        plausible = self.implausible.plausible(points)
         with self._lock:
-            self._pending += points
+            self._pending += plausible
+        return plausible
 
     def flush_when_due(self) -> float:
         """Flush if it is due; return the seconds until the next flush."""

@@ -6,6 +6,7 @@ findings that are the reasons. The *tier* is the performance class of a GPU.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from protocol.inventory import MAX_GPUS, Text
 # GPUs that are missing are listed, too.
 MAX_GPU_HEALTHS = 2 * MAX_GPUS
 MAX_FINDINGS = 200
+MAX_IMPLAUSIBLE_READINGS = 100
 MAX_DETAIL_LENGTH = 1000
 
 
@@ -99,6 +101,26 @@ class GPUHealth(msgspec.Struct, frozen=True, kw_only=True):
     tier: Text = ""
 
 
+class ImplausibleReading(msgspec.Struct, frozen=True, kw_only=True):
+    """Values of one series that the agent dropped, since it started: they can't be true.
+
+    `series` has the tags that tell it from others, such as `gpu=3`. `value` is the last of the
+    values as text, since JSON has neither NaN nor all integers.
+    """
+
+    metric: Text
+    series: Text = ""
+    value: Text
+    detail: Text
+    count: int
+    last_at: datetime
+
+
+ImplausibleReadings = Annotated[
+    list[ImplausibleReading], msgspec.Meta(max_length=MAX_IMPLAUSIBLE_READINGS)
+]
+
+
 class ApplianceHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Health and class of an appliance; `appliance_class` reads `8 x flagship` or `cpu`."""
 
@@ -106,6 +128,7 @@ class ApplianceHealth(msgspec.Struct, frozen=True, kw_only=True):
     findings: Findings = []
     gpus: Annotated[list[GPUHealth], msgspec.Meta(max_length=MAX_GPU_HEALTHS)] = []
     appliance_class: Text = ""
+    implausible_readings: ImplausibleReadings = []
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,25 @@ Whatever else a sender names is its tenant's own.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from timeseries.store import Detail
+from timeseries.ranges import Range, range_of
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The tags, without the identity, and fields that a measurement may have."""
+    """The tags, without the identity, and fields that a measurement may have.
+
+    Attributes:
+        ranges: the plausible values of each field.
+    """
 
     tags: frozenset[str]
     fields: frozenset[str]
+    ranges: Mapping[str, Range]
 
 
 def _declared(tags: str, fields: str) -> Declared:
-    return Declared(frozenset(tags.split()), frozenset(fields.split()))
+    ranges = {name: range_of(name) for name in fields.split()}
+    return Declared(frozenset(tags.split()), frozenset(ranges), ranges)
 
 
 DECLARED: Mapping[str, Declared] = {
@@ -148,7 +154,7 @@ DECLARED: Mapping[str, Declared] = {
         "access_point_latency_seconds backlog_points buffered_bytes buffered_points "
         "certificate_remaining_seconds certificate_renewal_failures cpu_percent damaged_bytes "
         "dropped_by_age_points dropped_by_size_points dropped_points gather_failures "
-        "resident_bytes send_failures sent_points undeliverable_lines",
+        "implausible_readings resident_bytes send_failures sent_points undeliverable_lines",
     ),
     "plugin": _declared(
         "plugin",
@@ -171,29 +177,3 @@ DECLARED: Mapping[str, Declared] = {
         "failing_rules query_seconds rules skipped_evaluations",
     ),
 }
-
-_PERCENTILES: Mapping[str, frozenset[str]] = {
-    "gpu": frozenset({"power_watts"}),
-}
-_MEANS: Mapping[str, frozenset[str]] = {
-    "cpu": frozenset({"usage_percent"}),
-    "disk": frozenset({"used_percent"}),
-    "diskio": frozenset({"read_bytes_per_second", "written_bytes_per_second"}),
-    "gpu": frozenset({"memory_used_percent", "temperature_celsius", "utilization_percent"}),
-    "memory": frozenset({"used_percent"}),
-    "network": frozenset({"received_bytes_per_second", "sent_bytes_per_second"}),
-}
-
-
-def detail_of(measurement: str, field: str) -> Detail:
-    """Return how much of a field is rolled up, whether or not a rule reads it.
-
-    What pages chart for all appliances at once has means by five minutes; samples of one appliance
-    answer as fast as roll-ups.
-    """
-    if field in _PERCENTILES.get(measurement, ()):
-        return Detail.PERCENTILES
-    if field in _MEANS.get(measurement, ()):
-        return Detail.MEANS
-    declared = DECLARED.get(measurement)
-    return Detail.HOURS if declared and field in declared.fields else Detail.NONE

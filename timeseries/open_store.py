@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from core.errors import ConfigurationError
-from timeseries.declared import detail_of
+from timeseries.details import detail_of
 from timeseries.store import Store, StoreUnavailableError
 
 # Scheme -> (module, class); all but the embedded one have `from_url(url)`.

@@ -16,7 +16,7 @@ from tests.unit.timeseries.rollup_samples import (
     gpu,
     write_all,
 )
-from timeseries.declared import detail_of
+from timeseries.details import detail_of
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import DAY_NS
 

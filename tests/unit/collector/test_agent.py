@@ -176,3 +176,19 @@ def test_a_simulated_outage_sends_nothing_and_samples_continue(
         eventually(lambda: agent.buffered_points > 30)
     assert portal.recording.heartbeats == []
     assert portal.recording.lines == []
+
+
+def test_values_that_cant_be_true_are_reported_and_not_sent(
+    portal: RecordingPortal, tmp_path: Path
+) -> None:
+    config = quick_config(portal, tmp_path, executor="simulated")
+    simulation = simulated("dgx", gpu_count=1, power_limit_watts=4_294_967.0)
+    with running(Agent(config, IDENTITY, simulation=simulation)):
+
+        def reported() -> set[str]:
+            healths = [one.health for one in portal.recording.heartbeats if one.health]
+            return {one.metric for health in healths for one in health.implausible_readings}
+
+        eventually(lambda: "gpu.power_limit_watts" in reported())
+        eventually(lambda: any("utilization_percent" in line for line in portal.recording.lines))
+    assert not any("power_limit_watts" in line for line in portal.recording.lines)

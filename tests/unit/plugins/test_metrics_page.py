@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from collector.implausible import implausible_fields
 from plugins.base import PluginContext
 from plugins.registry import BUILT_IN, load_plugin_class
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import SimulationConfig, Workload
-from tests.fixtures.metrics_page import documented, undocumented
+from tests.fixtures.metrics_page import documented, documented_ranges, undocumented
 from tests.unit.plugins.conftest import CAPTURES, FIRST_AT, SECOND_AT, CapturedHost
 from timeseries.declared import DECLARED
 from timeseries.metric_catalog import descriptions
@@ -29,7 +30,14 @@ def read_twice(name: str, host: CapturedHost, context: PluginContext) -> list[Po
 
 
 def odd(points: Iterable[Point]) -> set[str]:
-    return undocumented((one.measurement, one.tags, one.fields) for one in points)
+    """Return what is not on the page, and what its ranges say can't be true."""
+    read = list(points)
+    implausible = {
+        f"{one.measurement}.{name}: {reason}"
+        for one in read
+        for name, reason in implausible_fields(one.measurement, one.fields).items()
+    }
+    return implausible | undocumented((one.measurement, one.tags, one.fields) for one in read)
 
 
 KERNELS = ("cpu", "memory", "swap", "load", "disk", "network", "processes", "uptime")
@@ -84,6 +92,19 @@ def test_the_declared_metrics_are_those_of_the_page() -> None:
     declared = {name: (one.tags, one.fields) for name, one in DECLARED.items()}
 
     assert declared == {name: (one.tags, one.fields) for name, one in documented().items()}
+
+
+def test_the_plausible_values_of_every_declared_metric_are_those_of_the_page() -> None:
+    page = documented_ranges()
+    declared = {name: limits for one in DECLARED.values() for name, limits in one.ranges.items()}
+
+    assert {name: str(limits) for name, limits in declared.items()} == {
+        name: page[name] if name in page else page[longest_suffix(page, name)] for name in declared
+    }
+
+
+def longest_suffix(page: Iterable[str], name: str) -> str:
+    return max((key for key in page if key.startswith("_") and name.endswith(key)), key=len)
 
 
 def test_the_catalog_describes_every_declared_metric_as_its_plugin_does() -> None:

@@ -164,3 +164,31 @@ def test_a_stranger_does_not_see_it(charlie: Browser, ill: str, session: Session
         "page": 1,
         "page_size": 50,
     }
+
+
+def test_implausible_readings_are_listed_on_the_page_and_in_the_api(
+    bob: Browser, sessions: SessionFactory, world: World
+) -> None:
+    reading = {
+        "metric": "gpu.power_watts",
+        "series": "gpu=3",
+        "value": "4294967.295",
+        "detail": "outside 0 to 50,000",
+        "count": 7,
+        "last_at": "2026-03-01T11:59:00Z",
+    }
+    appliance_id = world.ids["appliance_id"]
+    path = f"/appliances/{appliance_id}"
+    assert "Implausible readings" not in bob.get(path).text
+    with sessions.begin() as session:
+        row = session.get_one(Appliance, appliance_id)
+        _tell(row, {"state": "healthy", "implausible_readings": [reading]})
+
+    text = bob.get(path).text
+    answer = bob.get(f"/api/v1{path}").json
+
+    for shown in ("Implausible readings", "gpu.power_watts", "gpu=3", "4294967.295", ">7<"):
+        assert shown in text
+    assert '<time datetime="2026-03-01T11:59' in text
+    assert answer is not None
+    assert answer["health"]["implausible_readings"] == [reading]

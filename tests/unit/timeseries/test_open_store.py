@@ -8,7 +8,8 @@ import pytest
 
 from core.clock import NS_PER_SECOND
 from core.errors import ConfigurationError
-from timeseries.declared import DECLARED, detail_of
+from timeseries.declared import DECLARED
+from timeseries.details import detail_of
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.open_store import open_store
 from timeseries.points import Point
