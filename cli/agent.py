@@ -39,15 +39,14 @@ def run(data_dir: Path) -> None:
     stop, reloads = stop_event(), SimpleQueue[None]()
     # A signal handler must not wait for locks: a thread does the reload.
     signal.signal(signal.SIGHUP, lambda *_: reloads.put(None))
-    config = load_agent_config(data_dir / CONFIG_NAME)
+    config = load_agent_config(data_dir / CONFIG_NAME, data_dir=data_dir)
     configure_logging(config.log_level, process="agent")
     identity = _require_identity(data_dir) if config.influxdb is None else None
     stop_with_parent()
-    for folder in {data_dir, config.data_dir}:
-        secure_data_dir(folder)
+    secure_data_dir(config.data_dir)
     with lock_data_dir(config.data_dir):
         worker = Agent(config, identity)
-        arguments = (worker, data_dir / CONFIG_NAME, reloads)
+        arguments = (worker, data_dir, reloads)
         threading.Thread(target=_reload_forever, args=arguments, daemon=True).start()
         worker.run(stop)
 
@@ -72,12 +71,13 @@ def accept_gpus(data_dir: Path) -> None:
     click.echo("The agent accepts the present GPUs at its next heartbeat.")
 
 
-def _reload_forever(worker: Agent, path: Path, reloads: "SimpleQueue[None]") -> None:
+def _reload_forever(worker: Agent, data_dir: Path, reloads: "SimpleQueue[None]") -> None:
     """Reload the configuration for each item in the queue; ignore an invalid file."""
+    path = data_dir / CONFIG_NAME
     while True:
         reloads.get()
         try:
-            config = load_agent_config(path)
+            config = load_agent_config(path, data_dir=data_dir)
             worker.reload(config)
         except VedetteError as error:
             log.error("%s\nThe old configuration stays in effect.", error.message)  # noqa: TRY400 - no traceback

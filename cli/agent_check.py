@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -43,12 +44,13 @@ def check(config_file: Path | None, *, data_dir: Path, offline: bool) -> None:
     FAILs; warnings don't change it.
     """
     path = config_file or data_dir / CONFIG_NAME
+    load = partial(load_agent_config, path, data_dir=None if config_file else data_dir)
     if offline:
-        load_agent_config(path)
+        load()
         click.echo(f"{path} is valid.")
         return
     try:
-        config = load_agent_config(path)
+        config = load()
     except ConfigurationError as error:
         for problem in error.problems:
             _show(CheckResult(Verdict.FAIL, "configuration", problem, f"Correct {path}."))
@@ -118,7 +120,7 @@ def _config(config_file: Path | None, data_dir: Path) -> AgentConfig:
     path = config_file or data_dir / CONFIG_NAME
     if config_file is None and not path.exists():
         return AgentConfig(portal_urls=[])
-    return load_agent_config(path)
+    return load_agent_config(path, data_dir=None if config_file else data_dir)
 
 
 def _selected(config: AgentConfig, names: Sequence[str]) -> list[PluginPlan]:

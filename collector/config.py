@@ -158,17 +158,25 @@ class PluginSettings(_CommonSettings):
     config: object
 
 
-def load_agent_config(path: Path) -> AgentConfig:
+def load_agent_config(path: Path, *, data_dir: Path | None = None) -> AgentConfig:
     """Read and check the agent's file.
+
+    Args:
+        path: the file.
+        data_dir: the folder for all of the agent's files, which the file may leave out.
 
     Raises:
         ConfigurationError: lists all errors, including those of the plugins' tables.
     """
     values = read_toml(path)
+    if data_dir is not None:
+        values = {"data_dir": str(data_dir), **values}
     tables = {"influxdb", *SCHEDULERS}
     flat = {key: value for key, value in values.items() if key not in tables}
     config, errors = check_config(AgentConfig, flat)
     errors += _destination_errors(values)
+    if data_dir is not None and config is not None:
+        errors += _data_dir_errors(config.data_dir, data_dir)
     schedulers, scheduler_errors = check_schedulers(values)
     errors += scheduler_errors
     config = replace(config, **schedulers) if config is not None else None
@@ -292,6 +300,14 @@ def _destination_errors(values: Mapping[str, object]) -> list[str]:
         for url in urls
         if not _is_http_url(str(url))
     ]
+
+
+def _data_dir_errors(configured: Path, chosen: Path) -> list[str]:
+    """Return an error if identity and buffer would be in different folders."""
+    if configured.resolve() == chosen.resolve():
+        return []
+    problem = f"data_dir = {str(configured)!r} is not the folder of --data-dir, which is {chosen}"
+    return [f"{problem}; remove data_dir, or run with --data-dir {configured}"]
 
 
 def _is_http_url(url: str) -> bool:

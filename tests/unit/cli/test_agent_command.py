@@ -111,3 +111,35 @@ def test_accepting_gpus_is_for_enrolled_appliances(tmp_path: Path) -> None:
 
     assert result.returncode == 1
     assert "has no identity" in result.stderr
+
+
+def test_everything_follows_the_data_dir_of_the_command(tmp_path: Path) -> None:
+    folder = tmp_path / "agent"
+    with RecordingPortal() as portal:
+        save_identity(folder, Identity(appliance_id="a", tenant_id="t", agent_token=AGENT_TOKEN))
+        settings = f'portal_urls = ["{portal.url}"]\nexecutor = "none"\n'
+        (folder / "agent.toml").write_text(settings, encoding="utf-8")
+        argv = [sys.executable, "-m", "cli.main", "agent", "run", "--data-dir", str(folder)]
+        with running(argv, log_path=tmp_path / "agent.log"):
+            eventually(lambda: portal.recording.heartbeats)
+            files = {path.name for path in folder.iterdir()}
+
+    assert {"agent.lock", "buffer", "inventory.json"} <= files
+
+
+def test_a_configuration_with_another_data_dir_is_refused(tmp_path: Path) -> None:
+    folder, other = tmp_path / "agent", tmp_path / "other"
+    save_identity(folder, Identity(appliance_id="a", tenant_id="t", agent_token=AGENT_TOKEN))
+    settings = f'portal_urls = ["http://127.0.0.1:9"]\ndata_dir = "{other}"\n'
+    (folder / "agent.toml").write_text(settings, encoding="utf-8")
+
+    results = [
+        vedette_agent(*arguments, "--data-dir", str(folder))
+        for arguments in (["run"], ["check", "--offline"])
+    ]
+
+    for result in results:
+        assert result.returncode == 1
+        assert f"data_dir = '{other}' is not the folder of --data-dir" in result.stderr
+        assert f"run with --data-dir {other}" in result.stderr
+    assert not other.exists()
