@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from sqlalchemy.orm import Session
 
-from cli.database import open_session
+from cli.database import open_session, require_database
 from collector.data_dir import replace_file
 from core.clock import utc_now
 from core.secretbox import SecretBox
@@ -65,8 +65,8 @@ def crl(output: Path | None) -> None:
     The portal checks its own database instead. This is for other programs that verify agents.
     """
     settings, now = load_server_settings(), utc_now()
-    box = SecretBox.of(settings)
     with open_session(settings) as session:
+        box = SecretBox.of(settings)
         signing_authority(session, box, now=now)
         text = revocation_lists_pem(session, box, now=now)
     _output(text, output)
@@ -114,6 +114,7 @@ def server_certificate(names: tuple[str, ...], *, days: int, output: Path | None
     """
     settings, now = load_server_settings(), utc_now()
     folder = output or settings.data_dir
+    require_database(settings)
     box, key = SecretBox.of(settings), new_key()
     with open_session(settings) as session:
         authority = signing_authority(session, box, now=now)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, make_url
 from sqlalchemy.orm import Session
 
 import alerting.models
@@ -22,7 +22,7 @@ import jobqueue.usage.models
 import tenants.models
 from core.clock import utc_now
 from core.db import SessionFactory, create_database_engine, create_session_factory, transaction
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, NotFoundError
 from core.private_files import make_private
 from core.revisions import current_revision, head_revision
 from core.settings import ServerSettings, load_server_settings
@@ -48,8 +48,16 @@ OPERATOR = Scope(user_id="", role=Role.OPERATOR, tenant_id=None)
 
 
 @contextmanager
-def open_database(settings: ServerSettings) -> Iterator[tuple[Engine, SessionFactory]]:
-    """Open the database, migrated to the newest revision; audit changes as the command line."""
+def open_database(
+    settings: ServerSettings, *, may_create: bool = False
+) -> Iterator[tuple[Engine, SessionFactory]]:
+    """Open the database, migrated to the newest revision; audit changes as the command line.
+
+    Raises:
+        NotFoundError: there is none; with `may_create`, it is created.
+    """
+    if not may_create:
+        require_database(settings)
     prepare_data_dir(settings.data_dir)
     engine = create_database_engine(settings.resolved_database_url)
     try:
@@ -70,6 +78,32 @@ def open_session(settings: ServerSettings | None = None) -> Iterator[Session]:
         transaction(sessions) as session,
     ):
         yield session
+
+
+def require_database(settings: ServerSettings) -> None:
+    """Check that the server's database exists: in another folder, a command would make a new one.
+
+    Raises:
+        NotFoundError: it does not; says where it was looked for.
+    """
+    url = make_url(settings.resolved_database_url)
+    is_file = url.get_backend_name() == "sqlite" and url.database
+    if is_file and not Path(str(url.database)).exists():
+        raise _no_database(str(Path(str(url.database)).absolute()))
+    engine = create_database_engine(settings.resolved_database_url)
+    try:
+        if current_revision(engine) is None:
+            raise _no_database(url.render_as_string(hide_password=True))
+    finally:
+        engine.dispose()
+
+
+def _no_database(place: str) -> NotFoundError:
+    return NotFoundError(
+        f"There is no database of Vedette at {place}. Run this command in the server's folder and "
+        "with its settings: VEDETTE_CONFIG, VEDETTE_DATA_DIR or DATABASE_URL. To create a new "
+        "database there, run: vedette db upgrade"
+    )
 
 
 def prepare_data_dir(path: Path) -> None:

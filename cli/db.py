@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import click
 
-from cli.database import open_database
+from cli.database import open_database, require_database
 from core.clock import utc_now
 from core.db import create_database_engine
 from core.migrations import create_revision, schema_differences
@@ -22,21 +22,23 @@ def db() -> None:
 
 @db.command()
 def upgrade() -> None:
-    """Migrate the database to the newest revision."""
-    with open_database(load_server_settings()) as (engine, _sessions):
+    """Migrate the database to the newest revision. Creates it if there is none."""
+    with open_database(load_server_settings(), may_create=True) as (engine, _sessions):
         click.echo(f"The database is at revision {current_revision(engine)}.")
 
 
 @db.command()
 def check() -> None:
     """Compare the database schema with the schema of this version."""
-    engine = create_database_engine(load_server_settings().resolved_database_url)
+    settings = load_server_settings()
+    require_database(settings)
+    engine = create_database_engine(settings.resolved_database_url)
     try:
         current, head = current_revision(engine), head_revision()
         differences = schema_differences(engine) if current == head else []
     finally:
         engine.dispose()
-    click.echo(f"database: {current or 'empty'}; this version: {head}")
+    click.echo(f"database: {current}; this version: {head}")
     for difference in differences:
         click.echo(f"  {difference}")
     if current != head:
@@ -48,7 +50,7 @@ def check() -> None:
 @click.argument("message")
 def revision(message: str) -> None:
     """Generate a migration from the difference between models and database (for developers)."""
-    with open_database(load_server_settings()) as (engine, _sessions):
+    with open_database(load_server_settings(), may_create=True) as (engine, _sessions):
         create_revision(engine, message)
     click.echo("Review the generated script.")
 

@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from alerting.models import Receiver
-from cli.database import open_session
+from cli.database import open_session, require_database
 from collector.data_dir import replace_file
 from core.clock import utc_now
 from core.secretbox import KEY_FILE, SecretBox, new_key
@@ -45,6 +45,7 @@ def new_key_command() -> None:
         click.echo(new_key())
         click.echo("Put it first in encryption_keys, before the old keys.", err=True)
     else:
+        require_database(settings)
         SecretBox.of(settings)
         path = settings.data_dir / KEY_FILE
         _write_keys(path, [new_key(), *path.read_text(encoding="utf-8").split()])

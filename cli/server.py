@@ -197,7 +197,7 @@ def limit_malloc_arenas() -> None:
 @contextmanager
 def _open_backend(settings: ServerSettings) -> Iterator[Backend]:
     """Open the database (migrated to the newest revision) and the store; close both at the end."""
-    with open_database(settings) as (_engine, sessions):
+    with open_database(settings, may_create=True) as (_engine, sessions):
         store = open_store(
             settings.resolved_timeseries_url,
             memory_mib=settings.store_memory_mib,

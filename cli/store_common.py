@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from types import FrameType
 
@@ -13,7 +13,7 @@ import click
 
 from cli.database import open_session
 from core.clock import to_ns, utc_now
-from core.errors import InvalidInputError
+from core.errors import InvalidInputError, NotFoundError
 from core.quantities import format_duration
 from tenants.models import Tenant
 from tenants.tenants import find_tenant
@@ -103,7 +103,9 @@ def tenant_ids(given: Sequence[str], *, store: Store) -> tuple[str, ...] | None:
     """
     if not given:
         return None
-    with open_session() as session:
+    ids: set[str] = set()
+    unknown = set(given)
+    with suppress(NotFoundError), open_session() as session:  # a host without a server has none
         tenants = {name: find_tenant(session, name) or session.get(Tenant, name) for name in given}
         ids = {tenant.id for tenant in tenants.values() if tenant is not None}
         unknown = {name for name, tenant in tenants.items() if tenant is None}

@@ -76,7 +76,7 @@ def _run(
 ) -> None:
     started = time.monotonic()
     plan = ProcessPlan(settings, is_demo=is_demo, with_agent=with_agent)
-    with _step("database"), open_database(settings):
+    with _step("database"), open_database(settings, may_create=True):
         pass
     children: list[Child] = []
     try:

@@ -87,7 +87,7 @@ def make_deployment(data_dir: Path, *, database_url: str = "") -> Deployment:
     if not database_url:
         data_dir.mkdir(parents=True, exist_ok=True)
         copy_migrated(data_dir / "vedette.db")
-    with open_database(deployment.settings) as (_engine, sessions):
+    with open_database(deployment.settings, may_create=True) as (_engine, sessions):
         prepare_demo(sessions, now=utc_now())
     return deployment
 

@@ -101,7 +101,7 @@ def portal(
 ) -> Iterator[Portal]:
     folder, port = tmp_path_factory.mktemp("portal"), free_port()
     settings = ServerSettings(data_dir=folder, port=port)
-    with open_database(settings) as (_engine, sessions):
+    with open_database(settings, may_create=True) as (_engine, sessions):
         prepare_default(sessions, now=utc_now())
         with transaction(sessions) as session:
             admin = session.query(User).filter_by(email=ADMIN).one()

@@ -207,6 +207,7 @@ def test_a_tenant_is_moved_alone_by_the_id_of_its_samples(place: Place) -> None:
 
 
 def test_a_tenant_is_found_by_its_slug(place: Place) -> None:
+    run_vedette("db", "upgrade", environ=place.environ)
     arguments = ["tenant", "add", "Acme Ltd", "--slug", "acme-ltd"]
     ident = run_vedette(*arguments, environ=place.environ).stdout.split()[1]
     with closing(DuckDBStore(place.old)) as store:
