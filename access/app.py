@@ -28,6 +28,7 @@ from access.tunnels import Tunnels
 from core.advertised_ca import advertised_ca
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
+from core.quantities import format_duration
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from jobqueue.images.tokens import RegistryTokens
@@ -39,7 +40,7 @@ HEALTH_SECONDS = 1.0
 PEM_TYPE = "application/pem-certificate-chain"
 WRITE_PATH = "/api/v2/write"
 _PREFIXES = ("/api/v2/", "/agent/v1/")
-_PATHS = frozenset({"/health", "/write", "/ping", "/query", "/collectd"})
+_PATHS = frozenset({"/health", "/ready", "/write", "/ping", "/query", "/collectd"})
 
 
 def create_access_app(
@@ -63,7 +64,7 @@ def create_access_app(
     max_bytes = settings.max_body_bytes
     influx = InfluxEndpoints(authenticator, gateway, max_body_bytes=max_bytes)
     collectd = CollectdEndpoint(authenticator, gateway, clock=clock, max_body_bytes=max_bytes)
-    public = PublicEndpoints(settings, database, store)
+    public = PublicEndpoints(settings, database, store, clock=clock)
     transfer = TransferEndpoints(authenticator)
     tunnels = Tunnels(database, authenticator)
     agents = AgentEndpoints(
@@ -96,6 +97,7 @@ def create_access_app(
         Route("/ping", influx.ping, methods=["GET"]),
         Route("/query", influx.query, methods=["GET", "POST"]),
         Route("/health", public.health, methods=["GET"]),
+        Route("/ready", public.ready, methods=["GET"]),
         WebSocketRoute(TUNNEL_PATH, tunnels.serve),
     ]
     app = _AgentAPI(routes, influx)
@@ -146,8 +148,12 @@ def issuer_of(settings: ServerSettings) -> Issuer:
 class PublicEndpoints:
     """Endpoints without authentication."""
 
-    def __init__(self, settings: ServerSettings, database: Database, store: Store) -> None:
+    def __init__(
+        self, settings: ServerSettings, database: Database, store: Store, *, clock: Clock
+    ) -> None:
         self._settings = settings
+        self._clock = clock
+        self._started_at = clock()
         self._database = database
         self._store = store
         self._checking = asyncio.Lock()
@@ -155,7 +161,19 @@ class PublicEndpoints:
         self._problem: Exception | None = None
 
     async def health(self, _request: Request) -> Response:
-        """Answer `{"status": "ok"}` if the database and the store answer; else an error is 503.
+        """Answer as InfluxDB 2 if the database and the store answer; else an error is 503."""
+        await self._require_health()
+        return JSONResponse({"name": "vedette", "message": "ready", "status": "pass"})
+
+    async def ready(self, _request: Request) -> Response:
+        """Answer as InfluxDB 2 whether writes and queries are possible; else an error is 503."""
+        await self._require_health()
+        seconds = (self._clock() - self._started_at).total_seconds()
+        up = format_duration(seconds).replace(" ", "")
+        return JSONResponse({"status": "ready", "started": self._started_at.isoformat(), "up": up})
+
+    async def _require_health(self) -> None:
+        """Raise what is wrong with the database or the store.
 
         Anybody may ask, as often as they like: one check at a time is made, and holds for a second.
         """
@@ -165,7 +183,6 @@ class PublicEndpoints:
                 self._checked_at = time.monotonic()
         if self._problem is not None:
             raise self._problem.with_traceback(None)
-        return JSONResponse({"status": "ok"})
 
     async def _check(self) -> Exception | None:
         try:

@@ -22,7 +22,7 @@ def health() -> ResponseReturnValue:
     """Return 200 if the database is reachable, for load balancers."""
     with database() as session:
         session.execute(text("SELECT 1"))
-    return jsonify(status="ok")
+    return jsonify(name="vedette", status="pass")
 
 
 @pages.get("/api/v1/docs")

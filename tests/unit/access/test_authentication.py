@@ -23,7 +23,7 @@ ADDRESSES = [
     ("POST", "/collectd"),
 ]
 # Without credentials these tell nothing and change nothing.
-OPEN = {"/health", "/ping", "/query", "/agent/v1/enroll", "/agent/v1/authority"}
+OPEN = {"/health", "/ready", "/ping", "/query", "/agent/v1/enroll", "/agent/v1/authority"}
 SHAPES = {
     "/api/v2/": {"code", "status", "message", "errors", "reason"},
     "/write": {"error"},

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 import requests
+from influxdb_client.client.influxdb_client import InfluxDBClient
+from influxdb_client.rest import ApiException
 
 from access.app import HEALTH_SECONDS, create_access_app
 from core.db import SessionFactory, create_database_engine, create_session_factory
 from core.settings import ServerSettings
+from tests.cast import NOON
 from tests.fixtures.serving import Serving
-from tests.unit.access.conftest import AgentAPI
+from tests.unit.access.conftest import SECRET, AgentAPI
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store, StoreUnavailableError
 
@@ -32,7 +35,8 @@ def health(sessions: SessionFactory, store: Store, folder: Path) -> requests.Res
 
 def test_health_asks_for_no_secret(api: AgentAPI) -> None:
     response = api.request("GET", "/health", headers={"Authorization": None})
-    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+    assert response.status_code == 200
+    assert response.json() == {"name": "vedette", "message": "ready", "status": "pass"}
 
 
 class _CountingStore(DuckDBStore):
@@ -72,3 +76,28 @@ def test_a_store_that_is_away_is_503(
 ) -> None:
     response = health(sessions, store, tmp_path)
     assert (response.status_code, response.json()["code"]) == (503, "store_unavailable")
+
+
+def test_influxdbs_client_finds_the_server_healthy_and_ready(api: AgentAPI) -> None:
+    with InfluxDBClient(url=api.url, token=SECRET, org="any") as client:
+        with pytest.warns(DeprecationWarning, match="ping"):
+            health = client.health()
+        ready = client.ready()
+    assert (health.name, health.status) == ("vedette", "pass")
+    assert (ready.status, ready.started, ready.up) == ("ready", NOON, "0s")
+
+
+@pytest.mark.parametrize("store", [_ClosedStore], indirect=True)
+def test_influxdbs_client_finds_a_server_without_its_store_failed(
+    sessions: SessionFactory, store: Store, tmp_path: Path
+) -> None:
+    app = create_access_app(
+        settings=ServerSettings(data_dir=tmp_path), sessions=sessions, store=store
+    )
+    with Serving(app) as url, InfluxDBClient(url=url, token="any", org="any") as client:
+        with pytest.warns(DeprecationWarning, match="ping"):
+            health = client.health()
+        with pytest.raises(ApiException) as refused:
+            client.ready()
+    assert health.status == "fail"
+    assert refused.value.status == 503

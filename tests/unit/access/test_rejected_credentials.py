@@ -19,7 +19,7 @@ from tests.unit.access.conftest import SECRET, AgentAPI
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # These need no credentials.
-OPEN = {"/health", "/ping", "/query", "/agent/v1/enroll", "/agent/v1/authority"}
+OPEN = {"/health", "/ready", "/ping", "/query", "/agent/v1/enroll", "/agent/v1/authority"}
 
 Block = Callable[[Appliance, FrozenClock], None]
 
