@@ -17,6 +17,9 @@ from core.strict_json import decode_json
 
 T = TypeVar("T")
 
+# Editors and Windows programs put it before UTF-8.
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
 # Above this, bodies are decompressed and parsed in a thread instead of the event loop.
 THREAD_ABOVE_BYTES = 32 * 1024
 # A small body that is decompressed to more is, too.

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from access.auth import Authenticator
-from access.body import THREAD_ABOVE_BYTES, fair_worker, read_body
+from access.body import BYTE_ORDER_MARK, THREAD_ABOVE_BYTES, fair_worker, read_body
 from access.collectd_formats import read_commands, read_json
 from access.collectd_values import CollectdError, PointMaker
 from access.errors import UnsupportedEncodingError
@@ -47,6 +47,7 @@ class CollectdEndpoint:
                 f'{_JSON} with Format "JSON", {_TEXT} with Format "Command".'
             )
         body = await read_body(request, max_bytes=self._max_body_bytes, tenant_id=agent.tenant_id)
+        body = body.removeprefix(BYTE_ORDER_MARK)
         # Notifications are JSON in either format, with the media type of the format.
         is_json = media_type == _JSON or body.lstrip()[:1] == b"["
         maker = PointMaker(agent.name, are_rates=are_rates)

@@ -8,6 +8,7 @@ types indented below. Types that are not listed have one gauge named `value`.
 Source: format_json.c, utils_cmd_putval.c and types.db of collectd 5.12; collectd-unixsock(5).
 """
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,7 @@ from access.collectd_values import (
 )
 from access.errors import BadRequestError
 from core.clock import to_ns
-from core.strict_json import decode_json
+from core.strict_json import MalformedJSONError, decode_json
 
 _TYPES = Path(__file__).with_name("collectd_types.txt")
 _KINDS = frozenset({"gauge", "derive", "counter", "absolute"})
@@ -38,6 +39,7 @@ _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
 _ESCAPED = re.compile(r"\\(.)")
 _OPTION = re.compile(r"[A-Za-z_]\w*=")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_CONSTANT = re.compile(rb"NaN|Infinity")
 _IDENTITY_PARTS = 3
 _SHOWN_CHARACTERS = 60
 
@@ -70,7 +72,7 @@ def read_json(
         MalformedJSONError: the body is not JSON; names the byte.
         BadRequestError: it is not an array.
     """
-    items: object = decode_json(body)
+    items = _decode(body)
     if not isinstance(items, list):
         raise BadRequestError(
             'The body is not an array of value lists. Set Format "JSON" in collectd\'s write_http.',
@@ -85,6 +87,23 @@ def read_json(
             yield position, error
         except RecursionError:
             yield position, CollectdError("it is nested too deeply")
+
+
+def _decode(body: bytes) -> object:
+    """Return the JSON of a body, in which bare NaN and Infinity are unknown values, as null is.
+
+    Plugins written in C print them so.
+    """
+    try:
+        return decode_json(body)
+    except MalformedJSONError:
+        if not _CONSTANT.search(body):
+            raise
+        try:
+            strict = msgspec.json.encode(json.loads(body, parse_constant=lambda _: None))
+        except (ValueError, RecursionError, OverflowError):
+            strict = body
+        return decode_json(strict)
 
 
 def _read_item(item: object, *, now_ns: int) -> ValueList | Notification:

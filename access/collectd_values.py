@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from core.host_names import is_same_host
 from timeseries.points import FieldValue, Point
 
 # Data sources, the values of a type: each has a name and a kind.
@@ -103,7 +104,7 @@ class PointMaker:
 
     def _tags(self, host: str, tags: Mapping[str, str]) -> dict[str, str]:
         found = {name: _NOT_IN_TAG.sub("_", value) for name, value in tags.items() if value}
-        if _short(host) not in {"", "localhost", _short(self.own_name)}:
+        if host and not any(is_same_host(host, own) for own in ("localhost", self.own_name)):
             found["host"] = _NOT_IN_TAG.sub("_", host)
         return found
 
@@ -122,7 +123,3 @@ def time_ns_of(seconds: float) -> int:
 
 def _name(text: str) -> str:
     return _NOT_IN_NAME.sub("_", text.lower())
-
-
-def _short(host: str) -> str:
-    return host.partition(".")[0].lower()

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from access.agent_registry import Agent
 from access.auth import Authenticator
-from access.body import read_body
+from access.body import BYTE_ORDER_MARK, read_body
 from access.errors import BadRequestError, error_response
 from access.gateway import Gateway, WriteResult
 
@@ -84,7 +84,8 @@ class InfluxEndpoints:
                 f"precision {precision[:50]!r} is unknown; use one of {', '.join(precisions)}."
             )
         body = await read_body(request, max_bytes=self._max_body_bytes, tenant_id=agent.tenant_id)
-        return await self._gateway.write_lines(agent, body, precision=precision)
+        lines = body.removeprefix(BYTE_ORDER_MARK)
+        return await self._gateway.write_lines(agent, lines, precision=precision)
 
 
 def left_out_header(result: WriteResult) -> dict[str, str]:

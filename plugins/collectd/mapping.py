@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 
 from core.clock import NS_PER_SECOND
+from core.host_names import is_same_host
 from plugins.base import Metric, MetricKind, PluginError
 from plugins.collectd.types_db import DataSet, DataSource, SourceKind, Types
 from plugins.collectd.values import Identity, Notification, Number, ValueList
@@ -100,7 +101,7 @@ class PointMapper:
 
     def __init__(self, types: Types, *, host: str) -> None:
         self._types = types
-        self._host = host.partition(".")[0].lower()
+        self._host = host
         self._series: dict[Identity, _Series] = {}
         self._measurements: set[str] = set()
 
@@ -154,9 +155,9 @@ class PointMapper:
             "type": identity.type,
             "type_instance": identity.type_instance,
         }
-        short = identity.host.partition(".")[0].lower()
-        if short not in {"", "localhost", self._host}:
-            names["host"] = identity.host
+        host = identity.host
+        if host and not any(is_same_host(host, own) for own in ("localhost", self._host)):
+            names["host"] = host
         return {name: _tag(value) for name, value in names.items() if value}
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from access.collectd import read_batch
 from access.collectd_formats import sources_of
+from access.collectd_values import PointMaker
 from core.clock import to_ns
 from tests.cast import NOON
 from tests.unit.access.conftest import AgentAPI
@@ -236,3 +238,48 @@ def test_the_types_are_those_of_collectd() -> None:
         expected = tuple(tuple(one.lower().split(":")[:2]) for one in sources)
         if name:
             assert sources_of(name, count=len(expected)) == expected
+
+
+def push_text(api: AgentAPI, body: str) -> Any:  # noqa: ANN401
+    headers = {"Content-Type": "application/json"}
+    return api.request("POST", "/collectd", data=body.encode(), headers=headers)
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_a_bare_constant_is_an_unknown_value_and_the_rest_is_stored(
+    api: AgentAPI, store: Store, constant: str
+) -> None:
+    body = json.dumps([LOAD, INTERFACE]).replace("0.5", constant)
+    assert push_text(api, body).status_code == 200
+    assert stored(store, "collectd_load")[0][2] == {"longterm": 0.25}
+    assert stored(store, "collectd_interface")[0][2]["rx_total"] == 421465.0
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("}]", "}"), ("shortterm", "\\ud800")])
+def test_a_bare_constant_excuses_no_other_error(api: AgentAPI, right: str, wrong: str) -> None:
+    body = json.dumps([LOAD]).replace("0.5", "NaN").replace(right, wrong)
+    response = push_text(api, body)
+    assert (response.status_code, response.json()["code"]) == (400, "bad_json")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_body(api: AgentAPI, store: Store) -> None:
+    assert push_text(api, "\ufeff" + json.dumps([LOAD])).status_code == 200
+    assert stored(store, "collectd_load")[0][2]["longterm"] == 0.25
+
+
+@pytest.mark.parametrize(
+    "hosts", [("r1.foo.local", "r1.bar.local"), ("10.0.0.5", "10.7.7.7"), ("10", "fe80::1")]
+)
+def test_hosts_of_two_domains_and_addresses_are_told_apart(
+    hosts: tuple[str, str],
+) -> None:
+    own, other = hosts
+    maker = PointMaker(own)
+    batch, errors = read_batch(
+        json.dumps([LOAD | {"host": own}, LOAD | {"host": other}]).encode(),
+        maker,
+        is_json=True,
+        now_ns=to_ns(NOON),
+    )
+    assert errors == {}
+    assert [point.tags.get("host") for point in batch.points()] == [None, other]

@@ -250,3 +250,12 @@ def test_a_store_that_can_not_take_it_asks_to_try_again(
     response = api.write("cpu usage_percent=1")
     assert (response.status_code, response.json()["reason"]) == (status, code)
     assert response.headers["Retry-After"] == retry_after
+
+
+@pytest.mark.parametrize("path", ["/api/v2/write", "/write"])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(
+    api: AgentAPI, store: Store, path: str
+) -> None:
+    body = b"\xef\xbb\xbf" + f"cpu usage_percent=12.5 {NOON_NS}".encode()
+    assert api.request("POST", path, data=body).status_code == 204
+    assert store.measurements(tenants=None) == ["cpu"]

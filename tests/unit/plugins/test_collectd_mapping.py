@@ -146,6 +146,17 @@ def test_this_host_is_no_tag(host: str) -> None:
     assert "host" not in point.tags
 
 
+@pytest.mark.parametrize(
+    ("own", "other"), [("r1.foo.local", "r1.bar.local"), ("10.0.0.5", "10.7.7.7")]
+)
+def test_a_host_of_another_domain_or_address_is_a_tag(own: str, other: str) -> None:
+    mapper = PointMapper(TYPES, host=own)
+    values = ValueList(identity=Identity(plugin="spam", type="gauge", host=other), values=(1,))
+    point = mapper.point(values, now_ns=9, interval_seconds=10.0)
+    assert point is not None
+    assert point.tags["host"] == other
+
+
 def test_another_host_is_a_tag() -> None:
     point = Readings("gauge", host="switch-7.example.com").at(5, 1)
     assert point is not None
