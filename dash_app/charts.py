@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from timeseries.store import Series
+from timeseries.store import Aggregate, Series
 
 # Two and a half steps without a value are a gap, not a slow line.
 GAP_STEPS = 2.5
@@ -16,6 +16,22 @@ _INTERVAL_NEIGHBORS = 5
 Limits = tuple[float | None, float | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of a line over its whole range.
+
+    Attributes:
+        least: the least sample; of other aggregates than a mean, the least value of a step.
+        whole: the line's aggregate of all samples, which is what a bar of the range shows. It is no
+            mean of the steps: these may have different numbers of samples.
+        greatest: as `least`.
+    """
+
+    least: float
+    whole: float
+    greatest: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """Values over time.
@@ -23,6 +39,7 @@ class Line:
     Attributes:
         color: an index of the palette, so that a GPU has one color.
         extremes: the least and the greatest sample behind each value, which is their mean.
+        summary: its figures; None for a total of several series, which has no samples.
     """
 
     name: str
@@ -30,6 +47,7 @@ class Line:
     values: Sequence[float]
     color: int
     extremes: Sequence[tuple[float, float]] = ()
+    summary: Summary | None = None
     is_dotted: bool = False
     is_filled: bool = False
 
@@ -82,6 +100,7 @@ class Chart:
 
     Attributes:
         field: its suffix gives the unit of the vertical axis (see `core.quantities`).
+        aggregate: reduces the samples of each step, and in the legend those of the range.
         bar_ns: how long each value stands for, which makes it a bar; 0 for lines.
         limits: where the vertical axis begins and ends, in the field's own unit; None where the
             values decide.
@@ -91,6 +110,7 @@ class Chart:
 
     field: str
     lines: tuple[Line, ...] = ()
+    aggregate: Aggregate = Aggregate.AVG
     is_stacked: bool = False
     bar_ns: int = 0
     bands: tuple[Band, ...] = ()

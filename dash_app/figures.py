@@ -27,9 +27,10 @@ from dash_app.axes import (
     threshold_shapes,
     value_axis,
 )
-from dash_app.charts import Bar, Chart, Line, split_at_gaps, with_gaps
+from dash_app.charts import Bar, Chart, Line, Summary, split_at_gaps, with_gaps
 from dash_app.queries.fleet_charts import Heat, Metric
 from dash_app.timerange import Span
+from timeseries.store import Aggregate
 
 NO_SAMPLES = "No data in this time range"
 LOADING = "Loading…"
@@ -82,7 +83,8 @@ def time_figure(chart: Chart, span: Span, *, revision: str) -> Figure:
     layout["showlegend"] = False
     thresholds = threshold_shapes(chart.thresholds, divisor=divisor, axis=layout["yaxis"])
     layout["meta"] = {
-        "legend": [_legend(line, chart.field, scale=(divisor, label)) for line in lines],
+        "legend": [_legend(line, chart.field) for line in lines],
+        "headings": _headings(chart),
         "thresholds": threshold_keys(thresholds),
         "unit": label,
     }
@@ -362,19 +364,23 @@ def _trace(
     }
 
 
-def _legend(line: Line, field: str, *, scale: tuple[float, str]) -> Figure:
-    """Return the name and color of a line, with its least, mean, greatest and last value."""
-    divisor, label = scale
-    low, high = min(line.values), max(line.values)
-    if line.extremes:
-        low, high = min(pair[0] for pair in line.extremes), max(pair[1] for pair in line.extremes)
-    values = (low, fmean(line.values), high, line.values[-1])
-    digits = _hover_digits(field, divisor)
+def _headings(chart: Chart) -> list[str]:
+    """Return what the figures of a legend are, and of what."""
+    if chart.aggregate is not Aggregate.AVG:
+        return ["", "min step", f"{chart.aggregate} of range", "max step", "last step"]
+    is_of_samples = any(line.summary for line in chart.lines)
+    return ["of samples" if is_of_samples else "of steps", "min", "mean", "max", "last step"]
+
+
+def _legend(line: Line, field: str) -> Figure:
+    """Return the name and color of a line, with the figures that `_headings` names."""
+    found = line.summary or Summary(min(line.values), fmean(line.values), max(line.values))
+    values = (found.least, found.whole, found.greatest, line.values[-1])
     return {
         "name": line.name,
         "color": PALETTE[line.color % len(PALETTE)],
         "is_dotted": line.is_dotted,
-        "stats": [f"{value / divisor:.{digits}f} {label}".strip() for value in values],
+        "stats": [format_value(field, value) for value in values],
     }
 
 

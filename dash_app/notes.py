@@ -29,6 +29,7 @@ _DISK_IO = Note("Bytes read from and written to disks.", "diskio.read_bytes_per_
 _NETWORK = Note(
     "Bytes received and sent, without the loopback.", "network.received_bytes_per_second"
 )
+_TOTAL_OF_DEVICES = "In each step, the mean of a name's devices times those that report now."
 _TIMELINE = Note(
     "Jobs on each GPU, and the times for which alerts fired. Click a bar to open its job or alert."
 )
@@ -39,7 +40,16 @@ NOTES: Mapping[str, Note] = {
         "The chosen metric of each GPU; darker is more. Click a row to open its GPU. Fleets with "
         "more than 64 GPUs on a page have a row for each appliance."
     ),
-    "fleet-power": Note("Sum of the power of all GPUs.", "gpu.power_watts"),
+    "fleet-power": Note(
+        "Power of all GPUs: in each step, the mean power of an appliance's GPUs times their "
+        "number, added up.",
+        "gpu.power_watts",
+    ),
+    "fleet-diskio": Note(
+        f"{_DISK_IO.text} {_TOTAL_OF_DEVICES}",
+        _DISK_IO.metric,
+    ),
+    "fleet-network": Note(f"{_NETWORK.text} {_TOTAL_OF_DEVICES}", _NETWORK.metric),
     "fleet-use": Note("Means over all GPUs, hosts and disks.", "gpu.utilization_percent"),
     "gpu-utilization_percent": _UTILIZATION,
     "gpu-memory_used_bytes": _GPU_MEMORY,

@@ -59,11 +59,20 @@ DEFAULT_REFRESH = "5s"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time `[start_ns, end_ns)` in steps of `step_ns`."""
+    """The time `[start_ns, end_ns)` in steps of `step_ns`.
+
+    `lead_ns` is the part of the first step that is before the range that a user chose.
+    """
 
     start_ns: int
     end_ns: int
     step_ns: int
+    lead_ns: int = 0
+
+    @property
+    def range_start_ns(self) -> int:
+        """The start of the range: figures of the whole range count the samples from here on."""
+        return self.start_ns + self.lead_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +188,7 @@ class Controls:
             return None
         span = self.span(now)
         shift_ns = self.earlier_seconds * NS_PER_SECOND
-        return Span(span.start_ns - shift_ns, span.end_ns - shift_ns, span.step_ns)
+        return replace(span, start_ns=span.start_ns - shift_ns, end_ns=span.end_ns - shift_ns)
 
     def span(self, now: datetime) -> Span:
         """Return the window, or the range up to `now`, aligned to the step."""
@@ -204,7 +213,8 @@ def step_seconds(range_seconds: float) -> int:
 
 def _aligned(start_ns: int, end_ns: int) -> Span:
     step_ns = step_seconds((end_ns - start_ns) / NS_PER_SECOND) * NS_PER_SECOND
-    return Span(start_ns - start_ns % step_ns, end_ns, step_ns)
+    lead_ns = start_ns % step_ns
+    return Span(start_ns - lead_ns, end_ns, step_ns, lead_ns)
 
 
 def _zone(name: str) -> str:

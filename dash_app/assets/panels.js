@@ -3,7 +3,6 @@
 // Panels: a legend with figures below each chart, a crosshair through all of them, and the menu's
 // full screen, CSV and PNG.
 (() => {
-  const HEADINGS = ["min", "mean", "max", "last"];
   const connected = new WeakSet();
 
   function element(name, text, className) {
@@ -74,18 +73,18 @@
   function writeLegend(chart) {
     const place = chart.closest(".vdd-panel")?.querySelector(".vdd-legend");
     if (!place) return;
-    const { legend: lines = [], thresholds = [], scale = [], note = "", min_height: height } = chart.layout?.meta || {};
+    const { legend: lines = [], headings = [], thresholds = [], scale = [], note = "", min_height: height } = chart.layout?.meta || {};
     chart.closest(".vdd-graph").style.minHeight = height ? `${height}px` : "";
-    const key = JSON.stringify([lines, thresholds, scale, note, chart.data?.map((trace) => trace.visible)]);
+    const key = JSON.stringify([lines, headings, thresholds, scale, note, chart.data?.map((trace) => trace.visible)]);
     if (place.dataset.key === key) return;
     place.dataset.key = key;
     const remark = [...scaleOf(scale), ...thresholds.map(threshold), ...(note ? [element("p", note)] : [])];
     if (!lines.length) return place.replaceChildren(...remark);
     const focused = place.contains(document.activeElement) ? document.activeElement.textContent : null;
     const head = element("tr");
-    head.append(element("td"), ...HEADINGS.map((text) => {
-      const heading = element("th", text);
-      heading.scope = "col";
+    head.append(...headings.map((text, index) => {
+      const heading = element(index ? "th" : "td", text);
+      if (index) heading.scope = "col";
       return heading;
     }));
     const table = element("table");

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from dash_app.charts import Chart, Line, line_of
+from dash_app.charts import Chart, Line
 from dash_app.queries.annotations import Thresholds, chart_events, thresholds_of, xid_events
 from dash_app.queries.gpu_rows import GPURow, gpu_rows, report_of
 from dash_app.queries.telemetry import (
@@ -153,7 +153,7 @@ def _host_charts(telemetry: Telemetry, thresholds: Thresholds) -> dict[str, Char
     charts = {}
     for key, (names, tag) in _HOST_PANELS.items():
         tags = (tag,) if tag else ()
-        result = telemetry.over_time(key, tuple(names), group_by=tags)
+        result = telemetry.charted(key, tuple(names), group_by=tags)
         is_cpu = key == "cpu"
         extremes = Extremes({})
         if key in _SPIKY:
@@ -174,7 +174,7 @@ def _gpu_charts(
     telemetry: Telemetry, thresholds: Thresholds, *, has_bands: bool
 ) -> dict[str, Chart]:
     group_by = () if has_bands else ("gpu",)
-    result = telemetry.over_time("gpu", GPU_FIELDS, group_by=group_by)
+    result = telemetry.charted("gpu", GPU_FIELDS, group_by=group_by)
     # The bands of several lines would hide each other.
     extremes = telemetry.extremes("gpu", GPU_FIELDS, is_of_many=True) if has_bands else Extremes({})
     events = chart_events(xid_events(telemetry))
@@ -182,7 +182,7 @@ def _gpu_charts(
     for name in GPU_FIELDS:
         # A GPU has the same color in every panel.
         lines = tuple(
-            _gpu_line(series, extremes)
+            _gpu_line(result, series, extremes)
             for series in sorted(result.of(name), key=lambda one: by_index(one.tags.get("gpu", "")))
         )
         chart = Chart(field=name, lines=lines, events=events, problem=result.problem)
@@ -190,11 +190,11 @@ def _gpu_charts(
     return charts
 
 
-def _gpu_line(series: Series, extremes: Extremes) -> Line:
+def _gpu_line(result: Result, series: Series, extremes: Extremes) -> Line:
     index = series.tags.get("gpu", "")
     if not index:
-        return extremes.behind(line_of(series, name="mean of all GPUs", color=0), series)
-    return line_of(series, name=f"GPU {index}", color=by_index(index)[0])
+        return extremes.behind(result.line(series, name="mean of all GPUs", color=0), series)
+    return result.line(series, name=f"GPU {index}", color=by_index(index)[0])
 
 
 def _used_modes(result: Result) -> Mapping[str, str]:
@@ -218,7 +218,7 @@ def _lines(
             if device == "lo":
                 continue
             color = colors.setdefault(device, len(colors)) * len(names) + offset
-            line = line_of(series, name=f"{device} {label}".strip(), color=color)
+            line = result.line(series, name=f"{device} {label}".strip(), color=color)
             lines.append(extremes.behind(line, series))
     return tuple(sorted(lines, key=lambda line: line.color))
 

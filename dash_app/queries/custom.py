@@ -76,11 +76,11 @@ class PanelQuery:
         panel = self.panel
         telemetry = self._telemetry(self._filters(ranked), span)
         fields, group_by = tuple(panel.fields), tuple(panel.group_by)
-        result = telemetry.over_time(
-            panel.measurement, fields, group_by=group_by, aggregate=panel.aggregate
-        )
+        is_map = panel.chart is ChartKind.HEATMAP
+        read = telemetry.over_time if is_map else telemetry.charted
+        result = read(panel.measurement, fields, group_by=group_by, aggregate=panel.aggregate)
         extremes = Extremes({})
-        if panel.aggregate is Aggregate.AVG and panel.chart is not ChartKind.HEATMAP:
+        if panel.aggregate is Aggregate.AVG and not is_map:
             is_band = panel.chart is ChartKind.BAND
             extremes = telemetry.extremes(
                 panel.measurement, fields, group_by=group_by, is_of_many=is_band
@@ -92,10 +92,18 @@ class PanelQuery:
             key = self._key(series)
             if key in places:
                 color = places[key] * len(fields) + fields.index(series.field)
-                lines.append(self._line(series, key, color, extremes))
+                line = Line(
+                    name=self.label(key, series.field),
+                    times_ns=series.times_ns,
+                    values=series.values,
+                    color=color,
+                    summary=result.summary(series),
+                )
+                lines.append(extremes.behind(line, series))
         return replace(
             self.scale(),
             lines=tuple(sorted(lines, key=lambda line: line.color)),
+            aggregate=panel.aggregate,
             problem=result.problem,
         )
 
@@ -127,15 +135,6 @@ class PanelQuery:
         if field and (len(self.panel.fields) > 1 or not parts):
             parts.append(field_text(field))
         return " · ".join(parts)
-
-    def _line(self, series: Series, key: Key, color: int, extremes: Extremes) -> Line:
-        line = Line(
-            name=self.label(key, series.field),
-            times_ns=series.times_ns,
-            values=series.values,
-            color=color,
-        )
-        return extremes.behind(line, series)
 
     def _key(self, series: Series) -> Key:
         return tuple(series.tags.get(tag, "") for tag in self.panel.group_by)

@@ -106,18 +106,18 @@ def host_charts(telemetry: Telemetry, cache: SharedCache) -> dict[str, Chart]:
 
     The numbers of devices are read once a minute.
     """
-    gpus = telemetry.over_time("gpu", ("utilization_percent", "memory_used_percent"))
+    gpus = telemetry.charted("gpu", ("utilization_percent", "memory_used_percent"))
     parts = (
-        ("GPU", gpus.of("utilization_percent")),
-        ("GPU memory", gpus.of("memory_used_percent")),
-        ("CPU", telemetry.over_time("cpu", ("usage_percent",)).series),
-        ("memory", telemetry.over_time("memory", ("used_percent",)).series),
-        ("disks", telemetry.over_time("disk", ("used_percent",)).series),
+        ("GPU", gpus, "utilization_percent"),
+        ("GPU memory", gpus, "memory_used_percent"),
+        ("CPU", telemetry.charted("cpu", ("usage_percent",)), "usage_percent"),
+        ("memory", telemetry.charted("memory", ("used_percent",)), "used_percent"),
+        ("disks", telemetry.charted("disk", ("used_percent",)), "used_percent"),
     )
     lines = tuple(
-        line_of(one, name=name, color=color)
-        for color, (name, series) in enumerate(parts)
-        for one in series
+        result.line(series, name=name, color=color)
+        for color, (name, result, field) in enumerate(parts)
+        for series in result.of(field)
     )
     use = Chart(field="utilization_percent", lines=lines, problem=telemetry.problem)
     return {"use": use} | {key: _total_rate(telemetry, cache, key) for key in _IO_PANELS}

@@ -1,14 +1,14 @@
 """The GPU tier's data: one device and the attempts that ran on it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from core.clock import NS_PER_SECOND, from_ns, to_ns
 from core.errors import NotFoundError
-from dash_app.charts import Band, Chart, Line, line_of
+from dash_app.charts import Band, Chart, Line, Summary
 from dash_app.queries.annotations import (
     Thresholds,
     XIDEvent,
@@ -122,7 +122,7 @@ def gpu_detail(
         store, scope, span, filters={APPLIANCE_TAG: (appliance.id,), "gpu": (index,)}
     )
     latest = telemetry.latest("gpu", _NOW, group_by=("gpu", "uuid", "model"))
-    result = telemetry.over_time("gpu", _FIELDS)
+    result = telemetry.charted("gpu", _FIELDS)
     extremes = telemetry.extremes("gpu", tuple(name for name in _FIELDS if name not in _FLAGS))
     slices = telemetry.latest(
         "gpu_slice",
@@ -202,7 +202,7 @@ def _charts(
     charts = {}
     for key, fields in PANELS.items():
         lines = tuple(
-            _line(series, label, extremes, color=color)
+            _line(result.line(series, name=label, color=color), series, extremes)
             for color, (name, label) in enumerate(fields)
             for series in result.of(name)
         )
@@ -237,8 +237,8 @@ def _throttled_bands(result: Result, step_ns: int) -> tuple[Band, ...]:
     return tuple(found[-MAX_BANDS:])
 
 
-def _line(series: Series, label: str, extremes: Extremes, *, color: int) -> Line:
-    line = line_of(series, name=label, color=color)
-    if series.field in _FLAGS:
-        return replace(line, values=[100.0 * value for value in series.values])
-    return extremes.behind(line, series)
+def _line(line: Line, series: Series, extremes: Extremes) -> Line:
+    if series.field not in _FLAGS:
+        return extremes.behind(line, series)
+    share = line.summary and Summary(*(100.0 * value for value in astuple(line.summary)))
+    return replace(line, values=[100.0 * value for value in series.values], summary=share)

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from dash_app.charts import Chart, Line, line_of
+from dash_app.charts import Chart, Line
 from dash_app.queries.appliance import GPU_FIELDS
 from dash_app.queries.telemetry import Result, Telemetry, by_index
 from dash_app.timerange import Span, span_between
@@ -61,9 +61,9 @@ def job_detail(
     start_at, end_at = min(starts), job.finished_at or now
     span = span_between(start_at, end_at)
     telemetry = Telemetry(store, scope, span, filters={"job": (job.id,)})
-    gpus = telemetry.over_time("gpu", GPU_FIELDS, group_by=(APPLIANCE_TAG, "gpu"))
-    attempts = telemetry.over_time("attempt", ATTEMPT_FIELDS, group_by=("attempt",))
-    containers = telemetry.over_time("container", CONTAINER_FIELDS)
+    gpus = telemetry.charted("gpu", GPU_FIELDS, group_by=(APPLIANCE_TAG, "gpu"))
+    attempts = telemetry.charted("attempt", ATTEMPT_FIELDS, group_by=("attempt",))
+    containers = telemetry.charted("container", CONTAINER_FIELDS)
     return JobDetail(
         job=job,
         appliance=appliance,
@@ -118,7 +118,7 @@ def _gpu_charts(result: Result, names: Mapping[str, str]) -> dict[str, Chart]:
         for series in _by_gpu(result.of(field)):
             appliance_id, gpu = _gpu_key(series)
             prefix = f"{names.get(appliance_id, '')} " if len(names) > 1 else ""
-            found.append(line_of(series, name=f"{prefix}GPU {gpu}", color=by_index(gpu)[0]))
+            found.append(result.line(series, name=f"{prefix}GPU {gpu}", color=by_index(gpu)[0]))
         return tuple(found)
 
     return {
@@ -134,7 +134,7 @@ def _attempt_charts(job: Job, result: Result) -> dict[str, Chart]:
         found = []
         for color, series in enumerate(result.of(field)):
             number = numbers.get(series.tags.get("attempt", ""), "")
-            found.append(line_of(series, name=f"attempt {number}".strip(), color=color))
+            found.append(result.line(series, name=f"attempt {number}".strip(), color=color))
         return tuple(found)
 
     return {
@@ -147,7 +147,7 @@ def _container_charts(result: Result) -> dict[str, Chart]:
     charts = {}
     for panel, fields in CONTAINER_PANELS.items():
         lines = tuple(
-            line_of(series, name=label, color=color)
+            result.line(series, name=label, color=color)
             for color, (name, label) in enumerate(fields.items())
             for series in result.of(name)
         )

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from core.clock import NS_PER_SECOND
 from core.errors import UnavailableError
-from dash_app.charts import Line
+from dash_app.charts import Line, Summary, line_of
 from dash_app.context import SharedCache
 from dash_app.timerange import Span
 from tenants.scope import Scope
@@ -45,14 +45,23 @@ class Extremes:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Series of one measurement, or why there are none."""
+    """Series of one measurement, or why there are none; `summaries` are those of `charted`."""
 
     series: tuple[Series, ...] = ()
     problem: str = ""
+    summaries: Mapping[Hashable, Summary] = field(default_factory=dict)
 
     def of(self, field_name: str) -> tuple[Series, ...]:
         """Return the series of one field, ordered by their tags."""
         return tuple(series for series in self.series if series.field == field_name)
+
+    def line(self, series: Series, *, name: str, color: int) -> Line:
+        """Return one of the series as a line with its summary."""
+        return replace(line_of(series, name=name, color=color), summary=self.summary(series))
+
+    def summary(self, series: Series) -> Summary | None:
+        """Return the figures of one of the series over the whole span."""
+        return self.summaries.get(_key(series))
 
 
 @dataclass(slots=True)
@@ -76,6 +85,33 @@ class Telemetry:
         """Return the aggregates of `fields` per step, by group."""
         return self._range(measurement, fields, group_by, aggregate, self.span.step_ns)
 
+    def charted(
+        self,
+        measurement: str,
+        fields: tuple[str, ...],
+        *,
+        group_by: tuple[str, ...] = (),
+        aggregate: Aggregate = Aggregate.AVG,
+    ) -> Result:
+        """Return the aggregates of `fields` per step, by group, with summaries for a legend."""
+        result = self.over_time(measurement, fields, group_by=group_by, aggregate=aggregate)
+
+        def total(function: Aggregate) -> dict[Hashable, float]:
+            found = self.over_span(measurement, fields, group_by=group_by, aggregate=function)
+            return {_key(series): series.values[-1] for series in found.series if series.values}
+
+        whole = total(aggregate)
+        if aggregate is Aggregate.AVG:
+            least, greatest = total(Aggregate.MIN), total(Aggregate.MAX)
+        else:
+            least, greatest = (
+                {_key(series): reduce(series.values) for series in result.series if series.values}
+                for reduce in (min, max)
+            )
+        keys = whole.keys() & least.keys() & greatest.keys()
+        summaries = {key: Summary(least[key], whole[key], greatest[key]) for key in keys}
+        return replace(result, summaries=summaries)
+
     def over_span(
         self,
         measurement: str,
@@ -98,7 +134,7 @@ class Telemetry:
         query = RangeQuery(
             measurement=measurement,
             fields=fields,
-            start_ns=self.span.start_ns,
+            start_ns=self.span.range_start_ns if step_ns is None else self.span.start_ns,
             end_ns=self.span.end_ns,
             step_ns=step_ns,
             aggregate=aggregate,

@@ -52,7 +52,7 @@ def test_alice_reads_downloads_and_enlarges_charts(sign_in: SignIn, tmp_path: Pa
     page = open_appliance(sign_in)
 
     legend = panel(page, "appliance-load").locator(".vdd-legend")
-    expect(legend.get_by_role("columnheader")).to_have_text(["min", "mean", "max", "last"])
+    expect(legend.get_by_role("columnheader")).to_have_text(["min", "mean", "max", "last step"])
     legend.get_by_role("button", name="15 min").click()
     expect(page.locator(f"#appliance-load {LINE}")).to_have_count(2)
 

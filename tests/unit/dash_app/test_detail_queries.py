@@ -3,10 +3,10 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.orm import Session
 
-from core.clock import to_ns
+from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
 from core.errors import NotFoundError
-from dash_app.charts import Line
+from dash_app.charts import Line, Summary
 from dash_app.queries.appliance import appliance_detail
 from dash_app.queries.gpu import gpu_detail
 from dash_app.queries.job import job_detail
@@ -185,3 +185,18 @@ def test_a_waiting_job_has_no_charts(
     with sessions() as session:
         seen = job_detail(session, store, scope_of(cast.alice), job.id, now=clock.now)
     assert (seen.span, seen.charts, seen.appliance) == (None, {}, None)
+
+
+def test_the_figures_of_a_share_of_the_time_are_in_percent(
+    session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, clock: FrozenClock
+) -> None:
+    found = fleet_of_three.second
+    end_ns = to_ns(clock.now) - 3600 * NS_PER_SECOND
+    points = [
+        Point("gpu", {"gpu": "0"}, {"throttled": at % 4 == 0}, end_ns - at * NS_PER_SECOND)
+        for at in range(1, 41)
+    ]
+    assert not write(store, points, identity={"tenant": found.tenant_id, "appliance": found.id})
+    span = Span(end_ns - 60 * NS_PER_SECOND, end_ns, 10 * NS_PER_SECOND)
+    seen = gpu_detail(session, store, scope_of(cast.alice), found.id, index="0", span=span)
+    assert seen.charts["throttled"].lines[0].summary == Summary(0.0, 25.0, 100.0)

@@ -6,7 +6,7 @@ import pytest
 
 from core.clock import NS_PER_SECOND
 from dash_app.axes import Figure, axis_scale
-from dash_app.charts import Band, Bar, Chart, Line, with_gaps
+from dash_app.charts import Band, Bar, Chart, Line, Summary, with_gaps
 from dash_app.figures import (
     HEIGHT_OF_AXIS,
     NO_SAMPLES,
@@ -18,6 +18,7 @@ from dash_app.figures import (
 )
 from dash_app.queries.fleet_charts import METRICS, Heat, Metric
 from dash_app.timerange import Span
+from timeseries.store import Aggregate
 
 STEP_NS = 10 * NS_PER_SECOND
 SPAN = Span(0, 100 * STEP_NS, STEP_NS)
@@ -222,10 +223,34 @@ def test_times_are_those_of_the_wall_clock_before_and_after_a_change_of_it() -> 
 
 
 def test_the_legend_has_the_figures_of_the_samples_behind_a_line() -> None:
-    pairs = [(10.0, 90.0), (20.0, 150.0)]
-    whole = Line(name="GPU", times_ns=at(0, 1), values=[50.0, 60.0], color=0, extremes=pairs)
-    (legend,) = drawn(whole, field="power_watts")["layout"]["meta"]["legend"]
-    assert legend["stats"] == ["10 W", "55 W", "150 W", "60 W"]
+    # Nine samples of 50 W in the first step, one of 60 W in the second.
+    whole = Line(
+        name="GPU",
+        times_ns=at(0, 1),
+        values=[50.0, 60.0],
+        color=0,
+        summary=Summary(least=10.0, whole=51.0, greatest=150.0),
+    )
+    meta = drawn(whole, field="power_watts")["layout"]["meta"]
+    assert meta["headings"] == ["of samples", "min", "mean", "max", "last step"]
+    assert meta["legend"][0]["stats"] == ["10 W", "51 W", "150 W", "60 W"]
+
+
+def test_the_legend_of_a_total_says_that_its_figures_are_of_steps() -> None:
+    total = Line(name="GPUs", times_ns=at(0, 1), values=[500.0, 600.0], color=0)
+    meta = drawn(total, field="power_watts")["layout"]["meta"]
+    assert meta["headings"] == ["of steps", "min", "mean", "max", "last step"]
+    assert meta["legend"][0]["stats"] == ["500 W", "550 W", "600 W", "600 W"]
+
+
+def test_the_legend_of_another_aggregate_has_that_of_the_range() -> None:
+    line = Line(
+        name="GPU", times_ns=at(0, 1), values=[5.0, 6.0], color=0, summary=Summary(5.0, 5.5, 6.0)
+    )
+    chart = Chart(field="power_watts", lines=(line,), aggregate=Aggregate.P95)
+    meta = time_figure(chart, SPAN, revision="")["layout"]["meta"]
+    assert meta["headings"] == ["", "min step", "p95 of range", "max step", "last step"]
+    assert meta["legend"][0]["stats"] == ["5 W", "5.5 W", "6 W", "6 W"]
 
 
 @pytest.mark.parametrize(
