@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass, replace
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from core.clock import NS_PER_SECOND, from_ns, to_ns
+from core.clock import from_ns, to_ns
 from core.errors import NotFoundError
 from dash_app.charts import Band, Chart, Line, Summary
 from dash_app.queries.annotations import (
@@ -22,6 +22,7 @@ from dash_app.queries.telemetry import Extremes, Result, Telemetry
 from dash_app.timerange import Span
 from jobqueue.models import Attempt
 from jobqueue.service import gpu_allocations
+from jobqueue.usage.measuring import POWER, WINDOW_NS, GPUWindows, gpu_use
 from tenants.fleet.appliances import get_appliance
 from tenants.models import Appliance
 from tenants.scope import Scope
@@ -30,6 +31,8 @@ from timeseries.store import APPLIANCE_TAG, Latest, Series, Store
 NO_NVLINK = "No NVLink traffic is reported in this time range"
 # More would not be told apart.
 MAX_BANDS = 100
+# Of the energy.
+_MAX_WINDOWS = 1000
 # Panel to fields and labels.
 PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "utilization": (("utilization_percent", "GPU"), ("memory_utilization_percent", "memory bus")),
@@ -145,7 +148,7 @@ def gpu_detail(
         siblings=rows,
         slices=slices,
         host=host_use(replace(telemetry, filters={APPLIANCE_TAG: (appliance.id,)})),
-        energy_joules=_energy(result, span),
+        energy_joules=_energy(telemetry),
         runs=runs,
         xids=xids,
         charts=_charts(result, extremes, runs, xids, thresholds=thresholds, step_ns=span.step_ns),
@@ -179,11 +182,22 @@ def _runs(
     )
 
 
-def _energy(result: Result, span: Span) -> float | None:
-    """Return the power's mean in each step times the step, added up."""
-    power = result.of("power_watts")
-    step_seconds = span.step_ns / NS_PER_SECOND
-    return sum(power[0].values) * step_seconds if power else None
+def _energy(telemetry: Telemetry) -> float | None:
+    """Return the energy as the ledger of jobs adds it up: each window's mean power times its time.
+
+    The chart's steps may be shorter than the time between two samples.
+    """
+    span = telemetry.span
+    start_ns, end_ns = span.range_start_ns, span.end_ns
+    step_ns = WINDOW_NS * max(1, (end_ns - start_ns) // (_MAX_WINDOWS * WINDOW_NS))
+    windows = replace(telemetry, span=Span(start_ns, end_ns, step_ns))
+    power = windows.over_time("gpu", (POWER,)).of(POWER)
+    telemetry.problem = windows.problem
+    if not power:
+        return None
+    values = dict(zip(power[0].times_ns, power[0].values, strict=True))
+    use = gpu_use(GPUWindows({}, values), start_ns=start_ns, end_ns=end_ns, step_ns=step_ns)
+    return use.energy_joules
 
 
 def _charts(

@@ -187,6 +187,22 @@ def test_a_waiting_job_has_no_charts(
     assert (seen.span, seen.charts, seen.appliance) == (None, {}, None)
 
 
+def test_energy_counts_the_time_between_samples_that_are_further_apart_than_steps(
+    session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, clock: FrozenClock
+) -> None:
+    found = fleet_of_three.second
+    end_ns, minute_ns = to_ns(clock.now) - 3600 * NS_PER_SECOND, 60 * NS_PER_SECOND
+    points = [
+        Point("gpu", {"gpu": "0"}, {"power_watts": 300.0}, end_ns - minutes * minute_ns)
+        for minutes in range(1, 61)
+    ]
+    assert not write(store, points, identity={"tenant": found.tenant_id, "appliance": found.id})
+    # Half an hour and four minutes.
+    span = Span(end_ns - 34 * minute_ns, end_ns, 15 * NS_PER_SECOND)
+    seen = gpu_detail(session, store, scope_of(cast.alice), found.id, index="0", span=span)
+    assert seen.energy_joules == 300 * 34 * 60
+
+
 def test_the_figures_of_a_share_of_the_time_are_in_percent(
     session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, clock: FrozenClock
 ) -> None:
