@@ -26,7 +26,7 @@ from tenants.models import Appliance, Membership, Tenant, TenantState
 from tenants.permissions import Permission
 from tenants.quotas import UNLIMITED, WARN_RATIO, Limits, all_limits
 from tenants.scope import Scope
-from timeseries.store import TENANT_TAG, RangeQuery, Series, Store
+from timeseries.store import TENANT_TAG, RangeQuery, Store
 
 GPU_HOURS_OVER = timedelta(days=30)
 UTILIZATION_OVER = timedelta(days=1)
@@ -78,12 +78,17 @@ class TenantFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformFigures:
-    """Totals of the platform; `problem` says why values from the store are missing."""
+    """Totals of the platform; `problem` says why values from the store are missing.
+
+    `utilization_percent` is the mean of all samples of the last day, as that of a tenant is of its
+    own.
+    """
 
     at: datetime
     by_status: Mapping[EffectiveStatus, int]
     by_class: Mapping[str, int]
     tenants: Sequence[TenantFigures]
+    utilization_percent: float | None = None
     problem: str = ""
 
     @property
@@ -100,17 +105,6 @@ class PlatformFigures:
     def gpu_hours(self) -> float:
         """GPU-hours of the last 30 days."""
         return sum(one.gpu_hours for one in self.tenants)
-
-    @property
-    def utilization_percent(self) -> float | None:
-        """Mean utilization of the last day, weighted by the tenants' GPUs."""
-        known = [
-            (one.utilization_percent, one.gpus)
-            for one in self.tenants
-            if one.utilization_percent is not None and one.gpus
-        ]
-        weight = sum(gpus for _, gpus in known)
-        return sum(percent * gpus for percent, gpus in known) / weight if weight else None
 
     @property
     def points_per_second(self) -> float | None:
@@ -136,9 +130,10 @@ def platform_figures(
     """Return the totals, without values from the store when it is unavailable."""
     scope.require(Permission.OPERATE)
     rows = _tenants(session, scope, now=now)
-    problem = ""
+    problem, utilization = "", None
     try:
         rows = _with_readings(store, rows, now=now)
+        utilization = _utilization(store, now=now).get("")
     except UnavailableError as error:
         problem = error.message
     return PlatformFigures(
@@ -146,24 +141,9 @@ def platform_figures(
         by_status=_by_status(session),
         by_class=_by_class(session),
         tenants=tuple(sorted(rows, key=lambda one: (-one.gpu_hours, -one.gpus, one.name))),
+        utilization_percent=utilization,
         problem=problem,
     )
-
-
-def utilization_by_tenant(
-    store: Store, *, start_ns: int, end_ns: int, step_ns: int | None = None
-) -> dict[str, Series]:
-    """Return the mean GPU utilization by tenant, per step or over the whole time."""
-    query = RangeQuery(
-        measurement="gpu",
-        fields=("utilization_percent",),
-        start_ns=start_ns,
-        end_ns=end_ns,
-        step_ns=step_ns,
-        tenants=None,
-        group_by=(TENANT_TAG,),
-    )
-    return {one.tags.get(TENANT_TAG, ""): one for one in store.query_range(query)}
 
 
 def ratio_of(used: float, limit: float) -> float:
@@ -221,17 +201,32 @@ def _with_readings(
     store: Store, rows: Sequence[TenantFigures], *, now: datetime
 ) -> list[TenantFigures]:
     end_ns = to_ns(now)
-    use = utilization_by_tenant(store, start_ns=to_ns(now - UTILIZATION_OVER), end_ns=end_ns)
+    use = _utilization(store, now=now, group_by=(TENANT_TAG,))
     points = count_points(store, start_ns=to_ns(now - INGEST_OVER), end_ns=end_ns)
     seconds = INGEST_OVER.total_seconds()
     return [
         replace(
             row,
-            utilization_percent=use[row.id].values[-1] if row.id in use else None,
+            utilization_percent=use.get(row.id),
             points_per_second=points[row.id] / seconds,
         )
         for row in rows
     ]
+
+
+def _utilization(
+    store: Store, *, now: datetime, group_by: tuple[str, ...] = ()
+) -> dict[str, float]:
+    """Return the mean GPU utilization of the last day, by the value of a tag."""
+    query = RangeQuery(
+        measurement="gpu",
+        fields=("utilization_percent",),
+        start_ns=to_ns(now - UTILIZATION_OVER),
+        end_ns=to_ns(now),
+        tenants=None,
+        group_by=group_by,
+    )
+    return {"".join(one.tags.values()): one.values[-1] for one in store.query_range(query)}
 
 
 def _by_status(session: Session) -> dict[EffectiveStatus, int]:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from heapq import nlargest
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -11,7 +12,7 @@ from sqlalchemy.orm import Session
 from core.clock import NS_PER_SECOND, to_ns
 from core.errors import UnavailableError
 from dash_app.charts import Chart, Line
-from dash_app.queries.platform import utilization_by_tenant
+from dash_app.queries.telemetry import Telemetry
 from dash_app.timerange import Span
 from jobqueue.usage.live import live_use
 from jobqueue.usage.measuring import Period
@@ -20,7 +21,7 @@ from tenants.lifecycle.usage import growth, values_of
 from tenants.models import Tenant, TenantUsage
 from tenants.permissions import Permission
 from tenants.scope import Scope
-from timeseries.store import Store
+from timeseries.store import TENANT_TAG, Store
 
 GROWTH_OVER = timedelta(days=90)
 TOP_TENANTS = 8
@@ -41,17 +42,19 @@ def platform_charts(
     midnight = since.replace(hour=0, minute=0, second=0, microsecond=0)
     hours = _hours_by_day(session, scope, Period(midnight, now))
     storage = _storage_by_day(growth(session, since=since.date()))
-    problem = ""
+    telemetry = Telemetry(store, scope, span)
+    use, rates = _use(telemetry), dict[str, dict[int, float]]()
+    problem = telemetry.problem
     try:
-        use, rates = _use(store, span), _rates(store, span)
+        rates = {} if problem else _rates(store, span)
     except UnavailableError as error:
-        use, rates, problem = {}, {}, error.message
-    drawn = {tenant for found in (use, rates, hours, storage) for tenant in _largest(found)}
+        problem = error.message
+    drawn = {tenant for found in (rates, hours, storage) for tenant in _largest(found)} | {*use}
     named = sorted((names.get(tenant, "deleted tenant"), tenant) for tenant in drawn)
     legend = {tenant: (name, color) for color, (name, tenant) in enumerate(named)}
     return {
         "utilization": Chart(
-            field="utilization_percent", lines=_lines(_largest(use), legend), problem=problem
+            field="utilization_percent", lines=_named(use, legend), problem=problem
         ),
         "ingest": replace(_stacked("points_per_second", rates, legend), problem=problem),
         "hours": replace(_stacked("gpu_hours", hours, legend), bar_ns=_DAY_NS),
@@ -86,14 +89,22 @@ def _storage_by_day(rows: Sequence[TenantUsage]) -> dict[str, dict[int, float]]:
     return found
 
 
-def _use(store: Store, span: Span) -> dict[str, dict[int, float]]:
-    found = utilization_by_tenant(
-        store, start_ns=span.start_ns, end_ns=span.end_ns, step_ns=span.step_ns
-    )
-    return {
-        tenant: dict(zip(series.times_ns, series.values, strict=True))
-        for tenant, series in found.items()
+def _use(telemetry: Telemetry) -> dict[str, Line]:
+    """Return the utilization of the tenants with the highest means."""
+    result = telemetry.charted("gpu", ("utilization_percent",), group_by=(TENANT_TAG,))
+    lines = {
+        series.tags[TENANT_TAG]: result.line(series, name="", color=0) for series in result.series
     }
+    means = {tenant: line.summary.whole for tenant, line in lines.items() if line.summary}
+    return {tenant: lines[tenant] for tenant in nlargest(TOP_TENANTS, means, key=means.__getitem__)}
+
+
+def _named(lines: Mapping[str, Line], legend: _Legend) -> tuple[Line, ...]:
+    return tuple(
+        replace(lines[tenant], name=name, color=color)
+        for tenant, (name, color) in legend.items()
+        if tenant in lines
+    )
 
 
 def _rates(store: Store, span: Span) -> dict[str, dict[int, float]]:

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
 from core.errors import ForbiddenError
+from dash_app.charts import Summary
 from dash_app.context import MINUTE, SharedCache
 from dash_app.queries.platform import platform_figures
 from dash_app.queries.platform_charts import platform_charts
@@ -22,9 +23,11 @@ from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.dash_app.conftest import Fleet
 from tests.unit.dash_app.lost_store import MESSAGE, LostStore
 from tests.unit.dash_app.test_callbacks import Browser, served
-from timeseries.store import Store
+from timeseries.points import Point
+from timeseries.store import Store, write
 
 DAY = timedelta(days=1)
+MINUTE_NS = 60 * NS_PER_SECOND
 PATH = "/dashboards/platform"
 
 
@@ -42,6 +45,28 @@ def test_each_tenant_has_its_own_totals(
     assert found.by_status[EffectiveStatus.ONLINE] == found.appliances == 3
     assert found.utilization_percent == pytest.approx(50.0)
     assert found.problem == ""
+
+
+def test_the_platforms_utilization_is_the_mean_of_all_samples(
+    session: Session, store: Store, cast: Cast, fleet_of_three: Fleet
+) -> None:
+    foreign = fleet_of_three.foreign
+    # Acme's four GPUs and globex's two have 60 samples each, of 50 % on average.
+    points = [
+        Point("gpu", {"gpu": "0"}, {"utilization_percent": 98.0}, to_ns(NOON) - at * MINUTE_NS)
+        for at in range(11, 131)
+    ]
+    assert not write(store, points, identity={"tenant": foreign.tenant_id, "appliance": foreign.id})
+    found = platform_figures(session, store, scope_of(cast.olivia), now=NOON)
+    assert {one.name: one.utilization_percent for one in found.tenants} == {
+        "Acme": 50.0,
+        "Globex": 74.0,
+    }
+    assert found.utilization_percent == (360 * 50 + 120 * 98) / 480
+    span = Span(to_ns(NOON - DAY), to_ns(NOON), 600 * NS_PER_SECOND)
+    charts = platform_charts(session, store, scope_of(cast.olivia), span=span, now=NOON)
+    means = {line.name: line.summary for line in charts["utilization"].lines}
+    assert means == {"Acme": Summary(20.0, 50.0, 80.0), "Globex": Summary(50.0, 74.0, 98.0)}
 
 
 def test_totals_without_a_store_say_why_values_are_missing(
