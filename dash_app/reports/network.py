@@ -1,44 +1,74 @@
-"""Report on network speed: what interfaces received and sent."""
+"""Report on network speed: what interfaces received and sent.
+
+The speed of an appliance is the sum of all samples of its interfaces, divided by the number of its
+samples: that of the interface with the most. So it is the mean of the samples of a single one, and
+an interface that was up for half of the time counts half.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
 
 from core.clock import from_ns
 from dash_app.reports.report import Cell, Column, ReportBy, Unit
-from dash_app.reports.source import DAY_SECONDS, Source, Table, largest_first, total
+from dash_app.reports.source import DAY_SECONDS, Source, Table, total
 from timeseries.store import APPLIANCE_TAG, Aggregate
 
 _FIELDS = ("received_bytes_per_second", "sent_bytes_per_second")
 
 
+@dataclass(slots=True)
+class _Traffic:
+    """The samples of one field on the interfaces of one appliance."""
+
+    sum: float = 0.0
+    samples: float = 0.0
+    peak: float = -inf
+
+    def add(self, aggregate: Aggregate, value: float) -> None:
+        """Add an aggregate of one more interface."""
+        match aggregate:
+            case Aggregate.SUM:
+                self.sum += value
+            case Aggregate.COUNT:
+                self.samples = max(self.samples, value)
+            case _:
+                self.peak = max(self.peak, value)
+
+
+@dataclass(slots=True)
+class _Group:
+    """The traffic of a row's appliances, by field and appliance."""
+
+    traffic: dict[str, dict[str, _Traffic]] = field(
+        default_factory=lambda: {name: defaultdict(_Traffic) for name in _FIELDS}
+    )
+
+    def figures(self) -> list[Cell]:
+        """Return the mean speeds, then the peaks."""
+        appliances = [
+            [one for one in self.traffic[name].values() if one.samples] for name in _FIELDS
+        ]
+        return [
+            *(total(one.sum / one.samples for one in found) for found in appliances),
+            *(max((one.peak for one in found), default=None) for found in appliances),
+        ]
+
+
 def network(source: Source) -> Table:
     """Return the mean speed of all interfaces together, and the highest sample of one."""
-    is_day = source.request.by is ReportBy.DAY
-    # Of a group: field and aggregate to the values of its interfaces.
-    groups: dict[str, list[tuple[str, Aggregate, float]]] = defaultdict(list)
-    for aggregate in (Aggregate.AVG, Aggregate.MAX):
-        for series in source.series(
-            "network",
-            _FIELDS,
-            group_by=("interface",),
-            aggregate=aggregate,
-            step_seconds=DAY_SECONDS if is_day else None,
-        ):
-            for at_ns, value in zip(series.times_ns, series.values, strict=True):
-                name = (
-                    f"{from_ns(at_ns):%Y-%m-%d}"
-                    if is_day
-                    else source.group_of(series.tags[APPLIANCE_TAG])
-                )
-                groups[name].append((series.field, aggregate, value))
-    if is_day:
-        ordered = largest_first(groups, ReportBy.DAY)
-    else:
-        ordered = sorted(groups.items(), key=lambda item: (-_mean(item[1], _FIELDS[0]), item[0]))
-    rows = [(name, *_figures(values)) for name, values in ordered]
-    count = len(rows) if is_day else 1
-    everything = _figures([one for values in groups.values() for one in values])
-    means = [None if one is None else float(one) / max(1, count) for one in everything[:2]]
+    # Of the whole period whatever the grouping, so that each has the same totals.
+    groups = _groups(source, is_day=False)
+    everything = _Group()
+    for group in groups.values():
+        for name in _FIELDS:
+            everything.traffic[name].update(group.traffic[name])
+    if source.request.by is ReportBy.DAY:
+        groups = _groups(source, is_day=True)
+    rows = [(name, *group.figures()) for name, group in sorted(groups.items())]
+    if source.request.by is not ReportBy.DAY:
+        rows.sort(key=lambda row: -float(row[1] or 0))
     return Table(
         (
             Column("mean_received_bytes_per_second", "Received, mean", Unit.SPEED),
@@ -47,23 +77,26 @@ def network(source: Source) -> Table:
             Column("peak_sent_bytes_per_second", "Sent, peak", Unit.SPEED),
         ),
         rows,
-        [*means, *everything[2:]],
+        everything.figures(),
         (
-            "Means are of all interfaces together, over the time with samples.",
+            "A mean is that of the samples of an appliance, with its interfaces added up.",
             "A peak is the highest sample of one interface.",
         ),
     )
 
 
-def _mean(values: Iterable[tuple[str, Aggregate, float]], field: str) -> float:
-    return sum(value for name, kind, value in values if (name, kind) == (field, Aggregate.AVG))
-
-
-def _figures(values: Sequence[tuple[str, Aggregate, float]]) -> list[Cell]:
-    def of(field: str, aggregate: Aggregate) -> list[float]:
-        return [value for name, kind, value in values if (name, kind) == (field, aggregate)]
-
-    return [
-        *(total(of(field, Aggregate.AVG)) for field in _FIELDS),
-        *(max(of(field, Aggregate.MAX), default=None) for field in _FIELDS),
-    ]
+def _groups(source: Source, *, is_day: bool) -> Mapping[str, _Group]:
+    groups: dict[str, _Group] = defaultdict(_Group)
+    for aggregate in (Aggregate.SUM, Aggregate.COUNT, Aggregate.MAX):
+        for series in source.series(
+            "network",
+            _FIELDS,
+            group_by=("interface",),
+            aggregate=aggregate,
+            step_seconds=DAY_SECONDS if is_day else None,
+        ):
+            ident = series.tags[APPLIANCE_TAG]
+            for at_ns, value in zip(series.times_ns, series.values, strict=True):
+                name = f"{from_ns(at_ns):%Y-%m-%d}" if is_day else source.group_of(ident)
+                groups[name].traffic[series.field][ident].add(aggregate, value)
+    return groups

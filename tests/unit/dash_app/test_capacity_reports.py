@@ -138,3 +138,26 @@ def test_network_speeds_add_the_interfaces_of_an_appliance(
     assert list(found.totals[1:]) == [520.0, 40.0, 300.0, 10.0]
     by_day = build_report(ReportKind.NETWORK, ReportBy.DAY, appliances="porto")
     assert [tuple(one) for one in by_day.rows] == [("2026-03-02", 260.0, 20.0, 300.0, 10.0)]
+
+
+def test_network_speeds_have_the_same_totals_whatever_the_grouping(
+    appliances: tuple[Appliance, Appliance], cast: Cast, store: Store, build_report: BuildReport
+) -> None:
+    def points(interface: str, received: float, hours: range) -> list[Point]:
+        fields = {"received_bytes_per_second": received, "sent_bytes_per_second": 10.0}
+        return [
+            Point("network", {"interface": interface}, fields, to_ns(WEEK.since + hour * HOUR))
+            for hour in hours
+        ]
+
+    lyon, porto = ({"tenant": cast.acme.id, "appliance": one.id} for one in appliances)
+    # An interface that is up for a quarter of the time of the other.
+    assert not write(store, points("eth0", 100.0, range(40)), identity=lyon)
+    assert not write(store, points("eth1", 400.0, range(30, 40)), identity=lyon)
+    assert not write(store, points("eth0", 60.0, range(20)), identity=porto)
+    by_appliance = build_report(ReportKind.NETWORK, ReportBy.APPLIANCE, period=WEEK)
+    assert list(row(by_appliance, "dgx-01").values())[1:] == [200.0, 12.5, 400.0, 10.0]
+    expected = [260.0, 22.5, 400.0, 10.0]
+    for by in (ReportBy.APPLIANCE, ReportBy.SITE, ReportBy.DAY):
+        found = build_report(ReportKind.NETWORK, by, period=WEEK)
+        assert list(found.totals[1:]) == expected, by
