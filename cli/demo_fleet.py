@@ -41,10 +41,12 @@ START_MARKER = "started"
 HISTORY = timedelta(hours=24)
 # The agent's first samples come as much later.
 STARTING = timedelta(seconds=15)
-HISTORY_STEP_SECONDS = 120
-RECENT = timedelta(hours=1)
-RECENT_STEP_SECONDS = 15
-PAUSE_SECONDS = 0.5
+# As much of the history is sent at once.
+HISTORY_PART = timedelta(hours=1)
+# That of the history, too: in a mean over both, each hour counts alike.
+INTERVAL_SECONDS = 10.0
+# About 9,000 points of history arrive in a second: more would slow the pages down.
+PAUSE_SECONDS = 0.75
 HISTORY_POINTS_PER_SECOND = 20_000.0
 NICENESS = 10
 # The buffer of an appliance that has delivered its history has a few readings at most.
@@ -99,7 +101,7 @@ FLEET = (
 @click.command(hidden=True)
 @click.option("--portal-url", required=True)
 @click.option("--data-dir", type=click.Path(path_type=Path), required=True)
-@click.option("--interval", default=5.0, help="Seconds between samples.")
+@click.option("--interval", default=INTERVAL_SECONDS, help="Seconds between samples.")
 def demo_fleet(portal_url: str, data_dir: Path, interval: float) -> None:
     """Run the simulated fleet."""
     configure_logging(process="fleet")
@@ -159,7 +161,6 @@ class _Appliance:
             data_dir=self._home,
             name=member.name,
             interval_seconds=interval,
-            flush_interval_seconds=interval,
             heartbeat_interval_seconds=10.0,
             backlog_points_per_second=HISTORY_POINTS_PER_SECOND,
             executor="simulated",
@@ -187,14 +188,18 @@ class _Appliance:
         marker = self._home / HISTORY_MARKER
         if marker.exists():
             return
-        until = now + STARTING
-        day, recent_at = (until - HISTORY, until), until - RECENT
-        with self._history_lock:
-            agent.push_history(recent_at, until, step_seconds=RECENT_STEP_SECONDS, planned=day)
-        # The hour that dashboards show first comes first, for every appliance.
-        time.sleep(len(FLEET) * PAUSE_SECONDS)
-        with self._history_lock:
-            agent.push_history(day[0], recent_at, step_seconds=HISTORY_STEP_SECONDS, planned=day)
+        end_at = now + STARTING
+        day = end_at - HISTORY, end_at
+        # The hour that dashboards show first comes first.
+        while end_at > day[0]:
+            start_at = end_at - HISTORY_PART
+            with self._history_lock:
+                agent.push_history(
+                    start_at, end_at, step_seconds=self._config.interval_seconds, planned=day
+                )
+            end_at = start_at
+            # Now it is the turn of the other appliances.
+            time.sleep(len(FLEET) * PAUSE_SECONDS)
         # The ledger measures the jobs' hours once, so the samples come first.
         while agent.buffered_points > DELIVERED_POINTS:
             time.sleep(PAUSE_SECONDS)

@@ -23,7 +23,7 @@ from timeseries.points import Point
 DAY_HOURS = range(7, 20)
 Span = tuple[datetime, datetime]
 # Memory, temperature and the load of 15 minutes need some time to settle.
-SETTLING = timedelta(hours=1)
+SETTLING, SETTLING_STEP = timedelta(hours=1), timedelta(minutes=1)
 # When workloads end after the history: not all at once, because a GPU is idle until its next job.
 SHORTEST_REST, LONGEST_REST = timedelta(seconds=10), timedelta(seconds=150)
 
@@ -50,8 +50,9 @@ def history(
     ]
     for workload in workloads:
         model.add(workload)
-    if start_at > first_at:
+    while settling_at < start_at:
         model.read(settling_at)
+        settling_at += SETTLING_STEP
     before, now = start_at - step, start_at
     while now < end_at:
         yield from host_points(model, now)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -37,6 +38,34 @@ def test_bob_goes_from_the_fleet_to_an_appliance_to_a_gpu(sign_in: SignIn) -> No
     expect(page).to_have_url(re.compile(r"/gpus/3"))
     expect(page.locator(".js-plotly-plot .scatterlayer path.js-line").first).to_be_attached()
     screenshot(page, "3-gpu")
+
+
+def test_the_past_of_the_demo_has_the_sample_interval_of_its_present(
+    demo: Demo, sign_in: SignIn
+) -> None:
+    page = sign_in(BOB)
+    query = "measurement=cpu&fields=usage_percent&aggregate=count&step=1m&group_by=appliance"
+
+    def samples_a_minute(since: str, until: str) -> set[float]:
+        """Return the numbers of samples a minute, without those of minutes that are cut."""
+        answer = page.request.get(f"{demo.url}/api/v1/query?{query}&since={since}&until={until}")
+        groups = answer.json()["items"]
+        return {
+            count for group in groups for count in group["values"]["usage_percent"][1:-1] if count
+        }
+
+    eventually(
+        lambda: samples_a_minute("-50m", "-40m") == {6.0},
+        within_seconds=SLOW_MS / 1000,
+        what="the history to have a sample each ten seconds",
+    )
+    started_at = (demo.data_dir / "fleet/acme/dgx-01/started").stat().st_mtime
+    present = f"{datetime.fromtimestamp(started_at + 60, tz=UTC):%Y-%m-%dT%H:%M:%SZ}"
+    eventually(
+        lambda: 6.0 in samples_a_minute(present, "now"),
+        within_seconds=2 * SLOW_MS / 1000,
+        what="the present to have a sample each ten seconds",
+    )
 
 
 def test_bob_drags_over_a_chart_and_every_chart_shows_that_stretch_until_he_leaves_it(

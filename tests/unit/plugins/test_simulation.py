@@ -273,6 +273,25 @@ def test_a_past_day_has_busy_and_idle_hours_and_ends_where_it_should() -> None:
     ]
 
 
+def test_no_slow_value_jumps_between_two_parts_of_a_history() -> None:
+    end_at, step = FIRST_AT + timedelta(hours=12), timedelta(seconds=30)
+
+    def load15(start_at: datetime) -> list[float]:
+        points = history(
+            CONFIG, start_at=start_at, end_at=end_at, step=step, planned=(FIRST_AT, end_at)
+        )
+        recent_ns = to_ns(end_at - timedelta(hours=1))
+        return [
+            float(point.fields["load15"])
+            for point in points
+            if point.measurement == "load" and point.time_ns >= recent_ns
+        ]
+
+    whole, part = (load15(end_at - timedelta(hours=hours)) for hours in (9, 1))
+    assert part == pytest.approx(whole, abs=0.5)
+    assert max(whole) > 5
+
+
 def is_used(point: Point) -> bool:
     return float(point.fields["utilization_percent"]) > 0
 
