@@ -213,7 +213,12 @@ def _stats(found: ApplianceDetail) -> list[Any]:
     ]
     if found.gpus:
         tiles += [
-            stat("GPU utilization", percent_text(use), percent=use or 0),
+            stat(
+                "GPU utilization",
+                percent_text(use),
+                percent=use or 0,
+                note="mean now",
+            ),
             stat(
                 "GPUs allocated",
                 f"{allocated} / {len(found.gpus)}",

@@ -207,7 +207,12 @@ def _totals(totals: FleetTotals) -> list[Any]:
             percent=share(totals.allocated_gpus, totals.gpus) or 0,
             help_text=BUSY_HELP,
         ),
-        stat("GPU utilization", percent_text(totals.gpu_percent), percent=totals.gpu_percent or 0),
+        stat(
+            "GPU utilization",
+            percent_text(totals.gpu_percent),
+            percent=totals.gpu_percent or 0,
+            note="mean now",
+        ),
         stat("GPU power", value_text("power_watts", totals.power_watts)),
         stat("Jobs running", str(totals.running_jobs), note=jobs_note),
         html.A(

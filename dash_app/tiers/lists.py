@@ -21,7 +21,7 @@ def lists(ranked: Rankings, *, search: str) -> list[Any]:
         return [[_gpu_link(one, search), value_text(field, value)] for one, value in found]
 
     idle = [
-        [_gpu_link(one, search), _job_link(one, search), percent_text(share)]
+        [_gpu_link(one, search), _job_link(one, search), value_text("utilization_percent", share)]
         for one, share in ranked.idle
     ]
     fullest = [

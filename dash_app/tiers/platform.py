@@ -6,7 +6,7 @@ from dash import html
 
 from core.errors import NotFoundError
 from dash_app import components
-from dash_app.components import panel, percent_text, stat, value_text
+from dash_app.components import panel, stat, value_text
 from dash_app.context import Dashboard, Page, View
 from dash_app.figures import time_figure
 from dash_app.markup import area
@@ -88,7 +88,7 @@ def _stats(found: PlatformFigures) -> list[Any]:
         stat("GPUs", str(found.gpus)),
         stat(
             "GPU utilization, 24 h",
-            percent_text(found.utilization_percent),
+            value_text("utilization_percent", found.utilization_percent),
             percent=found.utilization_percent,
         ),
         stat(
