@@ -8,7 +8,12 @@ from vedette.client import Client
 @click.command()
 @click.argument("measurement")
 @click.argument("fields", nargs=-1, required=True)
-@click.option("--aggregate", default="avg", show_default=True, help="Such as max, count or p95.")
+@click.option(
+    "--aggregate",
+    default="avg",
+    show_default=True,
+    help="Of all samples in a window, such as max, count or p95.",
+)
 @click.option("--step", help="Width of the windows, such as 5m. Defaults to the whole range.")
 @click.option("--by", multiple=True, metavar="TAG", help="Group by this tag; repeatable.")
 @click.option("--filter", "filters", multiple=True, metavar="TAG=VALUE", help="Repeatable.")

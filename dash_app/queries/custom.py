@@ -13,7 +13,7 @@ from dash_app.charts import Chart, Line, Threshold
 from dash_app.custom.panels import MAX_SERIES, ChartKind, Panel
 from dash_app.figures import natural_order
 from dash_app.queries.fleet_charts import heat_span
-from dash_app.queries.telemetry import Extremes, Telemetry
+from dash_app.queries.telemetry import Extremes, Result, Telemetry
 from dash_app.timerange import Span
 from timeseries.store import APPLIANCE_TAG, Aggregate, Series
 
@@ -85,6 +85,16 @@ class PanelQuery:
             extremes = telemetry.extremes(
                 panel.measurement, fields, group_by=group_by, is_of_many=is_band
             )
+        return replace(
+            self.scale(),
+            lines=tuple(self._lines(ranked, result, extremes)),
+            aggregate=panel.aggregate,
+            problem=result.problem,
+        )
+
+    def _lines(self, ranked: Ranked, result: Result, extremes: Extremes) -> list[Line]:
+        """Return the series of the ranked groups as lines, in the order of their names."""
+        fields = tuple(self.panel.fields)
         ordered = sorted(ranked.rows, key=lambda key: natural_order(self.label(key)))
         places = {key: at for at, key in enumerate(ordered)}
         lines = []
@@ -100,12 +110,7 @@ class PanelQuery:
                     summary=result.summary(series),
                 )
                 lines.append(extremes.behind(line, series))
-        return replace(
-            self.scale(),
-            lines=tuple(sorted(lines, key=lambda line: line.color)),
-            aggregate=panel.aggregate,
-            problem=result.problem,
-        )
+        return sorted(lines, key=lambda line: line.color)
 
     def scale(self) -> Chart:
         """Return a chart without lines, with the panel's unit, limits and thresholds."""

@@ -138,7 +138,7 @@ def _shown(view: View, query: PanelQuery) -> Any:  # noqa: ANN401 - a figure or 
             compared = view.compared({"": chart}, lambda span: {"": query.chart(ranked, span)})
             figure = time_figure(compared[""], view.span, revision=revision)
     layout = figure["layout"]
-    layout["meta"] = layout.get("meta", {}) | {"note": ranked.note}
+    layout["meta"] = layout.get("meta", {}) | {"note": _note_text(panel, ranked)}
     return figure
 
 
@@ -150,7 +150,7 @@ def _tiles(query: PanelQuery, ranked: Ranked) -> Any:  # noqa: ANN401 - a Dash c
     ]
     if not tiles:
         return html.P(NO_SAMPLES, className="vdd-muted")
-    return [html.Div(tiles, className="vdd-stats"), _note(ranked)]
+    return [html.Div(tiles, className="vdd-stats"), _note(query.panel, ranked)]
 
 
 def _tile(query: PanelQuery, label: str, name: str, value: float | None) -> Any:  # noqa: ANN401 - a component
@@ -174,7 +174,7 @@ def _table(view: View, query: PanelQuery, ranked: Ranked) -> Any:  # noqa: ANN40
     ]
     headings = (*panel.group_by, *[field_text(name) for name in panel.fields])
     table = components.table(headings, rows, empty=NO_SAMPLES, figures=len(panel.fields))
-    return [table, _note(ranked)]
+    return [table, _note(panel, ranked)]
 
 
 def _cell(view: View, query: PanelQuery, key: Key, at: int) -> Any:  # noqa: ANN401 - a component
@@ -236,8 +236,15 @@ def _text(panel: Panel, name: str, value: float | None) -> str:
     return components.value_text(panel.unit_field(name), value)
 
 
-def _note(ranked: Ranked) -> Any:  # noqa: ANN401 - a Dash component
-    return html.P(ranked.note) if ranked.note else None
+def _note(panel: Panel, ranked: Ranked) -> Any:  # noqa: ANN401 - a Dash component
+    return html.P(_note_text(panel, ranked))
+
+
+def _note_text(panel: Panel, ranked: Ranked) -> str:
+    """Return of what the values are, unless a legend says so, and how many series are left out."""
+    is_of_range = panel.chart in {*_AREAS, ChartKind.BAR} and ranked.rows
+    of_range = f"{panel.aggregate} of all samples in the range" if is_of_range else ""
+    return " · ".join(filter(None, (of_range, ranked.note)))
 
 
 def _head(found: CustomDashboard, view: View, *, is_changeable: bool, is_full: bool) -> Any:  # noqa: ANN401 - a Dash component

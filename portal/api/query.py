@@ -100,7 +100,7 @@ class SampleQuerySchema(PageQuery):
         Aggregate,
         by_value=True,
         load_default=Aggregate.AVG,
-        metadata={"description": "Reduces all values of a group in a window."},
+        metadata={"description": "Reduces all samples of a group in a window."},
     )
     step = _matching(
         _STEP,

@@ -5,7 +5,7 @@ Samples are whole numbers, whose sums no store rounds.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -25,13 +25,13 @@ from dash_app.reports.builders import build
 from dash_app.reports.report import ReportBy, ReportKind, Request
 from dash_app.reports.source import Source
 from dash_app.timerange import Span
-from jobqueue.usage.totals import Period
+from jobqueue.usage.measuring import Period
 from tenants.models import Appliance
 from tests.cast import NOON, Cast, make_appliance, scope_of
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.points import Point
 from timeseries.sample_query import query_groups
-from timeseries.store import DAY_NS, RangeQuery, Resolution, Store, write
+from timeseries.store import DAY_NS, Aggregate, RangeQuery, Resolution, Store, write
 
 FIELD = "received_bytes_per_second"
 # The report on network speed is the one on samples' means.
@@ -46,11 +46,12 @@ Samples = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """Everything that shows the mean of each appliance over a range."""
+    """What shows an aggregate of each appliance over a range; a report always has the mean."""
 
     store: Store
     sessions: SessionFactory
     cast: Cast
+    aggregate: Aggregate = Aggregate.AVG
 
     def read(self, start_s: int, end_s: int, *, step_s: int) -> Iterator[Mapping[str, str]]:
         """Yield the means as texts by appliance, reader by reader."""
@@ -68,14 +69,16 @@ class Readers:
         ranked = query.ranked()
         legend = time_figure(query.chart(ranked), span, revision="")["layout"]["meta"]["legend"]
         bars = [RankedBar(query.label(key), row[FIELD]) for key, row in ranked.rows.items()]
-        (drawn,) = bar_figure(bars, FIELD, revision="")["data"]
+        (drawn,) = bar_figure(bars, query.scale(), revision="")["data"]
         return (
             {line["name"]: line["stats"][1] for line in legend},
             dict(zip(drawn["y"], drawn["text"], strict=True)),
         )
 
     def _legend(self, span: Span) -> Mapping[str, float]:
-        result = self._telemetry(span).charted(MEASUREMENT, (FIELD,), group_by=("appliance",))
+        result = self._telemetry(span).charted(
+            MEASUREMENT, (FIELD,), group_by=("appliance",), aggregate=self.aggregate
+        )
         lines = [
             result.line(series, name=series.tags["appliance"], color=0) for series in result.series
         ]
@@ -89,7 +92,12 @@ class Readers:
 
     def _panel(self, span: Span, kind: ChartKind) -> PanelQuery:
         panel = Panel(
-            title="", chart=kind, measurement=MEASUREMENT, fields=(FIELD,), group_by=("appliance",)
+            title="",
+            chart=kind,
+            measurement=MEASUREMENT,
+            fields=(FIELD,),
+            aggregate=self.aggregate,
+            group_by=("appliance",),
         )
         return PanelQuery(self._telemetry(span), span, panel, {})
 
@@ -99,6 +107,7 @@ class Readers:
             fields=(FIELD,),
             start_ns=span.range_start_ns,
             end_ns=span.end_ns,
+            aggregate=self.aggregate,
             tenants=(self.cast.acme.id,),
             group_by=("appliance",),
         )
@@ -108,7 +117,11 @@ class Readers:
     def _rule(self, span: Span) -> Mapping[str, float]:
         window_seconds = (span.end_ns - span.range_start_ns) / NS_PER_SECOND
         rule = RuleRequest(
-            name="", measurement=MEASUREMENT, field=FIELD, window_seconds=window_seconds
+            name="",
+            measurement=MEASUREMENT,
+            field=FIELD,
+            aggregate=self.aggregate,
+            window_seconds=window_seconds,
         )
         groups = read_groups(
             self.store, rule, tenants=(self.cast.acme.id,), now=from_ns(span.end_ns)
@@ -131,8 +144,8 @@ class Readers:
 
 
 def exact(value: float | None) -> str:
-    """Return all digits of a value."""
-    return repr(value)
+    """Return a value with the eight decimals that reports have."""
+    return repr(None if value is None else round(value, 8))
 
 
 def mean_of(samples: Samples, start_s: int, end_s: int) -> float | None:
@@ -254,3 +267,20 @@ def test_a_legend_and_a_bar_show_the_same_text(
     assert legend == bars
     # A mean of the steps' means would be 40 B/s.
     assert legend[appliances[0].id] == "7.7 B/s"
+
+
+@pytest.mark.parametrize("aggregate", Aggregate)
+def test_a_legend_the_api_and_a_rule_have_the_same_aggregate_of_a_range(
+    *,
+    store: Store,
+    sessions: SessionFactory,
+    cast: Cast,
+    appliances: Sequence[Appliance],
+    aggregate: Aggregate,
+) -> None:
+    for number, appliance in enumerate(appliances):
+        write_samples(store, appliance, uneven(3000 * number))
+    readers = replace(Readers(store, sessions, cast), aggregate=aggregate)
+    legend, bar, api, rule, _ = readers.read(40, 3500, step_s=300)
+    assert legend.keys() == {appliance.id for appliance in appliances}
+    assert legend == bar == api == rule

@@ -119,8 +119,11 @@ def test_each_kind_of_panel_shows_the_tenants_series(
     assert (bar["data"][0]["y"], bar["data"][0]["x"]) == (names, [400, 400, 100, 100])
     assert bar["data"][0]["customdata"][1].startswith(gpu_path(fleet_of_three.first.id, "1"))
     assert heatmap["data"][0]["y"] == names
+    of_range = "avg of all samples in the range"
+    assert [one["layout"]["meta"]["note"] for one in (bar, line, heatmap)] == [of_range, "", ""]
     for area in (stat, table):
         assert "400 W" in str(area)
+        assert of_range in str(area)
         assert "globex" not in str(area)
 
 
