@@ -29,6 +29,8 @@ NICKNAMES = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+_AREAS = ("Africa/", "America/", "Antarctica/", "Asia/", "Atlantic/", "Australia/", "Europe/")
+_OCEANS = ("Indian/", "Pacific/")
 _INTERVAL = re.compile(r"R(?P<count>[0-9]{0,9})/(?P<start>[^/]+)/(?P<period>[^/]+)")
 _PERIOD = re.compile(
     r"P(?:(?P<years>[0-9]{1,4})Y)?(?:(?P<months>[0-9]{1,5})M)?"
@@ -44,6 +46,11 @@ def check_time_zone(name: str) -> None:
     """Raise ValueError unless the time zone is known, such as `Europe/Oslo`."""
     if name not in _time_zones():
         raise ValueError(f"{name!r} is not a time zone; enter one such as 'Europe/Oslo' or 'UTC'.")
+
+
+def area_zones() -> list[str]:
+    """Return the time zones to choose from: those of a city, such as `Europe/Oslo`."""
+    return sorted(name for name in _time_zones() if name.startswith((*_AREAS, *_OCEANS)))
 
 
 @cache

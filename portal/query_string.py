@@ -3,11 +3,14 @@
 A page ignores a value that it doesn't know, and says so; see `portal.middleware.parameters`.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import TypeVar
 
 from flask import g, request
+
+from core.errors import InvalidInputError
+from portal.time_zone import current_zone, in_reader_zone
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -47,17 +50,36 @@ def sort_order() -> str:
 
 
 def day(name: str, *, days: int = 0) -> datetime | None:
-    """Return the beginning of a day in the address, in UTC; None if it is not a date.
+    """Return the beginning of a day in the address, in the reader's time zone; None without one.
 
     Args:
         name: the parameter.
         days: how many days later, 1 for the end of the day.
+
+    Raises:
+        InvalidInputError: it is not a day.
     """
+    text = request.args.get(name, "")
     try:
-        start = datetime.fromisoformat(request.args.get(name, ""))
-        return start.replace(tzinfo=UTC) + timedelta(days=days)
-    except (ValueError, OverflowError):
-        return None
+        start = datetime.combine(date.fromisoformat(text), time(), current_zone()) if text else None
+        return start and (start + timedelta(days=days)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        message = f"{text[:50]!r} is not a day. Write it as 2026-03-02."
+        raise InvalidInputError(message, errors={name: [message]}) from error
+
+
+def instant(name: str) -> datetime | None:
+    """Return an instant in the address; without an offset, it is in the reader's time zone.
+
+    Raises:
+        InvalidInputError: it is not an instant in ISO 8601.
+    """
+    text = request.args.get(name, "").strip()
+    try:
+        return in_reader_zone(datetime.fromisoformat(text)) if text else None
+    except (ValueError, OverflowError) as error:
+        message = f"{text[:50]!r} is not a valid time. Use ISO 8601, such as 2026-03-02T12:00."
+        raise InvalidInputError(message, errors={name: [message]}) from error
 
 
 def chosen(kind: type[E], name: str = "state") -> E | None:

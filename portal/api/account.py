@@ -7,13 +7,14 @@ from typing import Any
 
 from marshmallow import Schema, fields, validate
 
+from core.zones import MAX_ZONE_LENGTH
 from portal.api.blueprint import APIBlueprint, Own
 from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query, values_of
 from portal.api.users import UserSchema
 from portal.auth import sign_in
 from portal.auth.devices import device_name
 from portal.context import current_principal, current_scope, current_user, database, now
-from tenants.models import APIToken, LoginSession
+from tenants.models import APIToken, LoginSession, User
 from tenants.permissions import TOKEN_SCOPES
 from tenants.users.members import Member, member_of
 from tenants.users.passwords import MIN_PASSWORD_LENGTH
@@ -25,6 +26,7 @@ from tenants.users.sessions import (
     list_sessions,
 )
 from tenants.users.signin import record_for_user
+from tenants.users.time_zones import choose_time_zone, zone_name_of
 from tenants.users.tokens import (
     MAX_LIFETIME_DAYS,
     MAX_TOKEN_NAME_LENGTH,
@@ -100,6 +102,29 @@ class TokenRequestSchema(StrictSchema):
     )
 
 
+class MeSchema(UserSchema):
+    """The current user with their settings."""
+
+    time_zone = fields.Function(
+        lambda member: member.user.time_zone,
+        metadata={"description": "In which times are shown; empty for that of the browser."},
+    )
+    shown_time_zone = fields.Function(
+        lambda member: zone_name_of(member.user),
+        metadata={"description": "The chosen time zone, else the last of the browser, else UTC."},
+    )
+
+
+class SettingsSchema(StrictSchema):
+    """The settings of a user."""
+
+    time_zone = fields.String(
+        required=True,
+        validate=validate.Length(max=MAX_ZONE_LENGTH),
+        metadata={"example": "Europe/Oslo", "description": "Empty for that of the browser."},
+    )
+
+
 class PasswordSchema(StrictSchema):
     """The current and the new password."""
 
@@ -113,11 +138,21 @@ class PasswordSchema(StrictSchema):
     )
 
 
-@me.operation("GET", answer=UserSchema, needs=Own.ANY)
+@me.operation("GET", answer=MeSchema, needs=Own.ANY)
 def show_me() -> Member:
     """Return the current user."""
     current = current_principal()
     return member_of(current.user, current.scope.tenant_id)
+
+
+@me.operation("PATCH", body=SettingsSchema, answer=MeSchema)
+def change_settings(body: dict[str, str]) -> Member:
+    """Change your settings."""
+    current = current_principal()
+    with database() as session:
+        user = session.get_one(User, current.user.id)
+        choose_time_zone(user, body["time_zone"])
+    return member_of(user, current.scope.tenant_id)
 
 
 @me.operation("POST", "/password", body=PasswordSchema, status=HTTPStatus.NO_CONTENT)

@@ -73,6 +73,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "current": "correct horse battery",
         "new": "a longer one that nobody guesses",
     },
+    "SettingsSchema": {"time_zone": "Europe/Oslo"},
     "PolicyChoiceSchema": {"allowed": ["restricted", "standard"], "default": "restricted"},
     "SavedReportRequestSchema": _SAVED_REPORT,
     "SavedReportFileSchema": {"reports": [_SAVED_REPORT], "is_dry_run": True},

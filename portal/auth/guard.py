@@ -13,9 +13,11 @@ from flask_wtf.csrf import CSRFProtect
 from werkzeug.datastructures import Authorization
 
 from core.errors import ForbiddenError, UnauthenticatedError
+from core.zones import zone_key
 from portal.auth.sign_in import check_password, require_otp_header, session_secret
 from portal.context import database, now, principal, set_principal
 from portal.middleware.errors import wants_json
+from portal.time_zone import ZONE_COOKIE
 from tenants.principals import Principal, Via, principal_of
 from tenants.users.sessions import session_principal
 from tenants.users.signin import require_can_sign_in
@@ -138,7 +140,13 @@ def _principal_of_cookie() -> Principal | None:
     if secret is None:
         return None
     with database() as db:
-        return session_principal(db, secret, now=now(), address=request.remote_addr or "")
+        return session_principal(
+            db,
+            secret,
+            now=now(),
+            address=request.remote_addr or "",
+            browser_zone=zone_key(request.cookies.get(ZONE_COOKIE, "")),
+        )
 
 
 def _require_sign_in() -> ResponseReturnValue:

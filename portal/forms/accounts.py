@@ -14,6 +14,7 @@ from wtforms import (
 from wtforms.fields import SelectChoice
 from wtforms.validators import DataRequired, EqualTo, InputRequired, Length
 
+from core.schedule_times import area_zones
 from portal.forms.form import Form
 from tenants.models import Role
 from tenants.users.passwords import MIN_PASSWORD_LENGTH
@@ -58,6 +59,20 @@ class LoginForm(ForgottenForm):
     """Email address and password."""
 
     password = PasswordField("Password", [DataRequired("Enter your password.")], render_kw=_OLD)
+
+
+class TimeZoneForm(Form):
+    """The time zone in which the user reads times."""
+
+    time_zone = SelectField("Time zone")
+
+    def __init__(self, chosen: str, browser: str, **options: Any) -> None:  # noqa: ANN401 - Flask-WTF's
+        super().__init__(data={"time_zone": chosen}, **options)
+        names = sorted({"UTC", *filter(None, [chosen]), *area_zones()})
+        self.time_zone.choices = [
+            SelectChoice("", f"Browser's time zone ({browser})"),
+            *[SelectChoice(name, name) for name in names],
+        ]
 
 
 class TokenForm(Form):

@@ -40,6 +40,7 @@ from portal.forms.form import (
     TagsField,
     YAMLField,
 )
+from portal.time_zone import current_zone_name
 from timeseries.store import Aggregate
 
 RENAMED = dict.fromkeys(("measurement", "field", "other_field"), "metric")
@@ -120,7 +121,7 @@ class WindowForm(Form):
     matchers = LinesField("Matchers", parse=str.strip, format=str)
     schedule = StringField("Schedule", [DataRequired("Enter when it begins.")])
     duration_seconds = DurationField("Duration", default=7200.0)
-    time_zone = StringField("Time zone", default="UTC")
+    time_zone = StringField("Time zone", default=current_zone_name)
 
 
 class ActionsField(Field):  # type: ignore[misc] # WTForms ships no types

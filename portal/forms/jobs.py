@@ -39,6 +39,7 @@ from portal.forms.form import (
     SizeField,
     TagsField,
 )
+from portal.time_zone import current_zone_name
 from protocol.notation import (
     format_health_check,
     format_mount,
@@ -137,7 +138,7 @@ class JobForm(Form):
     after_ok = LinesField("After success of", parse=str.strip, format=str)
     after_any = LinesField("After the end of", parse=str.strip, format=str)
     schedule = StringField("Schedule", default="")
-    time_zone = StringField("Time zone", default="UTC")
+    time_zone = StringField("Time zone", default=current_zone_name)
     overlap = SelectField(
         "If the previous run is still active", choices=OVERLAP_CHOICES, default="skip"
     )
@@ -238,7 +239,7 @@ def schedule_request(form: JobForm, **fixed: object) -> ScheduleRequest:
     return ScheduleRequest(
         name=form.name.data.strip(),
         schedule=form.schedule.data.strip(),
-        time_zone=form.time_zone.data.strip() or "UTC",
+        time_zone=form.time_zone.data.strip() or current_zone_name(),
         overlap=Overlap(form.overlap.data),
         missed=Missed(form.missed.data),
         job=form.request(**fixed),

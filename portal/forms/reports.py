@@ -12,6 +12,7 @@ from dash_app.reports.report import FileFormat, ReportBy, ReportKind, lower
 from dash_app.reports.saved import SavedReportRequest
 from portal.forms.form import CheckboxListField, Form, NumberField
 from portal.presenters.reports import DEFAULT_TARGET
+from portal.time_zone import current_zone_name
 from tenants.models import User
 
 PERIODS: Mapping[ReportPeriod, str] = {
@@ -42,7 +43,7 @@ class SavedReportForm(Form):
     price = NumberField("Price per kWh")
     target = NumberField("Target in %", default=DEFAULT_TARGET)
     schedule = StringField("Schedule", default="")
-    time_zone = StringField("Time zone", default="UTC")
+    time_zone = StringField("Time zone", default=current_zone_name)
     file_format = SelectField(
         "Format",
         choices=[SelectChoice(one.value, one.value.upper()) for one in FileFormat],
@@ -74,7 +75,7 @@ class SavedReportForm(Form):
             kind=self.report_kind,
             by=ReportBy(self.by.data),
             period=ReportPeriod(self.period.data),
-            time_zone=self.time_zone.data.strip() or "UTC",
+            time_zone=self.time_zone.data.strip() or current_zone_name(),
             appliances=self.appliances.data,
             price_per_kilowatt_hour=self.price.data or 0.0,
             target_percent=DEFAULT_TARGET if self.target.data is None else self.target.data,

@@ -1,15 +1,12 @@
 """`/audit`: the audit log."""
 
-from datetime import UTC, datetime
-
 from flask import Blueprint, render_template, request
 from flask.typing import ResponseReturnValue
 from sqlalchemy import select
 
-from core.errors import InvalidInputError
 from portal.context import current_scope, database
 from portal.presenters.audit import audit_file, chain_names, differences
-from portal.query_string import PAGE_SIZE, chosen
+from portal.query_string import PAGE_SIZE, chosen, instant
 from tenants.auditing.log import (
     EVERY_CHAIN,
     SCAN_LIMIT,
@@ -97,16 +94,4 @@ def export() -> ResponseReturnValue:
 def _query() -> AuditQuery:
     names = ("chain", "actor", "action", "target", "text", "before")
     texts = {name: request.args.get(name, "").strip()[:_MAX_TEXT_LENGTH] for name in names}
-    return AuditQuery(since=_instant("since"), until=_instant("until"), **texts)
-
-
-def _instant(name: str) -> datetime | None:
-    text = request.args.get(name, "").strip()
-    if not text:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError) as error:
-        message = f"{text!r} is not a valid time. Use ISO 8601 in UTC, such as 2026-03-02T12:00."
-        raise InvalidInputError(message, errors={name: [message]}) from error
+    return AuditQuery(since=instant("since"), until=instant("until"), **texts)

@@ -1,11 +1,10 @@
 """`/gpu-usage`: GPU time by user, job, GPU model and more, from the usage ledger."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from flask import Blueprint, render_template, request
 from flask.typing import ResponseReturnValue
 
-from core.errors import InvalidInputError
 from jobqueue.usage.ledger import recorded_until
 from jobqueue.usage.measuring import Period
 from jobqueue.usage.totals import (
@@ -18,7 +17,8 @@ from jobqueue.usage.totals import (
 )
 from portal.context import current_scope, database
 from portal.presenters.gpu_usage import checked_period, live_part, usage_file
-from portal.query_string import PAGE_SIZE, chosen, page_number
+from portal.query_string import PAGE_SIZE, chosen, day, page_number
+from portal.time_zone import local_time
 
 pages = Blueprint("gpu_usage", __name__)
 
@@ -27,7 +27,7 @@ TITLES = {
     UsageBy.JOB: "Job",
     UsageBy.GPU_MODEL: "GPU model",
     UsageBy.APPLIANCE: "Appliance",
-    UsageBy.DAY: "Day",
+    UsageBy.DAY: "Day (UTC)",
     UsageBy.TENANT: "Tenant",
 }
 
@@ -63,7 +63,7 @@ def index() -> ResponseReturnValue:
         recorded_at=recorded_at,
         live=live,
         period=period,
-        last_day=(period.until - timedelta(microseconds=1)).date(),
+        last_day=local_time(period.until - timedelta(microseconds=1)).date(),
         by=by,
         titles=titles if scope.tenant_id else TITLES,
         sort=sort,
@@ -82,15 +82,4 @@ def _by() -> UsageBy:
 
 def _period() -> Period:
     """Return the period of the address: whole days in UTC, the last one included."""
-    return checked_period(_day("since"), _day("until", days=1))
-
-
-def _day(name: str, *, days: int = 0) -> datetime | None:
-    text = request.args.get(name, "")
-    if not text:
-        return None
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=days)
-    except (ValueError, OverflowError) as error:
-        message = f"{text[:50]!r} is not a day. Write it as 2026-03-02."
-        raise InvalidInputError(message, errors={name: [message]}) from error
+    return checked_period(day("since"), day("until", days=1))

@@ -1,6 +1,6 @@
 """`/reports`: reports as tables with bars, and as files."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from flask import Blueprint, render_template, request
 from flask.typing import ResponseReturnValue
@@ -27,7 +27,8 @@ from portal.presenters.reports import (
     report_request,
     table_of,
 )
-from portal.query_string import chosen
+from portal.query_string import chosen, day
+from portal.time_zone import local_time
 
 pages = Blueprint("reports", __name__)
 
@@ -49,7 +50,7 @@ def index() -> ResponseReturnValue:
         groupings=[by for by in GROUPINGS[wanted.kind] if is_operator or by is not ReportBy.TENANT],
         labels=LABELS,
         formats=FileFormat,
-        last_day=(wanted.period.until - timedelta(microseconds=1)).date(),
+        last_day=local_time(wanted.period.until - timedelta(microseconds=1)).date(),
         **table_of(wanted),
     )
 
@@ -68,8 +69,8 @@ def _request() -> Request:
         kind,
         # Another kind of report may have no such grouping.
         by=by if by in GROUPINGS[kind] else None,
-        since=_day("since"),
-        until=_day("until", days=1),
+        since=day("since"),
+        until=day("until", days=1),
         price=_number("price", default=0.0, most=MAX_PRICE),
         target=_number("target", default=DEFAULT_TARGET, most=100.0),
         appliances=request.args.get("appliances", "").strip()[:MAX_FILTER_LENGTH],
@@ -88,15 +89,3 @@ def _number(name: str, *, default: float, most: float) -> float:
         message = f"{text[:50]!r} is not a number from 0 to {most:g}."
         raise InvalidInputError(message, errors={name: [message]})
     return value
-
-
-def _day(name: str, *, days: int = 0) -> datetime | None:
-    """Return the start of a day in UTC, some days later."""
-    text = request.args.get(name, "")
-    if not text:
-        return None
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=days)
-    except (ValueError, OverflowError) as error:
-        message = f"{text[:50]!r} is not a day. Write it as 2026-03-02."
-        raise InvalidInputError(message, errors={name: [message]}) from error

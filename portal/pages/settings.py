@@ -8,11 +8,14 @@ from sqlalchemy.orm import Session
 from portal.auth.devices import device_name
 from portal.auth.sign_in import change_own_password
 from portal.context import current_principal, current_scope, current_user, database, now, portal
-from portal.forms.accounts import PASSWORD_HELP, PasswordForm, TokenForm
+from portal.forms.accounts import PASSWORD_HELP, PasswordForm, TimeZoneForm, TokenForm
 from portal.pages.common import changing
 from portal.query_string import PAGE_SIZE, page_number
+from portal.time_zone import browser_zone_name
+from tenants.models import User
 from tenants.users.sessions import end_all_sessions, end_one_session, list_sessions
 from tenants.users.signin import record_for_user
+from tenants.users.time_zones import choose_time_zone
 from tenants.users.tokens import (
     create_api_token,
     is_token_active,
@@ -27,6 +30,20 @@ pages = Blueprint("settings", __name__)
 def index() -> ResponseReturnValue:
     """Show the settings."""
     return _render()
+
+
+@pages.post("/settings/time-zone")
+def change_time_zone() -> ResponseReturnValue:
+    """Choose the time zone in which the user reads times."""
+    current_scope().require_unlimited()
+    form = TimeZoneForm(current_user().time_zone, browser_zone_name())
+    if form.validate_on_submit():
+        with form.showing_errors():
+            with database() as session:
+                choose_time_zone(session.get_one(User, current_user().id), form.time_zone.data)
+            flash("Time zone changed", "success")
+            return redirect(url_for(".index"))
+    return _render(zone_form=form), form.status
 
 
 @pages.post("/settings/password")
@@ -90,6 +107,7 @@ def _render(
     *,
     password_form: PasswordForm | None = None,
     token_form: TokenForm | None = None,
+    zone_form: TimeZoneForm | None = None,
     secret: str = "",
 ) -> str:
     with database() as session:
@@ -102,6 +120,8 @@ def _render(
     return render_template(
         "account/settings.html",
         password_form=password_form or PasswordForm(formdata=None),
+        zone_form=zone_form
+        or TimeZoneForm(current_user().time_zone, browser_zone_name(), formdata=None),
         token_form=token_form or TokenForm(current_scope().role, formdata=None),
         tokens=tokens,
         is_token_active=lambda token: is_token_active(token, now=now()),

@@ -19,6 +19,7 @@ from portal.context import current_scope, database, now
 from portal.forms.alerts import SilenceForm
 from portal.pages.common import changing
 from portal.query_string import PAGE_SIZE, page_number
+from portal.time_zone import in_reader_zone
 from tenants.fleet.appliances import appliance_names
 from tenants.tenants import tenant_names
 
@@ -35,7 +36,7 @@ def index() -> ResponseReturnValue:
     form, scope = SilenceForm(), current_scope()
     if form.validate_on_submit():
         with form.showing_errors(renamed={"ends_at": "duration"}):
-            starts_at = form.starts_at.data.replace(tzinfo=UTC) if form.starts_at.data else now()
+            starts_at = in_reader_zone(form.starts_at.data) if form.starts_at.data else now()
             wanted = SilenceRequest(
                 matchers=form.matchers.data,
                 starts_at=starts_at,

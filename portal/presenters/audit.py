@@ -3,13 +3,16 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from flask import Response
 from sqlalchemy.orm import Session
 
+from core.zones import SECONDS
 from portal.context import current_scope, database, now, portal
 from portal.downloads import stream_file
+from portal.time_zone import time_text
 from tenants.auditing.log import (
     EVERY_CHAIN,
     AuditFormat,
@@ -90,4 +93,4 @@ def _text(value: Any) -> str:  # noqa: ANN401 - any JSON value
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     instant = _INSTANT.fullmatch(str(value))
-    return f"{instant[1]} {instant[2]} UTC" if instant else str(value)
+    return time_text(datetime.fromisoformat(value), SECONDS) if instant else str(value)

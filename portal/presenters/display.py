@@ -10,8 +10,10 @@ from markupsafe import Markup
 from alerting.rule_text import rule_expression, unit_field
 from alerting.states import ActionState, AlertState, NotificationState, Severity
 from core.quantities import format_duration, format_size, format_value
+from core.zones import SECONDS
 from jobqueue.states import JobState, Reason, UpdateState
 from portal.context import now, principal
+from portal.time_zone import ZONE_COOKIE, current_zone_name, local_time, time_text, viewer
 from protocol.attempts import Health
 from protocol.health import HealthState
 from tenants.fleet.states import EffectiveStatus
@@ -81,6 +83,7 @@ def install_display(app: Flask) -> None:
     app.jinja_env.lstrip_blocks = True
     app.jinja_env.filters.update(
         ago=ago,
+        clock_time=clock_time,
         tone=tone,
         words=words,
         bytes=size,
@@ -92,6 +95,8 @@ def install_display(app: Flask) -> None:
         page_url=page_url,
         value_text=value_text,
         elapsed=elapsed,
+        time_text=time_text,
+        local=local_time,
         Severity=Severity,
         current_time=now,
     )
@@ -99,14 +104,20 @@ def install_display(app: Flask) -> None:
 
 
 def ago(instant_at: datetime | None, missing: str = "never") -> Markup:
-    """Return a relative time with the absolute time as tooltip."""
+    """Return a relative time with the absolute time in the reader's time zone as tooltip."""
     if instant_at is None:
         return Markup('<span class="text-body-tertiary">{}</span>').format(missing)
-    utc = instant_at.astimezone(UTC)
     return Markup('<time datetime="{}" title="{}" data-relative>{}</time>').format(
-        utc.isoformat(timespec="milliseconds"),
-        utc.strftime("%Y-%m-%d %H:%M:%S UTC"),
-        _relative((now() - utc).total_seconds()),
+        instant_at.astimezone(UTC).isoformat(timespec="milliseconds"),
+        time_text(instant_at, SECONDS),
+        _relative((now() - instant_at).total_seconds()),
+    )
+
+
+def clock_time(instant_at: datetime) -> Markup:
+    """Return an instant in the reader's time zone, with the name of the zone."""
+    return Markup('<time datetime="{}">{}</time>').format(
+        instant_at.astimezone(UTC).isoformat(), time_text(instant_at)
     )
 
 
@@ -168,7 +179,7 @@ def _other_tenants(current: Principal | None) -> list[tuple[str, str]]:
 
 
 def _common() -> dict[str, Any]:
-    current = principal()
+    current, person = principal(), viewer()
     scope = None if current is None else current.scope
 
     def can(permission: Permission) -> bool:
@@ -183,5 +194,8 @@ def _common() -> dict[str, Any]:
         "can": can,
         "Permission": Permission,
         "Reason": Reason,
+        "zone_name": current_zone_name(),
+        "browser_zone": request.cookies.get(ZONE_COOKIE, ""),
+        "follows_browser": request.method == "GET" and person is not None and not person.time_zone,
         "is_operator": scope is not None and scope.role is Role.OPERATOR,
     }

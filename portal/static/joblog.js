@@ -36,8 +36,8 @@
         if (before) before.text += line.text;
         const one = before || { text: line.text, node: element("div", `vd-line vd-${line.stream}`) };
         if (!before) {
-          const at = element("time", "vd-line-at", line.at ? new Date(line.at).toLocaleTimeString([], { hour12: false }) : "");
-          if (line.at) at.dateTime = at.title = line.at;
+          const at = element("time", "vd-line-at", line.at ? window.vedetteZone.timeOfDay(line.at) : "");
+          if (line.at) at.dateTime = line.at;
           one.node.append(at, element("span"));
           added.append(one.node);
         }

@@ -1,4 +1,5 @@
-// Applies the theme before the first paint: the user's choice, or the system's.
+// What applies before the first paint: the theme that the user chose, or the system's; the time zone of
+// the browser, in which a page is unless its user has chosen another.
 (() => {
   "use strict";
   const KEY = "vedette-theme";
@@ -32,4 +33,37 @@
       apply();
     },
   };
+})();
+
+(() => {
+  "use strict";
+  const NAMES = ["year", "month", "day", "hour", "minute", "second"];
+  const browserZone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+  const { dataset } = document.documentElement;
+  const formats = {};
+
+  // What the clock of a zone shows, as texts: `{ year: "2026", month: "03", … }`.
+  function wallParts(zone, time) {
+    const digits = Object.fromEntries(NAMES.map((name) => [name, name === "year" ? "numeric" : "2-digit"]));
+    formats[zone] ||= new Intl.DateTimeFormat("en-US", { ...digits, timeZone: zone, hourCycle: "h23" });
+    return Object.fromEntries(formats[zone].formatToParts(time).map(({ type, value }) => [type, value]));
+  }
+
+  // By how many milliseconds the clock of a zone is ahead of UTC.
+  function offsetAt(zone, time) {
+    if (Number.isNaN(time)) return NaN;
+    const { year, month, day, hour, minute, second } = wallParts(zone, time);
+    return Date.UTC(year, month - 1, day, hour, minute, second) - Math.floor(time / 1000) * 1000;
+  }
+
+  // In the page's time zone, such as `18:48:20`.
+  function timeOfDay(text) {
+    return new Date(text).toLocaleTimeString("en-US", { timeZone: dataset.zone, hourCycle: "h23" });
+  }
+
+  window.vedetteZone = { browserZone, offsetAt, timeOfDay, wallParts };
+  if (dataset.browserZone === browserZone) return;
+  document.cookie = `vedette-zone=${browserZone};path=/;max-age=31536000;samesite=lax`;
+  // The page is in a zone that the browser has left, or in UTC before its first visit.
+  if (dataset.followsBrowser !== undefined && document.cookie.includes("vedette-zone=")) location.reload();
 })();

@@ -8,6 +8,7 @@ from sqlalchemy import BigInteger, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from core.db import Base, id_column
+from core.zones import MAX_ZONE_LENGTH
 from tenants.models.audit import Audited
 from tenants.models.columns import BigNumber, enum_column, reference, tenant_column, user_column
 
@@ -88,7 +89,8 @@ class User(Base):
     """A user. Memberships and `is_operator` grant permissions.
 
     `password_hash` is null for users who sign in only through the identity provider. `totp_secret`
-    is encrypted; it is active when `totp_confirmed_at` is set.
+    is encrypted; it is active when `totp_confirmed_at` is set. `time_zone` is empty for that of the
+    user's browser, which `browser_time_zone` stores as last seen.
     """
 
     __tablename__ = "users"
@@ -114,6 +116,8 @@ class User(Base):
     totp_secret: Mapped[str | None] = mapped_column(String(500))
     totp_confirmed_at: Mapped[datetime | None]
     totp_last_step: Mapped[int | None] = mapped_column(BigNumber)
+    time_zone: Mapped[str] = mapped_column(String(MAX_ZONE_LENGTH), default="")
+    browser_time_zone: Mapped[str] = mapped_column(String(MAX_ZONE_LENGTH), default="")
     created_at: Mapped[datetime]
     memberships: Mapped[list["Membership"]] = relationship(
         back_populates="user", lazy="selectin", order_by="Membership.created_at, Membership.id"

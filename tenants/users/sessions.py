@@ -59,11 +59,11 @@ def start_session(
 
 
 def session_principal(
-    session: Session, secret: str, *, now: datetime, address: str = ""
+    session: Session, secret: str, *, now: datetime, address: str = "", browser_zone: str = ""
 ) -> Principal | None:
     """Return the signed-in user of a browser; None without a valid session.
 
-    The time and address of use are stored at most once a minute.
+    The time, address and time zone of use are stored at most once a minute.
     """
     theirs = joinedload(LoginSession.user).joinedload(User.memberships)
     statement = select(LoginSession).where(
@@ -81,6 +81,8 @@ def session_principal(
             .values(last_seen_at=now, address=address[:ADDRESS_LENGTH] or found.address)
             .execution_options(synchronize_session=False)
         )
+        if browser_zone:
+            found.user.browser_time_zone = browser_zone
     return support_principal(session, found, now=now) or principal_of(
         found.user, via=Via.SESSION, tenant_id=found.tenant_id, credential_id=found.id
     )

@@ -101,6 +101,7 @@ SAME: dict[str, set[str]] = {
     "users.reset_two_factor": {"Users.reset_factor"},
     "settings.add_token": {"Tokens.create_token"},
     "settings.change": {"Me.change_own_password"},
+    "settings.change_time_zone": {"Me.change_settings"},
     "settings.end_browser": {"Sessions.end"},
     "settings.end_browsers": {"Sessions.end_all"},
     "settings.revoke_token": {"Tokens.revoke_token"},
