@@ -40,7 +40,6 @@ from core.errors import NotFoundError
 from core.rate_limits import ConcurrencyLimit
 from dash_app import components
 from dash_app.context import MINUTE, REFRESH_TTL, Context, Dashboard, Page, SharedCache, View
-from dash_app.figures import in_zone
 from dash_app.markup import area, markup
 from dash_app.parameters import parameter_problem
 from dash_app.routes import NO_DASHBOARD, PREFIX, Tier
@@ -48,6 +47,7 @@ from dash_app.shared_store import SharedStore
 from dash_app.tiers import appliance, custom, fleet, gpu, job, platform
 from dash_app.timerange import REFRESHES, Controls
 from dash_app.toolbar import toolbar
+from dash_app.zoned import in_zone
 from tenants.permissions import Permission
 from tenants.scope import Scope
 from timeseries.store import Store
@@ -125,6 +125,7 @@ def create_dashboards(
     sessions: SessionFactory,
     store: Store,
     scope_provider: Callable[[], Scope],
+    zone_provider: Callable[[], str],
     render_shell: RenderShell,
     clock: Clock = utc_now,
 ) -> Dash:
@@ -132,6 +133,7 @@ def create_dashboards(
 
     Args:
         scope_provider: returns the scope of the current request.
+        zone_provider: returns the name of the time zone of its user.
         render_shell: (title, parts) to a whole HTML page; `parts` are Dash's `metas`, `favicon`,
             `css`, `app_entry`, `config`, `scripts` and `renderer`.
     """
@@ -140,6 +142,7 @@ def create_dashboards(
         # What a viewer sees of the store: all of its interface.
         store=cast("Store", SharedStore(store, clock)),
         scope_provider=scope_provider,
+        zone_provider=zone_provider,
         clock=clock,
         cache=SharedCache(clock, ttl=MINUTE),
         refreshes=SharedCache(clock, ttl=REFRESH_TTL),
@@ -223,7 +226,7 @@ def _register_pages(app: Dash, context: Context) -> None:
 def _page_values(context: Context, path: str | None, search: str | None) -> tuple[Any, ...]:
     """Return the values of `_PAGE_OUTPUTS` for an address."""
     page = _page(context, path, search)
-    controls = Controls.parse(search)
+    controls = Controls.parse(search, user_zone=context.zone_provider())
     seconds = REFRESHES[controls.refresh_key][1]
     bar = toolbar(
         controls,
@@ -321,13 +324,14 @@ def _register_refresh(app: Dash, context: Context, tier: Tier, dashboard: Dashbo
 
 def _prepare(context: Context, limit: ConcurrencyLimit, path: str, search: str) -> None:
     """Begin the first refresh of the page that is opened, while the browser loads its scripts."""
-    scope = context.scope_provider()
+    scope, zone = context.scope_provider(), context.zone_provider()
+    prepared = replace(context, scope_provider=lambda: scope, zone_provider=lambda: zone)
 
     def work() -> None:
         with limit.running("") as is_admitted:
             if is_admitted:
                 try:
-                    _refreshed(replace(context, scope_provider=lambda: scope), path, search)
+                    _refreshed(prepared, path, search)
                 except Exception:
                     # The browser's own request reports it.
                     logger.debug("a page was not prepared", exc_info=True)
@@ -346,7 +350,8 @@ def _refreshed(
         dashboard = _DASHBOARDS[tier]
         # All that a refresh depends on: viewers with the same rights get the same.
         rights = (view.scope.tenant_id, view.scope.role, view.scope.token_scopes)
-        key = (path, search, *rights, view.scope.user_id if dashboard.is_personal else "")
+        person = view.scope.user_id if dashboard.is_personal else ""
+        key = (path, search, *rights, person, view.controls.zone_name)
         return context.refreshes.get(key, lambda: _values(view, dashboard))
 
 

@@ -1,7 +1,7 @@
 """Building blocks of the dashboards: panels, stat tiles, meters, badges, tables, messages."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, tzinfo
+from datetime import tzinfo
 from typing import Any
 from urllib.parse import urlencode
 
@@ -9,6 +9,7 @@ from dash import dcc, html
 
 from core.clock import from_ns
 from core.quantities import format_value
+from core.zones import instant_text
 from dash_app.figures import UNDRAWN
 from dash_app.markup import area, markup
 from dash_app.notes import Note, note_on
@@ -242,13 +243,13 @@ def findings_list(findings: Sequence[tuple[str, HealthFinding]]) -> Component | 
     )
 
 
-def xid_table(events: Sequence[XIDEvent], *, zone: tzinfo = UTC, empty: str) -> Component:
+def xid_table(events: Sequence[XIDEvent], *, zone: tzinfo, empty: str) -> Component:
     """Return the newest XIDs with their meaning."""
     return table(
         ("Time", "XID", "Kind", "Meaning", "What to do"),
         [
             [
-                f"{from_ns(event.time_ns).astimezone(zone):%b %d %H:%M:%S}",
+                instant_text(from_ns(event.time_ns), zone, "%b %d %H:%M:%S"),
                 f"{event.xid.code}" if event.count == 1 else f"{event.xid.code}, {event.count} x",
                 badge(_XID_KINDS[event.xid.kind][0], tone=_XID_KINDS[event.xid.kind][1]),
                 f"{event.xid.title[0].upper()}{event.xid.title[1:]}",

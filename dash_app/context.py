@@ -134,7 +134,9 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Services from the portal; `scope_provider` returns the scope of the current request.
+    """Services from the portal, for the current request.
+
+    `scope_provider` returns the scope of its user, and `zone_provider` the name of their time zone.
 
     `custom` limits how many custom dashboards of a tenant are refreshed concurrently.
     """
@@ -142,6 +144,7 @@ class Context:
     sessions: SessionFactory
     store: Store
     scope_provider: Callable[[], Scope]
+    zone_provider: Callable[[], str]
     clock: Clock
     cache: SharedCache
     refreshes: SharedCache
@@ -160,7 +163,7 @@ class Context:
                 scope=scope,
                 now=self.clock(),
                 route=parse_path(path),
-                controls=Controls.parse(search),
+                controls=Controls.parse(search, user_zone=self.zone_provider()),
             )
 
 

@@ -6,8 +6,6 @@ theme's variables, so switching between light and dark needs no round trip.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta, tzinfo
-from functools import cache
 from statistics import fmean
 from textwrap import wrap
 
@@ -93,6 +91,8 @@ def time_figure(chart: Chart, span: Span, *, revision: str) -> Figure:
     scale = (divisor, label)
     if chart.bar_ns:
         layout |= {"barmode": "stack"}
+        # The values are of whole days in UTC.
+        layout["meta"]["is_utc"] = True
         layout["xaxis"]["hoverformat"] = "%b %d UTC"
         traces = [_bars(line, chart, scale=scale) for line in lines]
     else:
@@ -210,46 +210,6 @@ def timeline_figure(bars: Sequence[Bar], span: Span, *, revision: str) -> Figure
 def natural_order(text: str) -> list[tuple[int, str]]:
     """Return a sort key by which GPU 10 follows GPU 9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in text.split()]
-
-
-def in_zone(figure: Figure, zone: tzinfo) -> Figure:
-    """Return a figure with its times in a zone, instead of UTC.
-
-    Plotly knows no time zones: it gets the wall clock's times as if they were UTC.
-    """
-    layout = figure["layout"]
-    if layout.get("xaxis", {}).get("type") != "date" or zone is UTC:
-        return figure
-
-    @cache
-    def offset_ms(hour: int) -> int:
-        at = datetime.fromtimestamp(hour * 3600, tz=UTC).astimezone(zone)
-        return int((at.utcoffset() or timedelta(0)).total_seconds() * 1000)
-
-    def local(time_ms: float) -> float:
-        return time_ms + offset_ms(int(time_ms // 3_600_000))
-
-    end_ms = layout["xaxis"]["range"][1]
-    name = f"{datetime.fromtimestamp(end_ms / 1000, tz=UTC).astimezone(zone):%Z}"
-    axis = layout["xaxis"] | {
-        "range": [local(at) for at in layout["xaxis"]["range"]],
-        "hoverformat": layout["xaxis"].get("hoverformat", "").replace("UTC", name),
-    }
-    meta = layout.get("meta", {}) | {"offset_ms": offset_ms(int(end_ms // 3_600_000))}
-    shapes = [
-        shape | {"x0": local(shape["x0"]), "x1": local(shape["x1"])}
-        if shape["xref"] == "x"
-        else shape
-        for shape in layout.get("shapes", [])
-    ]
-    traces = []
-    for trace in figure["data"]:
-        moved = dict(trace)
-        moved["hovertemplate"] = trace.get("hovertemplate", "").replace("UTC", name)
-        times = "base" if trace.get("orientation") == "h" else "x"
-        moved[times] = [local(at) for at in trace[times]]
-        traces.append(moved)
-    return {"data": traces, "layout": layout | {"xaxis": axis, "meta": meta, "shapes": shapes}}
 
 
 def message_figure(text: str) -> Figure:

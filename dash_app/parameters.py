@@ -36,7 +36,7 @@ def parameter_problem(
     ignored = {
         "range": query.get("range", controls.range_key) != controls.range_key,
         "refresh": query.get("refresh", controls.refresh_key) != controls.refresh_key,
-        "tz": query.get("tz", "UTC") not in {"UTC", controls.zone},
+        "tz": "tz" in query and not controls.zone,
         "compare": bool(controls.compare) and controls.compare not in {*EARLIER, *peers},
         "from": has_window and controls.window is None,
     }

@@ -7,11 +7,11 @@ with the step of its aggregates.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 from urllib.parse import parse_qs, urlencode
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from core.clock import NS_PER_SECOND, from_ns, to_ns
+from core.zones import abbreviation, instant_text, zone_key, zone_of
 
 SAMPLE_INTERVAL_SECONDS = 10
 TARGET_POINTS = 300
@@ -46,8 +46,8 @@ EARLIER: Mapping[str, tuple[str, int]] = {
 # A narrower window has no samples, a wider one exceeds the retention.
 MIN_WINDOW_MS = 60_000
 MAX_WINDOW_MS = 2 * 366 * 86_400_000
-# The end of year 9999, the last that a datetime can represent.
-_MAX_MS = 253_402_300_799_000
+# Three days before the last instant that a datetime can represent: local times may be later.
+_MAX_MS = 253_402_041_599_000
 _NS_PER_MS = 1_000_000
 # Longer texts match nothing.
 MAX_CHOICE_LENGTH = 200
@@ -81,7 +81,8 @@ class Controls:
 
     Attributes:
         window: first and last millisecond since 1970 of a fixed window, or None for a range.
-        zone: the IANA time zone that charts are in; empty is UTC.
+        zone: the IANA time zone that the address selects; empty is the user's.
+        user_zone: the user's time zone.
         compare: a key of `EARLIER`, or what else the page can be compared with; empty is nothing.
         is_kiosk: whether the page is shown without navigation.
         page: page of the fleet's cards, from 1; other tiers don't carry it on.
@@ -96,9 +97,10 @@ class Controls:
     is_kiosk: bool = False
     page: int = 1
     choices: Mapping[str, str] = field(default_factory=dict)
+    user_zone: str = "UTC"
 
     @classmethod
-    def parse(cls, search: str | None) -> "Controls":
+    def parse(cls, search: str | None, *, user_zone: str = "UTC") -> "Controls":
         """Return the controls of a query string such as `?range=6h&refresh=off`."""
         query = {
             name: values[-1] for name, values in parse_qs((search or "").removeprefix("?")).items()
@@ -109,7 +111,8 @@ class Controls:
             range_key=range_key if range_key in RANGES else DEFAULT_RANGE,
             refresh_key=refresh_key if refresh_key in REFRESHES else DEFAULT_REFRESH,
             window=_window(query.get("from", ""), query.get("to", "")),
-            zone=_zone(query.get("tz", "")),
+            zone=zone_key(query.get("tz", "")),
+            user_zone=user_zone,
             compare=query.get("compare", "")[:MAX_CHOICE_LENGTH],
             is_kiosk=query.get("kiosk") == "1",
             page=max(1, int(page)) if page.isdecimal() and len(page) < 6 else 1,  # noqa: PLR2004
@@ -155,16 +158,23 @@ class Controls:
         start, end = (from_ns(ms * _NS_PER_MS).astimezone(self.tzinfo) for ms in self.window)
         day = "%b %d" if start.year == end.year == now.year else "%b %d, %Y"
         until = "%H:%M" if start.date() == end.date() else f"{day} %H:%M"
-        return f"{start:{day} %H:%M} to {end:{until}} {end:%Z}"
+        start_zone, end_zone = abbreviation(start), abbreviation(end)
+        change = "" if start_zone == end_zone else f" {start_zone}"
+        return f"{start:{day} %H:%M}{change} to {end:{until}} {end_zone}"
 
     @property
     def tzinfo(self) -> tzinfo:
-        """The time zone that charts are in."""
-        return ZoneInfo(self.zone) if self.zone else UTC
+        """The time zone that the page is in."""
+        return zone_of(self.zone_name)
 
-    def local(self, instant: datetime) -> datetime:
-        """Return an instant in the chosen time zone."""
-        return instant.astimezone(self.tzinfo)
+    @property
+    def zone_name(self) -> str:
+        """The name of the time zone that the page is in."""
+        return self.zone or self.user_zone
+
+    def time_text(self, instant_at: datetime, form: str = "%b %d %H:%M") -> str:
+        """Return an instant in the page's time zone, such as `Nov 21 20:20 UTC`."""
+        return instant_text(instant_at, self.tzinfo, form)
 
     @property
     def seconds(self) -> int:
@@ -215,14 +225,6 @@ def _aligned(start_ns: int, end_ns: int) -> Span:
     step_ns = step_seconds((end_ns - start_ns) / NS_PER_SECOND) * NS_PER_SECOND
     lead_ns = start_ns % step_ns
     return Span(start_ns - lead_ns, end_ns, step_ns, lead_ns)
-
-
-def _zone(name: str) -> str:
-    """Return the name of a time zone; empty for an unknown one."""
-    try:
-        return ZoneInfo(name[:MAX_CHOICE_LENGTH]).key if name and name != "UTC" else ""
-    except (ValueError, OSError, ZoneInfoNotFoundError):
-        return ""
 
 
 def _window(start: str, end: str) -> tuple[int, int] | None:

@@ -43,7 +43,8 @@ def toolbar(
             hint,
             *[_choice(choice, controls, path) for choice in page.choices],
             _compare(controls, path, earlier | dict(peers)) if earlier or peers else None,
-            _range(controls, path, now) if has_range else _zone(controls, path),
+            _range(controls, path, now) if has_range else None,
+            _zone(controls, path),
             html.Div(
                 [_button("now", "arrow-clockwise", "Refresh now"), _refresh(controls, path)],
                 className="btn-group btn-group-sm",
@@ -55,7 +56,13 @@ def toolbar(
             ),
         ],
         className="vdd-toolbar",
-        **attributes({"data-range-seconds": str(controls.seconds)}),
+        **attributes(
+            {
+                "data-range-seconds": str(controls.seconds),
+                "data-refresh-seconds": str(REFRESHES[controls.refresh_key][1]),
+                "data-zone": controls.zone_name,
+            }
+        ),
     )
 
 
@@ -93,25 +100,27 @@ def _time(controls: Controls, path: str, now: datetime) -> Component:
         ],
         className="vdd-absolute",
     )
-    menu = [*ranges, _divider(), absolute, _divider(), *_zones(controls, path)]
+    menu = [*ranges, _divider(), absolute]
     return _dropdown(label, "clock", menu, ident="range", is_chosen=not is_range)
 
 
 def _zone(controls: Controls, path: str) -> Component:
-    items = _zones(controls, path)
-    return _dropdown(controls.zone or "UTC", "clock", items, ident="zone")
-
-
-def _zones(controls: Controls, path: str) -> list[Component]:
-    return [
-        _item("UTC", path, replace(controls, zone=""), is_chosen=not controls.zone),
-        html.Button(
-            controls.zone or "Browser time",
-            type="button",
-            className=f"dropdown-item{' active' if controls.zone else ''}",
-            **attributes({"data-vdd-time": "zone"}),
-        ),
+    """Return the choice of a time zone for this page, instead of the user's own."""
+    choices = {"": f"My time zone: {controls.user_zone}", "UTC": "UTC"}
+    items = [
+        _item(text, path, replace(controls, zone=key), is_chosen=key == controls.zone)
+        for key, text in choices.items()
     ]
+    browser = html.Button(
+        "Browser time",
+        type="button",
+        className=f"dropdown-item{'' if controls.zone in choices else ' active'}",
+        **attributes({"data-vdd-time": "zone"}),
+    )
+    items += [browser, _divider(), html.A("Settings", href="/settings", className="dropdown-item")]
+    is_chosen = controls.zone not in {"", controls.user_zone}
+    dropdown = _dropdown(controls.zone_name, "globe", items, ident="zone", is_chosen=is_chosen)
+    return html.Div(dropdown, className="btn-group btn-group-sm")
 
 
 def _compare(controls: Controls, path: str, choices: Mapping[str, str]) -> Component:

@@ -58,6 +58,7 @@ from portal.pages import (
 from portal.pages import settings as settings_pages
 from portal.presenters.display import install_display
 from portal.shell import render_shell
+from portal.time_zone import current_zone_name
 from timeseries.store import Store
 
 PAGES = (
@@ -141,6 +142,7 @@ def create_portal(
             sessions=sessions,
             store=store,
             scope_provider=current_scope,
+            zone_provider=current_zone_name,
             render_shell=render_shell,
             clock=clock,
         )

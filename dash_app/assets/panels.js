@@ -3,6 +3,7 @@
 // Panels: a legend with figures below each chart, a crosshair through all of them, and the menu's
 // full screen, CSV and PNG.
 (() => {
+  const UNLISTED = new Set(["events", "clock"]);
   const connected = new WeakSet();
 
   function element(name, text, className) {
@@ -146,16 +147,15 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
-  // One row for each time in UTC, one column for each line; text can't start a formula.
+  // One row for each time, with its offset from UTC, one column for each line; text can't start a formula.
   function csv(chart) {
     const { meta = {} } = chart.layout;
-    const offset = meta.offset_ms || 0;
     const columns = new Map();
     const rows = new Map();
     const add = (name, time, value) => {
       if (value === null || value === undefined) return;
       if (!columns.has(name)) columns.set(name, columns.size);
-      const key = time - offset;
+      const key = window.vedetteTime.milliseconds(chart, time);
       if (!rows.has(key)) rows.set(key, []);
       rows.get(key)[columns.get(name)] = value;
     };
@@ -165,13 +165,13 @@
         trace.y.forEach((name, at) => trace.x.forEach((time, column) => add(withUnit(name), time, trace.z[at][column])));
       } else if (trace.orientation === "h" && trace.base) {
         trace.base.forEach((time, at) => add(trace.y[at], time, trace.hovertext[at]));
-      } else if (trace.hoverinfo !== "skip" && trace.name !== "events") {
+      } else if (trace.hoverinfo !== "skip" && !UNLISTED.has(trace.name)) {
         trace.x.forEach((time, at) => add(withUnit(trace.name), time, trace.y[at]));
       }
     }
     const lines = [["time", ...columns.keys()]];
     for (const time of [...rows.keys()].sort((one, other) => one - other)) {
-      lines.push([new Date(time).toISOString(), ...Array.from({ length: columns.size }, (_, at) => rows.get(time)[at])]);
+      lines.push([window.vedetteTime.local(time), ...Array.from({ length: columns.size }, (_, at) => rows.get(time)[at])]);
     }
     return rowsOf(lines);
   }
@@ -209,7 +209,7 @@
         ...chart.layout,
         paper_bgcolor: style.backgroundColor,
         font: { ...chart.layout.font, color: style.color, family: "sans-serif" },
-        title: { text: panel.querySelector("h2").textContent, x: 0.02, font: { size: 15 } },
+        title: { text: [panel.querySelector("h2").textContent, chart.layout.meta?.zone].filter(Boolean).join(", "), x: 0.02, font: { size: 15 } },
         margin: { l: 60, r: 20, t: 50, b: 40 },
         showlegend: (chart.layout.meta?.legend || []).length > 1,
         // The picture has no legend below it for the names of thresholds and colors.

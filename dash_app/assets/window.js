@@ -26,23 +26,25 @@
     window.dash_clientside.set_props("url", { search: `?${params}` });
   }
 
-  // Charts get the wall clock's times of the chosen time zone, as if they were UTC.
-  function offset() {
-    for (const chart of document.querySelectorAll(".js-plotly-plot")) {
-      if (chart.layout?.meta?.offset_ms !== undefined) return chart.layout.meta.offset_ms;
-    }
-    return 0;
+  const { browserZone, offsetAt, wallParts } = window.vedetteZone;
+  const zone = () => document.querySelector(".vdd-toolbar")?.dataset.zone || document.documentElement.dataset.zone;
+
+  // Charts have texts such as `2026-11-21 20:20:13.5`: the instant, moved by one offset for the whole axis.
+  function milliseconds(chart, text) {
+    return Math.round(Date.parse(`${String(text).replace(" ", "T")}Z`) - (chart.layout.meta?.offset_ms || 0));
   }
 
-  // Plotly gives wall clock times, as `2026-11-21 20:20:13.5`, or milliseconds.
-  function milliseconds(instant, offsetMs) {
-    const wall = typeof instant === "number" ? instant : Date.parse(`${String(instant).replace(" ", "T")}Z`);
-    return Math.round(wall - offsetMs);
+  // `2026-11-21T20:20:13+05:30`
+  function local(time) {
+    const { year, month, day, hour, minute, second } = wallParts(zone(), time);
+    const offset = offsetAt(zone(), time) / 60000;
+    const [hours, minutes] = [Math.abs(offset) / 60, Math.abs(offset) % 60].map((part) => String(Math.floor(part)).padStart(2, "0"));
+    return `${year}-${month}-${day}T${hour}:${minute}:${second}${offset < 0 ? "-" : "+"}${hours}:${minutes}`;
   }
 
   function select(chart, change) {
     const range = change["xaxis.range"] || [change["xaxis.range[0]"], change["xaxis.range[1]"]];
-    const [from, to] = range.map((instant) => milliseconds(instant, chart.layout.meta?.offset_ms || 0));
+    const [from, to] = range.map((text) => milliseconds(chart, text));
     if (!Number.isNaN(from) && !Number.isNaN(to)) setParams({ from: Math.max(0, from), to });
   }
 
@@ -69,19 +71,20 @@
       setParams({ from: Math.max(0, from - half), to: Math.min(to + half, Math.max(to, Date.now())) });
     },
     now: () => window.dash_clientside.set_props("tick", { n_intervals: Date.now() }),
-    zone: () => setParams({ tz: Intl.DateTimeFormat().resolvedOptions().timeZone }),
+    zone: () => setParams({ tz: browserZone }),
     kiosk() {
       const isKiosk = new URLSearchParams(window.location.search).get("kiosk") === "1";
       setParams({ kiosk: isKiosk ? undefined : "1" });
     },
   };
-  window.vedetteTime = actions;
+  window.vedetteTime = { ...actions, local, milliseconds };
 
-  // `2026-11-22 08:00` in the chosen time zone, or `now-6h`.
+  // `2026-11-22 08:00` in the page's time zone, or `now-6h`.
   function instant(text) {
     const relative = /^now(?:-(\d+)([mhdw]))?$/.exec(text.trim());
     if (relative) return Date.now() - (Number(relative[1]) || 0) * (UNITS[relative[2]] || 0) * 1000;
-    return Date.parse(`${text.trim().replace(" ", "T")}Z`) - offset();
+    const wall = Date.parse(`${text.trim().replace(" ", "T")}Z`);
+    return wall - offsetAt(zone(), wall - offsetAt(zone(), wall));
   }
 
   document.addEventListener("submit", (event) => {

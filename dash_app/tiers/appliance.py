@@ -187,10 +187,10 @@ def _seen(found: Appliance, view: View) -> str:
     if found.last_seen_at is None:
         return "never seen"
     if found.state is ApplianceState.ONLINE:
-        return f"last seen {view.controls.local(found.last_seen_at):%H:%M:%S %Z}"
+        return f"last seen {view.controls.time_text(found.last_seen_at, '%H:%M:%S')}"
     seconds = (view.now - found.last_seen_at).total_seconds()
-    at = view.controls.local(found.last_seen_at)
-    return f"last seen {format_duration(seconds)} ago, {at:%b %d %H:%M:%S %Z}"
+    at = view.controls.time_text(found.last_seen_at, "%b %d %H:%M:%S")
+    return f"last seen {format_duration(seconds)} ago, {at}"
 
 
 def _stats(found: ApplianceDetail) -> list[Any]:

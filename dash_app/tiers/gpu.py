@@ -173,7 +173,7 @@ def _allocation(found: GPUDetail, view: View) -> list[Any]:
     if view.controls.window is not None:
         end_ns = view.span.end_ns
         job = next((run.attempt.job for run in found.runs if run.end_ns == end_ns), None)
-        at = f"At {view.controls.local(from_ns(end_ns)):%b %d %H:%M %Z}"
+        at = f"At {view.controls.time_text(from_ns(end_ns))}"
         verb, free = f"{at} allocated", f"{at} not allocated"
     if job is None:
         return [free]
@@ -325,4 +325,4 @@ def _jobs(runs: Sequence[Run], controls: Controls) -> Any:  # noqa: ANN401 - a D
 
 
 def _time(instant: datetime | None, controls: Controls) -> str:
-    return f"{controls.local(instant):%b %d %H:%M:%S}" if instant else "now"
+    return controls.time_text(instant, "%b %d %H:%M:%S") if instant else "now"

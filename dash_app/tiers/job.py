@@ -57,7 +57,7 @@ def layout(view: View) -> Page:
     ]
     crumbs = (("Fleet", f"{PREFIX}{view.controls.search}"), ("Jobs", "/jobs"))
     peers = {
-        f"{PEER}{one.id}": f"{one.name}, {view.controls.local(one.started_at):%b %d %H:%M}"
+        f"{PEER}{one.id}": f"{one.name}, {view.controls.time_text(one.started_at)}"
         for one in comparable_jobs(view.session, view.scope, found)
         if one.started_at is not None
     }
@@ -140,8 +140,8 @@ def _stats(found: JobDetail, controls: Controls) -> list[Any]:
 
 def _times(job: Job, controls: Controls) -> str:
     if job.started_at is None:
-        return f"submitted {controls.local(job.submitted_at):%b %d %H:%M %Z}"
-    start_at = controls.local(job.started_at)
+        return f"submitted {controls.time_text(job.submitted_at)}"
+    start = controls.time_text(job.started_at)
     if job.finished_at is None:
-        return f"since {start_at:%b %d %H:%M %Z}"
-    return f"{start_at:%b %d %H:%M} to {controls.local(job.finished_at):%b %d %H:%M %Z}"
+        return f"since {start}"
+    return f"{start} to {controls.time_text(job.finished_at)}"

@@ -34,6 +34,8 @@ QUIET = (
     "--disable-background-networking",
     "--disable-component-update",
 )
+# No test runs in UTC, in which wrong times look right.
+BROWSER_ZONE = "Asia/Kolkata"
 READY_SECONDS = 180
 STEP_MS = 30_000
 
@@ -78,7 +80,9 @@ def chromium() -> Iterator[Browser]:
     expect.set_options(timeout=STEP_MS)
     path = require_program("chromium", package="chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(QUIET))
+        browser = playwright.chromium.launch(
+            executable_path=path, args=list(QUIET), env={**os.environ, "TZ": BROWSER_ZONE}
+        )
         yield browser
         browser.close()
 

@@ -105,6 +105,7 @@ def served(sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenCloc
         sessions=sessions,
         store=store,
         scope_provider=scope_provider,
+        zone_provider=lambda: "UTC",
         render_shell=lambda title, parts: f"<h1>{title}</h1>" + "".join(parts.values()),
         clock=clock,
     )
@@ -518,8 +519,8 @@ def test_a_job_is_compared_with_another_one_from_its_start_on(
     assert lines(f"job:{fleet_of_three.foreign_job.id}").keys() == {"GPU 0"}
     compared = lines(f"job:{other.id}")
     # Its sample a minute after its start is drawn a minute after the start of this job.
-    expected_ms = (started_at + timedelta(minutes=1)).timestamp() * 1000
-    assert compared["GPU 0, eval"] == [expected_ms, [250.0]]
+    expected = f"{started_at + timedelta(minutes=1):%Y-%m-%d %H:%M:%S}"
+    assert compared["GPU 0, eval"] == [expected, [250.0]]
 
 
 def test_viewers_with_the_same_rights_share_a_refresh_for_two_seconds(

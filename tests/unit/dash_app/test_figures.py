@@ -1,6 +1,3 @@
-from datetime import UTC
-from zoneinfo import ZoneInfo
-
 import plotly.graph_objects as go
 import pytest
 
@@ -11,7 +8,6 @@ from dash_app.figures import (
     HEIGHT_OF_AXIS,
     NO_SAMPLES,
     heat_figure,
-    in_zone,
     message_figure,
     time_figure,
     timeline_figure,
@@ -200,26 +196,6 @@ def test_a_heat_map_has_a_scale_with_units_and_room_for_the_name_of_every_row() 
     # A name takes 1.2 times its size, and Plotly leaves names out where they have less.
     room = layout["meta"]["min_height"] - HEIGHT_OF_AXIS
     assert room / len(rows) >= 1.2 * layout["yaxis"]["tickfont"]["size"]
-
-
-def test_times_are_those_of_the_wall_clock_before_and_after_a_change_of_it() -> None:
-    # On 29 March 2026 at 01:00 UTC, clocks in Paris went from 02:00 to 03:00.
-    change_ns = 1774746000 * NS_PER_SECOND
-    hour_ns = 3600 * NS_PER_SECOND
-    times_ns = [change_ns - hour_ns, change_ns]
-    chart = Chart(
-        field="power_watts", lines=(Line(name="a", times_ns=times_ns, values=[1.0, 2.0], color=0),)
-    )
-    utc = time_figure(chart, Span(times_ns[0], times_ns[1], hour_ns), revision="r")
-    local = in_zone(utc, ZoneInfo("Europe/Paris"))
-    shifts = [
-        (after - before) / 3_600_000
-        for before, after in zip(utc["data"][0]["x"], local["data"][0]["x"], strict=True)
-    ]
-    assert shifts == [1, 2]
-    assert local["layout"]["meta"]["offset_ms"] == 2 * 3_600_000
-    assert "CEST" in local["layout"]["xaxis"]["hoverformat"]
-    assert in_zone(utc, UTC) == utc
 
 
 def test_the_legend_has_the_figures_of_the_samples_behind_a_line() -> None:

@@ -1,6 +1,7 @@
 """Health on the dashboards: states and findings of the agent, XIDs of the store."""
 
 from collections.abc import Mapping
+from datetime import UTC
 from typing import Any
 
 import pytest
@@ -211,4 +212,4 @@ def test_a_finding_is_shown_with_advice() -> None:
 
 
 def test_a_table_without_xids_shows_the_empty_text() -> None:
-    assert "none at all" in str(xid_table((), empty="none at all"))
+    assert "none at all" in str(xid_table((), zone=UTC, empty="none at all"))

@@ -53,9 +53,31 @@ def test_a_window_is_carried_to_another_tier_and_left_again() -> None:
     assert controls.without_window() == Controls(range_key="6h")
 
 
-@pytest.mark.parametrize("zone", ["", "UTC", "Mars/Olympus", "../../etc/passwd", "\0"])
-def test_an_unknown_zone_is_utc(zone: str) -> None:
-    assert Controls.parse(f"?{urlencode({'tz': zone})}").zone == ""
+@pytest.mark.parametrize("zone", ["", "Mars/Olympus", "../../etc/passwd", "\0"])
+def test_an_unknown_zone_is_the_users(zone: str) -> None:
+    search = f"?{urlencode({'tz': zone})}"
+    assert Controls.parse(search, user_zone="Asia/Kolkata").zone_name == "Asia/Kolkata"
+
+
+def test_the_last_window_can_be_shown_in_every_zone() -> None:
+    end_ms = 253_402_041_599_000
+    search = f"?from={end_ms - 60_000}&to={end_ms}"
+    controls = Controls.parse(search, user_zone="Pacific/Kiritimati")
+    assert controls.window_text(NOON) == "Dec 29, 9999 13:58 to 13:59 UTC+14"
+    assert Controls.parse(f"?from={end_ms - 60_000}&to={end_ms + 1}").window is None
+
+
+def test_an_address_may_name_utc_instead_of_the_users_zone() -> None:
+    controls = Controls.parse("?tz=UTC", user_zone="Asia/Kolkata")
+    assert controls.zone_name == "UTC"
+    assert "tz=UTC" in controls.search
+
+
+def test_a_window_over_a_change_of_the_clock_names_both_zones() -> None:
+    # 1 November 2026 from 04:30 to 08:00 UTC; New York changes at 06:00 UTC.
+    window = (1793507400000, 1793520000000)
+    controls = Controls(window=window, user_zone="America/New_York")
+    assert controls.window_text(NOON) == "Nov 01 00:30 EDT to 03:00 EST"
 
 
 def test_a_page_is_compared_with_an_earlier_period_of_the_same_width() -> None:
