@@ -41,7 +41,8 @@ TITLES = {
     ReportKind.NETWORK: "Network speed",
 }
 LABELS = {by: by.value.replace("_", " ").capitalize() for by in ReportBy} | {
-    ReportBy.GPU_MODEL: "GPU model"
+    ReportBy.GPU_MODEL: "GPU model",
+    ReportBy.DAY: "Day (UTC)",
 }
 _BUILDERS: Mapping[ReportKind, Callable[[Source], Table]] = {
     ReportKind.GPU_TIME: gpu_time,

@@ -11,6 +11,7 @@ from fpdf.enums import TextEmphasis, XPos, YPos
 from fpdf.fonts import FontFace
 
 from core.csv_cells import csv_text, guarded
+from core.zones import instant_text
 from dash_app.reports.report import ABSENT, Cell, Column, Report, Unit, shown
 
 # Fonts of Debian's fonts-dejavu-core. Without them, letters outside Latin-1 are question marks.
@@ -144,7 +145,7 @@ class _Document(FPDF):
         self.set_y(-12)
         self.set_font(self.family, size=8)
         self.set_text_color(*_GRAY)
-        self.cell(0, 5, f"Vedette, {self._report.made_at:%Y-%m-%d %H:%M} UTC")
+        self.cell(0, 5, f"Vedette, {instant_text(self._report.made_at, self._report.request.zone)}")
         self.set_x(self.l_margin)
         self.cell(0, 5, f"{self.page_no()} / {{nb}}", align="R")
 

@@ -5,11 +5,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, tzinfo
 from enum import StrEnum
 from functools import partial
 
 from core.quantities import format_duration, format_size, format_value
+from core.zones import instant_text, zone_of
 from jobqueue.usage.measuring import Period
 
 Cell = str | int | float | None
@@ -95,6 +96,7 @@ class Request:
         target_percent: availability below it is marked.
         appliances: words that the name, site, GPU model or labels of an appliance have; empty is
             every appliance.
+        time_zone: of the period.
     """
 
     kind: ReportKind
@@ -103,6 +105,12 @@ class Request:
     price_per_kilowatt_hour: float = 0.0
     target_percent: float = 99.0
     appliances: str = ""
+    time_zone: str = "UTC"
+
+    @property
+    def zone(self) -> tzinfo:
+        """The time zone of the period."""
+        return zone_of(self.time_zone)
 
 
 _CHARTED: Mapping[ReportKind, str] = {
@@ -163,17 +171,20 @@ class Report:
     def subtitle(self) -> str:
         """The tenant, the period, the grouping and the filter."""
         period, words = self.request.period, self.request.appliances
-        return (
-            f"{self.tenant} · {period.since:%Y-%m-%d %H:%M} to {period.until:%Y-%m-%d %H:%M} UTC"
-            f" · by {lower(self.columns[0].label)}"
-        ) + (f" · appliances with {words!r}" if words else "")
+        since, until = (instant_text(at, self.request.zone) for at in (period.since, period.until))
+        return (f"{self.tenant} · {since} to {until} · by {lower(self.columns[0].label)}") + (
+            f" · appliances with {words!r}" if words else ""
+        )
 
     @property
     def file_name(self) -> str:
         """A portable name without suffix."""
-        period = self.request.period
+        since, until = (
+            at.astimezone(self.request.zone)
+            for at in (self.request.period.since, self.request.period.until)
+        )
         what = f"{self.request.kind}_by_{self.request.by}"
-        return f"{what}_{period.since:%Y%m%d}_{period.until:%Y%m%d}"
+        return f"{what}_{since:%Y%m%d}_{until:%Y%m%d}"
 
 
 def _order(value: Cell) -> str | float:
@@ -196,7 +207,7 @@ _WRITERS: Mapping[Unit, Callable[[float], str]] = {
 
 def lower(label: str) -> str:
     """Return a label as it is within a sentence: `user`, `GPU model`."""
-    return label if label.startswith("GPU") else label.lower()
+    return label if label.startswith("GPU") else label[0].lower() + label[1:]
 
 
 def shown(column: Column, value: Cell) -> str:

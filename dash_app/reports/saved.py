@@ -195,6 +195,7 @@ def request_of(saved: SavedReport, now: datetime) -> Request:
         price_per_kilowatt_hour=saved.price_per_kilowatt_hour,
         target_percent=saved.target_percent,
         appliances=saved.appliances,
+        time_zone=saved.time_zone,
     )
 
 

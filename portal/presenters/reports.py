@@ -14,6 +14,7 @@ from portal.context import current_scope, database, now, portal
 from portal.downloads import stream_file
 from portal.presenters.gpu_usage import checked_period
 from portal.query_string import PAGE_SIZE, page_number, search_text, sort_order
+from portal.time_zone import current_zone_name
 
 DEFAULT_TARGET = 99.0
 
@@ -36,6 +37,7 @@ def report_request(
         price_per_kilowatt_hour=price,
         target_percent=target,
         appliances=appliances,
+        time_zone=current_zone_name(),
     )
 
 

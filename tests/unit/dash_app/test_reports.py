@@ -54,6 +54,12 @@ def test_gpu_time_and_energy_are_those_of_the_ledger(
     assert build_report(ReportKind.GPU_TIME, ReportBy.USER, cast.charlie).rows == []
 
 
+def test_a_report_names_its_period_in_its_time_zone(build_report: BuildReport) -> None:
+    report = build_report(ReportKind.GPU_TIME, ReportBy.DAY, time_zone="Asia/Kolkata")
+    assert "2026-03-02 05:30 IST to 2026-03-03 05:30 IST" in report.subtitle
+    assert report.columns[0].label == "Day (UTC)"
+
+
 def add_job(
     session: Session, cast: Cast, state: JobState, *, wait: timedelta | None, run: timedelta
 ) -> str:

@@ -121,7 +121,7 @@ def test_a_report_is_emailed_at_its_time_with_the_file_and_the_totals(
         assert drain_outbox(sessions, senders, now=NEXT) == 1
         received = mail.messages[0]
     attached = list(received.walk())[-1]
-    assert attached.get_filename() == "gpu-time_by_user_20260301_20260308.csv"
+    assert attached.get_filename() == "gpu-time_by_user_20260302_20260309.csv"
     data = attached.get_payload(decode=True)
     assert isinstance(data, bytes)
     lines = data.decode().splitlines()
