@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from html import escape
 from typing import Any
 
@@ -13,6 +13,7 @@ from alerting.machine import AlertView
 from alerting.models import Notification, NotificationFile, Rule
 from alerting.rule_text import rule_expression
 from alerting.states import NOTICE, AlertState, Severity
+from core.zones import SECONDS, instant_text
 from timeseries.store import APPLIANCE_TAG
 
 PAYLOAD_VERSION = 1
@@ -36,7 +37,10 @@ _LINK_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to send; its `id` is the same at every attempt, so that duplicates are detected."""
+    """A message to send; its `id` is the same at every attempt, so that duplicates are detected.
+
+    `zone` is the time zone of its text and its pictures; the payload is in UTC.
+    """
 
     id: str
     created_at: datetime
@@ -45,6 +49,7 @@ class Message:
     html: str
     payload: dict[str, Any]
     file: NotificationFile | None = None
+    zone: tzinfo = UTC
 
 
 def alert_payload(
@@ -100,14 +105,14 @@ def alert_payload(
     return payload | {"annotation": render_annotation(rule.annotation, values)}
 
 
-def render(notification: Notification) -> Message:
-    """Return the message of a notification."""
+def render(notification: Notification, *, zone: tzinfo = UTC) -> Message:
+    """Return the message of a notification, with times in a zone."""
     payload = notification.payload
     if payload.get("kind") == NOTICE:
         return _notice(notification)
     subject = _subject(payload)
     lead = payload.get("annotation") or ""
-    rows = _rows(payload)
+    rows = _rows(payload, zone)
     links = [
         (name, payload["links"][kind])
         for kind, name in _LINK_NAMES.items()
@@ -120,13 +125,14 @@ def render(notification: Notification) -> Message:
         text=_text(subject, lead, rows, links),
         html=_html(subject, lead, rows, links, color=_color(payload)),
         payload=payload | {"id": notification.id, "subject": subject},
+        zone=zone,
     )
 
 
-def render_group(notifications: Sequence[Notification]) -> Message:
+def render_group(notifications: Sequence[Notification], *, zone: tzinfo = UTC) -> Message:
     """Return one message of several notifications, with the newest of each alert."""
     newest = {one.alert_id or one.id: one for one in sorted(notifications, key=lambda one: one.id)}
-    messages = [render(one) for one in newest.values()]
+    messages = [render(one, zone=zone) for one in newest.values()]
     first = messages[0]
     counts = Counter(str(one.payload.get("state", NOTICE)) for one in messages)
     states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in counts.items())
@@ -153,6 +159,7 @@ def render_group(notifications: Sequence[Notification]) -> Message:
             ),
             "alerts": [one.payload for one in messages],
         },
+        zone=zone,
     )
 
 
@@ -189,7 +196,7 @@ def _where(tags: dict[str, str]) -> str:
     return f"{appliance} ({others})" if appliance and others else appliance or others
 
 
-def _rows(payload: dict[str, Any]) -> list[tuple[str, str]]:
+def _rows(payload: dict[str, Any], zone: tzinfo) -> list[tuple[str, str]]:
     threshold = payload["threshold_text"]
     rows = [
         ("Rule", payload["rule"]),
@@ -198,12 +205,16 @@ def _rows(payload: dict[str, Any]) -> list[tuple[str, str]]:
         ("Value", payload["value_text"]),
         ("Threshold", f"{payload['comparison']} {threshold}" if threshold else ""),
         *((tag.capitalize(), text) for tag, text in sorted(payload["tags"].items())),
-        ("Started at", payload["started_at"] or ""),
-        ("Resolved at", payload["resolved_at"] or ""),
+        ("Started at", _time_text(payload["started_at"], zone)),
+        ("Resolved at", _time_text(payload["resolved_at"], zone)),
         ("Expression", payload["expression"]),
         ("Tenant", payload["tenant"]),
     ]
     return [(name, text) for name, text in rows if text]
+
+
+def _time_text(timestamp: str | None, zone: tzinfo) -> str:
+    return instant_text(datetime.fromisoformat(timestamp), zone, SECONDS) if timestamp else ""
 
 
 def _state_text(state: AlertState) -> str:

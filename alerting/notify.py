@@ -11,6 +11,7 @@ import json
 import smtplib
 import ssl
 from collections.abc import Callable
+from datetime import tzinfo
 from email.message import EmailMessage
 from email.utils import format_datetime, parseaddr
 from html import escape
@@ -65,7 +66,8 @@ class EmailSender:
         smtp_url: `smtp://user:password@host:port`, or `smtps://` for implicit TLS. STARTTLS is used
             where the server offers it, except on this host.
         mail_from: the sender's address.
-        picture_of: returns the picture of an alert's payload as PNG, if there is one.
+        picture_of: returns the picture of an alert's payload as PNG, with times in a zone, if there
+            is one.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class EmailSender:
         smtp_url: str,
         mail_from: str,
         *,
-        picture_of: Callable[[dict[str, Any]], bytes | None] = lambda _payload: None,
+        picture_of: Callable[[dict[str, Any], tzinfo], bytes | None] = lambda _payload, _zone: None,
     ) -> None:
         self._smtp_url = smtp_url
         self._mail_from = mail_from
@@ -133,7 +135,8 @@ class EmailSender:
         """Add the HTML with pictures of its first alerts, which are parts of the email."""
         alerts = message.payload.get("alerts", [message.payload])
         shown = [one for one in alerts if "alert_id" in one][:MAX_PICTURES]
-        pictures = [(one, picture) for one in shown if (picture := self._picture_of(one))]
+        drawn = [(one, self._picture_of(one, message.zone)) for one in shown]
+        pictures = [(one, picture) for one, picture in drawn if picture]
         images = "".join(
             f'<p><img src="cid:{one["alert_id"]}@{domain}" width="600" style="max-width:100%" '
             f'alt="{escape(_alternative(one))}"></p>'

@@ -7,7 +7,7 @@ Notifications of one group are sent as one message; see `alerting.holds` for tho
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, joinedload
@@ -20,6 +20,9 @@ from alerting.silences import still_applies
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from core.guarded_update import changed_one
+from core.zones import zone_of
+from tenants.models import User
+from tenants.users.time_zones import zone_name_of
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +61,7 @@ def drain_outbox(
             continue
         group = [notification, *_claim_group(sessions, notification, holds, now=now)]
         sent.update(one.id for one in group)
-        error = _send(senders, group)
+        error = _send(senders, group, zone=_zone_of(sessions, notification))
         with transaction(sessions) as session:
             if error is None:
                 delivered += len(group)
@@ -172,8 +175,18 @@ def _hold(notification: Notification, until: datetime) -> None:
     notification.next_try_at, notification.tries = until, 0
 
 
+def _zone_of(sessions: SessionFactory, notification: Notification) -> tzinfo:
+    """Return the time zone of the user who receives an email; UTC for other receivers."""
+    destination = notification.destination
+    if destination.kind is not ReceiverKind.EMAIL:
+        return UTC
+    with transaction(sessions) as session:
+        user = session.scalar(select(User).where(User.email == destination.target.lower()))
+        return zone_of(zone_name_of(user)) if user else UTC
+
+
 def _send(
-    senders: Mapping[ReceiverKind, Sender], group: Sequence[Notification]
+    senders: Mapping[ReceiverKind, Sender], group: Sequence[Notification], *, zone: tzinfo
 ) -> DeliveryError | None:
     """Return None after delivery, else the error."""
     notification = group[0]
@@ -183,7 +196,8 @@ def _send(
         return DeliveryError(f"This server has no sender for {destination.kind.value}.")
     try:
         is_single = len(group) == 1
-        sender.send(destination, render(notification) if is_single else render_group(group))
+        message = render(notification, zone=zone) if is_single else render_group(group, zone=zone)
+        sender.send(destination, message)
     except DeliveryError as error:
         return error
     except Exception as error:  # a bug must not stop the other notifications

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import timedelta, tzinfo
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -39,18 +39,18 @@ class AlertPictures:
     store: Store
     clock: Clock
 
-    def of(self, payload: Mapping[str, Any]) -> bytes | None:
+    def of(self, payload: Mapping[str, Any], zone: tzinfo) -> bytes | None:
         """Return the picture of an alert's payload, or None if it can't be drawn.
 
         A message is more important than its picture: no failure is passed on.
         """
         try:
-            return self._drawn(payload["alert_id"])
+            return self._drawn(payload["alert_id"], zone)
         except Exception:
             log.warning("no picture of alert %s", payload.get("alert_id"), exc_info=True)
             return None
 
-    def _drawn(self, alert_id: str) -> bytes | None:
+    def _drawn(self, alert_id: str, zone: tzinfo) -> bytes | None:
         with transaction(self.sessions) as session:
             alert = session.get(Alert, alert_id)
             if alert is None:
@@ -62,7 +62,7 @@ class AlertPictures:
         series = read_series(self.store, rule, tenants=(tenant_id,), start=end - before, end=end)
         if not series.lines:
             return None
-        picture = draw(plot_series(series, width=WIDTH, height=HEIGHT, names=names))
+        picture = draw(plot_series(series, size=(WIDTH, HEIGHT), names=names, zone=zone))
         return picture if len(picture) <= MAX_BYTES else None
 
 

@@ -1,16 +1,18 @@
 """The geometry of a picture of series: pages draw it as SVG, emails as PNG.
 
-Positions are pixels from the top left; times are UTC.
+Positions are pixels from the top left.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta, tzinfo
 
 from alerting.rule_series import GroupSeries, RuleSeries
 from alerting.states import Severity
-from core.clock import NS_PER_SECOND, from_ns
+from core.clock import NS_PER_SECOND, from_ns, to_ns
 from core.quantities import format_value, unit_of
+from core.zones import abbreviation, round_times
 
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 24
 _PIXELS_PER_TIME, _PIXELS_PER_VALUE = 110, 32
@@ -61,20 +63,21 @@ class Plot:
 def plot_series(
     series: RuleSeries,
     *,
-    width: int,
-    height: int,
+    size: tuple[int, int],
     names: Mapping[str, str],
+    zone: tzinfo,
     bands: Sequence[tuple[int, int]] = (),
 ) -> Plot:
     """Return the picture of series.
 
     Args:
         series: the series; at least one has values.
-        width: of the picture.
-        height: of the picture.
+        size: width and height of the picture.
         names: those of appliances by ID.
+        zone: the time zone of the times below.
         bands: stretches of time to mark, from start to end.
     """
+    width, height = size
     numbers = [value for line in series.lines for value in (*line.values, *_trended(line))]
     numbers += [value for value, _ in series.thresholds]
     low, high = _range(min(numbers), max(numbers))
@@ -105,7 +108,10 @@ def plot_series(
             for value, severity in series.thresholds
         ],
         bands=[(x(start), x(end)) for start, end in bands],
-        times=[(x(at), text) for at, text in _time_ticks(series, most=width // _PIXELS_PER_TIME)],
+        times=[
+            (x(at), text)
+            for at, text in _time_ticks(series, most=width // _PIXELS_PER_TIME, zone=zone)
+        ],
         values=[(y(value), format_value(series.field, value)) for value in ticks],
     )
 
@@ -153,11 +159,16 @@ def _value_ticks(field: str, low: float, high: float, *, most: int) -> list[floa
     return [number * step for number in range(first, math.floor(high / step) + 1)]
 
 
-def _time_ticks(series: RuleSeries, *, most: int) -> list[tuple[int, str]]:
+def _time_ticks(series: RuleSeries, *, most: int, zone: tzinfo) -> list[tuple[int, str]]:
+    """Return round times in a zone; the first label names it, as does one after a change."""
     span = (series.end_ns - series.start_ns) / NS_PER_SECOND
     wanted = span / max(1, most)
     step = next((one for one in _TIME_STEPS if one >= wanted), _TIME_STEPS[-1])
     form = "%b %d" if step >= _DAY else "%b %d %H:%M" if span > _DAY else "%H:%M"
-    step_ns = step * NS_PER_SECOND
-    first = -(-series.start_ns // step_ns) * step_ns
-    return [(at, f"{from_ns(at):{form}}") for at in range(first, series.end_ns + 1, step_ns)]
+    ticks, last_name = [], ""
+    start_at, end_at = from_ns(series.start_ns), from_ns(series.end_ns)
+    for local in round_times(start_at, end_at, timedelta(seconds=step), zone):
+        name = abbreviation(local)
+        ticks.append((to_ns(local), f"{local:{form}}" + (f" {name}" if name != last_name else "")))
+        last_name = name
+    return ticks

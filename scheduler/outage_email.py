@@ -1,14 +1,17 @@
 """The email to the operators about a mass outage."""
 
 import logging
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import datetime, tzinfo
 from html import escape
 
 from alerting.messages import Message
 from alerting.notify import DeliveryError, EmailSender
 from core.db import SessionFactory, transaction
+from core.zones import SECONDS, instant_text, zone_of
 from tenants.fleet.liveness import mark_reported, operators, unreported_outage
 from tenants.models import FleetOutage
+from tenants.users.time_zones import zone_name_of
 
 log = logging.getLogger(__name__)
 
@@ -30,20 +33,23 @@ def email_operators(
     """
     with transaction(sessions) as session:
         outage = unreported_outage(session)
-        addresses = [user.email for user in operators(session)]
+        zones = {user.email: zone_of(zone_name_of(user)) for user in operators(session)}
     if outage is None:
         return 0
-    message = outage_message(outage, public_url=public_url, now=now)
-    reached = 0 if sender is None else _deliver(sender, addresses, message)
-    if reached or sender is None or not addresses:
+    messages = {
+        address: outage_message(outage, zone, public_url=public_url, now=now)
+        for address, zone in zones.items()
+    }
+    reached = 0 if sender is None else _deliver(sender, messages)
+    if reached or sender is None or not messages:
         with transaction(sessions) as session:
             mark_reported(session, outage.id, now=now)
     return reached
 
 
-def outage_message(outage: FleetOutage, *, public_url: str, now: datetime) -> Message:
+def outage_message(outage: FleetOutage, zone: tzinfo, *, public_url: str, now: datetime) -> Message:
     """Return the email about an outage; retries have the same id."""
-    since = f"{outage.began_at:%Y-%m-%d %H:%M:%S} UTC"
+    since = instant_text(outage.began_at, zone, SECONDS)
     silent = f"{outage.unreachable_count} of {outage.fleet_count} appliances"
     subject = f"[CRITICAL] {silent} stopped reporting"
     paragraphs = [f"{silent} have not reported since {since}.", _SUSPICION, _RELEASE]
@@ -56,9 +62,9 @@ def outage_message(outage: FleetOutage, *, public_url: str, now: datetime) -> Me
     )
 
 
-def _deliver(sender: EmailSender, addresses: list[str], message: Message) -> int:
+def _deliver(sender: EmailSender, messages: Mapping[str, Message]) -> int:
     reached = 0
-    for address in addresses:
+    for address, message in messages.items():
         try:
             sender.deliver(address, message)
             reached += 1

@@ -13,6 +13,7 @@ from core.clock import to_ns
 from core.errors import UnavailableError
 from core.quantities import format_duration
 from portal.context import current_scope, portal
+from portal.time_zone import current_zone
 
 HEIGHT = 220
 _LEAST_WIDTH, _MOST_WIDTH = 280, 1600
@@ -58,9 +59,9 @@ def render_series(
         return render_template("rules/chart.html", warning=text)
     plot = plot_series(
         series,
-        width=width,
-        height=HEIGHT,
+        size=(width, HEIGHT),
         names=names,
+        zone=current_zone(),
         bands=[(to_ns(since), to_ns(until)) for since, until in firing],
     )
     return render_template(

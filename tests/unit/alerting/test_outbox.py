@@ -1,6 +1,7 @@
 """The outbox: every message is delivered, or retried for a day and then given up with its error."""
 
 import logging
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from alerting.outbox import RETRY_FOR, drain_outbox, retry_delay
 from alerting.receivers import create_receiver
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
+from tenants.models import User
 from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.alerting.helpers import PAYLOAD
 from tests.unit.alerting.servers import LOOPBACK, hook_server
@@ -28,6 +30,7 @@ class Postbox:
 
     down: set[str] = field(default_factory=set)
     sent: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     tried: list[str] = field(default_factory=list)
 
     def send(self, receiver: Receiver, message: Message) -> None:
@@ -35,6 +38,7 @@ class Postbox:
         if receiver.name in self.down:
             raise DeliveryError(f"{receiver.name} does not answer")
         self.sent.append(message.id)
+        self.texts.append(message.text)
 
 
 @dataclass
@@ -89,6 +93,20 @@ def test_a_message_is_sent_once(office: Office) -> None:
     assert [office.drain(postbox), office.drain(postbox)] == [1, 0]
     row = office.rows()[ident]
     assert (row.state, row.sent_at, row.tries, postbox.sent) == (S.SENT, NOON, 1, [ident])
+
+
+def test_an_email_is_in_the_time_zone_of_the_user_who_receives_it(
+    office: Office, sessions: SessionFactory, cast: Cast
+) -> None:
+    with transaction(sessions) as session:
+        user = session.get_one(User, cast.bob.id)
+        user.time_zone, user.email = "Asia/Kolkata", "ops@acme.example"
+    office.post()
+    office.post("hook")
+    postbox = Postbox()
+    office.drain(postbox)
+    times = [re.findall("Started at: *(.*)", text) for text in postbox.texts]
+    assert times == [["2026-03-02 17:30:00 IST"], ["2026-03-02 12:00:00 UTC"]]
 
 
 def test_a_failed_message_waits_and_keeps_its_error(office: Office) -> None:

@@ -1,6 +1,6 @@
 """Emails with a picture of the alert's series."""
 
-from datetime import timedelta
+from datetime import UTC, timedelta
 from io import BytesIO
 
 import pytest
@@ -46,7 +46,7 @@ def test_the_picture_has_the_line_and_the_levels(
     for minutes in range(1, 40):
         at = clock.now - timedelta(minutes=minutes)
         heat(store, tenant=cast.acme.id, celsius=70.0 + minutes % 7, at=at)
-    drawn = AlertPictures(sessions, store, clock).of({"alert_id": alert_id})
+    drawn = AlertPictures(sessions, store, clock).of({"alert_id": alert_id}, UTC)
     assert drawn is not None
     assert drawn.startswith(PNG)
     assert len(drawn) < MAX_BYTES
@@ -71,13 +71,13 @@ def test_without_samples_or_alert_there_is_no_picture(
     sessions: SessionFactory, store: Store, clock: FrozenClock, alert_id: str, *, has_alert: bool
 ) -> None:
     payload = {"alert_id": alert_id if has_alert else "gone"}
-    assert AlertPictures(sessions, store, clock).of(payload) is None
+    assert AlertPictures(sessions, store, clock).of(payload, UTC) is None
 
 
 def test_a_picture_is_a_part_of_the_email_that_its_html_shows() -> None:
     with mail_server() as mailbox:
         url = f"smtp://127.0.0.1:{mailbox.port}"
-        sender = EmailSender(url, "alerts@portal.example", picture_of=lambda _payload: PNG)
+        sender = EmailSender(url, "alerts@portal.example", picture_of=lambda _payload, _zone: PNG)
         sender.send(to("ops@acme.example"), message())
     (mail,) = mailbox.mails
     plain, related = mail.iter_parts()

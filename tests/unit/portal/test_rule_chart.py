@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from core.clock import to_ns
+from portal.time_zone import ZONE_COOKIE
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
 from timeseries.points import Point
@@ -88,6 +89,15 @@ def test_an_unfinished_rule_is_not_drawn(bob: Browser, changes: dict[str, object
     drawn = chart(bob, **changes)
     assert "<svg" not in drawn
     assert "vd-warning" not in drawn
+
+
+def test_the_times_below_a_chart_are_in_the_users_zone(bob: Browser) -> None:
+    bob.client.set_cookie(ZONE_COOKIE, "Asia/Kolkata")
+    times = re.findall(r"(\d\d:\d\d) IST</text>", chart(bob))
+    # Noon in UTC is 17:30, and the chart ends there.
+    assert len(times) == 1
+    assert "16:30" <= times[0] <= "17:30"
+    assert "Asia/Kolkata." in chart(bob)
 
 
 def test_a_forecast_shows_its_trend(bob: Browser) -> None:
