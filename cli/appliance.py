@@ -6,6 +6,7 @@ from collections.abc import Callable
 import click
 
 from cli.client import appliance_id, output_option, print_items, print_object
+from cli.local_time import local_seconds
 from core.quantities import format_size, parse_duration
 from vedette.client import Client
 
@@ -44,7 +45,7 @@ def events(name: str) -> None:
     with Client() as client:
         page = client.get(f"/appliances/{appliance_id(client, name)}/events")
     for item in page["items"]:
-        click.echo(f"{item['at'][:19]}  {item['kind']:<12}  {item['message']}")
+        click.echo(f"{local_seconds(item['at'])}  {item['kind']:<12}  {item['message']}")
 
 
 @appliance.command()
@@ -129,7 +130,7 @@ def storage(name: str, output: str, *, clean: bool) -> None:
     columns = {
         "IMAGE": [(one["names"] or [one["id"]])[0] for one in images],
         "SIZE": [format_size(one["size_bytes"]) for one in images],
-        "LAST USED": [(one["used_at"] or "-")[:19] for one in images],
+        "LAST USED": [local_seconds(one["used_at"]) for one in images],
         "NEXT CLEAN-UP": [_VERDICTS.get(one["verdict"], "keep") for one in images],
         "REASON": [one["verdict"].replace("_", " ") for one in images],
     }
@@ -138,7 +139,7 @@ def storage(name: str, output: str, *, clean: bool) -> None:
         click.echo(f"{format_size(found['disk_free_bytes'])} of {format_size(total)} free")
     if done := found["cleanup"]:
         click.echo(
-            f"Last clean-up {done['finished_at'][:19]}: {done['images']} images, "
+            f"Last clean-up {local_seconds(done['finished_at'])}: {done['images']} images, "
             f"{done['containers']} containers, {format_size(done['freed_bytes'])} freed"
         )
         for error in done["errors"]:

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from sqlalchemy.orm import Session
 
 from cli.database import open_session, require_database
+from cli.local_time import local_minutes
 from collector.data_dir import replace_file
 from core.clock import utc_now
 from core.secretbox import SecretBox
@@ -88,7 +89,7 @@ def rotate(overlap_hours: float) -> None:
         made = rotate_authority(session, SecretBox.of(settings), overlap=overlap, now=utc_now())
         if settings.tls_certificate_file is not None:
             write_authorities(session, settings)
-    click.echo(f"The new CA signs from {made.not_before:%Y-%m-%d %H:%M} UTC.")
+    click.echo(f"The new CA signs from {local_minutes(made.not_before)}.")
     click.echo("Before then, configure reverse proxies with the output of `vedette ca show`.")
 
 
@@ -158,7 +159,7 @@ def _described(authority: CertificateAuthority, *, is_signing: bool) -> str:
     elif authority.retired_at is not None:
         status = "retired"
     else:
-        status = f"signs from {authority.not_before:%Y-%m-%d %H:%M} UTC"
+        status = f"signs from {local_minutes(authority.not_before)}"
     return (
         f"# {certificate.subject.rfc4514_string()}: {status}, trusted until "
         f"{authority.not_after:%Y-%m-%d}\n# SHA-256 {fingerprint}\n{authority.certificate}"

@@ -21,6 +21,7 @@ from cli.job_run import clone, run, update
 from cli.job_schedules import schedule
 from cli.job_shell import exec_command, shell
 from cli.job_templates import template
+from cli.local_time import local_seconds
 from core.clock import utc_now
 from core.quantities import format_duration, format_value
 from vedette.client import Client
@@ -141,7 +142,7 @@ def show(name: str, output: str) -> None:
             if value not in (None, "", [], {}):
                 click.echo(f"{key.replace('_', ' '):<22} {_text(value)}")
         for event in events:
-            click.echo(f"{event['at'][:19]}  {event['state']:<9}  {event['message']}")
+            click.echo(f"{local_seconds(event['at'])}  {event['state']:<9}  {event['message']}")
 
 
 @job.command()
@@ -217,7 +218,7 @@ def _columns(jobs: Sequence[Job]) -> dict[str, list[str]]:
         "APPLIANCE": [job.appliance_name or "-" for job in jobs],
         "GPUS": [str(job.gpus) for job in jobs],
         "USER": [job.user_email or "-" for job in jobs],
-        "SUBMITTED": [f"{job.submitted_at:%Y-%m-%d %H:%M:%S}" for job in jobs],
+        "SUBMITTED": [local_seconds(job.submitted_at) for job in jobs],
         "DURATION": [_duration(job) for job in jobs],
     }
 

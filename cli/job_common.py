@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from cli.local_time import local_minutes
 from core.errors import InvalidInputError
 from core.quantities import parse_duration, parse_size
 
@@ -40,7 +41,8 @@ def print_pending(found: Mapping[str, Any]) -> None:
         click.echo(f"Position:       {found['position']} of {found['queue_length']}")
         if found["needs"]:
             click.echo(f"Needs:          {found['needs']}")
-        start = found["expected_start_at"] or "unknown without time limits"
+        start_at = found["expected_start_at"]
+        start = local_minutes(start_at) if start_at else "unknown without time limits"
         click.echo(f"Expected start: {start}")
     if found.get("assumption"):
         click.echo(found["assumption"])

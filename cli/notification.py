@@ -3,6 +3,7 @@
 import click
 
 from cli.client import output_option, print_items
+from cli.local_time import local_minutes
 from vedette.client import Client
 
 
@@ -25,7 +26,7 @@ def list_notifications(alert_id: str | None, output: str) -> None:
         "ID": [one["id"] for one in found],
         "STATE": [one["state"] for one in found],
         "RECEIVER": [one["receiver_name"] for one in found],
-        "CREATED": [one["created_at"][:16] for one in found],
+        "CREATED": [local_minutes(one["created_at"]) for one in found],
         "ATTEMPTS": [str(one["tries"]) for one in found],
         "LAST ERROR": [one["last_error"] for one in found],
     }

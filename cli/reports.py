@@ -16,6 +16,7 @@ import click
 import yaml
 
 from cli.client import all_items, load_list, one_named, output_option, print_items
+from cli.local_time import local_minutes
 from core.errors import InvalidInputError
 from vedette.client import Client
 
@@ -45,7 +46,7 @@ def list_reports(output: str) -> None:
         "NAME": [one["name"] for one in found],
         "REPORT": [f"{one['kind']} by {one['by']}" for one in found],
         "PERIOD": [one["period"] for one in found],
-        "NEXT EMAIL": [one["next_run_at"] or "-" for one in found],
+        "NEXT EMAIL": [local_minutes(one["next_run_at"]) for one in found],
         "LAST ERROR": [one["last_error"] or "-" for one in found],
         "AUTHOR": [one["user_email"] for one in found],
     }

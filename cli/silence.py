@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from cli.client import all_items, output_option, print_items
+from cli.local_time import local_minutes
 from core.clock import utc_now
 from core.errors import InvalidInputError
 from core.quantities import format_duration, parse_duration
@@ -19,7 +20,10 @@ def silence() -> None:
 @silence.command()
 @click.argument("matchers", nargs=-1, required=True)
 @click.option("--duration", default="2h", show_default=True, help="Such as 30m, 2h or 3d.")
-@click.option("--start", help="RFC 3339, such as 2026-03-01T22:00:00Z. Defaults to now.")
+@click.option(
+    "--start",
+    help="RFC 3339, such as 2026-03-01T22:00:00Z; local without an offset. Defaults to now.",
+)
 @click.option("--comment", default="", help="Why.")
 def add(matchers: tuple[str, ...], duration: str, start: str | None, comment: str) -> None:
     """Silence the alerts that match all MATCHERS, and print the ID.
@@ -57,7 +61,7 @@ def list_silences(state: str, output: str) -> None:
         return
     columns = {
         "ID": [one["id"] for one in found],
-        "ENDS": [one["ends_at"][:16] for one in found],
+        "ENDS": [local_minutes(one["ends_at"]) for one in found],
         "CREATOR": [one["creator_email"] or "-" for one in found],
         "MATCHERS": [", ".join(one["matchers"]) for one in found],
         "COMMENT": [one["comment"] for one in found],
@@ -124,7 +128,7 @@ def list_windows(output: str) -> None:
         "NAME": [one["name"] for one in found],
         "SCHEDULE": [f"{one['schedule']} {one['time_zone']}" for one in found],
         "DURATION": [format_duration(one["duration_seconds"]) for one in found],
-        "NEXT": [(one["next_at"] or "-")[:16] for one in found],
+        "NEXT": [local_minutes(one["next_at"]) for one in found],
         "MATCHERS": [", ".join(one["matchers"]) for one in found],
     }
     print_items(found, output, columns=columns)
@@ -147,4 +151,5 @@ def _instant(text: str) -> datetime:
         raise InvalidInputError(
             f"--start {text!r} is not a time. Write it like 2026-03-01T22:00:00Z."
         ) from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    # A time without an offset is local, as those that commands print.
+    return found.astimezone(UTC)

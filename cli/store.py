@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import click
 
+from cli.local_time import local_seconds
 from cli.store_common import (
     BEGINNING_NS,
     Interrupt,
@@ -144,7 +145,7 @@ def _extent_cells(extent: Extent | None) -> tuple[str, str, str]:
         return "0", "-", "-"
     oldest, newest = from_ns(extent.start_ns), from_ns(extent.end_ns - 1)
     points = f"{extent.points:,}" if extent.is_exact else f"{_AT_LEAST} {extent.points:,}"
-    return points, f"{oldest:%Y-%m-%d %H:%M:%S}", f"{newest:%Y-%m-%d %H:%M:%S}"
+    return points, local_seconds(oldest), local_seconds(newest)
 
 
 def _targets(
