@@ -29,10 +29,13 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
   },
 });
 
-// A refresh without a session reloads the page, which leads to the sign-in page; without a server it
-// shows a message until one succeeds. A response waits while a mouse button is down: it may replace
-// the link that is being clicked.
+// A refresh without a session reloads the page, which leads to the sign-in page. A response waits while
+// a mouse button is down: it may replace the link that is being clicked.
 (() => {
+  // A request to a server that vanished would wait for ever, and no other would be sent.
+  const ANSWER_MS = 60_000;
+  const SOURCE = "dashboard";
+  const freshness = window.vedetteFreshness;
   const fetch = window.fetch.bind(window);
   let released = Promise.resolve();
   window.addEventListener("pointerdown", () => {
@@ -51,6 +54,9 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     return String(changedPropIds) === "tick.n_intervals" ? output : null;
   }
 
+  // Without a toolbar there is nothing to refresh; 0 is off.
+  freshness.expect(SOURCE, () => Number(document.querySelector(".vdd-toolbar")?.dataset.refreshSeconds) || Infinity);
+
   window.fetch = async (resource, options) => {
     const address = typeof resource === "string" ? resource : resource.url;
     // The page has its layout and the list of callbacks in it.
@@ -61,14 +67,11 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     if (tick && (document.hidden || underWay.has(tick))) return new Response(null, { status: 204 });
     underWay.add(tick);
     try {
-      const response = await fetch(resource, options);
+      const response = await fetch(resource, { ...options, signal: AbortSignal.timeout(ANSWER_MS) });
       if (response.status === 401 || response.redirected) window.top.location.reload();
-      document.body.toggleAttribute("data-vdd-offline", response.status >= 500);
+      if (response.ok) freshness.updated(SOURCE);
       await released;
       return response;
-    } catch (error) {
-      document.body.toggleAttribute("data-vdd-offline", true);
-      throw error;
     } finally {
       underWay.delete(tick);
     }

@@ -1,6 +1,8 @@
 // Shared by all pages: theme toggle, confirmations, copy buttons, relative times, live updates.
 (() => {
   "use strict";
+  // A request to a server that vanished would wait for ever.
+  const ANSWER_MS = 30_000;
   const $$ = (selector, root = document) => Array.from(root.querySelectorAll(selector));
 
   function api(url, options = {}) {
@@ -78,23 +80,30 @@
   function follow(part) {
     const final = (part.dataset.liveUntil || "").split(" ").filter(Boolean);
     let before = null;
-    repeat(Number(part.dataset.liveSeconds || 5), async () => {
-      const answer = await api(part.dataset.liveUrl);
+    const { liveUrl: url, liveSeconds = 5 } = part.dataset;
+    const { vedetteFreshness: freshness } = window;
+    freshness.expect(url, () => Number(liveSeconds));
+    repeat(Number(liveSeconds), async () => {
+      const answer = await api(url, { signal: AbortSignal.timeout(ANSWER_MS) });
       if (answer.status === 401) return true;
       if (!answer.ok) throw new Error(`status ${answer.status}`);
       const text = await answer.text();
       if (before !== null && text !== before) await refreshParts();
       before = text;
-      if (!final.length) return false;
-      const state = JSON.parse(text).state;
-      return final.includes(state);
+      freshness.updated(url);
+      const isFinal = final.length > 0 && final.includes(JSON.parse(text).state);
+      if (isFinal) freshness.end(url);
+      return isFinal;
     });
   }
 
   function countBadge(badge) {
+    const { vedetteFreshness: freshness } = window;
+    freshness.expect(badge.dataset.badge, () => 30);
     repeat(30, async () => {
-      const answer = await api(badge.dataset.badge);
+      const answer = await api(badge.dataset.badge, { signal: AbortSignal.timeout(ANSWER_MS) });
       if (!answer.ok) return answer.status === 401;
+      freshness.updated(badge.dataset.badge);
       const { total } = await answer.json();
       badge.hidden = !total;
       badge.textContent = total;
