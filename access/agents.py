@@ -174,7 +174,9 @@ class AgentEndpoints:
         report = await self._struct(request, agent, ObservedReport)
         now = self._clock()
         await self._database.run(
-            lambda session: apply_report(session, agent.appliance_id, report.attempts, now=now)
+            lambda session: apply_report(
+                session, agent.appliance_id, report.attempts, probe=report.probe, now=now
+            )
         )
         return Response(status_code=204)
 

@@ -20,7 +20,7 @@ def appliance() -> None:
 
 
 @appliance.command("list")
-@click.option("--state", help="Only this state, such as online, lost, drained or retired.")
+@click.option("--state", help="Only this state, such as online, lost, quarantined or retired.")
 @click.option("--label", help="Only this label: rack or rack=b12.")
 @click.option("--search", help="Only with this text in the name, site, region or GPU model.")
 def list_appliances(state: str | None, label: str | None, search: str | None) -> None:
@@ -147,6 +147,7 @@ def storage(name: str, output: str, *, clean: bool) -> None:
 
 
 _action("undrain", "Place jobs on NAME again.", "accepts jobs again.")
+_action("release", "Release NAME from quarantine.", "gets jobs again.")
 _action(
     "retire",
     "Take NAME out of service and keep its history. Fails while jobs run on it.",

@@ -267,9 +267,11 @@ class HeartbeatBuilder:
         return list(self._executor.names)
 
     def _current_inventory(self) -> Inventory:
+        inventory = self._inventory.best()
         if self._simulation is not None:
-            return simulated_inventory(self._simulation.config)
-        return self._inventory.best()
+            inventory = simulated_inventory(self._simulation.config)
+        can_probe = self._executor is not None and self._executor.probe() is not None
+        return msgspec.structs.replace(inventory, can_probe=can_probe)
 
 
 def agent_version() -> str:

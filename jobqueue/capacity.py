@@ -24,6 +24,7 @@ class Capacity:
     free_gpus: int
     state: ApplianceState
     is_drained: bool
+    is_quarantined: bool = False
 
     @property
     def summary(self) -> str:
@@ -33,6 +34,7 @@ class Capacity:
         failed = self.gpus - self.usable_gpus
         facts += [f"{failed} failed"] if failed else []
         facts += ["drained"] if self.is_drained else []
+        facts += ["quarantined"] if self.is_quarantined else []
         facts += [] if self.state is ApplianceState.ONLINE else [self.state.value]
         return ", ".join(facts)
 
@@ -58,5 +60,12 @@ def _capacity(view: ApplianceView) -> Capacity:
     usable = [gpu for gpu in view.gpus if not gpu.is_failed and not view.failure]
     free = sum(gpu.uuid not in taken and not gpu.is_used_outside for gpu in usable)
     return Capacity(
-        view.id, view.name, len(view.gpus), len(usable), free, view.state, view.is_drained
+        view.id,
+        view.name,
+        len(view.gpus),
+        len(usable),
+        free,
+        view.state,
+        view.is_drained,
+        bool(view.quarantine),
     )

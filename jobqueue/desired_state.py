@@ -21,6 +21,7 @@ from jobqueue.idle_limits import idle_message
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.job_secrets import decrypt_secrets
 from jobqueue.models import Attempt, JobEvent
+from jobqueue.quarantine import apply_probe, note_outcome, probe_order
 from jobqueue.retries import end_job
 from jobqueue.states import (
     ALLOCATED_STATES,
@@ -40,6 +41,7 @@ from protocol.attempts import (
     Mount,
     ObservedState,
     Port,
+    ProbeResult,
     RegistryToken,
 )
 from tenants.fleet.appliances import bump_generation
@@ -53,6 +55,8 @@ _FAILURE_REASONS = frozenset(
         Reason.EXIT_CODE,
         Reason.OUT_OF_MEMORY,
         Reason.IMAGE_NOT_FOUND,
+        Reason.IMAGE_PULL_FAILED,
+        Reason.INVALID_JOB,
         Reason.START_FAILED,
         Reason.EXECUTOR_ERROR,
         Reason.SIGNAL,
@@ -101,13 +105,17 @@ def desired_state(
         raise NotFoundError.of("appliance", appliance_id)
     attempts = allocated_attempts(session, Attempt.appliance_id == appliance_id)
     running = [a for a in attempts if not _is_stopping(a)]
+    probe = probe_order(session, appliance_id)
+    images = [attempt.job.image for attempt in running]
+    images += [probe.image] if probe and probe.image else []
     return DesiredState(
         generation=generation,
         attempts=[_spec(a, box) for a in running],
         stopping=[a.id for a in attempts if _is_stopping(a)],
-        registry=_registry_token(running, registry, now) if registry and now else None,
+        registry=_registry_token(session, appliance_id, images, registry, now),
         wants_tunnel=wants_tunnel,
         storage_generation=storage_generation(session, appliance_id),
+        probe=probe,
     )
 
 
@@ -116,6 +124,7 @@ def apply_report(
     appliance_id: str,
     observations: Sequence[AttemptObservation],
     *,
+    probe: ProbeResult | None = None,
     now: datetime,
 ) -> int:
     """Move attempts and their jobs to the observed states; return how many moved.
@@ -147,6 +156,8 @@ def apply_report(
             has_ended |= outcome.state.is_final
     if has_ended:
         bump_generation(session, appliance_id)
+    if probe is not None:
+        apply_probe(session, appliance_id, probe, now=now)
     return moved
 
 
@@ -237,12 +248,16 @@ def _spec(attempt: Attempt, box: SecretBox) -> AttemptSpec:
 
 
 def _registry_token(
-    attempts: Sequence[Attempt], registry: RegistryTokens, now: datetime
+    session: Session,
+    appliance_id: str,
+    images: Sequence[str],
+    registry: RegistryTokens | None,
+    now: datetime | None,
 ) -> RegistryToken | None:
-    if not attempts or not registry.host:
+    if registry is None or now is None or not images or not registry.host:
         return None
-    images = [attempt.job.image for attempt in attempts]
-    token = registry.pull_token(attempts[0].appliance.tenant.slug, images, now=now)
+    tenant = session.get_one(Appliance, appliance_id).tenant
+    token = registry.pull_token(tenant.slug, images, now=now)
     return None if token is None else RegistryToken(host=registry.host, token=token)
 
 
@@ -271,6 +286,7 @@ def _move(
     else:
         move_job(session, attempt.job_id, JobState(outcome.state.value), **values)
         record_event(session, attempt.job, message=outcome.message, now=now)
+    note_outcome(session, attempt, now=now)
     return True
 
 

@@ -234,7 +234,8 @@ class _Writer:
         ids = [job.id for job, _ in decisions]
         self._waiting = lock_jobs(session, ids, expected=WAITING)
         assigned = {one.appliance_id or "" for _, one in decisions if one.action is Action.ASSIGN}
-        self._open = open_appliances(session, assigned)
+        trials = {one.appliance_id or "" for _, one in decisions if one.is_trial}
+        self._open = open_appliances(session, assigned, trials=trials)
         placed = {Action.ASSIGN, Action.BIND}
         new = [job.id for job, one in decisions if one.action in placed and not job.attempt_id]
         self._numbers = self._last_numbers(new)
@@ -316,6 +317,7 @@ class _Writer:
                 "policy": str(decision.policy),
                 "reason": decision.reason,
                 "rejections": msgspec.to_builtins(decision.rejections),
+                **({"is_trial": True} if decision.is_trial else {}),
             },
             "assigned_at": assigned_at,
         }

@@ -3,8 +3,10 @@
 It is queued again after a failure of a class that it lists in `retry_on`, up to `max_retries`
 times, each time after a longer pause, and whenever it was preempted or moved. A preempted job goes
 to the end of the queue, behind the job that it made room for; one that moves because its appliance
-is drained returns to its place. A service is queued again when an update stops it, when its
-appliance is lost, and when its container disappears.
+is drained returns to its place. An attempt that failed to start through no fault of its job is
+followed by up to `FREE_STARTS` others that don't count as retries. A service is queued again when
+an update stops it, when its appliance is lost, when its container disappears, and whenever it fails
+to start as above. Placement prefers appliances where no attempt of the job has failed.
 """
 
 from collections.abc import Mapping
@@ -16,11 +18,14 @@ from sqlalchemy.orm import Session
 
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.views import queue_time
+from jobqueue.quarantine import is_start_fault
 from jobqueue.states import JobKind, JobState, Reason
 from jobqueue.transitions import move_job, record_event, shorten
 
 FIRST_PAUSE = timedelta(seconds=10)
 LONGEST_PAUSE = timedelta(minutes=10)
+# Starts after those that failed through no fault of the job; each time elsewhere, if possible.
+FREE_STARTS = 3
 
 
 class FailureClass(StrEnum):
@@ -43,7 +48,9 @@ _CLASSES: Mapping[Reason, FailureClass] = {
     Reason.SIGNAL: FailureClass.EXIT,
     Reason.OUT_OF_MEMORY: FailureClass.OUT_OF_MEMORY,
     Reason.START_FAILED: FailureClass.START,
+    Reason.INVALID_JOB: FailureClass.START,
     Reason.IMAGE_NOT_FOUND: FailureClass.START,
+    Reason.IMAGE_PULL_FAILED: FailureClass.START,
     Reason.EXECUTOR_ERROR: FailureClass.START,
     Reason.APPLIANCE_LOST: FailureClass.APPLIANCE,
 }
@@ -89,8 +96,24 @@ def end_job(
 
 
 def tries(job: Job) -> int:
-    """Return how many attempts counted; those that were preempted, updated or moved don't."""
-    return sum(attempt.reason not in _QUEUED_AGAIN for attempt in job.attempts)
+    """Return how many attempts counted.
+
+    Those that were preempted, updated or moved don't, nor the first `FREE_STARTS` that failed to
+    start through no fault of the job, nor trials on quarantined appliances.
+    """
+    counted = sum(
+        attempt.reason not in _QUEUED_AGAIN and not is_start_fault(attempt)
+        for attempt in job.attempts
+    )
+    return counted + max(0, _failed_starts(job) - FREE_STARTS)
+
+
+def _failed_starts(job: Job) -> int:
+    return sum(is_start_fault(one) and not _is_trial(one) for one in job.attempts)
+
+
+def _is_trial(attempt: Attempt) -> bool:
+    return bool(attempt.placement.get("is_trial"))
 
 
 def _again(
@@ -101,14 +124,23 @@ def _again(
     if reason in _QUEUED_AGAIN:
         return f"Attempt {attempt.number} {_QUEUED_AGAIN[reason]}; queued again.", timedelta()
     if job.kind is JobKind.SERVICE and reason in _SERVICE_GOES_ON:
-        recent = sum(one.bound_at > now - LONGEST_PAUSE * 6 for one in job.attempts)
-        return f"Attempt {attempt.number} ended; the service starts again.", _pause(recent)
+        return f"Attempt {attempt.number} ended; the service starts again.", _pause_of(job, now)
+    if is_start_fault(attempt) and (
+        job.kind is JobKind.SERVICE or _is_trial(attempt) or _failed_starts(job) <= FREE_STARTS
+    ):
+        where = f"could not start on {attempt.appliance.name}"
+        return f"Attempt {attempt.number} {where}; queued again.", _pause_of(job, now)
     number = tries(job)
     failure = _CLASSES.get(reason)
     if failure is None or failure.value not in job.retry_on or number > job.max_retries:
         return None
     message = f"Attempt {attempt.number} failed; retry {number} of {job.max_retries}."
     return message, _pause(number)
+
+
+def _pause_of(job: Job, now: datetime) -> timedelta:
+    """Return the pause after the attempts of the last hour."""
+    return _pause(sum(one.bound_at > now - LONGEST_PAUSE * 6 for one in job.attempts))
 
 
 def _pause(number: int) -> timedelta:

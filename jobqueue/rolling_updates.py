@@ -8,7 +8,7 @@ An update fails, and leaves the other instances as they are, when an updated ins
 exits or can't start. docs/states/service_update.md draws its states.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,7 +22,9 @@ from core.secretbox import SecretBox
 from jobqueue.again import request_like
 from jobqueue.job_secrets import decrypt_secrets, encrypt_secrets
 from jobqueue.models import Attempt, Job, ServiceUpdate
+from jobqueue.quarantine import is_start_fault
 from jobqueue.requests import JobRequest, request_from
+from jobqueue.retries import FREE_STARTS
 from jobqueue.scaling import changeable_service, columns_of, service_id, service_instances
 from jobqueue.service import checked_job, get_job
 from jobqueue.snapshot import WAITING
@@ -215,6 +217,7 @@ def _advance(session: Session, found: ServiceUpdate, *, now: datetime) -> None:
     updated = [one for one in running if one.revision >= found.revision]
     problem = _ended_badly(session, found)
     problem = problem or next(filter(None, map(_problem, updated)), "")
+    problem = problem or _cannot_start(updated, since=found.requested_at)
     waiting = [one for one in running if one not in updated and one.state in WAITING]
     others = [one for one in running if one not in updated and one.state not in WAITING]
     if problem:
@@ -256,6 +259,15 @@ def _problem(job: Job) -> str:
     if is_restarting or attempt.health in {Health.UNHEALTHY, Health.RESTARTING}:
         how = attempt.health.value or "restarting"
         return f"{job.title} is {how}. {attempt.message}".rstrip()
+    return ""
+
+
+def _cannot_start(updated: Sequence[Job], *, since: datetime) -> str:
+    """Return which updated instance has failed to start too often, though it is tried again."""
+    for job in updated:
+        failed = [one for one in job.attempts if one.bound_at >= since and is_start_fault(one)]
+        if job.state in WAITING and len(failed) > FREE_STARTS:
+            return f"{job.title} can't start. {failed[-1].message}"
     return ""
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
@@ -37,6 +38,8 @@ from tenants.models import Appliance
 
 # The latest jobs, as a sample of the usual ones.
 WORKLOAD_JOBS = 1000
+# A job goes elsewhere first than where it has failed within this time.
+FAILED_WITHIN = timedelta(hours=1)
 WAITING = (JobState.SUBMITTED, JobState.QUEUED)
 
 
@@ -54,7 +57,7 @@ class WaitingJob(NamedTuple):
 
 def read_snapshot(session: Session, tenant_id: str, *, now: datetime) -> Snapshot:
     """Return the tenant's snapshot without its waiting jobs."""
-    views = tenant_views(session, tenant_id)
+    views = tenant_views(session, tenant_id, now=now)
     settings = settings_of(session, tenant_id)
     has_workload = settings.placement_policy == LEAST_FRAGMENTATION
     return Snapshot(
@@ -105,6 +108,8 @@ def read_waiting(
         .where(Job.id.in_(ids), *is_ready(tenant_id, now=now))
         .order_by(Job.queue_at, Job.id)
     )
+    rows = session.execute(statement).all()
+    failed_on = _failed_on(session, [row.id for row in rows if row.retry_at is not None], now=now)
     return [
         WaitingJob(
             row.id,
@@ -113,18 +118,41 @@ def read_waiting(
             row.reason,
             row.message,
             row.attempt_id,
-            job_view(row, models, bound_to=row.bound_to),
+            job_view(row, models, bound_to=row.bound_to, failed_on=failed_on.get(row.id)),
         )
-        for row in session.execute(statement)
+        for row in rows
     ]
 
 
+def _failed_on(
+    session: Session, job_ids: Sequence[str], *, now: datetime
+) -> dict[str, frozenset[str]]:
+    """Return the appliances where attempts of jobs have failed lately, by job."""
+    failed = (
+        select(Attempt.job_id, Attempt.appliance_id)
+        .where(
+            Attempt.job_id.in_(job_ids),
+            Attempt.state.in_((AttemptState.FAILED, AttemptState.LOST)),
+            Attempt.finished_at > now - FAILED_WITHIN,
+        )
+        .order_by(Attempt.job_id)
+    )
+    rows = session.execute(failed).all() if job_ids else ()
+    of_job = groupby(rows, key=lambda row: row.job_id)
+    return {job_id: frozenset(row.appliance_id for row in group) for job_id, group in of_job}
+
+
 def tenant_views(
-    session: Session, tenant_id: str, *, only: Collection[str] | None = None
+    session: Session,
+    tenant_id: str,
+    *,
+    only: Collection[str] | None = None,
+    now: datetime | None = None,
 ) -> list[ApplianceView]:
     """Return the tenant's appliances in service, or only those with some ids or names.
 
-    Fenced ones are left out: they get no updates.
+    Fenced ones are left out: they get no updates. Without `now`, no trial is due on quarantined
+    ones.
     """
     wanted = [Appliance.tenant_id == tenant_id, in_service(), Appliance.fenced_at.is_(None)]
     if only is not None:
@@ -137,6 +165,9 @@ def tenant_views(
         Appliance.state,
         Appliance.drained_at,
         Appliance.last_placed_at,
+        Appliance.quarantined_at,
+        Appliance.quarantine_reason,
+        Appliance.probe_at,
         Appliance.report_id,
         type_coerce(Appliance.labels, Text).label("labels"),
     ).where(*wanted)
@@ -158,6 +189,8 @@ def tenant_views(
                 memory_bytes=report.memory_bytes,
                 gpus=report.gpus,
                 failure=report.failure,
+                quarantine=row.quarantine_reason if row.quarantined_at else "",
+                is_trial_due=_is_trial_due(row, report, running.get(row.id, ()), now=now),
                 labels=_pairs(row.labels),
                 running=running.get(row.id, ()),
                 last_used_at=row.last_placed_at,
@@ -167,7 +200,11 @@ def tenant_views(
 
 
 def job_view(
-    job: Job | Row[*tuple[Any, ...]], models: Iterable[str] = (), *, bound_to: str | None = None
+    job: Job | Row[*tuple[Any, ...]],
+    models: Iterable[str] = (),
+    *,
+    bound_to: str | None = None,
+    failed_on: frozenset[str] | None = None,
 ) -> JobView:
     """Return a waiting job, or a row with its columns, as placement sees it.
 
@@ -185,6 +222,7 @@ def job_view(
         requested=job.appliance_id,
         needs=_needs(job),
         bound_to=bound_to,
+        failed_on=failed_on or frozenset(),
         gpu_models=matching_models(job.gpu_models, models) if job.gpu_models else frozenset(),
         labels=_pairs(job.required_labels)
         if isinstance(job.required_labels, str)
@@ -249,6 +287,7 @@ _JOB_COLUMNS = (
     Job.shared_memory_bytes,
     (type_coerce(Job.ports, Text) != _EMPTY_LIST).label("has_ports"),
     (type_coerce(Job.command, Text) != _EMPTY_LIST).label("has_command"),
+    Job.retry_at,
 )
 
 
@@ -266,6 +305,7 @@ class _Report(NamedTuple):
     memory_bytes: int
     gpus: tuple[GPUView, ...]
     failure: str
+    can_probe: bool
 
 
 class _GPU(msgspec.Struct):
@@ -283,6 +323,7 @@ class _Hardware(msgspec.Struct):
     memory_bytes: int = 0
     gpus: list[_GPU] = []
     executors: list[str] = []
+    can_probe: bool = False
 
 
 def _parse(inventory: str, health: str | None) -> _Report:
@@ -306,7 +347,22 @@ def _report(inventory: _Hardware, health: ApplianceHealth | None) -> _Report:
         memory_bytes=inventory.memory_bytes,
         gpus=_gpu_views(inventory, health),
         failure=(_cause(health) or "failed") if has_failed else "",
+        can_probe=inventory.can_probe,
     )
+
+
+def _is_trial_due(
+    row: Row[*tuple[Any, ...]],
+    report: _Report,
+    running: Sequence[RunningJob],
+    *,
+    now: datetime | None,
+) -> bool:
+    """Return whether a job may try a quarantined appliance, whose agent can't run probes."""
+    if row.quarantined_at is None or report.can_probe or now is None:
+        return False
+    is_due = row.probe_at is None or row.probe_at <= now
+    return is_due and all((job.assigned_at or now) <= row.quarantined_at for job in running)
 
 
 _REPORTS = ReportCache(_parse)
@@ -421,6 +477,7 @@ def _running_jobs(
                 is_preemptible=row.is_preemptible,
                 is_stopping=row.stop_requested_at is not None or row.stop_reason is not None,
                 array_id=row.array_id,
+                assigned_at=row.assigned_at,
                 ends_at=_end(row.started_at or row.assigned_at, row.time_limit_seconds),
             )
         )

@@ -112,6 +112,8 @@ class Reason(StrEnum):
     EXIT_CODE = "exit_code"
     OUT_OF_MEMORY = "out_of_memory"
     IMAGE_NOT_FOUND = "image_not_found"
+    IMAGE_PULL_FAILED = "image_pull_failed"
+    INVALID_JOB = "invalid_job"
     START_FAILED = "start_failed"
     STOPPED_BY_USER = "stopped_by_user"
     APPLIANCE_LOST = "appliance_lost"

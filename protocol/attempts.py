@@ -130,8 +130,9 @@ class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         exit_code: of the container's main process, once it has ended.
-        reason: a stable code if something went wrong, such as `image_not_found`, `start_failed`,
-            `out_of_memory`, `exit_code`, `signal`, `time_limit`, `stopped_by_user`.
+        reason: a stable code if something went wrong, such as `image_not_found`,
+            `image_pull_failed`, `start_failed` (any job could fail so here), `invalid_job` (only
+            this one), `out_of_memory`, `exit_code`, `signal`, `time_limit`, `stopped_by_user`.
         message: shown on the job's page; while it starts, the progress.
         endpoints: where its ports listen, by the port's name or number: `127.0.0.1:49153`.
         health: of a service.
@@ -168,6 +169,27 @@ class RegistryToken(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
+class ProbeOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent should start a tiny container, as jobs failed to start; see `jobqueue.quarantine`.
+
+    Attributes:
+        number: one that the agent has answered is not run again.
+        gpu_uuids: GPUs that the container gets.
+        image: if not empty, the engine must also find this image in its registry.
+    """
+
+    number: int
+    gpu_uuids: list[str] = []
+    image: str = ""
+
+
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How the probe with a number ended; `problem` is empty if its container ran."""
+
+    number: int
+    problem: str = ""
+
+
 class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     """GET /agent/v1/desired?generation=N&wait_seconds=S: answered at once if N is not current.
 
@@ -176,7 +198,8 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     `attempts` should run; `stopping` should end. The agent stops and removes attempts in neither
     list. `registry` is there if an attempt's image is in the portal's registry.
     While it `wants_tunnel`, the agent opens the tunnel of `protocol.tunnel`. When
-    `storage_generation` changes, it reports its container storage (`protocol.storage`).
+    `storage_generation` changes, it reports its container storage (`protocol.storage`). `probe` is
+    there while the appliance is quarantined.
     """
 
     generation: int
@@ -185,12 +208,14 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     registry: RegistryToken | None = None
     wants_tunnel: bool = False
     storage_generation: int = 0
+    probe: ProbeOrder | None = None
 
 
 class ObservedReport(msgspec.Struct, frozen=True, kw_only=True):
-    """POST /agent/v1/observed: sent on every change, and every 10 s."""
+    """POST /agent/v1/observed: sent on every change, and every 10 s; `probe` is the last result."""
 
     attempts: list[AttemptObservation]
+    probe: ProbeResult | None = None
 
 
 class LogChunk(msgspec.Struct, frozen=True, kw_only=True):

@@ -89,7 +89,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """The inventory; without `executors` the appliance only sends telemetry and runs no jobs.
 
     `cpu_count` counts hardware threads, `cpu_core_count` cores. `boot_id` changes at each
-    boot.
+    boot. `can_probe`: the agent runs `protocol.attempts.ProbeOrder`.
     """
 
     hostname: Text
@@ -111,3 +111,4 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     disks: Annotated[list[DiskInfo], msgspec.Meta(max_length=MAX_DISKS)] = []
     nics: Annotated[list[NICInfo], msgspec.Meta(max_length=MAX_NICS)] = []
     executors: Annotated[list[Text], msgspec.Meta(max_length=MAX_EXECUTORS)] = []
+    can_probe: bool = False

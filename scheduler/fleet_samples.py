@@ -62,10 +62,17 @@ def write_fleet(store: Store, points: dict[Identity, list[Point]]) -> None:
 
 def _appliances(session: Session) -> Iterable[tuple[str, str, dict[str, float]]]:
     statement = select(
-        Appliance.tenant_id, Appliance.id, Appliance.state, Appliance.clock_skew_seconds
+        Appliance.tenant_id,
+        Appliance.id,
+        Appliance.state,
+        Appliance.clock_skew_seconds,
+        Appliance.quarantined_at,
     ).where(in_service(), Appliance.state != ApplianceState.ENROLLED)
-    for tenant_id, appliance_id, state, skew_seconds in session.execute(statement):
-        fields = {"reachable": float(_REACHABLE.get(state, 0))}
+    for tenant_id, appliance_id, state, skew_seconds, began_at in session.execute(statement):
+        fields = {
+            "reachable": float(_REACHABLE.get(state, 0)),
+            "quarantined": float(began_at is not None),
+        }
         if skew_seconds is not None and state in _REACHABLE:
             fields["clock_offset_seconds"] = abs(skew_seconds)
         yield tenant_id, appliance_id, fields

@@ -46,6 +46,7 @@ from jobqueue.images.catalog import delete_namespace, sync
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.log_files import LogFiles, bound_tenants, move_logs, sweep_files
+from jobqueue.quarantine import order_probes
 from jobqueue.retention import expire_jobs
 from jobqueue.rolling_updates import advance_updates
 from jobqueue.schedule_runs import submit_due
@@ -464,3 +465,4 @@ class Scheduler:
             )
             sweep_attempts(session, now=self._clock())
             move_overdue(session, now=self._clock())
+            order_probes(session, now=self._clock())

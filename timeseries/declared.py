@@ -162,7 +162,7 @@ DECLARED: Mapping[str, Declared] = {
     ),
     "appliance_status": _declared(
         "",
-        "clock_offset_seconds reachable",
+        "clock_offset_seconds quarantined reachable",
     ),
     "service_status": _declared(
         "job service",

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event, Lock, Thread
 
 import msgspec
 
@@ -22,6 +22,7 @@ from jobqueue.executors.base import (
     ExecutorError,
     ExecutorUnavailableError,
     NoExecError,
+    Probe,
 )
 from jobqueue.executors.registry_token import CurrentRegistryToken
 from protocol.attempts import (
@@ -31,6 +32,8 @@ from protocol.attempts import (
     LogChunk,
     ObservedReport,
     ObservedState,
+    ProbeOrder,
+    ProbeResult,
 )
 from timeseries.points import Point
 
@@ -44,10 +47,11 @@ UPLOADS_PER_STEP = 8
 
 
 class AttemptState(msgspec.Struct):
-    """What survives a restart: the last desired state, and the last observation by attempt."""
+    """What survives a restart: the last desired state, observation by attempt, and probe."""
 
     desired: DesiredState | None = None
     remembered: dict[str, AttemptObservation] = {}
+    probe: ProbeResult | None = None
 
 
 class AttemptRunner:
@@ -81,7 +85,8 @@ class AttemptRunner:
         self._job_of_attempt = _jobs(self._state.desired)
         self._shipper = LogShipper(executor)
         self._observed: dict[str, AttemptObservation] = {}
-        self._reported: list[AttemptObservation] | None = None
+        self._probing: Thread | None = None
+        self._reported: ObservedReport | None = None
         self._reported_at: datetime | None = None
         self._is_available = False
         self._has_observed = False
@@ -165,6 +170,27 @@ class AttemptRunner:
             )
             for action in actions:
                 self._execute(action)
+            self._probe(desired.probe)
+
+    def _probe(self, order: ProbeOrder | None) -> None:
+        """Run an ordered probe in the background, unless it was answered already."""
+        run, answered = self._executor.probe(), self._state.probe
+        is_busy = self._probing is not None and self._probing.is_alive()
+        if order is None or run is None or is_busy:
+            return
+        if answered is None or answered.number != order.number:
+            self._probing = Thread(
+                target=self._run_probe, args=(run, order), name="probe", daemon=True
+            )
+            self._probing.start()
+
+    def _run_probe(self, run: Probe, order: ProbeOrder) -> None:
+        result = ProbeResult(number=order.number, problem=run(order))
+        log.info("probe %d: %s", order.number, result.problem or "its container has run")
+        with self._lock:
+            self._state.probe = result
+            save_json(self._state_path, self._state)
+        self.step_wanted.set()
 
     def report(self, portal: PortalConnection, now: datetime) -> None:
         """Report the attempts after every change, and every ten seconds.
@@ -174,12 +200,12 @@ class AttemptRunner:
         """
         if not self._has_observed:
             return  # an empty report would say that nothing runs
-        attempts = self._known()
+        observed = ObservedReport(attempts=self._known(), probe=self._state.probe)
         is_due = self._reported_at is None or now - self._reported_at >= REPORT_INTERVAL
-        if attempts == self._reported and not is_due:
+        if observed == self._reported and not is_due:
             return
-        portal.report(ObservedReport(attempts=attempts))
-        self._reported, self._reported_at = attempts, now
+        portal.report(observed)
+        self._reported, self._reported_at = observed, now
 
     def ship_logs(self, portal: PortalConnection) -> None:
         """Send new output of attempts.

@@ -49,6 +49,7 @@ _COLUMNS = (
     Appliance.site,
     Appliance.state,
     Appliance.drained_at,
+    Appliance.quarantined_at,
     Appliance.fenced_at,
     Appliance.retired_at,
     Appliance.revoked_at,

@@ -48,7 +48,7 @@ _STATE_ORDER = (
     ApplianceState.ENROLLED,
     ApplianceState.ONLINE,
 )
-_WORST = frozenset({EffectiveStatus.LOST, EffectiveStatus.FENCED})
+_WORST = frozenset({EffectiveStatus.LOST, EffectiveStatus.FENCED, EffectiveStatus.QUARANTINED})
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,18 @@
 The types of attempts are those of `protocol.attempts`.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StopReason
+from protocol.attempts import (
+    AttemptObservation,
+    AttemptSpec,
+    ObservedState,
+    ProbeOrder,
+    StopReason,
+)
 from protocol.exec import TerminalSize
 from protocol.storage import CleanupOrder, CleanupResult, StorageReport
 
@@ -75,6 +81,13 @@ class ContainerStorage(Protocol):
         """Delete what is ordered, but no image of the names to keep; return the result."""
 
 
+Probe = Callable[[ProbeOrder], str]
+"""Runs a tiny container as attempts are run; returns why it failed, or "".
+
+Takes up to a minute, in any thread, and raises nothing.
+"""
+
+
 class Executor(Protocol):
     """Runs attempts on this appliance. All calls are idempotent, keyed by the attempt's id.
 
@@ -125,6 +138,9 @@ class Executor(Protocol):
 
     def storage(self) -> ContainerStorage | None:
         """Return the storage of its engine; None if there is none that can be cleaned up."""
+
+    def probe(self) -> Probe | None:
+        """Return what runs probes; None if it can't start containers of its own here."""
 
     def close(self) -> None:
         """Close connections and threads; containers continue."""

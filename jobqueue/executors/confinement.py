@@ -81,7 +81,7 @@ def unknown_policy(spec: AttemptSpec) -> AttemptObservation | None:
     return AttemptObservation(
         attempt_id=spec.attempt_id,
         state=ObservedState.FAILED,
-        reason="start_failed",
+        reason="invalid_job",
         message=f"This agent does not know the container policy {spec.container_policy!r}. "
         "Update the agent, or submit the job with another policy.",
     )

@@ -5,6 +5,7 @@ that label. `docker_launch` has the phase before a container exists.
 """
 
 import logging
+import platform
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -26,11 +27,13 @@ from jobqueue.executors.base import (
     ExecutorError,
     ExecutorUnavailableError,
     NoExecError,
+    Probe,
 )
 from jobqueue.executors.confinement import PIDS_LIMIT
 from jobqueue.executors.docker_health import ContainerHealth
 from jobqueue.executors.docker_launch import Launches
 from jobqueue.executors.docker_logs import LogSpool
+from jobqueue.executors.docker_probe import MACHINES, DockerProbe
 from jobqueue.executors.docker_storage import DockerStorage
 from jobqueue.executors.registry_token import CurrentRegistryToken
 from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES
@@ -70,6 +73,7 @@ class DockerExecutor:
         self._url = url
         self._owner = owner
         self._docker_config = docker_config
+        registry_token = registry_token or CurrentRegistryToken()
         self._storage = DockerStorage(self._client, spool_dir / "images.json", clock)
         self._spool = LogSpool(spool_dir, limit_bytes=log_limit_bytes)
         self._lock = Lock()
@@ -80,9 +84,12 @@ class DockerExecutor:
             self._storage,
             self._spool,
             owner=owner,
-            registry_token=registry_token or CurrentRegistryToken(),
+            registry_token=registry_token,
             pids_limit=pids_limit,
             clock=clock,
+        )
+        self._probe = DockerProbe(
+            self._client, owner=owner, registry_token=registry_token, pids_limit=pids_limit
         )
         self._stop_threads: dict[str, Thread] = {}
         self._health = ContainerHealth()
@@ -178,6 +185,10 @@ class DockerExecutor:
     def storage(self) -> DockerStorage:
         """Return the images and stopped containers of the engine."""
         return self._storage
+
+    def probe(self) -> Probe | None:
+        """Return what runs probes on the engine; None on processors that it has no program for."""
+        return self._probe.run if platform.machine() in MACHINES else None
 
     def close(self) -> None:
         """Stop following output and disconnect; containers continue."""

@@ -231,15 +231,18 @@ def engine_time_ns(text: str) -> int | None:
 
 
 def start_failure(message: str) -> tuple[str, str]:
-    """Return reason and message of a container that could not be started."""
+    """Return reason and message of a container that could not be started.
+
+    `invalid_job` is the job's own fault; `start_failed` may happen to any job on this appliance.
+    """
     lowered = message.lower()
     if "device driver" in lowered or "cdi device" in lowered:
         advice = "Install the NVIDIA container toolkit on the appliance."
         return "start_failed", f"Docker can't pass GPUs to containers: {message}. {advice}"
     if "bind source path" in lowered:
-        return "start_failed", f"A data path is missing on the appliance: {message}."
+        return "invalid_job", f"A data path is missing on the appliance: {message}."
     if "executable file not found" in lowered or "no such file" in lowered:
-        return "start_failed", f"Command not found in the image: {message}. Check the command."
+        return "invalid_job", f"Command not found in the image: {message}. Check the command."
     return "start_failed", f"Can't start the container: {message}."
 
 

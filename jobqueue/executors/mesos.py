@@ -23,6 +23,7 @@ from jobqueue.executors.base import (
     ExecSession,
     ExecutorError,
     NoExecError,
+    Probe,
 )
 from jobqueue.executors.mesos_agent import Ending, MesosAgent, explain
 from jobqueue.executors.scheduler_api import InvalidError, UncertainError
@@ -149,7 +150,7 @@ class MesosExecutor(ABC):
             finally:
                 self._save(record)
             if reason:
-                self._end(record, ObservedState.FAILED, Ending("start_failed", reason))
+                self._end(record, ObservedState.FAILED, Ending("invalid_job", reason))
 
     def stop(
         self, attempt_id: str, *, grace_seconds: float, reason: StopReason = StopReason.USER
@@ -244,6 +245,10 @@ class MesosExecutor(ABC):
             self._copied_at.pop(attempt_id, None)
             for suffix in (".json", ".log"):
                 self._path(attempt_id, suffix).unlink(missing_ok=True)
+
+    def probe(self) -> Probe | None:
+        """Return None: Mesos chooses where a container runs."""
+        return None
 
     def storage(self) -> ContainerStorage | None:
         """Return None: Mesos cleans up what it stores."""

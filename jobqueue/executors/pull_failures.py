@@ -9,7 +9,7 @@ FAILURES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     ),
     (
         ("unauthorized", "authentication required", "no basic auth credentials"),
-        "start_failed",
+        "image_pull_failed",
         "The registry requires credentials: set docker_config_file in the agent's configuration.",
     ),
     (
@@ -19,13 +19,13 @@ FAILURES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     ),
     (
         ("toomanyrequests", "rate limit"),
-        "start_failed",
+        "image_pull_failed",
         "The registry limits anonymous pulls; wait, or configure credentials.",
     ),
     (("no space left",), "start_failed", "Free disk space on the appliance."),
     (
         ("x509", "certificate", "http response to https"),
-        "start_failed",
+        "image_pull_failed",
         "The appliance's engine does not trust the registry's certificate; add its CA.",
     ),
 )
@@ -39,4 +39,4 @@ def pull_failure(image: str, message: str) -> tuple[str, str]:
             what = "not found" if reason == "image_not_found" else "can't be pulled"
             return reason, f"Image {image!r} {what}: {text}. {advice}"
     advice = "Check the appliance's access to the registry."
-    return "start_failed", f"Image {image!r} can't be pulled: {text}. {advice}"
+    return "image_pull_failed", f"Image {image!r} can't be pulled: {text}. {advice}"

@@ -8,6 +8,7 @@ from jobqueue.executors.base import (
     ExecSession,
     Executor,
     NoExecError,
+    Probe,
 )
 from protocol.attempts import AttemptObservation, AttemptSpec, StopReason
 
@@ -68,6 +69,10 @@ class RoutedExecutor:
         """Remove an attempt from whichever executor has it."""
         for one in self._all:
             one.remove(attempt_id)
+
+    def probe(self) -> Probe | None:
+        """Return the first that there is."""
+        return next(filter(None, (one.probe() for one in self._all)), None)
 
     def storage(self) -> ContainerStorage | None:
         """Return the storage of the one that has any."""

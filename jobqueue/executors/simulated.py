@@ -23,6 +23,7 @@ from jobqueue.executors.base import (
     ExecSession,
     ExecutorError,
     NoExecError,
+    Probe,
 )
 from jobqueue.executors.simulated_storage import Disk, SimulatedStorage
 from protocol.attempts import AttemptObservation, AttemptSpec, Health, ObservedState, StopReason
@@ -46,10 +47,14 @@ OnEnd = Callable[[str], None]
 
 
 class SimulatedAttempt(msgspec.Struct, kw_only=True):
-    """The stored state of one attempt; the rest follows from the elapsed time."""
+    """The stored state of one attempt; the rest follows from the elapsed time.
+
+    One with a `start_fault` never runs.
+    """
 
     spec: AttemptSpec
     accepted_at_ns: int
+    start_fault: str = ""
     stopped_at_ns: int | None = None
     stop_reason: StopReason = StopReason.USER
 
@@ -59,6 +64,9 @@ class SimulatedExecutor:
 
     `on_work` is called with each attempt that starts to load the hardware, and the time; `on_end`
     with the id of an attempt that stops; `disk` returns total and used bytes without images.
+
+    Attributes:
+        start_fault: why no attempt can start now; "" if they can.
     """
 
     name = "simulated"
@@ -73,6 +81,7 @@ class SimulatedExecutor:
         state_path: Path | None = None,
         disk: Disk = lambda: (0, 0),
     ) -> None:
+        self.start_fault = ""
         self._clock = clock
         self._on_work = on_work
         self._on_end = on_end
@@ -93,7 +102,7 @@ class SimulatedExecutor:
             if spec.attempt_id in self._attempts:
                 return
             self._attempts[spec.attempt_id] = SimulatedAttempt(
-                spec=spec, accepted_at_ns=to_ns(self._clock())
+                spec=spec, accepted_at_ns=to_ns(self._clock()), start_fault=self.start_fault
             )
             self._save()
         if self._storage and "missing" not in spec.image:
@@ -130,7 +139,7 @@ class SimulatedExecutor:
         now = self._clock()
         with self._lock:
             attempt = self._attempts.get(attempt_id)
-            if attempt is None or "missing" in attempt.spec.image:
+            if attempt is None or attempt.start_fault or "missing" in attempt.spec.image:
                 return b""
             if attempt_id not in self._logs:
                 started_at = from_ns(_started_at_ns(attempt))
@@ -173,6 +182,10 @@ class SimulatedExecutor:
     def storage(self) -> SimulatedStorage | None:
         """Return the images of its attempts; None without a state file."""
         return self._storage
+
+    def probe(self) -> Probe:
+        """Return what tells whether attempts can start now."""
+        return lambda _order: self.start_fault
 
     def _images(self) -> set[str]:
         """Return the images of the attempts that run."""
@@ -240,6 +253,13 @@ def _observe(attempt: SimulatedAttempt, now: datetime) -> AttemptObservation:
         )
     if now_ns < started_at_ns:
         return observed(state=ObservedState.STARTING)
+    if attempt.start_fault:
+        return observed(
+            state=ObservedState.FAILED,
+            reason="start_failed",
+            message=f"Can't start the container: {attempt.start_fault}.",
+            finished_at_ns=started_at_ns,
+        )
     if "missing" in spec.image:
         return observed(
             state=ObservedState.FAILED,

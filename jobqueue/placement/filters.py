@@ -280,6 +280,11 @@ FEASIBLE: Sequence[Filter] = (
         lambda *_: "drained, accepts no new jobs",
     ),
     Filter(
+        "quarantined",
+        lambda ledger, _: ledger.quarantined & ~ledger.on_trial,
+        lambda ledger, _, at: f"quarantined, jobs can't start: {ledger.views[at].quarantine}",
+    ),
+    Filter(
         "stale",
         lambda ledger, _: _is_in(ledger, ApplianceState.STALE),
         lambda *_: "no recent heartbeat, accepts no new jobs until it reports again",

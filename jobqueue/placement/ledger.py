@@ -58,6 +58,8 @@ class Ledger:
         self.states = np.array([view.state.value for view in self.views], np.str_)
         self.drained: Mask = np.array([view.is_drained for view in self.views], np.bool_)
         self.executes: Mask = np.array([bool(view.executors) for view in self.views], np.bool_)
+        self.quarantined: Mask = np.array([bool(view.quarantine) for view in self.views], np.bool_)
+        self.on_trial: Mask = np.array([view.is_trial_due for view in self.views], np.bool_)
         self.failed: Mask = np.array([bool(view.failure) for view in self.views], np.bool_)
         self.version: Ints = np.zeros(self.size, np.int64)
         self.changes = 0

@@ -38,6 +38,7 @@ class Rule(StrEnum):
 
     LEAST_RECENTLY_USED = "least_recently_used"
     REQUESTED = "requested"
+    TRIAL = "trial"
 
 
 class Action(StrEnum):
@@ -61,6 +62,7 @@ class Decision:
         moved_from: the appliance it was bound to before, if that is another one.
         rejections: the most relevant first.
         victims: the running jobs that must stop for it, by id.
+        is_trial: whether its start shows if the appliance can leave its quarantine.
     """
 
     job_id: str
@@ -72,6 +74,7 @@ class Decision:
     moved_from: str | None = None
     rejections: Sequence[Rejection] = ()
     victims: Sequence[str] = ()
+    is_trial: bool = False
 
 
 def plan(snapshot: Snapshot, *, max_changes: int | None = None) -> list[Decision]:
@@ -199,11 +202,16 @@ class Planner:
 
     def _choose(self, job: JobView, free: Mask) -> tuple[int, Sequence[int], bool] | None:
         """Return the appliance, its GPUs, and whether free ones with degraded GPUs were passed."""
-        tiers = [free]
-        if self.ledger.has_degraded and job.gpus:
+        tiers, is_healthy = [free], free
+        has_tiers = self.ledger.has_degraded and bool(job.gpus)
+        if has_tiers:
             healthy = (self.ledger.gpu_free >= job.gpu_milli) & self.ledger.eligible(job.shape)
             is_healthy = np.count_nonzero(healthy & ~self.ledger.degraded, axis=0) >= job.gpus
             tiers = [free & is_healthy, free & ~is_healthy]
+        # A job that has failed somewhere goes elsewhere first, a trial is the last resort.
+        for avoided in (self._failed_on(job), self.ledger.on_trial):
+            if avoided.any():
+                tiers = [*(tier & ~avoided for tier in tiers), *(tier & avoided for tier in tiers)]
         bound = self.ledger.index.get(job.bound_to or "")
         # What would delay an earlier job there is not tried again for others of that shape.
         barred = self._barred.setdefault(
@@ -217,7 +225,7 @@ class Planner:
                 else:
                     place, gpus = self._policy.choose(job.shape, left)
                 if not self.reservations.would_delay(job, place, gpus, now=self.now):
-                    skips = len(tiers) > 1 and tier is tiers[0] and bool(tiers[1].any())
+                    skips = has_tiers and tier is tiers[0] and bool((free & ~is_healthy).any())
                     return place, gpus, skips
                 barred[place], left[place] = True, False
         return None
@@ -231,12 +239,18 @@ class Planner:
         rejections: list[Rejection],
     ) -> Decision:
         """Assign the job; `skipped_degraded` says that degraded GPUs were free elsewhere."""
-        view = self.ledger.views[place]
+        view, is_trial = self.ledger.views[place], bool(self.ledger.on_trial[place])
+        if is_trial:
+            # No other job is placed there until this one has started.
+            self.ledger.on_trial[place] = False
+            self._feasible.clear()
         self.ledger.allocate(place, job, gpus, now=self.now)
         self._count(job.id, _Owner(job.user_id, job.gpus, job.array_id))
         moved_from = job.bound_to if job.bound_to not in {None, view.id} else None
         policy, reason = self.snapshot.policy, f"{view.name} was {self._policy.title}."
-        if job.requested:
+        if is_trial:
+            policy, reason = Rule.TRIAL, f"{view.name} is quarantined, and this job tries it."
+        elif job.requested:
             policy, reason = Rule.REQUESTED, f"{view.name} was requested and is free."
         elif skipped_degraded:
             reason = f"{view.name} was {self._policy.title} with enough healthy GPUs."
@@ -255,6 +269,7 @@ class Planner:
             gpu_uuids=tuple(view.gpus[slot].uuid for slot in gpus),
             moved_from=moved_from,
             rejections=most_relevant_first(rejections),
+            is_trial=is_trial,
         )
 
     def _wait(self, job: JobView, feasible: Mask, rejections: list[Rejection]) -> Decision:
@@ -285,8 +300,7 @@ class Planner:
                 rejections=rejections,
             )
         if place is None:
-            last_used = np.where(feasible, self.ledger.last_used, np.iinfo(np.int64).max)
-            place = int(np.argmin(last_used))
+            place = self._least_recently_used(job, feasible)
         view = self.ledger.views[place]
         self.ledger.use(place)
         self.reservations.add(place, job)
@@ -304,11 +318,24 @@ class Planner:
             victims=[victim.job_id for victim in victims],
         )
 
+    def _least_recently_used(self, job: JobView, feasible: Mask) -> int:
+        preferred = feasible & ~self.ledger.on_trial & ~self._failed_on(job)
+        candidates = preferred if preferred.any() else feasible
+        last_used = np.where(candidates, self.ledger.last_used, np.iinfo(np.int64).max)
+        return int(np.argmin(last_used))
+
+    def _failed_on(self, job: JobView) -> Mask:
+        """Return the appliances where attempts of a job failed."""
+        places = [self.ledger.index[ident] for ident in job.failed_on if ident in self.ledger.index]
+        mask = np.zeros(self.ledger.size, np.bool_)
+        mask[places] = True
+        return mask
+
     def _preempt(self, job: JobView, feasible: Mask) -> tuple[int | None, Sequence[RunningJob]]:
         if not self.snapshot.allows_preemption or job.is_preemptible:
             return None, ()
         reserved = self.reservations.jobs
-        open_to_it = feasible.copy()
+        open_to_it = feasible & ~self.ledger.on_trial
         open_to_it[[place for place in reserved if reserved[place].id != job.id]] = False
         return find_victims(job, self.ledger, open_to_it, now=self.now)
 

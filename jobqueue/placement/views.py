@@ -49,6 +49,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         gpu_milli: thousandths of each of its GPUs.
+        assigned_at: when it was placed there.
         ends_at: by its time limit; None without one.
     """
 
@@ -63,6 +64,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     is_preemptible: bool = False
     is_stopping: bool = False
     array_id: str | None = None
+    assigned_at: datetime | None = None
     ends_at: datetime | None = None
 
 
@@ -72,6 +74,8 @@ class ApplianceView:
 
     Attributes:
         failure: why it can't run GPU jobs, whatever the state of each GPU; "" when it can.
+        quarantine: why it is quarantined, as jobs failed to start there; "" when it isn't.
+        is_trial_due: whether a single job may start there in spite of that.
         last_used_at: when a job was last placed on it.
     """
 
@@ -84,6 +88,8 @@ class ApplianceView:
     memory_bytes: int = 0
     gpus: Sequence[GPUView] = ()
     failure: str = ""
+    quarantine: str = ""
+    is_trial_due: bool = False
     labels: frozenset[tuple[str, str]] = frozenset()
     running: Sequence[RunningJob] = ()
     last_used_at: datetime | None = None
@@ -112,6 +118,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         requested: the appliance that the user requested; None for any.
         needs: what its executor must be able to do.
         bound_to: the appliance that an earlier plan bound it to.
+        failed_on: appliances where attempts of it failed; others come first.
         array_id: the array that it is a task of, if any.
         array_limit: how many tasks of that may run at once; 0 is any number.
         queue_at: its place in the queue, if that is not the one of its submission and priority.
@@ -131,6 +138,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     requested: str | None = None
     needs: frozenset[Need] = frozenset()
     bound_to: str | None = None
+    failed_on: frozenset[str] = frozenset()
     priority: int = 0
     is_preemptible: bool = False
     time_limit: timedelta | None = None

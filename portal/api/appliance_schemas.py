@@ -124,6 +124,10 @@ class ApplianceSchema(Schema):
     drain_deadline_at = instant(
         metadata={"description": "When jobs that still run on a drained appliance move."}
     )
+    quarantined_at = instant(
+        metadata={"description": "Since when it gets no jobs, as they failed to start there."}
+    )
+    quarantine_reason = fields.String()
     retired_at = instant()
     revoked_at = instant()
     fenced_at = instant()

@@ -10,6 +10,7 @@ from core.paging import MAX_PAGE_SIZE, Page
 from jobqueue import drains
 from jobqueue.appliance_lifecycle import BulkAction, BulkRequest, change_all
 from jobqueue.appliance_lifecycle import retire_idle_appliance as retire_idle
+from jobqueue.quarantine import release_appliance
 from jobqueue.states import JobState
 from portal.api.appliance_schemas import ApplianceSchema, BriefApplianceSchema
 from portal.api.blueprint import APIBlueprint
@@ -268,6 +269,13 @@ def undrain(appliance_id: str) -> Appliance:
     """Schedule jobs on the appliance again."""
     with database() as session:
         return undrain_appliance(session, current_scope(), appliance_id, now=now())
+
+
+@appliances.operation("POST", "/<appliance_id>/release", answer=BriefApplianceSchema)
+def release(appliance_id: str) -> Appliance:
+    """Release the appliance from quarantine, so that it gets jobs; 409 if it is not quarantined."""
+    with database() as session:
+        return release_appliance(session, current_scope(), appliance_id, now=now())
 
 
 @appliances.operation("POST", "/<appliance_id>/retire", answer=BriefApplianceSchema)

@@ -128,6 +128,7 @@ class CapacitySchema(Schema):
     )
     state = fields.Enum(ApplianceState, by_value=True)
     is_drained = fields.Boolean()
+    is_quarantined = fields.Boolean()
     summary = fields.String(metadata={"description": "The same in words."})
 
 

@@ -13,6 +13,7 @@ from core.paging import MAX_PAGE_SIZE
 from jobqueue import drains
 from jobqueue.appliance_lifecycle import change_all, retire_idle_appliance, running_job_names
 from jobqueue.models import Job
+from jobqueue.quarantine import release_appliance
 from jobqueue.service import gpu_allocations, list_jobs
 from jobqueue.states import JobState
 from portal.context import current_scope, database, now
@@ -229,6 +230,14 @@ def undrain(session: Session, appliance_id: str) -> str:
     """Place jobs on an appliance again."""
     found = undrain_appliance(session, current_scope(), appliance_id, now=now())
     return f"{found.name} undrained"
+
+
+@pages.post("/appliances/<appliance_id>/release")
+@changing(back="appliances.show")
+def release(session: Session, appliance_id: str) -> str:
+    """Release an appliance from quarantine."""
+    found = release_appliance(session, current_scope(), appliance_id, now=now())
+    return f"{found.name} released from quarantine"
 
 
 @pages.post("/appliances/<appliance_id>/retire")

@@ -48,6 +48,8 @@ _KIND_TONES: Final[Mapping[str, str]] = {
     EventKind.RETIRED: "off",
     EventKind.REVOKED: "bad",
     EventKind.FENCED: "bad",
+    EventKind.QUARANTINED: "bad",
+    EventKind.RELEASED: "good",
     EventKind.REINSTATED: "good",
     EventKind.FENCE_LIFTED: "good",
     EventKind.READMITTED: "good",

@@ -61,6 +61,7 @@ TONES: dict[StrEnum, str] = {
     CertificateState.REPLACED: "off",
     CertificateState.REVOKED: "bad",
     EffectiveStatus.DRAINED: "idle",
+    EffectiveStatus.QUARANTINED: "bad",
     EffectiveStatus.FENCED: "bad",
     EffectiveStatus.RETIRED: "off",
     EffectiveStatus.REVOKED: "off",

@@ -191,9 +191,12 @@ def bump_generations(session: Session, appliance_ids: Collection[str]) -> None:
         )
 
 
-def open_appliances(session: Session, appliance_ids: Collection[str]) -> set[str]:
-    """Lock appliances, and return those that accept jobs."""
+def open_appliances(
+    session: Session, appliance_ids: Collection[str], *, trials: Collection[str] = ()
+) -> set[str]:
+    """Lock appliances, and return those that accept jobs; quarantined ones only for `trials`."""
     accepts = (
+        or_(Appliance.quarantined_at.is_(None), Appliance.id.in_(trials)),
         Appliance.state == ApplianceState.ONLINE,
         Appliance.drained_at.is_(None),
         Appliance.fenced_at.is_(None),

@@ -32,6 +32,8 @@ class EventKind(StrEnum):
     INVENTORY = "inventory"
     DRAINED = "drained"
     UNDRAINED = "undrained"
+    QUARANTINED = "quarantined"
+    RELEASED = "released"
     CHANGED = "changed"
     CLEANED_UP = "cleaned_up"
     RETIRED = "retired"

@@ -6,6 +6,7 @@ what admins decided. The first of these that applies is the status:
     revoked, retired, fenced         the agent is refused
     lost, unreachable, stale         no recent heartbeat: nothing else is certain
     drained                          connected, accepts no new jobs
+    quarantined                      connected, accepts no jobs until a probe starts
     enrolled, online                 connected
 """
 
@@ -75,6 +76,7 @@ class EffectiveStatus(StrEnum):
     UNREACHABLE = "unreachable"
     LOST = "lost"
     DRAINED = "drained"
+    QUARANTINED = "quarantined"
     FENCED = "fenced"
     RETIRED = "retired"
     REVOKED = "revoked"
@@ -91,6 +93,7 @@ _BY_ATTENTION: Final = (
     EffectiveStatus.LOST,
     EffectiveStatus.UNREACHABLE,
     EffectiveStatus.STALE,
+    EffectiveStatus.QUARANTINED,
     EffectiveStatus.ENROLLED,
     EffectiveStatus.DRAINED,
     EffectiveStatus.ONLINE,
@@ -109,6 +112,8 @@ def effective_status_of(appliance: Appliance | Row[Any]) -> EffectiveStatus:
         return EffectiveStatus.FENCED
     if appliance.drained_at is not None and appliance.state not in _NOT_CONNECTED:
         return EffectiveStatus.DRAINED
+    if appliance.quarantined_at is not None and appliance.state not in _NOT_CONNECTED:
+        return EffectiveStatus.QUARANTINED
     return EffectiveStatus(appliance.state.value)
 
 
@@ -129,8 +134,12 @@ def has_effective_status(status: EffectiveStatus) -> ColumnElement[bool]:
     not_connected = Appliance.state.in_(_NOT_CONNECTED)
     if status is EffectiveStatus.DRAINED:
         return and_(admitted, Appliance.drained_at.is_not(None), not_(not_connected))
+    undrained = Appliance.drained_at.is_(None)
+    if status is EffectiveStatus.QUARANTINED:
+        return and_(admitted, undrained, Appliance.quarantined_at.is_not(None), not_(not_connected))
+    accepts_jobs = and_(undrained, Appliance.quarantined_at.is_(None))
     has_state = Appliance.state == ApplianceState(status.value)
-    return and_(admitted, has_state, or_(Appliance.drained_at.is_(None), not_connected))
+    return and_(admitted, has_state, or_(accepts_jobs, not_connected))
 
 
 def effective_status_rank() -> ColumnElement[int]:

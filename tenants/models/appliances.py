@@ -73,7 +73,9 @@ class Appliance(Base):
     `desired_generation` counts changes of the desired state, which agents poll. `instance_id` is
     the agent's current run, `past_instances` the former ones: two concurrent runs fence the
     appliance. `last_placed_at` is when a job was last placed on it;
-    at `drain_deadline_at`, the jobs that still run on a drained one move.
+    at `drain_deadline_at`, the jobs that still run on a drained one move. `quarantined_at`,
+    `quarantine_reason`, `quarantine_ended_at` (the last time), `probe_number` and `probe_at` (the
+    next one) are for `jobqueue.quarantine`.
     """
 
     __tablename__ = "appliances"
@@ -90,6 +92,8 @@ class Appliance(Base):
             "retired_at",
             "revoked_at",
             "fenced_at",
+            "quarantined_at",
+            "quarantine_reason",
         ),
         verbs={
             "name": ("renamed", "renamed"),
@@ -99,6 +103,7 @@ class Appliance(Base):
             "retired_at": ("retired", "reinstated"),
             "revoked_at": ("revoked", "restored"),
             "fenced_at": ("fenced", "unfenced"),
+            "quarantined_at": ("quarantined", "released"),
         },
         created="enrolled",
     )
@@ -115,6 +120,7 @@ class Appliance(Base):
             "state",
             "drained_at",
             "fenced_at",
+            "quarantined_at",
             "health_state",
             "gpu_count",
             "gpu_model",
@@ -166,6 +172,11 @@ class Appliance(Base):
     retired_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     fenced_at: Mapped[datetime | None]
+    quarantined_at: Mapped[datetime | None]
+    quarantine_reason: Mapped[str] = mapped_column(String(500), default="")
+    quarantine_ended_at: Mapped[datetime | None]
+    probe_number: Mapped[int] = mapped_column(default=0)
+    probe_at: Mapped[datetime | None]
     instance_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
     past_instances: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     tenant: Mapped[Tenant] = relationship(lazy="joined")

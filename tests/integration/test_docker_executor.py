@@ -128,7 +128,7 @@ def test_an_image_is_pulled_with_credentials_only_and_the_failure_says_so(
     docker_engine: DockerEngine, make_spec: MakeSpec, registry: Registry, tmp_path: Path
 ) -> None:
     for config, state, reason in (
-        (tmp_path / "none.json", ObservedState.FAILED, "start_failed"),
+        (tmp_path / "none.json", ObservedState.FAILED, "image_pull_failed"),
         (registry.docker_config, ObservedState.SUCCEEDED, ""),
     ):
         config.touch()
@@ -171,7 +171,7 @@ def test_a_command_that_is_not_in_the_image_is_named(
     spec = make_spec("", command=["trian"])
     executor.start(spec)
     ended = until_ended(executor, spec.attempt_id)
-    assert (ended.state, ended.reason) == (ObservedState.FAILED, "start_failed")
+    assert (ended.state, ended.reason) == (ObservedState.FAILED, "invalid_job")
     assert "trian" in ended.message
 
 

@@ -151,7 +151,7 @@ def test_gpus_without_the_feature_and_a_wrong_app_fail_with_what_marathon_says(
     ):
         executor.start(spec)
         ended = until_state(executor, spec, ObservedState.FAILED)
-        assert ended.reason == "start_failed"
+        assert ended.reason == "invalid_job"
         assert text in ended.message
 
 

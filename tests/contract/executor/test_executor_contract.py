@@ -121,7 +121,7 @@ def test_a_kind_that_the_executor_does_not_run_fails_and_names_another(
     spec = one_kind_bench.spec(is_service=not one_kind_bench.runs_services_only)
     one_kind_bench.executor.start(spec)
     ended = until_ended(one_kind_bench.executor, spec.attempt_id)
-    assert (ended.state, ended.reason) == (ObservedState.FAILED, "start_failed")
+    assert (ended.state, ended.reason) == (ObservedState.FAILED, "invalid_job")
     assert "Configure [" in ended.message
 
 

@@ -90,7 +90,7 @@ def test_an_attempt_with_an_unknown_container_policy_fails_once_and_never_starts
 
     assert isinstance(action, Mark)
     failed = action.observation
-    assert (failed.state, failed.reason) == (ObservedState.FAILED, "start_failed")
+    assert (failed.state, failed.reason) == (ObservedState.FAILED, "invalid_job")
     assert "'open'" in failed.message
     assert reconcile(desired, {}, remembered={"a": failed}, delivered_logs=set(), now_ns=0) == []
 

@@ -274,9 +274,9 @@ def test_a_container_that_just_ended_has_no_use() -> None:
     [
         ("manifest unknown", "image_not_found"),
         ("pull access denied for x, repository does not exist", "image_not_found"),
-        ("dial tcp: lookup registry-1.docker.io: no such host", "start_failed"),
-        ("toomanyrequests: You have reached your pull rate limit", "start_failed"),
-        ("unauthorized: authentication required", "start_failed"),
+        ("dial tcp: lookup registry-1.docker.io: no such host", "image_pull_failed"),
+        ("toomanyrequests: You have reached your pull rate limit", "image_pull_failed"),
+        ("unauthorized: authentication required", "image_pull_failed"),
         ("no matching manifest for linux/arm64 in the manifest list entries", "image_not_found"),
     ],
 )
@@ -286,18 +286,22 @@ def test_a_pull_that_failed_says_whether_the_image_exists(message: str, reason: 
 
 
 @pytest.mark.parametrize(
-    ("message", "advice"),
+    ("message", "reason", "advice"),
     [
         (
             'could not select device driver "" with capabilities: [[gpu]]',
+            "start_failed",
             "NVIDIA container toolkit",
         ),
-        ('exec: "trian": executable file not found in $PATH: unknown', "not found in the image"),
-        ("Minimum memory limit allowed is 6MB", "Can't start"),
+        ('exec: "trian": executable file not found in $PATH', "invalid_job", "not found in the im"),
+        ("invalid mount: bind source path does not exist: /x", "invalid_job", "data path"),
+        ("network bridge not found", "start_failed", "Can't start"),
     ],
 )
-def test_a_container_that_did_not_start_says_why(message: str, advice: str) -> None:
-    reason, sentence = start_failure(message)
-    assert reason == "start_failed"
+def test_a_container_that_did_not_start_says_why_and_whose_fault_it_is(
+    message: str, reason: str, advice: str
+) -> None:
+    found, sentence = start_failure(message)
+    assert found == reason
     assert advice in sentence
     assert message in sentence

@@ -15,6 +15,7 @@ SAME: dict[str, set[str]] = {
     "appliances.drain": {"Appliances.drain"},
     "appliances.edit": {"Appliances.change"},
     "appliances.reinstate": {"Appliances.reinstate"},
+    "appliances.release": {"Appliances.release"},
     "appliances.retire": {"Appliances.retire"},
     "appliances.revoke": {"Appliances.revoke"},
     "appliances.undrain": {"Appliances.undrain"},

@@ -19,7 +19,7 @@ from tests.unit.jobqueue.builders import add_appliance, dispatch, report, submit
 from timeseries.store import LatestQuery, Store
 
 
-def test_an_unreachable_appliance_alerts_and_a_retired_one_does_not(
+def test_unreachable_and_quarantined_appliances_alert_and_a_retired_one_does_not(
     sessions: SessionFactory, store: Store, clock: FrozenClock, cast: Cast, tmp_path: Path
 ) -> None:
     scheduler = Scheduler(
@@ -31,7 +31,7 @@ def test_an_unreachable_appliance_alerts_and_a_retired_one_does_not(
         session.execute(
             update(Appliance)
             .where(Appliance.id == made["up"])
-            .values(state=ApplianceState.ONLINE, clock_skew_seconds=-2.5)
+            .values(state=ApplianceState.ONLINE, clock_skew_seconds=-2.5, quarantined_at=clock.now)
         )
         session.execute(
             update(Appliance)
@@ -53,18 +53,18 @@ def test_an_unreachable_appliance_alerts_and_a_retired_one_does_not(
     with transaction(sessions) as session:
         alerts = session.scalars(select(Alert).where(Alert.state == AlertState.FIRING)).all()
         found = {(alert.rule.pack_key, alert.tags["appliance"]) for alert in alerts}
-    assert found == {("appliance-down", made["down"])}
+    assert found == {("appliance-down", made["down"]), ("appliance-quarantined", made["up"])}
     latest = store.latest(
         LatestQuery(
             measurement="appliance_status",
-            fields=("reachable", "clock_offset_seconds"),
+            fields=("reachable", "quarantined", "clock_offset_seconds"),
             since_ns=0,
             tenants=(cast.acme.id,),
         )
     )
     assert {one.tags["appliance"]: one.values for one in latest} == {
-        made["up"]: {"reachable": 1.0, "clock_offset_seconds": 2.5},
-        made["down"]: {"reachable": 0.0},
+        made["up"]: {"reachable": 1.0, "quarantined": 1.0, "clock_offset_seconds": 2.5},
+        made["down"]: {"reachable": 0.0, "quarantined": 0.0},
     }
 
 

@@ -67,10 +67,11 @@ def test_only_retired_and_revoked_are_out_of_service() -> None:
 
 
 def test_sql_finds_the_same_status_for_every_combination(session: Session, cast: Cast) -> None:
-    verdicts = product(*[(None, NOON)] * 4)
+    verdicts = product(*[(None, NOON)] * 5)
     for number, (state, verdict) in enumerate(product(S, verdicts)):
         made = make_appliance(session, cast.acme, f"gpu-{number}", state=state)
-        made.drained_at, made.fenced_at, made.retired_at, made.revoked_at = verdict
+        made.drained_at, made.quarantined_at, made.fenced_at, *out_of_service = verdict
+        made.retired_at, made.revoked_at = out_of_service
     session.flush()
     found = {
         one.id: status
@@ -79,14 +80,14 @@ def test_sql_finds_the_same_status_for_every_combination(session: Session, cast:
     }
     everything = session.scalars(select(Appliance)).all()
     assert found == {one.id: effective_status_of(one) for one in everything}
-    assert len(found) == 5 * 2**4
+    assert len(found) == 5 * 2**5
 
 
 def test_sorted_by_need_the_fenced_and_lost_come_first(session: Session, cast: Cast) -> None:
     for status in L:
         state = S(status.value) if status.value in set(S) else S.ONLINE
         made = make_appliance(session, cast.acme, status.value, state=state)
-        for verdict in ("drained", "fenced", "retired", "revoked"):
+        for verdict in ("drained", "quarantined", "fenced", "retired", "revoked"):
             setattr(made, f"{verdict}_at", NOON if status.value == verdict else None)
     session.flush()
     names = session.scalars(select(Appliance.name).order_by(effective_status_rank()))
@@ -95,6 +96,7 @@ def test_sorted_by_need_the_fenced_and_lost_come_first(session: Session, cast: C
         "lost",
         "unreachable",
         "stale",
+        "quarantined",
         "enrolled",
         "drained",
         "online",
