@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobqueue.models import Attempt, Job
@@ -76,6 +77,9 @@ def end_job(
         now: the time.
     """
     job, reason = attempt.job, values["reason"]
+    # A user may request a stop at the same moment: from here on that waits.
+    session.execute(select(Job.id).where(Job.id == job.id).with_for_update())
+    session.refresh(job)
     state = JobState(job.state)
     again = _again(job, attempt, reason, now=now)
     if not again:

@@ -280,8 +280,9 @@ def stop_job(session: Session, scope: Scope, job_id: str, *, now: datetime) -> J
     if job.user_id != scope.user_id:
         scope.require(Permission.STOP_ANY_JOB)
     was_requested = job.stop_requested_at is not None
-    if not _stop_waiting(session, job, now=now):
-        _request_stop(session, job, scope, now=now)
+    # Dispatch and reports of appliances move it meanwhile, to and fro if it is tried again.
+    while not (_stop_waiting(session, job, now=now) or _request_stop(session, job, scope, now=now)):
+        pass
     session.refresh(job)
     if not was_requested:
         # Guarded updates bypass the ORM events that write the audit log.
@@ -358,20 +359,23 @@ def _stop_waiting(session: Session, job: Job, *, now: datetime) -> bool:
     return True
 
 
-def _request_stop(session: Session, job: Job, scope: Scope, *, now: datetime) -> None:
+def _request_stop(session: Session, job: Job, scope: Scope, *, now: datetime) -> bool:
+    """Let the appliance of a job stop it; return False if its state has just changed."""
     session.refresh(job)
+    if job.state in WAITING:
+        return False
     if job.state.is_final:
         message = f"The job {job.name!r} has already ended ({job.state.value})."
         raise ConflictError(message, code="job_ended")
     if job.stop_requested_at is not None:
-        return
+        return True
     if not move_job(session, job.id, job.state, expected={job.state}, stop_requested_at=now):
-        # Its state has just changed: read it again.
-        _request_stop(session, job, scope, now=now)
-        return
+        return False
+    session.refresh(job)
     if job.attempt is not None:
         bump_generation(session, job.attempt.appliance_id)
     user, actor = session.get(User, scope.user_id), actor_of(session)
     name = user.name if user else actor.name if actor else "a user"
     message = f"{name[:1].upper()}{name[1:]} requested a stop."
     record_event(session, job, message=message, now=now)
+    return True

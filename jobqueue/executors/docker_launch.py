@@ -41,6 +41,7 @@ class _Launch:
     spec: AttemptSpec
     outcome: AttemptObservation
     is_cancelled: bool = False
+    is_creating: bool = False
     stop_reason: StopReason = StopReason.USER
 
 
@@ -98,12 +99,14 @@ class Launches:
         """Start the container; a failure becomes the attempt's outcome."""
         try:
             self._pull_if_missing(launch)
-            if launch.is_cancelled:
-                self._end_launch(launch, *_stopped_early(launch))
-                return
             engine = self._client().info()
             if not has_seccomp(engine):
                 self._end_launch(launch, ObservedState.FAILED, "start_failed", NO_SECCOMP)
+                return
+            with self._lock:
+                launch.is_creating = not launch.is_cancelled
+            if not launch.is_creating:
+                self._end_launch(launch, *_stopped_early(launch))
                 return
             self._create_and_start(launch, engine)
         except PullError as error:
@@ -179,7 +182,9 @@ class Launches:
 
 
 def _observation(launch: _Launch) -> AttemptObservation:
-    if launch.is_cancelled and not launch.outcome.state.is_final:
+    # A pull may take its time to be cancelled; a container that is being created may still start.
+    is_over = launch.is_cancelled and not launch.is_creating
+    if is_over and not launch.outcome.state.is_final:
         state, reason, message = _stopped_early(launch)
         return AttemptObservation(
             attempt_id=launch.spec.attempt_id, state=state, reason=reason, message=message

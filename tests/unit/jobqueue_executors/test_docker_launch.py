@@ -1,0 +1,84 @@
+"""A stop that meets a launch: its end is not reported while the container may still start."""
+
+from pathlib import Path
+from threading import Event
+
+from docker.errors import APIError
+
+from core.clock import utc_now
+from jobqueue.executors.docker_launch import Launches
+from jobqueue.executors.docker_logs import LogSpool
+from jobqueue.executors.docker_storage import DockerStorage
+from jobqueue.executors.registry_token import CurrentRegistryToken
+from protocol.attempts import AttemptSpec, ObservedState, StopReason
+
+SPEC = AttemptSpec(attempt_id="a-1", job_id="j-1", name="train", image="busybox")
+
+
+class SlowEngine:
+    """An engine whose start of a container, or its answer about an image, waits for the test."""
+
+    def __init__(self, waits_in: str) -> None:
+        self.reached, self.goes_on = Event(), Event()
+        self.was_started = False
+        self._waits_in = waits_in
+        self.images = self.containers = self
+        self.id = "sha256:1"
+
+    def info(self) -> dict[str, list[str]]:
+        self._wait("info")
+        return {"SecurityOptions": ["name=seccomp,profile=builtin"]}
+
+    def get(self, _name: str) -> "SlowEngine":
+        return self
+
+    def create(self, **_options: object) -> "SlowEngine":
+        return self
+
+    def start(self) -> None:
+        self._wait("start")
+        self.was_started = True
+        raise APIError("The test is over.")
+
+    def remove(self, **_options: object) -> None:
+        pass
+
+    def _wait(self, where: str) -> None:
+        if where == self._waits_in:
+            self.reached.set()
+            assert self.goes_on.wait(30)
+
+
+def launches_of(engine: SlowEngine, folder: Path) -> Launches:
+    return Launches(
+        lambda: engine,
+        DockerStorage(lambda: engine, folder / "images.json", utc_now),
+        LogSpool(folder, limit_bytes=1000),
+        owner="dgx-01",
+        registry_token=CurrentRegistryToken(),
+        pids_limit=10,
+        clock=utc_now,
+    )
+
+
+def test_it_is_not_over_while_its_container_starts(tmp_path: Path) -> None:
+    engine = SlowEngine("start")
+    launches = launches_of(engine, tmp_path)
+    launches.begin(SPEC)
+    assert engine.reached.wait(30)
+    launches.cancel(SPEC.attempt_id, StopReason.USER)
+    seen = launches.observe()[SPEC.attempt_id]
+    engine.goes_on.set()
+    assert seen.state is ObservedState.STARTING
+
+
+def test_it_is_over_before_its_container_is_created(tmp_path: Path) -> None:
+    engine = SlowEngine("info")
+    launches = launches_of(engine, tmp_path)
+    launches.begin(SPEC)
+    assert engine.reached.wait(30)
+    launches.cancel(SPEC.attempt_id, StopReason.USER)
+    seen = launches.observe()[SPEC.attempt_id]
+    engine.goes_on.set()
+    assert seen.state is ObservedState.STOPPED
+    assert not engine.was_started
