@@ -17,7 +17,7 @@ import docker
 import requests
 from docker.errors import APIError, DockerException, NotFound
 
-from core.clock import Clock, utc_now
+from core.clock import Clock, to_ns, utc_now
 from jobqueue.executors import docker_mapping as mapping
 from jobqueue.executors.base import (
     ATTEMPT_LABEL,
@@ -71,6 +71,7 @@ class DockerExecutor:
         registry_token: CurrentRegistryToken | None = None,
     ) -> None:
         self._url = url
+        self._clock = clock
         self._owner = owner
         self._docker_config = docker_config
         registry_token = registry_token or CurrentRegistryToken()
@@ -211,7 +212,8 @@ class DockerExecutor:
         self._spool.follow(attempt_id, container)
         if observation.state is ObservedState.RUNNING and stop_reason is None:
             return self._health.observed(observation, container)
-        if observation.state.is_final and not self._has_all_output(attempt_id):
+        is_open = mapping.is_cause_open(observation, now_ns=to_ns(self._clock()))
+        if observation.state.is_final and (is_open or not self._has_all_output(attempt_id)):
             return AttemptObservation(
                 attempt_id=attempt_id,
                 state=ObservedState.RUNNING,

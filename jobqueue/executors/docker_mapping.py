@@ -31,6 +31,9 @@ PORT_LABEL = "io.vedette.port"
 HEALTH_LABEL = "io.vedette.health-check"
 # A process that a signal ended has this plus the signal's number as exit code.
 SIGNAL_BASE = 128
+KILLED_EXIT_CODE = SIGNAL_BASE + signal.SIGKILL
+# The engine marks a container as out of memory within this time of its exit.
+OUT_OF_MEMORY_SECONDS = 2
 NO_INFO: Mapping[str, Any] = {}
 _NO_HEALTH = (Health.UNKNOWN, "")
 _ENGINE_HEALTH = {
@@ -267,9 +270,13 @@ def _ended(
         outcome, reason = ObservedState.STOPPED, "stopped_outside"
         message = "The container was stopped on the appliance, not through the portal."
     elif state.get("OOMKilled"):
-        limit = inspected["HostConfig"].get("Memory", 0)
-        outcome, reason = ObservedState.FAILED, "out_of_memory"
-        message = f"Out of memory: killed above {limit // 2**20} MiB. Request more memory."
+        limit = f"{inspected['HostConfig'].get('Memory', 0) // 2**20} MiB"
+        if exit_code == 0:
+            # The command has the last word: it may have expected the end of a child.
+            message = f"Succeeded, but a process in it was killed for memory above {limit}."
+        else:
+            outcome, reason = ObservedState.FAILED, "out_of_memory"
+            message = f"Out of memory: a process was killed above {limit}. Request more memory."
     elif (signal_name := signal_of(exit_code)) is not None:
         outcome, reason = ObservedState.FAILED, "signal"
         message = f"Killed by {signal_name}, not by the agent. See the log."
@@ -285,6 +292,16 @@ def _ended(
         started_at_ns=engine_time_ns(state.get("StartedAt", "")),
         finished_at_ns=engine_time_ns(state.get("FinishedAt", "")),
     )
+
+
+def is_cause_open(observation: AttemptObservation, *, now_ns: int) -> bool:
+    """Return whether the engine may yet say that a killed container was out of memory.
+
+    It learns so by another event than the exit, which may come first.
+    """
+    finished_at_ns = observation.finished_at_ns or 0
+    is_killed = observation.reason == "signal" and observation.exit_code == KILLED_EXIT_CODE
+    return is_killed and 0 <= now_ns - finished_at_ns < OUT_OF_MEMORY_SECONDS * NANO
 
 
 def explain(error: Exception) -> str:

@@ -104,6 +104,16 @@ def test_a_container_over_its_memory_is_out_of_memory(
     assert "16 MiB" in ended.message
 
 
+def test_a_command_that_succeeds_after_a_child_was_killed_for_memory_succeeds_and_says_so(
+    executor: DockerExecutor, make_spec: MakeSpec
+) -> None:
+    spec = make_spec("tail /dev/zero; sleep 1; exit 0", memory_bytes=16 * MEBIBYTE)
+    executor.start(spec)
+    ended = until_ended(executor, spec.attempt_id)
+    assert (ended.state, ended.exit_code, ended.reason) == (ObservedState.SUCCEEDED, 0, "")
+    assert "killed for memory above 16 MiB" in ended.message
+
+
 def test_a_signal_and_the_time_limit_are_told_apart_from_an_exit_code(
     executor: DockerExecutor, make_spec: MakeSpec, docker_engine: DockerEngine
 ) -> None:

@@ -9,6 +9,7 @@ from jobqueue.executors.confinement import has_seccomp
 from jobqueue.executors.docker_mapping import (
     container_options,
     engine_time_ns,
+    is_cause_open,
     observe_container,
     start_failure,
     usage_between,
@@ -189,6 +190,13 @@ def test_a_service_is_restarted_by_the_engine() -> None:
             "out_of_memory",
         ),
         (
+            inspected("exited", ExitCode=1, OOMKilled=True),
+            None,
+            ObservedState.FAILED,
+            "out_of_memory",
+        ),
+        (inspected("exited", ExitCode=0, OOMKilled=True), None, ObservedState.SUCCEEDED, ""),
+        (
             inspected("exited", ExitCode=137),
             StopReason.USER,
             ObservedState.STOPPED,
@@ -305,3 +313,30 @@ def test_a_container_that_did_not_start_says_why_and_whose_fault_it_is(
     assert found == reason
     assert advice in sentence
     assert message in sentence
+
+
+def test_a_killed_child_of_a_command_that_succeeds_is_mentioned() -> None:
+    ended = inspected("exited", ExitCode=0, OOMKilled=True)
+    seen = observe_container("a", ended, stop_reason=None)
+    assert (seen.exit_code, seen.state) == (0, ObservedState.SUCCEEDED)
+    assert "killed for memory above 1024 MiB" in seen.message
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "is_flagged", "seconds", "is_open"),
+    [
+        (137, False, 0.5, True),
+        (137, False, 2.5, False),
+        (137, True, 0.5, False),
+        (143, False, 0.5, False),
+        (0, False, 0.5, False),
+    ],
+)
+def test_the_flag_of_memory_may_come_after_the_exit(
+    *, exit_code: int, is_flagged: bool, seconds: float, is_open: bool
+) -> None:
+    at = "2026-11-21T12:00:00Z"
+    ended = inspected("exited", ExitCode=exit_code, OOMKilled=is_flagged, FinishedAt=at)
+    seen = observe_container("a", ended, stop_reason=None)
+    assert seen.finished_at_ns is not None
+    assert is_cause_open(seen, now_ns=seen.finished_at_ns + int(seconds * 1e9)) is is_open
