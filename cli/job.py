@@ -156,6 +156,16 @@ def stop(names: tuple[str, ...], *, array: bool) -> None:
             click.echo(f"{stopped.id} {stopped.state}: stop requested.")
 
 
+@job.command()
+@click.argument("names", metavar="JOB...", nargs=-1, required=True)
+def delete(names: tuple[str, ...]) -> None:
+    """Delete ended JOBS with their logs; with the first task of an array, all of its tasks."""
+    with Client() as client:
+        for name in names:
+            deleted = client.delete_job(name)
+            click.echo(f"{deleted.id} {deleted.name} deleted.")
+
+
 job.add_command(stop, "cancel")
 for _command in (
     *(run, clone, update, logs, attach, exec_command, shell, copy),

@@ -1,4 +1,4 @@
-"""Maintenance of jobs: delete ended ones by the operator and by age, list stuck ones.
+"""Maintenance of jobs: delete ended ones by users, the operator and age, list stuck ones.
 
 A job is *stuck* if it has waited for more than a day, or has not stopped an hour after a stop
 request: its appliance may be gone, or no appliance can run it.
@@ -10,8 +10,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
+from core.db import chunked
+from core.errors import ConflictError
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
 from jobqueue.models import Job, JobDependency, TenantQueueSettings
+from jobqueue.service import get_job
 from jobqueue.snapshot import WAITING
 from jobqueue.states import JobState
 from tenants.auditing.recording import record
@@ -62,6 +65,47 @@ def list_stuck_jobs(
     statement = select(Job).where(_is_stuck(now)).order_by(Job.id)
     statement = sorted_by(statement, sort, STUCK_JOB_SORTS, last=Job.id)
     return paginate(session, statement, number=page, size=page_size)
+
+
+def delete_job(session: Session, scope: Scope, job_id: str, *, now: datetime) -> Job:
+    """Delete an ended job with its attempts, history and logs; its usage stays in the ledger.
+
+    The first task of an array stands for it, so that all its tasks are deleted with it.
+
+    Raises:
+        ForbiddenError: it is another user's job, and the role may not stop those.
+        ConflictError: it, or a task of its array, has not ended, or another job waits for it.
+    """
+    scope.require(Permission.SUBMIT_JOBS)
+    job = get_job(session, scope, job_id)
+    if job.user_id != scope.user_id:
+        scope.require(Permission.STOP_ANY_JOB)
+    tasks = or_(Job.id == job.id, Job.array_id == job.id)
+    # Locked, as an instance of a service may be added at the same moment.
+    found = session.execute(select(Job.id, Job.state).where(tasks).with_for_update()).all()
+    active = sum(not row.state.is_final for row in found)
+    if active:
+        which = f"{active} tasks of {job.name!r} have" if len(found) > 1 else f"{job.name!r} has"
+        raise ConflictError(f"{which} not ended. Stop the job first.", code="job_not_ended")
+    ids = [row.id for row in found]
+    if session.scalar(select(exists().where(JobDependency.on_job_id.in_(ids)))):
+        raise ConflictError(f"Other jobs wait for {job.name!r}.", code="job_needed")
+    for chunk in chunked(ids):
+        session.execute(
+            delete(Job).where(Job.id.in_(chunk)), execution_options={"synchronize_session": False}
+        )
+    record(
+        session,
+        action="job.deleted",
+        target_kind="job",
+        target_id=job.id,
+        target_name=job.name,
+        tenant_id=job.tenant_id,
+        before={"state": job.state.value, "jobs": len(ids)},
+        now=now,
+    )
+    session.expunge(job)
+    return job
 
 
 def delete_ended(session: Session, scope: Scope, *, before: datetime, now: datetime) -> int:

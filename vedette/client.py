@@ -154,6 +154,12 @@ class Client:
         """Stop a running job, or remove a waiting one from the queue."""
         return _job(self.post(f"/jobs/{self.job(name_or_id).id}/stop"))
 
+    def delete_job(self, name_or_id: str) -> Job:
+        """Delete an ended job with its attempts, history and logs."""
+        job = self.job(name_or_id)
+        self.delete(f"/jobs/{job.id}")
+        return job
+
     def stop_array(self, name_or_id: str) -> Job:
         """Stop all tasks of a job's array."""
         return _job(self.post(f"/jobs/{self.job(name_or_id).id}/stop-array"))

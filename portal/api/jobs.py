@@ -10,6 +10,7 @@ from jobqueue.again import retry_job, set_priority
 from jobqueue.job_secrets import make_secret
 from jobqueue.models import Job
 from jobqueue.requests import MAX_PRIORITY
+from jobqueue.retention import delete_job
 from jobqueue.service import (
     JOB_SORTS,
     get_job,
@@ -101,6 +102,16 @@ def show(job_id: str) -> Job:
     """Return a job with all its attempts."""
     with database() as session:
         return get_job(session, current_scope(), job_id)
+
+
+@jobs.operation("DELETE", "/<job_id>", status=HTTPStatus.NO_CONTENT)
+def delete(job_id: str) -> None:
+    """Delete an ended job with its attempts, history and logs; 409 if it has not ended.
+
+    With the first task of an array, all its tasks are deleted. Its usage stays in reports.
+    """
+    with database() as session:
+        delete_job(session, current_scope(), job_id, now=now())
 
 
 @jobs.operation("POST", "/<job_id>/retry", answer=JobDetailSchema, status=HTTPStatus.CREATED)

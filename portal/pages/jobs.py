@@ -14,6 +14,7 @@ from jobqueue.arrays import array_states
 from jobqueue.job_secrets import make_secret
 from jobqueue.pending import explain_job
 from jobqueue.requests import MAX_PRIORITY
+from jobqueue.retention import delete_job
 from jobqueue.rolling_updates import latest_update, roll_back
 from jobqueue.scaling import changeable_service, scale_service, service_instances
 from jobqueue.service import (
@@ -147,6 +148,7 @@ def show(job_id: str) -> ResponseReturnValue:
         array_states=states.get(job.array_id or "", {}),
         requested=names.get(job.appliance_id or ""),
         may_stop=scope.allows(needed) and not job.state.is_final,
+        may_delete=scope.allows(needed) and job.state.is_final,
         may_hide=scope.allows(needed),
         has_terminal=job.state is JobState.RUNNING
         and scope.allows(Permission.OPEN_SHELLS)
@@ -172,6 +174,13 @@ def efficiency(job_id: str) -> ResponseReturnValue:
 def stop(session: Session, job_id: str) -> str:
     """Stop a job."""
     return f"Stopping job {stop_job(session, current_scope(), job_id, now=now()).name}"
+
+
+@pages.post("/jobs/<job_id>/delete")
+@changing(back="jobs.index")
+def delete(session: Session, job_id: str) -> str:
+    """Delete an ended job."""
+    return f"{delete_job(session, current_scope(), job_id, now=now()).name} deleted"
 
 
 @pages.post("/jobs/<job_id>/stop-array")

@@ -52,6 +52,7 @@ SAME: dict[str, set[str]] = {
     "job_form.fit": {"Job placement.dry_run"},
     "job_templates.delete": {"Job templates.delete"},
     "images.delete": {"Images.delete"},
+    "jobs.delete": {"Jobs.delete"},
     "jobs.stop": {"Jobs.stop"},
     "jobs.scale": {"Job services.scale"},
     "jobs.undo_update": {"Job services.rollback"},
