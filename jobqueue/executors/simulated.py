@@ -183,7 +183,7 @@ class SimulatedExecutor:
         """Return the images of its attempts; None without a state file."""
         return self._storage
 
-    def probe(self) -> Probe:
+    def probe(self) -> Probe | None:
         """Return what tells whether attempts can start now."""
         return lambda _order: self.start_fault
 
