@@ -6,6 +6,7 @@ threads, too: a tenant may have a few streams, and all tenants together half of 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from threading import Lock
 from typing import AnyStr
 
@@ -62,13 +63,24 @@ def install_downloads(app: Flask) -> None:
 def stream_file(pieces: Iterable[AnyStr], *, media_type: str, file_name: str = "") -> Response:
     """Return a response that streams the pieces of a file, or of a page, to the current user.
 
+    The first piece is generated before, so that an error until then has its own response. A later
+    one ends the connection before the body is complete, which clients report.
+
     Raises:
         OverloadedError: too many downloads are in progress.
     """
     running: RunningDownloads = current_app.extensions[_EXTENSION]
     end = running.begin(current_scope().tenant_id)
     asgi_scope = request.environ.get("asgi.scope", {})
-    response = Response(_while_connected(pieces, asgi_scope, end), content_type=media_type)
+    rest = iter(pieces)
+    try:
+        first = list(islice(rest, 1))
+    except BaseException:
+        end()
+        raise
+    response = Response(
+        _while_connected(chain(first, rest), asgi_scope, end), content_type=media_type
+    )
     # An iterator that never started is closed without its end.
     response.call_on_close(end)
     if file_name:

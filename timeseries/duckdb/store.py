@@ -168,8 +168,9 @@ class DuckDBStore(Catalog):
 
             def read(relation: Relation, span: Span = span) -> list[Batch]:
                 batches = [
-                    batch_from(self._table_of(one, span), query.measurement, one.table)
+                    batch_from(rows, query.measurement, one.table)
                     for one in relation.consistent()
+                    if (rows := self._rows_of(one, span)) is not None
                 ]
                 if len(batches) > 1:
                     points = chain.from_iterable(batch.points() for batch in batches)
@@ -223,9 +224,12 @@ class DuckDBStore(Catalog):
             before_ns=MAX_INT64 + 1 if end_ns is None else end_ns,
         )
 
-    def _table_of(self, relation: Relation, span: Span) -> pa.Table:
+    def _rows_of(self, relation: Relation, span: Span) -> pa.Table | None:
+        """Return the samples of a slice; None if no table or file can have any."""
+        text, values = slice_sql(relation, span)
+        if not text:
+            return None
         with self._reading() as cursor:
-            text, values = slice_sql(relation, span)
             return cursor.sql(text, params=values).to_arrow_table()
 
     def _series(self, query: RangeQuery, read: Read) -> Iterator[Series]:

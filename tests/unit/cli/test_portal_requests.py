@@ -5,9 +5,13 @@ from collections.abc import Callable, Iterable, Iterator
 from threading import Event
 from typing import Any
 
+import pytest
+import requests
 from starlette.types import Message, Scope
 
-from cli.portal_requests import MAX_BUFFERED_BYTES, PortalThreads
+from cli.portal_requests import MAX_BUFFERED_BYTES, PortalRequests, PortalThreads
+from tests.fixtures.serving import Serving
+from timeseries.store import StoreUnavailableError
 
 SCOPE: Scope = {
     "type": "http",
@@ -62,3 +66,16 @@ def test_other_responses_leave_it_in_parts() -> None:
 
         found = asyncio.run(received(app, on_message))
         assert [one.get("body") for one in found] == [None, b"first", b"second", b""]
+
+
+def test_a_download_that_fails_midway_is_an_error_for_its_client() -> None:
+    def app(_environ: object, start_response: Any) -> Iterator[bytes]:  # noqa: ANN401 - WSGI's
+        start_response("200 OK", [("Content-Type", "text/csv")])
+        yield b"time\n"
+        raise StoreUnavailableError("A file of samples is missing.")
+
+    portal = PortalRequests(
+        PortalThreads(app, workers=1), is_signed_in=lambda _: True, threads_per_address=1
+    )
+    with Serving(portal) as url, pytest.raises(requests.exceptions.ChunkedEncodingError):
+        requests.get(url, timeout=60)

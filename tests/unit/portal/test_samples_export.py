@@ -19,7 +19,7 @@ from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
 from timeseries.migration.export import ExportFormat
 from timeseries.points import Point
-from timeseries.store import Store, write
+from timeseries.store import Store, StoreUnavailableError, write
 
 PATH = "/api/v1/samples/export"
 
@@ -207,3 +207,14 @@ def test_an_export_ends_when_its_client_has_gone(app: Flask, cast: Cast) -> None
         asgi_scope[DISCONNECTED] = True
         assert list(pieces) == []
         response.close()
+
+
+def test_a_download_that_fails_at_its_beginning_has_no_response(app: Flask, cast: Cast) -> None:
+    def fail(_: int) -> str:
+        raise StoreUnavailableError("A file of samples is missing.")
+
+    with app.test_request_context():
+        set_principal(principal_of(cast.bob, via=Via.PASSWORD))
+        for _ in range(MAX_PER_TENANT + 1):
+            with pytest.raises(StoreUnavailableError):
+                stream_file(map(fail, [0]), media_type="text/csv")

@@ -1,13 +1,14 @@
 """Reading back what was written: slices of a span, and blocks with gaps."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from timeseries.duckdb.scan import SLICE_POINTS, slices
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
-from timeseries.store import HOUR_NS, ScanQuery, write
+from timeseries.store import DAY_NS, HOUR_NS, ScanQuery, write
 
 ACME = {"tenant": "acme", "appliance": "a1"}
 FOREVER = ScanQuery(measurement="gpu", start_ns=-(2**63), end_ns=2**63, tenants=None)
@@ -100,3 +101,26 @@ def test_nothing_to_scan_is_no_error(store: DuckDBStore, measurement: str) -> No
     query = ScanQuery(measurement=measurement, start_ns=0, end_ns=10, tenants=("nobody",))
 
     assert scanned(store, query) == []
+
+
+def test_a_sealed_hour_that_is_mostly_empty_is_scanned(store: DuckDBStore) -> None:
+    """Its slices are by time, and most of them have no samples."""
+    points = [
+        Point("gpu", {"gpu": str(at % 35)}, {"a": 1.0}, at // 35 * 10**9) for at in range(21_000)
+    ]
+    write(store, points, identity=ACME)
+    store.maintain(now_ns=2 * DAY_NS)
+
+    assert len(scanned(store)) == 21_000
+
+
+def test_sealed_samples_of_tenants_that_disagree_on_a_type_are_scanned(store: DuckDBStore) -> None:
+    for tenant, status in (("acme", "ok"), ("globex", 1)):
+        identity = {"tenant": tenant, "appliance": "a1"}
+        write(store, [Point("weather", {}, {"status": status}, 1)], identity=identity)
+    store.maintain(now_ns=2 * DAY_NS)
+    both = replace(FOREVER, measurement="weather")
+
+    for tenants, values in ((("acme",), {"ok"}), (("globex",), {1}), (None, {"ok", 1})):
+        found = scanned(store, replace(both, tenants=tenants))
+        assert {point.fields["status"] for point in found} == values
