@@ -6,7 +6,8 @@ are calculated from the number of true values.
 InfluxQL's `percentile` takes the nearest rank. To interpolate, the windows are counted first; for
 each size, the values at the two ranks around the quantile are then requested, and the result lies
 between them as in PostgreSQL's `percentile_cont`. Windows of one range have nearly all the same
-size; above `MAX_SIZES` sizes, the largest windows use the nearest rank.
+size; of more than `MAX_SIZES` sizes, up to `MAX_SAMPLES` samples are read and sorted here. Above
+that, the largest windows use the nearest rank.
 """
 
 import math
@@ -37,6 +38,7 @@ QUANTILES = {Aggregate.P50: 0.5, Aggregate.P95: 0.95, Aggregate.P99: 0.99}
 _FOR_ANY_TYPE = frozenset({Aggregate.COUNT, Aggregate.LAST})
 _TRUE, _ALL = "t", "n"
 MAX_SIZES = 16
+MAX_SAMPLES = 200_000
 COUNT, NEAREST = "n", "near"
 
 
@@ -111,16 +113,26 @@ class _RangeRead:
             count=len(names),
         )
         ratio = QUANTILES[self._query.aggregate]
-        quantiles_of = {
-            name: Quantiles.of(ratio, {_number(row[COUNT]) for row in windows.values()})
+        sizes_of = {
+            name: [_number(row[COUNT]) for row in windows.values()]
             for name, windows in zip(names, counts, strict=True)
             if windows
+        }
+        uneven = [
+            name
+            for name, sizes in sizes_of.items()
+            if len(set(sizes)) > MAX_SIZES and sum(sizes) <= MAX_SAMPLES
+        ]
+        quantiles_of = {
+            name: Quantiles.of(ratio, sizes)
+            for name, sizes in sizes_of.items()
+            if name not in uneven
         }
         ranks = self._windows(
             [self._select(quantiles.columns(name)) for name, quantiles in quantiles_of.items()],
             count=len(quantiles_of),
         )
-        return {
+        found = {
             name: {
                 at: value
                 for at, row in windows.items()
@@ -128,6 +140,18 @@ class _RangeRead:
             }
             for (name, quantiles), windows in zip(quantiles_of.items(), ranks, strict=True)
         }
+        return found | {name: self._sorted_quantiles(name, ratio) for name in uneven}
+
+    def _sorted_quantiles(self, name: str, ratio: float) -> dict[tuple[Group, int], float]:
+        values: dict[tuple[Group, int], list[float]] = {}
+        for window, _, _, value in _samples(self._query, self._source, name, self._run):
+            values.setdefault(window, []).append(value)
+        found = {}
+        for window, some in values.items():
+            low, high, share = _ranks(ratio, len(some))
+            some.sort()
+            found[window] = some[low] + (some[high] - some[low]) * share
+        return found
 
     def booleans(self, names: Sequence[str]) -> dict[str, dict[tuple[Group, int], float]]:
         """Count the values of boolean fields, and the true ones."""
@@ -175,15 +199,24 @@ def _successive(
 ) -> dict[tuple[Group, int], float]:
     """Read the samples of a field, series by series, for an aggregate that needs each of them."""
     values = SuccessiveValues(query.aggregate)
-    statement = select({"f0": field_expression(name)}, f"{schema.source} {where}", "GROUP BY *")
+    for window, series, at_ns, value in _samples(query, f"{schema.source} {where}", name, run):
+        values.add(window, series, at_ns, value)
+    return values.windows()
+
+
+def _samples(
+    query: RangeQuery, source: str, name: str, run: RunQuery
+) -> Iterator[tuple[tuple[Group, int], Group, int, float]]:
+    """Yield the samples of a field, series by series: window, series, time and value."""
+    statement = select({"f0": field_expression(name)}, source, "GROUP BY *")
     for _, series in run([statement]):
-        group, tags = group_of(series, query.group_by), tuple(sorted(series.tags.items()))
+        group = group_of(series, query.group_by)
+        tags = tuple(text for pair in sorted(series.tags.items()) for text in pair)
         for time_ns, value in series.values:
             if value is not None:
                 at_ns = _number(time_ns)
                 start_ns = at_ns - at_ns % query.step_ns if query.step_ns else query.start_ns
-                values.add((group, start_ns), tags, at_ns, float(value))
-    return values.windows()
+                yield (group, start_ns), tags, at_ns, float(value)
 
 
 def _series(

@@ -1,5 +1,6 @@
 import dataclasses
 
+import numpy as np
 import pytest
 
 from core.errors import InvalidInputError
@@ -377,3 +378,17 @@ def test_of_whole_appliances_no_level_leaves_out_anything(
     found = {(one.tags["appliance"], one.tags["gpu"]) for one in store.query_range(query)}
     whole = {(appliance, str(gpu)) for appliance in ("a1", "a3") for gpu in range(4)}
     assert found >= whole | {("a2", "3")}
+
+
+def test_percentiles_of_small_windows_lie_between_two_values(store: Store) -> None:
+    """As in NumPy: windows of 1 to 24 samples, which are more sizes than one statement has."""
+    sizes = range(1, 25)
+    points = [
+        gpu(60 * size + at, power_watts=float(at * at % 97)) for size in sizes for at in range(size)
+    ]
+    assert write(store, points, identity=ACME) == []
+
+    (series,) = power(store, Aggregate.P95, step_ns=60 * SECOND_NS)
+
+    expected = [np.quantile([at * at % 97 for at in range(size)], 0.95) for size in sizes]
+    assert series.values == pytest.approx(expected)
