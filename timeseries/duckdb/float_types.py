@@ -16,8 +16,10 @@ _FLOAT_TYPES = (
     *(f"DECIMAL(18, {scale})" for scale in range(1, _MAX_SCALE + 1)),
     "DOUBLE",
 )
-# How many decimal places hold the floats of a column exactly; more than there are if none do.
-_SCALE = "coalesce(max(CASE WHEN {0} IS NULL OR {0} = trunc({0}) AND abs({0}) < 1e15 THEN 0 "
+# How many decimal places hold the floats of a column exactly; more than there are if none do. There
+# is no decimal -0.
+_SCALE = f"coalesce(max(CASE WHEN {{0}} = 0 AND signbit({{0}}) THEN {_MAX_SCALE + 1} "
+_SCALE += "WHEN {0} IS NULL OR {0} = trunc({0}) AND abs({0}) < 1e15 THEN 0 "
 _SCALE += " ".join(
     f"WHEN {{0}} = round({{0}} * {10**scale}) / {10**scale} AND abs({{0}}) < 1e12 THEN {scale}"
     for scale in range(1, _MAX_SCALE + 1)

@@ -124,3 +124,12 @@ def test_sealed_samples_of_tenants_that_disagree_on_a_type_are_scanned(store: Du
     for tenants, values in ((("acme",), {"ok"}), (("globex",), {1}), (None, {"ok", 1})):
         found = scanned(store, replace(both, tenants=tenants))
         assert {point.fields["status"] for point in found} == values
+
+
+def test_a_negative_zero_is_one_in_a_file(store: DuckDBStore) -> None:
+    values = [-0.0, 0.0, 250.0]
+    points = [Point("gpu", {}, {"a": value}, at) for at, value in enumerate(values)]
+    write(store, points, identity=ACME)
+    store.maintain(now_ns=2 * DAY_NS)
+
+    assert [repr(point.fields["a"]) for point in scanned(store)] == [repr(one) for one in values]
