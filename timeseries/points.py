@@ -9,6 +9,7 @@ can process it by column. A *position* is the index of a point in its batch; err
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 FieldValue = float | int | bool | str
 
@@ -106,9 +107,7 @@ class Batch:
         """Return a batch of points with their positions."""
         shapes: dict[tuple[object, ...], list[tuple[int, Point]]] = {}
         for position, point in positioned:
-            kinds = tuple(type(value) for value in point.fields.values())
-            shape = (point.measurement, tuple(point.tags), tuple(point.fields), kinds)
-            shapes.setdefault(shape, []).append((position, point))
+            shapes.setdefault(_shape(point), []).append((position, point))
         return cls(tuple(_block(some) for some in shapes.values()))
 
     def __len__(self) -> int:
@@ -123,12 +122,32 @@ class Batch:
         ]
         return [point for _, point in sorted(positioned, key=lambda pair: pair[0])]
 
+    def in_order(self, measurements: Collection[str]) -> "Batch":
+        """Return the batch with the blocks of some measurements cut so that positions ascend."""
+        if not measurements:
+            return self
+        cut, others = list[Block](), list[Block]()
+        for block in self.blocks:
+            is_cut = block.fields and block.measurement in measurements
+            (cut if is_cut else others).append(block)
+        positioned = [
+            pair for block in cut for pair in zip(block.positions, block.points(), strict=True)
+        ]
+        positioned.sort(key=lambda pair: pair[0])
+        runs = groupby(positioned, key=lambda pair: _shape(pair[1]))
+        return Batch((*others, *(_block(list(run)) for _, run in runs)), self.is_stamped)
+
     def without(self, positions: Collection[int]) -> "Batch":
         """Return the batch without some points; positions do not change."""
         if not positions:
             return self
         rest = (block.without(positions) for block in self.blocks)
         return Batch(tuple(block for block in rest if len(block)), self.is_stamped)
+
+
+def _shape(point: Point) -> tuple[object, ...]:
+    kinds = tuple(type(value) for value in point.fields.values())
+    return point.measurement, tuple(point.tags), tuple(point.fields), kinds
 
 
 def _block(some: Sequence[tuple[int, Point]]) -> Block:

@@ -110,8 +110,12 @@ class Catalog:
                 files=self.manifest.files,
                 tenants=tenants,
                 filters=filters,
+                overwritten=self.writer.overwrites.of(measurement, tenants),
             )
-            return work(relation)
+            found = work(relation)
+            if self.writer.overwrites.of(measurement, tenants) == relation.overwritten:
+                return found
+            return read(segments)  # samples were overwritten meanwhile
 
         try:
             return self.manifest.read(measurement, read)

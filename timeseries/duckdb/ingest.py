@@ -5,7 +5,15 @@ fails is each block tried alone, and only in a block that fails is every point c
 bad point does not affect its neighbors.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,12 +23,11 @@ from timeseries.duckdb.rows import InvalidBlockError, Rows, rows_of
 from timeseries.duckdb.schema import (
     MAX_COLUMNS,
     MAX_MEASUREMENTS,
-    NUMBERS,
     Key,
     Schema,
     Table,
-    common_type,
 )
+from timeseries.duckdb.suspects import NewestTimes, Suspect, Suspects
 from timeseries.lineprotocol_grammar import MAX_INT64, MAX_UINT64, MIN_INT64
 from timeseries.points import Batch, Block, FieldValue, Point
 from timeseries.store import IDENTITY_TAGS, TENANT_TAG, RejectedPoint
@@ -34,6 +41,8 @@ from timeseries.validation import (
 )
 from timeseries.write_queue import Submission
 
+SealedTypes = Callable[[Key], Mapping[str, FieldType]]
+"""Returns the types of the fields that files of samples have of a table."""
 Origin = tuple[int, int]
 """The submission of the group that a point is from, and its position in that batch."""
 _Shape = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[type, ...]]
@@ -69,26 +78,44 @@ class InsertPlan:
     rejected: Mapping[Origin, str]
 
 
-def parts_by_key(batches: Iterable[tuple[Batch, Mapping[str, str]]]) -> dict[Key, list[Part]]:
-    """Return the blocks of some submissions (batch, identity) by the table that they go to."""
+def parts_by_key(
+    batches: Iterable[tuple[Batch, Mapping[str, str], Collection[str]]],
+    *,
+    known: Container[Key] = (),
+) -> dict[Key, list[Part]]:
+    """Return the blocks of some submissions by the table that they go to.
+
+    Of a series and instant, rows of a tenant's own table are newer than those of the shared one: so
+    what may overwrite others goes to the tenant's own, if there is one.
+
+    Args:
+        batches: a batch, its identity, and the measurements of which it may overwrite samples.
+        known: the tables that there are.
+    """
     found: dict[Key, list[Part]] = {}
-    for submission, (batch, identity) in enumerate(batches):
+    for submission, (batch, identity, overwriting) in enumerate(batches):
         for whole in batch.blocks:
-            for owner, block in _by_owner(whole, identity, is_stamped=batch.is_stamped):
+            is_shared = is_declared(whole.measurement, whole.tags, whole.fields)
+            if is_shared and whole.measurement not in overwriting:
+                owned: Iterable[tuple[str, Block]] = [("", whole)] if len(whole) else []
+            else:
+                owned = _by_owner(whole, identity, is_stamped=batch.is_stamped)
+            for owner, block in owned:
+                key = Key(owner, block.measurement)
+                if is_shared and key not in known and key not in found:
+                    key = Key("", block.measurement)
                 part = Part(submission, identity, block, batch.is_stamped)
-                found.setdefault(Key(owner, block.measurement), []).append(part)
+                found.setdefault(key, []).append(part)
     return found
 
 
 def _by_owner(
     block: Block, identity: Mapping[str, str], *, is_stamped: bool
 ) -> Iterator[tuple[str, Block]]:
-    """Yield a block with its owner; one of several tenants in parts, unless all share its table."""
+    """Yield a block with its owner; one of several tenants in parts."""
     if not len(block):
         return
-    if is_declared(block.measurement, block.tags, block.fields):
-        yield "", block
-    elif not is_stamped or TENANT_TAG in identity or TENANT_TAG not in block.tags:
+    if not is_stamped or TENANT_TAG in identity or TENANT_TAG not in block.tags:
         yield identity.get(TENANT_TAG, ""), block
     else:
         at = block.tags.index(TENANT_TAG)
@@ -110,9 +137,11 @@ def is_declared(measurement: str, tags: tuple[str, ...], fields: tuple[str, ...]
     )
 
 
-def plan_insert(key: Key, parts: Sequence[Part], *, schema: Schema) -> InsertPlan:
+def plan_insert(
+    key: Key, parts: Sequence[Part], *, schema: Schema, sealed: SealedTypes = lambda _key: {}
+) -> InsertPlan:
     """Return what to insert for the blocks of one table."""
-    table = schema.get(key, Table())
+    table = schema[key] if key in schema else Table(sealed=sealed(key))
     error = measurement_error(key, schema)
     if error is not None:
         return InsertPlan(table, (), dict.fromkeys(_origins(parts), error))
@@ -141,7 +170,7 @@ def _rows(parts: Sequence[Part], table: Table) -> tuple[Table, list[Rows]]:
 def widened(table: Table, shapes: Iterable[_Shape], measurement: str) -> Table:
     """Return the table with the columns that the shapes need.
 
-    The first value types a field, and a float makes it one of floats.
+    The first value types a field, for as long as there are samples of it.
     """
     tags, fields = set(table.tags), dict(table.fields)
     for stamped, own, names, kinds in shapes:
@@ -156,15 +185,19 @@ def widened(table: Table, shapes: Iterable[_Shape], measurement: str) -> Table:
                 if kind is FieldType.STRING:
                     raise InvalidBlockError
                 kind = FieldType.FLOAT
-            known = fields.setdefault(name, kind)
-            if known is not kind:
-                if not {known, kind} <= NUMBERS:
-                    raise InvalidBlockError
-                fields[name] = FieldType.FLOAT
-    if len(tags) == len(table.tags) and fields == table.fields:
+            known = fields.get(name) or table.sealed.get(name, kind)
+            if not accepts(known, kind):
+                raise InvalidBlockError
+            fields[name] = known
+    if len(tags) == len(table.tags) and len(fields) == len(table.fields):
         return table
     _check_names(table, tags, fields.keys())
-    return Table(frozenset(tags), fields)
+    return Table(frozenset(tags), fields, table.sealed)
+
+
+def accepts(stored: FieldType, given: FieldType) -> bool:
+    """Return whether a field of a type takes values of another: floats take integers."""
+    return stored is given or (stored, given) == (FieldType.FLOAT, FieldType.INTEGER)
 
 
 def _check_names(table: Table, tags: AbstractSet[str], names: AbstractSet[str]) -> None:
@@ -219,11 +252,13 @@ class GroupPlan:
         rows: those to insert, by table.
         schema: the tables that the insert needs.
         rejected: the rejected points of each submission, by position.
+        suspects: what may overwrite other samples.
     """
 
     rows: Mapping[Key, Sequence[Rows]]
     schema: Schema
     rejected: Sequence[list[RejectedPoint]]
+    suspects: Suspects
 
     @property
     def points(self) -> int:
@@ -231,20 +266,38 @@ class GroupPlan:
         return sum(len(one.times_ns) for some in self.rows.values() for one in some)
 
 
-def plan_group(submissions: Sequence[Submission], *, schema: Schema) -> GroupPlan:
-    """Plan the insert of some submissions into the tables of `schema`."""
+def plan_group(
+    submissions: Sequence[Submission],
+    *,
+    schema: Schema,
+    newest: NewestTimes,
+    sealed: SealedTypes,
+) -> GroupPlan:
+    """Plan the insert of some submissions.
+
+    Args:
+        submissions: what to write, in order.
+        schema: the tables.
+        newest: the newest time of each appliance, which it updates.
+        sealed: returns the types of the fields that files have of a new table.
+    """
     rejected: list[list[RejectedPoint]] = [[] for _ in submissions]
     rows, after = {}, dict(schema)
-    parts = parts_by_key((one.batch, one.identity) for one in submissions)
-    for key, some in parts.items():
-        insert = plan_insert(key, some, schema=after)
+    batches, suspects = [], dict[str, list[Suspect]]()
+    for one in submissions:
+        batch, found = newest.check(one.batch, one.identity)
+        batches.append((batch, one.identity, found))
+        for measurement, some in found.items():
+            suspects.setdefault(measurement, []).extend(some)
+    for key, parts in parts_by_key(batches, known=schema).items():
+        insert = plan_insert(key, parts, schema=after, sealed=sealed)
         for (submission, position), reason in insert.rejected.items():
             rejected[submission].append(RejectedPoint(position, reason))
         if insert.rows:
             rows[key], after[key] = insert.rows, insert.table
     for answer in rejected:
         answer.sort(key=lambda point: point.position)
-    return GroupPlan(rows, after, rejected)
+    return GroupPlan(rows, after, rejected, suspects)
 
 
 def measurement_error(key: Key, schema: Schema) -> str | None:
@@ -291,10 +344,10 @@ def _field_error(measurement: str, name: str, value: FieldValue, table: Table) -
         )
     if is_number(measurement, name) and given is FieldType.BOOLEAN:
         return None
-    stored = table.fields.get(name, given)
+    stored = _type_of(table, name) or given
     if stored is FieldType.FLOAT and type(value) is int and MIN_INT64 <= value <= MAX_UINT64:
         return None
-    if given is stored or {given, stored} <= NUMBERS:
+    if accepts(stored, given):
         return value_error(name, value)
     return type_conflict(name, value, stored=stored, given=given)
 
@@ -305,15 +358,19 @@ def is_number(measurement: str, field: str) -> bool:
     return declared is not None and field in declared.fields
 
 
+def _type_of(table: Table, name: str) -> FieldType | None:
+    return table.fields.get(name) or table.sealed.get(name)
+
+
 def _widen_for_point(table: Table, point: Point, identity: Mapping[str, str]) -> Table:
     """Return the table with the columns that a valid point needs."""
     new = {
         name: FieldType.FLOAT
         if is_number(point.measurement, name)
-        else common_type(FIELD_TYPES[type(value)], table.fields.get(name, FIELD_TYPES[type(value)]))
+        else table.sealed.get(name, FIELD_TYPES[type(value)])
         for name, value in point.fields.items()
-        if table.fields.get(name) not in {FieldType.FLOAT, FIELD_TYPES[type(value)]}
+        if name not in table.fields
     }
     if not new and table.tags.issuperset(point.tags) and table.tags.issuperset(identity):
         return table
-    return Table(table.tags.union(point.tags, identity), {**table.fields, **new})
+    return Table(table.tags.union(point.tags, identity), {**table.fields, **new}, table.sealed)

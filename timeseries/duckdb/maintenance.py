@@ -101,7 +101,7 @@ class Maintenance:
                     break
                 try:
                     moved += sum(step() for step in self._steps(measurement, now_ns=now_ns))
-                    self._writer.find_oldest(measurement)
+                    self._writer.samples_left(measurement)
                 except VedetteError as error:
                     _log.warning("could not seal %r: %s", measurement, error.message)
                     errors.append(error)

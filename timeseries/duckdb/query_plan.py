@@ -12,17 +12,25 @@ from timeseries.successive import SUCCESSIVE
 Plan = Mapping[tuple[Resolution, tuple[Span, ...]], Sequence[Segment]]
 
 
-def plan_sources(query: RangeQuery, segments: Iterable[Segment], fields: Iterable[str]) -> Plan:
+def plan_sources(
+    query: RangeQuery,
+    segments: Iterable[Segment],
+    fields: Iterable[str],
+    *,
+    overwritten: Sequence[Span] = (),
+) -> Plan:
     """Return what to read: the segments for each resolution and its time spans.
 
     The coarsest resolution that divides the step is preferred, for complete windows; beside days,
     hours. The rest of the span comes from samples and, where these have expired, from the roll-ups,
-    by the windows that begin in it.
+    by the windows that begin in it. A segment of which samples were overwritten, in a table or
+    another segment, has wrong roll-ups until these are sealed.
 
     Args:
         query: the query.
         segments: the segments that may have samples in it.
         fields: the fields that it reads.
+        overwritten: when samples were overwritten.
     """
     span = (clamp_time(query.start_ns), clamp_time(query.end_ns))
     asked = frozenset(fields)
@@ -34,7 +42,8 @@ def plan_sources(query: RangeQuery, segments: Iterable[Segment], fields: Iterabl
         if Resolution.RAW not in one.sizes:
             numbers &= one.rolled.keys()
         left: tuple[Span, ...] = (span,)
-        for resolution in _preferred(query, one, numbers):
+        is_right = Resolution.RAW not in one.sizes or not any(map(one.overlaps, overwritten))
+        for resolution in _preferred(query, one, numbers) if is_right else ():
             whole, others = _split(left, WIDTHS_NS[resolution])
             if any(map(one.overlaps, whole)):
                 plan.setdefault((resolution, whole), []).append(one)

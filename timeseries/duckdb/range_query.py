@@ -45,10 +45,8 @@ from timeseries.duckdb.schema import (
 )
 from timeseries.duckdb.segments import Segment
 from timeseries.duckdb.sql import (
-    COUNTS_EACH_SAMPLE,
     aggregate_sql,
     clamp_time,
-    deduplicated,
     group_columns,
     grouped_lists_sql,
     has_appliance_filter,
@@ -77,7 +75,10 @@ def range_reads(
     for name in fields:
         check_aggregate(name, relation.table.fields[name], query.aggregate)
     segments = relation.visible(span, margin_ns=HOUR_NS)
-    plans = [(some, plan_sources(query, segments, some)) for some in rolled_alike(segments, fields)]
+    plans = [
+        (some, plan_sources(query, segments, some, overwritten=relation.overwritten))
+        for some in rolled_alike(segments, fields)
+    ]
     if query.aggregate in SUCCESSIVE:
         successive = partial(_successive, is_ordered=is_ordered)
         return list(_by_field(successive, query, relation, plans))
@@ -209,19 +210,13 @@ def _samples(
     *,
     segments: Sequence[Segment] | None = None,
 ) -> Statement:
-    """Return the samples to aggregate; deduplicated where each one counts."""
-    tags = _tags_of(query)
-    source, values = relation.samples(fields, spans, segments=segments, tags=tags)
-    if source and query.aggregate in COUNTS_EACH_SAMPLE:
-        source = deduplicated(source, relation.table, fields)
-    return source, values
+    """Return the samples to aggregate."""
+    return relation.samples(fields, spans, segments=segments, tags=_tags_of(query))
 
 
 def _tags_of(query: RangeQuery) -> Sequence[str] | None:
     """Return the tags to read: those to group by, or None for all if each series counts."""
-    if query.aggregate in COUNTS_EACH_SAMPLE or query.aggregate in SUCCESSIVE:
-        return None
-    return query.group_by
+    return None if query.aggregate in SUCCESSIVE else query.group_by
 
 
 def _sources(

@@ -2,11 +2,15 @@
 
 The statements of queries have it as their source. Only files that may have samples of the tenants,
 appliances and time span are read. Where a table or file lacks a column, the column is NULL.
+
+Rows of one series and instant are in order of writing: those of files come before those of tables,
+those of the shared table before those of a tenant's own, and in a table its row numbers ascend.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 
 from timeseries.duckdb.files import Files
 from timeseries.duckdb.rollup_sql import rollup_columns, time_range_sql
@@ -26,13 +30,15 @@ from timeseries.duckdb.schema import (
     united,
 )
 from timeseries.duckdb.segments import Segment
-from timeseries.duckdb.sql import select, where_visible
+from timeseries.duckdb.spans import other_part, shared_part
+from timeseries.duckdb.sql import Where, select, where_visible
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
 from timeseries.store import APPLIANCE_TAG, Detail, Resolution
 
 Statement = tuple[str, list[object]]
 """A statement, or the source of one, and its values; an empty text if nothing can match."""
 ALWAYS: Span = (MIN_INT64, MAX_INT64 + 1)
+_RANK, _OWN_RANK = "written", 2**60
 MANY_ROWS = 500_000
 """To compare the times of so many samples takes longer than to plan another part of a statement."""
 
@@ -48,6 +54,8 @@ class Relation:
         tenants: the tenants whose samples are visible; None for all.
         filters: tag to allowed values.
         later: its tables with only later samples, which are not read; they count for types.
+        overwritten: times at which a series may have several rows, of which the last counts.
+        condition: the rows of the tables that count.
     """
 
     tables: Mapping[Key, Table]
@@ -56,6 +64,8 @@ class Relation:
     tenants: Sequence[str] | None
     filters: Mapping[str, Sequence[str]] = field(default_factory=dict)
     later: Sequence[Table] = ()
+    overwritten: Sequence[Span] = ()
+    condition: Statement = ("", [])
 
     @cached_property
     def table(self) -> Table:
@@ -115,12 +125,54 @@ class Relation:
         if segments is None:
             visible = self.visible((spans[0][0], spans[-1][1]))
             segments = [one for one in visible if Resolution.RAW in one.sizes]
-        columns = self._columns(fields, tags)
-        hot = [
-            self._part((quoted(table_name(key)), []), table, columns, spans)
-            for key, table in self.tables.items()
-        ]
-        return union([*hot, *self._files(segments, Resolution.RAW, columns, spans)])
+        twice = shared_part(spans, self.overwritten)
+        if not twice:
+            return union(self._rows(segments, self._columns(fields, tags), spans))
+        names = list(fields)
+        wanted = self._columns(names, tags)
+        text, values = self.last_written(names, twice, segments=segments)
+        last = (select([*wanted], text), values) if text else ("", [])
+        once = other_part(spans, self.overwritten)
+        return union([*(self._rows(segments, wanted, once) if once else ()), last])
+
+    def last_written(
+        self, fields: Sequence[str], spans: Sequence[Span], *, segments: Sequence[Segment]
+    ) -> Statement:
+        """Return a source with one row for each series and instant: the last value of each field.
+
+        Args:
+            fields: the fields.
+            spans: the times.
+            segments: the segments whose samples to read.
+        """
+        columns = self._columns(fields, None)
+        source, values = union(self._rows(segments, columns, spans, is_ranked=True))
+        if not source:
+            return "", []
+        of_fields = [quoted(field_column(name)) for name in fields]
+        series = [name for name in columns if name not in of_fields]
+        last = [f"arg_max({column}, {_RANK}) AS {column}" for column in of_fields]
+        text = f"{select([*series, *last], source)} GROUP BY {', '.join(series)}"
+        return f"({text})", values
+
+    def _rows(
+        self,
+        segments: Sequence[Segment],
+        columns: Mapping[str, str],
+        spans: Sequence[Span],
+        *,
+        is_ranked: bool = False,
+    ) -> list[Statement]:
+        """Return the rows of tables and files, with their order of writing if ranked."""
+        text, values = self.condition
+        hot = []
+        for key, table in self.tables.items():
+            ranked = {_RANK: f"rowid + {_OWN_RANK if key.owner else 0}"} if is_ranked else {}
+            where = Where([text] if text else [], [*values])
+            source = (quoted(table_name(key)), list[object]())
+            hot.append(self._part(source, table, columns, spans, more=ranked, where=where))
+        ranked = {_RANK: "-1"} if is_ranked else {}
+        return [*hot, *self._files(segments, Resolution.RAW, columns, spans, more=ranked)]
 
     def samples_of_files(
         self,
@@ -160,6 +212,8 @@ class Relation:
         resolution: Resolution,
         columns: Mapping[str, str],
         spans: Sequence[Span],
+        *,
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> list[Statement]:
         inside = _inside(segments, resolution, spans)
         alike: dict[tuple[TextFields, bool], list[Segment]] = {}
@@ -172,7 +226,8 @@ class Relation:
                 united(one.stored(resolution) for one in some),
                 columns,
                 None if is_inside else spans,
-                stored_columns(some, resolution),
+                present=stored_columns(some, resolution),
+                more=more,
             )
             for (_, is_inside), some in alike.items()
         ]
@@ -183,9 +238,16 @@ class Relation:
         table: Table,
         columns: Mapping[str, str],
         spans: Sequence[Span] | None,
+        *,
         present: Mapping[str, str] | None = None,
+        more: Mapping[str, str] = MappingProxyType({}),
+        where: Where | None = None,
     ) -> Statement:
+        """Return some columns of a table or of files, and more by name, with their expressions."""
         condition = where_visible(table, tenants=self.tenants, filters=self.filters)
+        if where:
+            condition.clauses += where.clauses
+            condition.values += where.values
         if spans is not None:
             condition.add(time_range_sql(spans))
         if condition.matches_nothing:
@@ -198,6 +260,7 @@ class Relation:
             value = name if known in castable else "NULL"
             is_exact = known == sql_type and (known != "DOUBLE" or not source[1])
             listed.append(name if is_exact else f"CAST({value} AS {sql_type}) AS {name}")
+        listed += [f"{value} AS {name}" for name, value in more.items()]
         text, values = source
         return select(listed, f"{text} {condition.sql}"), [*values, *condition.values]
 

@@ -6,7 +6,7 @@
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from math import isfinite
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
@@ -202,16 +202,27 @@ def deserialize(value: bytes) -> list[Rows]:
     ]
 
 
-def arrow_table(rows: Sequence[Rows], table: Table) -> pa.Table:
-    """Return rows as Arrow columns, named and typed as those of the table, which has them all."""
-    shapes: dict[tuple[object, ...], list[Rows]] = {}
-    for one in rows:
-        shapes.setdefault((one.tags, one.fields), []).append(one)
-    batches = [_shape_columns(some, table) for some in shapes.values()]
+def arrow_table(rows: Sequence[Rows], table: Table, *, is_ordered: bool = False) -> pa.Table:
+    """Return rows as Arrow columns, named and typed as those of the table, which has them all.
+
+    Unless `is_ordered`, those of one shape come together, which takes less time.
+    """
+    if is_ordered:
+        alike = [list(some) for _, some in groupby(rows, key=_shape)]
+    else:
+        shapes: dict[tuple[object, ...], list[Rows]] = {}
+        for one in rows:
+            shapes.setdefault(_shape(one), []).append(one)
+        alike = list(shapes.values())
+    batches = [_shape_columns(some, table) for some in alike]
     names = sorted(set(chain.from_iterable(batches)))
     types = {name: column.type for columns in batches for name, column in columns.items()}
     whole = pa.schema([(name, types[name]) for name in names])
     return pa.Table.from_batches([_record_batch(columns, whole) for columns in batches])
+
+
+def _shape(rows: Rows) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return rows.tags, rows.fields
 
 
 def _shape_columns(rows: Sequence[Rows], table: Table) -> dict[str, pa.Array]:

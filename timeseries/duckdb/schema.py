@@ -48,10 +48,15 @@ _FIELD_TYPES = {sql_type: kind for kind, sql_type in SQL_TYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The tags of one measurement, and its fields by name with their types."""
+    """The tags of one measurement, and its fields by name with their types.
+
+    Attributes:
+        sealed: the types of fields that have no column, but values in files.
+    """
 
     tags: frozenset[str] = frozenset(IDENTITY_TAGS)
     fields: Mapping[str, FieldType] = field(default_factory=dict)
+    sealed: Mapping[str, FieldType] = field(default_factory=dict, compare=False)
 
     @property
     def columns(self) -> dict[str, str]:

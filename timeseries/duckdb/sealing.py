@@ -1,8 +1,8 @@
 """Sealing: moving settled samples from the table into files, and merging small files.
 
 Late samples, those of an hour that was sealed before, become segments of their own. Once a day is
-settled, its small segments are merged. Exact duplicates are left out while sealing, and points of
-one series and instant become one while merging.
+settled, its small segments are merged. Rows of one series and instant become one, with the last
+value of each field; a segment that has an earlier one is written anew, with its roll-ups.
 
 Both run beside the writer. A transaction reads the samples, writes the files, deletes the samples
 and adds the segment; it sees and deletes only samples that were committed when it began. After a
@@ -29,6 +29,7 @@ from timeseries.duckdb.parquet import (
     write_parquet,
 )
 from timeseries.duckdb.relation import (
+    ALWAYS,
     Relation,
     Statement,
     files_sql,
@@ -47,6 +48,7 @@ from timeseries.duckdb.schema import (
     quoted,
     table_name,
     tag_column,
+    text_fields,
     united,
 )
 from timeseries.duckdb.segments import Manifest, Segment
@@ -71,7 +73,10 @@ MAX_NEEDED_FIELDS = 64
 MAX_SHARE = 0.5
 """How large a roll-up by five minutes may be, in sizes of its samples, to be worth a file."""
 _TIME = quoted(TIME_COLUMN)
-_COLUMNS_SQL = "SELECT ?, name, type FROM pragma_table_info(?) ORDER BY cid"
+_COLUMNS_SQL = (
+    "SELECT table_name, column_name, data_type FROM duckdb_columns() "
+    "WHERE schema_name = 'main' AND table_name = ? ORDER BY column_index"
+)
 DetailOf = Callable[[str, str], Detail]
 """How much of a measurement's field is rolled up, by both names."""
 _ROLLUP = "rolled_up"
@@ -104,39 +109,42 @@ class Sealing:
         )
 
     def seal(self, unit: Unit) -> int:
-        """Seal a unit; return how many samples."""
-        name = table_name(unit.key)
-        text, values = unit.condition
-        source = f"(FROM {quoted(name)} WHERE {text})"
+        """Seal a unit of the shared table and the tenant's own; return how many samples.
+
+        Segments with samples of the same series and instants are replaced: the later ones count.
+        """
         with self._transaction() as cursor:
-            columns = cursor.execute(_COLUMNS_SQL, [name, quoted(name)]).fetchall()
-            known = parse_schema(columns)[unit.key]
-            survey = _survey(cursor, source, values, known)
+            tables = _tables_of(cursor, unit)
+            hot = self._relation(tables, [], condition=unit.condition)
+            survey = _survey(cursor, hot)
             if survey is None:
                 return 0
             table, span = survey
             earlier = [
                 one
                 for one in self.manifest.of(unit.key.measurement)
-                if one.tenant == unit.tenant and Resolution.RAW in one.sizes and one.overlaps(span)
+                if one.tenant == unit.tenant
+                and Resolution.RAW in one.sizes
+                and one.overlaps(span)
+                and _agree(one.table, table)
             ]
-            new, some = self._without_known(source, values, table, earlier, span)
-            added = self._write(cursor, unit, table, (new, some))
-            cursor.execute(f"DELETE FROM {quoted(name)} WHERE {text}", values)  # noqa: S608 - ours
-            self.manifest.commit(cursor, unit.key.measurement, add=added)
+            replaced = self._overwritten(cursor, hot, earlier, span)
+            whole = self._relation(tables, replaced, condition=unit.condition)
+            table = united([table, *(one.table for one in replaced)])
+            parts = self._parts(cursor, whole, unit, table)
+            added = [one for part, rows in parts for one in self._write(cursor, part, table, rows)]
+            for key in tables:
+                text, values = unit.condition
+                cursor.execute(f"DELETE FROM {quoted(table_name(key))} WHERE {text}", values)  # noqa: S608 - ours
+            self.manifest.commit(cursor, unit.key.measurement, remove=replaced, add=added)
         return unit.rows
 
     def merge(self, unit: Unit, segments: Sequence[Segment]) -> int:
         """Replace segments that have samples of one day by as few as possible."""
-        source, values = files_sql(self.manifest.files, segments, Resolution.RAW)
-        source = f"(FROM {source})"
         table = united(one.table for one in segments)
         with self._transaction() as cursor:
-            added = []
-            for part in by_appliances(cursor, unit, source, values, of_rows=MAX_MERGED_ROWS):
-                text, some = part.condition
-                rows = f"(FROM {source} WHERE {text})"
-                added += self._write(cursor, part, table, (rows, [*values, *some]))
+            parts = self._parts(cursor, self._relation({}, segments), unit, table)
+            added = [one for part, rows in parts for one in self._write(cursor, part, table, rows)]
             self.manifest.commit(cursor, unit.key.measurement, remove=segments, add=added)
         return sum(one.rows for one in segments)
 
@@ -171,27 +179,66 @@ class Sealing:
             self.manifest.commit(cursor, merged.measurement, remove=segments, add=[added])
         return merged.rows
 
-    def _without_known(
+    def _relation(
         self,
-        source: str,
-        values: Sequence[object],
-        table: Table,
-        earlier: Sequence[Segment],
-        span: Span,
-    ) -> Statement:
-        """Return a source without the samples that are in earlier segments already."""
-        if not earlier:
-            return source, list(values)
-        relation = Relation(
-            tables={Key("", ""): table},
-            segments=earlier,
+        tables: Mapping[Key, Table],
+        segments: Sequence[Segment],
+        *,
+        condition: Statement = ("", []),
+    ) -> Relation:
+        return Relation(
+            tables=tables,
+            segments=segments,
             files=self.manifest.files,
             tenants=None,
+            condition=condition,
         )
-        known, paths = relation.samples_of_files(table.fields, [span], earlier)
-        columns = [_TIME, *map(quoted, table.columns)]
-        text = f"({select(columns, source)} EXCEPT {select(columns, known)})"
-        return text, [*values, *paths]
+
+    def _overwritten(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        hot: Relation,
+        segments: Sequence[Segment],
+        span: Span,
+    ) -> list[Segment]:
+        """Return the segments that have a series and instant of the rows of tables."""
+        shapes = [*hot.tables.values(), *(one.table for one in segments)]
+        rows, values = replace(hot, later=shapes).samples((), [span])
+
+        def has_any(some: Sequence[Segment]) -> bool:
+            files, paths = replace(hot, tables={}, segments=some, later=shapes).samples((), [span])
+            text = f"SELECT 1 FROM (FROM {rows} INTERSECT FROM {files}) LIMIT 1"  # noqa: S608 - ours
+            return bool(cursor.execute(text, [*values, *paths]).fetchall())
+
+        if not segments or not has_any(segments):
+            return []
+        return [one for one in segments if has_any([one])]
+
+    def _parts(
+        self, cursor: duckdb.DuckDBPyConnection, relation: Relation, unit: Unit, table: Table
+    ) -> Iterator[tuple[Unit, Statement]]:
+        """Yield the samples of a relation, those of a series and instant as one, in units."""
+        segments = relation.segments
+        source, values = relation.samples(table.fields, [ALWAYS])
+        series = ", ".join([_TIME, *_series(relation.table)])
+        if _has_duplicates(cursor, source, values, series):
+            fields = list(table.fields)
+            source, values = relation.last_written(fields, [ALWAYS], segments=segments)
+        if relation.tables and not segments:
+            yield unit, (source, values)
+            return
+        whole = replace(
+            unit,
+            span=(
+                min([unit.span[0], *(one.oldest_ns for one in segments)]),
+                max([unit.span[1], *(one.newest_ns + 1 for one in segments)]),
+            ),
+            rows=sum(one.rows for one in segments) + (unit.rows if relation.tables else 0),
+            appliances=None,
+        )
+        for part in by_appliances(cursor, whole, source, values, of_rows=MAX_MERGED_ROWS):
+            text, some = part.condition
+            yield part, (f"(FROM {source} WHERE {text})", [*values, *some])
 
     def _write(
         self,
@@ -207,10 +254,6 @@ class Sealing:
         source, values = rows
         series, fields = _series(table), [quoted(field_column(name)) for name in table.fields]
         columns = [_TIME, *series, *fields]
-        key = ", ".join([_TIME, *series])
-        if _has_duplicates(cursor, source, values, key):
-            once = [f"any_value({column}) AS {column}" for column in fields]
-            source = f"({select([_TIME, *series, *once], source)} GROUP BY {key})"
         segment = Segment(
             name=new_id(),
             tenant=unit.tenant,
@@ -306,10 +349,21 @@ def _series(table: Table) -> list[str]:
     return [quoted(tag_column(tag)) for tag in first]
 
 
-def _survey(
-    cursor: duckdb.DuckDBPyConnection, source: str, values: Sequence[object], known: Table
-) -> tuple[Table, Span] | None:
-    """Return what has values in a source: tags, fields and span; None if it is empty."""
+def _tables_of(cursor: duckdb.DuckDBPyConnection, unit: Unit) -> dict[Key, Table]:
+    """Return the tables that have samples of a unit: the shared one and the tenant's own."""
+    columns: list[tuple[str, str, str]] = []
+    for key in {Key("", unit.key.measurement), Key(unit.tenant, unit.key.measurement)}:
+        name = table_name(key)
+        columns += cursor.execute(_COLUMNS_SQL, [name]).fetchall()
+    return parse_schema(columns)
+
+
+def _survey(cursor: duckdb.DuckDBPyConnection, hot: Relation) -> tuple[Table, Span] | None:
+    """Return what has values in tables: tags, fields and span; None if there are no rows."""
+    known = hot.table
+    source, values = hot.samples(known.fields, [ALWAYS])
+    if not source:
+        return None
     columns = list(map(quoted, known.columns))
     counted = [f"min({_TIME})", f"max({_TIME})"]
     counted += [f"count({column})" for column in columns]
@@ -322,6 +376,11 @@ def _survey(
         name: kind for name, kind in known.fields.items() if quoted(field_column(name)) in present
     }
     return Table(frozenset({*tags, *IDENTITY_TAGS}), fields), (oldest, newest + 1)
+
+
+def _agree(one: Table, other: Table) -> bool:
+    """Return whether no field is text in one table and a number in the other."""
+    return text_fields(united([one, other])) == text_fields(one) | text_fields(other)
 
 
 def _has_duplicates(

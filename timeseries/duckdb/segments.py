@@ -28,7 +28,7 @@ import duckdb
 from core.errors import VedetteError
 from core.ids import new_id
 from timeseries.duckdb.files import Files, LocalFiles
-from timeseries.duckdb.schema import Span, Table, encoded
+from timeseries.duckdb.schema import Span, Table, encoded, united
 from timeseries.store import DAY_NS, Detail, Resolution, StoreUnavailableError
 from timeseries.validation import FieldType
 
@@ -206,6 +206,15 @@ class Manifest:
     def of(self, measurement: str) -> tuple[Segment, ...]:
         """Return the segments of a measurement."""
         return self._segments.get(measurement, ())
+
+    def types(self, owner: str, measurement: str) -> dict[str, FieldType]:
+        """Return the types of the fields that a tenant's segments have values of."""
+        stored = {
+            (id(one.table), id(one.rolled), Resolution.RAW in one.sizes): Table(fields=one.fields)
+            for one in self.of(measurement)
+            if one.tenant == owner
+        }
+        return dict(united(stored.values()).fields)
 
     @property
     def measurements(self) -> list[str]:

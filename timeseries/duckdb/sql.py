@@ -1,8 +1,4 @@
-"""SQL for reads: built from our own identifiers, with every value of a caller bound.
-
-A retried delivery can write the same sample twice. That barely affects `avg`, `min`, `max`, `last`
-and percentiles; `sum` and `count` would be wrong, so they read one row per series and instant.
-"""
+"""SQL for reads: built from our own identifiers, with every value of a caller bound."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +32,6 @@ _AGGREGATES = {
     Aggregate.P95: "quantile_cont({0}, 0.95)",
     Aggregate.P99: "quantile_cont({0}, 0.99)",
 }
-COUNTS_EACH_SAMPLE = frozenset({Aggregate.SUM, Aggregate.COUNT})
 
 
 @dataclass(slots=True)
@@ -152,16 +147,6 @@ def group_columns(tags: Sequence[str], table: Table) -> list[str]:
         + f" AS g{index}"
         for index, tag in enumerate(tags)
     ]
-
-
-def deduplicated(source: str, table: Table, fields: Sequence[str]) -> str:
-    """Return a source of samples with one row per series and instant."""
-    series = [_TIME, *(quoted(tag_column(tag)) for tag in sorted(table.tags))]
-    once = [
-        f"any_value({quoted(field_column(name))}) AS {quoted(field_column(name))}"
-        for name in fields
-    ]
-    return f"({select([*series, *once], source)} GROUP BY {', '.join(series)})"
 
 
 def window_start_sql(query: RangeQuery, span: Span) -> str:

@@ -8,6 +8,7 @@ crash they are still staged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import duckdb
 import pyarrow as pa
@@ -16,6 +17,7 @@ from timeseries.duckdb.ingest import widened
 from timeseries.duckdb.insert import Inserter
 from timeseries.duckdb.rows import Rows, deserialize, serialize
 from timeseries.duckdb.schema import Key, Schema, Table
+from timeseries.validation import FieldType
 
 STAGING_TABLE = "staged"
 _DDL = (
@@ -97,8 +99,17 @@ class StagingTable:
         """Return the schema that `tables` has once every staged row is flushed."""
         after = dict(tables)
         for key, some in self._rows.items():
+            table = after.get(key, Table())
+            # Earlier versions staged integers and floats of one field.
+            floats = {
+                name: FieldType.FLOAT
+                for one in some
+                for name, kind in zip(one.fields, one.kinds, strict=True)
+                if kind is float
+            }
+            table = replace(table, fields={**table.fields, **floats})
             shapes = {((), one.tags, one.fields, one.kinds): None for one in some}
-            after[key] = widened(after.get(key, Table()), shapes, key.measurement)
+            after[key] = widened(table, shapes, key.measurement)
         return after
 
 

@@ -7,10 +7,8 @@ on their own cursors. Only one process can open the file.
 New samples are rows of a table by measurement. Once an hour or day is settled, they are sealed into
 files with roll-ups; see `segments`. Queries see one relation of both.
 
-A sender that retries can write a point twice; both rows are stored. `latest`, min, max and last are
-the same either way; sum and count use one row per series and instant; avg and percentiles weigh
-such an instant twice until it is sealed, which removes the duplicate. So do sum and count where the
-first one is in a file already and a roll-up answers for it.
+A sample of a series and instant that has others overwrites these, field by field; see `overwrites`.
+So a sender that retries, and writes a point twice, has it stored once.
 
 After an error that makes DuckDB invalidate the database, such as a full disk, the next write or
 read reopens it; until then both raise `StoreUnavailableError`.
@@ -109,7 +107,9 @@ class DuckDBStore(Catalog):
         except BaseException:
             self.database.close()
             raise
-        self.writer = DuckDBWriter(self.database, max_queued_points=max_queued_points)
+        self.writer = DuckDBWriter(
+            self.database, self.manifest, max_queued_points=max_queued_points
+        )
         self.maintenance = Maintenance(
             self.database,
             self.writer,

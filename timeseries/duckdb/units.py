@@ -23,7 +23,8 @@ MAX_ROWS = 500_000
 """About how many samples are sealed in one transaction."""
 APPLIANCE = f"coalesce({quoted(tag_column(APPLIANCE_TAG))}, '')"
 """The appliance of a sample in SQL, "" for one without."""
-_TENANT = f"coalesce({quoted(tag_column(TENANT_TAG))}, '')"
+TENANT = f"coalesce({quoted(tag_column(TENANT_TAG))}, '')"
+"""The tenant of a sample, likewise."""
 _TIME = quoted(TIME_COLUMN)
 
 
@@ -47,7 +48,7 @@ class Unit:
     def condition(self) -> tuple[str, list[object]]:
         """The SQL condition and its values."""
         text, values = (
-            f"{_TENANT} = ? AND {time_range_sql([self.span])}",
+            f"{TENANT} = ? AND {time_range_sql([self.span])}",
             list[object]([self.tenant]),
         )
         if self.appliances:
@@ -66,7 +67,7 @@ def units_to_seal(cursor: duckdb.DuckDBPyConnection, key: Key, *, now_ns: int) -
     until = settled_before(now_ns)
     table = quoted(table_name(key))
     counted = (
-        f"SELECT {_TENANT}, {_TIME} // {DAY_NS}, count(*) FROM {table} "  # noqa: S608 - ours
+        f"SELECT {TENANT}, {_TIME} // {DAY_NS}, count(*) FROM {table} "  # noqa: S608 - ours
         f"WHERE {_TIME} >= 0 AND {_TIME} < ? GROUP BY ALL ORDER BY 3 DESC"
     )
     found = []

@@ -5,7 +5,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 import duckdb
@@ -15,21 +17,34 @@ from timeseries.duckdb.checkpoints import Checkpoints
 from timeseries.duckdb.database import MAX_WAL_MIB, Database, is_fatal
 from timeseries.duckdb.ingest import plan_group
 from timeseries.duckdb.insert import Inserter
+from timeseries.duckdb.overwrites import Overwrites
 from timeseries.duckdb.rows import arrow_table, oldest_ns
 from timeseries.duckdb.schema import (
     COLUMNS_SQL,
     TIME_COLUMN,
     Key,
     Schema,
+    Span,
     Table,
     ddl,
     parse_schema,
     quoted,
     table_name,
 )
+from timeseries.duckdb.segments import Manifest, Segment
 from timeseries.duckdb.staging import RowsByTable, StagingTable
+from timeseries.duckdb.suspects import (
+    EARLIEST_NS,
+    NewestTimes,
+    Suspect,
+    few,
+    overwritten_spans,
+    staged_suspects,
+)
+from timeseries.duckdb.units import TENANT
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
 from timeseries.store import RejectedPoint, StoreUnavailableError
+from timeseries.validation import FieldType
 from timeseries.write_queue import Linger, Submission, Task, WriteQueue, as_store_error
 
 MAX_GROUP_POINTS = 50_000
@@ -52,19 +67,23 @@ class DuckDBWriter:
 
     Args:
         database: reopened by the writer after DuckDB invalidated it.
+        manifest: the segments, which may have samples that are overwritten.
         max_queued_points: how many points may wait before `submit` refuses.
 
     Attributes:
         written_points: how many points were written since the start.
+        overwrites: when a series has several rows at one instant.
     """
 
     written_points = 0
+    overwrites: Overwrites
     _schema: Schema
     _planned_schema: Schema
     _staging: StagingTable
 
-    def __init__(self, database: Database, *, max_queued_points: int) -> None:
+    def __init__(self, database: Database, manifest: Manifest, *, max_queued_points: int) -> None:
         self._database = database
+        self._manifest = manifest
         self._use(database.cursor())
         self._checkpoints = Checkpoints(database, on_error=self.recover)
         self._queue = WriteQueue(
@@ -165,10 +184,25 @@ class DuckDBWriter:
 
         self._do(run)
 
-    def find_oldest(self, measurement: str) -> None:
-        """Find the oldest samples of a measurement's tables; to be called after some have left."""
+    def samples_left(self, measurement: str) -> None:
+        """Find the oldest samples of a measurement's tables, and whether any are overwritten still.
+
+        To be called after some have left.
+        """
+
+        def is_in_tables(tenant: str, span: Span) -> bool:
+            return any(
+                self._cursor.execute(
+                    f"SELECT 1 FROM {quoted(table_name(key))} "  # noqa: S608 - own identifiers only
+                    f"WHERE {TENANT} = ? AND {TIME_COLUMN} >= ? AND {TIME_COLUMN} <= ? LIMIT 1",
+                    [tenant, span[0], span[1] - 1],
+                ).fetchall()
+                for key in self._schema
+                if key.measurement == measurement
+            )
 
         def run() -> None:
+            self.overwrites.keep(self._cursor, measurement, is_in_tables)
             for key in [key for key in self._schema if key.measurement == measurement]:
                 ((oldest,),) = self._cursor.execute(
                     f"SELECT min({quoted(TIME_COLUMN)}) FROM {quoted(table_name(key))}"  # noqa: S608 - own identifiers only
@@ -220,15 +254,45 @@ class DuckDBWriter:
         self._inserter = Inserter(cursor)
         # To list what is not there takes a third of the time to open a store.
         columns = [] if self._database.is_new else cursor.execute(COLUMNS_SQL).fetchall()
-        self._schema = parse_schema(columns)
+        self._schema = {
+            key: replace(table, sealed=self._sealed_types(key))
+            for key, table in parse_schema(columns).items()
+        }
         self._staging = StagingTable(cursor)
         self._planned_schema = self._staging.schema(self._schema)
+        self.overwrites = Overwrites(cursor, self._schema)
+        self._newest = NewestTimes(self._newest_before(dict(self._schema)))
+        # What may overwrite samples, until it is in its table.
+        self._suspects: dict[str, list[Suspect]] = {}
+        for key, rows in self._staging.rows(self._staging.keys).items():
+            self._suspects.setdefault(key.measurement, []).extend(staged_suspects(rows))
         # No sample of a table, staged or not, is older; without an entry, any may be.
         self._oldest_ns: dict[Key, int] = {}
         self._flush_at = 0.0
         self._due: list[Key] = []
         self._flush_errors: Mapping[Key, str] = {}
         self._is_broken = False
+
+    def _sealed_types(self, key: Key) -> Mapping[str, FieldType]:
+        """Return the types of a tenant's fields in files."""
+        return self._manifest.types(*key)
+
+    def _newest_before(self, tables: Schema) -> Callable[[str], int]:
+        """Return what finds the newest time of a measurement, in tables, staged, and in files."""
+
+        def find(measurement: str) -> int:
+            times = [one.newest_ns for one in self._manifest.of(measurement)]
+            for key in tables:
+                if key.measurement == measurement and key in self._schema:
+                    times += chain.from_iterable(
+                        self._cursor.execute(
+                            f"SELECT max({TIME_COLUMN}) FROM {quoted(table_name(key))}"  # noqa: S608 - own identifiers only
+                        ).fetchall()
+                    )
+            times += [one.newest_ns for one in self._suspects.get(measurement, ())]
+            return max((time_ns for time_ns in times if time_ns is not None), default=EARLIEST_NS)
+
+        return find
 
     def _run(self) -> None:
         while (work := self._queue.take(seconds=self._seconds_to_flush())) is not None:
@@ -277,11 +341,22 @@ class DuckDBWriter:
             submission.future.set_result(answer)
 
     def _insert(self, submissions: list[Submission]) -> Sequence[list[RejectedPoint]]:
-        group = plan_group(submissions, schema=self._planned_schema)
+        group = plan_group(
+            submissions,
+            schema=self._planned_schema,
+            newest=self._newest,
+            sealed=self._sealed_types,
+        )
+        for measurement, some in group.suspects.items():
+            self._suspects[measurement] = few([*self._suspects.get(measurement, ()), *some])
         is_full = self._staging.points >= 2 * MAX_STAGED_POINTS
         self._note_oldest(group.rows)
         if group.points >= MIN_DIRECT_POINTS or is_full:
-            self._write(group.rows, group.schema)
+            # Staged rows of these tables were written before.
+            keys = [key for key in self._staging.keys if key in group.rows]
+            staged = self._staging.rows(keys)
+            rows = {key: [*staged.get(key, ()), *some] for key, some in group.rows.items()}
+            self._write(rows, group.schema, from_stage=keys)
         elif group.points:
             self._insert_staged(group.rows)
         self.written_points += group.points
@@ -314,7 +389,11 @@ class DuckDBWriter:
             from_stage: tables whose rows come from the staging table.
         """
         schema = dict(self._schema)
-        columns = {key: arrow_table(some, planned[key]) for key, some in rows.items()}
+        columns = {
+            key: arrow_table(some, planned[key], is_ordered=key.measurement in self._suspects)
+            for key, some in rows.items()
+        }
+        suspected = self._suspects.keys() & {key.measurement for key in rows}
         with self._transaction():
             for key, data in columns.items():
                 table = planned[key]
@@ -322,9 +401,26 @@ class DuckDBWriter:
                     self._cursor.execute(statement)
                 schema[key] = table
                 self._inserter.insert(table_name(key), data)
+            for measurement in suspected:
+                self._note_overwrites(measurement, schema)
             self._staging.remove(self._cursor, from_stage)
         self._schema = schema
         self._staging.removed(from_stage)
+        staged = {key.measurement for key in self._staging.keys}
+        for measurement in suspected - staged:
+            del self._suspects[measurement]
+
+    def _note_overwrites(self, measurement: str, schema: Schema) -> None:
+        """Note when samples are overwritten by suspects that the open transaction has inserted."""
+        suspects = self._suspects[measurement]
+        tables = {key: table for key, table in schema.items() if key.measurement == measurement}
+
+        def find(segments: Sequence[Segment]) -> list[tuple[str, Span]]:
+            files = self._manifest.files
+            return overwritten_spans(self._cursor, suspects, tables, segments, files)
+
+        found = self._manifest.read(measurement, find)
+        self.overwrites.add(self._cursor, measurement, found)
 
     def _flush_in_steps(self) -> None:
         """Move staged rows into their tables, one by one: creating a table takes milliseconds, and

@@ -18,6 +18,7 @@ from timeseries.lineprotocol_grammar import (
     MIN_TIME_NS,
 )
 from timeseries.points import Batch, Block, FieldValue
+from timeseries.repeats import repeating_measurements
 from timeseries.store import IDENTITY_TAGS, RejectedPoint
 from timeseries.validation import (
     FIELD_TYPES,
@@ -55,6 +56,7 @@ def validate(
     batch: Batch, identity: Mapping[str, str], types: FieldTypes
 ) -> tuple[Batch, list[RejectedPoint]]:
     """Return the valid points, stamped and with encoded names, and the rejected ones."""
+    batch = batch.in_order(repeating_measurements(batch))
     good: list[Block] = []
     rejections: dict[int, str] = {}
     for block in sorted(filter(len, batch.blocks), key=lambda block: min(block.positions)):

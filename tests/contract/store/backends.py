@@ -29,22 +29,25 @@ class Capabilities:
         stores_text: text fields are kept; else they are left out, and so is a point of text.
         keeps_types: integers and booleans come back as such; else all values are floats, and no
             value clashes with the type of an earlier one.
+        keeps_negative_zero: -0.0 comes back as such; else as 0.0.
         nanosecond_time: times are kept to the nanosecond; else to the millisecond.
         keeps_before_1970: times before 1970-01-05 are kept; else refused.
         deletes_by_time: `delete_before` deletes; else retention is the server's own setting.
         declares_types: declared fields, those of docs/metrics.md, take numbers only.
-        widens_numbers: a float makes a field of integers one of floats; else it is refused.
+        keeps_last_write: of a series and instant the last write counts, field by field; else any of
+            the values of each field does, the same in all reads.
         refused_in_names: the characters that no name or tag value may hold.
         refused_in_fields: those that moreover no field's name may hold.
     """
 
     stores_text: bool = True
     keeps_types: bool = True
+    keeps_negative_zero: bool = True
     nanosecond_time: bool = True
     keeps_before_1970: bool = True
     deletes_by_time: bool = True
     declares_types: bool = False
-    widens_numbers: bool = False
+    keeps_last_write: bool = True
     refused_in_names: str = ""
     refused_in_fields: str = ""
 
@@ -115,17 +118,19 @@ def _victoria_metrics(request: pytest.FixtureRequest) -> Store:
     return FlushedVictoriaMetricsStore(VictoriaMetricsClient(url), database=new_id())
 
 
-_EMBEDDED = Capabilities(declares_types=True, widens_numbers=True)
+_EMBEDDED = Capabilities(declares_types=True)
 BACKENDS = {
     "duckdb": Backend(_duckdb_memory, _EMBEDDED),
     "duckdb-file": Backend(_duckdb_file, _EMBEDDED),
-    "influxdb": Backend(_influxdb),
+    "influxdb": Backend(_influxdb, Capabilities(keeps_negative_zero=False)),
     "victoriametrics": Backend(
         _victoria_metrics,
         Capabilities(
             stores_text=False,
             keeps_types=False,
+            keeps_negative_zero=False,
             nanosecond_time=False,
+            keeps_last_write=False,
             keeps_before_1970=False,
             deletes_by_time=False,
             refused_in_names="\n",

@@ -1,10 +1,13 @@
+import math
+
 import pytest
 
 from tests.contract.store.backends import Capabilities
 from tests.contract.store.samples import ACME, ACME_2, GLOBEX, START_NS, gpu, gpu_with
 from timeseries.lineprotocol import parse
 from timeseries.points import Batch, FieldValue, Point
-from timeseries.store import Latest, LatestQuery, Store, write
+from timeseries.store import DAY_NS, Latest, LatestQuery, ScanQuery, Store, write
+from timeseries.validation import FIELD_TYPES
 
 
 def newest(store: Store, *fields: str, measurement: str = "gpu") -> list[Latest]:
@@ -62,6 +65,19 @@ def test_a_number_comes_back_with_its_type_or_as_a_float(
     assert type(row.values["reading"]) is type(kept)
 
 
+def test_a_negative_zero_keeps_its_sign(store: Store, capabilities: Capabilities) -> None:
+    line = f"gpu power_watts=-0.0,reading=-0 {START_NS}"
+    assert store.submit(parse(line.encode(), default_time_ns=0).batch, identity=ACME).result() == []
+    span = ScanQuery(measurement="gpu", start_ns=0, end_ns=START_NS + 1, tenants=None)
+
+    for _ in range(2):
+        (point,) = [point for batch in store.scan(span) for point in batch.points()]
+        for fields in (point.fields, newest(store, "power_watts", "reading")[0].values):
+            signs = [math.copysign(1, float(value)) for value in fields.values()]
+            assert signs == [-1 if capabilities.keeps_negative_zero else 1] * 2
+        store.maintain(now_ns=START_NS + 3 * DAY_NS)
+
+
 def test_a_text_comes_back_where_texts_are_kept(store: Store, capabilities: Capabilities) -> None:
     text = 'H100 \x00 "quoted" \'; --'
 
@@ -108,10 +124,7 @@ def test_a_value_of_another_type_is_refused_and_its_neighbors_are_kept(
 
     assert all("'reading'" in point.reason for point in rejected)
     found = newest(store, "reading", "other")[0].values
-    if capabilities.widens_numbers and (first, second) == (1, 1.5):
-        assert rejected == []
-        assert found == {"reading": 1.5, "other": 1.0}
-    elif capabilities.keeps_types:
+    if capabilities.keeps_types:
         assert [point.position for point in rejected] == [1]
         assert found == {"reading": first, "other": 1.0}
     else:
@@ -122,12 +135,32 @@ def test_a_value_of_another_type_is_refused_and_its_neighbors_are_kept(
         assert found == {"reading": kept[-1], "other": 1.0}
 
 
+def test_a_type_outlives_the_move_of_its_samples(store: Store, capabilities: Capabilities) -> None:
+    for first, second in (("fine", 1.0), (1, 2.5), (1.0, "hot")):
+        assert not any(point.position for point in write(store, [status(first)], identity=ACME))
+        store.maintain(now_ns=START_NS + 3 * DAY_NS)
+
+        rejected = write(store, [status(second)], identity=ACME)
+
+        kept = capabilities.keeps_types
+        assert len(rejected) == (kept or isinstance(second, str))
+        if kept:
+            assert store.fields("weather", tenants=("acme",)) == {
+                "status": str(FIELD_TYPES[type(first)])
+            }
+        store.delete_tenant("acme")
+
+
+def status(value: FieldValue) -> Point:
+    return Point("weather", {}, {"status": value}, START_NS)
+
+
 def test_a_type_clash_inside_one_new_batch_goes_by_the_first_value(
     store: Store, capabilities: Capabilities
 ) -> None:
     rejected = write(store, [gpu(0, reading=1), gpu(1, reading=1.5)], identity=ACME)
 
-    clashes = capabilities.keeps_types and not capabilities.widens_numbers
+    clashes = capabilities.keeps_types
     assert [point.position for point in rejected] == ([1] if clashes else [])
     assert store.fields("gpu", tenants=None) == {"reading": "integer" if clashes else "float"}
 

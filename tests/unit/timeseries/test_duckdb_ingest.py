@@ -18,7 +18,7 @@ Sent = tuple[Batch, Mapping[str, str]]
 
 
 def plan(*sent: Sent, schema: Schema | None = None) -> InsertPlan:
-    parts = parts_by_key(sent)
+    parts = parts_by_key((*one, ()) for one in sent)
     (key,) = parts
     return plan_insert(key, parts[key], schema=schema or {})
 
@@ -130,7 +130,7 @@ def test_declared_points_share_a_table_and_others_are_their_tenants() -> None:
     declared = gpu({"power_watts": 93}, gpu="0", host="a")
     batches = [Batch.of([declared, gpu({"x": 1}), gpu({"power_watts": 1.0}, x="tag")])] * 2
 
-    parts = parts_by_key(zip(batches, (ACME, globex), strict=True))
+    parts = parts_by_key((batch, of, ()) for batch, of in zip(batches, (ACME, globex), strict=True))
 
     assert {key: sum(len(one.block) for one in some) for key, some in parts.items()} == {
         Key("", "gpu"): 2,
@@ -156,7 +156,7 @@ def test_a_verified_block_of_two_tenants_goes_to_the_tables_of_both() -> None:
         [0, 1, 2],
     )
 
-    parts = parts_by_key([(Batch((block,), is_stamped=True), {})])
+    parts = parts_by_key([(Batch((block,), is_stamped=True), {}, ())])
 
     assert {key.owner: list(part.block.positions) for key, (part,) in parts.items()} == {
         "acme": [0, 2],
@@ -164,10 +164,12 @@ def test_a_verified_block_of_two_tenants_goes_to_the_tables_of_both() -> None:
     }
 
 
-def test_a_float_widens_a_field_of_integers() -> None:
-    known = {Key("acme", "gpu"): Table(fields={"x": FieldType.INTEGER})}
+def test_a_field_has_the_type_of_its_sealed_values() -> None:
+    key = Key("acme", "gpu")
+    parts = parts_by_key([(Batch.of([gpu({"x": 21}), gpu({"x": 21.5})]), ACME, ())])
 
-    insert = plan((Batch.of([gpu({"x": 21}), gpu({"x": 21.5})]), ACME), schema=known)
+    insert = plan_insert(key, parts[key], schema={}, sealed=lambda _key: {"x": FieldType.INTEGER})
 
-    assert insert.table.fields == {"x": FieldType.FLOAT}
-    assert [row["field_x"] for row in rows(insert)] == [21.0, 21.5]
+    assert insert.table.fields == {"x": FieldType.INTEGER}
+    assert [row["field_x"] for row in rows(insert)] == [21]
+    assert list(insert.rejected) == [(0, 1)]

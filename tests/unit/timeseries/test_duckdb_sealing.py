@@ -132,11 +132,11 @@ def test_what_is_older_than_all_in_the_table_is_read_without_it(
     assert count_by_hour(store, hours=12) == 144 + 3
 
 
-def test_a_text_that_became_a_number_is_one_before_it_did(
+def test_a_text_that_is_a_number_of_another_tenant_is_one_before_that_was_written(
     store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(units, "MIN_ROWS", 1)
-    write_all(store, [gpu(MIDNIGHT_NS, x="unknown")], ACME)
+    write_all(store, [gpu(MIDNIGHT_NS, x="unknown")], GLOBEX)
     store.maintain(now_ns=SETTLED_NS)
     write_all(store, [gpu(SETTLED_NS, x=1.0)], ACME)
     before = RangeQuery(
@@ -317,8 +317,8 @@ def test_a_query_reads_only_files_that_may_have_its_samples(
     seen: list[int] = []
     plan = query_plan.plan_sources
 
-    def noted(*args: object) -> query_plan.Plan:
-        found = plan(*args)  # type: ignore[arg-type]
+    def noted(*args: object, **named: object) -> query_plan.Plan:
+        found = plan(*args, **named)  # type: ignore[arg-type]
         seen.append(sum(map(len, found.values())))
         return found
 

@@ -14,6 +14,7 @@ from timeseries.duckdb import writer as duckdb_writer
 from timeseries.duckdb.database import Database
 from timeseries.duckdb.rows import deserialize, rows_of, serialize
 from timeseries.duckdb.schema import COLUMNS_SQL, Key, Table, parse_schema, quoted, table_name
+from timeseries.duckdb.segments import Manifest
 from timeseries.duckdb.staging import STAGING_TABLE, StagingTable
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.duckdb.writer import MIN_DIRECT_POINTS, DuckDBWriter
@@ -70,7 +71,9 @@ def newest(store: DuckDBStore, measurement: str = "cpu") -> list[Latest]:
 @contextmanager
 def writing(path: Path) -> Iterator[DuckDBWriter]:
     database = Database(path)
-    writer = DuckDBWriter(database, max_queued_points=1_000)
+    with database.cursor() as cursor:
+        manifest = Manifest(cursor, database.files)
+    writer = DuckDBWriter(database, manifest, max_queued_points=1_000)
     try:
         yield writer
     finally:
