@@ -86,36 +86,33 @@ def _unpack(chunks: Iterator[bytes], folder: Path) -> None:
         )
     try:
         with tarfile.open(fileobj=io.BufferedReader(_Reader(chunks)), mode="r|") as archive:
-            archive.extractall(folder, filter=_Skipping())  # noqa: S202 - it is the filter `data`
+            archive.extractall(folder, members=_useful(archive, folder), filter="data")
     except tarfile.TarError as error:
         raise InvalidInputError(f"The copy was refused: {error}.") from error
     for _ in chunks:
         pass  # an error may follow the end of the archive
 
 
-class _Skipping:
-    """The filter `data`, which leaves out what has no meaning here, with a warning."""
+def _useful(archive: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
+    """Yield the members that have a meaning here; the others are skipped with a warning.
 
-    def __init__(self) -> None:
-        self._skipped: set[str] = set()
-
-    def __call__(self, member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
-        """Return a member as it is unpacked, or None.
-
-        Raises:
-            tarfile.FilterError: it would be unpacked outside of the folder.
-        """
-        what = f"it links to {member.linkname}, which is not in the copy"
+    Raises:
+        tarfile.FilterError: one would be unpacked outside of the folder.
+    """
+    skipped: set[str] = set()
+    for member in archive:
+        problem = f"it links to {member.linkname}, which is not in the copy"
         try:
-            if not (member.islnk() and member.linkname in self._skipped):
-                return tarfile.data_filter(member, folder)
+            if not (member.islnk() and member.linkname in skipped):
+                tarfile.data_filter(member, str(folder))
+                yield member
+                continue
         except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
             pass
         except tarfile.SpecialFileError:
-            what = "it is a device, socket or pipe"
-        self._skipped.add(member.name)
-        click.echo(f"Skipped {member.name}: {what}.", err=True)
-        return None
+            problem = "it is a device, socket or pipe"
+        skipped.add(member.name)
+        click.echo(f"Skipped {member.name}: {problem}.", err=True)
 
 
 def _move(source: Path, place: Path) -> None:
