@@ -49,18 +49,20 @@ def all_items(client: Client, path: str, **query: str) -> Iterator[dict[str, Any
 
 
 def one_named(
-    client: Client, path: str, name_or_id: str, *, noun: str, command: str
+    items: Iterable[dict[str, Any]], name_or_id: str, *, noun: str, command: str
 ) -> dict[str, Any]:
-    """Return the item of a list with a name or an ID.
+    """Return the item with a name or an ID.
 
     Args:
+        items: of a list.
+        name_or_id: of the item.
         noun: what the items are, such as `dashboard`.
         command: lists them.
 
     Raises:
         InvalidInputError: there is none, or several.
     """
-    matches = [one for one in all_items(client, path) if name_or_id in {one["name"], one["id"]}]
+    matches = [item for item in items if name_or_id in {item["name"], item["id"]}]
     if len(matches) != 1:
         found = f"{len(matches)} {noun}s have" if matches else f"No {noun} has"
         raise InvalidInputError(f"{found} the name or ID {name_or_id!r}. See: {command}")

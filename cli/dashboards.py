@@ -92,9 +92,8 @@ def export(names: tuple[str, ...], file: TextIO) -> None:
 def remove(name: str) -> None:
     """Delete a dashboard by its name or ID."""
     with Client() as client:
-        found = one_named(
-            client, "/dashboards", name, noun="dashboard", command="vedette dashboards ls"
-        )
+        items = all_items(client, "/dashboards")
+        found = one_named(items, name, noun="dashboard", command="vedette dashboards ls")
         client.delete(f"/dashboards/{found['id']}")
     click.echo(f"{name} deleted")
 
@@ -149,9 +148,8 @@ def save_view(name: str, address: str, *, shared: bool, start_page: bool) -> Non
 def remove_view(name: str) -> None:
     """Delete a view by its name or ID."""
     with Client() as client:
-        found = one_named(
-            client, "/saved-views", name, noun="view", command="vedette dashboards view ls"
-        )
+        views = client.get("/saved-views")["items"]
+        found = one_named(views, name, noun="view", command="vedette dashboards view ls")
         client.delete(f"/saved-views/{found['id']}")
     click.echo(f"{name} deleted")
 

@@ -127,7 +127,8 @@ def remove(name: str) -> None:
 
 def _ident(client: Client, name: str) -> str:
     command = "vedette reports ls"
-    found = one_named(client, "/saved-reports", name, noun="saved report", command=command)
+    reports = all_items(client, "/saved-reports")
+    found = one_named(reports, name, noun="saved report", command=command)
     return str(found["id"])
 
 
