@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 TOKENS_NAME = "enrollment.json"
 HISTORY_MARKER = "history-sent"
 START_MARKER = "started"
-HISTORY = timedelta(hours=24)
+HISTORY_HOURS = 24.0
 # The agent's first samples come as much later.
 STARTING = timedelta(seconds=15)
 # As much of the history is sent at once.
@@ -102,7 +102,13 @@ FLEET = (
 @click.option("--portal-url", required=True)
 @click.option("--data-dir", type=click.Path(path_type=Path), required=True)
 @click.option("--interval", default=INTERVAL_SECONDS, help="Seconds between samples.")
-def demo_fleet(portal_url: str, data_dir: Path, interval: float) -> None:
+@click.option(
+    "--history-hours",
+    default=HISTORY_HOURS,
+    envvar="DEMO_HISTORY_HOURS",
+    help="Hours of history at the first start.",
+)
+def demo_fleet(portal_url: str, data_dir: Path, interval: float, history_hours: float) -> None:
     """Run the simulated fleet."""
     configure_logging(process="fleet")
     # Generating the history must not delay the pages.
@@ -111,7 +117,9 @@ def demo_fleet(portal_url: str, data_dir: Path, interval: float) -> None:
     stop_with_parent()
     threads = [
         threading.Thread(target=target, args=(stop,), name=name)
-        for name, target in _runners(portal_url, data_dir, interval)
+        for name, target in _runners(
+            portal_url, data_dir, interval, history=timedelta(hours=history_hours)
+        )
     ]
     for thread in threads:
         thread.start()
@@ -125,12 +133,17 @@ def home_of(data_dir: Path, member: Member) -> Path:
 
 
 def _runners(
-    portal_url: str, data_dir: Path, interval: float
+    portal_url: str, data_dir: Path, interval: float, *, history: timedelta
 ) -> Iterator[tuple[str, Callable[[threading.Event], None]]]:
     history_lock = threading.Lock()
     for member in FLEET:
         appliance = _Appliance(
-            member, portal_url, data_dir, interval=interval, history_lock=history_lock
+            member,
+            portal_url,
+            data_dir,
+            interval=interval,
+            history=history,
+            history_lock=history_lock,
         )
         yield member.name, appliance.run
     for seed, email in enumerate(USERS_OF_TENANTS.values()):
@@ -148,9 +161,11 @@ class _Appliance:
         data_dir: Path,
         *,
         interval: float,
+        history: timedelta,
         history_lock: threading.Lock,
     ) -> None:
         # Twelve histories generated at once would delay live samples.
+        self._history = history
         self._history_lock = history_lock
         self._member = member
         self._portal_url = portal_url
@@ -175,7 +190,7 @@ class _Appliance:
             self._member.simulation, started_at=now, is_restart=is_restart
         )
         if not is_restart:
-            continue_history(simulation, start_at=now - HISTORY, end_at=now)
+            continue_history(simulation, start_at=now - self._history, end_at=now)
         marker.touch()
         agent = Agent(self._config, identity, simulation=simulation)
         history = threading.Thread(
@@ -189,13 +204,13 @@ class _Appliance:
         if marker.exists():
             return
         end_at = now + STARTING
-        day = end_at - HISTORY, end_at
+        past = end_at - self._history, end_at
         # The hour that dashboards show first comes first.
-        while end_at > day[0]:
-            start_at = end_at - HISTORY_PART
+        while end_at > past[0]:
+            start_at = max(end_at - HISTORY_PART, past[0])
             with self._history_lock:
                 agent.push_history(
-                    start_at, end_at, step_seconds=self._config.interval_seconds, planned=day
+                    start_at, end_at, step_seconds=self._config.interval_seconds, planned=past
                 )
             end_at = start_at
             # Now it is the turn of the other appliances.
@@ -205,7 +220,7 @@ class _Appliance:
             time.sleep(PAUSE_SECONDS)
         with self._history_lock:
             email = USERS_OF_TENANTS[self._member.tenant]
-            add_past(self._member.simulation, identity, email, planned=day)
+            add_past(self._member.simulation, identity, email, planned=past)
         marker.touch()
 
     def _enroll(self) -> Identity:
