@@ -138,19 +138,26 @@ class PasswordSchema(StrictSchema):
     )
 
 
-@me.operation("GET", answer=MeSchema, needs=Own.ANY)
+@me.operation("GET", answer=MeSchema, needs=Own.ANY, has_etag=True)
 def show_me() -> Member:
     """Return the current user."""
     current = current_principal()
     return member_of(current.user, current.scope.tenant_id)
 
 
-@me.operation("PATCH", body=SettingsSchema, answer=MeSchema)
+@me.operation("PATCH", body=SettingsSchema, answer=MeSchema, has_etag=True)
 def change_settings(body: dict[str, str]) -> Member:
     """Change your settings."""
     current = current_principal()
     with database() as session:
         user = session.get_one(User, current.user.id)
+        me.check_if_match(
+            session,
+            User,
+            user.id,
+            lambda: member_of(user, current.scope.tenant_id),
+            MeSchema,
+        )
         choose_time_zone(user, body["time_zone"])
     return member_of(user, current.scope.tenant_id)
 

@@ -111,7 +111,11 @@ def delete(job_id: str) -> None:
     With the first task of an array, all its tasks are deleted. Its usage stays in reports.
     """
     with database() as session:
-        delete_job(session, current_scope(), job_id, now=now())
+        scope = current_scope()
+        jobs.check_if_match(
+            session, Job, job_id, lambda: get_job(session, scope, job_id), JobDetailSchema
+        )
+        delete_job(session, scope, job_id, now=now())
 
 
 @jobs.operation("POST", "/<job_id>/retry", answer=JobDetailSchema, status=HTTPStatus.CREATED)

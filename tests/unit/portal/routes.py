@@ -53,6 +53,7 @@ DASHBOARD: dict[str, object] = {"name": "x", "panels": []}
 VIEW: dict[str, object] = {"name": "x", "address": "/dashboards/"}
 # Bodies that pass validation, so that the answer is about the object or the role.
 BODIES: dict[str, dict[str, object]] = {
+    "Me.change_settings": {"time_zone": "Europe/Oslo"},
     "Me.change_own_password": {"current": PASSWORD, "new": "another long password"},
     "Users.change_role": {"role": "viewer"},
     "Users.add": {"email": "new@acme.example", "name": "New", "password": "a long password"},
