@@ -1,12 +1,14 @@
 """`vedette store stats` says of which store the number of points is only a lower bound."""
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import requests
 from click.testing import CliRunner
 
+from cli.local_time import local_seconds
 from cli.store import store as command
 from tests.fixtures.databases import influxdb, victoria_metrics
 from tests.fixtures.polling import eventually
@@ -15,10 +17,12 @@ from timeseries.open_store import open_store
 from timeseries.points import Point
 from timeseries.store import write
 
-LINES = [
-    ["one", "1", "2", "3", "2023-11-14", "22:00:00", "2023-11-14", "22:00:02"],
-    ["two", "2", "2", ">=", "3", "2023-11-14", "22:00:00", "2023-11-14", "22:00:02"],
+EXTENT = [
+    word
+    for second in (0, 2)
+    for word in local_seconds(datetime(2023, 11, 14, 22, 0, second, tzinfo=UTC)).split()
 ]
+LINES = [["one", "1", "2", "3", *EXTENT], ["two", "2", "2", ">=", "3", *EXTENT]]
 
 
 @pytest.fixture(scope="module")

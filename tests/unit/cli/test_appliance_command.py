@@ -17,7 +17,7 @@ def test_the_storage_is_listed(*, url: str, cast: Cast, sessions: SessionFactory
     with sessions.begin() as session:
         dgx = add_appliance(session, cast.acme, "dgx-01")
         secret = create_api_token(session, scope_of(cast.alice), name="test", now=NOON)[1]
-    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret, "TZ": "Asia/Kolkata"}
     storage = ("appliance", "storage", "dgx-01")
     assert "no container storage" in run_vedette(*storage, environ=environ).stdout
     assert run_vedette(*storage, "--clean", environ=environ).returncode == 1
@@ -25,7 +25,7 @@ def test_the_storage_is_listed(*, url: str, cast: Cast, sessions: SessionFactory
     with sessions.begin() as session:
         record_storage(session, dgx.id, StorageReport(images=[image]), now=NOON)
     rows = [line.split() for line in run_vedette(*storage, environ=environ).stdout.splitlines()]
-    assert rows[1] == ["acme/old:1", "1", "GiB", "1970-01-01T00:00:00", "delete", "age"]
+    assert rows[1] == ["acme/old:1", "1", "GiB", "1970-01-01", "05:30:00", "IST", "delete", "age"]
     printed = run_vedette(*storage, "-o", "json", environ=environ).stdout
     assert json.loads(printed)["images"][0]["verdict"] == "age"
 

@@ -89,11 +89,12 @@ def test_pages_resources_and_files_show_the_same_gpu_hours(app: Flask, cast: Cas
         float(files[1][1][2]) / 3600,
         float(files[2][1][1]),
     ] == [pytest.approx(GPU_HOURS, abs=1e-6)] * 7
-    page = alice.get(f"/gpu-usage?by={by}&since=2026-03-02&until=2026-03-02").text
+    day = "since=2026-03-02&until=2026-03-02"
+    page = alice.get(f"/gpu-usage?by={by}&{day}").text
     # Allocated, and not measured: there are no samples.
     assert texts(page).count(f"{SHOWN} h") == 2
     assert "GPU-hours so far" in texts(page)
-    assert "5.33" in texts(alice.get(f"/reports?kind=gpu-time&by={by}&{DAY}").text)
+    assert "5.33" in texts(alice.get(f"/reports?kind=gpu-time&by={by}&{day}").text)
 
 
 def test_the_operators_console_shows_the_same_gpu_hours(app: Flask, cast: Cast) -> None:

@@ -378,6 +378,8 @@ def test_stats_name_measurements_points_and_times(place: Place) -> None:
     assert status == 0
     lines = [line.split() for line in out.splitlines()]
     assert lines[0] == ["measurement", "fields", "tags", "points", "oldest", "newest"]
-    assert lines[1] == ["gpu", "2", "3", "72", "2023-11-14", "22:00:00", "2023-11-14", "22:55:00"]
+    assert lines[1] == [
+        *("gpu", "2", "3", "72", "2023-11-14", "22:00:00", "UTC", "2023-11-14", "22:55:00", "UTC")
+    ]
     assert lines[2][:4] == ["host", "2", "2", "36"]
     assert f"2 measurements in duckdb:///{place.old}: " in out

@@ -31,5 +31,6 @@ def test_usage_is_printed_by_group(
 
 def test_an_empty_ledger_is_recomputed_to_nothing(tmp_path: Path) -> None:
     environ = {"VEDETTE_DATA_DIR": str(tmp_path / "data")}
+    assert run_vedette("db", "upgrade", environ=environ).returncode == 0
     done = run_vedette("db", "recompute-usage", "--since", "2026-01-01", environ=environ)
     assert (done.returncode, done.stdout) == (0, "0 hours measured, 0 corrections appended.\n")

@@ -134,7 +134,7 @@ def test_a_new_tenant_reads_when_its_rules_come_and_are_evaluated(
     with transaction(sessions) as session:
         offer_rules(session, now=clock())
     page = bob.get("/rules").text
-    assert "GPU is too hot" in page
+    assert "Appliance is quarantined" in page
     assert "first within 10s" in page
 
 

@@ -50,7 +50,7 @@ def test_a_long_log_is_moved_into_the_file(store: DuckDBStore, tmp_path: Path) -
 
     eventually(lambda: store.database.wal_bytes < 2**16, what="a checkpoint")
 
-    write_some(store, 0)
+    write_some(store, 1_000)
     store.close()
     again = DuckDBStore(tmp_path / "samples.duckdb")
     assert points(again) == written + 100
@@ -70,7 +70,7 @@ def test_writes_are_acknowledged_during_a_checkpoint(
     written = write_a_long_log(store)
     try:
         assert begun.wait(30)
-        write_some(store, 0)
+        write_some(store, 1_000)
         assert points(store) == written + 100
     finally:
         released.set()
@@ -89,7 +89,7 @@ def test_a_checkpoint_that_fails_is_tried_again_once_more_was_written(
     written = write_a_long_log(store)
     eventually(lambda: len(tries) == 1, what="the first try")
 
-    for number in range(1_000):
+    for number in range(1_000, 2_000):
         if len(tries) > 1:
             break
         write_some(store, number)
