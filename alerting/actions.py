@@ -19,9 +19,16 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from alerting.holds import Holds, current_holds
-from alerting.models import Alert, AlertAction, Notification, Receiver, Rule
+from alerting.models import Alert, AlertAction, Receiver, Rule
+from alerting.notification_models import Notification
 from alerting.service import get_alert
-from alerting.states import ActionKind, ActionState, AlertState, NotificationState
+from alerting.states import (
+    ActionKind,
+    ActionState,
+    AlertState,
+    NotificationPurpose,
+    NotificationState,
+)
 from core.clock import Clock
 from core.db import SessionFactory, transaction
 from core.errors import NotFoundError, VedetteError
@@ -122,6 +129,7 @@ def call_webhook(
             tenant_id=action.tenant_id,
             receiver_id=found.id,
             alert_id=alert.id,
+            purpose=NotificationPurpose.ACTION,
             payload=action.payload,
             state=NotificationState.WAITING,
             next_try_at=now,

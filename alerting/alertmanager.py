@@ -7,7 +7,7 @@ Source: https://github.com/prometheus/alertmanager/blob/main/api/v2/openapi.yaml
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,18 +15,14 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.labels import alert_labels, appliance_labels
-from alerting.machine import AlertView
-from alerting.messages import Message, alert_payload
-from alerting.models import Alert, Receiver, Rule
+from alerting.holds import Holds, current_holds
+from alerting.messages import Message
+from alerting.models import Alert, Receiver
+from alerting.notification_models import DeliveredAlert, Notification
 from alerting.notify import DeliveryError, WebhookSender
-from alerting.policies import policy_of
-from alerting.recorder import view_of
 from alerting.states import NOTICE, AlertState, ReceiverKind
 from core.clock import Clock, utc_now
 from core.db import SessionFactory, chunked, transaction
-from tenants.fleet.appliances import appliance_names
-from tenants.models import Tenant
 
 logger = logging.getLogger(__name__)
 
@@ -88,76 +84,50 @@ def posted_alert(payload: Mapping[str, Any], *, now: datetime) -> dict[str, Any]
     return alert | {"generatorURL": payload["links"].get("rule", "")}
 
 
-def repeat_alerts(
-    sessions: SessionFactory, sender: AlertmanagerSender, *, now: datetime, public_url: str
-) -> int:
-    """Post all alerts that fire to the Alertmanagers that they go to; return how many."""
+def repeat_alerts(sessions: SessionFactory, sender: AlertmanagerSender, *, now: datetime) -> int:
+    """Post the alerts that Alertmanagers were notified of as active; return how many.
+
+    An alert that is silenced or inhibited is left out, so that it ends there.
+    """
     with transaction(sessions) as session:
         of_kind = select(Receiver).where(Receiver.kind == ReceiverKind.ALERTMANAGER)
         receivers = session.scalars(of_kind).all()
-        names = appliance_names(session, None) if receivers else {}
-        tenants = {one.id: one.name for one in session.execute(select(Tenant.id, Tenant.name))}
-        found = [
-            (
-                receiver,
-                [
-                    posted_alert(
-                        _payload(one, tenants[one.tenant_id], names, public_url, now=now), now=now
-                    )
-                    for one in _alerts_for(session, receiver, names)
-                ],
-            )
-            for receiver in receivers
-        ]
+        holds = current_holds(
+            session, {one.tenant_id for one in receivers if one.tenant_id}, now=now
+        )
+        alerts = {
+            receiver: _alerts_for(session, receiver, holds, now=now) for receiver in receivers
+        }
     posted = 0
-    for receiver, alerts in found:
+    for receiver, payloads in alerts.items():
         try:
-            for some in chunked(alerts, BATCH):
-                sender.post(receiver, some)
-                posted += len(some)
+            for part in chunked(payloads, BATCH):
+                sender.post(receiver, [posted_alert(payload, now=now) for payload in part])
+                posted += len(part)
         except DeliveryError as error:
             logger.warning("repeating alerts to %s failed: %s", receiver.name, error.message)
     return posted
 
 
-def _alerts_for(session: Session, receiver: Receiver, names: Mapping[str, str]) -> Iterator[Alert]:
-    """Yield the firing alerts that go to a receiver."""
-    firing = select(Alert).where(Alert.state == AlertState.FIRING)
-    if receiver.tenant_id is None:
-        of_platform = firing.where(Alert.rule.has(Rule.platform_rule_id.is_not(None)))
-        for alert in session.scalars(of_platform):
-            rule = alert.rule.platform_rule
-            if rule is not None and receiver.name in rule.receivers:
-                yield alert
-        return
-    own = firing.where(
-        Alert.tenant_id == receiver.tenant_id, Alert.rule.has(Rule.platform_rule_id.is_(None))
+def _alerts_for(
+    session: Session, receiver: Receiver, holds: Holds, *, now: datetime
+) -> list[dict[str, Any]]:
+    """Return the payloads of the active alerts that a receiver was notified of."""
+    statement = (
+        select(DeliveredAlert.payload)
+        .join(Alert, Alert.id == DeliveredAlert.alert_id)
+        .where(
+            DeliveredAlert.receiver_id == receiver.id,
+            DeliveredAlert.state.is_not(None),
+            Alert.state.in_((AlertState.FIRING, AlertState.NO_DATA)),
+        )
+        .order_by(DeliveredAlert.id)
     )
-    policy = policy_of(session, receiver.tenant_id)
-    labels = appliance_labels(session, {receiver.tenant_id: policy.used_labels()})
-    for alert in session.scalars(own):
-        routes = policy.matching(alert_labels(alert, names, labels))
-        if receiver.id in alert.rule.receiver_ids or any(
-            receiver.name in route.receivers for route in routes
-        ):
-            yield alert
-
-
-def _payload(
-    alert: Alert, tenant: str, names: Mapping[str, str], public_url: str, *, now: datetime
-) -> dict[str, Any]:
-    view: AlertView = view_of(alert)
-    return alert_payload(
-        alert.rule,
-        view,
-        alert_id=alert.id,
-        tags=alert.tags,
-        state=alert.state,
-        tenant=tenant,
-        appliances=names,
-        public_url=public_url,
-        now=now,
-    )
+    return [
+        payload
+        for payload in session.scalars(statement)
+        if holds.until(Notification(tenant_id=receiver.tenant_id, payload=payload), now=now) is None
+    ]
 
 
 def _posted(

@@ -28,10 +28,11 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session, lazyload
 
 from alerting.due_rules import due_rules, window_ends
+from alerting.endings import end_alerts_without, resolve_ended
 from alerting.expression import Group, group_key, read_groups
 from alerting.machine import is_stale, next_state, severity_of
 from alerting.models import Alert, Rule
-from alerting.recorder import ACTIVE_STATES, Recorder, resolve_alerts, view_of
+from alerting.recorder import ACTIVE_STATES, Recorder, view_of
 from alerting.shared_reads import SharedGroups, read_shared
 from alerting.states import ACCUMULATING, AlertState, NoDataPolicy
 from core.db import SessionFactory, transaction
@@ -160,13 +161,12 @@ class Evaluator:
         return summary
 
     def _view(self, tenant_id: str) -> "_View":
-        silent = select(Appliance.id).where(
-            Appliance.tenant_id == tenant_id, Appliance.state.in_(_OUT_OF_CONTACT)
-        )
+        own = select(Appliance.id).where(Appliance.tenant_id == tenant_id)
         with transaction(self.sessions) as session:
             return _View(
                 alerted=_alerted(session, [tenant_id]),
-                silent=frozenset(session.scalars(silent)),
+                silent=frozenset(session.scalars(own.where(Appliance.state.in_(_OUT_OF_CONTACT)))),
+                retired=frozenset(session.scalars(own.where(Appliance.retired_at.is_not(None)))),
                 is_outage=current_outage(session) is not None,
             )
 
@@ -215,7 +215,14 @@ class Evaluator:
             if not self.may_record() or not changed_one(session, _RECORD, recorded):
                 return
             recorder = Recorder(session, session.get_one(Rule, rule.id), now, self.public_url)
-            _evaluate(recorder, groups, view.silent, is_missing_known=is_missing_known)
+            if rule.evaluated_at is None and is_missing_known:
+                end_alerts_without(recorder, groups)
+            record_groups(
+                recorder,
+                [group for group in groups if group.tags.get(APPLIANCE_TAG) not in view.retired],
+                view.silent,
+                is_missing_known=is_missing_known,
+            )
             summary.add(recorder)
 
     def _reads_all(self, rule: Rule, alerted: Collection[str], *, now: datetime) -> bool:
@@ -232,10 +239,18 @@ class Evaluator:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What an evaluation knows of a tenant: appliances with alerts by rule, and silent ones."""
+    """What an evaluation knows of a tenant.
+
+    Attributes:
+        alerted: appliances that have alerts, by rule.
+        silent: appliances that are out of contact.
+        retired: appliances whose samples raise no alerts.
+        is_outage: whether the portal suspects itself.
+    """
 
     alerted: dict[str, set[str]]
     silent: frozenset[str]
+    retired: frozenset[str]
     is_outage: bool
 
 
@@ -257,7 +272,7 @@ def evaluate_rules(evaluator: Evaluator, *, now: datetime) -> EvaluationSummary:
         summary.failed += found.failed
         summary.transitions += found.transitions
         summary.notifications += found.notifications
-    resolve_disabled(evaluator.sessions, now=now, public_url=evaluator.public_url)
+    resolve_ended(evaluator.sessions, now=now, public_url=evaluator.public_url)
     return summary
 
 
@@ -305,9 +320,17 @@ def _record_statement() -> Update:
 _RECORD = _record_statement()
 
 
-def _evaluate(
+def record_groups(
     recorder: Recorder, groups: Sequence[Group], silent: frozenset[str], *, is_missing_known: bool
 ) -> None:
+    """Move the alerts of a rule by the values of its groups.
+
+    Args:
+        recorder: of the rule.
+        groups: those that have a value.
+        silent: appliances that are out of contact.
+        is_missing_known: whether the alerts of other groups have no value.
+    """
     rule = recorder.rule
     # Neither with its rule nor with who acknowledged it: they would take most of the time.
     statement = select(Alert).where(Alert.rule_id == rule.id).options(lazyload("*"))
@@ -356,12 +379,3 @@ def _record_error(sessions: SessionFactory, rule: Rule, error: Exception) -> Non
         logger.error("evaluation of rule %s (%s) failed", rule.name, rule.id, exc_info=error)
     with transaction(sessions) as session:
         session.execute(update(Rule).where(Rule.id == rule.id).values(evaluation_error=text))
-
-
-def resolve_disabled(sessions: SessionFactory, *, now: datetime, public_url: str) -> None:
-    """Resolve alerts that a concurrent evaluation moved while their rule was being disabled."""
-    active = select(Alert.rule_id).where(Alert.state.in_(ACTIVE_STATES))
-    left_over = select(Rule).where(Rule.is_enabled.is_(False), Rule.id.in_(active))
-    with transaction(sessions) as session:
-        for rule in session.scalars(left_over).all():
-            resolve_alerts(session, rule, now=now, public_url=public_url)

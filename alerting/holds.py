@@ -8,7 +8,8 @@ from sqlalchemy.orm import Session
 
 from alerting.inhibition import Inhibitions, current_inhibitions
 from alerting.labels import ApplianceLabels
-from alerting.models import Notification, Silence
+from alerting.models import Silence
+from alerting.notification_models import Notification
 from alerting.silences import active_silences, labels_of_silences, silenced_until
 
 # How long until an inhibited notification is looked at again.

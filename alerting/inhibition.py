@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session
 
 from alerting.labels import NO_LABELS, ApplianceLabels, appliance_labels, labels_of
 from alerting.matchers import MAX_MATCHERS, match_all, parse_matcher
-from alerting.models import Alert, Notification, NotificationPolicy, Rule
+from alerting.models import Alert, NotificationPolicy, Rule
+from alerting.notification_models import Notification
 from alerting.rule_request import Errors
 from alerting.states import AlertState
 from tenants.fleet.appliances import appliance_names

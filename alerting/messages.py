@@ -10,7 +10,8 @@ from typing import Any
 from alerting.annotations import render_annotation
 from alerting.expression import value_text
 from alerting.machine import AlertView
-from alerting.models import Notification, NotificationFile, Rule
+from alerting.models import Rule
+from alerting.notification_models import Notification, NotificationFile
 from alerting.rule_text import rule_expression
 from alerting.states import NOTICE, AlertState, Severity
 from core.zones import SECONDS, instant_text
@@ -18,6 +19,8 @@ from timeseries.store import APPLIANCE_TAG
 
 PAYLOAD_VERSION = 1
 MAX_SHOWN = 20
+# Of a group, that go on: their payloads take a kilobyte each.
+MAX_LISTED = 1_000
 _SEVERITIES = ["", *(severity.value for severity in Severity)]
 
 _COLORS = {
@@ -129,35 +132,51 @@ def render(notification: Notification, *, zone: tzinfo = UTC) -> Message:
     )
 
 
-def render_group(notifications: Sequence[Notification], *, zone: tzinfo = UTC) -> Message:
-    """Return one message of several notifications, with the newest of each alert."""
-    newest = {one.alert_id or one.id: one for one in sorted(notifications, key=lambda one: one.id)}
-    messages = [render(one, zone=zone) for one in newest.values()]
-    first = messages[0]
-    counts = Counter(str(one.payload.get("state", NOTICE)) for one in messages)
+def render_group(
+    notifications: Sequence[Notification],
+    unchanged: Sequence[dict[str, Any]] = (),
+    *,
+    zone: tzinfo = UTC,
+) -> Message:
+    """Return one message about the whole state of a group.
+
+    Args:
+        notifications: about the alerts that have changed.
+        unchanged: payloads of the group's other active alerts, as they were sent before.
+        zone: the time zone of the text.
+    """
+    newest = {one.about or one.id: one for one in sorted(notifications, key=lambda one: one.id)}
+    changed = [render(notification, zone=zone) for notification in newest.values()]
+    payloads = [*(message.payload for message in changed), *unchanged]
+    counts = Counter(str(payload.get("state", NOTICE)) for payload in payloads)
     states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in counts.items())
-    rules = list(dict.fromkeys(one.payload.get("rule", one.subject) for one in messages))
+    rules = list(dict.fromkeys(payload["rule"] for payload in payloads))
     more = f" and {len(rules) - 1} more" if len(rules) > 1 else ""
-    subject = f"[{states.upper()}] {rules[0]}{more}"
-    shown = messages[:MAX_SHOWN]
-    rest = len(messages) - len(shown)
-    ending = f"{rest} more alerts are not shown.\n" if rest else ""
+    subject = " ".join(f"[{states.upper()}] {rules[0]}{more}".split())
+    shown = changed[:MAX_SHOWN]
+    others = [_subject(payload) for payload in unchanged[: MAX_SHOWN - len(shown)]]
+    hidden = len(payloads) - len(shown) - len(others)
+    endings = ["Unchanged:\n" + "\n".join(others)] * bool(others)
+    endings += [f"{hidden} more alerts are not shown."] * bool(hidden)
     return Message(
         id=notifications[0].id,
-        created_at=first.created_at,
-        subject=" ".join(subject.split()),
-        text="\n\n".join([*(one.text for one in shown), ending]).rstrip("\n") + "\n",
-        html="<hr>".join([*(one.html for one in shown), escape(ending)]),
+        created_at=changed[0].created_at,
+        subject=subject,
+        text="\n\n".join([*(message.text for message in shown), *endings]).rstrip("\n") + "\n",
+        html="<hr>".join(
+            [
+                *(message.html for message in shown),
+                *(escape(ending).replace("\n", "<br>") for ending in endings),
+            ]
+        ),
         payload={
             "version": PAYLOAD_VERSION,
             "kind": "group",
             "id": notifications[0].id,
             "subject": subject,
             "state": "firing" if "firing" in counts else next(iter(counts)),
-            "severity": max(
-                (one.payload.get("severity", "") for one in messages), key=_SEVERITIES.index
-            ),
-            "alerts": [one.payload for one in messages],
+            "severity": max((one.get("severity", "") for one in payloads), key=_SEVERITIES.index),
+            "alerts": payloads,
         },
         zone=zone,
     )
@@ -207,6 +226,7 @@ def _rows(payload: dict[str, Any], zone: tzinfo) -> list[tuple[str, str]]:
         *((tag.capitalize(), text) for tag, text in sorted(payload["tags"].items())),
         ("Started at", _time_text(payload["started_at"], zone)),
         ("Resolved at", _time_text(payload["resolved_at"], zone)),
+        ("Flapping", _flapping_text(payload.get("firings_in_last_hour", 0))),
         ("Expression", payload["expression"]),
         ("Tenant", payload["tenant"]),
     ]
@@ -215,6 +235,12 @@ def _rows(payload: dict[str, Any], zone: tzinfo) -> list[tuple[str, str]]:
 
 def _time_text(timestamp: str | None, zone: tzinfo) -> str:
     return instant_text(datetime.fromisoformat(timestamp), zone, SECONDS) if timestamp else ""
+
+
+def _flapping_text(firings: int) -> str:
+    if not firings:
+        return ""
+    return f"fired {firings} times in an hour; changes are sent every 15 minutes at most"
 
 
 def _state_text(state: AlertState) -> str:

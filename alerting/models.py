@@ -1,11 +1,10 @@
-"""Tables of rules, alerts, receivers and notifications."""
+"""Tables of rules, alerts and receivers; those of notifications are in `notification_models`."""
 
 from datetime import datetime
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from sqlalchemy import Computed, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
-from sqlalchemy.dialects.mysql import MEDIUMBLOB
+from sqlalchemy import Computed, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from alerting.rule_request import FIELDS
@@ -15,7 +14,6 @@ from alerting.states import (
     AlertState,
     Comparison,
     NoDataPolicy,
-    NotificationState,
     ReceiverKind,
     Severity,
 )
@@ -23,9 +21,6 @@ from core.db import Base, id_column
 from core.ids import ID_LENGTH
 from tenants.models import User, enum_column
 from tenants.models.audit import Audited
-
-# Of the type that MySQL stores them in.
-MAX_FILE_BYTES = 2**24 - 1
 
 
 class Receiver(Base):
@@ -359,64 +354,3 @@ class Silence(Base):
     def title(self) -> str:
         """The matchers in one line."""
         return ", ".join(self.matchers)[:200]
-
-
-class NotificationFile(Base):
-    """A file that emails of the outbox have attached, such as a report; deleted after a week."""
-
-    __tablename__ = "notification_files"
-
-    id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
-    )
-    name: Mapped[str] = mapped_column(String(200))
-    media_type: Mapped[str] = mapped_column(String(100))
-    content: Mapped[bytes] = mapped_column(
-        LargeBinary().with_variant(MEDIUMBLOB(), "mysql", "mariadb")
-    )
-    created_at: Mapped[datetime] = mapped_column(index=True)
-
-
-class Notification(Base):
-    """A message in the outbox, to a receiver or, without one, to the email `address`.
-
-    One without a tenant is the platform's.
-    """
-
-    __tablename__ = "notifications"
-    __table_args__ = (Index("ix_notifications_state_next_try_at", "state", "next_try_at"),)
-
-    id: Mapped[str] = id_column()
-    tenant_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
-    )
-    receiver_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("receivers.id", ondelete="CASCADE"), index=True
-    )
-    address: Mapped[str] = mapped_column(String(254), default="")
-    alert_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("alerts.id", ondelete="SET NULL"), index=True
-    )
-    group_key: Mapped[str] = mapped_column(String(64), default="")
-    """Notifications of one receiver with the same key are sent as one message."""
-    payload: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    file_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("notification_files.id", ondelete="SET NULL"), index=True
-    )
-    state: Mapped[NotificationState] = mapped_column(enum_column(NotificationState))
-    tries: Mapped[int] = mapped_column(default=0)
-    next_try_at: Mapped[datetime]
-    last_error: Mapped[str] = mapped_column(Text, default="")
-    created_at: Mapped[datetime]
-    sent_at: Mapped[datetime | None]
-    receiver: Mapped[Receiver | None] = relationship(lazy="joined")
-    file: Mapped[NotificationFile | None] = relationship()
-    """Read with the notification only when it is sent."""
-
-    @property
-    def destination(self) -> Receiver:
-        """The receiver; for an address, one that is not stored."""
-        if self.receiver is not None:
-            return self.receiver
-        return Receiver(name=self.address, kind=ReceiverKind.EMAIL, target=self.address)

@@ -5,7 +5,8 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.models import Notification, NotificationFile, Receiver
+from alerting.models import Receiver
+from alerting.notification_models import Notification, NotificationFile
 from alerting.states import NOTICE, NotificationState, ReceiverKind
 
 

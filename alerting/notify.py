@@ -17,6 +17,7 @@ from email.utils import format_datetime, parseaddr
 from html import escape
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
+from socket import gaierror
 from typing import Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -43,13 +44,17 @@ class DeliveryError(UnavailableError):
     """A delivery failed; the notification's row stores the message.
 
     `retry_after_seconds` is what the receiver asks for, as with 429 Too Many Requests.
+    `may_have_arrived` is True if the answer is missing: the receiver may have got the message.
     """
 
     default_code = "delivery_failed"
 
-    def __init__(self, message: str, *, retry_after_seconds: float = 0.0) -> None:
+    def __init__(
+        self, message: str, *, retry_after_seconds: float = 0.0, may_have_arrived: bool = False
+    ) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+        self.may_have_arrived = may_have_arrived
 
 
 class Sender(Protocol):
@@ -96,7 +101,8 @@ class EmailSender:
                 server.send_message(mail)
         except (OSError, smtplib.SMTPException) as error:
             raise DeliveryError(
-                f"The mail server {url.hostname} did not accept the message: {_plain(error)}"
+                f"The mail server {url.hostname} did not accept the message: {_plain(error)}",
+                may_have_arrived=isinstance(error, TimeoutError | smtplib.SMTPServerDisconnected),
             ) from error
 
     def _checked_url(self) -> SplitResult:
@@ -202,7 +208,10 @@ class WebhookSender:
             raise DeliveryError(error.message_for(host)) from error
         except (OSError, HTTPException) as error:
             why = why_it_failed(error)
-            raise DeliveryError(f"The webhook at {host} did not respond: {why}.") from error
+            raise DeliveryError(
+                f"The webhook at {host} did not respond: {why}.",
+                may_have_arrived=not isinstance(error, ConnectionRefusedError | gaierror),
+            ) from error
         if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
             raise DeliveryError(
                 f"The webhook at {host} responded {response.status} {response.reason}",

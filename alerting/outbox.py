@@ -2,22 +2,30 @@
 
 Each one is claimed by a guarded update that postpones its next attempt (the lease), sent outside
 any transaction, and then marked. A crash in between causes another attempt, never a loss.
-Notifications of one group are sent as one message; see `alerting.holds` for those that are held.
+
+The notifications of one recipient are sent in order; `alerting.outbox_workers` serves many
+recipients at once. A claim drops what its recipient was notified of already, or what is not true
+any more, so that only current states are sent. Notifications of one group are sent as one message;
+see `alerting.holds` for those that are held.
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
 from sqlalchemy.orm import Session, joinedload
 
-from alerting.holds import NO_HOLDS, Holds, current_holds
-from alerting.messages import render, render_group
-from alerting.models import Notification, Receiver
+from alerting.claims import Claim, confirm, is_current, refute, start
+from alerting.deliveries import UNSENT
+from alerting.holds import Holds, current_holds
+from alerting.messages import MAX_LISTED, render, render_group
+from alerting.models import Receiver
+from alerting.notification_models import DeliveredAlert, Notification
 from alerting.notify import DeliveryError, Sender
-from alerting.silences import still_applies
 from alerting.states import NotificationState, ReceiverKind
+from core.clock import Clock
 from core.db import SessionFactory, transaction
 from core.guarded_update import changed_one
 from core.zones import zone_of
@@ -29,12 +37,21 @@ logger = logging.getLogger(__name__)
 BATCH = 50
 # Of reports, which are large: alerts don't wait for many of them.
 FILE_BATCH = 5
-MAX_GROUP = 200
+# The rest of a larger group follows after the group's interval.
+MAX_GROUP = 1_000
 LEASE = timedelta(minutes=5)
 FIRST_RETRY = timedelta(seconds=10)
 LONGEST_RETRY = timedelta(hours=1)
 RETRY_FOR = timedelta(hours=24)
-_UNSENT = (NotificationState.WAITING, NotificationState.SILENCED)
+_KEY = func.coalesce(Notification.receiver_id, Notification.address)
+
+
+@dataclass(frozen=True, slots=True)
+class DueRecipient:
+    """A receiver or an address that has due notifications; `tenant_id` is None for the platform."""
+
+    key: str
+    tenant_id: str | None
 
 
 def drain_outbox(
@@ -44,31 +61,69 @@ def drain_outbox(
     kinds: Collection[ReceiverKind] = tuple(ReceiverKind),
     now: datetime,
 ) -> int:
-    """Send the due notifications to receivers of some kinds; return the number of delivered ones.
+    """Send the due notifications of all recipients in turn; return the number of delivered ones."""
+    return sum(
+        drain_recipient(sessions, senders, recipient, clock=lambda: now)
+        for recipient in due_recipients(sessions, kinds=kinds, now=now)
+    )
 
-    After a failure its receiver is skipped until the next run, so that an unavailable server delays
-    the others by one timeout only.
+
+def due_recipients(
+    sessions: SessionFactory,
+    *,
+    kinds: Collection[ReceiverKind] = tuple(ReceiverKind),
+    now: datetime,
+) -> list[DueRecipient]:
+    """Return the recipients with due notifications, those that have waited longest first.
+
+    A recipient that failed is left out until its next attempt, also for new notifications.
     """
+    # Without a receiver it is an email.
+    kind = func.coalesce(Receiver.kind, ReceiverKind.EMAIL)
+    is_failing = and_(Notification.last_error != "", Notification.next_try_at > now)
+    is_due = Notification.next_try_at <= now
+    statement = (
+        select(_KEY, Notification.tenant_id)
+        .outerjoin(Receiver, Receiver.id == Notification.receiver_id)
+        .where(Notification.state.in_(UNSENT), kind.in_(kinds), or_(is_due, is_failing))
+        .group_by(_KEY, Notification.tenant_id)
+        .having(func.sum(case((is_failing, 1), else_=0)) == 0)
+        .order_by(func.min(Notification.next_try_at))
+    )
+    with transaction(sessions) as session:
+        return [DueRecipient(key, tenant_id) for key, tenant_id in session.execute(statement)]
+
+
+def drain_recipient(
+    sessions: SessionFactory,
+    senders: Mapping[ReceiverKind, Sender],
+    recipient: DueRecipient,
+    *,
+    clock: Clock,
+    may_send: Callable[[], bool] = lambda: True,
+) -> int:
+    """Send the due notifications of one recipient until one fails; return how many it got."""
     delivered = 0
-    failed: set[str] = set()
-    sent: set[str] = set()
-    due, holds = _due(sessions, kinds, now=now)
+    done: set[str] = set()
+    due, holds = _due(sessions, recipient, now=clock())
     for notification_id in due:
-        if notification_id in sent:
+        if notification_id in done:
             continue
-        notification = _claim(sessions, notification_id, failed, holds, now=now)
-        if notification is None:
+        if not may_send():
+            break
+        group = _claim_group(sessions, notification_id, holds, now=clock())
+        if not group:
             continue
-        group = [notification, *_claim_group(sessions, notification, holds, now=now)]
-        sent.update(one.id for one in group)
-        error = _send(senders, group, zone=_zone_of(sessions, notification))
+        done.update(claim.notification.id for claim in group)
+        rest = _rest_of_group(sessions, group)
+        zone = _zone_of(sessions, group[0].notification)
+        error = _send(senders, group, rest, zone=zone)
         with transaction(sessions) as session:
-            if error is None:
-                delivered += len(group)
-                _mark_sent(session, group, now=now)
-            else:
-                failed.add(notification.receiver_id or notification.address)
-                _mark_failed(session, group, error, now=now)
+            if error is not None:
+                _mark_failed(session, group, error, now=clock())
+                break
+            delivered += len(group)
+            _mark_sent(session, group, rest, now=clock())
     return delivered
 
 
@@ -78,76 +133,84 @@ def retry_delay(tries: int) -> timedelta:
     return min(FIRST_RETRY * (1 << doublings), LONGEST_RETRY)
 
 
+def _of(recipient: DueRecipient) -> ColumnElement[bool]:
+    is_tenant = Notification.tenant_id == recipient.tenant_id
+    return and_(
+        or_(Notification.receiver_id == recipient.key, Notification.address == recipient.key),
+        Notification.tenant_id.is_(None) if recipient.tenant_id is None else is_tenant,
+    )
+
+
 def _due(
-    sessions: SessionFactory, kinds: Collection[ReceiverKind], *, now: datetime
+    sessions: SessionFactory, recipient: DueRecipient, *, now: datetime
 ) -> tuple[list[str], Holds]:
-    # Without a receiver it is an email.
-    kind = func.coalesce(Receiver.kind, ReceiverKind.EMAIL)
     statement = (
-        select(Notification.id, Notification.tenant_id)
-        .outerjoin(Receiver, Receiver.id == Notification.receiver_id)
-        .where(Notification.state.in_(_UNSENT), Notification.next_try_at <= now, kind.in_(kinds))
+        select(Notification.id)
+        .where(_of(recipient), Notification.state.in_(UNSENT), Notification.next_try_at <= now)
         .order_by(Notification.next_try_at, Notification.id)
     )
     alerts = statement.where(Notification.file_id.is_(None)).limit(BATCH)
     files = statement.where(Notification.file_id.is_not(None)).limit(FILE_BATCH)
+    tenants = [] if recipient.tenant_id is None else [recipient.tenant_id]
     with transaction(sessions) as session:
-        due = [*session.execute(alerts), *session.execute(files)]
-        if not due:
-            return [], NO_HOLDS
-        tenant_ids = {tenant_id for _, tenant_id in due if tenant_id is not None}
-        return [ident for ident, _ in due], current_holds(session, tenant_ids, now=now)
+        due = [*session.scalars(alerts), *session.scalars(files)]
+        return due, current_holds(session, tenants, now=now)
 
 
-def _claim(
-    sessions: SessionFactory,
-    notification_id: str,
-    failed: set[str],
-    holds: Holds,
-    *,
-    now: datetime,
-) -> Notification | None:
+def _claim_group(
+    sessions: SessionFactory, notification_id: str, holds: Holds, *, now: datetime
+) -> list[Claim]:
+    """Claim a due notification and the others of its group, due or not; return those to send."""
     with transaction(sessions) as session:
         claim = (
             update(Notification)
             .where(
                 Notification.id == notification_id,
-                Notification.state.in_(_UNSENT),
+                Notification.state.in_(UNSENT),
                 Notification.next_try_at <= now,
-                func.coalesce(Notification.receiver_id, Notification.address).not_in(failed),
             )
             .values(next_try_at=now + LEASE, tries=Notification.tries + 1)
         )
         if not changed_one(session, claim):
-            return None
+            return []
         notification = session.get_one(
             Notification, notification_id, options=[joinedload(Notification.file)]
         )
-        until = holds.until(notification, now=now)
-        if until is not None:
-            _hold(notification, until)
-            return None
-        if notification.state is NotificationState.SILENCED:
-            if not still_applies(session, notification):
-                notification.state = NotificationState.SUPPRESSED
-                notification.tries = 0
-                return None
-            notification.state = NotificationState.WAITING
-            notification.created_at = now  # its retries start now
-        return notification
+        first = _claimed(session, notification, holds, now=now)
+        if first is None or not notification.group_key:
+            return [] if first is None else [first]
+        claims = [first]
+        for other in _others_of_group(session, notification, now=now):
+            other.next_try_at, other.tries = now + LEASE, other.tries + 1
+            claimed = _claimed(session, other, holds, now=now)
+            if claimed is not None:
+                claims.append(claimed)
+        return claims
 
 
-def _claim_group(
-    sessions: SessionFactory,
-    first: Notification,
-    holds: Holds,
-    *,
-    now: datetime,
-) -> list[Notification]:
-    """Claim the other waiting notifications of a claimed one's group, due or not."""
-    if not first.group_key:
-        return []
-    waiting = (
+def _claimed(
+    session: Session, notification: Notification, holds: Holds, *, now: datetime
+) -> Claim | None:
+    """Return a leased notification as a claim, unless it is held or does not apply any more."""
+    until = holds.until(notification, now=now)
+    if until is not None:
+        notification.state = NotificationState.SILENCED
+        notification.next_try_at, notification.tries = until, 0
+        return None
+    if not is_current(session, notification):
+        notification.state, notification.tries = NotificationState.SUPPRESSED, 0
+        return None
+    if notification.state is NotificationState.SILENCED:
+        notification.state = NotificationState.WAITING
+        notification.created_at = now  # its retries start now
+    return start(session, notification)
+
+
+def _others_of_group(
+    session: Session, first: Notification, *, now: datetime
+) -> Sequence[Notification]:
+    """Return the other waiting notifications of a group, and postpone those that are too many."""
+    others = (
         select(Notification)
         .where(
             Notification.receiver_id == first.receiver_id,
@@ -158,21 +221,41 @@ def _claim_group(
         .order_by(Notification.id)
         .limit(MAX_GROUP)
     )
-    claimed = []
+    rows = session.scalars(others).all()
+    if len(rows) == MAX_GROUP:
+        next_at = now + timedelta(seconds=first.group_interval_seconds)
+        session.execute(
+            update(Notification)
+            .where(
+                Notification.receiver_id == first.receiver_id,
+                Notification.group_key == first.group_key,
+                Notification.state == NotificationState.WAITING,
+                Notification.id > rows[-1].id,
+            )
+            .values(next_try_at=next_at)
+        )
+        rows = rows[:-1] if rows[-1].id > first.id else rows
+    return rows
+
+
+def _rest_of_group(sessions: SessionFactory, group: Sequence[Claim]) -> list[DeliveredAlert]:
+    """Return the alerts of a group that go on as its receiver was notified of them."""
+    first = group[0].notification
+    if not first.group_key:
+        return []
+    changed = {claim.notification.about for claim in group}
+    statement = (
+        select(DeliveredAlert)
+        .where(
+            DeliveredAlert.recipient == first.recipient,
+            DeliveredAlert.group_key == first.group_key,
+            DeliveredAlert.state.is_not(None),
+        )
+        .order_by(DeliveredAlert.id)
+        .limit(MAX_LISTED)
+    )
     with transaction(sessions) as session:
-        for one in session.scalars(waiting).all():
-            until = holds.until(one, now=now)
-            if until is not None:
-                _hold(one, until)
-                continue
-            one.next_try_at, one.tries = now + LEASE, one.tries + 1
-            claimed.append(one)
-    return claimed
-
-
-def _hold(notification: Notification, until: datetime) -> None:
-    notification.state = NotificationState.SILENCED
-    notification.next_try_at, notification.tries = until, 0
+        return [row for row in session.scalars(statement) if row.alert_id not in changed]
 
 
 def _zone_of(sessions: SessionFactory, notification: Notification) -> tzinfo:
@@ -186,17 +269,26 @@ def _zone_of(sessions: SessionFactory, notification: Notification) -> tzinfo:
 
 
 def _send(
-    senders: Mapping[ReceiverKind, Sender], group: Sequence[Notification], *, zone: tzinfo
+    senders: Mapping[ReceiverKind, Sender],
+    group: Sequence[Claim],
+    rest: Sequence[DeliveredAlert],
+    *,
+    zone: tzinfo,
 ) -> DeliveryError | None:
     """Return None after delivery, else the error."""
-    notification = group[0]
+    notifications = [claim.notification for claim in group]
+    notification = notifications[0]
     destination = notification.destination
     sender = senders.get(destination.kind)
     if sender is None:
         return DeliveryError(f"This server has no sender for {destination.kind.value}.")
+    is_single = len(notifications) == 1 and not rest
     try:
-        is_single = len(group) == 1
-        message = render(notification, zone=zone) if is_single else render_group(group, zone=zone)
+        message = (
+            render(notification, zone=zone)
+            if is_single
+            else render_group(notifications, [row.payload for row in rest], zone=zone)
+        )
         sender.send(destination, message)
     except DeliveryError as error:
         return error
@@ -206,19 +298,28 @@ def _send(
     return None
 
 
-def _mark_sent(session: Session, group: Sequence[Notification], *, now: datetime) -> None:
+def _mark_sent(
+    session: Session, group: Sequence[Claim], rest: Sequence[DeliveredAlert], *, now: datetime
+) -> None:
     session.execute(
         update(Notification)
-        .where(Notification.id.in_([one.id for one in group]))
+        .where(Notification.id.in_([claim.notification.id for claim in group]))
         .values(state=NotificationState.SENT, sent_at=now, last_error="")
     )
+    confirm(session, group, now=now)
+    if rest:
+        session.execute(
+            update(DeliveredAlert)
+            .where(DeliveredAlert.id.in_([row.id for row in rest]))
+            .values(delivered_at=now)
+        )
 
 
 def _mark_failed(
-    session: Session, group: Sequence[Notification], error: DeliveryError, *, now: datetime
+    session: Session, group: Sequence[Claim], error: DeliveryError, *, now: datetime
 ) -> None:
-    """Postpone all notifications of the receiver; those past the retry period have failed."""
-    notification = group[0]
+    """Postpone all notifications of the recipient; those past the retry period have failed."""
+    notification = group[0].notification
     asked = min(timedelta(seconds=error.retry_after_seconds), LONGEST_RETRY)
     retry_at = now + max(retry_delay(notification.tries), asked)
     logger.warning(
@@ -228,19 +329,24 @@ def _mark_failed(
         notification.tries,
         error.message,
     )
+    recipient = DueRecipient(notification.recipient, notification.tenant_id)
     waiting = update(Notification).where(
-        Notification.receiver_id == notification.receiver_id,
-        Notification.address == notification.address,
-        Notification.state == NotificationState.WAITING,
+        _of(recipient), Notification.state == NotificationState.WAITING
     )
     session.execute(
-        waiting.where(Notification.id.in_([one.id for one in group])).values(
+        waiting.where(Notification.id.in_([claim.notification.id for claim in group])).values(
             next_try_at=retry_at, last_error=error.message
         )
     )
-    session.execute(waiting.where(Notification.next_try_at <= now).values(next_try_at=retry_at))
+    session.execute(
+        waiting.where(Notification.next_try_at <= now).values(
+            next_try_at=retry_at, last_error=error.message
+        )
+    )
     session.execute(
         waiting.where(Notification.created_at <= now - RETRY_FOR).values(
             state=NotificationState.FAILED, last_error=error.message
         )
     )
+    if not error.may_have_arrived:
+        refute(session, group)

@@ -13,7 +13,8 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from alerting.chat_addresses import chat_errors
-from alerting.models import Notification, Receiver, Rule
+from alerting.models import Receiver, Rule
+from alerting.notification_models import Notification
 from alerting.policies import rename_receiver
 from alerting.rule_request import raise_errors
 from alerting.states import NOTICE, NotificationState, ReceiverKind

@@ -1,28 +1,26 @@
 """Stores the outcome of an alert: guarded update, history and notifications in one transaction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
 from alerting.action_request import is_severe_enough
+from alerting.deliveries import Change, DeliveryQueue
 from alerting.expression import group_key
-from alerting.labels import NO_LABELS, ApplianceLabels, appliance_labels, labels_of
-from alerting.machine import AlertView, Outcome, resolve
+from alerting.machine import AlertView, Outcome
 from alerting.messages import alert_payload
-from alerting.models import Alert, AlertAction, AlertTransition, Notification, Rule
-from alerting.policies import policy_of, receivers_by_name
-from alerting.routes import Route
-from alerting.states import ActionKind, ActionState, AlertState, NotificationState
+from alerting.models import Alert, AlertAction, AlertTransition, Rule
+from alerting.recipients import Routing
+from alerting.states import ActionKind, ActionState, AlertState, Severity
 from core.db import Base
 from core.guarded_update import changed_one
 from core.ids import new_id
-from tenants.fleet.appliances import appliance_names
-from tenants.fleet.liveness import operators
 from tenants.models import Tenant
 
 # What every evaluation changes of an alert.
@@ -34,7 +32,7 @@ _REFRESH = update(_TABLE).where(_TABLE.c.id == bindparam("ident"))
 ACTIVE_STATES = (AlertState.PENDING, AlertState.FIRING, AlertState.NO_DATA)
 
 
-@dataclass(slots=True)
+@dataclass
 class Recorder:
     """Writes the outcomes of one rule; the caller owns the transaction."""
 
@@ -43,15 +41,25 @@ class Recorder:
     now: datetime
     public_url: str = ""
     transitions: int = 0
-    notifications: int = 0
-    _appliance_names: dict[str, str] | None = field(default=None, init=False)
-    _tenant: str | None = field(default=None, init=False)
     _added: list[tuple[Alert, Outcome]] = field(default_factory=list, init=False)
     _refreshed: list[dict[str, Any]] = field(default_factory=list, init=False)
-    _receivers: dict[str, str] | None = field(default=None, init=False)
-    _policy: Route = field(default_factory=Route, init=False)
-    _labels: ApplianceLabels = field(default_factory=lambda: NO_LABELS, init=False)
-    _group_times: dict[tuple[str, str], datetime] = field(default_factory=dict, init=False)
+    _changes: list[Change] = field(default_factory=list, init=False)
+
+    @cached_property
+    def queue(self) -> DeliveryQueue:
+        """Notifications about the rule's alerts."""
+        routing = Routing.of(self.session, self.rule.tenant_id)
+        return DeliveryQueue(self.session, self.rule, routing, self.now)
+
+    @cached_property
+    def _tenant_name(self) -> str:
+        # The session holds the tenant weakly: it would be read again for each alert.
+        return self.session.get_one(Tenant, self.rule.tenant_id).name
+
+    @property
+    def notifications(self) -> int:
+        """The number of notifications that were queued."""
+        return self.queue.count if "queue" in self.__dict__ else 0
 
     def add(self, tags: Mapping[str, str], outcome: Outcome) -> None:
         """Store a group's first alert."""
@@ -87,23 +95,29 @@ class Recorder:
             .values(updated_at=self.now, **_columns(outcome.after))
         )
         if changed_one(self.session, statement):
-            if outcome.is_transition and before not in ACTIVE_STATES:
+            is_worse = Severity.CRITICAL is after.severity is not view.severity
+            if outcome.is_transition and (is_worse or before not in ACTIVE_STATES):
                 alert.acknowledged_at = alert.acknowledged_by = None
             self._record(alert, before, outcome)
 
     def flush(self) -> None:
-        """Write new alerts, and what was observed of those whose state is the same."""
+        """Write new alerts, what was observed of those whose state is the same, and messages."""
         if self._added:
             self.session.flush()  # their transitions refer to them
             for alert, outcome in self._added:
-                self._record(alert, AlertState.INACTIVE, outcome)
+                self._record(alert, AlertState.INACTIVE, outcome, is_new=True)
             self._added.clear()
+        if self._changes:
+            self.queue.add_changes(self._changes)
+            self._changes.clear()
         if self._refreshed:
             # The table's statement takes a fraction of the time of the model's.
             self.session.connection().execute(_REFRESH, self._refreshed)
             self._refreshed.clear()
 
-    def _record(self, alert: Alert, before: AlertState, outcome: Outcome) -> None:
+    def _record(
+        self, alert: Alert, before: AlertState, outcome: Outcome, *, is_new: bool = False
+    ) -> None:
         if outcome.is_transition:
             self.transitions += 1
             self.session.add(
@@ -118,7 +132,8 @@ class Recorder:
                 )
             )
         if outcome.notify is not None:
-            self._notify(alert, outcome.after, outcome.notify)
+            change = self.change_of(alert, outcome.after, outcome.notify, is_new=is_new)
+            self._changes.append(change)
             if outcome.notify is AlertState.FIRING and self.rule.actions:
                 self._act(alert, outcome.after)
 
@@ -145,112 +160,18 @@ class Recorder:
                     )
                 )
 
-    def _notify(self, alert: Alert, after: AlertView, state: AlertState) -> None:
-        """Notify the rule's receivers, and those of the tenant's policy; or the platform's."""
-        if self.rule.platform_rule is not None:
-            known = receivers_by_name(self.session, None)
-            named = self.rule.platform_rule.receivers
-            ids = [known[name] for name in named if name in known]
-            emails = [] if ids else [user.email for user in operators(self.session)]
-            self.send(alert, after, state, ids, emails=emails)
-            return
-        tenant_id = self.rule.tenant_id
-        if self._receivers is None:
-            self._receivers = receivers_by_name(self.session, tenant_id)
-            self._policy = policy_of(self.session, tenant_id)
-            used = {tenant_id: self._policy.used_labels()}
-            self._labels = appliance_labels(self.session, used)
-        own = [one for one in self.rule.receiver_ids if one in self._receivers.values()]
-        groups = dict.fromkeys(own, ("", self.now))
-        labels = labels_of(
-            alert.tags,
-            rule=self.rule.name,
-            severity=after.severity.value,
-            names=self._names(),
-            labels=self._labels,
+    def change_of(
+        self, alert: Alert, after: AlertView, state: AlertState, *, is_new: bool = False
+    ) -> Change:
+        """Return what receivers are notified of."""
+        return Change(
+            alert_id=alert.id,
+            tags=alert.tags,
+            state=state,
+            severity=after.severity,
+            payload=self._payload(alert, after, state),
+            is_new=is_new,
         )
-        for route in self._policy.matching(labels):
-            key = route.group_key(labels)
-            for name in route.receivers:
-                ident = self._receivers.get(name)
-                if ident is not None and ident not in groups:
-                    groups[ident] = key, self._group_at(ident, key, route)
-        if groups:
-            self.send(alert, after, state, list(groups), groups)
-
-    def _names(self) -> dict[str, str]:
-        if self._appliance_names is None:
-            self._appliance_names = appliance_names(self.session, (self.rule.tenant_id,))
-        return self._appliance_names
-
-    def _tenant_name(self) -> str:
-        # The session holds the tenant weakly: it would be read again for each alert.
-        if self._tenant is None:
-            self._tenant = self.session.get_one(Tenant, self.rule.tenant_id).name
-        return self._tenant
-
-    def _group_at(self, receiver_id: str, key: str, route: Route) -> datetime:
-        """Return when a group's next message is due."""
-        if not key:
-            return self.now
-        if (receiver_id, key) not in self._group_times:
-            self._group_times[receiver_id, key] = self._read_group_at(receiver_id, key, route)
-        return self._group_times[receiver_id, key]
-
-    def _read_group_at(self, receiver_id: str, key: str, route: Route) -> datetime:
-        of_group = (Notification.receiver_id == receiver_id, Notification.group_key == key)
-        is_waiting = Notification.state == NotificationState.WAITING
-        newest = select(func.min(Notification.next_try_at).filter(is_waiting)).where(*of_group)
-        waiting: datetime | None = self.session.scalar(newest)
-        if waiting is not None:
-            return max(waiting, self.now)
-        starts_at = self.now + timedelta(seconds=route.group_wait_seconds)
-        sent_at: datetime | None = self.session.scalar(
-            select(func.max(Notification.sent_at)).where(*of_group)
-        )
-        if sent_at is None:
-            return starts_at
-        return max(starts_at, sent_at + timedelta(seconds=route.group_interval_seconds))
-
-    def send(
-        self,
-        alert: Alert,
-        after: AlertView,
-        state: AlertState,
-        receiver_ids: Sequence[str],
-        groups: Mapping[str, tuple[str, datetime]] | None = None,
-        *,
-        emails: Sequence[str] = (),
-    ) -> None:
-        """Put the messages about an alert into the outbox.
-
-        Args:
-            alert: the alert.
-            after: it, as the message shows it.
-            state: the state to notify of.
-            receiver_ids: to whom.
-            groups: the key of the group and the time of its message by receiver.
-            emails: addresses to notify besides.
-        """
-        owner_id = self.rule.tenant_id if self.rule.platform_rule_id is None else None
-        payload = self._payload(alert, after, state)
-        targets = [(one, "") for one in receiver_ids]
-        for receiver_id, address in [*targets, *((None, one) for one in emails)]:
-            self.notifications += 1
-            key, due_at = (groups or {}).get(receiver_id or "", ("", self.now))
-            self.session.add(
-                Notification(
-                    tenant_id=owner_id,
-                    receiver_id=receiver_id,
-                    address=address,
-                    alert_id=alert.id,
-                    group_key=key,
-                    payload=payload,
-                    state=NotificationState.WAITING,
-                    next_try_at=due_at,
-                    created_at=self.now,
-                )
-            )
 
     def _payload(self, alert: Alert, after: AlertView, state: AlertState) -> dict[str, Any]:
         return alert_payload(
@@ -259,25 +180,11 @@ class Recorder:
             alert_id=alert.id,
             tags=alert.tags,
             state=state,
-            tenant=self._tenant_name(),
-            appliances=self._names(),
+            tenant=self._tenant_name,
+            appliances=self.queue.routing.appliances,
             public_url=self.public_url,
             now=self.now,
         )
-
-
-def resolve_alerts(
-    session: Session, rule: Rule, *, now: datetime, public_url: str = ""
-) -> Recorder:
-    """Resolve every active alert of a rule that is disabled, deleted, or has a new query."""
-    recorder = Recorder(session, rule, now, public_url)
-    active = select(Alert).where(Alert.rule_id == rule.id, Alert.state.in_(ACTIVE_STATES))
-    for alert in session.scalars(active.order_by(Alert.id)).all():
-        view = view_of(alert)
-        recorder.change(alert, view, resolve(view, now=now))
-    recorder.flush()
-    session.flush()
-    return recorder
 
 
 def view_of(alert: Alert) -> AlertView:

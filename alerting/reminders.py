@@ -1,91 +1,148 @@
-"""Repeats and escalations: messages about alerts that go on firing.
+"""Messages about alerts besides those of their transitions.
 
-A firing alert is sent again to the receivers of its routes after the route's repeat interval, and
-to those of `escalate_to` once after `escalate_after`; but not if it is acknowledged.
+- Corrections: whoever is to be notified of an alert and was notified of another state, or of none,
+  such as a receiver that was added while the alert fires.
+- Repeats: a firing alert is sent again after its route's repeat interval.
+- Escalations: to `escalate_to`, once, after `escalate_after`.
+
+The last two stop when the alert is acknowledged.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.labels import alert_labels, appliance_labels
-from alerting.models import Alert, Notification, NotificationPolicy, Rule
-from alerting.policies import policy_of, receivers_by_name
+from alerting.deliveries import UNSENT, ByRecipient, delivered_alerts
+from alerting.models import Alert
+from alerting.notification_models import DeliveredAlert, Notification
+from alerting.recipients import Recipient
 from alerting.recorder import Recorder, view_of
 from alerting.routes import Route
-from alerting.states import AlertState
-from core.db import SessionFactory, transaction
-from tenants.fleet.appliances import appliance_names
+from alerting.states import AlertState, NotificationPurpose, NotificationState
+from core.db import SessionFactory, chunked, transaction
+
+_ACTIVE = (AlertState.FIRING, AlertState.NO_DATA)
+_PENDING = (*UNSENT, NotificationState.FAILED)
+Pair = tuple[str, str]
+"""An alert and the key of a recipient."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reminder:
+    """A message to queue."""
+
+    recipient: Recipient
+    purpose: NotificationPurpose
 
 
 def send_reminders(sessions: SessionFactory, *, now: datetime, public_url: str = "") -> int:
-    """Queue the repeats and escalations that are due; return how many."""
+    """Queue the messages that are due; return how many."""
+    active = select(Alert.tenant_id).where(Alert.state.in_(_ACTIVE))
+    delivered = select(Alert.tenant_id).join(DeliveredAlert, DeliveredAlert.alert_id == Alert.id)
     with transaction(sessions) as session:
-        tenants = session.scalars(select(NotificationPolicy.tenant_id)).all()
+        tenants = sorted({*session.scalars(active.distinct()), *session.scalars(delivered)})
     queued = 0
     for tenant_id in tenants:
         with transaction(sessions) as session:
-            root = policy_of(session, tenant_id)
-            if any(route.repeat_seconds or route.escalate_to for route in root.walk()):
-                queued += _remind(session, tenant_id, root, now=now, public_url=public_url)
+            queued += _remind(session, tenant_id, now=now, public_url=public_url)
     return queued
 
 
-def _remind(
-    session: Session, tenant_id: str, root: Route, *, now: datetime, public_url: str
-) -> int:
-    names = appliance_names(session, (tenant_id,))
-    labels = appliance_labels(session, {tenant_id: root.used_labels()})
-    receivers = receivers_by_name(session, tenant_id)
-    firing = select(Alert).where(
-        Alert.tenant_id == tenant_id,
-        Alert.state == AlertState.FIRING,
-        Alert.acknowledged_at.is_(None),
-        Alert.rule.has(Rule.platform_rule_id.is_(None)),
-    )
-    alerts = session.scalars(firing.order_by(Alert.id)).all()
-    newest = _newest(session, tenant_id)
-    queued = 0
+def _remind(session: Session, tenant_id: str, *, now: datetime, public_url: str) -> int:
+    of_tenant = select(Alert).where(Alert.tenant_id == tenant_id).order_by(Alert.id)
+    is_delivered = Alert.id.in_(select(DeliveredAlert.alert_id))
+    alerts = session.scalars(of_tenant.where(Alert.state.in_(_ACTIVE) | is_delivered)).all()
+    delivered = delivered_alerts(session, [alert.id for alert in alerts])
+    pending = _pending(session, alerts)
+    recorders: dict[str, Recorder] = {}
     for alert in alerts:
-        recorder = Recorder(session, alert.rule, now, public_url)
-        for route in root.matching(alert_labels(alert, names, labels)):
-            for name in _due(alert, route, receivers, newest, now=now):
-                recorder.send(alert, view_of(alert), AlertState.FIRING, [receivers[name]])
-                newest[alert.id, receivers[name]] = now
-                queued += 1
-    return queued
+        recorder = recorders.setdefault(
+            alert.rule_id, Recorder(session, alert.rule, now, public_url)
+        )
+        rows = delivered.get(alert.id, {})
+        is_active = alert.state in _ACTIVE
+        for reminder in _due(recorder, alert, rows) if is_active else _ended(rows):
+            if (alert.id, reminder.recipient.key) not in pending:
+                state = alert.state if is_active else AlertState.RESOLVED
+                change = recorder.change_of(alert, view_of(alert), state)
+                recorder.queue.add(change, reminder.recipient, purpose=reminder.purpose)
+    return sum(recorder.notifications for recorder in recorders.values())
 
 
-def _due(
-    alert: Alert,
-    route: Route,
-    receivers: dict[str, str],
-    newest: dict[tuple[str, str], datetime],
-    *,
-    now: datetime,
-) -> Iterator[str]:
-    """Yield the names of the receivers of a route that are due for an alert."""
-    fired_at = alert.fired_at or alert.updated_at
-    for name in route.receivers if route.repeat_seconds else ():
-        sent_at = newest.get((alert.id, receivers.get(name, "")))
-        if sent_at is not None and now - sent_at >= timedelta(seconds=route.repeat_seconds):
-            yield name
-    if route.escalate_to and now - fired_at >= timedelta(seconds=route.escalate_after_seconds):
-        for name in route.escalate_to:
-            sent_at = newest.get((alert.id, receivers.get(name, "")))
-            if name in receivers and (sent_at is None or sent_at < fired_at):
-                yield name
+def _due(recorder: Recorder, alert: Alert, delivered: ByRecipient) -> Iterator[_Reminder]:
+    """Yield what is due of an active alert."""
+    routing, now = recorder.queue.routing, recorder.now
+    routed = routing.recipients(alert.rule, alert.tags, alert.severity)
+    for key, recipient in (_as_recipients(delivered) | routed).items():
+        row = delivered.get(key)
+        if row is None or (row.state, row.severity) != (alert.state, alert.severity):
+            yield _Reminder(recipient, NotificationPurpose.CHANGE)
+        elif _is_repeat_due(alert, row, recipient.route, now=now):
+            yield _Reminder(recipient, NotificationPurpose.REPEAT)
+    if alert.state is AlertState.FIRING and alert.acknowledged_at is None:
+        for recipient in _escalations(recorder, alert):
+            if recipient.key not in delivered and recipient.key not in routed:
+                yield _Reminder(recipient, NotificationPurpose.CHANGE)
 
 
-def _newest(session: Session, tenant_id: str) -> dict[tuple[str, str], datetime]:
-    """Return when the newest message about an alert to a receiver was queued."""
-    statement = (
-        select(Notification.alert_id, Notification.receiver_id, func.max(Notification.created_at))
-        .join(Alert, Alert.id == Notification.alert_id)
-        .where(Notification.tenant_id == tenant_id, Alert.state == AlertState.FIRING)
-        .group_by(Notification.alert_id, Notification.receiver_id)
+def _ended(delivered: ByRecipient) -> Iterator[_Reminder]:
+    """Yield a message to each receiver that was not notified that an alert has resolved."""
+    for recipient in _as_recipients(delivered).values():
+        yield _Reminder(recipient, NotificationPurpose.CHANGE)
+
+
+def _as_recipients(delivered: ByRecipient) -> dict[str, Recipient]:
+    return {
+        key: Recipient(row.receiver_id, "" if row.receiver_id else row.recipient)
+        for key, row in delivered.items()
+    }
+
+
+def _is_repeat_due(alert: Alert, row: DeliveredAlert, route: Route, *, now: datetime) -> bool:
+    return (
+        route.repeat_seconds > 0
+        and alert.state is AlertState.FIRING
+        and alert.acknowledged_at is None
+        and row.delivered_at is not None
+        and now - row.delivered_at >= timedelta(seconds=route.repeat_seconds)
     )
-    rows = session.execute(statement)
-    return {(str(alert), str(receiver)): at for alert, receiver, at in rows}
+
+
+def _escalations(recorder: Recorder, alert: Alert) -> Iterator[Recipient]:
+    routing = recorder.queue.routing
+    if alert.rule.platform_rule_id is not None or alert.fired_at is None:
+        return
+    labels = routing.alert_labels(alert.rule, alert.tags, alert.severity)
+    for route in routing.policy.matching(labels):
+        after = timedelta(seconds=route.escalate_after_seconds)
+        if route.escalate_to and recorder.now - alert.fired_at >= after:
+            for name in route.escalate_to:
+                if name in routing.receivers:
+                    yield Recipient(routing.receivers[name])
+
+
+def _pending(session: Session, alerts: Sequence[Alert]) -> set[Pair]:
+    """Return the pairs that have a message which waits, or that was given up as it would be."""
+    by_id = {alert.id: alert for alert in alerts}
+    pairs = set()
+    for idents in chunked(list(by_id)):
+        statement = select(Notification).where(
+            Notification.alert_id.in_(idents), Notification.state.in_(_PENDING)
+        )
+        for row in session.scalars(statement):
+            is_given_up = row.state is NotificationState.FAILED
+            if row.about and not (is_given_up and _is_outdated(row, by_id[row.about])):
+                pairs.add((row.about, row.recipient))
+    return pairs
+
+
+def _is_outdated(row: Notification, alert: Alert) -> bool:
+    """Whether a message is about an earlier state of its alert."""
+    if alert.fired_at is not None and row.created_at < alert.fired_at:
+        return True
+    if alert.state not in _ACTIVE:
+        return bool(row.payload["state"] != AlertState.RESOLVED)
+    return (alert.state, alert.severity) != (row.payload["state"], row.payload["severity"])

@@ -16,7 +16,8 @@ from datetime import datetime
 from sqlalchemy import update
 
 from alerting.due_rules import due_rules, is_due
-from alerting.evaluation import Evaluator, resolve_disabled
+from alerting.endings import resolve_ended
+from alerting.evaluation import Evaluator
 from alerting.models import Rule
 from alerting.shared_reads import SharedGroups
 from core.db import transaction
@@ -106,7 +107,7 @@ class Rounds:
                 pool = self._pool if None in known else self._recording
                 pool.submit(self._evaluate, tenant_id, rules, shared, now)
         self._count(skipped, now=now)
-        resolve_disabled(evaluator.sessions, now=now, public_url=evaluator.public_url)
+        resolve_ended(evaluator.sessions, now=now, public_url=evaluator.public_url)
 
     def close(self) -> None:
         """Stop after the rules that are being evaluated."""

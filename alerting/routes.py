@@ -26,6 +26,8 @@ _DURATIONS = {
     "repeat_interval": "repeat_seconds",
     "escalate_after": "escalate_after_seconds",
 }
+EACH_BY_ITSELF = "..."
+"""In `group_by`: each alert is sent by itself, as in Alertmanager."""
 _LISTS = ("matchers", "receivers", "group_by", "escalate_to")
 _KEYS = frozenset({*_DURATIONS, *_LISTS, "continue", "routes"})
 
@@ -37,13 +39,15 @@ class Route:
     Attributes:
         matchers: of labels; see `alerting.matchers`.
         receivers: names of receivers.
-        group_by: alerts with the same values of these labels share a message; empty: one each.
+        group_by: alerts with the same values of these labels share a message; empty, or `...`: one
+            each.
         group_wait_seconds: how long the first message of a group waits for others.
         group_interval_seconds: the least time between two messages of a group.
         repeat_seconds: after which a firing alert is sent again; 0 is never.
         escalate_after_seconds: after which an alert that fires and that nobody acknowledged is sent
             to `escalate_to`; 0 is never.
         continues: whether later siblings are tried too.
+        path: where the route stands in the tree, such as `route.routes.0`.
     """
 
     matchers: tuple[str, ...] = ()
@@ -56,6 +60,7 @@ class Route:
     escalate_to: tuple[str, ...] = ()
     continues: bool = False
     routes: tuple["Route", ...] = field(default=())
+    path: str = "route"
 
     def matching(self, labels: Mapping[str, str]) -> Iterator["Route"]:
         """Yield the routes that take an alert with these labels."""
@@ -73,10 +78,10 @@ class Route:
 
     def group_key(self, labels: Mapping[str, str]) -> str:
         """Return the key of an alert's group at this route; "" without grouping."""
-        if not self.group_by:
+        if not self.group_by or EACH_BY_ITSELF in self.group_by:
             return ""
         values = [labels.get(label, "") for label in self.group_by]
-        text = json.dumps([self.matchers, self.group_by, values])
+        text = json.dumps([self.path, self.group_by, values])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def walk(self) -> Iterator["Route"]:
@@ -131,14 +136,18 @@ def stored(route: Route) -> dict[str, Any]:
     return asdict(route)
 
 
-def loaded(data: Mapping[str, Any]) -> Route:
+def loaded(data: Mapping[str, Any], path: str = "route") -> Route:
     """Return the tree of `stored`."""
     values: dict[str, Any] = {
         one.name: tuple(data[one.name]) if isinstance(data[one.name], list) else data[one.name]
         for one in fields(Route)
         if one.name in data
     }
-    return Route(**values | {"routes": tuple(loaded(child) for child in data.get("routes", ()))})
+    routes = tuple(
+        loaded(child, f"{path}.routes.{number}")
+        for number, child in enumerate(data.get("routes", ()))
+    )
+    return Route(**values | {"routes": routes, "path": path})
 
 
 def _parsed(
@@ -159,7 +168,12 @@ def _parsed(
     for name, attribute in _DURATIONS.items():
         if name in data:
             values[attribute] = _seconds(data[name], f"{path}.{name}", errors)
-    own: dict[str, Any] = {"matchers": (), "continues": data.get("continue") is True, "routes": ()}
+    own: dict[str, Any] = {
+        "matchers": (),
+        "continues": data.get("continue") is True,
+        "routes": (),
+        "path": path,
+    }
     route = replace(parent, **own | values)
     _check(route, path, known, errors)
     children = [] if data.get("routes") is None else data["routes"]
@@ -182,6 +196,9 @@ def _check(route: Route, path: str, known: frozenset[str], errors: Errors) -> No
             parse_matcher(text)
         except ValueError as error:
             errors.setdefault(f"{path}.matchers", []).append(str(error))
+    if EACH_BY_ITSELF in route.group_by and len(route.group_by) > 1:
+        text = f"'{EACH_BY_ITSELF}' sends each alert by itself: leave out the other labels."
+        errors[f"{path}.group_by"] = [text]
     listed = ", ".join(sorted(known)) or "none yet"
     for name in ("receivers", "escalate_to"):
         missing = sorted(set(getattr(route, name)) - known)

@@ -10,8 +10,9 @@ from sqlalchemy import ColumnElement, case, delete, func, select
 from sqlalchemy.orm import Session
 
 from alerting.action_request import required_permissions, stored_action
+from alerting.endings import resolve_alerts
 from alerting.models import Alert, AlertTransition, Receiver, Rule
-from alerting.recorder import ACTIVE_STATES, resolve_alerts
+from alerting.recorder import ACTIVE_STATES
 from alerting.rule_request import RuleRequest, raise_errors, rule_errors
 from alerting.rule_text import group_tags
 from alerting.states import AlertState, ReceiverKind, Severity
@@ -44,7 +45,6 @@ _QUERY_FIELDS = (
     "other_field",
     "aggregate",
     "ahead_seconds",
-    "filters",
     "comparison",
 )
 _ORDER = (
@@ -103,8 +103,9 @@ def change_rule(
         resolve_alerts(session, rule, now=now, public_url=public_url)
     if has_new_query:
         session.execute(delete(Alert).where(Alert.rule_id == rule.id))
-    if has_new_query or not rule.is_enabled:
-        rule.evaluated_at = None  # what was before is not evaluated later
+    if has_new_query or not rule.is_enabled or rule.filters != values["filters"]:
+        # What was before is not evaluated later, and alerts that the filters exclude now end.
+        rule.evaluated_at = None
     for name, value in values.items():
         setattr(rule, name, value)
     session.flush()

@@ -1,7 +1,7 @@
 """Silences: while one is active, notifications of the alerts that it matches are not sent.
 
 An alert keeps its state. The outbox holds its notifications (state `silenced`) until the silence
-ends, then sends those that still apply, and marks the others as `suppressed`.
+ends; see `alerting.outbox`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,10 @@ from sqlalchemy.orm import Session
 
 from alerting.labels import ApplianceLabels, alert_labels, appliance_labels, labels_of
 from alerting.matchers import MAX_MATCHERS, match_all, parse_matcher
-from alerting.models import Alert, AlertAction, Notification, Silence
+from alerting.models import Alert, AlertAction, Silence
+from alerting.notification_models import Notification
 from alerting.rule_request import Errors, raise_errors
-from alerting.states import ActionState, AlertState, NotificationState
+from alerting.states import ActionState, NotificationState
 from core.errors import ConflictError
 from core.paging import Columns, Page, Paging, list_page
 from tenants.fleet.appliances import appliance_names
@@ -198,29 +199,6 @@ def silenced_until(
         if silence.tenant_id == notification.tenant_id and match_all(silence.matchers, labels)
     ]
     return max(ends, default=None)
-
-
-def still_applies(session: Session, notification: Notification) -> bool:
-    """Whether a held notification is to be sent: it is its alert's newest, and is news.
-
-    One about a firing alert applies while it fires so; a resolved one if the receiver has been
-    notified of the firing.
-    """
-    same = and_(
-        Notification.alert_id == notification.alert_id,
-        Notification.receiver_id == notification.receiver_id,
-    )
-    newer = select(Notification.id).where(same, Notification.id > notification.id).limit(1)
-    alert = None if notification.alert_id is None else session.get(Alert, notification.alert_id)
-    if alert is None or session.scalar(newer) is not None:
-        return False
-    state, severity = notification.payload["state"], notification.payload["severity"]
-    if state != AlertState.RESOLVED:
-        return (alert.state, alert.severity) == (state, severity)
-    is_sent = Notification.state == NotificationState.SENT
-    last = select(Notification.payload).where(same, is_sent).order_by(Notification.id.desc())
-    sent = session.scalar(last.limit(1))
-    return sent is not None and sent["state"] != AlertState.RESOLVED
 
 
 def matcher_errors(matchers: Sequence[str]) -> list[str]:

@@ -78,6 +78,19 @@ class NotificationState(StrEnum):
     SUPPRESSED = "suppressed"
 
 
+class NotificationPurpose(StrEnum):
+    """Why a notification is sent.
+
+    `change` is one of an alert's state, `repeat` one that its receiver had before, `action` the
+    call of a webhook that a rule has as an action, and `notice` is not about an alert.
+    """
+
+    CHANGE = "change"
+    REPEAT = "repeat"
+    ACTION = "action"
+    NOTICE = "notice"
+
+
 class ReceiverKind(StrEnum):
     """Channel of a notification."""
 

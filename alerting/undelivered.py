@@ -3,11 +3,11 @@
 from datetime import datetime, timedelta
 from typing import Unpack
 
-from sqlalchemy import ColumnElement, Delete, Update, and_, delete, or_, select, update
+from sqlalchemy import ColumnElement, Delete, Update, and_, case, delete, or_, select, update
 from sqlalchemy.orm import Session
 
-from alerting.models import Notification
-from alerting.states import NotificationState
+from alerting.notification_models import Notification
+from alerting.states import NotificationPurpose, NotificationState
 from core.errors import ConflictError, NotFoundError
 from core.guarded_update import changed_one, changed_rows
 from core.paging import Columns, Page, Paging, list_page
@@ -74,7 +74,9 @@ def redeliver(
     found = scope.get(session, Notification, notification_id, kind="notification")
     is_done = Notification.state.in_((NotificationState.SENT, NotificationState.FAILED))
     statement = _retried(and_(Notification.id == found.id, is_done), now)
-    if not changed_one(session, statement.values(group_key="", sent_at=None)):
+    is_change = Notification.purpose == NotificationPurpose.CHANGE
+    purpose = case((is_change, NotificationPurpose.REPEAT), else_=Notification.purpose)
+    if not changed_one(session, statement.values(group_key="", sent_at=None, purpose=purpose)):
         text = "The notification is still to be delivered. Wait until it is sent or has failed."
         raise ConflictError(text, code="notification_pending")
     record(

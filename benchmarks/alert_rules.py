@@ -30,7 +30,8 @@ from sqlalchemy import select
 
 from alerting.due_rules import due_rules
 from alerting.evaluation import Evaluator
-from alerting.models import Notification, Receiver, Rule
+from alerting.models import Receiver, Rule
+from alerting.notification_models import Notification
 from alerting.notify import WebhookSender
 from alerting.outbox import drain_outbox
 from alerting.policies import save_policy

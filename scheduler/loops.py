@@ -421,12 +421,7 @@ class Scheduler:
 
     def repeat_alerts(self) -> None:
         """Post the alerts that fire to Alertmanagers, which forget them otherwise."""
-        repeat_alerts(
-            self._sessions,
-            self._alertmanagers,
-            now=self._clock(),
-            public_url=self._settings.resolved_public_url,
-        )
+        repeat_alerts(self._sessions, self._alertmanagers, now=self._clock())
 
     def send_reminders(self) -> None:
         """Queue repeated and escalated notifications."""

@@ -7,6 +7,7 @@ from marshmallow import Schema, fields
 from sqlalchemy.orm import Session
 
 from alerting.actions import list_actions
+from alerting.deliveries import flapping_alerts
 from alerting.history import NOTABLE, HistoryFilter, list_history
 from alerting.models import Alert
 from alerting.rule_text import unit_field
@@ -52,6 +53,9 @@ class AlertSchema(Schema):
     unit = fields.String()
     silence_ids = fields.List(
         fields.String(), metadata={"description": "Active silences that match the alert."}
+    )
+    is_flapping = fields.Boolean(
+        metadata={"description": "Whether it fired at least 4 times within an hour."}
     )
     active_since_at = instant()
     fired_at = instant()
@@ -173,6 +177,7 @@ def actions(query: dict[str, Any], alert_id: str) -> dict[str, Any]:
 
 def _shown(session: Session, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
     silences = silences_by_alert(session, current_scope(), alerts, now=now())
+    flapping = flapping_alerts(session, [alert.id for alert in alerts], now=now())
     return [
         values_of(
             AlertSchema,
@@ -180,6 +185,7 @@ def _shown(session: Session, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
             rule_name=alert.rule.name,
             acknowledged_by=alert.acknowledger.email if alert.acknowledger else None,
             unit=unit_of(unit_field(alert.rule)).symbol,
+            is_flapping=alert.id in flapping,
             silence_ids=[silence.id for silence in silences[alert.id]],
         )
         for alert in alerts

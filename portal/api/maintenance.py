@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import Schema, fields
 
-from alerting.models import Notification
+from alerting.notification_models import Notification
 from alerting.states import NotificationState
 from alerting.undelivered import (
     UNDELIVERED_SORTS,

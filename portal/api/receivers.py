@@ -8,7 +8,8 @@ from flask import request
 from marshmallow import Schema, fields
 from sqlalchemy.orm import Session
 
-from alerting.models import Notification, Receiver
+from alerting.models import Receiver
+from alerting.notification_models import Notification
 from alerting.receivers import (
     NOTIFICATION_SORTS,
     RECEIVER_SORTS,

@@ -10,6 +10,7 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from alerting.actions import list_actions
+from alerting.deliveries import flapping_alerts
 from alerting.history import NOTABLE, HistoryFilter, list_history
 from alerting.messages import alert_payload
 from alerting.models import Alert, AlertAction, AlertTransition
@@ -71,6 +72,7 @@ def index() -> ResponseReturnValue:
         )
         tenants = tenant_names(session, (one.tenant_id for one in page.items))
         silences = silences_by_alert(session, scope, page.items, now=now())
+        flapping = flapping_alerts(session, [alert.id for alert in page.items], now=now())
         rules = _rules(session)
     query = {"page": number, "page_size": size} | {k: v for k, v in wanted.items() if v}
     return render_template(
@@ -82,6 +84,7 @@ def index() -> ResponseReturnValue:
         names=names,
         tenants=tenants,
         silences=silences,
+        flapping=flapping,
         rules=rules,
         is_filtered=any(wanted.values()),
         live_query=urlencode(query),
@@ -134,6 +137,7 @@ def show(alert_id: str) -> ResponseReturnValue:
             now=now(),
         )
         silences = silences_by_alert(session, scope, [alert], now=now())[alert.id]
+        flapping = flapping_alerts(session, [alert.id], now=now())
         notifications = list_notifications(
             session, scope, alert_id=alert_id, page_size=MAX_NOTIFICATIONS
         )
@@ -156,6 +160,7 @@ def show(alert_id: str) -> ResponseReturnValue:
         timeline=[one for _, one in timeline],
         names=names,
         silences=silences,
+        flapping=flapping,
         notifications=notifications,
         jobs=jobs,
         is_active=alert.state in ACTIVE_STATES,

@@ -12,12 +12,13 @@ from sqlalchemy import select
 
 from alerting.alertmanager import AlertmanagerSender, repeat_alerts
 from alerting.evaluation import Evaluator, evaluate_rules
-from alerting.models import Notification, Receiver
+from alerting.models import Receiver
+from alerting.notification_models import Notification
 from alerting.notify import WebhookSender
 from alerting.outbox import drain_outbox
-from alerting.policies import save_policy
 from alerting.receivers import create_receiver, send_test
 from alerting.service import create_rule, set_rule_enabled, update_rule
+from alerting.silences import SilenceRequest, create_silence
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from tenants.models import Tenant
@@ -98,21 +99,26 @@ def test_alerts_reach_an_alertmanager_stay_there_and_resolve(
     assert alert["generatorURL"] == f"{URL}/rules/{rule.id}"
 
     later = now + timedelta(minutes=2)
-    assert repeat_alerts(sessions, sender, now=later, public_url=URL) == 1
+    assert repeat_alerts(sessions, sender, now=later) == 1
     assert listed(alertmanager)["GPU too hot"]["endsAt"] > alert["endsAt"]
 
+    # It was notified that the alert fires, so that it is repeated until it resolves.
     with transaction(sessions) as session:
         update_rule(session, scope, rule.id, replace(request, receiver_ids=()), now=now)
-    assert repeat_alerts(sessions, sender, now=later, public_url=URL) == 0
+    assert repeat_alerts(sessions, sender, now=later) == 1
+    silence = SilenceRequest(
+        matchers=["rule=GPU too hot"], starts_at=now, ends_at=now + timedelta(minutes=1)
+    )
     with transaction(sessions) as session:
-        save_policy(session, scope, {"receivers": ["firm"]}, now=now)
-    assert repeat_alerts(sessions, sender, now=later, public_url=URL) == 1
+        create_silence(session, scope, silence, now=now)
+    assert repeat_alerts(sessions, sender, now=now) == 0
+    assert repeat_alerts(sessions, sender, now=later) == 1
 
     with transaction(sessions) as session:
         set_rule_enabled(session, scope, rule.id, is_enabled=False, now=now)
-    assert drain_outbox(sessions, senders, now=now) == 1
+    assert drain_outbox(sessions, senders, now=later) == 1
     assert listed(alertmanager).keys() == {"Test of firm"}
-    assert repeat_alerts(sessions, sender, now=later, public_url=URL) == 0
+    assert repeat_alerts(sessions, sender, now=later) == 0
 
 
 def test_an_alertmanager_that_is_down_is_tried_again(sessions: SessionFactory, cast: Cast) -> None:

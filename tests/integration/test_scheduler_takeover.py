@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from alerting.models import AlertAction, AlertTransition, Notification
+from alerting.models import AlertAction, AlertTransition
+from alerting.notification_models import Notification
 from alerting.receivers import create_receiver
 from alerting.rule_text import parse_expression
 from alerting.service import create_rule

@@ -8,7 +8,8 @@ import pytest
 from alerting.chat import ChatSender
 from alerting.chat_addresses import chat_errors
 from alerting.messages import render
-from alerting.models import Notification, Receiver
+from alerting.models import Receiver
+from alerting.notification_models import Notification
 from alerting.notify import DeliveryError
 from alerting.states import NotificationState, ReceiverKind
 from tests.cast import BOX, NOON

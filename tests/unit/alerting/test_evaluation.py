@@ -12,10 +12,13 @@ from sqlalchemy.orm import Session
 
 from alerting.evaluation import EvaluationSummary, Evaluator, evaluate_rules
 from alerting.expression import preview_rule
-from alerting.models import Alert, AlertTransition, Notification, Rule
+from alerting.messages import Message
+from alerting.models import Alert, AlertTransition, Receiver, Rule
+from alerting.notification_models import Notification
+from alerting.outbox import drain_outbox
 from alerting.receivers import create_receiver
 from alerting.rule_request import RuleRequest
-from alerting.service import create_rule, set_rule_enabled
+from alerting.service import create_rule, set_rule_enabled, update_rule
 from alerting.states import AlertState, NoDataPolicy, ReceiverKind, Severity
 from core.clock import to_ns
 from core.db import SessionFactory, transaction
@@ -61,7 +64,12 @@ class Watch:
     def evaluate(self, *, after: float = 0.0) -> EvaluationSummary:
         self.clock.advance(after)
         evaluator = Evaluator(sessions=self.sessions, store=self.store, public_url=URL)
-        return evaluate_rules(evaluator, now=self.clock.now)
+        summary = evaluate_rules(evaluator, now=self.clock.now)
+        drain_outbox(self.sessions, {ReceiverKind.EMAIL: self}, now=self.clock.now)
+        return summary
+
+    def send(self, receiver: Receiver, message: Message) -> None:
+        """Deliver a message, which is read from the database."""
 
     def go(self, celsius: float, *, after: float = 61.0) -> EvaluationSummary:
         """Let the window pass, write one temperature and evaluate."""
@@ -254,6 +262,33 @@ def test_an_alert_of_a_rule_disabled_during_evaluation_is_resolved(watch: Watch)
     watch.evaluate(after=1.0)
     assert [a.state for a in watch.alerts()] == [AlertState.RESOLVED]
     assert [m.payload["state"] for m in watch.messages()] == ["firing", "resolved"]
+
+
+def test_an_alert_of_a_retired_appliance_ends_and_its_samples_raise_none(watch: Watch) -> None:
+    watch.notifying_rule()
+    watch.go(95.0)
+    with transaction(watch.sessions) as session:
+        session.get_one(Appliance, watch.appliance.id).retired_at = watch.clock.now
+    watch.heat(95.0)
+    watch.evaluate(after=1.0)
+    watch.go(95.0)
+    assert [a.state for a in watch.alerts()] == [AlertState.RESOLVED]
+    assert [m.payload["state"] for m in watch.messages()] == ["firing", "resolved"]
+
+
+@pytest.mark.parametrize(("gpu", "state"), [("0", "firing"), ("1", "resolved")])
+def test_other_filters_keep_the_history_and_end_alerts_that_they_exclude(
+    watch: Watch, gpu: str, state: str
+) -> None:
+    rule = watch.notifying_rule()
+    watch.go(95.0)
+    request = hot(receiver_ids=[watch.receiver_id], filters={"gpu": (gpu,)})
+    with transaction(watch.sessions) as session:
+        update_rule(session, scope_of(watch.cast.bob), rule.id, request, now=watch.clock.now)
+    watch.heat(95.0)
+    watch.evaluate(after=1.0)
+    assert [a.state for a in watch.alerts()] == [state]
+    assert watch.moves()[0] == ("inactive", "firing", "critical")
 
 
 def test_a_rule_counts_the_series_of_its_last_evaluation(watch: Watch) -> None:

@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from alerting.history import HistoryFilter, list_history
-from alerting.models import Alert, AlertTransition, Notification
+from alerting.models import Alert, AlertTransition
+from alerting.notification_models import Notification
 from alerting.receivers import list_notifications
 from alerting.service import create_rule, list_alerts
 from alerting.states import AlertState, NotificationState, Severity

@@ -16,7 +16,8 @@ from alerting.maintenance_windows import (
     list_windows,
     update_window,
 )
-from alerting.models import Alert, Notification, Silence
+from alerting.models import Alert, Silence
+from alerting.notification_models import Notification
 from alerting.service import create_rule
 from alerting.silences import (
     active_silences,

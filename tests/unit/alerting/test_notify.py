@@ -9,7 +9,8 @@ from urllib.parse import quote
 import pytest
 
 from alerting.messages import Message, render
-from alerting.models import Notification, Receiver
+from alerting.models import Receiver
+from alerting.notification_models import Notification
 from alerting.notify import DeliveryError, EmailSender, WebhookSender
 from alerting.states import NotificationState, ReceiverKind
 from core.secretbox import SecretBox, new_key

@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import select
 
 from alerting.messages import Message
-from alerting.models import Notification, Receiver
+from alerting.models import Receiver
+from alerting.notification_models import Notification
 from alerting.notify import DeliveryError, Sender, WebhookSender
 from alerting.outbox import RETRY_FOR, drain_outbox, retry_delay
 from alerting.receivers import create_receiver

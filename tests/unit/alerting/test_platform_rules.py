@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 
 from alerting.evaluation import Evaluator, evaluate_rules
 from alerting.messages import Message
-from alerting.models import Alert, Notification, PlatformRule, Receiver, Rule
+from alerting.models import Alert, PlatformRule, Receiver, Rule
+from alerting.notification_models import Notification
 from alerting.outbox import drain_outbox
 from alerting.platform_rules import (
     PlatformRuleRequest,

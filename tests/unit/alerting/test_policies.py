@@ -11,7 +11,8 @@ from sqlalchemy import select, update
 from alerting.evaluation import Evaluator, evaluate_rules
 from alerting.inhibition import SHIPPED, printed_rules
 from alerting.messages import Message
-from alerting.models import Alert, Notification, Receiver, Rule
+from alerting.models import Alert, Receiver, Rule
+from alerting.notification_models import Notification
 from alerting.outbox import drain_outbox
 from alerting.policies import preview_policy, read_inhibit_rules, read_policy, save_policy
 from alerting.receivers import create_receiver, delete_receiver, update_receiver
@@ -100,8 +101,10 @@ def test_alerts_of_a_group_wait_for_each_other_and_then_for_the_interval(scene: 
 
     scene.heat("3")
     assert scene.go(60) == []
-    ((_, subject),) = scene.go(240)
-    assert "gpu 3" in subject
+    assert scene.go(240) == [("Mail", "[4 FIRING] GPU too hot")]
+    message = scene.inbox.mails[-1][1]
+    assert [one["tags"]["gpu"] for one in message.payload["alerts"]] == ["3", "0", "1", "2"]
+    assert "Unchanged:\n[WARNING] GPU too hot on a1 (gpu 0): 85 °C\n" in message.text
     with transaction(scene.sessions) as session:
         states = set(session.scalars(select(Notification.state)))
     assert states == {NotificationState.SENT}
@@ -152,7 +155,7 @@ def test_an_appliance_that_is_down_holds_its_other_alerts(scene: Scene) -> None:
         down = create_rule(
             session, scope_of(scene.cast.bob), hot(name="Down", field="power_watts"), now=NOON
         )
-        down.pack_key = "appliance-down"
+        down.pack_key, down.evaluated_at = "appliance-down", NOON
         session.flush()
         session.add(
             Alert(
@@ -167,13 +170,16 @@ def test_an_appliance_that_is_down_holds_its_other_alerts(scene: Scene) -> None:
             )
         )
     scene.heat("0")
-    assert scene.go() == []
+    assert scene.go() == [("Mail", "[CRITICAL] Down on a1")]
     assert scene.go(60) == []
     with transaction(scene.sessions) as session:
         session.execute(
             update(Alert).where(Alert.rule_id == down.id).values(state=AlertState.INACTIVE)
         )
-    assert [name for name, _ in scene.go(31)] == ["Mail"]
+    assert {subject for _, subject in scene.go(31)} == {
+        "[RESOLVED] Down on a1",
+        "[WARNING] GPU too hot on a1 (gpu 0): 85 °C",
+    }
 
 
 def test_an_alert_holds_those_that_a_rule_of_the_tenant_names(scene: Scene) -> None:

@@ -5,7 +5,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.messages import render
-from alerting.models import Notification
+from alerting.notification_models import Notification
 from alerting.quota_emails import email_admins
 from alerting.states import NotificationState, ReceiverKind
 from tenants.lifecycle.quota_warnings import Crossing

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.orm import Session
 
-from alerting.models import Notification
+from alerting.notification_models import Notification
 from alerting.states import NotificationState
 from alerting.undelivered import redeliver
 from core.errors import ConflictError, ForbiddenError, NotFoundError

@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.models import Alert, AlertTransition, Notification, Receiver, Rule
+from alerting.models import Alert, AlertTransition, Receiver, Rule
+from alerting.notification_models import DeliveredAlert, Notification
 from alerting.receivers import (
     create_receiver,
     delete_receiver,
@@ -68,6 +69,22 @@ def alert(session: Session, rule: Rule, state: AlertState, *, gpu: str = "0", **
     session.add(row)
     session.flush()
     return row
+
+
+def delivered(session: Session, row: Alert, receiver_id: str) -> None:
+    """The receiver was notified of a firing alert."""
+    session.add(
+        DeliveredAlert(
+            tenant_id=row.tenant_id,
+            alert_id=row.id,
+            recipient=receiver_id,
+            receiver_id=receiver_id,
+            state=row.state,
+            severity=row.severity,
+            delivered_at=NOON,
+        )
+    )
+    session.flush()
 
 
 @pytest.fixture
@@ -160,6 +177,7 @@ def test_switching_a_rule_off_resolves_its_alerts_and_says_so(
     session: Session, cast: Cast, rule: Rule
 ) -> None:
     fired = alert(session, rule, AlertState.FIRING)
+    delivered(session, fired, rule.receiver_ids[0])
     now = NOON + timedelta(minutes=1)
     set_rule_enabled(session, scope_of(cast.bob), rule.id, is_enabled=False, now=now)
     assert (fired.state, fired.resolved_at) == (AlertState.RESOLVED, now)
@@ -172,7 +190,7 @@ def test_switching_a_rule_off_resolves_its_alerts_and_says_so(
 def test_deleting_a_rule_takes_its_alerts_and_leaves_the_message(
     session: Session, cast: Cast, rule: Rule
 ) -> None:
-    alert(session, rule, AlertState.FIRING)
+    delivered(session, alert(session, rule, AlertState.FIRING), rule.receiver_ids[0])
     delete_rule(session, scope_of(cast.bob), rule.id, now=NOON)
     assert session.scalars(select(Alert)).all() == []
     assert session.scalars(select(AlertTransition)).all() == []
@@ -193,7 +211,7 @@ def test_new_thresholds_leave_the_alerts_to_the_next_evaluation(
 def test_a_rule_that_asks_something_else_starts_afresh(
     session: Session, cast: Cast, rule: Rule
 ) -> None:
-    alert(session, rule, AlertState.FIRING)
+    delivered(session, alert(session, rule, AlertState.FIRING), rule.receiver_ids[0])
     request = hot(field="power_watts", receiver_ids=rule.receiver_ids)
     update_rule(session, scope_of(cast.bob), rule.id, request, now=NOON)
     assert session.scalars(select(Alert)).all() == []

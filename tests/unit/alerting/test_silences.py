@@ -9,7 +9,8 @@ from sqlalchemy import select
 from alerting.evaluation import Evaluator, evaluate_rules
 from alerting.matchers import parse_matcher
 from alerting.messages import Message
-from alerting.models import Alert, Notification, Receiver
+from alerting.models import Alert, Receiver
+from alerting.notification_models import Notification
 from alerting.outbox import drain_outbox
 from alerting.receivers import create_receiver
 from alerting.service import create_rule
@@ -142,7 +143,7 @@ def test_a_silenced_alert_fires_and_is_notified_when_the_silence_ends(night: Nig
     night.silence("rule=GPU too hot", "appliance=~dgx-.*")
     night.go(85.0)
     night.go(95.0)  # critical
-    assert (night.sent, night.states()) == ([], [S.SILENCED, S.SILENCED])
+    assert (night.sent, night.states()) == ([], [S.SUPPRESSED, S.SILENCED])
     with transaction(night.sessions) as session:
         (alert,) = session.scalars(select(Alert)).all()
         found = silences_by_alert(session, scope_of(night.cast.bob), [alert], now=night.clock.now)

@@ -12,7 +12,8 @@ import dns.resolver
 import pytest
 
 from alerting.messages import Message, render
-from alerting.models import Notification, Receiver
+from alerting.models import Receiver
+from alerting.notification_models import Notification
 from alerting.notify import DeliveryError, WebhookSender
 from alerting.states import NotificationState, ReceiverKind
 from alerting.webhooks import AddressPolicy, Resolve

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from alerting.messages import render
-from alerting.models import Notification, NotificationFile
+from alerting.notification_models import Notification, NotificationFile
 from alerting.notify import EmailSender
 from alerting.outbox import drain_outbox
 from alerting.states import ReceiverKind

@@ -8,7 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.maintenance_windows import WindowRequest, create_window
-from alerting.models import Alert, Notification, PlatformRule
+from alerting.models import Alert, PlatformRule
+from alerting.notification_models import Notification
 from alerting.receivers import create_receiver
 from alerting.rule_request import RuleRequest
 from alerting.service import create_rule

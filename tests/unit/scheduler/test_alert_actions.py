@@ -10,7 +10,8 @@ from sqlalchemy import delete, select
 
 from alerting.actions import list_actions, run_actions
 from alerting.evaluation import Evaluator, evaluate_rules
-from alerting.models import Alert, AlertAction, Notification, Rule
+from alerting.models import Alert, AlertAction, Rule
+from alerting.notification_models import Notification
 from alerting.receivers import create_receiver, update_receiver
 from alerting.rule_files import apply_rules, entry_of, plan_rules
 from alerting.rule_request import RuleEntry

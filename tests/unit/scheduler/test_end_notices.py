@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from alerting.messages import render
-from alerting.models import Notification
+from alerting.notification_models import Notification
 from alerting.receivers import create_receiver
 from alerting.states import ReceiverKind
 from core.db import SessionFactory
