@@ -21,7 +21,7 @@ from alerting.evaluation import Evaluator
 from alerting.maintenance_windows import add_occurrences
 from alerting.notices import add_notice
 from alerting.notify import EmailSender, Sender, WebhookSender
-from alerting.outbox import drain_outbox
+from alerting.outbox_workers import OutboxWorkers
 from alerting.pictures import AlertPictures
 from alerting.platform_rules import copy_platform_rules
 from alerting.quota_emails import email_admins
@@ -128,7 +128,10 @@ class Scheduler:
             tick_seconds=settings.evaluation_interval_seconds,
             on_notifications=self._send_soon,
         )
-        self._sending: list[Job] = []
+        self._sending: Job | None = None
+        self._outbox = OutboxWorkers(
+            self._sessions, self._senders, clock=clock, may_send=lambda: self.is_active
+        )
         self._registry = Registry(settings, RegistryTokens(settings), clock)
         self._scheduler = BackgroundScheduler(
             timezone="UTC", job_defaults={"max_instances": 1, "coalesce": True}
@@ -149,8 +152,8 @@ class Scheduler:
             job = self._scheduler.add_job(
                 self._run, "interval", args=(task,), seconds=seconds, start_date=first_at
             )
-            if task in (self._send_emails, self._send_notifications):
-                self._sending.append(job)
+            if task == self._outbox.start_due:
+                self._sending = job
         for task in (self.measure_usage, self.offer_rules):
             self._scheduler.add_job(self._run, args=(task,))
         # A new portal has its first samples by then: show its usage before the next interval.
@@ -168,6 +171,7 @@ class Scheduler:
         if self._placing.is_alive():
             self._placing.join()
         self._rounds.close()
+        self._outbox.close()
         self._lease.release()
 
     def maintain_samples(self) -> None:
@@ -289,8 +293,7 @@ class Scheduler:
             (self._evaluate_rules, settings.evaluation_interval_seconds),
             (self.run_actions, settings.notification_interval_seconds),
             (self.notify_ends, settings.notification_interval_seconds),
-            (self._send_emails, settings.notification_interval_seconds),
-            (self._send_notifications, settings.notification_interval_seconds),
+            (self._outbox.start_due, settings.notification_interval_seconds),
             (self._sweep, 5),
             (self.record_fleet, 15),
             (self.offer_rules, 60),
@@ -401,18 +404,9 @@ class Scheduler:
 
     def _send_soon(self) -> None:
         """Send new notifications now, not at the end of the interval."""
-        for job in self._sending:
+        if self._sending is not None:
             with suppress(JobLookupError):  # it is stopping
-                job.modify(next_run_time=utc_now())
-
-    def _send_emails(self) -> None:
-        """Send emails apart from the rest, which a slow mail server must not delay."""
-        kinds = {ReceiverKind.EMAIL}
-        drain_outbox(self._sessions, self._senders, kinds=kinds, now=self._clock())
-
-    def _send_notifications(self) -> None:
-        kinds = self._senders.keys() - {ReceiverKind.EMAIL}
-        drain_outbox(self._sessions, self._senders, kinds=kinds, now=self._clock())
+                self._sending.modify(next_run_time=utc_now())
 
     def add_maintenance(self) -> None:
         """Add the silences of maintenance windows."""
