@@ -1,22 +1,27 @@
 """What is written in and below charts can be read: nothing covers it, and nothing is cut."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 import pytest
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
 from tests.deployment import ALICE
-from tests.e2e.test_dashboards import SLOW_MS, panel
-from tests.fixtures.polling import eventually
+from tests.e2e.test_dashboards import LINE, SLOW_MS, panel
 
 pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(240)]
 SignIn = Callable[..., Page]
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 WIDTHS = (1440, 390)
 IS_WHOLE = "all => all.every(box => box.scrollHeight <= box.clientHeight)"
-FILL = "box => ['fill', 'fillOpacity', 'opacity'].map(name => getComputedStyle(box)[name])"
+# Plotly draws the box at once, as for a pointer that stays there.
+BOX_OF_NEWEST_VALUE = """chart => {
+  const values = chart.data[0].y;
+  const newest = values.reduce((last, value, at) => value == null ? last : at, 0);
+  window.Plotly.Fx.hover(chart, [{ curveNumber: 0, pointNumber: newest }]);
+  const style = getComputedStyle(chart.querySelector(".hoverlayer .bg"));
+  return [style.fill, style.fillOpacity, style.opacity];
+}"""
 NAME_OF_LAST_GPU = "GPU 7"
 
 
@@ -61,32 +66,12 @@ def test_every_row_of_a_heat_map_has_its_name_and_a_scale_has_units(sign_in: Sig
     expect(panel(page, "fleet-heat").locator(".vdd-scale")).to_contain_text("0 W")
 
 
-def _is_hovered(page: Page, plot: FloatRect, box: Locator) -> bool:
-    """Move the pointer over a chart from right to left until it has a box."""
-    for share in (0.97, 0.85, 0.7, 0.5):
-        page.mouse.move(plot["x"] + plot["width"] * share, plot["y"] + plot["height"] / 2)
-        page.wait_for_timeout(300)
-        if box.count():
-            return True
-    return False
-
-
 def test_the_box_at_the_pointer_is_opaque(sign_in: SignIn) -> None:
-    page = sign_in(ALICE)
-    chart = page.locator("#fleet-network .nsewdrag")
-    chart.wait_for(timeout=SLOW_MS)
-    box = page.locator("#fleet-network .hoverlayer .bg").first
+    page = sign_in(ALICE, path="/dashboards/?refresh=2s")
+    page.locator(f"#fleet-network {LINE}").first.wait_for(state="attached", timeout=SLOW_MS)
+    chart = page.locator("#fleet-network .js-plotly-plot")
     for theme in THEMES:
         page.emulate_media(color_scheme=theme)
-        plot = chart.bounding_box()
-        assert plot is not None
-        page.mouse.move(0, 0)
-        # The newest hour comes first, and is drawn once it is there.
-        eventually(
-            partial(_is_hovered, page, plot, box),
-            within_seconds=SLOW_MS / 1000,
-            what="a box at the pointer",
-        )
-        fill, *opacities = box.evaluate(FILL)
+        fill, *opacities = chart.evaluate(BOX_OF_NEWEST_VALUE)
         assert opacities == ["1", "1"]
         assert fill.startswith("rgb(")
