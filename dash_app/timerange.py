@@ -136,7 +136,8 @@ class Controls:
         if self.window is not None:
             query |= {"from": str(self.window[0]), "to": str(self.window[1])}
         query |= {"tz": self.zone} if self.zone else {}
-        query |= {"compare": self.compare} if self.compare else {}
+        # Another page has other peers to compare with.
+        query |= {"compare": self.compare} if self.compare in EARLIER else {}
         query |= {"kiosk": "1"} if self.is_kiosk else {}
         return "?" + urlencode(query)
 
@@ -144,6 +145,8 @@ class Controls:
     def whole_search(self) -> str:
         """The query string with the page's own choices, for links to the same page."""
         choices = {name: value for name, value in self.choices.items() if value}
+        if self.compare and self.compare not in EARLIER:
+            choices["compare"] = self.compare
         return f"{self.search}&{urlencode(choices)}" if choices else self.search
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from flask import Flask, Response, jsonify, make_response, render_template, request
+from flask import Flask, Response, g, jsonify, make_response, render_template, request
 from flask_wtf.csrf import CSRFError
 from sqlalchemy.exc import IntegrityError
 from werkzeug.exceptions import HTTPException
@@ -133,6 +133,7 @@ def _answer(
     if wants_json():
         response = jsonify(payload)
     else:
+        g.shows_error = True
         response = make_response(render_template("error.html", **payload))
     response.status_code = status
     if status == HTTPStatus.UNAUTHORIZED:

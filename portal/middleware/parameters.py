@@ -8,7 +8,7 @@ has no place for that, so that it is refused. The REST API declares its paramete
 from functools import cached_property
 from typing import Any
 
-from flask import Flask, Request, Response, current_app, make_response, request
+from flask import Flask, Request, Response, current_app, g, make_response, request
 from werkzeug.datastructures import ImmutableMultiDict
 
 from core.errors import InvalidInputError
@@ -57,8 +57,13 @@ def install_parameters(app: Flask) -> None:
 
 
 def parameter_errors() -> list[str]:
-    """Return the errors of the current page's parameters, which its view has read by now."""
+    """Return the errors of the current page's parameters, which its view has read by now.
+
+    A page that shows an error has none: its view may not have come to read them.
+    """
     args = request.args
+    if g.get("shows_error"):
+        return []
     if not isinstance(args, ReadParameters) or request.path.startswith(_CHECKED_ELSEWHERE):
         return []
     # Only a look at a value counts as reading it.

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from flask import Blueprint, redirect, render_template, request, session
+from flask import Blueprint, g, redirect, render_template, request, session
 from flask.typing import ResponseReturnValue
 from sqlalchemy.exc import IntegrityError, OperationalError
 
@@ -146,4 +146,5 @@ def _name(identity: Identity) -> str:
 
 
 def _refuse(error: VedetteError) -> ResponseReturnValue:
+    g.shows_error = True
     return render_template("auth/oidc_failed.html", message=error.message), error.status

@@ -50,7 +50,7 @@ def add() -> ResponseReturnValue:
     chosen = {name: request.args.get(name, "") for name in ("kind", "by", "appliances")}
     form = SavedReportForm(data={**chosen, "recipients": [current_user().email]})
     for field in (form.price, form.target):
-        if not form.is_submitted() and field.name in request.args:
+        if field.name in request.args and not form.is_submitted():
             field.process_formdata([request.args[field.name]])
     with database() as session:
         form.offer(active_members(session, tenant_id).values())
