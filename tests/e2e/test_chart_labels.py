@@ -1,27 +1,17 @@
 """What is written in and below charts can be read: nothing covers it, and nothing is cut."""
 
 from collections.abc import Callable
-from typing import Literal
 
 import pytest
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
 from tests.deployment import ALICE
-from tests.e2e.test_dashboards import LINE, SLOW_MS, panel
+from tests.e2e.test_dashboards import SLOW_MS, panel
 
 pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(240)]
 SignIn = Callable[..., Page]
-THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 WIDTHS = (1440, 390)
 IS_WHOLE = "all => all.every(box => box.scrollHeight <= box.clientHeight)"
-# Plotly draws the box at once, as for a pointer that stays there.
-BOX_OF_NEWEST_VALUE = """chart => {
-  const values = chart.data[0].y;
-  const newest = values.reduce((last, value, at) => value == null ? last : at, 0);
-  window.Plotly.Fx.hover(chart, [{ curveNumber: 0, pointNumber: newest }]);
-  const style = getComputedStyle(chart.querySelector(".hoverlayer .bg"));
-  return [style.fill, style.fillOpacity, style.opacity];
-}"""
 NAME_OF_LAST_GPU = "GPU 7"
 
 
@@ -64,14 +54,3 @@ def test_every_row_of_a_heat_map_has_its_name_and_a_scale_has_units(sign_in: Sig
     assert len(names) == rows
     assert are_apart([{**name, "height": name["height"] - 2} for name in names])
     expect(panel(page, "fleet-heat").locator(".vdd-scale")).to_contain_text("0 W")
-
-
-def test_the_box_at_the_pointer_is_opaque(sign_in: SignIn) -> None:
-    page = sign_in(ALICE, path="/dashboards/?refresh=2s")
-    page.locator(f"#fleet-network {LINE}").first.wait_for(state="attached", timeout=SLOW_MS)
-    chart = page.locator("#fleet-network .js-plotly-plot")
-    for theme in THEMES:
-        page.emulate_media(color_scheme=theme)
-        fill, *opacities = chart.evaluate(BOX_OF_NEWEST_VALUE)
-        assert opacities == ["1", "1"]
-        assert fill.startswith("rgb(")
