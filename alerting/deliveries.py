@@ -189,8 +189,8 @@ class DeliveryQueue:
 def delivered_alerts(session: Session, alert_ids: Collection[str]) -> dict[str, ByRecipient]:
     """Return what receivers were notified of alerts, by alert and recipient."""
     rows: dict[str, ByRecipient] = {}
-    for some in chunked(list(alert_ids)):
-        statement = select(DeliveredAlert).where(DeliveredAlert.alert_id.in_(some))
+    for part in chunked(list(alert_ids)):
+        statement = select(DeliveredAlert).where(DeliveredAlert.alert_id.in_(part))
         for row in session.scalars(statement):
             rows.setdefault(row.alert_id, {})[row.recipient] = row
     return rows
@@ -205,8 +205,8 @@ def flapping_alerts(session: Session, alert_ids: Iterable[str], *, now: datetime
 def _waiting(session: Session, alert_ids: Iterable[str]) -> dict[str, dict[str, Notification]]:
     """Return the notifications about alerts that are not sent yet, by alert and recipient."""
     rows: dict[str, dict[str, Notification]] = {}
-    for some in chunked(list(alert_ids)):
-        statement = select(Notification).where(Notification.alert_id.in_(some), _IS_WAITING)
+    for part in chunked(list(alert_ids)):
+        statement = select(Notification).where(Notification.alert_id.in_(part), _IS_WAITING)
         for row in session.scalars(statement.order_by(Notification.id)):
             rows.setdefault(row.about, {})[row.recipient] = row
     return rows
@@ -215,11 +215,11 @@ def _waiting(session: Session, alert_ids: Iterable[str]) -> dict[str, dict[str, 
 def recent_firings(session: Session, alert_ids: Iterable[str], *, now: datetime) -> dict[str, int]:
     """Return how often alerts began to fire within the last hour."""
     counts: dict[str, int] = {}
-    for some in chunked(list(alert_ids)):
+    for part in chunked(list(alert_ids)):
         statement = (
             select(AlertTransition.alert_id, func.count())
             .where(
-                AlertTransition.alert_id.in_(some),
+                AlertTransition.alert_id.in_(part),
                 AlertTransition.to_state == AlertState.FIRING,
                 AlertTransition.from_state != AlertState.FIRING,
                 AlertTransition.at > now - FLAPPING_SPAN,
