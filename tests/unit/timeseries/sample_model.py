@@ -29,6 +29,12 @@ _Numbers = Sequence[tuple[int, float]]
 _QUANTILES = {Aggregate.P50: 0.5, Aggregate.P95: 0.95, Aggregate.P99: 0.99}
 
 
+@np.errstate(over="ignore")
+def _stddev(values: list[float]) -> float:
+    """Return the standard deviation; infinity where a square is beyond what a float can be."""
+    return float(np.std(values))
+
+
 def _of_values(reduce: Callable[[list[float]], float]) -> Callable[[_Numbers], float]:
     return lambda numbers: float(reduce([value for _, value in numbers]))
 
@@ -40,7 +46,7 @@ _REDUCERS: dict[Aggregate, Callable[[_Numbers], float]] = {
     Aggregate.SUM: _of_values(math.fsum),
     Aggregate.COUNT: _of_values(len),
     Aggregate.LAST: lambda numbers: max(numbers)[1],
-    Aggregate.STDDEV: _of_values(np.std),
+    Aggregate.STDDEV: _of_values(_stddev),
 }
 
 
