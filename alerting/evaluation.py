@@ -3,15 +3,15 @@
 The store is read outside any database transaction; one short transaction per rule stores the
 outcomes. A rule that fails keeps its alerts as they are, shows its error, and is tried again.
 
-What is recorded is never older than what was recorded before, so that a scheduler that was stopped
-for a while changes nothing of what its successor found.
+A scheduler that was stopped for a while records nothing once its successor has the lease.
 """
 
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Final, cast
 
 from sqlalchemy import (
@@ -21,8 +21,8 @@ from sqlalchemy import (
     bindparam,
     delete,
     func,
-    or_,
     select,
+    true,
     update,
 )
 from sqlalchemy.orm import Session, lazyload
@@ -49,8 +49,6 @@ _IDLE_STATES = {AlertState.INACTIVE, AlertState.RESOLVED}
 _IDLE_WRITE_INTERVAL = timedelta(seconds=60)
 # All groups are read if more appliances than these have alerts.
 MAX_APART = 100
-# A recorded time this far ahead is one of a clock that was set back.
-_CLOCK_STEP = timedelta(minutes=10)
 _NONE: Final[Mapping[str, SharedGroups]] = {}
 _OUT_OF_CONTACT = (ApplianceState.STALE, ApplianceState.UNREACHABLE, ApplianceState.LOST)
 
@@ -83,6 +81,7 @@ class Evaluator:
         delay_seconds: windows end this long before the evaluation, which leaves samples time to
             arrive.
         may_record: whether this process still is the one that evaluates rules.
+        fence: a condition that the database checks for the same when it records an evaluation.
         seconds: a clock that only counts, for the cost of each rule.
         count_seconds: how often all groups of a rule are read, to count them.
     """
@@ -93,6 +92,7 @@ class Evaluator:
     listening_since: datetime | None = None
     delay_seconds: float = 0.0
     may_record: Callable[[], bool] = lambda: True
+    fence: ColumnElement[bool] = field(default_factory=true)
     seconds: Callable[[], float] = time.monotonic
     count_seconds: float = 6 * 3600.0
 
@@ -123,7 +123,7 @@ class Evaluator:
         ]
         if quiet and self.may_record():
             with transaction(self.sessions) as session:
-                session.execute(_RECORD, quiet)
+                session.execute(_record_statement(self.fence), quiet)
             for one in quiet:
                 found[one["rule_id"]] = replace(found[one["rule_id"]], is_recorded=True)
         return found
@@ -157,7 +157,7 @@ class Evaluator:
                 _record_error(self.sessions, rule, error)
         if quiet and self.may_record():
             with transaction(self.sessions) as session:
-                session.execute(_RECORD, quiet)
+                session.execute(_record_statement(self.fence), quiet)
         return summary
 
     def _view(self, tenant_id: str) -> "_View":
@@ -212,7 +212,8 @@ class Evaluator:
         is_missing_known = not view.is_outage and (since is None or since <= starts_at)
         with transaction(self.sessions) as session:
             # The first statement writes: on SQLite it locks the database for the reads that follow.
-            if not self.may_record() or not changed_one(session, _RECORD, recorded):
+            statement = _record_statement(self.fence)
+            if not self.may_record() or not changed_one(session, statement, recorded):
                 return
             recorder = Recorder(session, session.get_one(Rule, rule.id), now, self.public_url)
             if rule.evaluated_at is None and is_missing_known:
@@ -286,27 +287,25 @@ def _is_quiet(rule: Rule, groups: Sequence[Group]) -> bool:
 def _evaluation(
     rule_id: str, *, now: datetime, query_seconds: float, series: int | None
 ) -> dict[str, Any]:
-    """Return the values of `_RECORD` for an evaluation."""
+    """Return the parameters of `_record_statement` for an evaluation."""
     return {
         "rule_id": rule_id,
         "at": now,
-        "later": now + _CLOCK_STEP,
         "seconds": query_seconds,
         "counted": series,
     }
 
 
-def _record_statement() -> Update:
-    """Return the update that records an evaluation, unless a later one was recorded."""
+@cache
+def _record_statement(fence: ColumnElement[bool]) -> Update:
+    """Return the update that records an evaluation.
+
+    Made once: making it would be most of the time of a rule without samples.
+    """
     rules = cast("Table", Rule.__table__).c
-    last: ColumnElement[bool] = or_(
-        rules.evaluated_at.is_(None),
-        rules.evaluated_at <= bindparam("at"),
-        rules.evaluated_at > bindparam("later"),
-    )
     return (
         update(cast("Table", Rule.__table__))
-        .where(rules.id == bindparam("rule_id"), rules.is_enabled, last)
+        .where(rules.id == bindparam("rule_id"), rules.is_enabled, fence)
         .values(
             evaluated_at=bindparam("at"),
             evaluation_error="",
@@ -314,10 +313,6 @@ def _record_statement() -> Update:
             series=func.coalesce(bindparam("counted"), rules.series),
         )
     )
-
-
-# Made once: what it takes to make one would be most of the time of a rule without samples.
-_RECORD = _record_statement()
 
 
 def record_groups(

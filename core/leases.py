@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import String, update
+from sqlalchemy import ColumnElement, String, exists, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
@@ -46,3 +46,11 @@ def release_lease(session: Session, name: str, *, holder: str, now: datetime) ->
     session.execute(
         update(Lease).where(Lease.name == name, Lease.holder == holder).values(expires_at=now)
     )
+
+
+def lease_is_held(name: str, *, holder: str) -> ColumnElement[bool]:
+    """Return the condition that nobody has taken a lease over from `holder`.
+
+    Statements with it change nothing after a takeover, whatever the clocks of both say.
+    """
+    return exists().where(Lease.name == name, Lease.holder == holder)

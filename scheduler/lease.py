@@ -6,9 +6,11 @@ import socket
 import threading
 from datetime import UTC, datetime, timedelta
 
+from sqlalchemy import ColumnElement
+
 from core.clock import Clock
 from core.db import SessionFactory, transaction
-from core.leases import acquire_lease, release_lease
+from core.leases import acquire_lease, lease_is_held, release_lease
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,11 @@ class SchedulerLease:
     def is_held(self) -> bool:
         """Whether this process has the lease, which ends by itself if the process was stopped."""
         return self._clock() < self._leased_until
+
+    @property
+    def is_own(self) -> ColumnElement[bool]:
+        """The condition that no other process has taken the lease over."""
+        return lease_is_held(LEASE_NAME, holder=self._holder)
 
     def start(self) -> None:
         """Acquire the lease if it is free, and renew it, or try again, until it is released."""

@@ -122,6 +122,7 @@ class Scheduler:
             listening_since=self._listening_since,
             delay_seconds=settings.evaluation_delay_seconds,
             may_record=lambda: self.is_active,
+            fence=self._lease.is_own,
         )
         self._rounds = Rounds(
             evaluator,

@@ -23,6 +23,7 @@ from alerting.states import AlertState, NoDataPolicy, ReceiverKind, Severity
 from core.clock import to_ns
 from core.db import SessionFactory, transaction
 from core.errors import InvalidInputError
+from core.leases import Lease, lease_is_held
 from tenants.models import Appliance, ApplianceState, Tenant, TenantState, User
 from tests.cast import BOX, NOON, Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.alerting.helpers import heat, hot
@@ -492,3 +493,28 @@ def test_groups_with_alerts_are_read_beside_the_breaches_of_others(watch: Watch)
         watch.appliance.id: (AlertState.RESOLVED, 60.0),
         "a2": (AlertState.FIRING, 85.0),
     }
+
+
+def test_a_clock_that_is_set_back_does_not_stop_evaluation(watch: Watch) -> None:
+    watch.notifying_rule()
+    watch.go(50.0)
+    watch.clock.advance(-300.0)
+    watch.go(85.0)
+    assert watch.moves() == [("inactive", "firing", "warning")]
+
+
+def test_a_scheduler_whose_lease_was_taken_over_records_nothing(watch: Watch) -> None:
+    watch.notifying_rule()
+    watch.go(85.0)
+    with transaction(watch.sessions) as session:
+        session.add(Lease(name="scheduler", holder="successor", expires_at=NOON))
+    watch.clock.advance(61.0)
+    watch.heat(50.0)
+    for holder, states in (("stopped", ["firing"]), ("successor", ["resolved"])):
+        evaluator = Evaluator(
+            sessions=watch.sessions,
+            store=watch.store,
+            fence=lease_is_held("scheduler", holder=holder),
+        )
+        evaluate_rules(evaluator, now=watch.clock.now)
+        assert [alert.state.value for alert in watch.alerts()] == states
