@@ -13,6 +13,7 @@ from functools import partial
 
 from access.agent_registry import Agent
 from access.body import THREAD_ABOVE_BYTES, fair_worker
+from access.late_samples import LateNotes
 from access.name_limit import NameLimit
 from access.quotas import QuotaCache
 from access.request_batcher import Post, RequestBatcher, join, kind_of
@@ -61,9 +62,11 @@ class Gateway:
         settings: ServerSettings,
         clock: Clock,
         quotas: QuotaCache | None = None,
+        late_notes: LateNotes | None = None,
     ) -> None:
         self._store = store
         self._quotas = quotas
+        self._late_notes = late_notes
         self._takes_many_senders = getattr(store, "takes_many_senders", False)
         self._clock = clock
         self._max_age = timedelta(days=settings.sample_retention_days)
@@ -199,6 +202,8 @@ class Gateway:
                 self._points.hit(agents[index].tenant_id, cost=points)
         # Shielded: a sender that hangs up does not cancel the write.
         outcome = await asyncio.shield(asyncio.wrap_future(stored))
+        if self._late_notes is not None:
+            await self._late_notes.note(valid, agents, sender_of)
         reasons |= {one.position: one.reason for one in outcome if not one.is_left_out}
         return reasons, sum(one.is_left_out for one in outcome)
 

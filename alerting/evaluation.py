@@ -334,8 +334,8 @@ def record_groups(
     for group in groups:
         if is_each_needed or severity_of(group.value, rule) is not None:
             _observe(recorder, alerts.pop(group_key(group.tags), None), group, silent)
-    if is_missing_known:
-        for alert in alerts.values():
+    for alert in alerts.values():
+        if is_missing_known or alert.state is AlertState.PENDING:
             _miss(recorder, alert)
     recorder.flush()
 

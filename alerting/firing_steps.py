@@ -76,7 +76,7 @@ def _missing(rule: RuleRequest, state: NDArray[np.int8], seconds: Floats) -> tup
     """Return which alerts last although values are missing, and which of them have no data."""
     is_recent = seconds < NO_DATA_GRACE.total_seconds()
     if rule.no_data is NoDataPolicy.KEEP:
-        return is_recent & ((state == _FIRING) | (state == _PENDING)), np.zeros_like(is_recent)
+        return is_recent & (state == _FIRING), np.zeros_like(is_recent)
     if rule.no_data is NoDataPolicy.RESOLVE:
         return np.zeros_like(is_recent), np.zeros_like(is_recent)
     had_none = state == _NO_DATA

@@ -17,6 +17,8 @@ RESOLVED_RETENTION = timedelta(hours=1)
 NO_DATA_GRACE = timedelta(hours=24)
 # How long a no-data alert lasts; then the group counts as removed.
 NO_DATA_MAX = timedelta(days=7)
+# How long an alert fires after late samples that breached: its message must go out before it ends.
+LATE_HOLD = timedelta(minutes=10)
 # How long the history of an ended alert without data is stored.
 STALE_RETENTION = timedelta(days=30)
 
@@ -36,6 +38,7 @@ class AlertView:
     fired_at: datetime | None = None
     resolved_at: datetime | None = None
     last_breach_at: datetime | None = None
+    late_at: datetime | None = None
 
     @property
     def is_firing(self) -> bool:
@@ -83,6 +86,40 @@ def next_state(
     return _outcome(before, replace(after, value=value, observed_at=now))
 
 
+def fire_late(
+    current: AlertView | None,
+    value: float,
+    severity: Severity,
+    *,
+    since_at: datetime,
+    late_at: datetime,
+    now: datetime,
+) -> Outcome:
+    """Return the outcome of a breach that lasted long enough, but whose samples came late.
+
+    Args:
+        current: the group's alert, which does not fire; None for a group without one.
+        value: the aggregate over the window that ended at `late_at`.
+        severity: what it breaches.
+        since_at: the first window that breached.
+        late_at: the end of the last window that breached.
+        now: the time.
+    """
+    before = current or AlertView(state=_S.INACTIVE, severity=severity, observed_at=late_at)
+    after = replace(
+        before,
+        state=_S.FIRING,
+        severity=severity,
+        value=value,
+        active_since_at=since_at,
+        fired_at=now,
+        resolved_at=None,
+        last_breach_at=now,
+        late_at=late_at,
+    )
+    return _outcome(before, after)
+
+
 def resolve(current: AlertView, *, now: datetime) -> Outcome:
     """Return the outcome of disabling the alert's rule."""
     return _outcome(current, _ended(current, now=now))
@@ -119,11 +156,13 @@ def _breached(
     if before.is_firing:
         return replace(after, state=_S.FIRING)
     if now - since_at >= timedelta(seconds=rule.for_seconds):
-        return replace(after, state=_S.FIRING, fired_at=now, resolved_at=None)
+        return replace(after, state=_S.FIRING, fired_at=now, resolved_at=None, late_at=None)
     return replace(after, state=_S.PENDING)
 
 
 def _recovered(before: AlertView, rule: Rule | RuleRequest, *, now: datetime) -> AlertView:
+    if _is_held(before, now=now):
+        return before
     if before.state is _S.FIRING and before.last_breach_at is not None:
         keep_firing = timedelta(seconds=rule.keep_firing_seconds)
         if now - before.last_breach_at < keep_firing:
@@ -134,7 +173,11 @@ def _recovered(before: AlertView, rule: Rule | RuleRequest, *, now: datetime) ->
 def _no_data(before: AlertView, rule: Rule | RuleRequest, *, now: datetime) -> AlertView:
     missing_for = now - before.observed_at
     is_active = before.state in {_S.FIRING, _S.PENDING}
-    if rule.no_data is NoDataPolicy.KEEP and is_active and missing_for < NO_DATA_GRACE:
+    if _is_held(before, now=now):
+        return before
+    # A pending alert ends: nobody knows whether the threshold was crossed all the time.
+    is_firing = before.state is _S.FIRING and before.late_at is None
+    if rule.no_data is NoDataPolicy.KEEP and is_firing and missing_for < NO_DATA_GRACE:
         return before
     if rule.no_data is not NoDataPolicy.ALERT:
         return _ended(before, now=now)
@@ -146,6 +189,11 @@ def _no_data(before: AlertView, rule: Rule | RuleRequest, *, now: datetime) -> A
     return replace(
         before, state=_S.NO_DATA, value=None, active_since_at=since_at or before.observed_at
     )
+
+
+def _is_held(before: AlertView, *, now: datetime) -> bool:
+    is_late = before.state is _S.FIRING and before.late_at is not None
+    return is_late and before.last_breach_at is not None and now - before.last_breach_at < LATE_HOLD
 
 
 def _ended(before: AlertView, *, now: datetime) -> AlertView:

@@ -101,6 +101,7 @@ def alert_payload(
         "started_at": _timestamp(alert.active_since_at),
         "fired_at": _timestamp(alert.fired_at),
         "resolved_at": _timestamp(alert.resolved_at) if state is AlertState.RESOLVED else None,
+        "late_at": _timestamp(alert.late_at),
         "at": _timestamp(now),
         "links": _links(rule, tags, public_url.rstrip("/")) if public_url else {},
     }
@@ -203,6 +204,8 @@ def _subject(payload: dict[str, Any]) -> str:
     label = (
         payload["severity"].upper() if state is AlertState.FIRING else _state_text(state).upper()
     )
+    if state is AlertState.FIRING and payload.get("late_at"):
+        label += ", LATE"
     where = _where(payload["tags"])
     value = f": {payload['value_text']}" if payload["value"] is not None else ""
     subject = f"[{label}] {payload['rule']}{f' on {where}' if where else ''}{value}"
@@ -226,6 +229,7 @@ def _rows(payload: dict[str, Any], zone: tzinfo) -> list[tuple[str, str]]:
         *((tag.capitalize(), text) for tag, text in sorted(payload["tags"].items())),
         ("Started at", _time_text(payload["started_at"], zone)),
         ("Resolved at", _time_text(payload["resolved_at"], zone)),
+        ("Late", _late_text(payload, zone)),
         ("Flapping", _flapping_text(payload.get("firings_in_last_hour", 0))),
         ("Expression", payload["expression"]),
         ("Tenant", payload["tenant"]),
@@ -235,6 +239,13 @@ def _rows(payload: dict[str, Any], zone: tzinfo) -> list[tuple[str, str]]:
 
 def _time_text(timestamp: str | None, zone: tzinfo) -> str:
     return instant_text(datetime.fromisoformat(timestamp), zone, SECONDS) if timestamp else ""
+
+
+def _late_text(payload: dict[str, Any], zone: tzinfo) -> str:
+    if not payload.get("late_at"):
+        return ""
+    time = _time_text(payload["late_at"], zone)
+    return f"the samples up to {time} arrived late, so the cause may be over"
 
 
 def _flapping_text(firings: int) -> str:

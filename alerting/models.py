@@ -203,6 +203,8 @@ class Alert(Base):
     fired_at: Mapped[datetime | None]
     resolved_at: Mapped[datetime | None]
     last_breach_at: Mapped[datetime | None]
+    late_at: Mapped[datetime | None]
+    """The end of the window for which it fired, where its samples came after its evaluation."""
     observed_at: Mapped[datetime]
     """When the group last had a value."""
     updated_at: Mapped[datetime]

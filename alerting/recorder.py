@@ -134,7 +134,9 @@ class Recorder:
         if outcome.notify is not None:
             change = self.change_of(alert, outcome.after, outcome.notify, is_new=is_new)
             self._changes.append(change)
-            if outcome.notify is AlertState.FIRING and self.rule.actions:
+            # What late samples say may be long over: nothing is stopped or drained for it.
+            is_firing = outcome.notify is AlertState.FIRING and outcome.after.late_at is None
+            if is_firing and self.rule.actions:
                 self._act(alert, outcome.after)
 
     def _act(self, alert: Alert, after: AlertView) -> None:

@@ -18,6 +18,7 @@ from alerting.actions import run_actions
 from alerting.alertmanager import AlertmanagerSender, repeat_alerts
 from alerting.chat import ChatSender
 from alerting.evaluation import Evaluator
+from alerting.late_samples import LateEvaluation
 from alerting.maintenance_windows import add_occurrences
 from alerting.notices import add_notice
 from alerting.notify import EmailSender, Sender, WebhookSender
@@ -124,6 +125,7 @@ class Scheduler:
             may_record=lambda: self.is_active,
             fence=self._lease.is_own,
         )
+        self._late = LateEvaluation(evaluator)
         self._rounds = Rounds(
             evaluator,
             tick_seconds=settings.evaluation_interval_seconds,
@@ -297,6 +299,7 @@ class Scheduler:
             (self._outbox.start_due, settings.notification_interval_seconds),
             (self._sweep, 5),
             (self.record_fleet, 15),
+            (self.evaluate_late, 15),
             (self.offer_rules, 60),
             (self.add_maintenance, 15),
             (self.repeat_alerts, 60),
@@ -398,6 +401,11 @@ class Scheduler:
 
     def _evaluate_rules(self) -> None:
         self._rounds.tick(now=self._clock())
+
+    def evaluate_late(self) -> None:
+        """Evaluate rules for samples that arrived after their windows had been evaluated."""
+        if self._late.run(now=self._clock()):
+            self._send_soon()
 
     def run_actions(self) -> None:
         """Carry out what rules do when their alerts fire."""

@@ -60,6 +60,9 @@ class AlertSchema(Schema):
     active_since_at = instant()
     fired_at = instant()
     resolved_at = instant()
+    late_at = instant(
+        metadata={"description": "For late samples: the end of the last window that breached."}
+    )
     last_breach_at = instant()
     updated_at = instant()
     acknowledged_at = instant()

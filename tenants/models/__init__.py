@@ -6,6 +6,7 @@ from tenants.models.appliances import (
     ApplianceState,
     EnrollmentToken,
     FleetOutage,
+    LateSamples,
     decode_inventory,
     reported_class,
     reported_gpus,

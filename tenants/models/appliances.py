@@ -252,3 +252,22 @@ class FleetOutage(Base):
     notified_at: Mapped[datetime | None]
     released_at: Mapped[datetime | None]
     released_by: Mapped[str | None] = reference("users.id", ondelete="SET NULL")
+
+
+class LateSamples(Base):
+    """Samples of an appliance that arrived late, so that rules must be evaluated for them again.
+
+    Rows last a moment, and may outlast their tenant: writing one must not fail.
+    """
+
+    __tablename__ = "late_samples"
+
+    id: Mapped[str] = id_column()
+    tenant_id: Mapped[str] = mapped_column(String(ID_LENGTH))
+    appliance_id: Mapped[str] = mapped_column(String(ID_LENGTH))
+    measurements: Mapped[list[str]] = mapped_column(default=list)
+    first_at: Mapped[datetime]
+    """The time of the oldest of the samples."""
+    last_at: Mapped[datetime]
+    """The time of the newest."""
+    arrived_at: Mapped[datetime]

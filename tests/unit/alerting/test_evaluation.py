@@ -152,6 +152,7 @@ def test_a_message_carries_all_that_a_reader_needs(watch: Watch) -> None:
         "started_at": "2026-03-02T12:01:01Z",
         "fired_at": "2026-03-02T12:01:01Z",
         "resolved_at": None,
+        "late_at": None,
         "at": "2026-03-02T12:01:01Z",
         "annotation": "",
         "links": {
@@ -518,3 +519,14 @@ def test_a_scheduler_whose_lease_was_taken_over_records_nothing(watch: Watch) ->
         )
         evaluate_rules(evaluator, now=watch.clock.now)
         assert [alert.state.value for alert in watch.alerts()] == states
+
+
+def test_a_gap_of_samples_starts_the_time_of_a_pending_alert_anew(watch: Watch) -> None:
+    watch.notifying_rule(for_seconds=300.0)
+    watch.go(85.0)
+    watch.evaluate(after=61.0)
+    for _ in range(5):
+        watch.go(85.0, after=60.0)
+    assert [move[1] for move in watch.moves()] == ["pending", "inactive", "pending"]
+    watch.go(85.0, after=60.0)
+    assert watch.moves()[-1][1] == "firing"

@@ -101,8 +101,8 @@ AFTER_NOTHING = {
     #                         keep  resolve  alert
     "new": "iw    iw       iw",
     "inactive": "iw    iw       nw?",
-    "just pending": "pw    iw       nw?",
-    "long pending": "pw    iw       nw?",
+    "just pending": "iw    iw       nw?",
+    "long pending": "iw    iw       nw?",
     "firing warning": "fw    rw-      nw?",
     "firing critical": "fc    rc-      nc?",
     "just resolved": "rw    rw       nw?",
