@@ -19,8 +19,8 @@ from tenants.models import Tenant, TenantState
 _EARLY_SHARE = 0.05
 # A rule is due so soon after an evaluation at the earliest.
 _LEAST_SHARE = 0.1
-# Windows that were not read are evaluated later: after a gap that is no ordinary delay, so many.
-_ORDINARY_GAP_SECONDS = 30.0
+_LATE_SHARE = 0.1
+# So many windows that were not read are evaluated later.
 _MAX_MISSED_WINDOWS = 20
 
 
@@ -68,7 +68,7 @@ def window_ends(rule: Rule, *, now: datetime) -> Iterator[datetime]:
     window_seconds = max(rule.window_seconds, rule.interval_seconds)
     if rule.evaluated_at is not None:
         passed = (now - rule.evaluated_at).total_seconds()
-        if passed > max(2 * window_seconds, _ORDINARY_GAP_SECONDS):
+        if passed > max(rule.window_seconds, rule.interval_seconds * (1 + _LATE_SHARE)):
             missed = min(int(passed / window_seconds), _MAX_MISSED_WINDOWS)
             for number in range(missed, 0, -1):
                 yield now - timedelta(seconds=number * window_seconds)

@@ -142,7 +142,7 @@ class Evaluator:
         if not rules:
             return summary
         view = self._view(rules[0].tenant_id)
-        quiet: list[dict[str, Any]] = []
+        quiet: dict[str, dict[str, Any]] = {}
         for rule in rules:
             if not self.may_record():
                 break
@@ -157,7 +157,7 @@ class Evaluator:
                 _record_error(self.sessions, rule, error)
         if quiet and self.may_record():
             with transaction(self.sessions) as session:
-                session.execute(_record_statement(self.fence), quiet)
+                session.execute(_record_statement(self.fence), list(quiet.values()))
         return summary
 
     def _view(self, tenant_id: str) -> "_View":
@@ -174,7 +174,7 @@ class Evaluator:
         self,
         rule: Rule,
         view: "_View",
-        quiet: list[dict[str, Any]],
+        quiet: dict[str, dict[str, Any]],
         summary: EvaluationSummary,
         known: SharedGroups | None,
         *,
@@ -203,8 +203,9 @@ class Evaluator:
             series=len(groups) if is_whole else None,
         )
         if rule.id not in view.alerted and _is_quiet(rule, groups):
-            quiet.append(recorded)
+            quiet[rule.id] = recorded
             return
+        quiet.pop(rule.id, None)
         alerted = view.alerted.setdefault(rule.id, set())
         alerted.update(group.tags.get(APPLIANCE_TAG, "") for group in groups)
         starts_at = ends_at - timedelta(seconds=rule.window_seconds)

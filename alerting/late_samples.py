@@ -9,7 +9,7 @@ for the others.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -22,7 +22,7 @@ from alerting.late_windows import Backlog, LateFiring, late_firings
 from alerting.machine import fire_late
 from alerting.models import Alert, AlertTransition, Rule
 from alerting.recorder import Recorder, view_of
-from alerting.states import AlertState
+from alerting.states import AlertState, Severity
 from core.db import chunked, transaction
 from core.errors import VedetteError
 from core.guarded_update import changed_one
@@ -104,12 +104,8 @@ class LateEvaluation:
             recorder = Recorder(session, rule, now, self.evaluator.public_url)
             own = select(Alert).where(Alert.rule_id == rule_id).options(lazyload("*"))
             alerts = {alert.group_key: alert for alert in session.scalars(own)}
-            for firing in firings:
-                alert = alerts.get(group_key(firing.group.tags))
-                if alert is None or not _has_fired(session, alert, rule, firing):
-                    _fire(recorder, alert, firing)
-                elif alert.late_at is not None and firing.until_at > alert.late_at:
-                    alert.late_at, alert.last_breach_at = firing.until_at, now
+            for key, of_group in _by_group(firings).items():
+                _fire(recorder, alerts.get(key), of_group)
             recorder.flush()
             return recorder.notifications
 
@@ -158,13 +154,13 @@ def _rules(session: Session, tenant_id: str, backlog: Backlog) -> Sequence[Rule]
     ).all()
 
 
-def _has_fired(session: Session, alert: Alert, rule: Rule, firing: LateFiring) -> bool:
+def _has_fired(recorder: Recorder, alert: Alert, firing: LateFiring) -> bool:
     """Whether an alert fires now, or fired while the threshold was crossed."""
-    view, window = view_of(alert), timedelta(seconds=rule.window_seconds)
+    view, window = view_of(alert), timedelta(seconds=recorder.rule.window_seconds)
     since_at, until_at = firing.since_at - window, firing.until_at + window
     if view.is_firing or (view.late_at is not None and since_at <= view.late_at <= until_at):
         return True
-    moves = session.execute(
+    moves = recorder.session.execute(
         select(AlertTransition.from_state, AlertTransition.at)
         .where(
             AlertTransition.alert_id == alert.id,
@@ -179,17 +175,32 @@ def _has_fired(session: Session, alert: Alert, rule: Rule, firing: LateFiring) -
     return any(state is AlertState.FIRING or at <= until_at for state, at in moves)
 
 
-def _fire(recorder: Recorder, alert: Alert | None, firing: LateFiring) -> None:
+def _by_group(firings: Iterable[LateFiring]) -> dict[str, list[LateFiring]]:
+    found: dict[str, list[LateFiring]] = {}
+    for firing in firings:
+        found.setdefault(group_key(firing.group.tags), []).append(firing)
+    return found
+
+
+def _fire(recorder: Recorder, alert: Alert | None, firings: Sequence[LateFiring]) -> None:
+    """Fire an alert for the worst of several times at which it should have fired and did not."""
+    newest_at = max(firing.until_at for firing in firings)
+    missed = [one for one in firings if alert is None or not _has_fired(recorder, alert, one)]
+    if not missed:
+        if alert is not None and alert.late_at is not None and newest_at > alert.late_at:
+            alert.late_at, alert.last_breach_at = newest_at, recorder.now
+        return
+    worst = max(missed, key=lambda one: (one.severity is Severity.CRITICAL, one.until_at))
     view = None if alert is None else view_of(alert)
     outcome = fire_late(
         view,
-        firing.group.value,
-        firing.severity,
-        since_at=firing.since_at,
-        late_at=firing.until_at,
+        worst.group.value,
+        worst.severity,
+        since_at=worst.since_at,
+        late_at=newest_at,
         now=recorder.now,
     )
     if alert is None or view is None:
-        recorder.add(firing.group.tags, outcome)
+        recorder.add(worst.group.tags, outcome)
     else:
         recorder.change(alert, view, outcome)
