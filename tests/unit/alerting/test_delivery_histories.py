@@ -278,6 +278,7 @@ class History:
         """Everything works again, for as long as the longest wait."""
         self.down.clear()
         self.is_offline = self.is_portal_down = False
+        self.failing_statement = None
         self.end_silences()
         last = self.random.choice((20.0, 85.0, 95.0))
         for wait in (
