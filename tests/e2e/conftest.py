@@ -63,7 +63,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
             "VEDETTE_SMTP_URL": mail.url,
             "VEDETTE_WEBHOOK_ALLOWED_NETWORKS": "127.0.0.0/8",
             # A whole day would keep a core busy for minutes.
-            "DEMO_HISTORY_HOURS": "3",
+            "DEMO_HISTORY_HOURS": "1",
         }
         argv = [sys.executable, "-m", "cli.main", "up", "--demo"]
         (folder / "old.txt").touch()
