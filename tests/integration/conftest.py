@@ -6,6 +6,9 @@ import pytest
 
 from tests.fixtures.mariadb import BOTH_DATABASES, MariaDB, mariadb_server
 from tests.fixtures.nginx import Front, deployment_behind_nginx
+from tests.fixtures.nvml import fake_nvml
+
+__all__ = ["fake_nvml"]
 
 
 @pytest.fixture(scope="session")

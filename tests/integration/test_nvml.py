@@ -8,11 +8,11 @@ import pytest
 from plugins.nvml.metrics import GPU_METRICS, LINK_METRICS, NVML_METRICS
 from tests.fixtures.metrics_page import undocumented
 from tests.fixtures.nvml import NVMLReader, World, chosen, reading
-from tests.fixtures.nvml_dgx import MIB, UUID, fake_nvml, gpu_fields, nvml, twice, world
+from tests.fixtures.nvml_dgx import MIB, UUID, gpu_fields, nvml, twice, world
 from timeseries.lineprotocol_encode import encode
 from timeseries.points import Point
 
-__all__ = ["fake_nvml", "nvml", "world"]
+__all__ = ["nvml", "world"]
 
 
 def test_a_dgx_gives_every_field_but_that_of_fans_which_belong_to_its_chassis(

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from tests.fixtures.nvml import NVMLReader, World, chosen, reading
-from tests.fixtures.nvml_dgx import MIB, fake_nvml, gpu_fields, nvml, world
+from tests.fixtures.nvml_dgx import MIB, gpu_fields, nvml, world
 
-__all__ = ["fake_nvml", "nvml", "world"]
+__all__ = ["nvml", "world"]
 
 
 def test_a_gpu_that_leaves_mig_mode_is_asked_again_for_what_it_refused(

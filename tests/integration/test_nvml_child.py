@@ -14,10 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.nvml import World, fake_nvml, nvml_environment
+from tests.fixtures.nvml import World, nvml_environment
 from tests.fixtures.polling import eventually
-
-__all__ = ["fake_nvml"]
 
 END_SECONDS = 60
 # A real host in a process that finds the library, reading `load` beside the GPUs; it prints the

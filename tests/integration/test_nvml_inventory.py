@@ -7,9 +7,9 @@ import pytest
 
 from protocol.inventory import GPUInfo, Inventory
 from tests.fixtures.nvml import NVMLReader, World, reading
-from tests.fixtures.nvml_dgx import MIB, fake_nvml, world
+from tests.fixtures.nvml_dgx import MIB, world
 
-__all__ = ["fake_nvml", "world"]
+__all__ = ["world"]
 
 
 def read(reader: NVMLReader) -> Inventory:

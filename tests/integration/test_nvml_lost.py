@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.nvml import NVMLReader, World, chosen, reading
-from tests.fixtures.nvml_dgx import UUID, fake_nvml, gpu_fields, nvml, world
+from tests.fixtures.nvml_dgx import UUID, gpu_fields, nvml, world
 
-__all__ = ["fake_nvml", "nvml", "world"]
+__all__ = ["nvml", "world"]
 
 
 def test_a_gpu_that_is_lost_says_only_so_and_the_others_go_on(

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.nvml import NVMLReader, World, fake_nvml, reading
-
-__all__ = ["fake_nvml"]
+from tests.fixtures.nvml import NVMLReader, World, reading
 
 MIB = 2**20
 UUID = "GPU-00000000-0000-0000-0000-00000000000"

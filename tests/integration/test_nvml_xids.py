@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.nvml import NVMLReader, Reading, World, chosen, fake_nvml, reading
+from tests.fixtures.nvml import NVMLReader, Reading, World, chosen, reading
 from tests.fixtures.polling import eventually
-
-__all__ = ["fake_nvml"]
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000"
 
