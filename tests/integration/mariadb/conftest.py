@@ -9,9 +9,9 @@ from core.db import Base, create_database_engine
 from tests.fixtures.mariadb import MariaDB
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tables(mariadb: MariaDB) -> Iterator[Engine]:
-    """A database with every table, for the tests of a file."""
+    """A database with every table: to make them takes longer than most tests."""
     engine = create_database_engine(mariadb.new_database())
     Base.metadata.create_all(engine)
     yield engine
@@ -20,7 +20,7 @@ def tables(mariadb: MariaDB) -> Iterator[Engine]:
 
 @pytest.fixture
 def engine(tables: Engine) -> Engine:
-    """The file's tables, emptied: `sessions` and `cast` build upon it, as they do on SQLite."""
+    """The tables, emptied: `sessions` and `cast` build upon it, as they do on SQLite."""
     with tables.begin() as connection:
         connection.exec_driver_sql("SET FOREIGN_KEY_CHECKS = 0")
         for table in Base.metadata.sorted_tables:

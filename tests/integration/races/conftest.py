@@ -4,8 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.db import SessionFactory, create_database_engine, create_session_factory, transaction
-from core.migrations import upgrade_database
+from core.db import (
+    Base,
+    SessionFactory,
+    create_database_engine,
+    create_session_factory,
+    transaction,
+)
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting
 from tests.cast import NOON, Cast, make_cast
@@ -14,7 +19,7 @@ from tests.cast import NOON, Cast, make_cast
 @pytest.fixture(scope="module")
 def factory(database_url: str) -> Iterator[SessionFactory]:
     engine = create_database_engine(database_url)
-    upgrade_database(engine)
+    Base.metadata.create_all(engine)
     actor = Actor(name="racer", via="test")
     yield acting(create_session_factory(engine), actor, clock=lambda: NOON)
     engine.dispose()
