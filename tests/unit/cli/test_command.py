@@ -117,6 +117,7 @@ def test_an_unreachable_portal_is_named(tmp_path: Path) -> None:
             "XDG_CONFIG_HOME": str(tmp_path),
             "VEDETTE_URL": address,
             "VEDETTE_TOKEN": "vdt_x",
+            "VEDETTE_RETRY_SECONDS": "0",
         },
     )
 
