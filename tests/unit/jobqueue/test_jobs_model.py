@@ -401,7 +401,7 @@ def run(*, examples: int, steps: int) -> None:
 
 @pytest.mark.timeout(600)
 def test_jobs_over_failures_kills_and_restarts() -> None:
-    run(examples=3, steps=25)
+    run(examples=2, steps=20)
 
 
 @pytest.mark.nightly

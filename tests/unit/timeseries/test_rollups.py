@@ -121,7 +121,9 @@ def files_of(store: DuckDBStore) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 10))]
+)
 def test_answers_are_those_of_the_samples_also_with_late_ones(pair: Pair, seed: int) -> None:
     rng = seeded(seed)
     for identity in IDENTITIES:
