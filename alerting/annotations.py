@@ -1,19 +1,32 @@
 """Annotations: the sentence of an alert, from a template of its rule.
 
 A template is Jinja2 in its sandbox, of which only expressions and `if` are allowed: loops, macros
-and calls could take any time and memory of the server. It knows `value`, `value_text`,
-`threshold_text`, `severity`, `state`, `rule`, `tenant`, `labels` (the alert's tags) and `links`.
+and calls could take any time and memory of the server. What remains is bounded, because templates
+are parsed, compiled and rendered where they hold up all other requests. It knows `value`,
+`value_text`, `threshold_text`, `severity`, `state`, `rule`, `tenant`, `labels` (the alert's tags)
+and `links`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Any
 
 from jinja2 import Template, TemplateError, nodes
+from jinja2.exceptions import FilterArgumentError
+from jinja2.filters import FILTERS, do_round
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_TEMPLATE_LENGTH = 1000
 MAX_LENGTH = 2000
-_FILTERS = ("abs", "default", "float", "int", "lower", "round", "title", "trim", "upper")
+# Jinja's optimizer needs time by the cube of the depth.
+_MAX_DEPTH = 16
+_MAX_NODES = 200
+_MAX_DIGITS = 15
+_DIGITS_ERROR = f"'round' takes from -{_MAX_DIGITS} to {_MAX_DIGITS} digits"
+_MAX_NUMBER = 10**18
+_MAX_LABEL_LENGTH = 500
+_FILTERS = ("abs", "default", "float", "int")
+_TEXT_FILTERS = ("lower", "title", "trim", "upper")
 _NODES = (
     nodes.Add,
     nodes.And,
@@ -38,9 +51,6 @@ _NODES = (
     nodes.TemplateData,
     nodes.Test,
 )
-_ENVIRONMENT = ImmutableSandboxedEnvironment()
-_ENVIRONMENT.filters = {name: _ENVIRONMENT.filters[name] for name in _FILTERS}
-_ENVIRONMENT.globals = {}
 
 
 def annotation_errors(text: str) -> list[str]:
@@ -48,18 +58,15 @@ def annotation_errors(text: str) -> list[str]:
     if len(text) > MAX_TEMPLATE_LENGTH:
         return [f"The annotation has {len(text)} characters. Use at most {MAX_TEMPLATE_LENGTH}."]
     try:
-        tree = _ENVIRONMENT.parse(text)
         # Before it is compiled, which calculates constants.
-        for node in tree.find_all(nodes.Node):
-            is_text_product = isinstance(node, nodes.Mul) and not _is_arithmetic(node)
-            if not isinstance(node, _NODES) or is_text_product:
-                kind = type(node).__name__.lower()
-                allowed = "text, {{ expressions }} and {% if %}"
-                return [f"The annotation uses {kind!r}, which is not allowed. Use {allowed}."]
-        _ENVIRONMENT.from_string(text)
+        problem = _problem(_ENVIRONMENT.parse(text))
+        if not problem:
+            _template(text)
+    except RecursionError:
+        problem = "is nested too deeply. Use fewer parentheses and operators"
     except TemplateError as error:
-        return [f"The annotation is not a valid template: {error}."]
-    return []
+        problem = f"is not a valid template: {error}".removesuffix(".")
+    return [f"The annotation {problem}."] if problem else []
 
 
 def render_annotation(text: str, values: Mapping[str, object]) -> str:
@@ -67,17 +74,90 @@ def render_annotation(text: str, values: Mapping[str, object]) -> str:
     if not text or annotation_errors(text):
         return text
     try:
-        return _template(text).render(values)[:MAX_LENGTH].strip()
+        return _template(text).render(_cut(values))[:MAX_LENGTH].strip()
     except (TemplateError, ArithmeticError, TypeError, ValueError) as error:
         return f"{text} ({type(error).__name__}: {error})"[:MAX_LENGTH]
+
+
+def _problem(tree: nodes.Template) -> str:
+    """Return what a template must not have; empty if there is nothing."""
+    level: list[nodes.Node] = [tree]
+    node_count = 0
+    for _ in range(_MAX_DEPTH):
+        for node in level:
+            if problem := _node_problem(node):
+                return problem
+        level = [child for node in level for child in node.iter_child_nodes()]
+        node_count += len(level)
+        if node_count > _MAX_NODES:
+            return f"has more than {_MAX_NODES} values and operators. Use fewer"
+    return f"is nested more than {_MAX_DEPTH} levels deep. Use fewer operators" if level else ""
+
+
+def _node_problem(node: nodes.Node) -> str:
+    if not isinstance(node, _NODES) or (isinstance(node, nodes.Mul) and not _is_arithmetic(node)):
+        kind = type(node).__name__.lower()
+        allowed = "text, {{ expressions }} and {% if %}"
+        return f"uses {kind!r}, which is not allowed. Use {allowed}"
+    if isinstance(node, nodes.Const):
+        return _constant_problem(node.value)
+    if isinstance(node, nodes.Filter) and node.name == "round":
+        digits = node.args[0] if node.args else nodes.Const(0)
+        constant = digits.node if isinstance(digits, nodes.Neg) else digits
+        if not isinstance(constant, nodes.Const) or not _is_digits(constant.value):
+            return f"is not a valid template: {_DIGITS_ERROR}"
+    return ""
+
+
+def _constant_problem(value: object) -> str:
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return "has half of a character ('\\ud800' to '\\udfff'). Write the whole one"
+    if isinstance(value, int | float) and not abs(value) <= _MAX_NUMBER:
+        return f"has a number above {_MAX_NUMBER:.0e}. Use a smaller one"
+    return ""
 
 
 def _is_arithmetic(node: nodes.Mul) -> bool:
     """Whether a product can't repeat a text: it is of the number `value` and a constant."""
     sides = (node.left, node.right)
-    return any(isinstance(one, nodes.Name) and one.name == "value" for one in sides) and any(
-        isinstance(one, nodes.Const) and isinstance(one.value, int | float) for one in sides
+    return any(isinstance(side, nodes.Name) and side.name == "value" for side in sides) and any(
+        isinstance(side, nodes.Const) and isinstance(side.value, int | float) for side in sides
     )
+
+
+def _cut(value: Any) -> Any:  # noqa: ANN401 - any value of a template
+    """Return a value of a template without the rest of its long texts."""
+    if isinstance(value, Mapping):
+        return {name: _cut(text) for name, text in value.items()}
+    return value[:_MAX_LABEL_LENGTH] if isinstance(value, str) else value
+
+
+def _is_digits(value: object) -> bool:
+    return isinstance(value, int) and abs(value) <= _MAX_DIGITS
+
+
+def _round(value: float, precision: int = 0, method: Any = "common") -> float:  # noqa: ANN401
+    """Round as Jinja does, which calculates powers of ten of any size."""
+    if not _is_digits(precision):
+        raise FilterArgumentError(_DIGITS_ERROR)
+    return do_round(value, precision, method)
+
+
+def _of_cut_text(text_filter: Callable[..., str]) -> Callable[..., str]:
+    """Return a filter that reads no more of a text than an annotation shows."""
+    return lambda text, *arguments: text_filter(str(text)[:MAX_LENGTH], *arguments)
+
+
+_ENVIRONMENT = ImmutableSandboxedEnvironment()
+_ENVIRONMENT.filters = {
+    "round": _round,
+    **{name: FILTERS[name] for name in _FILTERS},
+    **{name: _of_cut_text(FILTERS[name]) for name in _TEXT_FILTERS},
+}
+_ENVIRONMENT.globals = {}
 
 
 @lru_cache(maxsize=500)

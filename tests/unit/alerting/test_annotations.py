@@ -3,6 +3,7 @@
 import pytest
 
 from alerting.annotations import annotation_errors, render_annotation
+from tests.costs import check_cost
 
 VALUES: dict[str, object] = {
     "value": 7260.0,
@@ -44,12 +45,35 @@ def test_an_annotation_is_a_sentence_with_values(template: str, text: str) -> No
         "{% set x = 1 %}",
         "{{ 'aa'|center(100000000) }}",
         "{% include 'rules.html' %}",
+        "{{ 1|round(2500000,'ceil') }}",
+        "{{ 10|int|round(-2500000) }}",
+        "{{ 1|round(true ~ 2500000) }}",
+        "{{ 1|round('x' * 1000000000) }}",
+        "{{ value" + "+value" * 160 + " }}",
+        "{{ " + "(" * 490 + "1" + ")" * 490 + " }}",
+        "{{ value" + ".a" * 400 + " }}",
+        "{{ " + "-" * 900 + "1 }}",
+        "{{ " + "[" * 900 + " }}",
+        "{{ 1e999|int }}",
+        "{{ value < " + "9" * 900 + " }}",
+        "{{ a" + "~a" * 490 + " }}",
+        r'{{ "\ud800" }}',
         "x" * 1001,
     ],
 )
 def test_what_is_no_sentence_is_refused(template: str) -> None:
-    assert len(annotation_errors(template)) == 1
-    assert render_annotation(template, VALUES) == template
+    def annotate() -> None:
+        assert len(annotation_errors(template)) == 1
+        assert render_annotation(template, VALUES) == template
+
+    check_cost(annotate)
+
+
+def test_a_filter_reads_no_more_of_a_text_than_an_annotation_shows() -> None:
+    labels = {f"label_{number}": "gpu node " * 1000 for number in range(50)}
+    template = "{{ (" + "labels~" * 100 + "labels)" + "|title" * 10 + " }}"
+    assert annotation_errors(template) == []
+    check_cost(lambda: render_annotation(template, VALUES | {"labels": labels}))
 
 
 def test_an_annotation_that_fails_shows_itself_with_the_error() -> None:
