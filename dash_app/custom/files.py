@@ -12,6 +12,7 @@ import yaml
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
+from core.untrusted_yaml import UntrustedYAMLError, load_untrusted_yaml
 from dash_app.custom.dashboards import (
     ITEMS,
     DashboardRequest,
@@ -114,12 +115,12 @@ def read_yaml(text: str) -> Any:  # noqa: ANN401 - any YAML
     """Return the document of a file.
 
     Raises:
-        InvalidInputError: it is not YAML, or has no list of dashboards.
+        InvalidInputError: it is not YAML, is too large, or has no list of dashboards.
     """
     try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        message = f"This is not valid YAML: {error}"
+        document = load_untrusted_yaml(text)
+    except UntrustedYAMLError as error:
+        message = f"The file can't be read as YAML: {error}."
         raise InvalidInputError(message, errors={"file": [message]}) from error
     if not isinstance(document, dict) or not isinstance(document.get("dashboards"), list):
         message = "The file has no list of dashboards. It begins with the line 'dashboards:'."

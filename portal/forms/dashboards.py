@@ -79,6 +79,11 @@ class FileForm(Form):
     file = FileField("File")
     text = TextAreaField("Or paste it")
 
+    def validate_file(self, field: FileField) -> None:
+        """Require a file: another client may send a text by this name."""
+        if isinstance(field.data, str) and field.data:
+            raise ValidationError("This is a text. Send a file, or paste the text below.")
+
     def validate_text(self, field: TextAreaField) -> None:
         """Require one of both."""
         if not self.file.data and not (field.data or "").strip():

@@ -17,6 +17,7 @@ from core.errors import (
     VedetteError,
 )
 from core.quantities import format_duration, format_size, parse_duration, parse_size
+from core.untrusted_yaml import UntrustedYAMLError, load_untrusted_yaml
 
 # Errors whose message adds to the field errors.
 CODES_ON_TOP = frozenset({"exceeds_every_appliance"})
@@ -280,9 +281,9 @@ class YAMLField(_ParsedField):
     def parse(self, text: str) -> Any:  # noqa: ANN401 - any YAML
         """Return the document."""
         try:
-            return yaml.safe_load(text) or self.default()
-        except yaml.YAMLError as error:
-            raise ValueError(f"The YAML is invalid: {error}") from None
+            return load_untrusted_yaml(text) or self.default()
+        except UntrustedYAMLError as error:
+            raise ValueError(f"The YAML can't be read: {error}.") from None
 
     def format(self, value: Any) -> str:  # noqa: ANN401 - any YAML
         """Return YAML with lists of texts in one line."""

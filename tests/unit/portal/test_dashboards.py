@@ -214,6 +214,27 @@ def test_a_file_is_exported_and_imported(alice: Browser, bob: Browser) -> None:
     assert names(bob) == ["Training"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 14_000,
+        "dashboards: " + "9" * 100_000,
+        f"dashboards: [{{name: {'9' * 100_000}}}]",
+        "dashboards:\n- name: !!int x\n- [1]\n- 2026-13-45",
+        "dashboards: &a [*a]",
+        "{1: 2, dashboards: []}",
+        "dashboards: [" + "{}, " * 9_000 + "]",
+        "dashboards: [{name: x, panels: [{title: x, axis_min: .nan, filters: {1: [2]}}]}]",
+    ],
+)
+def test_a_file_that_is_no_list_of_dashboards_is_refused(bob: Browser, text: str) -> None:
+    for fields in ({"text": text}, {"file": (BytesIO(text.encode()), "dashboards.yaml")}):
+        assert bob.post("/custom-dashboards/import", fields).status_code == 422
+    answer = bob.post("/custom-dashboards/import", {"file": text, "text": text})
+    assert answer.status_code == 422
+    assert "This is a text. Send a file" in answer.text
+
+
 def test_dashboards_and_views_are_bounded(bob: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dashboards, "ITEMS", replace(dashboards.ITEMS, most=2, most_shared=1))
     monkeypatch.setattr(views, "ITEMS", replace(views.ITEMS, most=1))
