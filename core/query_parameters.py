@@ -2,16 +2,22 @@
 
 import difflib
 from collections.abc import Collection, Iterable
+from itertools import islice
 
 # Mail programs and other sites add them to links; `next` leads back after signing in.
 _ADDED_BY_OTHERS = frozenset({"next", "fbclid", "gclid", "msclkid"})
 _TRACKING_PREFIX = "utm_"
 _MOST_LISTED = 12
+_MOST_REPORTED = 20
 
 
 def unknown_parameters(given: Iterable[str], known: Collection[str]) -> dict[str, list[str]]:
-    """Return the errors of parameters that are not among the known ones, by name."""
-    return {name: [_error(name, known)] for name in given if name not in known}
+    """Return the errors of parameters that are not among the known ones, by name.
+
+    The first ones, because each is compared with all known ones.
+    """
+    unknown = (name for name in given if name not in known)
+    return {name: [_error(name, known)] for name in islice(unknown, _MOST_REPORTED)}
 
 
 def is_added_by_others(name: str) -> bool:

@@ -39,6 +39,7 @@ from core.db import SessionFactory
 from core.errors import NotFoundError
 from core.rate_limits import ConcurrencyLimit
 from dash_app import components
+from dash_app.callback_requests import install_callback_checks
 from dash_app.context import MINUTE, REFRESH_TTL, Context, Dashboard, Page, SharedCache, View
 from dash_app.markup import area, markup
 from dash_app.parameters import parameter_problem
@@ -155,6 +156,7 @@ def create_dashboards(
     # Each page has its own.
     app.layout = html.Div()
     server.register_error_handler(DependencyException, _no_such_file)
+    install_callback_checks(server, app.callback_map)
     _register_controls(app)
     _register_pages(app, context)
     for tier, dashboard in _DASHBOARDS.items():

@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 import pytest
 from flask import Flask
 
+from core.query_parameters import unknown_parameters
+from tests.costs import check_cost
 from tests.unit.portal.conftest import Browser
 from tests.unit.portal.routes import visits
 from tests.unit.portal.world import World
@@ -120,3 +122,11 @@ def test_the_api_refuses_an_unknown_parameter(alice: Browser, address: str, advi
     answer = alice.get(f"/api/v1{address}")
     assert (answer.status_code, answer.get_json()["code"]) == (422, "invalid_input")
     assert advice in answer.get_json()["message"]
+
+
+def test_thousands_of_unknown_parameters_are_cheap(alice: Browser) -> None:
+    query = "&".join(f"range{number:04}=1" for number in range(3000))
+    check_cost(lambda: unknown_parameters(query.split("&"), ["range", "refresh", "page", "tz"]))
+    answer = alice.get(f"/api/v1/jobs?{query}")
+    assert answer.status_code == 422
+    assert len(answer.get_json()["errors"]) == 20
