@@ -21,7 +21,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from access.auth import Authenticator
 from access.database import Database
 from core.errors import UnavailableError, VedetteError
-from protocol.tunnel import CIPHER, PACKET_BYTES, TunnelTransport
+from core.rate_limits import ConcurrencyLimit
+from protocol.tunnel import ALGORITHMS, PACKET_BYTES, TunnelTransport
 from tenants.fleet.appliances import bump_generation
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ log = logging.getLogger(__name__)
 # The agent learns within a moment that it is wanted, and connects.
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 300.0
+# One that connects again may not have noticed that its tunnel is lost.
+MAX_PER_APPLIANCE = 2
+MAX_MESSAGE_BYTES = 1024 * 1024
+MAX_PENDING_BYTES = 4 * 1024 * 1024
 # Shorter than servers do, so that none closes a connection at the moment of a request.
 KEEP_ALIVE_SECONDS = 1.5
 _REFUSED = 1008  # policy violation, RFC 6455
@@ -112,6 +117,7 @@ class Tunnels:
         self._wanted: set[str] = set()
         self._tunnels: dict[str, Tunnel] = {}
         self._changed = asyncio.Condition()
+        self._of_appliance = ConcurrencyLimit(MAX_PER_APPLIANCE)
 
     def wants(self, appliance_id: str) -> bool:
         """Return whether the appliance should open a tunnel."""
@@ -138,19 +144,33 @@ class Tunnels:
         except VedetteError as error:
             await websocket.close(_REFUSED, error.message[:100])
             return
-        await websocket.accept()
-        transport = TunnelTransport(websocket.send_bytes)
+        with self._of_appliance.running(agent.appliance_id) as is_admitted:
+            if not self.wants(agent.appliance_id):
+                await websocket.close(_REFUSED, "Nobody has asked for a tunnel.")
+            elif not is_admitted:
+                await websocket.close(_REFUSED, "There is a tunnel.")
+            else:
+                await websocket.accept()
+                await self._serve(websocket, agent.appliance_id)
+
+    async def _serve(self, websocket: WebSocket, appliance_id: str) -> None:
+        transport = TunnelTransport(websocket.send_bytes, max_pending_bytes=MAX_PENDING_BYTES)
         tasks = [
             asyncio.create_task(transport.send()),
             asyncio.create_task(transport.receive(_messages(websocket))),
-            asyncio.create_task(self._hold(agent.appliance_id, transport)),
+            asyncio.create_task(self._hold(appliance_id, transport)),
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                # The first two are how a WebSocket says that it has closed.
+                if isinstance(result, Exception) and not isinstance(
+                    result, WebSocketDisconnect | RuntimeError
+                ):
+                    log.warning("tunnel to appliance %s failed: %s", appliance_id, result)
             transport.lose()
             with suppress(RuntimeError, WebSocketDisconnect):  # it may be closed already
                 await websocket.close()
@@ -161,16 +181,18 @@ class Tunnels:
         await asyncio.to_thread(importlib.import_module, "asyncssh")
         import asyncssh  # noqa: PLC0415
 
-        ssh = await asyncssh.connect(
-            "agent",
-            tunnel=transport,
-            config=None,
-            known_hosts=None,
-            username="portal",
-            client_keys=None,
-            agent_path=None,
-            encryption_algs=[CIPHER],
-        )
+        async with asyncio.timeout(CONNECT_SECONDS):
+            ssh = await asyncssh.connect(
+                "agent",
+                tunnel=transport,
+                config=None,
+                known_hosts=None,
+                username="portal",
+                client_keys=None,
+                agent_path=None,
+                server_host_key_algs=["ssh-ed25519"],
+                **ALGORITHMS,
+            )
         with tempfile.TemporaryDirectory(prefix="vedette-") as folder:
             tunnel = Tunnel(ssh, Path(folder))
             log.info("tunnel to appliance %s opened", appliance_id)
@@ -206,6 +228,9 @@ class Tunnels:
 
     async def _set(self, appliance_id: str, tunnel: Tunnel) -> None:
         async with self._changed:
+            before = self._tunnels.get(appliance_id)
+            if before is not None:
+                before.ssh.abort()
             self._tunnels[appliance_id] = tunnel
             self._changed.notify_all()
 
@@ -217,4 +242,7 @@ class Tunnels:
 async def _messages(websocket: WebSocket) -> AsyncIterator[bytes]:
     with suppress(WebSocketDisconnect):
         while True:
-            yield await websocket.receive_bytes()
+            message = await websocket.receive_bytes()
+            if len(message) > MAX_MESSAGE_BYTES:
+                raise ValueError(f"a message has {len(message)} bytes")
+            yield message

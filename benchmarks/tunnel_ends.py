@@ -7,7 +7,9 @@ The agent's side is `collector.tunnel`, as the agent runs it, with the one port 
 """
 
 import sys
+import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import uvicorn
 from starlette.applications import Starlette
@@ -69,14 +71,17 @@ def main() -> None:
         case ["serve", port]:
             uvicorn.run(JOB, host="127.0.0.1", port=int(port), log_level="warning")
         case ["agent", url, secret, port]:
-            serve_tunnel(
-                url,
-                headers={"Authorization": f"Bearer {secret}"},
-                context=None,
-                find_endpoint=lambda _attempt_id, _port: f"127.0.0.1:{port}",
-                execute=_nothing_runs,
-                should_go_on=lambda: True,
-            )
+            while True:
+                with suppress(OSError):  # nobody has asked for one yet
+                    serve_tunnel(
+                        url,
+                        headers={"Authorization": f"Bearer {secret}"},
+                        context=None,
+                        find_endpoint=lambda _attempt_id, _port: f"127.0.0.1:{port}",
+                        execute=_nothing_runs,
+                        should_go_on=lambda: True,
+                    )
+                time.sleep(0.1)
         case _:
             sys.exit(str(__doc__))
 

@@ -17,7 +17,7 @@ from websockets.exceptions import WebSocketException
 
 from jobqueue.executors.base import ExecSession, ExecutorError
 from protocol.exec import REFUSED, ExecRequest, TerminalSize
-from protocol.tunnel import CIPHER, PACKET_BYTES, TUNNEL_PATH, TunnelTransport
+from protocol.tunnel import ALGORITHMS, PACKET_BYTES, TUNNEL_PATH, TunnelTransport
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ async def _serve(
             config=None,
             server_factory=lambda: _Server(find_endpoint),
             server_host_keys=[key],
-            encryption_algs=[CIPHER],
+            **ALGORITHMS,
             process_factory=lambda process: _run_command(process, execute),
             encoding=None,
             line_editor=False,

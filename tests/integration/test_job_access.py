@@ -20,7 +20,6 @@ from websockets.sync.client import ClientConnection, connect
 
 from cli.http_protocol import BoundedProtocol, ConnectionLimits, Connections
 from cli.server import Backend, create_asgi_app
-from collector.tunnel import serve_tunnel
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from jobqueue.executors.base import ExecSession, Executor
@@ -35,6 +34,7 @@ from tests.cast import Cast, FrozenClock, scope_of
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
 from tests.fixtures.polling import eventually
 from tests.fixtures.serving import Serving
+from tests.fixtures.tunnels import serve_wanted_tunnel
 from tests.unit.jobqueue.builders import report, start
 from timeseries.store import Store
 
@@ -61,13 +61,11 @@ class Site:
         return await self.executor.execute(attempt_id, session)
 
     def serve_tunnel(self) -> None:
-        serve_tunnel(
+        serve_wanted_tunnel(
             self.url,
-            headers={"Authorization": "Bearer vda_acme_dgx-01"},
-            context=None,
+            stop=self.stop,
             find_endpoint=lambda _attempt_id, _port: None,
             execute=self.execute,
-            should_go_on=lambda: not self.stop.is_set(),
         )
 
     @contextmanager

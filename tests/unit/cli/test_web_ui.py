@@ -33,6 +33,7 @@ from tenants.users.sessions import start_session
 from tests.cast import NOON, Cast
 from tests.fixtures.polling import eventually
 from tests.fixtures.serving import Serving
+from tests.fixtures.tunnels import serve_wanted_tunnel
 from tests.unit.jobqueue.builders import report, start
 
 PORT = 8888
@@ -108,13 +109,8 @@ class Site:
         return self.endpoint if (attempt_id, port) == (self.attempt.id, PORT) else None
 
     def serve_tunnel(self) -> None:
-        serve_tunnel(
-            self.url,
-            headers={"Authorization": "Bearer vda_acme_dgx-01"},
-            context=None,
-            find_endpoint=self.find_endpoint,
-            execute=nothing_runs,
-            should_go_on=lambda: not self.stop.is_set(),
+        serve_wanted_tunnel(
+            self.url, stop=self.stop, find_endpoint=self.find_endpoint, execute=nothing_runs
         )
 
     def get(
