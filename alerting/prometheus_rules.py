@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from alerting.rule_request import RuleRequest, rule_errors
-from alerting.rule_text import rule_expression
+from alerting.rule_text import MAX_LENGTH, rule_expression
 from alerting.states import Comparison, Severity
 from core.quantities import parse_duration
 from timeseries.store import TENANT_TAG
@@ -31,7 +31,7 @@ _GROUPED = re.compile(
     re.DOTALL,
 )
 _CONDITION = re.compile(
-    r"\s*(?P<left>.*?)\s*(?P<sign>>=|<=|==|!=|>|<)\s*(?P<level>[+-]?[0-9][0-9.]*(?:e[+-]?[0-9]+)?)\s*",
+    r"\s*(?P<left>.*?)(?P<sign>>=|<=|==|!=|>|<)\s*(?P<level>[+-]?[0-9][0-9.]*(?:e[+-]?[0-9]+)?)\s*",
     re.DOTALL,
 )
 _MATCHER = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*(=~|=|!=|!~)\s*"([^"\\]*)"\s*')
@@ -93,10 +93,13 @@ def _convert(rule: Mapping[str, Any], named: Mapping[str, Metric]) -> RuleReques
     unknown = sorted(str(key) for key in rule if key not in _KEYS)
     if unknown:
         raise ValueError(f"the key {unknown[0]!r} is not supported")
-    condition = _CONDITION.fullmatch(str(rule.get("expr")))
+    expression = str(rule.get("expr"))
+    if len(expression) > MAX_LENGTH:
+        raise ValueError(f"the expression is longer than {MAX_LENGTH} characters")
+    condition = _CONDITION.fullmatch(expression)
     if condition is None or condition["sign"] not in set(Comparison):
         raise ValueError("the expression must end with > or < and a number")
-    outer, by, call = _grouping(condition["left"])
+    outer, by, call = _grouping(condition["left"].rstrip())
     metric = named.get(call["metric"])
     if metric is None:
         raise ValueError(f"the portal has no metric {call['metric']!r}")

@@ -262,7 +262,7 @@ class _Parser:
         else:
             self._next()
             duration = self._match(_DURATION) or self._expected("a duration such as 30s, 5m or 1h")
-            self._found[name] = parse_duration(duration)
+            self._found[name] = self._seconds(duration)
 
     def _tags(self) -> tuple[str, ...]:
         tags = [self._tag()]
@@ -326,12 +326,18 @@ class _Parser:
         start, field = self._next(), unit_field(RuleRequest(name="", **self._found))
         duration = self._match(_DURATION) if unit_of(field).symbol == "s" else ""
         if duration:
-            return parse_duration(duration)
+            return self._seconds(duration)
         text = self._match(_VALUE) or self._expected("a number such as 85")
         try:
             return parse_value(field, text)
         except ValueError as error:
             self._fail(str(error), at=start)
+
+    def _seconds(self, duration: str) -> float:
+        try:
+            return parse_duration(duration)
+        except ValueError as error:
+            self._fail(str(error), at=self._at - len(duration))
 
     def _next(self) -> int:
         """Skip white space; return the position."""

@@ -14,6 +14,9 @@ _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?\s*[smhd]\s*)+", re.IGNORECASE)
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd])", re.IGNORECASE)
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _MINUTE = _SECONDS["m"]
+MAX_SIZE_BYTES = 2**63
+# The smallest numbers have as many digits without an exponent.
+MAX_TEXT_LENGTH = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def parse_value(field: str, text: str) -> float:
     Raises:
         ValueError: not a number, or another unit.
     """
-    match = _VALUE.fullmatch(text.strip())
+    match = _VALUE.fullmatch(_short(text))
     if match is None:
         raise ValueError(f"{text!r} is not a number")
     unit, given = unit_of(field), match[2]
@@ -102,11 +105,14 @@ def parse_size(text: str) -> int:
     Raises:
         ValueError: not a size.
     """
-    match = _SIZE.fullmatch(text.strip())
+    match = _SIZE.fullmatch(_short(text))
     if match is None:
         raise ValueError(f"{text!r} is not a size. Write it like 8 GiB or 512 MiB.")
     power = "bkmgtp".index((match[2] or "b").lower())
-    return round(float(match[1]) * float(1024**power))
+    size_bytes = float(match[1]) * float(1024**power)
+    if size_bytes > MAX_SIZE_BYTES:
+        raise ValueError(f"{text[:20]!r} is too large a size.")
+    return round(size_bytes)
 
 
 def format_size(size_bytes: float, *, exact: bool = False) -> str:
@@ -132,7 +138,7 @@ def parse_duration(text: str) -> float:
     Raises:
         ValueError: not a duration.
     """
-    text = text.strip()
+    text = _short(text)
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
         return float(text)
     if not _DURATION.fullmatch(text):
@@ -154,6 +160,14 @@ def format_duration(seconds: float, *, exact: bool = False) -> str:
         if count:
             parts.append(f"{count:.10g}{unit}")
     return " ".join(parts if exact else parts[:2]) or "0s"
+
+
+def _short(text: str) -> str:
+    """Return the text without spaces around it; it comes from users, and has few digits."""
+    text = text.strip()
+    if len(text) > MAX_TEXT_LENGTH:
+        raise ValueError(f"{text[:20]!r}... has {len(text)} characters")
+    return text
 
 
 def _scale(value: float, *, base: int, prefixes: tuple[str, ...]) -> tuple[float, str]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from core.errors import VedetteError
+from core.errors import InvalidInputError, VedetteError
 
 T = TypeVar("T")
 
@@ -51,6 +51,24 @@ def decode_json(data: bytes, kind: type[T] | None = None) -> T:
         at = _lone_surrogate(data)
         problem = str(error) if at is None else f"lone surrogate (byte {at})"
         raise _malformed(problem.removeprefix("JSON is malformed: ")) from error
+
+
+def check_value_count(document: object, *, most: int) -> None:
+    """Check how many values a document has, which schemas read one by one.
+
+    Raises:
+        InvalidInputError: there are more; keys of objects count, too.
+    """
+    count = 0
+    waiting = [document]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            count += len(value)
+            waiting += value.values() if isinstance(value, dict) else value
+        if count > most:
+            problem = f"The body has more than {most} values. Send it in parts."
+            raise InvalidInputError(problem, errors={"body": [problem]})
 
 
 def _malformed(problem: str) -> MalformedJSONError:

@@ -18,6 +18,8 @@ from tenants.scope import Scope
 
 MAX_TASKS = 1000
 MAX_INDEX = 1_000_000
+# That of as many indexes.
+MAX_LENGTH = 8 * MAX_TASKS
 INDEX_VARIABLE = "VEDETTE_ARRAY_INDEX"
 _SPEC = re.compile(r"([0-9,-]+)(?:%([0-9]{1,9}))?")
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
@@ -38,6 +40,8 @@ def parse_array(text: str) -> ArraySpec:
     Raises:
         ValueError: says what is expected; or there are too many tasks.
     """
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"The array has {len(text)} characters; use at most {MAX_LENGTH}.")
     match = _SPEC.fullmatch(text.replace(" ", ""))
     parts = [_RANGE.fullmatch(part) for part in match[1].split(",")] if match else [None]
     if match is None or match[2] in {"0", "00"}:

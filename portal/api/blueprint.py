@@ -26,7 +26,7 @@ from werkzeug.exceptions import UnsupportedMediaType
 
 from core.errors import InvalidInputError
 from core.query_parameters import unknown_parameters
-from core.strict_json import decode_json
+from core.strict_json import check_value_count, decode_json
 from portal.api.replacing import change_of, example_of, merging, replacement_of
 from portal.api.schemas import ErrorSchema
 from portal.context import current_scope
@@ -36,6 +36,7 @@ from tenants.permissions import TOKEN_SCOPES, Permission
 F = TypeVar("F", bound=Callable[..., Any])
 View = Callable[..., Any]
 PREFIX = "/api/v1"
+MAX_VALUES = 20_000
 
 _TEXT = {"type": "string"}
 _IDEMPOTENCY_KEY: dict[str, Any] = {
@@ -120,7 +121,11 @@ class _Parser(FlaskParser):
     def _raw_load_json(self, req: Request) -> Any:  # noqa: ANN401 - webargs's
         """Decode the body strictly; webargs would accept what no database can store."""
         body = req.get_data(cache=True)
-        return decode_json(body) if req.is_json and body else missing
+        if not req.is_json or not body:
+            return missing
+        document: Any = decode_json(body)
+        check_value_count(document, most=MAX_VALUES)
+        return document
 
 
 class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no types

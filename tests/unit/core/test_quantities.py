@@ -10,8 +10,10 @@ from core.quantities import (
     format_value,
     parse_duration,
     parse_size,
+    parse_value,
     unit_of,
 )
+from tests.costs import check_cost
 
 
 @pytest.mark.parametrize(
@@ -123,3 +125,21 @@ def test_an_exact_duration_has_all_units(seconds: float, text: str) -> None:
 def test_an_exact_duration_parses_back_to_itself(milliseconds: int) -> None:
     seconds = milliseconds / 1000
     assert parse_duration(format_duration(seconds, exact=True)) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 100_000, "9" * 400 + " GiB", "1d" * 50_000, "1 " * 20_000, "." * 50_000]
+)
+def test_long_texts_are_no_quantities(text: str) -> None:
+    def parse() -> None:
+        for parser in (parse_size, parse_duration, lambda value: parse_value("used_bytes", value)):
+            with pytest.raises(ValueError, match=r"characters$"):
+                parser(text)
+
+    check_cost(parse)
+
+
+@pytest.mark.parametrize("text", ["9" * 350, "9" * 300 + " TiB", "9999999 TiB"])
+def test_a_size_beyond_64_bits_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="too large a size"):
+        parse_size(text)
