@@ -21,6 +21,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from cli.safe_headers import HEADER_LINES
 from core.networks import Network, is_within
 from core.settings import ServerSettings
 from tenants.users.throttling import network_of
@@ -223,6 +224,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._raw_bytes > MAX_HEAD_BYTES + CHUNK_OVERHEAD * self._body_bytes:
             self._reject("431 Request Header Fields Too Large", "The headers are too large.")
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no valid request."""
+        self._reject("400 Bad Request", msg)
+
     def handle_websocket_upgrade(self) -> None:
         """Leave the connection to the WebSocket protocol, which pings its clients."""
         self._connections.forget(self)
@@ -232,6 +237,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Expect the body."""
         if len(self.pipeline) >= MAX_PIPELINED:
             raise ValueError("too many pipelined requests")
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            raise ValueError("not one Host header")
         if self._is_silent:
             self._is_silent = False
             self._connections.on_request(self)
@@ -315,5 +323,6 @@ class BoundedProtocol(HttpToolsProtocol):
 def _reply(status: str, problem: str) -> bytes:
     return (
         f"HTTP/1.1 {status}\r\ncontent-type: text/plain; charset=utf-8\r\nretry-after: 5\r\n"
+        f"{HEADER_LINES.decode()}"
         f"content-length: {len(problem)}\r\nconnection: close\r\n\r\n{problem}"
     ).encode()

@@ -34,6 +34,7 @@ from cli.http_protocol import BoundedProtocol, ConnectionLimits, Connections
 from cli.listen_address import check_port
 from cli.portal_requests import PortalRequests, PortalThreads
 from cli.proxies import trust_proxies
+from cli.safe_headers import with_safe_headers
 from cli.supervision import stop_with_parent
 from cli.tls import ServerTLS, TLSHandshake
 from core.clock import Clock, utc_now
@@ -106,23 +107,7 @@ def run_server(settings: ServerSettings) -> None:
     limit_malloc_arenas()
     with _open_backend(settings) as backend:
         scheduler = Scheduler(settings, sessions=backend.sessions, store=backend.store)
-        limits = ConnectionLimits.of(settings, max_connections=allowed_connections(settings))
-        config = uvicorn.Config(
-            create_asgi_app(backend),
-            host=settings.host,
-            port=settings.port,
-            interface="asgi3",
-            lifespan="off",
-            proxy_headers=False,  # see trust_proxies
-            access_log=False,
-            log_config=None,
-            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-            timeout_keep_alive=math.ceil(settings.keep_alive_seconds),
-            ws="websockets-sansio",
-            ws_per_message_deflate=False,
-            http=_protocol(backend, Connections(limits)),
-            backlog=ACCEPTED_AT_ONCE,
-        )
+        config = server_config(backend)
         # Objects that live as long as the process need no garbage collection.
         gc.collect()
         gc.freeze()
@@ -136,6 +121,29 @@ def run_server(settings: ServerSettings) -> None:
             _Server(config).run()
         finally:
             scheduler.stop()
+
+
+def server_config(backend: Backend) -> uvicorn.Config:
+    """Return how uvicorn serves."""
+    settings = backend.settings
+    limits = ConnectionLimits.of(settings, max_connections=allowed_connections(settings))
+    return uvicorn.Config(
+        create_asgi_app(backend),
+        host=settings.host,
+        port=settings.port,
+        interface="asgi3",
+        lifespan="off",
+        proxy_headers=False,  # see trust_proxies
+        server_header=False,
+        access_log=False,
+        log_config=None,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_keep_alive=math.ceil(settings.keep_alive_seconds),
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
+        http=_protocol(backend, Connections(limits)),
+        backlog=ACCEPTED_AT_ONCE,
+    )
 
 
 def create_asgi_app(backend: Backend, *, clock: Clock = utc_now) -> ASGIApp:
@@ -170,15 +178,17 @@ def create_asgi_app(backend: Backend, *, clock: Clock = utc_now) -> ASGIApp:
         clock=clock,
     )
 
+    access_api, sessions_api, follow_api = map(with_safe_headers, (access, job_access, follow))
+
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if web_ui.is_for_job(scope):
             await web_ui(scope, receive, send)
         elif is_job_access(scope["path"]):
-            await job_access(scope, receive, send)
+            await sessions_api(scope, receive, send)
         elif scope["type"] != "http" or is_for_agents(scope["path"]):
-            await access(scope, receive, send)
+            await access_api(scope, receive, send)
         elif is_followed(scope["path"]):
-            await follow(scope, receive, send)
+            await follow_api(scope, receive, send)
         else:
             await portal(scope, receive, send)
 
