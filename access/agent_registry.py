@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from access.database import Database
 from core.clock import Clock
+from core.errors import DatabaseUnavailableError
 from tenants.fleet.agents import registry_revision
 from tenants.models import Appliance, ApplianceCertificate, Tenant, TenantState
 from tenants.pki.admission import GRACE, valid_until
@@ -99,7 +99,7 @@ class AgentRegistryCache:
     async def _check_revision(self, now: datetime) -> None:
         try:
             revision = await self._database.run(registry_revision)
-        except SQLAlchemyError as error:
+        except DatabaseUnavailableError as error:
             # Cached agents are accepted until the registry expires.
             logger.warning("can't read the registry's revision: %s", error)
             return

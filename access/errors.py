@@ -11,17 +11,14 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from core.errors import OverloadedError, UnavailableError, VedetteError
+from core.errors import VedetteError
 
 logger = logging.getLogger(__name__)
 
-RETRY_AFTER_SECONDS = 5
 V1_PATHS = frozenset({"/write", "/ping", "/query"})
 V2_PREFIX = "/api/v2/"
 # InfluxDB 2's names of statuses.
@@ -85,10 +82,8 @@ async def on_vedette_error(request: Request, error: Exception) -> Response:
     """Answer a `VedetteError`."""
     assert isinstance(error, VedetteError)  # noqa: S101 - Starlette picks the handler by type
     headers = {}
-    if isinstance(error, OverloadedError):
-        headers["Retry-After"] = str(error.retry_after_seconds)
-    elif isinstance(error, UnavailableError):
-        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if error.retry_after_seconds:
+        headers["Retry-After"] = f"{error.retry_after_seconds:.0f}"
     elif error.status == 401:  # noqa: PLR2004 - the status of a challenge
         basic = 'Basic realm="vedette", ' if request.url.path in V1_PATHS else ""
         headers["WWW-Authenticate"] = f'{basic}Bearer realm="vedette", Token realm="vedette"'
@@ -115,18 +110,6 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     )
 
 
-async def on_database_error(request: Request, error: Exception) -> Response:
-    """Answer while the database is unavailable: the agent retries."""
-    logger.warning("the database is unavailable: %s", error)
-    return error_response(
-        request,
-        code="unavailable",
-        status=503,
-        message="The database is unavailable. Try again in a few seconds.",
-        headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
-    )
-
-
 async def on_disconnect(_request: Request, _error: Exception) -> Response:
     """End a request whose client disconnected before the end of its body."""
     return Response(status_code=400)
@@ -146,9 +129,6 @@ Handler = Callable[[Request, Exception], Awaitable[Response]]
 HANDLERS: dict[Any, Handler] = {
     VedetteError: on_vedette_error,
     HTTPException: on_http_error,
-    OperationalError: on_database_error,
-    InterfaceError: on_database_error,
-    PoolTimeoutError: on_database_error,
     ClientDisconnect: on_disconnect,
     Exception: on_bug,
 }

@@ -12,13 +12,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
-from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from access.errors import on_vedette_error
 from access.job_sessions import JobSession, JobSessions, exit_code_of
-from core.errors import InvalidInputError, UnavailableError, VedetteError
+from core.errors import InvalidInputError, VedetteError
 from jobqueue.shells import SessionKind
 from protocol.exec import SHELL, Channel, ExecStatus, TerminalSize, message
 
@@ -66,9 +65,6 @@ class ExecEndpoint:
                 return ExecStatus(exit_code=code)
         except VedetteError as error:
             return ExecStatus(code=error.code, message=error.message)
-        except SQLAlchemyError:
-            problem = "The database is unavailable. Try again in a few seconds."
-            return ExecStatus(code=UnavailableError.default_code, message=problem)
 
 
 async def _splice(

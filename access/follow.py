@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 from anyio import to_thread
-from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -34,7 +33,6 @@ from core.errors import (
     InvalidInputError,
     OverloadedError,
     UnauthenticatedError,
-    UnavailableError,
     VedetteError,
 )
 from core.rate_limits import ConcurrencyLimit
@@ -126,9 +124,6 @@ class FollowEndpoint:
                         yield event
         except VedetteError as error:
             yield _event("problem", {"code": error.code, "message": error.message})
-        except SQLAlchemyError:
-            problem = "The database is unavailable. Try again in a few seconds."
-            yield _event("problem", {"code": UnavailableError.default_code, "message": problem})
 
     @contextmanager
     def _counted(self, job_id: str) -> Iterator[None]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from access.database import Database
+from core.errors import DatabaseUnavailableError
 from tenants.models import Appliance
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class ChangeWatch:
         while self._waiters:
             try:
                 self._wake(await self._read(list(self._waiters)))
-            except SQLAlchemyError as error:
+            except DatabaseUnavailableError as error:
                 # Retried in the next round; the waiters themselves meet the error when they end.
                 logger.warning("can't read the versions: %s", error)
             await asyncio.sleep(self._interval_seconds)

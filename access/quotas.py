@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from access.database import Database
 from core.clock import Clock
-from core.errors import OverloadedError
+from core.errors import DatabaseUnavailableError, OverloadedError
 from core.quantities import format_size
 from tenants.lifecycle.usage import SampleCounts, latest_usage, store_sample_counts
 from tenants.quotas import Limits, all_limits
@@ -83,7 +82,7 @@ class QuotaCache:
     async def _read(self) -> None:
         try:
             self._quotas = await self._database.run(read_quotas)
-        except SQLAlchemyError as error:
+        except DatabaseUnavailableError as error:
             logger.warning("can't read the quotas, using the previous ones: %s", error)
         else:
             await self._store_counts()
@@ -100,7 +99,7 @@ class QuotaCache:
             await self._database.run(
                 partial(store_sample_counts, server=self._server, counts=counts, now=now)
             )
-        except SQLAlchemyError as error:
+        except DatabaseUnavailableError as error:
             logger.warning("can't store the counts of series and names, retrying: %s", error)
 
 

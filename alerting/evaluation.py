@@ -36,7 +36,7 @@ from alerting.recorder import ACTIVE_STATES, Recorder, view_of
 from alerting.shared_reads import SharedGroups, read_shared
 from alerting.states import ACCUMULATING, AlertState, NoDataPolicy
 from core.db import SessionFactory, transaction
-from core.errors import VedetteError
+from core.errors import DatabaseUnavailableError, VedetteError
 from core.guarded_update import changed_one
 from tenants.fleet.liveness import current_outage
 from tenants.models import Appliance, ApplianceState
@@ -152,6 +152,8 @@ class Evaluator:
                 if known is None or not known.is_recorded:
                     for at in window_ends(rule, now=now):
                         self._evaluate(rule, view, quiet, summary, known, now=at)
+            except DatabaseUnavailableError:
+                raise  # the next round evaluates the rest, windows that were missed included
             except Exception as error:  # noqa: BLE001 - one broken rule must not stop the others
                 summary.failed += 1
                 _record_error(self.sessions, rule, error)

@@ -15,6 +15,7 @@ from alerting.outbox import DueRecipient, drain_recipient, due_recipients
 from alerting.states import ReceiverKind
 from core.clock import Clock
 from core.db import SessionFactory
+from core.errors import DatabaseUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,8 @@ class OutboxWorkers:
                 clock=self._clock,
                 may_send=self._may_send,
             )
+        except DatabaseUnavailableError as error:
+            logger.warning("the notifications of %s come later: %s", recipient.key, error.message)
         except Exception:
             logger.exception("sending the notifications of %s failed", recipient.key)
         finally:
@@ -87,7 +90,7 @@ class OutboxWorkers:
         """Serve those that waited for a thread, and what is left of a recipient with many."""
         try:
             self.start_due()
-        except RuntimeError:  # it is closed
-            return
+        except (RuntimeError, DatabaseUnavailableError):
+            return  # it is closed; or the next interval starts them
         except Exception:
             logger.exception("starting the next deliveries failed")

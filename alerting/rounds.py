@@ -21,6 +21,7 @@ from alerting.evaluation import Evaluator
 from alerting.models import Rule
 from alerting.shared_reads import SharedGroups
 from core.db import transaction
+from core.errors import DatabaseUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +126,8 @@ class Rounds:
         quick = [rule for one, rules in starting.items() if one not in self._slow for rule in rules]
         try:
             return self._evaluator.read_shared(quick, now=now)
+        except DatabaseUnavailableError:  # each is evaluated alone
+            return {}
         except Exception:
             logger.exception("rules of several tenants were not read at once")
             return {}
@@ -140,6 +143,8 @@ class Rounds:
         try:
             if self._evaluator.evaluate(rules, now=now, shared=shared).notifications:
                 self._on_notifications()
+        except DatabaseUnavailableError as error:
+            logger.warning("the rules of tenant %s come later: %s", tenant_id, error.message)
         except Exception:
             logger.exception("the rules of tenant %s were not evaluated; retrying", tenant_id)
         finally:

@@ -294,8 +294,8 @@ def _received(body: bytes, receive: Receive) -> Receive:
 
 def _refusal(scope: Scope, error: VedetteError) -> Response:
     headers = {**HEADERS, "Content-Security-Policy": STRICT_POLICY, "Cache-Control": "no-store"}
-    if isinstance(error, OverloadedError) and error.retry_after_seconds is not None:
-        headers["Retry-After"] = str(error.retry_after_seconds)
+    if error.retry_after_seconds:
+        headers["Retry-After"] = f"{error.retry_after_seconds:.0f}"
     if scope["path"].startswith("/api/"):
         payload = error_payload(code=error.code, status=error.status, message=error.message)
         return JSONResponse(payload, error.status, headers)

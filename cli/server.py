@@ -47,6 +47,7 @@ from portal.app import create_portal
 from portal.auth.guard import request_principal
 from scheduler.loops import Scheduler
 from tenants.principals import Principal
+from tenants.users.sightings import Sightings
 from timeseries.open_store import open_store
 from timeseries.store import Store, StoreUnavailableError, check_store
 
@@ -73,6 +74,7 @@ class Backend:
     settings: ServerSettings
     sessions: SessionFactory
     store: Store
+    sightings: Sightings
 
 
 @click.command()
@@ -118,7 +120,8 @@ def run_server(settings: ServerSettings) -> None:
         scheduler.start()
         try:
             log.info("serving %s", settings.resolved_public_url)
-            _Server(config).run()
+            with backend.sightings.written_in_background():
+                _Server(config).run()
         finally:
             scheduler.stop()
 
@@ -150,7 +153,9 @@ def create_asgi_app(backend: Backend, *, clock: Clock = utc_now) -> ASGIApp:
     """Return the agent API and the portal as one app; the path decides."""
     settings, sessions, store = backend.settings, backend.sessions, backend.store
     access = create_access_app(settings=settings, sessions=sessions, store=store, clock=clock)
-    flask = create_portal(settings, sessions=sessions, store=store, clock=clock)
+    flask = create_portal(
+        settings, sessions=sessions, store=store, clock=clock, sightings=backend.sightings
+    )
     # a2wsgi has its own types for WSGI and ASGI.
     threads = PortalThreads(cast("WSGIApp", flask), workers=settings.portal_threads)
     identify = partial(_principal, flask)
@@ -216,7 +221,7 @@ def _open_backend(settings: ServerSettings) -> Iterator[Backend]:
         )
         try:
             _warn_if_unavailable(store)
-            yield Backend(settings=settings, sessions=sessions, store=store)
+            yield Backend(settings, sessions, store, Sightings(sessions))
         finally:
             store.close()
 

@@ -23,8 +23,11 @@ from sqlalchemy import (
     event,
 )
 from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
+from core.errors import DatabaseUnavailableError, DeadlockError
 from core.ids import ID_LENGTH, new_id
 
 logger = logging.getLogger(__name__)
@@ -34,6 +37,10 @@ T = TypeVar("T")
 
 # Databases bound the parameters of a statement.
 ROWS_PER_STATEMENT = 500
+# Of SQLite, such as "no such table": not a matter of time.
+_WRONG_STATEMENT = "SQLITE_ERROR"
+# Of MySQL.
+_DEADLOCK = 1213
 _TRUNCATION_MILLISECONDS = 1_000
 # Connections stay open: by default, all above five would be opened and prepared for each use. The
 # one used last comes first, so that a quiet process uses few.
@@ -138,9 +145,23 @@ def create_session_factory(engine: Engine) -> SessionFactory:
 
 @contextmanager
 def transaction(sessions: SessionFactory) -> Iterator[Session]:
-    """Open a session and a transaction: commit at the end, roll back on any error."""
-    with sessions.begin() as session:
-        yield session
+    """Open a session and a transaction: commit at the end, roll back on any error.
+
+    Raises:
+        DatabaseUnavailableError: another transaction is in the way, or the database is unreachable.
+    """
+    try:
+        with sessions.begin() as session:
+            yield session
+    except (OperationalError, InterfaceError, PoolTimeoutError) as error:
+        reason = getattr(error, "orig", None) or error
+        if getattr(reason, "sqlite_errorname", "") == _WRONG_STATEMENT:
+            raise
+        logger.warning("a transaction was rolled back: %s", reason)
+        kind = DeadlockError if _DEADLOCK in reason.args else DatabaseUnavailableError
+        raise kind(
+            "The database is busy or unavailable. Nothing was changed; try again in a few seconds."
+        ) from error
 
 
 def chunked(rows: Iterable[T], size: int = ROWS_PER_STATEMENT) -> Iterator[list[T]]:

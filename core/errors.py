@@ -20,6 +20,8 @@ class VedetteError(Exception):
 
     status = 500
     default_code = "internal_error"
+    retry_after_seconds: float = 0.0
+    """What the header `Retry-After` of the response says, if anything."""
 
     def __init__(
         self, message: str, *, code: str | None = None, errors: FieldErrors | None = None
@@ -82,6 +84,7 @@ class OverloadedError(VedetteError):
 
     status = 429
     default_code = "overloaded"
+    retry_after_seconds: int
 
     def __init__(self, message: str, *, retry_after_seconds: int = 5) -> None:
         super().__init__(message)
@@ -93,6 +96,18 @@ class UnavailableError(VedetteError):
 
     status = 503
     default_code = "unavailable"
+    retry_after_seconds = 5.0
+
+
+class DatabaseUnavailableError(UnavailableError):
+    """The database is busy or unreachable: the transaction was rolled back, and may be repeated."""
+
+    default_code = "database_unavailable"
+    retry_after_seconds = 2.0
+
+
+class DeadlockError(DatabaseUnavailableError):
+    """Two transactions waited for each other, and the database has rolled this one back."""
 
 
 class ConfigurationError(VedetteError):

@@ -36,7 +36,7 @@ from werkzeug.exceptions import NotFound
 
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
-from core.errors import NotFoundError
+from core.errors import DatabaseUnavailableError, NotFoundError
 from core.rate_limits import ConcurrencyLimit
 from dash_app import components
 from dash_app.callback_requests import install_callback_checks
@@ -170,8 +170,12 @@ def _no_such_file(_error: Exception) -> NotFound:
 
 def _show_error(error: Exception) -> None:
     """Log an error and report it above the panels, which stay as they are."""
-    logger.error("dashboard callback failed", exc_info=error)
-    text = "The refresh failed, so the data below may be outdated. See the portal's log."
+    advice = "See the portal's log."
+    if isinstance(error, DatabaseUnavailableError):
+        advice = "The database is busy; the next refresh tries again."
+    else:
+        logger.error("dashboard callback failed", exc_info=error)
+    text = f"The refresh failed, so the data below may be outdated. {advice}"
     set_props("error", {"children": components.warning(text)})
 
 

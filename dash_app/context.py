@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from sqlalchemy.orm import Session
 
 from core.clock import Clock
-from core.db import SessionFactory
+from core.db import SessionFactory, transaction
 from core.rate_limits import ConcurrencyLimit
 from dash_app.charts import Chart, with_earlier
 from dash_app.routes import Route, parse_path
@@ -154,7 +154,7 @@ class Context:
     def view(self, path: str | None, search: str | None) -> Iterator[View]:
         """Open a read-only session for the current request."""
         scope = self.scope_provider()
-        with self.sessions() as session:
+        with transaction(self.sessions) as session:
             yield View(
                 session=session,
                 store=self.store,

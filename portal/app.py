@@ -59,6 +59,7 @@ from portal.pages import settings as settings_pages
 from portal.presenters.display import install_display
 from portal.shell import render_shell
 from portal.time_zone import current_zone_name
+from tenants.users.sightings import Sightings
 from timeseries.store import Store
 
 PAGES = (
@@ -110,13 +111,21 @@ class StrictJSONProvider(DefaultJSONProvider):
 
 
 def create_portal(
-    settings: ServerSettings, *, sessions: SessionFactory, store: Store, clock: Clock = utc_now
+    settings: ServerSettings,
+    *,
+    sessions: SessionFactory,
+    store: Store,
+    clock: Clock = utc_now,
+    sightings: Sightings | None = None,
 ) -> Flask:
-    """Return the portal; the caller owns the database and the store, and closes them."""
+    """Return the portal; the caller owns the database and the store, and closes them.
+
+    The caller also writes the `sightings` in the background.
+    """
     app = Flask("portal")
     app.json = StrictJSONProvider(app)
     app.config.update(_flask_config(settings))
-    parts = portal_of(settings, sessions=sessions, store=store, clock=clock)
+    parts = portal_of(settings, sessions=sessions, store=store, clock=clock, sightings=sightings)
     install(app, parts)
     install_rate_limit(app, "address", lambda: request.remote_addr)
     install_downloads(app)

@@ -25,6 +25,7 @@ from tenants.auditing.recording import set_actor
 from tenants.models import User
 from tenants.principals import Principal
 from tenants.scope import Scope
+from tenants.users.sightings import Sightings
 from timeseries.store import Store
 
 EXTENSION = "vedette"
@@ -49,10 +50,16 @@ class Portal:
     registry_tokens: RegistryTokens
     registry: Registry
     job_proofs: Proofs
+    sightings: Sightings
 
 
 def portal_of(
-    settings: ServerSettings, *, sessions: SessionFactory, store: Store, clock: Clock
+    settings: ServerSettings,
+    *,
+    sessions: SessionFactory,
+    store: Store,
+    clock: Clock,
+    sightings: Sightings | None = None,
 ) -> Portal:
     """Return the services for these settings, with the given database and store."""
     tokens = RegistryTokens(settings)
@@ -69,6 +76,7 @@ def portal_of(
         registry_tokens=tokens,
         registry=Registry(settings, tokens, clock),
         job_proofs=Proofs(secret_key(settings)),
+        sightings=sightings or Sightings(sessions),
     )
 
 

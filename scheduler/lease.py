@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement
 
 from core.clock import Clock
 from core.db import SessionFactory, transaction
+from core.errors import DatabaseUnavailableError
 from core.leases import acquire_lease, lease_is_held, release_lease
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class SchedulerLease:
         while not self._stopping.wait(LEASE_RENEWAL_SECONDS):
             try:
                 self._renew()
+            except DatabaseUnavailableError as error:
+                log.warning("the scheduler's lease was not renewed: %s", error.message)
             except Exception:
                 # It runs out if this goes on; another process then takes over.
                 log.exception("the scheduler's lease was not renewed; retrying")

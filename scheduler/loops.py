@@ -8,7 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 
 from apscheduler.job import Job
 from apscheduler.jobstores.base import JobLookupError
@@ -34,7 +35,7 @@ from alerting.states import ReceiverKind
 from alerting.webhooks import AddressPolicy
 from core.clock import Clock, to_ns, utc_now
 from core.db import SessionFactory, transaction
-from core.errors import UnavailableError
+from core.errors import DatabaseUnavailableError, UnavailableError
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from dash_app.reports.emails import delete_files, email_due
@@ -71,6 +72,8 @@ from timeseries.store import Resolution, Store
 log = logging.getLogger(__name__)
 
 SCHEDULER = Actor(name="scheduler", via="scheduler")
+# After the database was busy, which is a matter of seconds.
+RETRY_AFTER = timedelta(seconds=5)
 SECOND_USAGE_SECONDS = 90.0
 # What is submitted meanwhile is placed together.
 PLACEMENT_PAUSE_SECONDS = 0.05
@@ -115,7 +118,7 @@ class Scheduler:
             ReceiverKind.CHAT: ChatSender(box=box),
             ReceiverKind.ALERTMANAGER: self._alertmanagers,
         }
-        self._dispatcher = Dispatcher(self._sessions.begin)
+        self._dispatcher = Dispatcher(partial(transaction, self._sessions))
         evaluator = Evaluator(
             sessions=self._sessions,
             store=store,
@@ -153,15 +156,15 @@ class Scheduler:
             # Never two at the same moment of a second: together they delay requests the most.
             first_at = utc_now() + timedelta(seconds=seconds + number / len(tasks))
             job = self._scheduler.add_job(
-                self._run, "interval", args=(task,), seconds=seconds, start_date=first_at
+                self.run, "interval", args=(task,), seconds=seconds, start_date=first_at
             )
             if task == self._outbox.start_due:
                 self._sending = job
         for task in (self.measure_usage, self.offer_rules):
-            self._scheduler.add_job(self._run, args=(task,))
+            self._scheduler.add_job(self.run, args=(task,))
         # A new portal has its first samples by then: show its usage before the next interval.
         soon = utc_now() + timedelta(seconds=SECOND_USAGE_SECONDS)
-        self._scheduler.add_job(self._run, "date", run_date=soon, args=(self.measure_usage,))
+        self._scheduler.add_job(self.run, "date", run_date=soon, args=(self.measure_usage,))
         self._scheduler.start()
         placement_wanted.connect(self._place_soon)
         self._placing.start()
@@ -320,15 +323,33 @@ class Scheduler:
             (self.expire_jobs, 3600),
         ]
 
-    def _run(self, task: Task) -> None:
+    def next_run_at(self, task: Task) -> datetime | None:
+        """Return when a task runs next."""
+        return next((job.next_run_time for job in self._jobs_of(task)), None)
+
+    def run(self, task: Task) -> None:
+        """Run a task now if this process has the lease, and log what goes wrong."""
         if not self.is_active:
             return
         try:
             task()
+        except DatabaseUnavailableError as error:
+            log.warning("%s: %s", task.__name__, error.message)
+            self._retry_soon(task)
         except UnavailableError as error:
             log.warning("%s: %s; retrying at the next interval", task.__name__, error.message)
         except Exception:
             log.exception("%s failed; retrying at the next interval", task.__name__)
+
+    def _retry_soon(self, task: Task) -> None:
+        """Bring a task's next run forward: the interval of some is an hour."""
+        soon = utc_now() + RETRY_AFTER
+        for job in self._jobs_of(task):
+            if job.next_run_time is not None and job.next_run_time > soon:
+                job.modify(next_run_time=soon)
+
+    def _jobs_of(self, task: Task) -> list[Job]:
+        return [job for job in self._scheduler.get_jobs() if job.args == (task,)]
 
     def _place_soon(self, _sender: object) -> None:
         """Place jobs now, not at the end of the interval. Other processes' jobs wait for that."""
@@ -337,7 +358,7 @@ class Scheduler:
     def _place_forever(self) -> None:
         while not self._stopping.is_set():
             began = time.monotonic()
-            self._run(self.place_jobs)
+            self.run(self.place_jobs)
             # As long again as it took, so that many small submissions leave time for the rest.
             pause_seconds = max(PLACEMENT_PAUSE_SECONDS, time.monotonic() - began)
             if not self._stopping.wait(pause_seconds):

@@ -1,4 +1,4 @@
-"""Requests to a portal, which wait while it restarts.
+"""Requests to a portal, which wait while it restarts or its database is busy.
 
 A request that may have arrived is sent again only if that does no harm: reads, changes to a stated
 value, and creations with an `Idempotency-Key`, which the portal executes once.
@@ -14,7 +14,7 @@ from typing import Any
 import requests
 from urllib3.exceptions import NameResolutionError
 
-from core.errors import InvalidInputError, UnavailableError
+from core.errors import DatabaseUnavailableError, InvalidInputError, UnavailableError
 from vedette.errors import PortalError, RestartingError
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,9 @@ RETRY_SECONDS = 90.0
 RETRY_VARIABLE = "VEDETTE_RETRY_SECONDS"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 5.0
 KEY_HEADER = "Idempotency-Key"
-IN_FLIGHT, NOT_FOUND = "idempotency_key_in_flight", "not_found"
+NOT_FOUND = "not_found"
+# Errors after which the same request may succeed in a moment.
+_TEMPORARY = frozenset({"idempotency_key_in_flight", DatabaseUnavailableError.default_code})
 # What a proxy answers while there is no portal behind it; the portal's own errors are JSON.
 _PROXY_STATUSES = frozenset({502, 503, 504})
 
@@ -59,7 +61,7 @@ class Connection:
         url: str,
         **arguments: Any,  # noqa: ANN401 - those of requests
     ) -> requests.Response:
-        """Send a request, again while the portal restarts, and return the response.
+        """Send a request, again while the portal restarts or is busy, and return the response.
 
         Raises:
             UnavailableError: no response.
@@ -76,7 +78,7 @@ class Connection:
             except (RestartingError, PortalError) as error:
                 if method == "DELETE" and is_repeated and error.code == NOT_FOUND:
                     return requests.Response()  # an earlier request has deleted it
-                is_temporary = isinstance(error, RestartingError) or error.code == IN_FLIGHT
+                is_temporary = isinstance(error, RestartingError) or error.code in _TEMPORARY
                 if not is_temporary or time.monotonic() + pause_seconds > until:
                     raise
                 if not is_repeated:

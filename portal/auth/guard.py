@@ -15,7 +15,7 @@ from werkzeug.datastructures import Authorization
 from core.errors import ForbiddenError, UnauthenticatedError
 from core.zones import zone_key
 from portal.auth.sign_in import check_password, require_otp_header, session_secret
-from portal.context import database, now, principal, set_principal
+from portal.context import database, now, portal, principal, set_principal
 from portal.middleware.errors import wants_json
 from portal.time_zone import ZONE_COOKIE
 from tenants.principals import Principal, Via, principal_of
@@ -78,8 +78,16 @@ def request_principal() -> Principal | None:
         return _principal_of_cookie()
     if credentials.type != "bearer" or not credentials.token:
         return None
+    return principal_of_token(credentials.token)
+
+
+def principal_of_token(secret: str) -> Principal | None:
+    """Return the user of an API token, and note its use."""
     with database() as db:
-        return token_principal(db, credentials.token, now=now(), address=request.remote_addr or "")
+        found = token_principal(db, secret, now=now())
+    if found is not None:
+        _note(found)
+    return found
 
 
 def safe_next(target: str | None) -> str:
@@ -111,10 +119,7 @@ def _authenticate() -> ResponseReturnValue | None:
 def _principal_of_header(credentials: Authorization) -> Principal:
     found = None
     if credentials.type == "bearer" and credentials.token:
-        with database() as db:
-            found = token_principal(
-                db, credentials.token, now=now(), address=request.remote_addr or ""
-            )
+        found = principal_of_token(credentials.token)
         if found is None:
             raise UnauthenticatedError(
                 "The API token is invalid, revoked or expired. Create a new one in the settings."
@@ -140,13 +145,15 @@ def _principal_of_cookie() -> Principal | None:
     if secret is None:
         return None
     with database() as db:
-        return session_principal(
-            db,
-            secret,
-            now=now(),
-            address=request.remote_addr or "",
-            browser_zone=zone_key(request.cookies.get(ZONE_COOKIE, "")),
-        )
+        found = session_principal(db, secret, now=now())
+    if found is not None:
+        _note(found, browser_zone=zone_key(request.cookies.get(ZONE_COOKIE, "")))
+    return found
+
+
+def _note(found: Principal, *, browser_zone: str = "") -> None:
+    address = request.remote_addr or ""
+    portal().sightings.note(found, at=now(), address=address, browser_zone=browser_zone)
 
 
 def _require_sign_in() -> ResponseReturnValue:

@@ -3,9 +3,11 @@
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import yaml
+from flask import Response, after_this_request
 from flask_wtf import FlaskForm
 from wtforms import Field, StringField, TextAreaField, ValidationError, widgets
 
@@ -51,6 +53,8 @@ class Form(FlaskForm):  # type: ignore[misc] # Flask-WTF ships no types
     def show_error(self, error: VedetteError, *, renamed: Mapping[str, str] | None = None) -> None:
         """Add a service's errors to the fields that they name, others to the form."""
         self.status = error.status
+        if error.retry_after_seconds:
+            after_this_request(partial(_ask_to_retry, error))
         names = renamed or {}
         has_field = False
         for name, messages in error.errors.items():
@@ -61,6 +65,11 @@ class Form(FlaskForm):  # type: ignore[misc] # Flask-WTF ships no types
                 has_field = True
         if not has_field or error.code in CODES_ON_TOP:
             self.form_errors.append(error.message)
+
+
+def _ask_to_retry(error: VedetteError, response: Response) -> Response:
+    response.headers["Retry-After"] = f"{error.retry_after_seconds:.0f}"
+    return response
 
 
 class _ParsedField(StringField):  # type: ignore[misc] # WTForms ships no types

@@ -14,7 +14,7 @@ from flask_wtf.csrf import CSRFError
 from sqlalchemy.exc import IntegrityError
 from werkzeug.exceptions import HTTPException
 
-from core.errors import OverloadedError, VedetteError
+from core.errors import DatabaseUnavailableError, VedetteError
 
 log = logging.getLogger(__name__)
 
@@ -84,11 +84,13 @@ def _flatten(node: Mapping[Any, Any], prefix: str, found: dict[str, list[str]]) 
 
 
 def _on_vedette_error(error: VedetteError) -> Response:
-    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    # `core.db.transaction` has logged why the database is unavailable.
+    is_logged = isinstance(error, DatabaseUnavailableError)
+    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not is_logged:
         log.error("%s %s: %s", request.method, request.path, error.message)
     response = _answer(error.code, error.status, error.message, error.errors)
-    if isinstance(error, OverloadedError):
-        response.headers["Retry-After"] = str(error.retry_after_seconds)
+    if error.retry_after_seconds:
+        response.headers["Retry-After"] = f"{error.retry_after_seconds:.0f}"
     return response
 
 

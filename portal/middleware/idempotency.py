@@ -23,11 +23,11 @@ from typing import Any
 
 from flask import Response, current_app, g, make_response, request
 from sqlalchemy import ColumnElement, delete, select, update
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core.db import transaction
-from core.errors import ConflictError, InvalidInputError
+from core.errors import ConflictError, DeadlockError, InvalidInputError
 from core.guarded_update import changed_one
 from portal.context import current_scope, now, portal
 from tenants.models import IdempotencyKey
@@ -139,7 +139,7 @@ def _insert(key: str, request_hash: str) -> IdempotencyKey | None:
     try:
         with transaction(portal().sessions) as session:
             session.add(row)
-    except (IntegrityError, OperationalError):
+    except (IntegrityError, DeadlockError):
         return None
     return row
 

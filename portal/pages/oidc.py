@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from flask import Blueprint, g, redirect, render_template, request, session
 from flask.typing import ResponseReturnValue
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError
 
-from core.errors import NotFoundError, UnauthenticatedError, VedetteError
+from core.errors import DeadlockError, NotFoundError, UnauthenticatedError, VedetteError
 from portal.auth.guard import safe_next
 from portal.auth.oidc import CALLBACK_PATH, RefusedIdentityError, provider
 from portal.auth.sign_in import continue_sign_in
@@ -106,7 +106,7 @@ def _user_of(identity: Identity, source: "Provider") -> User:
     for _ in range(MAX_TRIES - 1):
         try:
             return _user_once(identity, source)
-        except (IntegrityError, OperationalError) as error:
+        except (IntegrityError, DeadlockError) as error:
             log.info("Concurrent sign-in of %s: %s", _name(identity), error)
     return _user_once(identity, source)
 

@@ -15,15 +15,16 @@ from core.errors import InvalidInputError, NotFoundError, UnauthenticatedError
 from core.strict_json import decode_json
 from jobqueue.images.catalog import follow, read_events
 from jobqueue.images.tokens import PULL, PUSH, SERVICE, USER_LIFETIME, granted, parse_scopes
+from portal.auth.guard import principal_of_token
 from portal.auth.sign_in import check_password
-from portal.context import database, now, portal, set_principal
+from portal.context import now, portal, set_principal
 from tenants.models import Tenant, User
 from tenants.permissions import Permission
 from tenants.principals import Principal, Via, principal_of
 from tenants.scope import Scope, active_memberships
 from tenants.users.second_factor import is_on
 from tenants.users.signin import require_can_sign_in
-from tenants.users.tokens import API_TOKEN_PREFIX, token_principal
+from tenants.users.tokens import API_TOKEN_PREFIX
 
 pages = Blueprint("registry", __name__, url_prefix="/api/registry")
 
@@ -89,8 +90,7 @@ def _authenticated() -> tuple[User, list[tuple[Tenant | None, Scope]]]:
         raise NotFoundError("This portal has no registry. Ask its operator to set registry_url.")
     email, password = credentials.username or "", credentials.password or ""
     if password.startswith(f"{API_TOKEN_PREFIX}_"):
-        with database() as db:
-            found = token_principal(db, password, now=now(), address=request.remote_addr or "")
+        found = principal_of_token(password)
         if found is None:
             raise UnauthenticatedError("The API token is invalid, revoked or expired.")
         set_principal(found)

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, aliased
 
 from core.clock import Clock
 from core.db import SessionFactory, transaction
+from core.errors import DatabaseUnavailableError
 from core.guarded_update import changed_one
 from tenants.auditing.recording import record
 from tenants.lifecycle.archive import Archive, ArchiveInterrupted, tenant_tables
@@ -69,7 +70,7 @@ def run_removals(remover: Remover) -> int:
         try:
             _work(remover, removal_id)
             finished += 1
-        except ArchiveInterrupted:
+        except (ArchiveInterrupted, DatabaseUnavailableError):
             return finished
         except Exception as error:
             logger.exception("removal %s failed", removal_id)

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Unpack
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session, joinedload
 
 from core.errors import ConflictError, NotFoundError
@@ -16,8 +16,6 @@ from tenants.scope import Scope, active_memberships
 from tenants.users.support import support_principal
 
 SESSION_PREFIX = "vds"
-# How often the use of a browser is stored at most.
-SEEN_EVERY = timedelta(minutes=1)
 
 
 def start_session(
@@ -58,13 +56,8 @@ def start_session(
     return secret
 
 
-def session_principal(
-    session: Session, secret: str, *, now: datetime, address: str = "", browser_zone: str = ""
-) -> Principal | None:
-    """Return the signed-in user of a browser; None without a valid session.
-
-    The time, address and time zone of use are stored at most once a minute.
-    """
+def session_principal(session: Session, secret: str, *, now: datetime) -> Principal | None:
+    """Return the signed-in user of a browser; None without a valid session."""
     theirs = joinedload(LoginSession.user).joinedload(User.memberships)
     statement = select(LoginSession).where(
         LoginSession.secret_hash == hash_secret(secret), LoginSession.expires_at > now
@@ -72,17 +65,6 @@ def session_principal(
     found = session.scalars(statement.options(theirs)).unique().one_or_none()
     if found is None:
         return None
-    if found.last_seen_at is None or found.last_seen_at <= now - SEEN_EVERY:
-        # Of concurrent requests, one stores the use.
-        unseen = LoginSession.last_seen_at.is_not_distinct_from(found.last_seen_at)
-        session.execute(
-            update(LoginSession)
-            .where(LoginSession.id == found.id, unseen)
-            .values(last_seen_at=now, address=address[:ADDRESS_LENGTH] or found.address)
-            .execution_options(synchronize_session=False)
-        )
-        if browser_zone:
-            found.user.browser_time_zone = browser_zone
     return support_principal(session, found, now=now) or principal_of(
         found.user, via=Via.SESSION, tenant_id=found.tenant_id, credential_id=found.id
     )

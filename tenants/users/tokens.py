@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Unpack
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
@@ -16,7 +16,6 @@ from core.ids import hash_secret, new_secret
 from core.paging import Columns, Page, Paging, list_page
 from tenants.checks import raise_if_invalid
 from tenants.models import APIToken, Role
-from tenants.models.columns import ADDRESS_LENGTH
 from tenants.permissions import PERMISSIONS, TOKEN_SCOPES, Permission
 from tenants.principals import Principal, Via, principal_of
 from tenants.scope import Scope
@@ -135,17 +134,12 @@ def revoke_older_tokens(session: Session, scope: Scope, kept: APIToken, *, now: 
     return len(older)
 
 
-def token_principal(
-    session: Session, secret: str, *, now: datetime, address: str = ""
-) -> Principal | None:
-    """Return the user of a token; None if it is unknown, revoked or expired.
-
-    The time and address of use are stored at most once a minute.
-    """
+def token_principal(session: Session, secret: str, *, now: datetime) -> Principal | None:
+    """Return the user of a token; None if it is unknown, revoked or expired."""
     found = session.scalar(select(APIToken).where(APIToken.secret_hash == hash_secret(secret)))
     if found is None or not is_token_active(found, now=now):
         return None
-    principal = principal_of(
+    return principal_of(
         found.user,
         via=Via.TOKEN,
         tenant_id=found.tenant_id,
@@ -153,17 +147,6 @@ def token_principal(
         credential_name=found.name,
         token_scopes=tuple(found.scopes),
     )
-    is_due = found.last_used_at is None or found.last_used_at <= now - SEEN_EVERY
-    if principal is not None and is_due:
-        # Of concurrent requests, one stores the use.
-        unseen = APIToken.last_used_at.is_not_distinct_from(found.last_used_at)
-        session.execute(
-            update(APIToken)
-            .where(APIToken.id == found.id, unseen)
-            .values(last_used_at=now, last_used_address=address[:ADDRESS_LENGTH])
-            .execution_options(synchronize_session=False)
-        )
-    return principal
 
 
 def is_token_active(token: APIToken, *, now: datetime) -> bool:

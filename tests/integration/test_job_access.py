@@ -29,6 +29,7 @@ from jobqueue.models import Attempt, Job
 from protocol.attempts import AttemptSpec, ObservedState
 from protocol.exec import Channel, ExecStatus, TerminalSize, message
 from tenants.models import AuditEntry
+from tenants.users.sightings import Sightings
 from tenants.users.tokens import TokenLimits, create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
@@ -147,7 +148,7 @@ def backend(sessions: SessionFactory, store: Store, tmp_path: Path) -> Backend:
         job_session_idle_seconds=8,
         max_copy_bytes=8 * MEBIBYTE,
     )
-    return Backend(settings, sessions, store)
+    return Backend(settings, sessions, store, Sightings(sessions))
 
 
 @pytest.fixture

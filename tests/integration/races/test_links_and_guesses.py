@@ -7,15 +7,13 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from core.db import SessionFactory, transaction
-from tenants.models import LoginSession, Role, Throttle, User
+from tenants.models import Role, Throttle, User
 from tenants.users.invitations import accept_as, accept_as_new, invite
 from tenants.users.passwords import verify_password
 from tenants.users.resets import create_reset, use_reset
-from tenants.users.sessions import session_principal, start_session
 from tenants.users.throttling import count_attempt
 from tests.cast import NOON, Cast, scope_of
 from tests.integration.races.contending import contend
-from tests.unit.tenants.helpers import DAY
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -114,20 +112,3 @@ def test_a_link_sets_one_of_two_passwords(factory: SessionFactory, people: Cast)
     (winner,) = set(answers) - {"password_link_gone"}
     with factory() as session:
         assert verify_password(session.get_one(User, people.alice.id).password_hash, str(winner))
-
-
-def test_requests_of_one_browser_at_once_note_it_once_without_waiting_in_a_circle(
-    factory: SessionFactory, people: Cast
-) -> None:
-    with transaction(factory) as session:
-        secret = start_session(session, people.charlie, now=NOON, lifetime=DAY)
-
-    def ask(session: Session) -> str:
-        found = session_principal(session, secret, now=NOON + DAY / 2, address="192.0.2.7")
-        assert found is not None
-        return found.user.email
-
-    assert contend(factory, [ask] * 12) == [people.charlie.email] * 12
-    with factory() as session:
-        seen = select(LoginSession.last_seen_at).where(LoginSession.user_id == people.charlie.id)
-        assert session.scalars(seen).one() == NOON + DAY / 2

@@ -66,8 +66,8 @@ def test_a_database_that_is_away_is_503(store: Store, tmp_path: Path) -> None:
     engine = create_database_engine(f"sqlite:///{tmp_path / 'missing' / 'vedette.db'}")
     response = health(create_session_factory(engine), store, tmp_path)
     engine.dispose()
-    assert (response.status_code, response.json()["code"]) == (503, "unavailable")
-    assert response.headers["Retry-After"] == "5"
+    assert (response.status_code, response.json()["code"]) == (503, "database_unavailable")
+    assert response.headers["Retry-After"] == "2"
 
 
 @pytest.mark.parametrize("store", [_ClosedStore], indirect=True)

@@ -10,6 +10,7 @@ from cli import server
 from cli.server import Backend, create_asgi_app
 from core.db import SessionFactory
 from core.settings import ServerSettings
+from tenants.users.sightings import Sightings
 from tests.cast import FrozenClock
 from tests.fixtures.serving import Serving
 from tests.fixtures.shared_portal import Serve, serve, shared_portals
@@ -40,7 +41,7 @@ def server_app(
 ) -> ASGIApp:
     """The server's app on this test's database; its portal is shared."""
     monkeypatch.setattr(server, "create_portal", lambda settings, **_parts: serve(settings))
-    return create_asgi_app(Backend(settings, sessions, store), clock=clock)
+    return create_asgi_app(Backend(settings, sessions, store, Sightings(sessions)), clock=clock)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from secrets import token_hex
+from typing import cast as cast_type
 
 import pytest
 from flask import Flask
@@ -15,6 +16,7 @@ from werkzeug.test import TestResponse
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from portal.app import create_portal
+from portal.context import EXTENSION, Portal
 from tenants.models import User
 from tenants.users.tokens import create_api_token
 from tests.cast import NOON, PASSWORD, Cast, FrozenClock, scope_of
@@ -66,6 +68,11 @@ class Browser:
     def sign_in(self, email: str, password: str = PASSWORD, query: str = "") -> TestResponse:
         form = {"csrf_token": self.token(), "email": email, "password": password}
         return self.client.post(f"/login{query}", data=form)
+
+
+def portal_in(app: Flask) -> Portal:
+    """Return the services of a portal."""
+    return cast_type("Portal", app.extensions[EXTENSION])
 
 
 def usual_settings(data_dir: Path) -> ServerSettings:

@@ -3,10 +3,11 @@
 import re
 
 import pytest
+from flask import Flask
 
 from portal.auth.devices import device_name
 from tests.cast import Cast, FrozenClock
-from tests.unit.portal.conftest import Browser, SignIn
+from tests.unit.portal.conftest import Browser, SignIn, portal_in
 
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 
@@ -36,10 +37,12 @@ def test_every_browser_is_signed_out(alice: Browser, sign_in: SignIn, cast: Cast
 
 
 def test_the_api_lists_the_users_sessions(
-    alice: Browser, bob: Browser, cast: Cast, clock: FrozenClock
+    app: Flask, alice: Browser, bob: Browser, cast: Cast, clock: FrozenClock
 ) -> None:
     assert bob.get("/jobs").status_code == 200
     clock.advance(90)
+    assert alice.get("/jobs").status_code == 200
+    portal_in(app).sightings.write()
     found = alice.get("/api/v1/sessions").json
     assert found is not None
     (item,) = found["items"]

@@ -3,6 +3,7 @@
 import re
 from datetime import UTC, datetime
 
+from flask import Flask
 from sqlalchemy import select
 
 from alerting.models import Silence
@@ -11,7 +12,7 @@ from portal.time_zone import ZONE_COOKIE
 from tenants.models import User
 from tenants.users.time_zones import zone_name_of
 from tests.cast import Cast, FrozenClock
-from tests.unit.portal.conftest import Browser, SignIn
+from tests.unit.portal.conftest import Browser, SignIn, portal_in
 from tests.unit.portal.world import add_appliance, run_job
 
 
@@ -50,11 +51,12 @@ def test_a_zone_that_does_not_exist_is_refused(alice: Browser) -> None:
 
 
 def test_the_api_returns_the_chosen_zone_and_the_one_that_is_shown(
-    alice: Browser, clock: FrozenClock
+    app: Flask, alice: Browser, clock: FrozenClock
 ) -> None:
     travel(alice, "Asia/Kolkata")
     clock.advance(120)
     alice.get("/settings")
+    portal_in(app).sightings.write()
     before = alice.call("GET", "/api/v1/me").json
     after = alice.call("PATCH", "/api/v1/me", {"time_zone": "Europe/Oslo"}).json
     assert before is not None
@@ -64,12 +66,13 @@ def test_the_api_returns_the_chosen_zone_and_the_one_that_is_shown(
 
 
 def test_the_zone_of_the_browser_is_stored_for_emails(
-    alice: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+    app: Flask, alice: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
 ) -> None:
     alice.get("/settings")
     travel(alice, "Asia/Kolkata")
     clock.advance(120)
     alice.get("/settings")
+    portal_in(app).sightings.write()
     with sessions() as session:
         assert zone_name_of(session.get_one(User, cast.alice.id)) == "Asia/Kolkata"
 

@@ -58,19 +58,6 @@ def test_a_browsers_name_is_cut_to_its_column(session: Session, cast: Cast) -> N
     assert len(made.user_agent) == 300
 
 
-def test_that_a_browser_was_seen_is_written_once_a_minute(session: Session, cast: Cast) -> None:
-    secret, made = sign_in(session, cast.bob, address="192.0.2.7")
-    seen = []
-    for seconds in (30, 59, 60, 90, 120):
-        now = NOON + timedelta(seconds=seconds)
-        session_principal(session, secret, now=now, address="198.51.100.9")
-        session.refresh(made)
-        assert made.last_seen_at is not None
-        seen.append((made.last_seen_at - NOON).total_seconds())
-    assert seen == [0, 0, 60, 60, 120]
-    assert made.address == "198.51.100.9"
-
-
 def test_one_browser_is_signed_out(session: Session, cast: Cast) -> None:
     here, _ = sign_in(session, cast.bob)
     there, lost = sign_in(session, cast.bob)

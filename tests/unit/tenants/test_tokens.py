@@ -127,17 +127,6 @@ def test_a_lifetime_that_can_not_be_is_refused(session: Session, cast: Cast, day
     assert list(caught.value.errors) == ["lifetime_days"]
 
 
-def test_use_is_written_down_once_a_minute(session: Session, cast: Cast) -> None:
-    token, secret = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)
-    seen = []
-    for seconds, address in ((0, "192.0.2.1"), (59, "192.0.2.2"), (60, "192.0.2.3")):
-        token_principal(session, secret, now=NOON + seconds * SECOND, address=address)
-        session.refresh(token)
-        seen.append((token.last_used_at, token.last_used_address))
-    first, later = (NOON, "192.0.2.1"), (NOON + 60 * SECOND, "192.0.2.3")
-    assert seen == [first, first, later]
-
-
 def test_a_token_replaces_those_of_its_name_and_tenant_only(session: Session, cast: Cast) -> None:
     scope = scope_of(cast.bob)
     old, _ = create_api_token(session, scope, name="laptop", now=NOON)

@@ -1,0 +1,39 @@
+"""What the scheduler does while another connection writes: it goes on, and tries again soon."""
+
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from core.clock import utc_now
+from core.db import SessionFactory
+from core.settings import ServerSettings
+from scheduler.loops import RETRY_AFTER, Scheduler
+from tests.fixtures.writers import written_by_another
+from timeseries.store import Store
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path, sessions: SessionFactory, store: Store) -> Iterator[Scheduler]:
+    running = Scheduler(ServerSettings(data_dir=tmp_path), sessions=sessions, store=store)
+    running.start()
+    yield running
+    running.stop()
+
+
+def test_a_task_that_finds_the_database_busy_runs_again_within_seconds(
+    engine: Engine, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = scheduler.prune
+    before_at = scheduler.next_run_at(task)
+    assert before_at is not None
+    assert before_at > utc_now() + timedelta(minutes=1)
+    with written_by_another(engine), caplog.at_level(logging.WARNING, "scheduler.loops"):
+        scheduler.run(task)
+    after_at = scheduler.next_run_at(task)
+    assert after_at is not None
+    assert after_at <= utc_now() + RETRY_AFTER
+    assert all(record.exc_info is None for record in caplog.records)
