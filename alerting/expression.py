@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from operator import add, mul, sub
 from statistics import linear_regression
 
@@ -165,8 +166,13 @@ def check_metric(store: Store, scope: Scope, request: RuleRequest) -> None:
     Raises:
         InvalidInputError: the measurement has samples, but not of this field.
     """
+    check_fields(partial(store.fields, tenants=scope.tenants), request)
+
+
+def check_fields(fields_of: Callable[[str], Mapping[str, object]], request: RuleRequest) -> None:
+    """Check the metric against the fields of a measurement, as `check_metric` does."""
     try:
-        known = store.fields(request.measurement, tenants=scope.tenants)
+        known = fields_of(request.measurement)
     except StoreUnavailableError:
         return
     names = {"field": request.field, "other_field": request.other_field}

@@ -5,20 +5,30 @@ annotation and its actions.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import cache, partial
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.action_request import stored_action
-from alerting.expression import check_metric
+from alerting.expression import check_fields
 from alerting.models import Receiver, Rule
-from alerting.rule_request import Errors, RuleEntry, RuleRequest, raise_errors
+from alerting.rule_request import Errors, RuleEntry, RuleRequest, raise_errors, rule_errors
 from alerting.rule_text import parse_expression, rule_expression
-from alerting.service import check_rule, create_rule, delete_rule, update_rule
+from alerting.service import (
+    change_rule,
+    end_rule,
+    merged,
+    new_rule,
+    read_surroundings,
+    require_actions,
+    surroundings_errors,
+)
 from core.errors import InvalidInputError
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -46,12 +56,41 @@ class RuleChange:
     request: RuleRequest | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ParsedEntry:
+    """A rule of a file: its request without receivers, if its expression is valid; its errors."""
+
+    entry: RuleEntry
+    request: RuleRequest | None
+    errors: Errors
+
+
+_CHANGING = frozenset({ChangeAction.UPDATE, ChangeAction.DELETE})
+
+
+def parse_entries(entries: Sequence[RuleEntry]) -> list[ParsedEntry]:
+    """Return the rules of a file, and what is wrong with each by itself: that takes the longest."""
+    repeated = {name for name, count in Counter(one.name for one in entries).items() if count > 1}
+    parsed_entries = []
+    for entry in entries:
+        request, errors = _request(entry)
+        if entry.name in repeated:
+            errors["name"] = [
+                f"The file has several rules named {entry.name!r}. Rename all but one."
+            ]
+        parsed_entries.append(ParsedEntry(entry, request, errors))
+    return parsed_entries
+
+
 def plan_rules(
-    session: Session, scope: Scope, entries: Sequence[RuleEntry], *, deletes_others: bool
+    session: Session, scope: Scope, parsed: Sequence[ParsedEntry], *, deletes_others: bool
 ) -> list[RuleChange]:
     """Return the changes that make the tenant's rules those of a file, in the file's order.
 
     Args:
+        session: the session; it is only read.
+        scope: of the user.
+        parsed: the rules of the file, by `parse_entries`.
         deletes_others: delete rules that the file doesn't have.
 
     Raises:
@@ -59,50 +98,30 @@ def plan_rules(
     """
     scope.require(Permission.EDIT_ALERTS)
     tenant_id = scope.require_tenant()
-    named = {
-        one.name: one.id
-        for one in session.scalars(select(Receiver).where(Receiver.tenant_id == tenant_id))
-    }
+    receivers: Any = select(Receiver.name, Receiver.id).where(Receiver.tenant_id == tenant_id)
+    names: dict[str, str] = {ident: name for name, ident in session.execute(receivers)}
+    named = {name: ident for ident, name in names.items()}
+    surroundings = read_surroundings(session, tenant_id)
     own = (Rule.tenant_id == tenant_id, Rule.platform_rule_id.is_(None))
     rules = session.scalars(select(Rule).where(*own).order_by(Rule.name))
     current = {rule.name: rule for rule in rules}
-    repeated = {name for name, count in Counter(one.name for one in entries).items() if count > 1}
     errors: Errors = {}
     changes = []
-    for number, entry in enumerate(entries):
-        rule = current.get(entry.name)
-        request, found = _request(entry, named)
-        if entry.name in repeated:
-            found["name"] = [
-                f"The file has several rules named {entry.name!r}. Rename all but one."
-            ]
-        if request is not None:
-            try:
-                check_rule(session, request, tenant_id=tenant_id, rule_id=rule.id if rule else None)
-            except InvalidInputError as error:
-                found |= {name: list(texts) for name, texts in error.errors.items()}
+    for number, one in enumerate(parsed):
+        rule = current.get(one.entry.name)
+        found = one.errors | _receiver_errors(one.entry, named)
+        if one.request is not None:
+            ids = [named[name] for name in one.entry.receivers if name in named]
+            request = replace(one.request, receiver_ids=ids)
+            rule_id = rule.id if rule else None
+            found = merged(found, surroundings_errors(request, surroundings, rule_id=rule_id))
+            if not found:
+                before = None if rule is None else entry_of(rule, names)
+                changes.append(_change(one.entry, request, before, rule_id))
         errors |= {f"rules.{number}.{name}": texts for name, texts in found.items()}
-        if request is not None and not found:
-            before = None if rule is None else entry_of(rule, {v: k for k, v in named.items()})
-            after = replace(
-                entry,
-                expression=rule_expression(request),
-                actions=[stored_action(one) for one in request.actions],
-            )
-            changes.append(
-                RuleChange(
-                    entry.name,
-                    _action(before, after),
-                    before,
-                    after,
-                    None if rule is None else rule.id,
-                    request,
-                )
-            )
     raise_errors("file", errors)
     if deletes_others:
-        names = {ident: name for name, ident in named.items()}
-        listed = {entry.name for entry in entries}
+        listed = {one.entry.name for one in parsed}
         changes += [
             RuleChange(rule.name, ChangeAction.DELETE, entry_of(rule, names), None, rule.id)
             for rule in current.values()
@@ -118,10 +137,11 @@ def check_metrics(store: Store, scope: Scope, changes: Sequence[RuleChange]) -> 
         InvalidInputError: with the errors of all rules, by `rules.NUMBER.FIELD`.
     """
     errors: Errors = {}
+    fields_of = cache(partial(store.fields, tenants=scope.tenants))
     for number, change in enumerate(changes):
         if change.request is not None and change.action is not ChangeAction.KEEP:
             try:
-                check_metric(store, scope, change.request)
+                check_fields(fields_of, change.request)
             except InvalidInputError as error:
                 errors[f"rules.{number}.expression"] = list(error.errors["field"])
     raise_errors("file", errors)
@@ -136,17 +156,22 @@ def apply_rules(
     public_url: str = "",
 ) -> None:
     """Make planned changes; on an error, the caller's transaction must undo those made before."""
+    created: list[Rule] = []
+    ids = [change.rule_id for change in changes if change.action in _CHANGING]
+    own = scope.select(select(Rule).where(Rule.id.in_(ids)), Rule)
+    rules = {rule.id: rule for rule in session.scalars(own)}
     for change in changes:
         if change.action is ChangeAction.CREATE and change.request is not None:
-            create_rule(session, scope, change.request, now=now)
-        elif change.rule_id is None:
-            continue
-        elif change.action is ChangeAction.UPDATE and change.request is not None:
-            update_rule(
-                session, scope, change.rule_id, change.request, now=now, public_url=public_url
-            )
-        elif change.action is ChangeAction.DELETE:
-            delete_rule(session, scope, change.rule_id, now=now, public_url=public_url)
+            require_actions(scope, change.request.actions)
+            created.append(new_rule(scope, change.request, now=now))
+        elif (rule := rules.get(change.rule_id or "")) is not None:
+            if change.request is None:
+                end_rule(session, rule, now=now, public_url=public_url)
+            else:
+                require_actions(scope, [*rule.actions, *change.request.actions])
+                change_rule(session, rule, change.request, now=now, public_url=public_url)
+    session.add_all(created)
+    session.flush()
 
 
 def entry_of(rule: Rule, receivers: dict[str, str]) -> RuleEntry:
@@ -161,27 +186,41 @@ def entry_of(rule: Rule, receivers: dict[str, str]) -> RuleEntry:
     )
 
 
-def _request(entry: RuleEntry, receivers: dict[str, str]) -> tuple[RuleRequest | None, Errors]:
-    errors: Errors = {}
-    unknown = sorted(set(entry.receivers) - receivers.keys())
-    if unknown:
-        known = ", ".join(sorted(receivers)) or "none yet"
-        errors["receivers"] = [
-            f"Receiver {name!r} does not exist. Receivers: {known}." for name in unknown
-        ]
+def _request(entry: RuleEntry) -> tuple[RuleRequest | None, Errors]:
+    """Return the rule of an entry without its receivers, and the errors by field."""
     try:
         parsed = parse_expression(entry.expression)
     except InvalidInputError as error:
-        return None, errors | {name: list(texts) for name, texts in error.errors.items()}
+        return None, {name: list(texts) for name, texts in error.errors.items()}
     request = replace(
         parsed,
         name=entry.name,
-        receiver_ids=[receivers[name] for name in entry.receivers if name in receivers],
         is_enabled=entry.is_enabled,
         annotation=entry.annotation,
         actions=entry.actions,
     )
-    return request, errors
+    return request, rule_errors(request)
+
+
+def _receiver_errors(entry: RuleEntry, receivers: Mapping[str, str]) -> Errors:
+    unknown = sorted(set(entry.receivers) - receivers.keys())
+    if not unknown:
+        return {}
+    known = ", ".join(sorted(receivers)) or "none yet"
+    return {
+        "receivers": [f"Receiver {name!r} does not exist. Receivers: {known}." for name in unknown]
+    }
+
+
+def _change(
+    entry: RuleEntry, request: RuleRequest, before: RuleEntry | None, rule_id: str | None
+) -> RuleChange:
+    after = replace(
+        entry,
+        expression=rule_expression(request),
+        actions=[stored_action(action) for action in request.actions],
+    )
+    return RuleChange(entry.name, _action(before, after), before, after, rule_id, request)
 
 
 def _action(before: RuleEntry | None, after: RuleEntry) -> ChangeAction:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Unpack
 
@@ -13,7 +13,7 @@ from alerting.action_request import required_permissions, stored_action
 from alerting.endings import resolve_alerts
 from alerting.models import Alert, AlertTransition, Receiver, Rule
 from alerting.recorder import ACTIVE_STATES
-from alerting.rule_request import RuleRequest, raise_errors, rule_errors
+from alerting.rule_request import Errors, RuleRequest, raise_errors, rule_errors
 from alerting.rule_text import group_tags
 from alerting.states import AlertState, ReceiverKind, Severity
 from core.errors import ConflictError, ForbiddenError
@@ -65,13 +65,19 @@ def create_rule(session: Session, scope: Scope, request: RuleRequest, *, now: da
     """
     scope.require(Permission.EDIT_ALERTS)
     tenant_id = scope.require_tenant()
-    _require_actions(scope, request.actions)
+    require_actions(scope, request.actions)
     check_rule(session, request, tenant_id=tenant_id, rule_id=None)
-    values = rule_values(request)
-    rule = Rule(tenant_id=tenant_id, created_by=scope.user_id, created_at=now, **values)
+    rule = new_rule(scope, request, now=now)
     session.add(rule)
     session.flush()
     return rule
+
+
+def new_rule(scope: Scope, request: RuleRequest, *, now: datetime) -> Rule:
+    """Return a rule of the scope's tenant, without a check."""
+    values = rule_values(request)
+    tenant_id = scope.require_tenant()
+    return Rule(tenant_id=tenant_id, created_by=scope.user_id, created_at=now, **values)
 
 
 def update_rule(
@@ -85,9 +91,10 @@ def update_rule(
 ) -> Rule:
     """Change a rule. A new query resolves and deletes its alerts."""
     rule = _editable(session, scope, rule_id)
-    _require_actions(scope, [*rule.actions, *request.actions])
+    require_actions(scope, [*rule.actions, *request.actions])
     check_rule(session, request, tenant_id=rule.tenant_id, rule_id=rule.id)
     change_rule(session, rule, request, now=now, public_url=public_url)
+    session.flush()
     return rule
 
 
@@ -108,7 +115,6 @@ def change_rule(
         rule.evaluated_at = None
     for name, value in values.items():
         setattr(rule, name, value)
-    session.flush()
 
 
 def set_rule_enabled(
@@ -125,7 +131,7 @@ def set_rule_enabled(
     if rule.is_enabled and not is_enabled:
         resolve_alerts(session, rule, now=now, public_url=public_url)
     elif is_enabled and not rule.is_enabled:
-        _require_actions(scope, rule.actions)
+        require_actions(scope, rule.actions)
         rule.evaluated_at = None  # what was before is not evaluated later
     rule.is_enabled = is_enabled
     session.flush()
@@ -272,6 +278,48 @@ def alert_counts(
     return {severity: found[severity] for severity in Severity}
 
 
+@dataclass(frozen=True, slots=True)
+class RuleSurroundings:
+    """What a tenant's rules must fit: the names that are taken, by rule, and its receivers."""
+
+    rule_ids: Mapping[str, str]
+    receiver_ids: Collection[str]
+    webhooks: Collection[str]
+
+
+def read_surroundings(session: Session, tenant_id: str) -> RuleSurroundings:
+    """Read what the rules of a tenant must fit."""
+    named: Any = select(Rule.name, Rule.id).where(Rule.tenant_id == tenant_id)
+    columns: Any = select(Receiver.id, Receiver.name, Receiver.kind)
+    receivers = session.execute(columns.where(Receiver.tenant_id == tenant_id)).all()
+    return RuleSurroundings(
+        rule_ids={name: ident for name, ident in session.execute(named)},
+        receiver_ids={one.id for one in receivers},
+        webhooks={one.name for one in receivers if one.kind is ReceiverKind.WEBHOOK},
+    )
+
+
+def surroundings_errors(
+    request: RuleRequest, surroundings: RuleSurroundings, *, rule_id: str | None
+) -> Errors:
+    """Return why a rule that is new, or replaces the one with an ID, does not fit, by field."""
+    errors: Errors = {}
+    name = request.name.strip()
+    if surroundings.rule_ids.get(name) not in {None, rule_id}:
+        errors["name"] = [f"A rule named {name!r} already exists. Choose another name."]
+    unknown = sorted(set(request.receiver_ids) - set(surroundings.receiver_ids))
+    if unknown:
+        errors["receiver_ids"] = [f"Receiver {ident!r} does not exist." for ident in unknown]
+    called = [one["receiver"] for one in request.actions if one.get("receiver")]
+    if set(called) - set(surroundings.webhooks):
+        errors["actions"] = [
+            f"{name!r} is not a webhook of the tenant. Add it as a receiver first."
+            for name in called
+            if name not in surroundings.webhooks
+        ]
+    return errors
+
+
 def check_rule(
     session: Session, request: RuleRequest, *, tenant_id: str, rule_id: str | None
 ) -> None:
@@ -281,26 +329,18 @@ def check_rule(
         InvalidInputError: with the errors by field.
     """
     errors = rule_errors(request)
-    same_name = select(Rule.id).where(
-        Rule.tenant_id == tenant_id, Rule.name == request.name.strip()
+    surroundings = read_surroundings(session, tenant_id)
+    raise_errors(
+        "rule", merged(errors, surroundings_errors(request, surroundings, rule_id=rule_id))
     )
-    if session.scalar(same_name) not in {None, rule_id}:
-        errors.setdefault("name", []).append(
-            f"A rule named {request.name.strip()!r} already exists. Choose another name."
-        )
-    receivers = session.scalars(select(Receiver).where(Receiver.tenant_id == tenant_id)).all()
-    unknown = sorted(set(request.receiver_ids) - {one.id for one in receivers})
-    if unknown:
-        errors["receiver_ids"] = [f"Receiver {ident!r} does not exist." for ident in unknown]
-    webhooks = {one.name for one in receivers if one.kind is ReceiverKind.WEBHOOK}
-    called = [one["receiver"] for one in request.actions if one.get("receiver")]
-    if "actions" not in errors and set(called) - webhooks:
-        errors["actions"] = [
-            f"{name!r} is not a webhook of the tenant. Add it as a receiver first."
-            for name in called
-            if name not in webhooks
-        ]
-    raise_errors("rule", errors)
+
+
+def merged(errors: Errors, others: Errors) -> Errors:
+    """Return the errors of both by field; invalid actions are not looked up."""
+    found = {name: texts for name, texts in others.items() if name != "actions"}
+    if "actions" in others and "actions" not in errors:
+        found["actions"] = others["actions"]
+    return errors | {name: [*errors.get(name, ()), *texts] for name, texts in found.items()}
 
 
 def _editable(session: Session, scope: Scope, rule_id: str) -> Rule:
@@ -313,7 +353,7 @@ def _editable(session: Session, scope: Scope, rule_id: str) -> Rule:
     return rule
 
 
-def _require_actions(scope: Scope, actions: Sequence[Mapping[str, Any]]) -> None:
+def require_actions(scope: Scope, actions: Sequence[Mapping[str, Any]]) -> None:
     """Require what a user needs who does by hand what the actions do."""
     for permission in required_permissions(actions):
         scope.require(permission)

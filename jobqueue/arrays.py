@@ -3,15 +3,31 @@
 Each task is a job. The id of the array is that of its first task, so it stands for both.
 """
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import func, insert, inspect, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+)
 from sqlalchemy.orm import Session
+from sqlalchemy.schema import CreateTable
 
-from core.ids import new_id
+from core.errors import InvalidInputError
+from core.ids import ID_LENGTH, new_id
+from core.quantities import format_size
 from jobqueue.models import Job, JobEvent
 from jobqueue.states import JobState
 from tenants.scope import Scope
@@ -20,9 +36,20 @@ MAX_TASKS = 1000
 MAX_INDEX = 1_000_000
 # That of as many indexes.
 MAX_LENGTH = 8 * MAX_TASKS
+# All tasks are stored by one transaction, and nobody else can write to SQLite meanwhile.
+MAX_ARRAY_BYTES = 8 * 2**20
 INDEX_VARIABLE = "VEDETTE_ARRAY_INDEX"
 _SPEC = re.compile(r"([0-9,-]+)(?:%([0-9]{1,9}))?")
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
+_JOBS = cast("Table", Job.__table__)
+_NEW_TASKS = Table(
+    "new_tasks",
+    MetaData(),
+    Column("id", String(ID_LENGTH), primary_key=True),
+    Column("array_index", Integer),
+    Column("event_id", String(ID_LENGTH)),
+    prefixes=["TEMPORARY"],
+)
 _EXPECTED = "enter indexes such as '0-99', '1,3,5-7' or, with at most 10 running at once, '0-99%10'"
 
 
@@ -59,22 +86,53 @@ def parse_array(text: str) -> ArraySpec:
     return ArraySpec(sorted(indexes), int(match[2] or 0))
 
 
+def check_array_size(job: Job, count: int) -> None:
+    """Refuse an array whose tasks are stored in more than `MAX_ARRAY_BYTES`.
+
+    Raises:
+        InvalidInputError: names the size, and what makes it smaller.
+    """
+    texts = [job.command, job.env, job.labels, job.mounts, job.ports, job.secret_env or ""]
+    size = count * len(json.dumps(texts))
+    if count > 1 and size > MAX_ARRAY_BYTES:
+        problem = (
+            f"The {count} tasks have {format_size(size)} of command, variables and mounts; at most "
+            f"{format_size(MAX_ARRAY_BYTES)} fit. Use fewer tasks, or put large values into a file."
+        )
+        raise InvalidInputError(problem, errors={"array": [problem]})
+
+
 def add_other_tasks(
     session: Session, first: Job, indexes: Sequence[int], **changes: object
 ) -> None:
     """Add further tasks of an array, like one that is in the database but for some columns.
 
-    They are written in bulk; the audit log has an entry of the first.
+    The database copies the first: to send it each task would take ten times as long, while nobody
+    else can write to SQLite. The audit log has an entry of the first.
     """
-    columns = [column.key for column in inspect(Job).column_attrs]
-    like = {name: getattr(first, name) for name in columns} | changes
-    rows = [like | {"id": new_id(), "array_index": index} for index in indexes]
-    if not rows:
+    if not indexes:
         return
-    session.execute(insert(Job), rows)
-    event = {name: like[name] for name in ("tenant_id", "state", "reason", "message")}
-    event["at"] = like["submitted_at"]
-    session.execute(insert(JobEvent), [{"job_id": row["id"], **event} for row in rows])
+    session.execute(CreateTable(_NEW_TASKS, if_not_exists=True))
+    rows = [{"id": new_id(), "array_index": index, "event_id": new_id()} for index in indexes]
+    session.execute(insert(_NEW_TASKS), rows)
+    new = _NEW_TASKS.c
+    given: dict[str, ColumnElement[Any]] = {
+        "id": _NEW_TASKS.c.id,
+        "array_index": _NEW_TASKS.c.array_index,
+    }
+    given |= {name: literal(value, _JOBS.c[name].type) for name, value in changes.items()}
+    values = {column.name: given.get(column.name, column) for column in _JOBS.c}
+    tasks = select(*values.values()).select_from(_JOBS.join(_NEW_TASKS, _JOBS.c.id == first.id))
+    session.execute(insert(_JOBS).from_select(list(values), tasks))
+    copied = ("tenant_id", "state", "reason", "message")
+    events = select(new.event_id, new.id, *(_JOBS.c[name] for name in copied), _JOBS.c.submitted_at)
+    events = events.select_from(_JOBS.join(_NEW_TASKS, _JOBS.c.id == new.id))
+    session.execute(
+        insert(JobEvent).from_select(
+            ["id", "job_id", *copied, "at"], events, include_defaults=False
+        )
+    )
+    session.execute(delete(_NEW_TASKS))
 
 
 def array_states(

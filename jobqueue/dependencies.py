@@ -12,14 +12,15 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, delete, exists, or_, select
 from sqlalchemy.orm import Session, aliased
 
+from core.db import chunked
 from jobqueue.models import Job, JobDependency
 from jobqueue.states import DependencyCondition, JobState, Reason
-from jobqueue.transitions import move_job, record_event, shorten
+from jobqueue.transitions import move_all, record_events, shorten
 from tenants.scope import Scope
 
 MAX_DEPENDENCIES = 20
 # Dependencies that one placement cycle resolves for a tenant; the next one goes on.
-MAX_RESOLVED = 500
+MAX_RESOLVED = 100
 _WAITING = (JobState.SUBMITTED, JobState.QUEUED)
 _FINAL = [state for state in JobState if state.is_final]
 _FIELDS = {"after_ok": DependencyCondition.OK, "after_any": DependencyCondition.ANY}
@@ -124,13 +125,17 @@ def _decided(session: Session, tenant_id: str) -> Iterator[tuple[Any, Job, bool]
 
 def _stop(session: Session, job_id: str, on: Job, *, now: datetime) -> None:
     message = f"{on.name!r} did not succeed ({_outcome(on)}), so this job can't start."
-    tasks = select(Job).where(or_(Job.id == job_id, Job.array_id == job_id))
-    for job in session.scalars(tasks.where(Job.state.in_(_WAITING))).unique().all():
-        values = {"reason": Reason.DEPENDENCY_FAILED, "message": shorten(message)}
-        if move_job(
-            session, job.id, JobState.STOPPED, expected=_WAITING, finished_at=now, **values
-        ):
-            record_event(session, job, now=now)
+    is_task = or_(Job.id == job_id, Job.array_id == job_id)
+    waiting = select(Job.id, Job.tenant_id).where(is_task, Job.state.in_(_WAITING))
+    jobs = session.execute(waiting.with_for_update()).all()
+    values = {"reason": Reason.DEPENDENCY_FAILED, "message": shorten(message)}
+    for chunk in chunked(jobs):
+        stopped = Job.id.in_([job.id for job in chunk])
+        move_all(session, Job, stopped, JobState.STOPPED, finished_at=now, **values)
+    event = {"state": JobState.STOPPED, **values}
+    record_events(
+        session, [{"job_id": job.id, "tenant_id": job.tenant_id, **event} for job in jobs], now=now
+    )
 
 
 def _outcome(on: Job) -> str:

@@ -11,8 +11,9 @@ from jobqueue.arrays import add_other_tasks
 from jobqueue.models import Job, ServiceUpdate
 from jobqueue.placement.views import queue_time
 from jobqueue.requests import MAX_INSTANCES
-from jobqueue.service import active_jobs, get_job, stop_job
+from jobqueue.service import active_jobs, get_job
 from jobqueue.states import JobKind, JobState, Reason, UpdateState
+from jobqueue.stopping import stop_job
 from jobqueue.transitions import move_job
 from protocol.attempts import ContainerPolicy
 from tenants.auditing.recording import record

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import Select, select, update
+from sqlalchemy import ColumnElement, and_, exists, select, update
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, VedetteError
@@ -13,8 +13,9 @@ from core.secretbox import SecretBox
 from jobqueue.job_secrets import decrypt_secrets
 from jobqueue.models import Job, JobSchedule, ScheduleRun
 from jobqueue.schedules import get_schedule
-from jobqueue.service import stop_job, submit_job
+from jobqueue.service import submit_job
 from jobqueue.states import JobState, Missed, Overlap, RunOutcome
+from jobqueue.stopping import stop_all
 from jobqueue.templates import load_request
 from jobqueue.transitions import shorten
 from tenants.models import User
@@ -32,13 +33,13 @@ MAX_RUNS = 500
 _ACTIVE = [state for state in JobState if not state.is_final]
 
 
-def submit_due(session: Session, *, box: SecretBox, now: datetime) -> int:
-    """Submit the jobs of schedules that are due; return how many schedules were.
+def submit_due(session: Session, *, box: SecretBox, now: datetime, limit: int = BATCH) -> int:
+    """Submit the jobs of up to `limit` schedules that are due; return how many schedules were.
 
     A schedule's next time is moved by a guarded update, so that each time counts once.
     """
     due = select(JobSchedule).where(JobSchedule.next_run_at <= now)
-    found = session.scalars(due.order_by(JobSchedule.next_run_at).limit(BATCH)).unique().all()
+    found = session.scalars(due.order_by(JobSchedule.next_run_at).limit(limit)).unique().all()
     for schedule in found:
         first, following = schedule.next_run_at, _following(schedule, now)
         statement = (
@@ -92,13 +93,14 @@ def _run_due(
         _record(session, schedule, late[-1], RunOutcome.MISSED, message)
     if is_late and schedule.missed is Missed.SKIP:
         return
-    active = session.scalars(_jobs(schedule)).unique().all()
+    is_active = and_(_is_run(schedule), Job.state.in_(_ACTIVE))
+    active = session.scalar(select(exists().where(is_active)))
     if active and schedule.overlap is Overlap.SKIP:
         _record(session, schedule, last, RunOutcome.OVERLAPPED, "The last run has not ended.")
         return
     if active and schedule.overlap is Overlap.REPLACE:
-        for job in active:
-            stop_job(session, _scope(session, schedule), job.id, now=now)
+        while stop_all(session, _scope(session, schedule), [is_active], now=now):
+            pass
     _submit(session, schedule, last, box=box, now=now)
 
 
@@ -128,11 +130,10 @@ def _scope(session: Session, schedule: JobSchedule) -> Scope:
     return Scope.of(user, schedule.tenant_id)
 
 
-def _jobs(schedule: JobSchedule) -> Select[Job]:
+def _is_run(schedule: JobSchedule) -> ColumnElement[bool]:
     runs = select(ScheduleRun.job_id).where(ScheduleRun.schedule_id == schedule.id)
     first = select(Job.array_id).where(Job.id.in_(runs), Job.array_id.is_not(None))
-    is_run = Job.id.in_(runs) | Job.array_id.in_(first)
-    return select(Job).where(is_run, Job.state.in_(_ACTIVE))
+    return Job.id.in_(runs) | Job.array_id.in_(first)
 
 
 def _record(

@@ -9,12 +9,12 @@ import msgspec
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
-from core.errors import ConflictError, InvalidInputError, NotFoundError
+from core.errors import InvalidInputError, NotFoundError
 from core.ids import new_id
 from core.keyset import KeysetPage, keyset_page
 from core.paging import DEFAULT_PAGE_SIZE, Columns
 from core.secretbox import SecretBox
-from jobqueue.arrays import ArraySpec, add_other_tasks, parse_array
+from jobqueue.arrays import ArraySpec, add_other_tasks, check_array_size, parse_array
 from jobqueue.container_policies import policy_for_job
 from jobqueue.dependencies import (
     Found,
@@ -29,12 +29,9 @@ from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.views import ApplianceView, queue_time
 from jobqueue.queue_settings import mount_errors, settings_of
 from jobqueue.requests import JobRequest, check_capacity, check_request
-from jobqueue.snapshot import WAITING, job_view, tenant_views
-from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
-from jobqueue.transitions import move_attempt, move_job, record_event
-from tenants.auditing.drafts import actor_of
-from tenants.auditing.recording import record
-from tenants.fleet.appliances import bump_generation
+from jobqueue.snapshot import job_view, tenant_views
+from jobqueue.states import ALLOCATED_STATES, JobState, Reason
+from jobqueue.transitions import record_event
 from tenants.models import User
 from tenants.permissions import Permission
 from tenants.quotas import lock_limits, require_within_limit
@@ -98,7 +95,7 @@ def submit_job(
 
     Raises:
         InvalidInputError: names every invalid field, or a container policy that the tenant does
-            not allow; code `exceeds_every_appliance` if no
+            not allow, or an array that is too large; code `exceeds_every_appliance` if no
             appliance of the tenant is large enough.
         ForbiddenError: `secrets_from` is another user's job.
         ConflictError: the tenant's job quota is reached.
@@ -108,9 +105,10 @@ def submit_job(
     job, found = checked_job(session, scope, request, now=now, views=views)
     secrets = secrets_of_request(session, scope, request, box=box)
     job.secret_env, job.secret_names = encrypt_secrets(box, secrets), sorted(secrets)
-    most = lock_limits(session, tenant_id).max_active_jobs
     array = parse_array(request.array) if request.array else ArraySpec(range(request.instances))
     adding = len(array.indexes)
+    check_array_size(job, adding)
+    most = lock_limits(session, tenant_id).max_active_jobs
     require_within_limit(
         most, lambda: active_jobs(session, tenant_id), adding=adding, what="active jobs"
     )
@@ -266,61 +264,6 @@ def get_job(session: Session, scope: Scope, job_id: str) -> Job:
     return scope.get(session, Job, job_id, kind="job")
 
 
-def stop_job(session: Session, scope: Scope, job_id: str, *, now: datetime) -> Job:
-    """Stop a job: a waiting one at once, a running one through its appliance's desired state.
-
-    A second request while it stops changes nothing.
-
-    Raises:
-        ForbiddenError: it is another user's job, and the role may not stop those.
-        ConflictError: it has already ended.
-    """
-    scope.require(Permission.SUBMIT_JOBS)
-    job = get_job(session, scope, job_id)
-    if job.user_id != scope.user_id:
-        scope.require(Permission.STOP_ANY_JOB)
-    was_requested = job.stop_requested_at is not None
-    # Dispatch and reports of appliances move it meanwhile, to and fro if it is tried again.
-    while not (_stop_waiting(session, job, now=now) or _request_stop(session, job, scope, now=now)):
-        pass
-    session.refresh(job)
-    if not was_requested:
-        # Guarded updates bypass the ORM events that write the audit log.
-        record(
-            session,
-            action="job.stop_requested",
-            target_kind="job",
-            target_id=job.id,
-            target_name=job.name,
-            tenant_id=job.tenant_id,
-            after={"state": job.state.value},
-            now=now,
-        )
-    return job
-
-
-def stop_array(session: Session, scope: Scope, job_id: str, *, now: datetime) -> Job:
-    """Stop all tasks of a job's array that have not ended.
-
-    Raises:
-        ForbiddenError: as `stop_job` does.
-        ConflictError: the job is no task of an array, or all tasks have ended.
-    """
-    scope.require(Permission.SUBMIT_JOBS)
-    job = get_job(session, scope, job_id)
-    if job.array_id is None:
-        raise ConflictError(f"The job {job.name!r} is not part of an array.", code="no_array")
-    tasks = select(Job.id).where(Job.array_id == job.array_id, Job.state.not_in(_FINAL))
-    ids = session.scalars(tasks.order_by(Job.id.desc())).all()
-    if not ids:
-        message = f"All tasks of the array {job.name!r} have already ended."
-        raise ConflictError(message, code="job_ended")
-    for ident in ids:
-        stop_job(session, scope, ident, now=now)
-    session.refresh(job)
-    return job
-
-
 def job_events(session: Session, scope: Scope, job_id: str) -> list[JobEvent]:
     """Return a job's history, oldest first."""
     job = get_job(session, scope, job_id)
@@ -342,40 +285,3 @@ def gpu_allocations(session: Session, scope: Scope) -> dict[str, Job]:
     statement = scope.select(select(Attempt).where(Attempt.state.in_(ALLOCATED_STATES)), Attempt)
     attempts = session.scalars(statement.order_by(Attempt.id)).unique()
     return {uuid: attempt.job for attempt in attempts for uuid in attempt.gpu_uuids}
-
-
-def _stop_waiting(session: Session, job: Job, *, now: datetime) -> bool:
-    message = "Stopped before it started."
-    values = {"reason": Reason.STOPPED_BY_USER, "message": message, "finished_at": now}
-    stopped = JobState.STOPPED
-    if not move_job(session, job.id, stopped, expected=WAITING, stop_requested_at=now, **values):
-        return False
-    session.refresh(job)
-    attempt = job.attempt
-    if attempt is not None:
-        bound = {AttemptState.BOUND}
-        move_attempt(session, attempt.id, AttemptState.STOPPED, expected=bound, **values)
-    record_event(session, job, now=now)
-    return True
-
-
-def _request_stop(session: Session, job: Job, scope: Scope, *, now: datetime) -> bool:
-    """Let the appliance of a job stop it; return False if its state has just changed."""
-    session.refresh(job)
-    if job.state in WAITING:
-        return False
-    if job.state.is_final:
-        message = f"The job {job.name!r} has already ended ({job.state.value})."
-        raise ConflictError(message, code="job_ended")
-    if job.stop_requested_at is not None:
-        return True
-    if not move_job(session, job.id, job.state, expected={job.state}, stop_requested_at=now):
-        return False
-    session.refresh(job)
-    if job.attempt is not None:
-        bump_generation(session, job.attempt.appliance_id)
-    user, actor = session.get(User, scope.user_id), actor_of(session)
-    name = user.name if user else actor.name if actor else "a user"
-    message = f"{name[:1].upper()}{name[1:]} requested a stop."
-    record_event(session, job, message=message, now=now)
-    return True

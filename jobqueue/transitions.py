@@ -8,10 +8,10 @@ A move that the tables of `jobqueue.states` don't allow raises `TransitionError`
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from blinker import Signal
-from sqlalchemy import Column, MetaData, Table, delete, event, insert, select, update
+from sqlalchemy import Column, ColumnElement, MetaData, Table, delete, event, insert, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.orm.util import identity_key
@@ -33,7 +33,7 @@ from jobqueue.states import (
 placement_wanted = Signal()
 
 MAX_MESSAGE_LENGTH = 2000
-# Ids in one statement.
+_FINAL = frozenset(state for state in JobState if state.is_final)
 _WANTS_PLACEMENT = "wants_placement"
 
 S = TypeVar("S", bound=StrEnum)
@@ -74,6 +74,24 @@ def move_attempt(
     """Move an attempt to a state, as `move_job` does with `ATTEMPT_TRANSITIONS`."""
     sources = _checked_sources(ATTEMPT_TRANSITIONS, to, expected)
     return _update(session, Attempt, attempt_id, sources, {"state": to, **values})
+
+
+def move_all(
+    session: Session,
+    model: type[Job | Attempt],
+    condition: ColumnElement[bool],
+    to: JobState | AttemptState,
+    **values: object,
+) -> None:
+    """Move the rows that meet a condition to a state, from every state that has this transition."""
+    transitions: Mapping[Any, Collection[Any]] = (
+        JOB_TRANSITIONS if model is Job else ATTEMPT_TRANSITIONS
+    )
+    sources = _checked_sources(transitions, to, None)
+    session.execute(
+        update(model).where(condition, model.state.in_(sources)).values(state=to, **values),
+        execution_options={"synchronize_session": False},
+    )
 
 
 def move_update(session: Session, found: ServiceUpdate, to: UpdateState, **values: object) -> bool:
@@ -149,6 +167,17 @@ def record_event(session: Session, job: Job, *, now: datetime, message: str | No
         )
     )
     if job.state is JobState.SUBMITTED or job.state.is_final:
+        session.info[_WANTS_PLACEMENT] = True
+
+
+def record_events(
+    session: Session, events: Sequence[Mapping[str, object]], *, now: datetime
+) -> None:
+    """Add many events, given as their columns without the time."""
+    if not events:
+        return
+    session.execute(insert(JobEvent), [{**event, "at": now} for event in events])
+    if any(event["state"] is JobState.SUBMITTED or event["state"] in _FINAL for event in events):
         session.info[_WANTS_PLACEMENT] = True
 
 

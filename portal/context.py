@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from flask import Flask, current_app, g, has_request_context, request
 from sqlalchemy.orm import Session
@@ -28,9 +29,13 @@ from tenants.scope import Scope
 from tenants.users.sightings import Sightings
 from timeseries.store import Store
 
+T = TypeVar("T")
+
 EXTENSION = "vedette"
 # Of one tenant: each takes a thread of the portal and a core of the store.
 MAX_CONCURRENT_QUERIES = 2
+# In `flask.g`: called at the end of the transaction that makes a request's change.
+TRANSACTION_HOOK = "transaction_hook"
 ANONYMOUS = "nobody signed in"
 
 
@@ -96,10 +101,42 @@ def database() -> Iterator[Session]:
     """Open a session and a transaction for this request, with its actor set for the audit log."""
     with transaction(portal().sessions) as session:
         set_actor(session, actor_of(principal()), clock=portal().clock)
-        hook: Callable[[Session], None] | None = g.pop("transaction_hook", None)
+        yield session
+        # At the end: on SQLite, nobody else writes from here on.
+        hook: Callable[[Session], None] | None = g.pop(TRANSACTION_HOOK, None)
         if hook is not None:
             hook(session)
-        yield session
+
+
+@contextmanager
+def reading() -> Iterator[Session]:
+    """Open a session for this request to read with, before the transaction that changes."""
+    hook = g.pop(TRANSACTION_HOOK, None)
+    try:
+        with database() as session:
+            yield session
+    finally:
+        if hook is not None:
+            setattr(g, TRANSACTION_HOOK, hook)
+
+
+def in_parts(change: Callable[[Session], tuple[T, bool]]) -> T:
+    """Make a change that is too long for one transaction in several short ones.
+
+    Args:
+        change: makes a part; returns its result, and whether nothing is left to do. What is left
+            after an error or a crash is done by the same request, sent again.
+    """
+    is_done = False
+    while not is_done:
+        hook = g.pop(TRANSACTION_HOOK, None)
+        with database() as session:
+            result, is_done = change(session)
+            if is_done and hook is not None:
+                setattr(g, TRANSACTION_HOOK, hook)
+        if not is_done and hook is not None:
+            setattr(g, TRANSACTION_HOOK, hook)
+    return result
 
 
 def now() -> datetime:

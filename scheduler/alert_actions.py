@@ -12,7 +12,8 @@ from alerting.states import ActionKind
 from jobqueue.desired_state import allocated_attempts
 from jobqueue.drains import drain
 from jobqueue.models import Attempt, Job
-from jobqueue.service import get_job, stop_job
+from jobqueue.service import get_job
+from jobqueue.stopping import stop_job
 from tenants.fleet.appliance_changes import label_appliances
 from tenants.fleet.appliances import get_appliance, read_inventory
 from tenants.models import Appliance

@@ -62,7 +62,7 @@ from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting
 from tenants.fleet.events import prune_events
 from tenants.fleet.liveness import sweep_appliances
-from tenants.lifecycle.pruning import prune
+from tenants.lifecycle.pruning import BATCH, KINDS, prune
 from tenants.lifecycle.quota_warnings import update_quota_warnings
 from tenants.lifecycle.removal_worker import Remover, run_removals
 from tenants.lifecycle.usage import file_bytes, measure_storage, store_usage
@@ -282,12 +282,14 @@ class Scheduler:
 
     def prune(self) -> None:
         """Delete expired sessions, tokens and other obsolete rows."""
-        with transaction(self._sessions) as session:
-            counts = prune(session, now=self._clock())
+        for kind in KINDS:
+            count = BATCH
+            while count >= BATCH and not self._stopping.is_set():
+                with transaction(self._sessions) as session:
+                    count = prune(session, now=self._clock(), kinds=[kind])[kind.name]
+                if count:
+                    log.info("pruned %d %s", count, kind.name)
         delete_files(self._sessions, now=self._clock())
-        for name, count in counts.items():
-            if count:
-                log.info("pruned %d %s", count, name)
 
     def _tasks(self) -> list[tuple[Task, float]]:
         """Return the periodic tasks with their intervals in seconds."""
@@ -396,8 +398,11 @@ class Scheduler:
 
     def submit_scheduled(self) -> None:
         """Submit the jobs of schedules that are due."""
-        with transaction(self._sessions) as session:
-            submit_due(session, box=SecretBox.of(self._settings), now=self._clock())
+        box, count = SecretBox.of(self._settings), 1
+        while count and not self._stopping.is_set():
+            # One at a time: each may be an array, or replace one.
+            with transaction(self._sessions) as session:
+                count = submit_due(session, box=box, now=self._clock(), limit=1)
 
     def notify_ends(self) -> None:
         """Add the notices of jobs that have ended to the outbox."""

@@ -4,6 +4,7 @@ from http import HTTPStatus
 from typing import Any
 
 from marshmallow import fields, validate
+from sqlalchemy.orm import Session
 
 from core.keyset import KeysetPage
 from jobqueue.again import retry_job, set_priority
@@ -11,16 +12,9 @@ from jobqueue.job_secrets import make_secret
 from jobqueue.models import Job
 from jobqueue.requests import MAX_PRIORITY
 from jobqueue.retention import delete_job
-from jobqueue.service import (
-    JOB_SORTS,
-    get_job,
-    job_events,
-    list_jobs,
-    stop_array,
-    stop_job,
-    submit_job,
-)
+from jobqueue.service import JOB_SORTS, get_job, job_events, list_jobs, submit_job
 from jobqueue.states import JobState
+from jobqueue.stopping import stop_array, stop_job
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import JobRequestSchema, job_request
 from portal.api.job_schemas import EventSchema, JobDetailSchema, JobSchema
@@ -32,7 +26,7 @@ from portal.api.schemas import (
     sort_field,
     whole_list,
 )
-from portal.context import current_scope, database, now, portal
+from portal.context import current_scope, database, in_parts, now, portal
 from portal.presenters.arrays import listed
 from tenants.permissions import Permission
 
@@ -110,12 +104,15 @@ def delete(job_id: str) -> None:
 
     With the first task of an array, all its tasks are deleted. Its usage stays in reports.
     """
-    with database() as session:
-        scope = current_scope()
+    scope, at = current_scope(), now()
+
+    def delete_part(session: Session) -> tuple[Job, bool]:
         jobs.check_if_match(
             session, Job, job_id, lambda: get_job(session, scope, job_id), JobDetailSchema
         )
-        delete_job(session, scope, job_id, now=now())
+        return delete_job(session, scope, job_id, now=at)
+
+    in_parts(delete_part)
 
 
 @jobs.operation("POST", "/<job_id>/retry", answer=JobDetailSchema, status=HTTPStatus.CREATED)
@@ -142,8 +139,8 @@ def stop(job_id: str) -> Job:
 @jobs.operation("POST", "/<job_id>/stop-array", answer=JobDetailSchema)
 def stop_all(job_id: str) -> Job:
     """Request that all tasks of a job's array stop."""
-    with database() as session:
-        return stop_array(session, current_scope(), job_id, now=now())
+    scope, at = current_scope(), now()
+    return in_parts(lambda session: stop_array(session, scope, job_id, now=at))
 
 
 @jobs.operation("POST", "/<job_id>/make-secret", body=SecretNamesSchema, answer=JobDetailSchema)

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from alerting.backtest import Backtest, backtest_rule
 from alerting.expression import check_metric, preview_rule
 from alerting.models import Rule
-from alerting.rule_files import apply_rules, check_metrics, plan_rules
+from alerting.rule_files import apply_rules, check_metrics, parse_entries, plan_rules
 from alerting.rule_pack import rule_pack
 from alerting.rule_request import RuleEntry, RuleRequest
 from alerting.service import (
@@ -34,7 +34,7 @@ from portal.api.rule_schemas import (
     RuleSchema,
 )
 from portal.api.schemas import envelope, page_of, page_query, whole_list
-from portal.context import current_scope, database, now, portal, public_url
+from portal.context import current_scope, database, now, portal, public_url, reading
 from tenants.permissions import Permission
 
 rules = APIBlueprint("Rules", "/rules", "Alert rules.", changes=Permission.EDIT_ALERTS)
@@ -88,15 +88,15 @@ def backtest(query: dict[str, Any], body: dict[str, Any]) -> Backtest:
 def apply(body: dict[str, Any]) -> dict[str, Any]:
     """Create, update and, if asked, delete rules by name to match a file: all of it or nothing."""
     scope = current_scope()
-    entries = [RuleEntry(**entry) for entry in body["rules"]]
+    parsed = parse_entries([RuleEntry(**entry) for entry in body["rules"]])
     deletes_others = body["deletes_others"]
-    with database() as session:
-        changes = plan_rules(session, scope, entries, deletes_others=deletes_others)
+    with reading() as session:
+        changes = plan_rules(session, scope, parsed, deletes_others=deletes_others)
     check_metrics(portal().store, scope, changes)
     if not body["is_dry_run"]:
         with database() as session:
             # Planned again: another user may have changed rules meanwhile.
-            changes = plan_rules(session, scope, entries, deletes_others=deletes_others)
+            changes = plan_rules(session, scope, parsed, deletes_others=deletes_others)
             apply_rules(session, scope, changes, now=now(), public_url=public_url())
     return whole_list(changes)
 

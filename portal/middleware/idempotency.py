@@ -29,7 +29,7 @@ from sqlalchemy.orm import Session
 from core.db import transaction
 from core.errors import ConflictError, DeadlockError, InvalidInputError
 from core.guarded_update import changed_one
-from portal.context import current_scope, now, portal
+from portal.context import TRANSACTION_HOOK, current_scope, now, portal
 from tenants.models import IdempotencyKey
 
 KEY_HEADER = "Idempotency-Key"
@@ -76,8 +76,7 @@ def idempotent(view: Callable[..., Any]) -> Callable[..., Any]:
         row = _claim(key, _request_hash(head.encode() + b"\n" + request.get_data()))
         if row.answer is not None:
             return _replay(row)
-        # Runs once, at the start of the request's next transaction.
-        g.transaction_hook = partial(_mark_done, row)
+        setattr(g, TRANSACTION_HOOK, partial(_mark_done, row))
         try:
             response: Response = make_response(view(*args, **kwargs))
         except Exception:
@@ -85,7 +84,7 @@ def idempotent(view: Callable[..., Any]) -> Callable[..., Any]:
             _delete_if(*_is_claimed(row))
             raise
         finally:
-            g.pop("transaction_hook", None)
+            g.pop(TRANSACTION_HOOK, None)
         _store(row, response)
         return response
 

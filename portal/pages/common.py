@@ -7,7 +7,7 @@ from flask import current_app, flash, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
 from core.errors import ConflictError
-from portal.context import database
+from portal.context import database, in_parts
 
 
 def changing(
@@ -23,20 +23,46 @@ def changing(
     """
 
     def decorate(view: Callable[..., str]) -> Callable[..., ResponseReturnValue]:
-        @wraps(view)
-        def changed(**parameters: str) -> ResponseReturnValue:
-            try:
-                with database() as session:
-                    message = view(session, **parameters)
-            except ConflictError as error:
-                flash(error.message, "warning")
-            else:
-                flash(message, "success")
-            return redirect(_url_of(back) if isinstance(back, str) else back())
+        def change(**parameters: str) -> str:
+            with database() as session:
+                return view(session, **parameters)
 
-        return changed
+        return _redirecting(wraps(view)(change), back)
 
     return decorate
+
+
+def changing_in_parts(
+    *, back: str | Callable[[], str]
+) -> Callable[[Callable[..., tuple[str, bool]]], Callable[..., ResponseReturnValue]]:
+    """Return a decorator like `changing`, for a view that makes a part of a long change.
+
+    The view also returns whether nothing is left to do; see `in_parts`.
+    """
+
+    def decorate(view: Callable[..., tuple[str, bool]]) -> Callable[..., ResponseReturnValue]:
+        def change(**parameters: str) -> str:
+            return in_parts(lambda session: view(session, **parameters))
+
+        return _redirecting(wraps(view)(change), back)
+
+    return decorate
+
+
+def _redirecting(
+    change: Callable[..., str], back: str | Callable[[], str]
+) -> Callable[..., ResponseReturnValue]:
+    @wraps(change)
+    def changed(**parameters: str) -> ResponseReturnValue:
+        try:
+            message = change(**parameters)
+        except ConflictError as error:
+            flash(error.message, "warning")
+        else:
+            flash(message, "success")
+        return redirect(_url_of(back) if isinstance(back, str) else back())
+
+    return changed
 
 
 def plural(count: int, noun: str) -> str:

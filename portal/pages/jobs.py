@@ -17,20 +17,13 @@ from jobqueue.requests import MAX_PRIORITY
 from jobqueue.retention import delete_job
 from jobqueue.rolling_updates import latest_update, roll_back
 from jobqueue.scaling import changeable_service, scale_service, service_instances
-from jobqueue.service import (
-    JOB_SORTS,
-    get_job,
-    job_counts,
-    job_events,
-    list_jobs,
-    stop_array,
-    stop_job,
-)
+from jobqueue.service import JOB_SORTS, get_job, job_counts, job_events, list_jobs
 from jobqueue.snapshot import WAITING
 from jobqueue.states import JobKind, JobState
+from jobqueue.stopping import stop_array, stop_job
 from jobqueue.web_ui import Proof, origin_of, port_of
 from portal.context import current_principal, current_scope, database, now, portal
-from portal.pages.common import changing
+from portal.pages.common import changing, changing_in_parts
 from portal.presenters.appliances import gpu_findings
 from portal.presenters.arrays import listed
 from portal.presenters.jobs import check_text, efficiency_of, gpu_names, stepper
@@ -177,18 +170,19 @@ def stop(session: Session, job_id: str) -> str:
 
 
 @pages.post("/jobs/<job_id>/delete")
-@changing(back="jobs.index")
-def delete(session: Session, job_id: str) -> str:
+@changing_in_parts(back="jobs.index")
+def delete(session: Session, job_id: str) -> tuple[str, bool]:
     """Delete an ended job."""
-    return f"{delete_job(session, current_scope(), job_id, now=now()).name} deleted"
+    job, is_done = delete_job(session, current_scope(), job_id, now=now())
+    return f"{job.name} deleted", is_done
 
 
 @pages.post("/jobs/<job_id>/stop-array")
-@changing(back="jobs.show")
-def stop_all(session: Session, job_id: str) -> str:
+@changing_in_parts(back="jobs.show")
+def stop_all(session: Session, job_id: str) -> tuple[str, bool]:
     """Stop all tasks of an array."""
-    job = stop_array(session, current_scope(), job_id, now=now())
-    return f"Stopping all tasks of {job.name}"
+    job, is_done = stop_array(session, current_scope(), job_id, now=now())
+    return f"Stopping all tasks of {job.name}", is_done
 
 
 @pages.post("/jobs/<job_id>/scale")

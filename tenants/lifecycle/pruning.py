@@ -1,6 +1,6 @@
 """Pruning: the scheduler deletes rows some time after they expired."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,7 +24,8 @@ from tenants.models import (
 )
 from tenants.users.throttling import is_expired
 
-BATCH = 5000
+# Deleting so many takes about 20 ms.
+BATCH = 500
 _DAY = timedelta(days=1)
 _MONTH = timedelta(days=30)
 
@@ -94,9 +95,9 @@ KINDS = (
 )
 
 
-def prune(session: Session, *, now: datetime) -> dict[str, int]:
+def prune(session: Session, *, now: datetime, kinds: Iterable[Kind] = KINDS) -> dict[str, int]:
     """Delete a batch of every kind; return the numbers by name."""
-    return {kind.name: _prune(session, kind, now=now) for kind in KINDS}
+    return {kind.name: _prune(session, kind, now=now) for kind in kinds}
 
 
 def count_prunable(session: Session, *, now: datetime) -> dict[str, int]:
@@ -113,8 +114,9 @@ def _prune(session: Session, kind: Kind, *, now: datetime) -> int:
     if kind.model in {TenantUsage, SeriesCount}:
         return changed_rows(session, delete(kind.model).where(kind.is_prunable(now)))
     found = session.scalars(select(kind.model.id).where(kind.is_prunable(now)).limit(BATCH)).all()
-    session.execute(
-        delete(kind.model).where(kind.model.id.in_(found)),
-        execution_options={"synchronize_session": False},
-    )
+    if found:
+        session.execute(
+            delete(kind.model).where(kind.model.id.in_(found)),
+            execution_options={"synchronize_session": False},
+        )
     return len(found)

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 # Ingestion refuses a closed tenant's agents within seconds; export only after that.
 SETTLE = timedelta(seconds=10)
-BATCH = 1000
+BATCH = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ import pytest
 
 from core.db import SessionFactory
 from jobqueue.arrays import array_states
-from jobqueue.service import stop_array
 from jobqueue.states import JobState, Reason
+from jobqueue.stopping import stop_array
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, submit
 

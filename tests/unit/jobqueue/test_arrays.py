@@ -11,8 +11,9 @@ from jobqueue.arrays import MAX_TASKS, array_states, parse_array
 from jobqueue.desired_state import desired_state
 from jobqueue.models import Job
 from jobqueue.retention import delete_ended
-from jobqueue.service import list_jobs, stop_array
+from jobqueue.service import list_jobs
 from jobqueue.states import JobState, Reason
+from jobqueue.stopping import stop_array
 from protocol.attempts import ObservedState
 from tenants.quotas import Limits, set_limits
 from tests.cast import BOX, NOON, Cast, scope_of

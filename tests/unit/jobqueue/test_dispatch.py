@@ -17,9 +17,10 @@ from jobqueue.dispatch import Dispatcher
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.plan import Action
 from jobqueue.placement.views import Snapshot
-from jobqueue.service import job_events, stop_job
+from jobqueue.service import job_events
 from jobqueue.snapshot import read_snapshot
 from jobqueue.states import AttemptState, JobState, Reason
+from jobqueue.stopping import stop_job
 from protocol.attempts import ObservedState, Port
 from tenants.fleet.appliance_service import drain_appliance
 from tenants.models import ApplianceState

@@ -14,7 +14,7 @@ from jobqueue.logs import append_log
 from jobqueue.models import Attempt, Job, JobEvent, LogChunk
 from jobqueue.queue_settings import QueueSettings, set_settings
 from jobqueue.retention import delete_job, expire_jobs
-from jobqueue.service import stop_array, stop_job
+from jobqueue.stopping import stop_array, stop_job
 from jobqueue.usage.models import UsageEntry
 from protocol.attempts import ObservedState
 from tests.cast import NOON, Cast, scope_of
@@ -53,8 +53,9 @@ def test_a_retention_is_at_least_a_day(session: Session, cast: Cast) -> None:
 def end(session: Session, cast: Cast, **changes: Any) -> Job:
     """Submit a job of Bob's, and stop it with all of its tasks."""
     job = submit(session, cast.bob, **changes)
-    stop = stop_array if job.array_id else stop_job
-    return stop(session, scope_of(cast.bob), job.id, now=NOON)
+    if job.array_id:
+        return stop_array(session, scope_of(cast.bob), job.id, now=NOON)[0]
+    return stop_job(session, scope_of(cast.bob), job.id, now=NOON)
 
 
 def test_a_user_deletes_an_ended_job_with_its_history_and_log_but_not_its_usage(

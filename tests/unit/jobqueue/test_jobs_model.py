@@ -43,8 +43,9 @@ from jobqueue.quarantine import (
 from jobqueue.requests import JobRequest
 from jobqueue.retention import delete_job
 from jobqueue.retries import FREE_STARTS
-from jobqueue.service import stop_job, submit_job
+from jobqueue.service import submit_job
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobKind, JobState
+from jobqueue.stopping import stop_job
 from protocol.attempts import LogAck, LogChunk, ObservedReport, ObservedState
 from tenants.models import Appliance
 from tests.cast import BOX, FrozenClock, make_appliance, make_cast, scope_of

@@ -9,8 +9,9 @@ from jobqueue.appliance_lifecycle import sweep_attempts
 from jobqueue.desired_state import desired_state
 from jobqueue.models import Job
 from jobqueue.queue_settings import QueueSettings, set_settings
-from jobqueue.service import job_events, stop_job
+from jobqueue.service import job_events
 from jobqueue.states import AttemptState, JobState, Reason
+from jobqueue.stopping import stop_job
 from protocol.attempts import ObservedState
 from tenants.models import ApplianceState
 from tests.cast import BOX, NOON, Cast, scope_of

@@ -21,8 +21,8 @@ from jobqueue.schedules import (
     list_runs,
     replace_schedule,
 )
-from jobqueue.service import stop_job
 from jobqueue.states import JobKind, JobState, Missed, Overlap
+from jobqueue.stopping import stop_job
 from tenants.models import User
 from tests.cast import BOX, NOON, Cast, scope_of
 

@@ -14,8 +14,9 @@ from jobqueue.desired_state import apply_report, desired_state
 from jobqueue.models import Attempt, Job
 from jobqueue.rolling_updates import advance_updates, roll_back, update_progress, update_service
 from jobqueue.scaling import scale_service, service_instances
-from jobqueue.service import job_events, stop_array
+from jobqueue.service import job_events
 from jobqueue.states import AttemptState, JobKind, JobState, Reason, UpdateState
+from jobqueue.stopping import stop_array
 from protocol.attempts import Health, HealthCheck, HealthCheckKind, ObservedState
 from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, observed, report, submit

@@ -72,11 +72,12 @@ def test_only_the_transitions_module_updates_jobs_and_attempts() -> None:
         for path in files
         if "update(Job)" in (text := path.read_text("utf-8")) or "update(Attempt)" in text
     }
-    # These count the stored bytes of a log, lock a job, or note that its end was reported: they
-    # leave the state alone.
+    # These count the stored bytes of a log, lock a job, or note that its end was reported or that
+    # it should stop: they leave the state alone.
     assert writers == {
         "jobqueue/end_notices.py",
         "jobqueue/job_secrets.py",
         "jobqueue/log_files.py",
         "jobqueue/logs.py",
+        "jobqueue/stopping.py",
     }

@@ -13,7 +13,7 @@ from alerting.evaluation import Evaluator, evaluate_rules
 from alerting.models import Alert, AlertAction, Rule
 from alerting.notification_models import Notification
 from alerting.receivers import create_receiver, update_receiver
-from alerting.rule_files import apply_rules, entry_of, plan_rules
+from alerting.rule_files import apply_rules, entry_of, parse_entries, plan_rules
 from alerting.rule_request import RuleEntry
 from alerting.rule_text import rule_expression
 from alerting.service import create_rule, set_rule_enabled, update_rule
@@ -298,12 +298,12 @@ def test_errors_of_actions_are_named_and_files_have_actions(site: Site) -> None:
     alice = scope_of(site.cast.alice)
     entry = RuleEntry(name=rule.name, expression=rule_expression(rule), actions=[{"kind": "drain"}])
     with transaction(site.sessions) as session:
-        (change,) = plan_rules(session, alice, [entry], deletes_others=False)
+        (change,) = plan_rules(session, alice, parse_entries([entry]), deletes_others=False)
         assert change.action == "update"
         apply_rules(session, alice, [change], now=NOON)
         saved = entry_of(session.get_one(Rule, rule.id), {})
         assert saved.actions == [
             {"kind": "drain", "is_dry_run": False, "max_per_hour": 5, "severity": "warning"}
         ]
-        (change,) = plan_rules(session, alice, [entry], deletes_others=False)
+        (change,) = plan_rules(session, alice, parse_entries([entry]), deletes_others=False)
         assert change.action == "keep"

@@ -30,8 +30,8 @@ from jobqueue.models import (
     TenantContainerPolicies,
     TenantQueueSettings,
 )
-from jobqueue.service import stop_job
 from jobqueue.states import JobKind, JobState, Missed, Overlap
+from jobqueue.stopping import stop_job
 from protocol.attempts import ContainerPolicy
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import SECRET, acting, record, set_actor
