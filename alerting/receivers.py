@@ -5,6 +5,7 @@ see those, and operators don't change those of tenants.
 """
 
 from datetime import datetime
+from functools import partial
 from typing import Unpack
 from urllib.parse import urlsplit
 
@@ -24,6 +25,7 @@ from core.ids import new_secret
 from core.paging import Columns, Page, Paging, list_page
 from core.secretbox import SecretBox
 from tenants.permissions import Permission
+from tenants.quotas import count_rows, reserve_quota
 from tenants.scope import Scope
 
 RECEIVER_SORTS: Columns = {
@@ -65,6 +67,7 @@ def create_receiver(
 
     Raises:
         InvalidInputError: the name is empty or taken, or the target is invalid.
+        ConflictError: the tenant's quota of receivers is reached.
     """
     _require_editor(scope, is_platform=is_platform)
     tenant_id = None if is_platform else scope.require_tenant()
@@ -74,6 +77,9 @@ def create_receiver(
         "target": _target_errors(kind, target),
     }
     raise_errors("receiver", {field: found for field, found in errors.items() if found})
+    if tenant_id is not None:
+        count = partial(count_receivers, session, tenant_id)
+        reserve_quota(session, tenant_id, "receivers", count)
     secret = new_secret(WEBHOOK_SECRET_PREFIX) if kind is ReceiverKind.WEBHOOK else ""
     receiver = Receiver(
         tenant_id=tenant_id,
@@ -86,6 +92,11 @@ def create_receiver(
     session.add(receiver)
     session.flush()
     return receiver, secret
+
+
+def count_receivers(session: Session, tenant_id: str) -> int:
+    """Return the number of a tenant's receivers."""
+    return count_rows(session, Receiver.tenant_id == tenant_id)
 
 
 def update_receiver(

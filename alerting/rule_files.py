@@ -27,6 +27,7 @@ from alerting.service import (
     new_rule,
     read_surroundings,
     require_actions,
+    reserve_rules,
     surroundings_errors,
 )
 from core.errors import InvalidInputError
@@ -170,6 +171,8 @@ def apply_rules(
             else:
                 require_actions(scope, [*rule.actions, *change.request.actions])
                 change_rule(session, rule, change.request, now=now, public_url=public_url)
+    if created:
+        reserve_rules(session, scope.require_tenant(), len(created))
     session.add_all(created)
     session.flush()
 

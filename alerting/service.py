@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Unpack
 
 from sqlalchemy import ColumnElement, case, delete, func, select
@@ -19,6 +20,7 @@ from alerting.states import AlertState, ReceiverKind, Severity
 from core.errors import ConflictError, ForbiddenError
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, Paging, list_page, paginate
 from tenants.permissions import Permission
+from tenants.quotas import count_rows, reserve_quota
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, NeededField
 
@@ -67,10 +69,24 @@ def create_rule(session: Session, scope: Scope, request: RuleRequest, *, now: da
     tenant_id = scope.require_tenant()
     require_actions(scope, request.actions)
     check_rule(session, request, tenant_id=tenant_id, rule_id=None)
+    reserve_rules(session, tenant_id, 1)
     rule = new_rule(scope, request, now=now)
     session.add(rule)
     session.flush()
     return rule
+
+
+def reserve_rules(session: Session, tenant_id: str, adding: int) -> None:
+    """Raise `ConflictError` if a tenant may not have so many more rules of its own."""
+    reserve_quota(
+        session, tenant_id, "rules", partial(count_rules, session, tenant_id), adding=adding
+    )
+
+
+def count_rules(session: Session, tenant_id: str) -> int:
+    """Return the number of a tenant's rules, without those of the platform and the rule pack."""
+    is_own = (Rule.platform_rule_id.is_(None), Rule.pack_key == "")
+    return count_rows(session, Rule.tenant_id == tenant_id, *is_own)
 
 
 def new_rule(scope: Scope, request: RuleRequest, *, now: datetime) -> Rule:
@@ -293,7 +309,7 @@ def read_surroundings(session: Session, tenant_id: str) -> RuleSurroundings:
     columns: Any = select(Receiver.id, Receiver.name, Receiver.kind)
     receivers = session.execute(columns.where(Receiver.tenant_id == tenant_id)).all()
     return RuleSurroundings(
-        rule_ids={name: ident for name, ident in session.execute(named)},
+        rule_ids=dict(session.execute(named).all()),
         receiver_ids={one.id for one in receivers},
         webhooks={one.name for one in receivers if one.kind is ReceiverKind.WEBHOOK},
     )

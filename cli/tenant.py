@@ -138,6 +138,11 @@ def remove(slug: str, name: str) -> None:
 @click.option("--measurements", type=_COUNT, help="Maximum number of active measurements.")
 @click.option("--fields", type=_COUNT, help="Maximum number of active fields.")
 @click.option("--storage-bytes", type=_BYTES, help="Maximum storage for samples.")
+@click.option("--waiting-jobs", type=_COUNT, help="Maximum number of jobs that wait.")
+@click.option("--rules", type=_COUNT, help="Maximum number of rules.")
+@click.option("--receivers", type=_COUNT, help="Maximum number of receivers.")
+@click.option("--schedules", type=_COUNT, help="Maximum number of schedules.")
+@click.option("--dashboards", type=_COUNT, help="Maximum number of custom dashboards.")
 @click.option("--unlimited", is_flag=True, help="Remove all quotas.")
 def quota(*, slug: str, unlimited: bool, **options: int | None) -> None:
     """Show the quotas of tenant SLUG. Options replace all of them."""
@@ -152,12 +157,19 @@ def quota(*, slug: str, unlimited: bool, **options: int | None) -> None:
                 max_measurements=options["measurements"],
                 max_fields=options["fields"],
                 max_storage_bytes=options["storage_bytes"],
+                max_waiting_jobs=options["waiting_jobs"],
+                max_rules=options["rules"],
+                max_receivers=options["receivers"],
+                max_schedules=options["schedules"],
+                max_dashboards=options["dashboards"],
             )
             set_limits(session, OPERATOR, found.id, limits)
         limits = limits_of(session, found.id)
     for name in Limits.__dataclass_fields__:
-        value = getattr(limits, name)
-        click.echo(f"{name:<20} {'unlimited' if value is None else value}")
+        value = limits.most(name.removeprefix("max_"))
+        is_default = value is not None and getattr(limits, name) is None
+        note = " (default)" if is_default else ""
+        click.echo(f"{name:<20} {'unlimited' if value is None else value}{note}")
 
 
 def _set_state(slug: str, state: TenantState) -> None:

@@ -11,14 +11,13 @@ from jobqueue.arrays import add_other_tasks
 from jobqueue.models import Job, ServiceUpdate
 from jobqueue.placement.views import queue_time
 from jobqueue.requests import MAX_INSTANCES
-from jobqueue.service import active_jobs, get_job
+from jobqueue.service import get_job, reserve_jobs
 from jobqueue.states import JobKind, JobState, Reason, UpdateState
 from jobqueue.stopping import stop_job
 from jobqueue.transitions import move_job
 from protocol.attempts import ContainerPolicy
 from tenants.auditing.recording import record
 from tenants.permissions import Permission
-from tenants.quotas import lock_limits, require_within_limit
 from tenants.scope import Scope
 
 
@@ -41,10 +40,7 @@ def scale_service(
     running = service_instances(session, job)
     before, more = len(running), instances - len(running)
     if more > 0:
-        most = lock_limits(session, job.tenant_id).max_active_jobs
-        require_within_limit(
-            most, lambda: active_jobs(session, job.tenant_id), adding=more, what="active jobs"
-        )
+        reserve_jobs(session, job.tenant_id, more)
         _add(session, running, more, now=now)
     for one in reversed(running[instances:]):
         stop_job(session, scope, one.id, now=now)

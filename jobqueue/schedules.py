@@ -6,10 +6,11 @@ jobs: `jobqueue.schedule_runs` submits what is due.
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError
@@ -22,9 +23,9 @@ from jobqueue.requests import MAX_NAME_LENGTH, JobRequest, request_errors
 from jobqueue.states import JobKind, Missed, Overlap
 from jobqueue.templates import store_request
 from tenants.permissions import Permission
+from tenants.quotas import count_rows, reserve_quota
 from tenants.scope import Scope
 
-MAX_SCHEDULES = 500
 # Times that are shown.
 NEXT_RUNS = 5
 SCHEDULE_SORTS: Columns = {"name": JobSchedule.name, "next_run_at": JobSchedule.next_run_at}
@@ -92,14 +93,12 @@ def create_schedule(
 
     Raises:
         InvalidInputError: names every invalid field.
-        ConflictError: the name is taken, or the tenant has `MAX_SCHEDULES`.
+        ConflictError: the name is taken, or the tenant's quota of schedules is reached.
     """
     scope.require(Permission.SUBMIT_JOBS)
     tenant_id = scope.require_tenant()
     values = _checked(session, scope, request, but=None)
-    count = select(func.count()).where(JobSchedule.tenant_id == tenant_id)
-    if (session.scalar(count.select_from(JobSchedule)) or 0) >= MAX_SCHEDULES:
-        raise ConflictError(f"There are {MAX_SCHEDULES} schedules already. Delete one first.")
+    reserve_quota(session, tenant_id, "schedules", partial(count_schedules, session, tenant_id))
     secrets = secrets_of_request(session, scope, request.job, box=box)
     schedule = JobSchedule(
         tenant_id=tenant_id,
@@ -114,6 +113,11 @@ def create_schedule(
     session.flush()
     session.refresh(schedule)
     return schedule
+
+
+def count_schedules(session: Session, tenant_id: str) -> int:
+    """Return the number of a tenant's schedules."""
+    return count_rows(session, JobSchedule.tenant_id == tenant_id)
 
 
 def replace_schedule(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 import msgspec
@@ -29,12 +30,12 @@ from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.views import ApplianceView, queue_time
 from jobqueue.queue_settings import mount_errors, settings_of
 from jobqueue.requests import JobRequest, check_capacity, check_request
-from jobqueue.snapshot import job_view, tenant_views
+from jobqueue.snapshot import WAITING, job_view, tenant_views
 from jobqueue.states import ALLOCATED_STATES, JobState, Reason
 from jobqueue.transitions import record_event
 from tenants.models import User
 from tenants.permissions import Permission
-from tenants.quotas import lock_limits, require_within_limit
+from tenants.quotas import count_rows, reserve_quota
 from tenants.scope import Scope
 
 JOB_SORTS: Columns = {
@@ -108,10 +109,7 @@ def submit_job(
     array = parse_array(request.array) if request.array else ArraySpec(range(request.instances))
     adding = len(array.indexes)
     check_array_size(job, adding)
-    most = lock_limits(session, tenant_id).max_active_jobs
-    require_within_limit(
-        most, lambda: active_jobs(session, tenant_id), adding=adding, what="active jobs"
-    )
+    reserve_jobs(session, tenant_id, adding)
     if request.array or request.instances > 1:
         job.id = job.array_id = new_id()
         job.array_index, job.array_size, job.array_limit = array.indexes[0], adding, array.limit
@@ -182,11 +180,21 @@ def checked_job(
     return job, found
 
 
+def reserve_jobs(session: Session, tenant_id: str, adding: int) -> None:
+    """Raise `ConflictError` if a tenant may not have so many more jobs."""
+    for name, count in (("active_jobs", active_jobs), ("waiting_jobs", waiting_jobs)):
+        reserve_quota(session, tenant_id, name, partial(count, session, tenant_id), adding=adding)
+
+
+def waiting_jobs(session: Session, tenant_id: str) -> int:
+    """Return the number of a tenant's jobs that have not started."""
+    return count_rows(session, Job.tenant_id == tenant_id, Job.state.in_(WAITING))
+
+
 def active_jobs(session: Session, tenant_id: str) -> int:
     """Return the number of a tenant's jobs that have not ended."""
     active = [state for state in JobState if not state.is_final]
-    counted = select(func.count()).where(Job.tenant_id == tenant_id, Job.state.in_(active))
-    return session.scalar(counted.select_from(Job)) or 0
+    return count_rows(session, Job.tenant_id == tenant_id, Job.state.in_(active))
 
 
 class JobFilters(TypedDict, total=False):

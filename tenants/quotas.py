@@ -11,7 +11,7 @@ samples are still ingested and jobs still run.
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -27,11 +27,20 @@ MAX_COUNT = 2**31 - 1
 MAX_BYTES = 2**60
 # Pages warn from this share of a limit on.
 WARN_RATIO = 0.8
+# What users may make without a quota of their tenant's own: each costs everybody's scheduler time,
+# and rows that everybody's queries pass. Tenants with more keep what they have.
+DEFAULTS = {
+    "waiting_jobs": 10_000,
+    "rules": 1_000,
+    "receivers": 200,
+    "schedules": 500,
+    "dashboards": 1_000,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of a tenant; None is unlimited."""
+    """The limits of a tenant; None is unlimited, or the portal's default where there is one."""
 
     max_appliances: int | None = None
     max_gpus: int | None = None
@@ -40,6 +49,16 @@ class Limits:
     max_measurements: int | None = None
     max_fields: int | None = None
     max_storage_bytes: int | None = None
+    max_waiting_jobs: int | None = None
+    max_rules: int | None = None
+    max_receivers: int | None = None
+    max_schedules: int | None = None
+    max_dashboards: int | None = None
+
+    def most(self, name: str) -> int | None:
+        """Return a limit, which for some has a default."""
+        own: int | None = getattr(self, f"max_{name}")
+        return DEFAULTS.get(name) if own is None else own
 
 
 UNLIMITED = Limits()
@@ -120,6 +139,23 @@ def require_within_limit(
             "Free some, or ask the portal's operator for a higher quota.",
             code=QUOTA_REACHED,
         )
+
+
+def reserve_quota(
+    session: Session, tenant_id: str, name: str, count: Callable[[], int], *, adding: int = 1
+) -> None:
+    """Raise `ConflictError` if `adding` more exceed a quota, such as `rules`.
+
+    Without a quota of the tenant's own no row is locked, so that concurrent requests may exceed the
+    default by a few.
+    """
+    most = lock_limits(session, tenant_id).most(name)
+    require_within_limit(most, count, adding=adding, what=name.replace("_", " "))
+
+
+def count_rows(session: Session, *conditions: ColumnElement[bool]) -> int:
+    """Return how many rows meet conditions on one table."""
+    return session.scalar(select(func.count()).where(*conditions)) or 0
 
 
 def reserve_appliance_quota(session: Session, tenant_id: str, *, gpus: int) -> None:

@@ -7,6 +7,7 @@ its author and the tenant's admins. Those of operators belong to no tenant; oper
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Unpack
 
 from sqlalchemy.orm import Session
@@ -26,6 +27,7 @@ from dash_app.custom.panels import (
 )
 from dash_app.custom.variables import variable_errors
 from tenants.permissions import Permission
+from tenants.quotas import count_rows, reserve_quota
 from tenants.saved_items import SavedItems
 from tenants.scope import Scope
 
@@ -85,11 +87,19 @@ def create_dashboard(
     )
     raise_errors(request_errors(request))
     ITEMS.check_room(session, scope)
+    if scope.tenant_id is not None:
+        count = partial(count_dashboards, session, scope.tenant_id)
+        reserve_quota(session, scope.tenant_id, "dashboards", count)
     _fill(session, dashboard, request, now=now)
     session.add(dashboard)
     session.flush()
     session.refresh(dashboard)
     return dashboard
+
+
+def count_dashboards(session: Session, tenant_id: str) -> int:
+    """Return the number of dashboards of a tenant's users."""
+    return count_rows(session, CustomDashboard.tenant_id == tenant_id)
 
 
 def replace_dashboard(

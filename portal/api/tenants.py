@@ -71,7 +71,7 @@ def _limit(most: int) -> fields.Integer:
 
 
 class QuotaSchema(StrictSchema):
-    """Quotas of a tenant; omitted ones have no limit."""
+    """Quotas of a tenant; omitted ones have no limit, or the portal's default."""
 
     max_appliances = _limit(MAX_COUNT)
     max_gpus = _limit(MAX_COUNT)
@@ -80,6 +80,11 @@ class QuotaSchema(StrictSchema):
     max_measurements = _limit(MAX_COUNT)
     max_fields = _limit(MAX_COUNT)
     max_storage_bytes = _limit(MAX_BYTES)
+    max_waiting_jobs = _limit(MAX_COUNT)
+    max_rules = _limit(MAX_COUNT)
+    max_receivers = _limit(MAX_COUNT)
+    max_schedules = _limit(MAX_COUNT)
+    max_dashboards = _limit(MAX_COUNT)
 
 
 class UseSchema(Schema):

@@ -21,7 +21,7 @@ def _count(label: str) -> IntegerField:
 
 
 class QuotaForm(Form):
-    """A tenant's quotas; empty means no limit."""
+    """A tenant's quotas; empty means no limit, or the default."""
 
     max_appliances = _count("Appliances")
     max_gpus = _count("GPUs")
@@ -30,6 +30,11 @@ class QuotaForm(Form):
     max_measurements = _count("Measurements")
     max_fields = _count("Fields")
     max_storage_bytes = OptionalSizeField("Storage")
+    max_waiting_jobs = _count("Waiting jobs")
+    max_rules = _count("Rules")
+    max_receivers = _count("Receivers")
+    max_schedules = _count("Schedules")
+    max_dashboards = _count("Dashboards")
 
     def limits(self) -> Limits:
         """Return the quotas."""

@@ -20,7 +20,7 @@ from tenants.lifecycle.removal import find_removal, request_removal, set_tenant_
 from tenants.lifecycle.usage import tenant_counts
 from tenants.models import Role, TenantState
 from tenants.permissions import Permission
-from tenants.quotas import set_limits
+from tenants.quotas import DEFAULTS, set_limits
 from tenants.tenants import create_tenant, get_tenant, list_tenants
 from tenants.users.invitations import invite, list_invitations
 from tenants.users.members import list_users
@@ -121,7 +121,9 @@ def quotas(tenant_id: str) -> ResponseReturnValue:
                 set_limits(session, scope, tenant_id, form.limits())
             flash("Quotas saved", "success")
             return redirect(url_for(".show", tenant_id=tenant_id))
-    return render_template("tenants/quotas.html", tenant=tenant, use=use, form=form), form.status
+    return render_template(
+        "tenants/quotas.html", tenant=tenant, use=use, form=form, defaults=DEFAULTS
+    ), form.status
 
 
 @pages.get("/tenants/<tenant_id>/removal")

@@ -1,6 +1,6 @@
 """Platform usage, quotas and maintenance, for operators' pages and REST resources."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -8,11 +8,15 @@ from typing import Any
 from sqlalchemy import Row, func, select, text
 from sqlalchemy.orm import Session
 
+from alerting.receivers import count_receivers
+from alerting.service import count_rules
 from alerting.undelivered import list_undelivered
 from core.settings import ServerSettings
+from dash_app.custom.dashboards import count_dashboards
 from dash_app.queries.platform import PlatformFigures, platform_figures, ratio_of
 from jobqueue.retention import job_retention, list_stuck_jobs
-from jobqueue.service import active_jobs
+from jobqueue.schedules import count_schedules
+from jobqueue.service import active_jobs, waiting_jobs
 from portal.context import current_scope, database, now, portal
 from tenants.lifecycle.pruning import count_prunable
 from tenants.lifecycle.usage import file_bytes, latest_usage, sample_counts
@@ -23,6 +27,13 @@ from tenants.scope import Scope
 from timeseries.open_store import parse_store_url
 
 JOBS_KEPT_DAYS = 90
+_COUNTS: Mapping[str, Callable[[Session, str], int]] = {
+    "waiting_jobs": waiting_jobs,
+    "rules": count_rules,
+    "receivers": count_receivers,
+    "schedules": count_schedules,
+    "dashboards": count_dashboards,
+}
 EXPIRES_SOON = timedelta(days=2)
 LISTED = 20
 
@@ -115,6 +126,15 @@ def tenant_use(session: Session, tenant_id: str) -> TenantUse:
                 effect=f"Samples of new {name} are rejected.",
             )
             for name in ("series", "measurements", "fields")
+        ),
+        *(
+            Use(
+                name=name.replace("_", " ").capitalize(),
+                used=count(session, tenant_id),
+                most=limits.most(name),
+                effect=f"No more {name.replace('_', ' ')} are accepted.",
+            )
+            for name, count in _COUNTS.items()
         ),
     )
     return TenantUse(

@@ -58,7 +58,7 @@ class Tenant(Base):
 
 
 class TenantQuota(Base):
-    """The limits of a tenant; null is unlimited. A tenant may have no row."""
+    """The limits of a tenant; null is the portal's default. A tenant may have no row."""
 
     __tablename__ = "tenant_quotas"
     audited: ClassVar = Audited(
@@ -72,6 +72,11 @@ class TenantQuota(Base):
             "max_measurements",
             "max_fields",
             "max_storage_bytes",
+            "max_waiting_jobs",
+            "max_rules",
+            "max_receivers",
+            "max_schedules",
+            "max_dashboards",
         ),
     )
 
@@ -83,6 +88,11 @@ class TenantQuota(Base):
     max_measurements: Mapped[int | None]
     max_fields: Mapped[int | None]
     max_storage_bytes: Mapped[int | None] = mapped_column(BigNumber)
+    max_waiting_jobs: Mapped[int | None]
+    max_rules: Mapped[int | None]
+    max_receivers: Mapped[int | None]
+    max_schedules: Mapped[int | None]
+    max_dashboards: Mapped[int | None]
 
 
 class User(Base):

@@ -168,6 +168,11 @@ def test_quotas_are_changed_by_rest_and_told_in_the_audit_log(
         "max_measurements": None,
         "max_fields": None,
         "max_storage_bytes": None,
+        "max_waiting_jobs": None,
+        "max_rules": None,
+        "max_receivers": None,
+        "max_schedules": None,
+        "max_dashboards": None,
     }
     with sessions() as session:
         (entry,) = session.scalars(select(AuditEntry).where(AuditEntry.target_kind == "quota"))
