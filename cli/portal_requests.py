@@ -2,8 +2,8 @@
 
 a2wsgi gives a request a thread from its headers to the last byte that the client has read. Here, a
 body is received before, and a response is taken from the thread at once and sent afterwards. Both
-are bounded: bodies by whether the sender is signed in, responses by address. The requests of an
-address take turns of a few threads, because threads that compute delay the whole process.
+are bounded: bodies by whether the sender is signed in, responses by address. Requests take turns of
+a few threads (`cli.portal_shares`), because threads that compute delay the whole process.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from html import escape
 from http import HTTPStatus
 from typing import Any
-from weakref import WeakValueDictionary
 
 from a2wsgi import WSGIMiddleware
 from a2wsgi.asgi_typing import SendEvent
@@ -23,6 +22,7 @@ from anyio import to_thread
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cli.portal_shares import PortalShares
 from core.errors import OverloadedError, TooLargeError, VedetteError
 from portal.app import MAX_BODY_BYTES
 from portal.downloads import DISCONNECTED
@@ -48,19 +48,18 @@ class PortalRequests:
     Args:
         portal: the portal as ASGI application.
         is_signed_in: whether a request has valid credentials; called in a thread.
-        threads_per_address: how many requests of an address run at a time. Python computes in one
+        threads: of the portal, which users, tenants and addresses share. Python computes in one
             thread at a time: each more lets the event loop wait longer for its turn.
     """
 
     def __init__(
-        self, portal: ASGIApp, *, is_signed_in: Callable[[Scope], bool], threads_per_address: int
+        self, portal: ASGIApp, *, is_signed_in: Callable[[Scope], bool], threads: int
     ) -> None:
         self._portal = portal
         self._is_signed_in = is_signed_in
-        self._threads_per_address = threads_per_address
+        self._shares = PortalShares(threads)
         self._unread_bytes: Counter[str] = Counter()
         self._large_bodies_bytes = 0
-        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; one that exceeds a bound does not reach Flask: its pages cost more."""
@@ -79,15 +78,17 @@ class PortalRequests:
                 return
             except ConnectionResetError:
                 return  # the client is gone
-            turn = self._turns.setdefault(network, asyncio.Semaphore(self._threads_per_address))
-            is_waiting = turn.locked()
-            await turn.acquire()
+            turns = self._shares.turns_of(scope, network)
+            is_waiting = any(turn.locked() for turn in turns)
             held = stack.enter_context(ExitStack())
-            held.callback(turn.release)
+            for turn in turns:
+                await turn.acquire()
+                held.callback(turn.release)
             if is_waiting and await _is_gone(scope, receive):
                 return
             # A stream keeps its thread, which waits for the client, but not the turn.
             await self._respond(scope, _received(body, receive), send, network, held.close)
+            self._shares.remember(scope)
 
     def _check_unread(self, network: str) -> None:
         if self._unread_bytes[network] > MAX_UNREAD_BYTES:

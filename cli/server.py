@@ -162,7 +162,7 @@ def create_asgi_app(backend: Backend, *, clock: Clock = utc_now) -> ASGIApp:
     portal = PortalRequests(
         cast("ASGIApp", threads),
         is_signed_in=lambda scope: identify(scope) is not None,
-        threads_per_address=math.ceil(settings.portal_threads / 4),
+        threads=settings.portal_threads,
     )
     files = LogFiles(settings.resolved_log_url)
     follow = create_follow_app(Database(sessions, clock=clock), files, identify=identify)

@@ -45,6 +45,8 @@ PUBLIC_ENDPOINTS = frozenset(
 REGISTRY_ENDPOINTS = frozenset({"registry.token", "registry.notifications"})
 # The only other endpoint that accepts HTTP Basic: programs exchange email and password for a token.
 BASIC_ENDPOINT = "Tokens.create_token"
+# In the ASGI scope of a request: the ids of its user and tenant.
+SIGNED_IN = "vedette.signed_in"
 API_PATH = "/api/v1/"
 # Endpoints that a support session may change something with.
 SUPPORT_ENDPOINTS = frozenset({"users.end_support", "session.logout", "static"})
@@ -152,6 +154,9 @@ def _principal_of_cookie() -> Principal | None:
 
 
 def _note(found: Principal, *, browser_zone: str = "") -> None:
+    asgi_scope = request.environ.get("asgi.scope")
+    if asgi_scope is not None:
+        asgi_scope[SIGNED_IN] = (found.user.id, found.tenant.id if found.tenant else "")
     address = request.remote_addr or ""
     portal().sightings.note(found, at=now(), address=address, browser_zone=browser_zone)
 

@@ -74,8 +74,6 @@ def test_a_download_that_fails_midway_is_an_error_for_its_client() -> None:
         yield b"time\n"
         raise StoreUnavailableError("A file of samples is missing.")
 
-    portal = PortalRequests(
-        PortalThreads(app, workers=1), is_signed_in=lambda _: True, threads_per_address=1
-    )
+    portal = PortalRequests(PortalThreads(app, workers=1), is_signed_in=lambda _: True, threads=1)
     with Serving(portal) as url, pytest.raises(requests.exceptions.ChunkedEncodingError):
         requests.get(url, timeout=60)

@@ -1,0 +1,105 @@
+"""Users and tenants have shares of the portal's threads, wherever their requests come from."""
+
+import asyncio
+
+import pytest
+import requests
+from starlette.types import Scope
+
+from cli import portal_shares
+from cli.portal_shares import PortalShares
+from core.db import SessionFactory
+from portal.auth.guard import SIGNED_IN
+from tenants.users.tokens import create_api_token
+from tests.cast import NOON, Cast, scope_of
+from tests.fixtures.polling import eventually
+
+THREADS = 16
+ADDRESS = "192.0.2.1"
+
+
+def request_of(credential: str) -> Scope:
+    return {"headers": [(b"authorization", f"Bearer {credential}".encode())]}
+
+
+@pytest.fixture
+def shares() -> PortalShares:
+    """What is known after alice, bob (both of acme) and charlie (of globex) have sent a request."""
+    shares = PortalShares(THREADS)
+    for name, tenant in (("alice", "acme"), ("bob", "acme"), ("charlie", "globex")):
+        shares.remember({**request_of(name), SIGNED_IN: (name, tenant)})
+    return shares
+
+
+def started(shares: PortalShares, *credentials: str) -> list[str]:
+    """Return whose requests get a thread at once, of many that come from one address."""
+
+    async def run() -> list[str]:
+        names: list[str] = []
+
+        async def start(credential: str) -> None:
+            for turn in shares.turns_of(request_of(credential), ADDRESS):
+                await turn.acquire()
+                turns.append(turn)
+            names.append(credential)
+
+        turns: list[asyncio.Semaphore] = []
+        tasks = [asyncio.create_task(start(one)) for one in credentials]
+        await asyncio.wait(tasks, timeout=0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return names
+
+    return asyncio.run(run())
+
+
+def test_a_user_has_a_quarter(shares: PortalShares) -> None:
+    assert started(shares, *["alice"] * 20) == ["alice"] * 4
+
+
+def test_users_behind_one_address_do_not_wait_for_each_other(shares: PortalShares) -> None:
+    names = started(shares, *["alice"] * 20, "bob", "charlie", "nobody")
+    assert names[4:] == ["bob", "charlie", "nobody"]
+
+
+def test_a_tenant_has_half_whatever_the_number_of_its_users(shares: PortalShares) -> None:
+    for number in range(5):
+        shares.remember({**request_of(f"user {number}"), SIGNED_IN: (f"user {number}", "acme")})
+    names = started(shares, *[f"user {number % 5}" for number in range(40)], "charlie")
+    assert len(names) == 9
+    assert names[-1] == "charlie"
+
+
+def test_requests_without_a_credential_that_was_valid_share_their_address(
+    shares: PortalShares,
+) -> None:
+    assert len(started(shares, *[f"guess {number}" for number in range(20)])) == 4
+
+
+def test_few_credentials_are_remembered(
+    shares: PortalShares, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portal_shares, "MAX_REMEMBERED", 3)
+    shares.remember({**request_of("dave"), SIGNED_IN: ("dave", "globex")})
+    assert len(started(shares, *["alice"] * 2, *["guess"] * 20)) == 4
+
+
+def test_the_portal_says_who_has_sent_a_request(
+    url: str, sessions: SessionFactory, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembered: list[object] = []
+
+    def remember(_shares: PortalShares, scope: Scope) -> None:
+        remembered.append(scope.get(SIGNED_IN))
+
+    monkeypatch.setattr(PortalShares, "remember", remember)
+    with sessions.begin() as session:
+        secret = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)[1]
+    headers = {"Authorization": f"Bearer {secret}"}
+    assert requests.get(f"{url}/api/v1/jobs", headers=headers, timeout=60).ok
+    assert requests.get(f"{url}/login", timeout=60).ok
+    # An answer reaches its client before.
+    assert eventually(lambda: remembered == [(cast.bob.id, cast.acme.id), None])
