@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from operator import add, mul, sub
 from statistics import linear_regression
 
@@ -19,13 +18,7 @@ from core.clock import NS_PER_SECOND, to_ns
 from core.quantities import format_value
 from tenants.permissions import Permission
 from tenants.scope import Scope
-from timeseries.sample_query import unknown_name
-from timeseries.store import (
-    Aggregate,
-    RangeQuery,
-    Store,
-    StoreUnavailableError,
-)
+from timeseries.store import Aggregate, RangeQuery, Store
 
 FORECAST_STEPS = 60
 """The windows of a forecast's range whose averages it continues."""
@@ -158,32 +151,6 @@ def forecast(times_ns: Sequence[int], values: Sequence[float], *, at_ns: int) ->
 
 def _quotient(left: float, right: float) -> float:
     return left / right if right else math.nan
-
-
-def check_metric(store: Store, scope: Scope, request: RuleRequest) -> None:
-    """Check the metric against the samples; one whose measurement has none yet is accepted.
-
-    Raises:
-        InvalidInputError: the measurement has samples, but not of this field.
-    """
-    check_fields(partial(store.fields, tenants=scope.tenants), request)
-
-
-def check_fields(fields_of: Callable[[str], Mapping[str, object]], request: RuleRequest) -> None:
-    """Check the metric against the fields of a measurement, as `check_metric` does."""
-    try:
-        known = fields_of(request.measurement)
-    except StoreUnavailableError:
-        return
-    names = {"field": request.field, "other_field": request.other_field}
-    raise_errors(
-        "rule",
-        {
-            where: [unknown_name("field", name, known)]
-            for where, name in names.items()
-            if known and name and name not in known
-        },
-    )
 
 
 def preview_rule(store: Store, scope: Scope, request: RuleRequest, *, now: datetime) -> list[Group]:

@@ -14,6 +14,7 @@ from typing import Unpack
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from alerting.metric_checks import declared_errors
 from alerting.models import PlatformRule, Rule
 from alerting.policies import receivers_by_name
 from alerting.rule_files import ChangeAction
@@ -227,6 +228,8 @@ def _checked(session: Session, request: PlatformRuleRequest, *, rule_id: str | N
             annotation=request.annotation,
         )
         errors |= rule_errors(wanted)
+        texts = [text for texts in declared_errors(wanted).values() for text in texts]
+        errors |= {"expression": texts} if texts else {}
     except InvalidInputError as error:
         errors |= {name: list(texts) for name, texts in error.errors.items()}
     same = session.scalar(select(PlatformRule.id).where(PlatformRule.name == request.name.strip()))

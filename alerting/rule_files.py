@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from functools import cache, partial
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.action_request import stored_action
-from alerting.expression import check_fields
+from alerting.metric_checks import metric_errors
 from alerting.models import Receiver, Rule
 from alerting.rule_request import Errors, RuleEntry, RuleRequest, raise_errors, rule_errors
 from alerting.rule_text import parse_expression, rule_expression
@@ -138,13 +137,11 @@ def check_metrics(store: Store, scope: Scope, changes: Sequence[RuleChange]) -> 
         InvalidInputError: with the errors of all rules, by `rules.NUMBER.FIELD`.
     """
     errors: Errors = {}
-    fields_of = cache(partial(store.fields, tenants=scope.tenants))
     for number, change in enumerate(changes):
         if change.request is not None and change.action is not ChangeAction.KEEP:
-            try:
-                check_fields(fields_of, change.request)
-            except InvalidInputError as error:
-                errors[f"rules.{number}.expression"] = list(error.errors["field"])
+            wrong = metric_errors(store, change.request, tenants=scope.tenants)
+            texts = list(dict.fromkeys(text for texts in wrong.values() for text in texts))
+            errors |= {f"rules.{number}.expression": texts} if texts else {}
     raise_errors("file", errors)
 
 

@@ -13,6 +13,25 @@ from core.quantities import unit_of
 from timeseries.declared import DECLARED
 from timeseries.store import IDENTITY_TAGS, TENANT_TAG, Store
 
+COUNTERS = frozenset(
+    f"{measurement}.{field}"
+    for measurement, fields in {
+        "agent": "certificate_renewal_failures damaged_bytes dropped_by_age_points "
+        "dropped_by_size_points dropped_points gather_failures implausible_readings "
+        "send_failures sent_points undeliverable_lines",
+        "container": "restarts",
+        "gpu": "ecc_corrected_aggregate ecc_corrected_volatile ecc_uncorrected_aggregate "
+        "ecc_uncorrected_volatile energy_joules nvlink_errors pcie_replays "
+        "remapped_rows_corrected remapped_rows_uncorrected retired_pages_double_bit "
+        "retired_pages_single_bit sram_ecc_corrected_aggregate sram_ecc_uncorrected_aggregate",
+        "gpu_link": "crc_errors recovery_errors replay_errors",
+        "plugin": "errors timeouts",
+        "rule_evaluation": "skipped_evaluations",
+        "service_status": "restarts",
+    }.items()
+    for field in fields.split()
+)
+"""The declared metrics that only grow, until they restart at 0; all others are gauges or events."""
 NUMBERS = frozenset({"float", "integer", "boolean"})
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from alerting.backtest import Backtest, backtest_rule
-from alerting.expression import check_metric, preview_rule
+from alerting.expression import preview_rule
+from alerting.metric_checks import check_metric
 from alerting.models import Rule
 from alerting.rule_files import apply_rules, check_metrics, parse_entries, plan_rules
 from alerting.rule_pack import rule_pack
@@ -50,7 +51,7 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
 
 @rules.operation("POST", body=RuleRequestSchema, answer=RuleSchema, status=HTTPStatus.CREATED)
 def create(body: dict[str, Any]) -> Rule:
-    """Create a rule; its field must exist if its measurement has samples."""
+    """Create a rule; its metric, tags and function are checked against catalog and samples."""
     request = RuleRequest(**body)
     check_metric(portal().store, current_scope(), request)
     with database() as session:
@@ -122,8 +123,7 @@ def replace(rule_id: str, body: dict[str, Any]) -> Rule:
     request = RuleRequest(**body)
     with database() as session:
         before = get_rule(session, current_scope(), rule_id)
-    if (before.measurement, before.field) != (request.measurement, request.field):
-        check_metric(portal().store, current_scope(), request)
+    check_metric(portal().store, current_scope(), request, before=before)
     with database() as session:
         _check_if_match(session, rule_id)
         rule = update_rule(

@@ -19,7 +19,8 @@ from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import MultiDict
 
 from alerting.backtest import MAX_DAYS, Backtest, backtest_in_parts, backtest_rule
-from alerting.expression import Group, check_metric, preview_rule
+from alerting.expression import Group, preview_rule
+from alerting.metric_checks import check_metric
 from alerting.models import Rule
 from alerting.receivers import list_receivers
 from alerting.rule_pack import is_offered
@@ -205,11 +206,7 @@ def _edit_rule(form: RuleForm, *, rule: Rule | None) -> ResponseReturnValue:
                     portal().store, scope, wanted, now=now(), days=_backtest_days()
                 )
             else:
-                if rule is None or (rule.measurement, rule.field) != (
-                    wanted.measurement,
-                    wanted.field,
-                ):
-                    check_metric(portal().store, scope, wanted)
+                check_metric(portal().store, scope, wanted, before=rule)
                 with database() as session:
                     if rule is None:
                         saved = create_rule(session, scope, wanted, now=now())

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from collector.implausible import implausible_fields
-from plugins.base import PluginContext
+from plugins.base import MetricKind, PluginContext
 from plugins.registry import BUILT_IN, load_plugin_class
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import SimulationConfig, Workload
 from tests.fixtures.metrics_page import documented, documented_ranges, undocumented
 from tests.unit.plugins.conftest import CAPTURES, FIRST_AT, SECOND_AT, CapturedHost
 from timeseries.declared import DECLARED
-from timeseries.metric_catalog import descriptions
+from timeseries.metric_catalog import COUNTERS, descriptions
 from timeseries.points import Point
 
 
@@ -122,3 +122,17 @@ def test_the_catalog_describes_every_declared_metric_as_its_plugin_does() -> Non
     own |= {"rule_evaluation", "service_status"}
     others = {pair for name in own for pair in descriptions()[name].items()}
     assert {pair for pair in texts if pair[0] in declared} <= by_plugins | others
+
+
+def test_the_catalog_has_the_counters_of_the_plugins() -> None:
+    kinds = {
+        (metric.name, metric.description): metric.kind
+        for name in BUILT_IN
+        for metric in load_plugin_class(name).metrics
+    }
+    for measurement, fields in descriptions().items():
+        for pair in fields.items():
+            is_counter = f"{measurement}.{pair[0]}" in COUNTERS
+            if pair in kinds:
+                assert is_counter is (kinds[pair] is MetricKind.COUNTER), pair
+    assert {name.partition(".")[0] for name in COUNTERS} <= DECLARED.keys()

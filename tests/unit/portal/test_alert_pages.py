@@ -17,8 +17,8 @@ from timeseries.points import Point
 from timeseries.store import Store, write
 
 FORM: dict[str, object] = {
-    "name": "Memory low",
-    "metric": "memory.available_bytes",
+    "name": "Disk low",
+    "metric": "disk.free_bytes",
     "aggregate": "min",
     "window_seconds": "2m",
     "group_by": "appliance",
@@ -47,9 +47,9 @@ def test_a_rule_is_saved_as_typed_and_shown_as_saved(bob: Browser, world: World)
     receiver = world.ids["receiver_id"]
     answer = bob.post("/rules/new", {**FORM, "receiver_ids": [receiver]})
     assert answer.status_code == 302
-    rule = rule_named(bob, "Memory low")
-    assert rule["measurement"] == "memory"
-    assert rule["field"] == "available_bytes"
+    rule = rule_named(bob, "Disk low")
+    assert rule["measurement"] == "disk"
+    assert rule["field"] == "free_bytes"
     assert rule["window_seconds"] == 120.0
     assert rule["filters"] == {"mount": ["/", "/data"]}
     assert rule["warning_threshold"] == 8 * GIB
@@ -58,7 +58,7 @@ def test_a_rule_is_saved_as_typed_and_shown_as_saved(bob: Browser, world: World)
     assert rule["no_data"] == "alert"
     assert rule["receiver_ids"] == [receiver]
     text = bob.get(f"/rules/{rule['id']}").text
-    for shown in ("memory.available_bytes", "2m", "mount=/, /data", "1m 30s"):
+    for shown in ("disk.free_bytes", "2m", "mount=/, /data", "1m 30s"):
         assert shown in text
     assert re.search(r'id="receiver_ids-1"[^>]*checked', text)
 
@@ -66,7 +66,7 @@ def test_a_rule_is_saved_as_typed_and_shown_as_saved(bob: Browser, world: World)
 @pytest.mark.usefixtures("world")
 def test_saving_a_rule_unchanged_changes_nothing(bob: Browser) -> None:
     bob.post("/rules/new", FORM)
-    before = rule_named(bob, "Memory low")
+    before = rule_named(bob, "Disk low")
     page = bob.get(f"/rules/{before['id']}").text
     typed = {
         name: re.search(rf'name="{name}"[^>]* value="([^"]*)"', page)
@@ -81,7 +81,7 @@ def test_saving_a_rule_unchanged_changes_nothing(bob: Browser) -> None:
     again = {name: found[1] for name, found in typed.items() if found}
     assert len(again) == len(typed)
     assert bob.post(f"/rules/{before['id']}", {**FORM, **again}).status_code == 302
-    assert rule_named(bob, "Memory low") == before
+    assert rule_named(bob, "Disk low") == before
 
 
 @pytest.mark.usefixtures("cast")
@@ -105,7 +105,7 @@ def test_faults_that_the_service_finds_stand_beside_the_fields(bob: Browser) -> 
 def test_a_rule_is_tried_on_real_samples_without_being_saved(
     bob: Browser, world: World, cast: Cast, store: Store, clock: FrozenClock
 ) -> None:
-    point = Point("memory", {}, {"available_bytes": 3 * GIB}, to_ns(clock.now))
+    point = Point("disk", {}, {"free_bytes": 3 * GIB}, to_ns(clock.now))
     write(store, [point], identity={"tenant": cast.acme.id, "appliance": world.ids["appliance_id"]})
     clock.advance(5)
     answer = bob.post("/rules/new", {**FORM, "filters": "", "action": "try"})
@@ -225,7 +225,7 @@ def test_a_field_that_does_not_exist_is_not_saved_and_the_nearest_is_named(
     identity = {"tenant": cast.acme.id, "appliance": "dgx-1"}
     assert write(store, [point], identity=identity) == []
 
-    refused = bob.post("/rules/new", {**FORM, "metric": "memory.used_byte"})
+    refused = bob.post("/rules/new", {**FORM, "metric": "memory.used_byte", "filters": ""})
     assert refused.status_code == 422
     assert "used_bytes" in refused.text
     rule = {"name": "x", "measurement": "memory", "field": "used", "critical_threshold": 1}
@@ -277,14 +277,14 @@ def test_a_rule_is_typed_as_an_expression_that_fills_the_form(bob: Browser) -> N
 @pytest.mark.usefixtures("world")
 def test_of_expression_and_fields_the_changed_one_applies(bob: Browser) -> None:
     bob.post("/rules/new", FORM)
-    rule = rule_named(bob, "Memory low")
+    rule = rule_named(bob, "Disk low")
     shown = {"expression": rule["expression"], "shown_expression": rule["expression"]}
     bob.post(f"/rules/{rule['id']}", {**FORM, **shown, "window_seconds": "9m"})
-    by_field = rule_named(bob, "Memory low")
+    by_field = rule_named(bob, "Disk low")
     assert "over 9m" in str(by_field["expression"])
     changed = str(by_field["expression"]).replace("9m", "7m")
     bob.post(f"/rules/{rule['id']}", {**FORM, **shown, "expression": changed})
-    assert rule_named(bob, "Memory low")["window_seconds"] == 420.0
+    assert rule_named(bob, "Disk low")["window_seconds"] == 420.0
 
 
 def test_an_alert_is_silenced_in_one_click(bob: Browser, world: World) -> None:
@@ -353,7 +353,7 @@ def test_actions_of_a_rule_are_saved_as_chosen_and_listed_on_the_alerts_page(
         "stop_jobs-max_per_hour": "",
     }
     assert alice.post("/rules/new", {**FORM, **chosen}).status_code == 302
-    rule = rule_named(alice, "Memory low")
+    rule = rule_named(alice, "Disk low")
     drain = {"kind": "drain", "is_dry_run": False, "max_per_hour": 2, "severity": "critical"}
     assert rule["actions"] == [
         drain,

@@ -1,0 +1,121 @@
+"""Checks of a rule's names and function: against the catalog of metrics, and a tenant's samples.
+
+A metric that neither knows is a custom one whose samples are yet to come, unless its name is nearly
+that of another metric. Whatever has samples, or is declared, must have the rule's field and tags.
+"""
+
+import difflib
+from collections.abc import Collection
+
+from alerting.models import Rule
+from alerting.rule_request import Errors, RuleRequest, raise_errors
+from core.errors import InvalidInputError
+from tenants.scope import Scope
+from timeseries.declared import DECLARED, Declared
+from timeseries.metric_catalog import COUNTERS
+from timeseries.sample_query import unknown_name
+from timeseries.store import IDENTITY_TAGS, Aggregate, Store, StoreUnavailableError
+from timeseries.validation import check_aggregate
+
+_LEAST_SIMILARITY = 0.8
+_OF_COUNTERS = {Aggregate.INCREASE, Aggregate.RATE}
+_CHECKED = ("measurement", "field", "other_field", "aggregate", "group_by", "filters")
+_NOTHING = Declared(frozenset(), frozenset(), {})
+
+
+def check_metric(
+    store: Store, scope: Scope, request: RuleRequest, *, before: Rule | None = None
+) -> None:
+    """Check the names and the function of a rule; those of the rule `before` are accepted.
+
+    Raises:
+        InvalidInputError: with the errors by field, and a suggestion where a name is similar.
+    """
+    if before is None or _checked(before) != _checked(request):
+        raise_errors("rule", metric_errors(store, request, tenants=scope.tenants))
+
+
+def metric_errors(store: Store, request: RuleRequest, *, tenants: tuple[str, ...] | None) -> Errors:
+    """Return the errors of the names and the function of a rule by field."""
+    measurement = request.measurement
+    declared = DECLARED.get(measurement, _NOTHING)
+    try:
+        kinds = store.fields(measurement, tenants=tenants)
+        tags = {*store.tags(measurement, tenants=tenants), *declared.tags, *IDENTITY_TAGS}
+        if not kinds and not declared.fields:
+            return _unknown_measurement(request, store.measurements(tenants=tenants))
+    except StoreUnavailableError:
+        return declared_errors(request)
+    fields = {*kinds, *declared.fields}
+    errors = {
+        "field": _unknown("field", [request.field], fields),
+        "other_field": _unknown("field", [request.other_field], fields),
+        "group_by": _unknown("tag", request.group_by, tags),
+        "filters": _unknown("tag", request.filters, tags),
+        "aggregate": _function_errors(request, kinds.get(request.field, "float")),
+    }
+    return {name: texts for name, texts in errors.items() if texts}
+
+
+def declared_errors(request: RuleRequest) -> Errors:
+    """Return what is wrong for any samples: names that are nearly declared ones, and the function.
+
+    Other programs may write more fields and tags of a declared measurement.
+    """
+    declared = DECLARED.get(request.measurement)
+    if declared is None:
+        return _unknown_measurement(request, ())
+    tags = {*declared.tags, *IDENTITY_TAGS}
+    errors = {
+        "field": _misspelt("field", [request.field], declared.fields),
+        "other_field": _misspelt("field", [request.other_field], declared.fields),
+        "group_by": _misspelt("tag", request.group_by, tags),
+        "filters": _misspelt("tag", request.filters, tags),
+        "aggregate": _function_errors(request, "float"),
+    }
+    return {name: texts for name, texts in errors.items() if texts}
+
+
+def _unknown_measurement(request: RuleRequest, known: Collection[str]) -> Errors:
+    names = sorted({*DECLARED, *known})
+    near = difflib.get_close_matches(request.measurement, names, 1, _LEAST_SIMILARITY)
+    if not near:
+        return {}
+    text = (
+        f"Unknown metric '{request.measurement}.{request.field}'. Did you mean "
+        f"'{near[0]}.{request.field}'? A metric of your own is accepted once it has samples."
+    )
+    return {"measurement": [text]}
+
+
+def _unknown(kind: str, names: Collection[str], known: Collection[str]) -> list[str]:
+    return [unknown_name(kind, name, known) for name in names if name and name not in known]
+
+
+def _misspelt(kind: str, names: Collection[str], known: Collection[str]) -> list[str]:
+    return [text for text in _unknown(kind, names, known) if "Did you mean" in text]
+
+
+def _function_errors(request: RuleRequest, kind: str) -> list[str]:
+    declared = DECLARED.get(request.measurement, _NOTHING).fields
+    if request.aggregate in _OF_COUNTERS:
+        names = (
+            f"{request.measurement}.{name}"
+            for name in (request.field, request.other_field)
+            if name in declared
+        )
+        gauges = [name for name in names if name not in COUNTERS]
+        if gauges:
+            text = f"{gauges[0]!r} is not a counter, of which {request.aggregate!r} is the growth."
+            return [f"{text} Did you mean {Aggregate.CHANGE.value!r}?"]
+    try:
+        if request.aggregate in set(Aggregate):
+            check_aggregate(request.field, kind, Aggregate(request.aggregate))
+    except InvalidInputError as error:
+        return [error.message]
+    return []
+
+
+def _checked(rule: Rule | RuleRequest) -> list[object]:
+    values = (getattr(rule, name) for name in _CHECKED)
+    return [sorted(value) if isinstance(value, (list, tuple, dict)) else value for value in values]
