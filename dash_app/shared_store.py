@@ -100,6 +100,7 @@ def _shape(query: RangeQuery) -> tuple[Hashable, ...]:
         query.step_ns,
         query.tenants,
         tuple(sorted(query.filters.items())),
+        query.matchers,
         query.group_by,
     )
 

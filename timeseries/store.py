@@ -52,6 +52,13 @@ class Aggregate(StrEnum):
     RATE = "rate"
 
 
+TagMatcher = tuple[str, str, str]
+"""A tag, an operator (`=`, `!=`, `=~` or `!~`) and a value or pattern; a missing tag is "".
+
+A pattern is RE2, which takes linear time, and must match the whole value.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeQuery:
     """Aggregates of some fields over `[start_ns, end_ns)`, by window and by group.
@@ -60,6 +67,7 @@ class RangeQuery:
         step_ns: window width, aligned to the epoch; None for one value over the range.
         tenants: the tenants whose samples are visible; None for all.
         filters: tag to allowed values.
+        matchers: more conditions on tags, all of which must hold.
         group_by: tags that split the result into series; a sample without the tag has "".
         above: a store may leave out values that are not above this level; of one field only.
         below: the same for values that are not below this one.
@@ -75,6 +83,7 @@ class RangeQuery:
     step_ns: int | None = None
     tenants: tuple[str, ...] | None
     filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    matchers: tuple[TagMatcher, ...] = ()
     group_by: tuple[str, ...] = ()
     above: float | None = None
     below: float | None = None

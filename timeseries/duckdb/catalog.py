@@ -17,7 +17,7 @@ from timeseries.duckdb.segments import Manifest, Segment
 from timeseries.duckdb.sql import select, where_visible
 from timeseries.duckdb.writer import DuckDBWriter
 from timeseries.lineprotocol_grammar import MAX_INT64
-from timeseries.store import IDENTITY_TAGS, Resolution, StoreUnavailableError
+from timeseries.store import IDENTITY_TAGS, Resolution, StoreUnavailableError, TagMatcher
 
 Tenants = tuple[str, ...] | None
 _Result = TypeVar("_Result")
@@ -97,6 +97,7 @@ class Catalog:
         work: Callable[[Relation], _Result],
         *,
         filters: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        matchers: Sequence[TagMatcher] = (),
         before_ns: int = MAX_INT64 + 1,
     ) -> _Result:
         """Return what `work` reads from a measurement, of samples before a time at least."""
@@ -110,6 +111,7 @@ class Catalog:
                 files=self.manifest.files,
                 tenants=tenants,
                 filters=filters,
+                matchers=matchers,
                 overwritten=self.writer.overwrites.of(measurement, tenants),
             )
             found = work(relation)

@@ -33,7 +33,7 @@ from timeseries.duckdb.segments import Segment
 from timeseries.duckdb.spans import other_part, shared_part
 from timeseries.duckdb.sql import Where, select, where_visible
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
-from timeseries.store import APPLIANCE_TAG, Detail, Resolution
+from timeseries.store import APPLIANCE_TAG, Detail, Resolution, TagMatcher
 
 Statement = tuple[str, list[object]]
 """A statement, or the source of one, and its values; an empty text if nothing can match."""
@@ -53,6 +53,7 @@ class Relation:
         files: their files.
         tenants: the tenants whose samples are visible; None for all.
         filters: tag to allowed values.
+        matchers: more conditions on tags.
         later: its tables with only later samples, which are not read; they count for types.
         overwritten: times at which a series may have several rows, of which the last counts.
         condition: the rows of the tables that count.
@@ -63,6 +64,7 @@ class Relation:
     files: Files
     tenants: Sequence[str] | None
     filters: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    matchers: Sequence[TagMatcher] = ()
     later: Sequence[Table] = ()
     overwritten: Sequence[Span] = ()
     condition: Statement = ("", [])
@@ -245,6 +247,8 @@ class Relation:
     ) -> Statement:
         """Return some columns of a table or of files, and more by name, with their expressions."""
         condition = where_visible(table, tenants=self.tenants, filters=self.filters)
+        for matcher in self.matchers:
+            condition.add_matcher(matcher, table)
         if where:
             condition.clauses += where.clauses
             condition.values += where.values

@@ -13,7 +13,7 @@ from timeseries.duckdb.schema import (
     tag_column,
 )
 from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
-from timeseries.store import APPLIANCE_TAG, TENANT_TAG, Aggregate, RangeQuery
+from timeseries.store import APPLIANCE_TAG, TENANT_TAG, Aggregate, RangeQuery, TagMatcher
 from timeseries.validation import FieldType, check_aggregate, check_step
 
 MAX_APPLIANCES = 32
@@ -59,6 +59,13 @@ class Where:
             return
         clause = f"{column} IN ({', '.join('?' * len(named))})"
         self.add(f"({clause} OR {column} IS NULL)" if allows_absent else clause, *named)
+
+    def add_matcher(self, matcher: TagMatcher, table: Table) -> None:
+        """Require what a matcher does of its tag."""
+        tag, operator, value = matcher
+        column = f"coalesce({quoted(tag_column(tag))}, '')" if tag in table.tags else "''"
+        is_equal = f"regexp_full_match({column}, ?)" if "~" in operator else f"{column} = ?"
+        self.add(f"NOT {is_equal}" if operator.startswith("!") else is_equal, value)
 
     @property
     def sql(self) -> str:

@@ -221,6 +221,7 @@ class DuckDBStore(Catalog):
             query.tenants,
             work,
             filters=query.filters,
+            matchers=query.matchers if isinstance(query, RangeQuery) else (),
             before_ns=MAX_INT64 + 1 if end_ns is None else end_ns,
         )
 

@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from timeseries.lineprotocol_grammar import MAX_TIME_NS, MIN_TIME_NS
-from timeseries.store import TENANT_TAG, Aggregate, LatestQuery, RangeQuery, ScanQuery
+from timeseries.store import TENANT_TAG, Aggregate, LatestQuery, RangeQuery, ScanQuery, TagMatcher
 from timeseries.validation import check_step
 
 _FUNCTIONS = {
@@ -95,6 +95,7 @@ def where_clause(
         else:
             # No sample has the tag, so all have its empty value.
             clauses.append("" if "" in values else None)
+    clauses += map(_matching, query.matchers) if isinstance(query, RangeQuery) else ()
     if None in clauses or start_ns > MAX_TIME_NS or end_ns <= max(start_ns, MIN_TIME_NS):
         return None
     times = [f"time >= {max(start_ns, MIN_TIME_NS)}"]
@@ -172,6 +173,14 @@ def _any_of(tag: str, values: Sequence[str]) -> str | None:
         return None
     name = _tag(tag)
     return "(" + " OR ".join(f"{name} = {literal(encode_name(value))}" for value in values) + ")"
+
+
+def _matching(matcher: TagMatcher) -> str:
+    tag, operator, value = matcher
+    # In a pattern, InfluxQL takes only the backslash before a slash for its own.
+    pattern = value.replace("/", r"\/").replace("\n", r"\n")
+    wanted = f"/^(?:{pattern})$/" if "~" in operator else literal(encode_name(value))
+    return f"{_tag(tag)} {operator} {wanted}"
 
 
 def _tag(name: str) -> str:

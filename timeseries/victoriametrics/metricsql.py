@@ -9,7 +9,7 @@ days into its future, where that does not apply.
 import re
 from collections.abc import Mapping, Sequence
 
-from timeseries.store import Aggregate
+from timeseries.store import Aggregate, TagMatcher
 from timeseries.victoriametrics.lines import (
     MEASUREMENT_LABEL,
     METRIC_LABEL,
@@ -40,6 +40,7 @@ def selector(
     measurement: str | None = None,
     tenants: Sequence[str] | None = None,
     filters: Mapping[str, Sequence[str]] | None = None,
+    conditions: Sequence[TagMatcher] = (),
 ) -> str | None:
     """Return the selector of the visible series; None if none can match.
 
@@ -48,6 +49,7 @@ def selector(
         measurement: None for all.
         tenants: None for all.
         filters: tag to the allowed values; "" matches a series without the tag.
+        conditions: more conditions on tags.
     """
     matchers = []
     if tenants is None:
@@ -68,6 +70,9 @@ def selector(
             return None
         if _is_tag(tag):
             matchers.append(_matcher(tag, found))
+    matchers += [
+        f"{identifier(tag)}{operator}{literal(value)}" for tag, operator, value in conditions
+    ]
     return "{" + ",".join(matchers) + "}"
 
 

@@ -203,6 +203,7 @@ class VictoriaMetricsStore:
             measurement=query.measurement,
             tenants=query.tenants,
             filters=query.filters,
+            conditions=query.matchers if isinstance(query, RangeQuery) else (),
         )
         client = self._reading(query.tenants)
         return Reader(client, visible, self._last_ms()) if visible else None

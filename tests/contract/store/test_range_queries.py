@@ -19,7 +19,7 @@ from tests.contract.store.samples import (
     write_powers,
 )
 from timeseries.points import Point
-from timeseries.store import Aggregate, RangeQuery, Series, Store, write
+from timeseries.store import Aggregate, RangeQuery, Series, Store, TagMatcher, write
 
 HOUR = RangeQuery(
     measurement="gpu",
@@ -229,6 +229,35 @@ def test_filters_keep_the_samples_whose_tags_have_one_of_the_values(
     found = store.query_range(dataclasses.replace(HOUR, filters=filters, aggregate=Aggregate.SUM))
 
     assert [value for series in found for value in series.values] == expected
+
+
+@pytest.mark.parametrize(
+    ("matchers", "expected"),
+    [
+        ([("gpu", "!=", "0")], [6.0]),
+        ([("gpu", "!=", "0"), ("gpu", "!=", "1")], [4.0]),
+        ([("gpu", "=~", "0|2")], [5.0]),
+        ([("gpu", "=~", "[01]"), ("job", "!=", "")], [2.0]),
+        ([("job", "=", "")], [5.0]),
+        ([("job", "!~", "j.*|a/b")], [5.0]),
+        ([("job", "=~", "j")], []),
+        ([("job", "=~", ".*")], [7.0]),
+        ([("rack", "!=", "r1")], [7.0]),
+        ([("rack", "=~", ".+")], []),
+        ([("rack", "!~", "r.")], [7.0]),
+        ([("gpu", "=~", "' OR 1=1 --|/")], []),
+    ],
+)
+def test_matchers_keep_the_samples_whose_tags_match(
+    store: Store, matchers: list[TagMatcher], expected: list[float]
+) -> None:
+    job = gpu(0, gpu="1", tags={"job": "j1"}, power_watts=2.0)
+    others = [gpu(0, gpu="0", power_watts=1.0), gpu(0, gpu="2", power_watts=4.0)]
+    write(store, [job, *others], identity=ACME)
+
+    query = dataclasses.replace(HOUR, matchers=tuple(matchers), aggregate=Aggregate.SUM)
+
+    assert [value for series in store.query_range(query) for value in series.values] == expected
 
 
 @pytest.mark.parametrize(
