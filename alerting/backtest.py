@@ -5,38 +5,34 @@ is coarser than the rule's own evaluation, so that 30 days of a fleet come from 
 that never breaches a threshold is not replayed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alerting.expression import FORECAST_MIN_VALUES, rule_query
-from alerting.firing_steps import Floats, breaching_groups, firing_steps
+from alerting.expression import FORECAST_MIN_VALUES
+from alerting.firing_steps import Floats, breaches, breaching_groups, firing_steps
 from alerting.rolling_forecast import rolling_forecast
-from alerting.rule_request import ANY_VALUE, RuleRequest, raise_errors, rule_errors
-from alerting.rule_text import group_tags
-from alerting.states import FORECAST, Operator
+from alerting.rule_checks import rule_errors
+from alerting.rule_query import rule_query
+from alerting.rule_request import ANY_VALUE, RuleRequest, group_tags, raise_errors
+from alerting.rule_text import condition_of, other_parts, parse_comparand
+from alerting.rule_values import GroupKey, compared_steps
+from alerting.states import FORECAST
+from alerting.step_values import OPERATIONS, PARTS, read_steps
 from core.clock import NS_PER_SECOND, from_ns, to_ns
 from core.quantities import format_duration
 from tenants.permissions import Permission
 from tenants.scope import Scope
-from timeseries.columns import SeriesColumns
 from timeseries.store import Store
 
 MAX_DAYS = 30
 MAX_STEPS = 1000
-# The range is read in so many parts, to show how far it is.
-PARTS = 10
 # Multiples of the roll-ups' windows.
 _STEPS_SECONDS = (300, 900, 3600)
-_OPERATIONS: Mapping[Operator, Callable[[Floats, Floats], Floats]] = {
-    Operator.PLUS: np.add,
-    Operator.MINUS: np.subtract,
-    Operator.TIMES: np.multiply,
-    Operator.DIVIDED_BY: np.divide,
-}
 
 
 @dataclass(slots=True)
@@ -123,66 +119,36 @@ def backtest_in_parts(
 def _replayed(
     store: Store, scope: Scope, request: RuleRequest, starts: range
 ) -> Iterator[float | Backtest]:
-    evaluated = starts
-    if request.aggregate == FORECAST:
-        window_steps = round(request.window_seconds * NS_PER_SECOND) // starts.step
-        starts = range(starts[0] - window_steps * starts.step, starts.stop, starts.step)
-    table = _Table(tuple(filter(None, (request.field, request.other_field))), starts)
-    for number in range(PARTS):
-        first, last = (len(starts) * one // PARTS for one in (number, number + 1))
-        yield number / PARTS
-        if first == last:
-            continue
-        part = starts[first:last]
-        query = rule_query(
-            request,
-            start_ns=part[0],
-            end_ns=part[-1] + starts.step,
-            tenants=scope.tenants,
-            step_ns=starts.step,
-        )
-        for columns in store.query_columns(query):
-            table.add(columns)
-    yield _result(request, table, evaluated)
+    reads = 1 + sum(1 for _ in other_parts(request))
+    replay = _replay(store, request, starts, tenants=scope.tenants)
+    for number in count():
+        try:
+            next(replay)
+        except StopIteration as done:
+            yield done.value
+            return
+        yield number / (PARTS * reads)
 
 
-class _Table:
-    """Values of the fields of a rule by group and step; NaN where there is none."""
-
-    def __init__(self, fields: Sequence[str], starts: range) -> None:
-        self._starts = starts
-        self.groups: dict[tuple[str, ...], int] = {}
-        self.values = {field: np.full((0, len(starts)), np.nan) for field in fields}
-
-    def add(self, columns: SeriesColumns) -> None:
-        """Add the values of a part of the steps."""
-        numbers = [self.groups.setdefault(one, len(self.groups)) for one in columns.groups]
-        rows = np.repeat(np.array(numbers, dtype=np.int64), columns.lengths)
-        for name, values in self.values.items():
-            missing = np.full((len(self.groups) - len(values), len(self._starts)), np.nan)
-            self.values[name] = np.concatenate([values, missing]) if missing.size else values
-        steps = (columns.times_ns - self._starts[0]) // self._starts.step
-        self.values[columns.field][rows, steps] = columns.values
-
-
-def _result(request: RuleRequest, table: _Table, starts: range) -> Backtest:
-    tags = group_tags(request)
-    needed = [tags.index(tag) for tag, allowed in request.filters.items() if ANY_VALUE in allowed]
-    groups = [one for one in table.groups if all(one[position] for position in needed)]
-    values = _combined(request, table)[[table.groups[one] for one in groups]]
-    if request.aggregate == FORECAST:
-        ahead = request.ahead_seconds * NS_PER_SECOND / starts.step
-        window_steps = values.shape[1] - len(starts)
-        values = rolling_forecast(values, window=window_steps, ahead=ahead)[:, window_steps:]
-    values = np.where(np.isfinite(values), values, np.nan)
+def _replay(
+    store: Store, request: RuleRequest, starts: range, *, tenants: tuple[str, ...] | None
+) -> Generator[None, None, Backtest]:
+    groups, values = yield from _values(store, request, starts, tenants=tenants)
+    holds = yield from _holding(store, request, groups, starts, tenants=tenants)
     breaching = breaching_groups(request, values)
     step_seconds = starts.step / NS_PER_SECOND
+    tags = group_tags(request)
     firings = _firings(
         [
             {tag: text for tag, text in zip(tags, groups[one], strict=True) if text}
             for one in breaching
         ],
-        firing_steps(request, values[breaching], step_seconds=step_seconds),
+        firing_steps(
+            request,
+            values[breaching],
+            step_seconds=step_seconds,
+            holds=None if holds is None else holds[breaching],
+        ),
         # An evaluation is at the end of its step.
         [from_ns(start_ns + starts.step) for start_ns in starts],
     )
@@ -191,14 +157,59 @@ def _result(request: RuleRequest, table: _Table, starts: range) -> Backtest:
     return Backtest(step_seconds, known, firings)
 
 
-def _combined(request: RuleRequest, table: _Table) -> Floats:
-    """Return the values of the rule: the arithmetic of two fields is that of their aggregates."""
-    if not request.operator:
-        return table.values[request.field]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return _OPERATIONS[Operator(request.operator)](
-            table.values[request.field], table.values[request.other_field]
-        )
+def _values(
+    store: Store, request: RuleRequest, starts: range, *, tenants: tuple[str, ...] | None
+) -> Generator[None, None, tuple[list[GroupKey], Floats]]:
+    """Return the groups of a rule and their values at the ends of steps; NaN for none."""
+    window_steps = 0
+    if request.aggregate == FORECAST:
+        window_steps = round(request.window_seconds * NS_PER_SECOND) // starts.step
+    read = range(starts[0] - window_steps * starts.step, starts.stop, starts.step)
+    table = yield from read_steps(store, request, read, tenants=tenants)
+    tags = group_tags(request)
+    needed = [tags.index(tag) for tag, allowed in request.filters.items() if ANY_VALUE in allowed]
+    groups = [one for one in table.groups if all(one[position] for position in needed)]
+    values = table.combined(request)[[table.groups[one] for one in groups]]
+    if request.aggregate == FORECAST:
+        ahead = request.ahead_seconds * NS_PER_SECOND / starts.step
+        values = rolling_forecast(values, window=window_steps, ahead=ahead)[:, window_steps:]
+    if request.compared_with:
+        comparand = parse_comparand(request.compared_with)
+        query = rule_query(request, start_ns=starts[0], end_ns=starts.stop, tenants=tenants)
+        others = yield from compared_steps(store, comparand, query, starts)
+        right = _rows(groups, others, len(starts))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = OPERATIONS[comparand.operator](values, right)
+    return groups, np.where(np.isfinite(values), values, np.nan)
+
+
+def _holding(
+    store: Store,
+    request: RuleRequest,
+    groups: Sequence[GroupKey],
+    starts: range,
+    *,
+    tenants: tuple[str, ...] | None,
+) -> Generator[None, None, NDArray[np.bool_] | None]:
+    """Return in which steps the second condition of a rule holds for each group; None without."""
+    condition = condition_of(request)
+    if condition is None:
+        return None
+    others, values = yield from _values(store, condition, starts, tenants=tenants)
+    tags = group_tags(request)
+    positions = [tags.index(tag) for tag in group_tags(condition)]
+    keys = [tuple(group[position] for position in positions) for group in groups]
+    rows = _rows(keys, dict(zip(others, values, strict=True)), len(starts))
+    return breaches(condition, rows)
+
+
+def _rows(keys: Sequence[GroupKey], values: Mapping[GroupKey, Floats], steps: int) -> Floats:
+    """Return the values by key as an array; NaN where there is none."""
+    rows = np.full((len(keys), steps), np.nan)
+    for number, key in enumerate(keys):
+        if key in values:
+            rows[number] = values[key]
+    return rows
 
 
 def _firings(

@@ -29,8 +29,8 @@ from sqlalchemy.orm import Session, lazyload
 
 from alerting.due_rules import due_rules, window_ends
 from alerting.endings import end_alerts_without, resolve_ended
-from alerting.expression import Group, group_key, read_groups
-from alerting.machine import is_stale, next_state, severity_of
+from alerting.expression import Group, group_key, group_severity, read_groups
+from alerting.machine import is_stale, next_state
 from alerting.models import Alert, Rule
 from alerting.recorder import ACTIVE_STATES, Recorder, view_of
 from alerting.shared_reads import SharedGroups, read_shared
@@ -283,7 +283,7 @@ def evaluate_rules(evaluator: Evaluator, *, now: datetime) -> EvaluationSummary:
 def _is_quiet(rule: Rule, groups: Sequence[Group]) -> bool:
     """Whether a rule without alerts needs none."""
     return rule.no_data is not NoDataPolicy.ALERT and not any(
-        severity_of(group.value, rule) is not None for group in groups
+        group_severity(group, rule) is not None for group in groups
     )
 
 
@@ -335,7 +335,7 @@ def record_groups(
     alerts = {alert.group_key: alert for alert in recorder.session.scalars(statement)}
     is_each_needed = bool(alerts) or rule.no_data is NoDataPolicy.ALERT
     for group in groups:
-        if is_each_needed or severity_of(group.value, rule) is not None:
+        if is_each_needed or group_severity(group, rule) is not None:
             _observe(recorder, alerts.pop(group_key(group.tags), None), group, silent)
     for alert in alerts.values():
         if is_missing_known or alert.state is AlertState.PENDING:
@@ -346,7 +346,7 @@ def record_groups(
 def _observe(recorder: Recorder, alert: Alert | None, group: Group, silent: frozenset[str]) -> None:
     rule = recorder.rule
     before = None if alert is None else view_of(alert)
-    outcome = next_state(before, group.value, rule, now=recorder.now)
+    outcome = next_state(before, group.value, rule, now=recorder.now, holds=group.holds)
     if alert is not None and before is not None:
         has_ended = alert.state in ACTIVE_STATES and outcome.after.state not in ACTIVE_STATES
         if has_ended and rule.aggregate in ACCUMULATING and group.tags.get(APPLIANCE_TAG) in silent:

@@ -3,22 +3,25 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from operator import add, mul, sub
 from statistics import linear_regression
+from typing import Any
 
 from alerting.machine import severity_of
 from alerting.models import Rule
-from alerting.rule_request import ANY_VALUE, RuleRequest, raise_errors, rule_errors
-from alerting.rule_text import group_tags, unit_field
-from alerting.states import FORECAST, Comparison, Operator, Severity
+from alerting.rule_checks import rule_errors
+from alerting.rule_query import rule_query
+from alerting.rule_request import ANY_VALUE, RuleRequest, group_tags, raise_errors, unit_field
+from alerting.rule_text import condition_of
+from alerting.rule_values import values_by_group
+from alerting.states import FORECAST, Comparison, Severity
 from core.clock import NS_PER_SECOND, to_ns
 from core.quantities import format_value
 from tenants.permissions import Permission
 from tenants.scope import Scope
-from timeseries.store import Aggregate, RangeQuery, Store
+from timeseries.store import TENANT_TAG, Store
 
 FORECAST_STEPS = 60
 """The windows of a forecast's range whose averages it continues."""
@@ -29,12 +32,14 @@ FORECAST_MIN_VALUES = 3
 class Group:
     """Tags of one series group, without empty ones, and its value over the window.
 
-    A preview also has the severity that the value breaches.
+    `holds` says whether the second condition of the rule holds, too. A preview also has the
+    severity that the value breaches.
     """
 
     tags: Mapping[str, str]
     value: float
     severity: Severity | None = None
+    holds: bool = True
 
 
 def read_groups(
@@ -59,16 +64,9 @@ def read_groups(
     end_ns = to_ns(now)
     window_ns = round(rule.window_seconds * NS_PER_SECOND)
     query = rule_query(rule, start_ns=end_ns - window_ns, end_ns=end_ns, tenants=tenants)
-    if only_breaches and not rule.operator and rule.aggregate != FORECAST:
-        warning, critical = rule.warning_threshold, rule.critical_threshold
-        level = critical if warning is None else warning
-        is_above = rule.comparison is Comparison.ABOVE
-        query = replace(
-            query,
-            above=level if is_above else None,
-            below=None if is_above else level,
-            whole_appliances=tuple(whole_appliances),
-        )
+    is_plain = not rule.operator and not rule.compared_with and rule.aggregate != FORECAST
+    if only_breaches and is_plain and rule.comparison.has_side:
+        query = replace(query, **_limit(rule), whole_appliances=tuple(whole_appliances))
     if rule.aggregate == FORECAST:
         step_ns = max(NS_PER_SECOND, window_ns // FORECAST_STEPS)
         start_ns, last_ns = (at - at % step_ns for at in (query.start_ns, end_ns))
@@ -87,58 +85,17 @@ def read_groups(
                 value = None
         if value is not None and math.isfinite(value):
             groups.append(Group({tag: text for tag, text in tags.items() if text}, value))
-    return groups
+    return _with_condition(store, rule, groups, tenants=tenants, now=now)
 
 
-def rule_query(
-    rule: Rule | RuleRequest,
-    *,
-    start_ns: int,
-    end_ns: int,
-    tenants: tuple[str, ...] | None,
-    step_ns: int | None = None,
-) -> RangeQuery:
-    """Return the query for the fields of a rule; that of a forecast reads averages."""
-    is_forecast = rule.aggregate == FORECAST
-    return RangeQuery(
-        measurement=rule.measurement,
-        fields=tuple(filter(None, (rule.field, rule.other_field))),
-        start_ns=start_ns,
-        end_ns=end_ns,
-        aggregate=Aggregate.AVG if is_forecast else Aggregate(rule.aggregate),
-        step_ns=step_ns,
-        tenants=tenants,
-        filters={
-            tag: tuple(values) for tag, values in rule.filters.items() if ANY_VALUE not in values
-        },
-        group_by=group_tags(rule),
-    )
-
-
-def values_by_group(
-    store: Store, rule: Rule | RuleRequest, query: RangeQuery
-) -> list[tuple[Mapping[str, str], Sequence[int], Sequence[float]]]:
-    """Return the starts of the windows and the values of a rule by group, oldest first.
-
-    The arithmetic of two fields is that of their aggregates, where both have one.
-    """
-    found = store.query_range(query)
-    if not rule.operator:
-        return [(series.tags, series.times_ns, series.values) for series in found]
-    combine = _OPERATIONS[Operator(rule.operator)]
-    others = {
-        tuple(series.tags.values()): dict(zip(series.times_ns, series.values, strict=True))
-        for series in found
-        if series.field == rule.other_field
-    }
-    groups: list[tuple[Mapping[str, str], Sequence[int], Sequence[float]]] = []
-    for series in found:
-        right = others.get(tuple(series.tags.values()), {})
-        if series.field == rule.field:
-            pairs = zip(series.times_ns, series.values, strict=True)
-            both = {at: combine(left, right[at]) for at, left in pairs if at in right}
-            groups.append((series.tags, list(both), list(both.values())))
-    return groups
+def _limit(rule: Rule | RuleRequest) -> dict[str, Any]:
+    """Return the limit of a query beyond which values breach the lower threshold of a rule."""
+    warning, critical = rule.warning_threshold, rule.critical_threshold
+    level: Any = critical if warning is None else warning
+    is_upper = rule.comparison.is_upper
+    if rule.comparison in {Comparison.AT_LEAST, Comparison.AT_MOST}:
+        level = math.nextafter(level, -math.inf if is_upper else math.inf)
+    return {"above": level} if is_upper else {"below": level}
 
 
 def forecast(times_ns: Sequence[int], values: Sequence[float], *, at_ns: int) -> float | None:
@@ -149,8 +106,41 @@ def forecast(times_ns: Sequence[int], values: Sequence[float], *, at_ns: int) ->
     return linear_regression(seconds, values).intercept
 
 
-def _quotient(left: float, right: float) -> float:
-    return left / right if right else math.nan
+def _with_condition(
+    store: Store,
+    rule: Rule | RuleRequest,
+    groups: list[Group],
+    *,
+    tenants: tuple[str, ...] | None,
+    now: datetime,
+) -> list[Group]:
+    """Return the groups with whether the second condition of their rule holds.
+
+    It is not read while no value could breach the first one.
+    """
+    condition = condition_of(rule)
+    firing = (None, *Severity)
+    if condition is None or not any(
+        severity_of(group.value, rule, firing=severity) for group in groups for severity in firing
+    ):
+        return groups
+    if TENANT_TAG in rule.group_by:
+        condition = replace(condition, group_by=(TENANT_TAG, *condition.group_by))
+    tags = group_tags(condition)
+    holding = {
+        tuple(group.tags.get(tag, "") for tag in tags)
+        for group in read_groups(store, condition, tenants=tenants, now=now, only_breaches=True)
+        if group_severity(group, condition) is not None
+    }
+    return [
+        replace(group, holds=tuple(group.tags.get(tag, "") for tag in tags) in holding)
+        for group in groups
+    ]
+
+
+def group_severity(group: Group, rule: Rule | RuleRequest) -> Severity | None:
+    """Return the severity that a group breaches, of an alert that does not fire yet."""
+    return severity_of(group.value, rule) if group.holds else None
 
 
 def preview_rule(store: Store, scope: Scope, request: RuleRequest, *, now: datetime) -> list[Group]:
@@ -164,7 +154,7 @@ def preview_rule(store: Store, scope: Scope, request: RuleRequest, *, now: datet
     errors.pop("name", None)
     raise_errors("rule", errors)
     return [
-        replace(group, severity=severity_of(group.value, request))
+        replace(group, severity=group_severity(group, request))
         for group in read_groups(store, request, tenants=scope.tenants, now=now)
     ]
 
@@ -178,11 +168,3 @@ def group_key(tags: Mapping[str, str]) -> str:
 def value_text(rule: Rule | RuleRequest, value: float) -> str:
     """Return a value with the unit of the rule's field; a count has none."""
     return format_value(unit_field(rule), value)
-
-
-_OPERATIONS: Mapping[Operator, Callable[[float, float], float]] = {
-    Operator.PLUS: add,
-    Operator.MINUS: sub,
-    Operator.TIMES: mul,
-    Operator.DIVIDED_BY: _quotient,
-}

@@ -20,7 +20,9 @@ _SEVERITIES = (None, Severity.WARNING, Severity.CRITICAL)
 
 
 def breaching_groups(rule: RuleRequest, values: Floats) -> list[int]:
-    """Return the groups of which some value is beyond a threshold; values as in `firing_steps`."""
+    """Return the groups of which some value breaches a threshold; values as in `firing_steps`."""
+    if not rule.comparison.has_side:
+        return np.flatnonzero(breaches(rule, values).any(axis=1)).tolist()
     extremes = np.stack([one.reduce(values, axis=1) for one in (np.fmin, np.fmax)], axis=1)
     return [
         group
@@ -29,13 +31,22 @@ def breaching_groups(rule: RuleRequest, values: Floats) -> list[int]:
     ]
 
 
-def firing_steps(rule: RuleRequest, values: Floats, *, step_seconds: float) -> Bools:
+def breaches(rule: RuleRequest, values: Floats) -> Bools:
+    """Return which values breach a threshold of a rule whose alerts don't fire yet."""
+    found: Bools = _severities(rule, values, np.isfinite(values))[0] > 0
+    return found
+
+
+def firing_steps(
+    rule: RuleRequest, values: Floats, *, step_seconds: float, holds: Bools | None = None
+) -> Bools:
     """Return for each group and step whether the alert fires.
 
     Args:
         rule: the rule.
         values: by group and step; NaN where there is none.
         step_seconds: the time between two steps.
+        holds: by group and step, whether the second condition of the rule holds, if it has one.
     """
     has_value = np.isfinite(values)
     severities = _severities(rule, values, has_value)
@@ -50,6 +61,8 @@ def firing_steps(rule: RuleRequest, values: Floats, *, step_seconds: float) -> B
         # With a value that breaches a severity, given the one that fires.
         breached = np.choose(np.where(is_firing, severity, 0), severities[:, :, step])
         is_breach = seen & (breached > 0)
+        if holds is not None:
+            is_breach &= holds[:, step]
         is_new = is_breach & ~is_firing & (state != _PENDING)
         since[is_new] = now
         is_firing |= is_breach & (now - since >= rule.for_seconds)

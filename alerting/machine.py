@@ -64,7 +64,12 @@ class Outcome:
 
 
 def next_state(
-    current: AlertView | None, value: float | None, rule: Rule | RuleRequest, *, now: datetime
+    current: AlertView | None,
+    value: float | None,
+    rule: Rule | RuleRequest,
+    *,
+    now: datetime,
+    holds: bool = True,
 ) -> Outcome:
     """Return the outcome of a value.
 
@@ -73,13 +78,14 @@ def next_state(
         value: the aggregate over the window; None without samples.
         rule: thresholds, reset levels and durations.
         now: time of the evaluation.
+        holds: whether the second condition of the rule holds, if it has one.
     """
     lowest = Severity.CRITICAL if rule.warning_threshold is None else Severity.WARNING
     before = current or AlertView(state=_S.INACTIVE, severity=lowest, observed_at=now)
     if value is None:
         return _outcome(before, before if current is None else _no_data(before, rule, now=now))
     severity = severity_of(value, rule, firing=before.severity if before.is_firing else None)
-    if severity is None:
+    if severity is None or not holds:
         after = _recovered(before, rule, now=now)
     else:
         after = _breached(before, severity, rule, now=now)

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import pyarrow as pa
-
 MAX_MATCHERS = 10
 MAX_LENGTH = 500
 _MATCHER = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.:/-]*)\s*(=~|!~|!=|=)\s*(.*?)\s*", re.DOTALL)
@@ -45,17 +43,27 @@ def parse_matcher(text: str) -> Matcher:
     """
     if len(text) > MAX_LENGTH:
         raise ValueError(f"The matcher {text[:20]!r}... is longer than {MAX_LENGTH} characters.")
+    matcher = split_matcher(text)
+    if matcher.operator.endswith("~"):
+        try:
+            _is_match(matcher.value, "")
+        except ValueError as error:
+            raise ValueError(f"{text!r} has an invalid pattern: {error}") from None
+    return matcher
+
+
+def split_matcher(text: str) -> Matcher:
+    """Return the matcher of a text, of which a pattern may be invalid.
+
+    Raises:
+        ValueError: it has no label or no operator.
+    """
     found = _MATCHER.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not a matcher. Use LABEL=VALUE, or !=, =~ or !~.")
     label, operator, value = found.groups()
     if len(value) > 1 and value.startswith('"') and value.endswith('"'):
         value = value[1:-1]
-    if operator.endswith("~"):
-        try:
-            _is_match(value, "")
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"{text!r} has an invalid pattern: {error}") from None
     return Matcher(label, operator, value)
 
 
@@ -66,7 +74,8 @@ def match_all(matchers: Sequence[str], labels: Mapping[str, str]) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _is_match(pattern: str, text: str) -> bool:
-    # 8 MiB that servers without such patterns save.
+    # 8 MiB that servers without such patterns save; commands that convert rules may lack it.
+    import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
 
     is_match = pc.match_substring_regex(pa.scalar(text), pattern=rf"\A(?:{pattern})\z")

@@ -5,10 +5,14 @@ that of another metric. Whatever has samples, or is declared, must have the rule
 """
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 
+from alerting.matchers import split_matcher
 from alerting.models import Rule
+from alerting.rule_checks import rule_errors
 from alerting.rule_request import Errors, RuleRequest, raise_errors
+from alerting.rule_text import other_parts
 from core.errors import InvalidInputError
 from tenants.scope import Scope
 from timeseries.declared import DECLARED, Declared
@@ -19,24 +23,45 @@ from timeseries.validation import check_aggregate
 
 _LEAST_SIMILARITY = 0.8
 _OF_COUNTERS = {Aggregate.INCREASE, Aggregate.RATE}
-_CHECKED = ("measurement", "field", "other_field", "aggregate", "group_by", "filters")
+_CHECKED = (
+    *("measurement", "field", "other_field", "aggregate", "group_by", "filters", "matchers"),
+    *("compared_with", "and_condition"),
+)
 _NOTHING = Declared(frozenset(), frozenset(), {})
 
 
 def check_metric(
     store: Store, scope: Scope, request: RuleRequest, *, before: Rule | None = None
 ) -> None:
-    """Check the names and the function of a rule; those of the rule `before` are accepted.
+    """Check the names and the functions of a valid rule; those of the rule `before` are accepted.
 
     Raises:
         InvalidInputError: with the errors by field, and a suggestion where a name is similar.
     """
-    if before is None or _checked(before) != _checked(request):
+    # What is invalid in itself is reported when the rule is saved.
+    if not rule_errors(request) and (before is None or _checked(before) != _checked(request)):
         raise_errors("rule", metric_errors(store, request, tenants=scope.tenants))
 
 
 def metric_errors(store: Store, request: RuleRequest, *, tenants: tuple[str, ...] | None) -> Errors:
-    """Return the errors of the names and the function of a rule by field."""
+    """Return the errors of the names and the functions of a rule by field."""
+    return _of_all_parts(request, partial(_sampled_errors, store, tenants))
+
+
+def declared_errors(request: RuleRequest) -> Errors:
+    """Return what is wrong for any samples: names that are nearly declared ones, and functions."""
+    return _of_all_parts(request, _declared_errors)
+
+
+def _of_all_parts(request: RuleRequest, errors_of: Callable[[RuleRequest], Errors]) -> Errors:
+    errors = errors_of(request)
+    for name, part in other_parts(request):
+        texts = [text for texts in errors_of(part).values() for text in texts]
+        errors |= {name: [*errors.get(name, ()), *texts]} if texts else {}
+    return errors
+
+
+def _sampled_errors(store: Store, tenants: tuple[str, ...] | None, request: RuleRequest) -> Errors:
     measurement = request.measurement
     declared = DECLARED.get(measurement, _NOTHING)
     try:
@@ -45,23 +70,21 @@ def metric_errors(store: Store, request: RuleRequest, *, tenants: tuple[str, ...
         if not kinds and not declared.fields:
             return _unknown_measurement(request, store.measurements(tenants=tenants))
     except StoreUnavailableError:
-        return declared_errors(request)
+        return _declared_errors(request)
     fields = {*kinds, *declared.fields}
     errors = {
         "field": _unknown("field", [request.field], fields),
         "other_field": _unknown("field", [request.other_field], fields),
         "group_by": _unknown("tag", request.group_by, tags),
         "filters": _unknown("tag", request.filters, tags),
+        "matchers": _unknown("tag", _matched_tags(request), tags),
         "aggregate": _function_errors(request, kinds.get(request.field, "float")),
     }
     return {name: texts for name, texts in errors.items() if texts}
 
 
-def declared_errors(request: RuleRequest) -> Errors:
-    """Return what is wrong for any samples: names that are nearly declared ones, and the function.
-
-    Other programs may write more fields and tags of a declared measurement.
-    """
+def _declared_errors(request: RuleRequest) -> Errors:
+    # Other programs may write more fields and tags of a declared measurement.
     declared = DECLARED.get(request.measurement)
     if declared is None:
         return _unknown_measurement(request, ())
@@ -71,6 +94,7 @@ def declared_errors(request: RuleRequest) -> Errors:
         "other_field": _misspelt("field", [request.other_field], declared.fields),
         "group_by": _misspelt("tag", request.group_by, tags),
         "filters": _misspelt("tag", request.filters, tags),
+        "matchers": _misspelt("tag", _matched_tags(request), tags),
         "aggregate": _function_errors(request, "float"),
     }
     return {name: texts for name, texts in errors.items() if texts}
@@ -94,6 +118,10 @@ def _unknown(kind: str, names: Collection[str], known: Collection[str]) -> list[
 
 def _misspelt(kind: str, names: Collection[str], known: Collection[str]) -> list[str]:
     return [text for text in _unknown(kind, names, known) if "Did you mean" in text]
+
+
+def _matched_tags(request: RuleRequest) -> list[str]:
+    return [split_matcher(text).label for text in request.matchers]
 
 
 def _function_errors(request: RuleRequest, kind: str) -> list[str]:

@@ -98,11 +98,16 @@ class Rule(Base):
     ahead_seconds: Mapped[float] = mapped_column(default=0.0)
     group_by: Mapped[list[str]] = mapped_column(default=list)
     filters: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    matchers: Mapped[list[str]] = mapped_column(default=list)
+    """More conditions on tags; see `alerting.matchers`."""
+    compared_with: Mapped[str] = mapped_column(Text, default="")
     comparison: Mapped[Comparison] = mapped_column(enum_column(Comparison))
     warning_threshold: Mapped[float | None]
     critical_threshold: Mapped[float | None]
     warning_reset: Mapped[float | None]
     critical_reset: Mapped[float | None]
+    and_condition: Mapped[str] = mapped_column(Text, default="")
+    """As text, like `compared_with`; see `alerting.rule_text`."""
     for_seconds: Mapped[float] = mapped_column(default=0.0)
     keep_firing_seconds: Mapped[float] = mapped_column(default=0.0)
     no_data: Mapped[NoDataPolicy] = mapped_column(

@@ -17,8 +17,9 @@ from sqlalchemy.orm import Session
 from alerting.metric_checks import declared_errors
 from alerting.models import PlatformRule, Rule
 from alerting.policies import receivers_by_name
+from alerting.rule_checks import rule_errors
 from alerting.rule_files import ChangeAction
-from alerting.rule_request import Errors, RuleRequest, raise_errors, rule_errors
+from alerting.rule_request import Errors, RuleRequest, raise_errors
 from alerting.rule_text import parse_expression, rule_expression
 from alerting.service import change_rule, end_rule, rule_values
 from core.errors import InvalidInputError

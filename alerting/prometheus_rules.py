@@ -5,14 +5,17 @@
 a rule is by all tags of its measurement.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from alerting.rule_request import RuleRequest, rule_errors
-from alerting.rule_text import MAX_LENGTH, rule_expression
-from alerting.states import Comparison, Severity
+from alerting.rule_checks import rule_errors
+from alerting.rule_parser import MAX_LENGTH
+from alerting.rule_request import RuleRequest
+from alerting.rule_text import Comparand, comparand_text, rule_expression, with_canonical_parts
+from alerting.states import Comparison, Operator, Severity
 from core.quantities import parse_duration
 from timeseries.store import TENANT_TAG
 
@@ -23,18 +26,20 @@ _OUTER = ("avg", "min", "max", "sum")
 _CALL = re.compile(
     r"(?P<function>[a-z]+)_over_time\s*\(\s*(?:(?P<quantile>[0-9.]+)\s*,\s*)?"
     r"(?P<metric>[A-Za-z_:][A-Za-z0-9_:]*)\s*(?:\{(?P<matchers>[^{}]*)\})?\s*"
-    r"\[\s*(?P<window>[0-9a-z]+)\s*\]\s*\)"
+    r"\[\s*(?P<window>[0-9a-z]+)\s*\]\s*(?:offset\s+(?P<offset>[0-9a-z]+)\s*)?\)"
 )
 _GROUPED = re.compile(
     r"(?P<outer>[a-z]+)\s*(?:by\s*\((?P<by>[^()]*)\)\s*\(\s*(?P<call>.*?)\s*\)"
     r"|\(\s*(?P<call_before>.*?)\s*\)\s*by\s*\((?P<by_after>[^()]*)\))",
     re.DOTALL,
 )
-_CONDITION = re.compile(
-    r"\s*(?P<left>.*?)(?P<sign>>=|<=|==|!=|>|<)\s*(?P<level>[+-]?[0-9][0-9.]*(?:e[+-]?[0-9]+)?)\s*",
-    re.DOTALL,
-)
-_MATCHER = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*(=~|=|!=|!~)\s*"([^"\\]*)"\s*')
+_AND = re.compile(r"\band\b\s*(?:on\s*\((?P<by>[^()]*)\))?")
+_COMPARISON = re.compile(r"[<>=!]=?")
+_ARITHMETIC = re.compile(r"[-+*/]")
+_NUMBER = re.compile(r"[+-]?[0-9][0-9.]*(?:e[+-]?[0-9]+)?")
+_FACTOR = re.compile(r"\s*([0-9][0-9.]*)\s*\*")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_MATCHER = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*(=~|=|!=|!~)\s*("(?:[^"\\]|\\.)*")\s*')
 _PLAIN_ALTERNATIVES = re.compile(r"[A-Za-z0-9_/ :-]+(?:\|[A-Za-z0-9_/ :-]+)*")
 _KEYS = {"alert", "expr", "for", "keep_firing_for", "labels", "annotations"}
 
@@ -96,30 +101,88 @@ def _convert(rule: Mapping[str, Any], named: Mapping[str, Metric]) -> RuleReques
     expression = str(rule.get("expr"))
     if len(expression) > MAX_LENGTH:
         raise ValueError(f"the expression is longer than {MAX_LENGTH} characters")
-    condition = _CONDITION.fullmatch(expression)
-    if condition is None or condition["sign"] not in set(Comparison):
-        raise ValueError("the expression must end with > or < and a number")
-    outer, by, call = _grouping(condition["left"].rstrip())
-    metric = named.get(call["metric"])
-    if metric is None:
-        raise ValueError(f"the portal has no metric {call['metric']!r}")
-    request = RuleRequest(
-        name=str(rule["alert"]),
-        measurement=metric.measurement,
-        field=metric.field,
-        aggregate=_aggregate(call, outer),
-        window_seconds=_seconds(call["window"]),
-        group_by=[tag for tag in metric.tags if tag != TENANT_TAG] if by is None else by,
-        filters=_filters(call["matchers"] or ""),
-        comparison=Comparison(condition["sign"]),
-        for_seconds=_seconds(rule.get("for")),
-        keep_firing_seconds=_seconds(rule.get("keep_firing_for")),
-        **{f"{_severity(rule)}_threshold": float(condition["level"])},  # type: ignore[arg-type] # one of two fields
+    text, conjunction, other = _split(expression, _AND)
+    values = _condition(text, named, severity=_severity(rule))
+    if conjunction is not None:
+        second = _condition(other, named, severity=Severity.WARNING)
+        if conjunction["by"] is not None:
+            second["group_by"] = _labels(conjunction["by"])
+        # A condition is written as an expression, which has tags of its own.
+        condition = rule_expression(RuleRequest(name="", **second))
+        values["and_condition"] = condition
+    request = with_canonical_parts(
+        RuleRequest(
+            name=str(rule["alert"]),
+            for_seconds=_seconds(rule.get("for")),
+            keep_firing_seconds=_seconds(rule.get("keep_firing_for")),
+            **values,
+        )
     )
     errors = rule_errors(request)
     if errors:
         raise ValueError(" ".join(text for texts in errors.values() for text in texts))
     return request
+
+
+def _condition(text: str, named: Mapping[str, Metric], *, severity: str) -> dict[str, Any]:
+    """Return the fields of a rule for `LEFT > 5`, `LEFT / RIGHT > 5` or `LEFT > 5 * RIGHT`."""
+    left, sign, level = _split(text, _COMPARISON)
+    if sign is None or sign[0] not in set(Comparison):
+        raise ValueError("the expression must compare with a number: > >= < <= == or !=")
+    left, operator, right = _split(left, _ARITHMETIC)
+    sign_of_right = None if operator is None else operator[0]
+    factor = _FACTOR.match(level)
+    if factor is not None and operator is None:
+        # Of positive values, as metrics are.
+        level, sign_of_right, right = factor[1], "/", level[factor.end() :]
+    if _NUMBER.fullmatch(level.strip()) is None:
+        raise ValueError(f"{level.strip()!r} is not a number to compare with")
+    values = _operand(left, named)
+    if values.pop("offset_seconds"):
+        raise ValueError("only what is compared with can have an offset")
+    if sign_of_right is not None:
+        inner = _operand(right, named)
+        offset_seconds = inner.pop("offset_seconds")
+        comparand = Comparand(
+            Operator(sign_of_right), RuleRequest(name="", **inner), offset_seconds
+        )
+        values["compared_with"] = comparand_text(comparand)
+    return values | {"comparison": Comparison(sign[0]), f"{severity}_threshold": float(level)}
+
+
+def _operand(text: str, named: Mapping[str, Metric]) -> dict[str, Any]:
+    """Return the fields of a rule for an aggregate over time, alone or by labels."""
+    outer, by, call = _grouping(text.strip())
+    metric = named.get(call["metric"])
+    if metric is None:
+        raise ValueError(f"the portal has no metric {call['metric']!r}")
+    filters, matchers = _matchers(call["matchers"] or "")
+    return {
+        "measurement": metric.measurement,
+        "field": metric.field,
+        "aggregate": _aggregate(call, outer),
+        "window_seconds": _seconds(call["window"]),
+        "offset_seconds": _seconds(call["offset"]),
+        "group_by": [tag for tag in metric.tags if tag != TENANT_TAG] if by is None else by,
+        "filters": filters,
+        "matchers": matchers,
+    }
+
+
+def _split(text: str, separator: re.Pattern[str]) -> tuple[str, re.Match[str] | None, str]:
+    """Return what is before and after the first separator outside of parentheses and quotes."""
+    depth, at = 0, 0
+    while at < len(text):
+        quoted = _QUOTED.match(text, at)
+        found = separator.match(text, at)
+        if quoted is not None:
+            at = quoted.end()
+        elif found is not None and not depth:
+            return text[:at], found, text[found.end() :]
+        else:
+            depth += (text[at] in "([{") - (text[at] in ")]}")
+            at += 1
+    return text, None, ""
 
 
 def _grouping(text: str) -> tuple[str | None, list[str] | None, re.Match[str]]:
@@ -130,8 +193,12 @@ def _grouping(text: str) -> tuple[str | None, list[str] | None, re.Match[str]]:
         raise ValueError("only FUNCTION_over_time(METRIC[5m]), alone or in FUNCTION by (...) (...)")
     if grouped is None:
         return None, None, call
-    tags = grouped["by"] if grouped["by"] is not None else grouped["by_after"]
-    return grouped["outer"], [tag.strip() for tag in tags.split(",") if tag.strip()], call
+    by = grouped["by"] if grouped["by"] is not None else grouped["by_after"]
+    return grouped["outer"], _labels(by), call
+
+
+def _labels(text: str) -> list[str]:
+    return [label.strip() for label in text.split(",") if label.strip()]
 
 
 def _aggregate(call: re.Match[str], outer: str | None) -> str:
@@ -145,19 +212,23 @@ def _aggregate(call: re.Match[str], outer: str | None) -> str:
     return function
 
 
-def _filters(text: str) -> dict[str, list[str]]:
+def _matchers(text: str) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the filters and the matchers of a rule for those of a selector."""
     filters: dict[str, list[str]] = {}
+    matchers: list[str] = []
     while text.strip():
         found = _MATCHER.match(text)
         if found is None:
             raise ValueError(f"the matchers {text!r} are not supported")
-        label, operator, value = found.groups()
+        label, operator, quoted = found.groups()
+        value = json.loads(quoted)
         is_list = operator == "=~" and _PLAIN_ALTERNATIVES.fullmatch(value)
-        if label in filters or not (operator == "=" or is_list):
-            raise ValueError(f"the matcher {found[0].strip()!r} is not supported")
-        filters[label] = value.split("|") if is_list else [value]
+        if label not in filters and (operator == "=" or is_list):
+            filters[label] = value.split("|") if is_list else [value]
+        else:
+            matchers.append(f"{label}{operator}{value}")
         text = text[found.end() :].removeprefix(",")
-    return filters
+    return filters, matchers
 
 
 def _severity(rule: object) -> str:

@@ -24,20 +24,14 @@ class Replay:
         for group in groups:
             key = group_key(group.tags)
             _, before = left.pop(key, (group.tags, None))
-            yield from self._moved(key, group.tags, before, group.value, now=now)
+            outcome = next_state(before, group.value, self.rule, now=now, holds=group.holds)
+            yield from self._moved(key, group.tags, outcome)
         for key, (tags, before) in left.items():
-            yield from self._moved(key, tags, before, None, now=now)
+            yield from self._moved(key, tags, next_state(before, None, self.rule, now=now))
 
     def _moved(
-        self,
-        key: str,
-        tags: Mapping[str, str],
-        before: AlertView | None,
-        value: float | None,
-        *,
-        now: datetime,
+        self, key: str, tags: Mapping[str, str], outcome: Outcome
     ) -> Iterator[tuple[Mapping[str, str], Outcome]]:
-        outcome = next_state(before, value, self.rule, now=now)
         self.alerts[key] = tags, outcome.after
         if outcome.is_transition:
             yield tags, outcome

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from alerting.expression import FORECAST_MIN_VALUES, FORECAST_STEPS
 from alerting.firing_steps import Floats
+from alerting.step_values import rolling_sums
 
 
 def rolling_forecast(values: Floats, *, window: int, ahead: float) -> Floats:
@@ -26,22 +27,15 @@ def rolling_forecast(values: Floats, *, window: int, ahead: float) -> Floats:
     counts = is_known.sum(axis=1, keepdims=True)
     level = np.where(is_known, values, 0.0).sum(axis=1, keepdims=True) / np.maximum(counts, 1)
     times, known = np.where(is_known, at, 0.0), np.where(is_known, values - level, 0.0)
-    number = _sums(is_known.astype(np.float64), window)
-    t, v = _sums(times, window), _sums(known, window)
-    tt, tv = _sums(times * times, window), _sums(times * known, window)
+    number = rolling_sums(is_known.astype(np.float64), window)
+    t, v = rolling_sums(times, window), rolling_sums(known, window)
+    tt, tv = rolling_sums(times * times, window), rolling_sums(times * known, window)
     with np.errstate(divide="ignore", invalid="ignore"):
         slope = (number * tv - t * v) / (number * tt - t * t)
         found = level + v / number + slope * (at + 1 + ahead - t / number)
     is_enough = number >= FORECAST_STEPS // 2
     is_enough |= (number >= FORECAST_MIN_VALUES) & (_extent(is_known, window) * 2 >= window)
     return np.where(is_enough, found, np.nan)
-
-
-def _sums(values: Floats, window: int) -> Floats:
-    """Return the sums of the last `window` columns at each one."""
-    sums = np.cumsum(values, axis=1)
-    sums[:, window:] -= sums[:, :-window].copy()
-    return sums
 
 
 def _extent(is_known: NDArray[np.bool_], window: int) -> NDArray[np.int64]:

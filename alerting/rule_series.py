@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from alerting.expression import forecast, rule_query, values_by_group
+from alerting.expression import forecast, group_severity, read_groups
 from alerting.machine import severity_of
 from alerting.models import Rule
-from alerting.rule_request import ANY_VALUE, FIELDS, RuleRequest
-from alerting.rule_text import group_tags, unit_field
-from alerting.states import FORECAST, Comparison, Severity
+from alerting.rule_query import rule_query
+from alerting.rule_request import ANY_VALUE, FIELDS, RuleRequest, group_tags, unit_field
+from alerting.rule_values import values_by_group
+from alerting.states import FORECAST, Severity
 from core.clock import NS_PER_SECOND, to_ns
 from timeseries.store import Store
 
@@ -85,8 +86,11 @@ def read_series(
             ahead = to_ns(end) + ahead_ns
             trend = _trend(starts, known, (starts[0], ahead)) if is_forecast else ()
             found.append(GroupSeries(shown, times, list(known), trend))
-    is_above = rule.comparison is Comparison.ABOVE
-    found.sort(key=_last, reverse=is_above)
+    found.sort(key=_last, reverse=rule.comparison.is_upper)
+    breaching = sum(severity_of(_last(one), rule) is not None for one in found)
+    if breaching and rule.and_condition:
+        groups = read_groups(store, rule, tenants=tenants, now=end)
+        breaching = sum(group_severity(group, rule) is not None for group in groups)
     thresholds = (
         (rule.warning_threshold, Severity.WARNING),
         (rule.critical_threshold, Severity.CRITICAL),
@@ -98,7 +102,7 @@ def read_series(
         step_ns=step_ns,
         lines=found[:MAX_LINES],
         groups=len(found),
-        breaching=sum(severity_of(_last(one), rule) is not None for one in found),
+        breaching=breaching,
         thresholds=[(value, severity) for value, severity in thresholds if value is not None],
     )
 

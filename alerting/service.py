@@ -14,8 +14,9 @@ from alerting.action_request import required_permissions, stored_action
 from alerting.endings import resolve_alerts
 from alerting.models import Alert, AlertTransition, Receiver, Rule
 from alerting.recorder import ACTIVE_STATES
-from alerting.rule_request import Errors, RuleRequest, raise_errors, rule_errors
-from alerting.rule_text import group_tags
+from alerting.rule_checks import rule_errors
+from alerting.rule_request import Errors, RuleRequest, group_tags, raise_errors
+from alerting.rule_text import other_parts, with_canonical_parts
 from alerting.states import AlertState, ReceiverKind, Severity
 from core.errors import ConflictError, ForbiddenError
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, Paging, list_page, paginate
@@ -47,6 +48,7 @@ _QUERY_FIELDS = (
     "other_field",
     "aggregate",
     "ahead_seconds",
+    "compared_with",
     "comparison",
 )
 _ORDER = (
@@ -126,7 +128,8 @@ def change_rule(
         resolve_alerts(session, rule, now=now, public_url=public_url)
     if has_new_query:
         session.execute(delete(Alert).where(Alert.rule_id == rule.id))
-    if has_new_query or not rule.is_enabled or rule.filters != values["filters"]:
+    has_new_filters = any(getattr(rule, name) != values[name] for name in ("filters", "matchers"))
+    if has_new_query or not rule.is_enabled or has_new_filters:
         # What was before is not evaluated later, and alerts that the filters exclude now end.
         rule.evaluated_at = None
     for name, value in values.items():
@@ -183,13 +186,33 @@ def list_rules(session: Session, scope: Scope, **paging: Unpack[Paging]) -> Page
 
 def needed_fields(session: Session) -> set[NeededField]:
     """Return the fields that the enabled rules of all tenants read."""
-    enabled = select(Rule.tenant_id, Rule.measurement, Rule.field, Rule.other_field)
-    return {
-        (tenant_id, measurement, name)
-        for tenant_id, measurement, *names in session.execute(enabled.where(Rule.is_enabled))
-        for name in names
-        if name
-    }
+    rules = session.execute(
+        select(
+            Rule.tenant_id,
+            Rule.measurement,
+            Rule.field,
+            Rule.other_field,
+            Rule.compared_with,
+            Rule.and_condition,
+        ).where(Rule.is_enabled)
+    )
+    needed: set[NeededField] = set()
+    for tenant_id, measurement, field, other_field, compared_with, and_condition in rules:
+        rule = RuleRequest(
+            name="",
+            measurement=measurement,
+            field=field,
+            other_field=other_field,
+            compared_with=compared_with,
+            and_condition=and_condition,
+        )
+        needed |= {
+            (tenant_id, part.measurement, name)
+            for part in (rule, *(part for _, part in other_parts(rule)))
+            for name in (part.field, part.other_field)
+            if name
+        }
+    return needed
 
 
 def list_alerts(
@@ -376,11 +399,12 @@ def require_actions(scope: Scope, actions: Sequence[Mapping[str, Any]]) -> None:
 
 
 def rule_values(request: RuleRequest) -> dict[str, Any]:
-    """Return the columns of a rule."""
-    return asdict(request) | {
+    """Return the columns of a valid rule."""
+    return asdict(with_canonical_parts(request)) | {
         "name": request.name.strip(),
         "group_by": list(dict.fromkeys(request.group_by)),
         "filters": {tag: list(values) for tag, values in request.filters.items()},
+        "matchers": list(dict.fromkeys(request.matchers)),
         "receiver_ids": list(dict.fromkeys(request.receiver_ids)),
         "actions": [stored_action(one) for one in request.actions],
     }

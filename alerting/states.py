@@ -4,6 +4,8 @@ inactive -> pending -> firing -> resolved -> (inactive | pending | firing)
 any      -> no_data -> pending | firing | resolved with the next value
 """
 
+import operator
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from timeseries.store import Aggregate
@@ -46,14 +48,38 @@ class AlertState(StrEnum):
 
 
 class Comparison(StrEnum):
-    """Which side of a threshold is a breach."""
+    """Which values breach a threshold."""
 
     ABOVE = ">"
     BELOW = "<"
+    AT_LEAST = ">="
+    AT_MOST = "<="
+    EQUAL = "=="
+    NOT_EQUAL = "!="
+
+    @property
+    def is_upper(self) -> bool:
+        """Whether a higher value is a worse one."""
+        return self in {Comparison.ABOVE, Comparison.AT_LEAST}
+
+    @property
+    def has_side(self) -> bool:
+        """Whether all values on one side of the threshold breach it."""
+        return self not in {Comparison.EQUAL, Comparison.NOT_EQUAL}
 
     def is_breached(self, value: float, threshold: float) -> bool:
-        """Whether a value is above, or below, the threshold; the threshold itself is not."""
-        return value > threshold if self is Comparison.ABOVE else value < threshold
+        """Whether a value breaches the threshold."""
+        return _COMPARE[self](value, threshold)
+
+
+_COMPARE: Mapping[Comparison, Callable[[float, float], bool]] = {
+    Comparison.ABOVE: operator.gt,
+    Comparison.BELOW: operator.lt,
+    Comparison.AT_LEAST: operator.ge,
+    Comparison.AT_MOST: operator.le,
+    Comparison.EQUAL: operator.eq,
+    Comparison.NOT_EQUAL: operator.ne,
+}
 
 
 class NoDataPolicy(StrEnum):

@@ -95,6 +95,7 @@ def thresholds_of(
     """Return the thresholds of enabled rules on this appliance, or on one of its GPUs.
 
     A rule with more filters, for example on one disk, is left out: it applies to a part of a chart.
+    So is one with a second condition, or that compares with another window.
     """
     tags = {APPLIANCE_TAG: appliance.id} | ({"gpu": gpu} if gpu else {})
     statement = (
@@ -105,7 +106,8 @@ def thresholds_of(
     found: dict[tuple[str, str], tuple[Threshold, ...]] = {}
     for rule in session.scalars(scope.select(statement, Rule)):
         is_whole = all(tags.get(tag) in values for tag, values in rule.filters.items())
-        if rule.aggregate in _COMPARABLE and not rule.operator and is_whole:
+        has_more = rule.operator or rule.compared_with or rule.and_condition or rule.matchers
+        if rule.aggregate in _COMPARABLE and is_whole and not has_more:
             key = rule.measurement, rule.field
             found[key] = (*found.get(key, ()), *_thresholds(rule))
     return Thresholds(found)

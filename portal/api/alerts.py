@@ -10,7 +10,7 @@ from alerting.actions import list_actions
 from alerting.deliveries import flapping_alerts
 from alerting.history import NOTABLE, HistoryFilter, list_history
 from alerting.models import Alert
-from alerting.rule_text import unit_field
+from alerting.rule_request import unit_field
 from alerting.service import (
     ALERT_SORTS,
     acknowledge_alert,

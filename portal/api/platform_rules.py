@@ -18,7 +18,7 @@ from alerting.platform_rules import (
     save_platform_rule,
 )
 from alerting.rule_files import ChangeAction
-from alerting.rule_text import EXAMPLE
+from alerting.rule_parser import EXAMPLE
 from portal.api.blueprint import APIBlueprint
 from portal.api.rule_schemas import MAX_RULES
 from portal.api.schemas import (

@@ -7,8 +7,9 @@ from marshmallow import Schema, ValidationError, fields, pre_load, validate, val
 from alerting.action_request import DEFAULT_MAX_PER_HOUR, MAX_PER_HOUR
 from alerting.backtest import MAX_DAYS
 from alerting.rule_files import ChangeAction
+from alerting.rule_parser import EXAMPLE
 from alerting.rule_request import EXPRESSED, RuleEntry, RuleRequest
-from alerting.rule_text import EXAMPLE, parse_expression, rule_expression
+from alerting.rule_text import parse_expression, rule_expression
 from alerting.states import ActionKind, Severity
 from core.errors import InvalidInputError
 from portal.api.schemas import StrictSchema, instant, schema_of

@@ -63,6 +63,10 @@ AGGREGATE_CHOICES = [
 COMPARISON_CHOICES = [
     SelectChoice(Comparison.ABOVE.value, "above"),
     SelectChoice(Comparison.BELOW.value, "below"),
+    SelectChoice(Comparison.AT_LEAST.value, "at least"),
+    SelectChoice(Comparison.AT_MOST.value, "at most"),
+    SelectChoice(Comparison.EQUAL.value, "equal to"),
+    SelectChoice(Comparison.NOT_EQUAL.value, "not equal to"),
 ]
 NO_DATA_CHOICES = [
     SelectChoice(NoDataPolicy.KEEP.value, "keep the current state"),
@@ -185,6 +189,10 @@ def _mode(action: Mapping[str, Any] | None) -> str:
     return "dry_run" if action["is_dry_run"] else "on"
 
 
+def _stripped(text: str | None) -> str:
+    return (text or "").strip()
+
+
 class RuleForm(Form):
     """An alert rule: as fields, and as an expression, of which the one that was changed applies."""
 
@@ -197,16 +205,19 @@ class RuleForm(Form):
     ahead_seconds = DurationField("Look ahead")
     group_by = TagsField("Group by")
     filters = FiltersField("Filters", default=dict)
+    matchers = LinesField("Matchers", parse=str.strip, format=str)
+    compared_with = StringField("Compare with", filters=[_stripped])
     comparison = SelectField("Alert when", choices=COMPARISON_CHOICES, coerce=Comparison)
     warning_threshold = NumberField("Warning threshold")
     critical_threshold = NumberField("Critical threshold")
     warning_reset = NumberField("Warning recovery")
     critical_reset = NumberField("Critical recovery")
+    and_condition = StringField("And", filters=[_stripped])
     for_seconds = DurationField("For")
     keep_firing_seconds = DurationField("Keep firing for")
     no_data = SelectField("No data", choices=NO_DATA_CHOICES, coerce=NoDataPolicy)
     interval_seconds = DurationField("Evaluate every")
-    annotation = TextAreaField("Annotation", filters=[lambda text: (text or "").strip()])
+    annotation = TextAreaField("Annotation", filters=[_stripped])
     receiver_ids = CheckboxListField("Receivers", default=list)
     actions = ActionsField("Actions", default=list)
     is_enabled = BooleanField("Enabled")
@@ -224,7 +235,7 @@ class RuleForm(Form):
                 rule = parse_expression(field.data)
             except InvalidInputError as error:
                 raise ValidationError(error.message) from error
-            if self.filters.data != rule.filters:
+            if self.filters.data != rule.filters or self.matchers.data != list(rule.matchers):
                 raise ValidationError(
                     "This form can't have filter values with commas, line breaks or outer spaces. "
                     "Use `vedette rules apply`."

@@ -29,7 +29,7 @@ CHART_CHOICES = [
 ]
 PREVIEW_WINDOW_SECONDS = 60.0
 _THRESHOLD = re.compile(
-    r"(?P<comparison>[<>])\s*(?P<value>\S+(?:\s+[KMGTP]i?B)?)\s+"
+    r"(?P<comparison>[<>]=?|[!=]=)\s*(?P<value>\S+(?:\s+[KMGTP]i?B)?)\s+"
     r"(?P<severity>warning|critical)(?:\s+(?P<label>.*))?"
 )
 FUNCTIONS = [choice for choice in AGGREGATE_CHOICES if choice.value in set(Aggregate)]

@@ -23,10 +23,10 @@ from alerting.expression import Group, preview_rule
 from alerting.metric_checks import check_metric
 from alerting.models import Rule
 from alerting.receivers import list_receivers
+from alerting.rule_checks import rule_errors
 from alerting.rule_pack import is_offered
-from alerting.rule_request import RuleRequest, rule_errors
+from alerting.rule_request import RuleRequest, unit_field
 from alerting.rule_series import request_of
-from alerting.rule_text import unit_field
 from alerting.service import (
     create_rule,
     delete_rule,

@@ -7,7 +7,8 @@ from typing import Any
 from flask import Flask, request, url_for
 from markupsafe import Markup
 
-from alerting.rule_text import rule_expression, unit_field
+from alerting.rule_request import unit_field
+from alerting.rule_text import rule_expression
 from alerting.states import ActionState, AlertState, NotificationState, Severity
 from core.quantities import format_duration, format_size, format_value
 from core.zones import SECONDS

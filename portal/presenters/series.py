@@ -50,8 +50,13 @@ def render_series(
     span = format_duration((to_ns(end) - series.start_ns) // 10**9)
     if not series.lines:
         filters = ", ".join(
-            f"{tag}={'|'.join(names.get(value, value) for value in values)}"
-            for tag, values in rule.filters.items()
+            [
+                *(
+                    f"{tag}={'|'.join(names.get(value, value) for value in values)}"
+                    for tag, values in rule.filters.items()
+                ),
+                *rule.matchers,
+            ]
         )
         of = f" with {filters}" if filters else ""
         when = "the last" if start is None else "these"

@@ -6,13 +6,17 @@ import pytest
 
 from alerting.metric_checks import check_metric, declared_errors
 from alerting.models import Rule
-from alerting.rule_request import FIELDS
+from alerting.rule_request import FIELDS, RuleRequest
 from alerting.rule_text import parse_expression
 from core.clock import to_ns
 from core.errors import InvalidInputError
 from tests.cast import NOON, Cast, scope_of
 from timeseries.points import Point
 from timeseries.store import Store, write
+
+
+def rule(text: str) -> RuleRequest:
+    return replace(parse_expression(text), name="x")
 
 
 def fill(store: Store, tenant: str) -> None:
@@ -35,6 +39,9 @@ def fill(store: Store, tenant: str) -> None:
         ("max(queue.depth) by shards > 5", "group_by", "Did you mean 'shard'?"),
         ("max(queue.state) > 5", "aggregate", "Use count"),
         ("max(queues.depth) > 5", "measurement", "Did you mean 'queue.depth'?"),
+        ('avg(gpu.power_watts{jobs!="x"}) > 5', "matchers", "Did you mean 'job'?"),
+        ("avg(gpu.power_watts) / avg(gpu.pwer_watts) > 5", "compared_with", "'power_watts'?"),
+        ("avg(gpu.power_watts) > 5 and rate(gpu.fan_percent) > 5", "and_condition", "'change'?"),
     ],
 )
 def test_what_a_metric_does_not_have_is_refused_with_a_suggestion(
@@ -42,7 +49,7 @@ def test_what_a_metric_does_not_have_is_refused_with_a_suggestion(
 ) -> None:
     fill(store, cast.acme.id)
     with pytest.raises(InvalidInputError) as caught:
-        check_metric(store, scope_of(cast.alice), parse_expression(text))
+        check_metric(store, scope_of(cast.alice), rule(text))
     assert caught.value.errors.keys() == {field}
     assert part in caught.value.errors[field][0]
 
@@ -60,16 +67,16 @@ def test_a_counter_and_a_metric_of_the_tenant_are_accepted(
     store: Store, cast: Cast, text: str
 ) -> None:
     fill(store, cast.acme.id)
-    check_metric(store, scope_of(cast.alice), parse_expression(text))
+    check_metric(store, scope_of(cast.alice), rule(text))
 
 
 def test_a_suggestion_never_names_what_another_tenant_has(store: Store, cast: Cast) -> None:
     fill(store, cast.acme.id)
-    check_metric(store, scope_of(cast.charlie), parse_expression("max(queues.depth) > 5"))
+    check_metric(store, scope_of(cast.charlie), rule("max(queues.depth) > 5"))
 
 
 def test_a_rule_that_was_saved_before_can_be_changed_elsewhere(store: Store, cast: Cast) -> None:
-    request = parse_expression("avg(gpu.power_watts) by gpus > 5")
+    request = rule("avg(gpu.power_watts) by gpus > 5")
     saved = Rule(**{name: getattr(request, name) for name in FIELDS})
     check_metric(store, scope_of(cast.alice), replace(request, warning_threshold=6.0), before=saved)
 

@@ -55,6 +55,34 @@ def test_rules_with_an_equivalent_are_converted() -> None:
     ]
 
 
+CONVERTED = """
+- expr: >-
+    last_over_time(disk_free_bytes{mount!="/", mount=~"/data.+", appliance!~"x|y"}[1m]) <= 5
+  text: >-
+    last(disk.free_bytes{mount!="/", mount=~"/data.+", appliance!~"x|y"}) over 1m
+    by appliance, mount <= 5 B
+- expr: >-
+    avg by (gpu) (avg_over_time(gpu_temperature_celsius[5m]))
+    >= 1.5 * avg by (gpu) (avg_over_time(gpu_temperature_celsius[1d] offset 1d))
+  text: >-
+    avg(gpu.temperature_celsius) over 5m / avg(gpu.temperature_celsius) over 1d offset 1d
+    by appliance, gpu >= 1.5
+- expr: >-
+    max_over_time(gpu_temperature_celsius[5m]) - min_over_time(gpu_temperature_celsius[5m]) != 0
+    and on (appliance) min_over_time(disk_free_bytes{mount="/"}[5m]) < 9
+  text: >-
+    max(gpu.temperature_celsius) over 5m - min(gpu.temperature_celsius) over 5m
+    by appliance, gpu != 0 °C
+    and min(disk.free_bytes{mount="/"}) over 5m by appliance < 9 B
+"""
+
+
+@pytest.mark.parametrize("one", yaml.safe_load(CONVERTED))
+def test_matchers_conditions_and_comparisons_are_converted(one: dict[str, str]) -> None:
+    entries, left_out = convert_rules([{"rules": [{"alert": "A", "expr": one["expr"]}]}], METRICS)
+    assert (entries, left_out) == ([{"name": "A", "expression": one["text"]}], [])
+
+
 @pytest.mark.parametrize(
     ("rule", "reason"),
     [
@@ -62,10 +90,12 @@ def test_rules_with_an_equivalent_are_converted() -> None:
         ({"expr": "gpu_temperature_celsius > 85"}, "_over_time"),
         ({"expr": "max by (gpu) (avg_over_time(gpu_temperature_celsius[5m])) > 1"}, "max of avg"),
         ({"expr": "stddev_over_time(gpu_temperature_celsius[5m]) > 1"}, "stddev_over_time"),
-        ({"expr": "avg_over_time(gpu_temperature_celsius[5m]) >= 1"}, "> or <"),
+        ({"expr": "avg_over_time(gpu_temperature_celsius[5m])"}, "compare with a number"),
+        ({"expr": "avg_over_time(gpu_temperature_celsius[5m] offset 1d) > 1"}, "offset"),
+        ({"expr": "avg_over_time(gpu_temperature_celsius[5m]) > 1 unless x"}, "unless x"),
+        ({"expr": 'avg_over_time(disk_free_bytes{mount=~"["}[5m]) > 1'}, "invalid pattern"),
         ({"expr": "avg_over_time(node_load1[5m]) > 1"}, "'node_load1'"),
         ({"expr": "avg_over_time(disk_free_bytes{mount!='/'}[5m]) > 1"}, "matchers"),
-        ({"expr": 'avg_over_time(disk_free_bytes{mount!="/"}[5m]) > 1'}, 'mount!="/"'),
         ({"expr": "avg_over_time(disk_free_bytes[500ms]) > 1"}, "500ms"),
         ({"expr": "avg_over_time(disk_free_bytes[5m]) > 1", "limit": 3}, "'limit'"),
     ],

@@ -8,8 +8,8 @@ from sqlalchemy import delete, select
 
 from alerting.annotations import render_annotation
 from alerting.models import Rule
+from alerting.rule_checks import rule_errors
 from alerting.rule_pack import offer_rules, rule_pack
-from alerting.rule_request import rule_errors
 from alerting.rule_text import parse_expression, rule_expression
 from core.db import SessionFactory, transaction
 from tests.cast import NOON, Cast

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from alerting.expression import group_key
-from alerting.rule_request import rule_errors
+from alerting.rule_checks import rule_errors
 from alerting.states import Comparison
 from tests.unit.alerting.helpers import HOT, hot
 

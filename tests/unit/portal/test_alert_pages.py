@@ -417,3 +417,32 @@ def test_a_maintenance_window_is_added_changed_and_deleted(bob: Browser, world: 
     assert bob.post(path, {**typed, "name": "Reboots"}).status_code == 302
     assert bob.post(f"{path}/delete").status_code == 302
     assert "Reboots" not in bob.get("/silences/windows").text
+
+
+@pytest.mark.usefixtures("world")
+def test_a_rule_with_all_of_the_language_is_saved_by_its_form_and_shown(bob: Browser) -> None:
+    text = (
+        'max(gpu.power_watts{gpu!="0", uuid=~"GPU-.+"}) over 5m '
+        "/ max(gpu.power_watts) over 1d offset 1d by appliance, gpu != 1 "
+        "and last(gpu.utilization_percent) over 5m < 5 % for 10m"
+    )
+    typed = {**FORM, "name": "Odd power", "expression": text}
+    assert bob.post("/rules/new", typed).status_code == 302
+    rule = rule_named(bob, "Odd power")
+    assert rule["expression"] == text
+    assert rule["matchers"] == ["gpu!=0", "uuid=~GPU-.+"]
+    assert rule["compared_with"] == "/ max(gpu.power_watts) over 1d offset 1d"
+    assert rule["and_condition"] == "last(gpu.utilization_percent) over 5m < 5 %"
+    page = bob.get(f"/rules/{rule['id']}")
+    for shown in ("not equal to", "gpu!=0\nuuid=~GPU-.+", "over 1d offset 1d", "&lt; 5 %"):
+        assert shown in page.text
+
+    wrong = {"matchers": "gpu=~[", "compared_with": "avg(x)", "and_condition": "avg(gpu.x) >"}
+    refused = bob.post("/rules/new", {**FORM, "name": "x", "filters": "", **wrong})
+    assert refused.status_code == 422
+    for part in ("invalid pattern", "expected one of + - * /", "expected a number"):
+        assert part in refused.text
+    answer = bob.call(
+        "POST", "/api/v1/rules", json={"name": "x", "expression": text, "and_condition": "x"}
+    )
+    assert [*answer.get_json()["errors"]] == ["and_condition"]
