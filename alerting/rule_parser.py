@@ -60,6 +60,13 @@ class ExpressionParser:
             self._expected("one of + - * / and a second metric")
         return self._found
 
+    def selector(self) -> dict[str, Any]:
+        """Read a text that is only a metric with filters."""
+        self._read_selector()
+        if self._next() < len(self._text):
+            self._expected("the end of the series")
+        return self._found
+
     def rule(self) -> dict[str, Any]:
         """Read the whole text; return the fields of a rule request."""
         self._read_metric()
@@ -152,10 +159,13 @@ class ExpressionParser:
             self._fail(f"unknown function {aggregate!r}; use {', '.join(FUNCTIONS)}", at=start)
         self._found["aggregate"] = aggregate
         self._require("(", "'('")
+        self._read_selector()
+        self._require(")", "')'")
+
+    def _read_selector(self) -> None:
         self._read_fields()
         if self._take("{"):
             self._read_filters()
-        self._require(")", "')'")
 
     def _read_fields(self) -> None:
         measurement, self._found["field"] = self._read_field()

@@ -23,7 +23,7 @@ is `summary`. As for Prometheus, an evaluation reads the samples of its own inst
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,7 +33,7 @@ from alerting.expression import read_groups, value_text
 from alerting.machine import AlertView
 from alerting.replay import Replay
 from alerting.rule_request import RuleRequest
-from alerting.rule_text import parse_expression
+from alerting.rule_text import parse_selector
 from alerting.states import AlertState
 from core.clock import NS_PER_SECOND, to_ns
 from core.errors import InvalidInputError
@@ -96,20 +96,33 @@ def run_test(
         test: an entry of `tests`.
         rules: by name.
         evaluation_interval: in seconds.
+
+    Raises:
+        InvalidInputError: names the series or the case that is wrong.
     """
-    cases = sorted(test.get("alert_rule_test") or [], key=lambda case: _seconds(case, "eval_time"))
-    names = list(dict.fromkeys(str(_required(case, "alertname")) for case in cases))
-    for name in names:
-        if name not in rules:
-            known = ", ".join(sorted(rules)) or "none"
-            raise InvalidInputError(
-                f"There is no rule {name!r} in the rule files, which have: {known}."
-            )
+    if not isinstance(test, Mapping):
+        raise InvalidInputError(f"Expected a mapping, got {str(test)[:100]!r}.")
+    cases = test.get("alert_rule_test") or []
+    for number, case in enumerate(cases):
+        with naming(f"alert_rule_test.{number}"):
+            _check_case(case, rules)
+    cases = sorted(cases, key=lambda case: _seconds(case, "eval_time"))
+    names = list(dict.fromkeys(str(case["alertname"]) for case in cases))
     with closing(DuckDBStore(MEMORY)) as store:
         _write(store, test)
         for name in names:
             of_rule = [case for case in cases if case["alertname"] == name]
             yield from _run_rule(store, rules[name], of_rule, interval=evaluation_interval)
+
+
+def _check_case(case: Mapping[str, Any], rules: Mapping[str, RuleRequest]) -> None:
+    _seconds(case, "eval_time")
+    name = str(_required(case, "alertname"))
+    if name not in rules:
+        known = ", ".join(sorted(rules)) or "none"
+        raise InvalidInputError(
+            f"There is no rule {name!r} in the rule files, which have: {known}."
+        )
 
 
 def _run_rule(
@@ -167,24 +180,42 @@ def _expected(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write(store: Store, test: Mapping[str, Any]) -> None:
     interval_ns = round(_seconds(test, "interval", default="1m") * NS_PER_SECOND)
-    for entry in test.get("input_series") or []:
-        selector = parse_expression(f"last({_required(entry, 'series')}) > 0")
-        tags = {tag: values[0] for tag, values in selector.filters.items()}
-        appliance = tags.pop(APPLIANCE_TAG, "")
-        identity = {TENANT_TAG: TENANT} | ({APPLIANCE_TAG: appliance} if appliance else {})
-        points = [
-            Point(
-                selector.measurement,
-                tags,
-                {selector.field: value},
-                to_ns(START) + number * interval_ns,
-            )
-            for number, value in enumerate(series_values(str(_required(entry, "values"))))
-            if value is not None
-        ]
-        rejected = write(store, points, identity=identity)
-        if rejected:
-            raise InvalidInputError(f"{entry['series']}: {rejected[0].reason}.")
+    for number, entry in enumerate(test.get("input_series") or []):
+        name = entry.get("series") if isinstance(entry, Mapping) else None
+        with naming(f"input_series.{number}" + (f" ({name})" if name else "")):
+            _write_series(store, entry, interval_ns)
+
+
+def _write_series(store: Store, entry: Mapping[str, Any], interval_ns: int) -> None:
+    selector = parse_selector(str(_required(entry, "series")))
+    several = [tag for tag, values in selector.filters.items() if len(values) > 1]
+    if several or selector.matchers or selector.operator:
+        raise InvalidInputError('A series has one field, and one value of each tag: TAG="VALUE".')
+    tags = {tag: values[0] for tag, values in selector.filters.items()}
+    appliance = tags.pop(APPLIANCE_TAG, "")
+    identity = {TENANT_TAG: TENANT} | ({APPLIANCE_TAG: appliance} if appliance else {})
+    points = [
+        Point(
+            selector.measurement,
+            tags,
+            {selector.field: value},
+            to_ns(START) + number * interval_ns,
+        )
+        for number, value in enumerate(series_values(str(_required(entry, "values"))))
+        if value is not None
+    ]
+    rejected = write(store, points, identity=identity)
+    if rejected:
+        raise InvalidInputError(f"{rejected[0].reason}.")
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Say in errors where they are."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where}: {error.message}") from error
 
 
 def _seconds(data: Mapping[str, Any], key: str, *, default: str = "") -> float:

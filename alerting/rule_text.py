@@ -164,6 +164,15 @@ def _condition_text(condition: RuleRequest) -> str:
     return " ".join(filter(None, parts))
 
 
+def parse_selector(text: str) -> RuleRequest:
+    """Return the metric and the filters of a text such as `gpu.power_watts{gpu="0"}`.
+
+    Raises:
+        InvalidInputError: names the column and what is expected there.
+    """
+    return RuleRequest(name="", **ExpressionParser(text).selector())
+
+
 def metric_text(rule: "Rule | RuleRequest") -> str:
     """Return what a rule is about: a metric, or the arithmetic of two of one measurement."""
     measurement = rule.measurement if "." not in rule.measurement else json.dumps(rule.measurement)

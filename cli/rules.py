@@ -21,9 +21,10 @@ import click
 import yaml
 
 from alerting.prometheus_rules import Metric, convert_rules
-from alerting.rule_request import RuleEntry
+from alerting.rule_request import RuleEntry, RuleRequest
 from alerting.rule_text import parse_expression
 from cli.client import all_items, load_list, load_mapping, output_option, print_items
+from core.errors import InvalidInputError
 from core.quantities import parse_duration
 from vedette.client import Client
 
@@ -167,24 +168,51 @@ def run_tests(files: Sequence[Path]) -> None:
 
 def _failures(path: Path) -> "Iterator[tuple[str, Failure]]":
     # Only this command needs the server's packages.
-    from alerting.rule_tests import run_test  # noqa: PLC0415
+    from alerting.rule_tests import naming, run_test  # noqa: PLC0415
 
     with path.open(encoding="utf-8") as file:
         document = load_mapping(file)
+    with naming(str(path)):
+        rules: dict[str, RuleRequest] = {}
+        for name in document.get("rule_files") or []:
+            found = sorted(path.parent.glob(str(name)))
+            if not found:
+                raise InvalidInputError(f"rule_files: no file matches {str(name)!r}.")
+            for rule_path in found:
+                with naming(f"rule file {rule_path}"):
+                    rules |= _read_rules(rule_path)
+        with naming("evaluation_interval"):
+            interval = _duration(document.get("evaluation_interval", "1m"))
+        for number, test in enumerate(document.get("tests") or []):
+            name = test.get("name") if isinstance(test, Mapping) else None
+            where = f"tests.{number}" + (f" ({name})" if name else "")
+            with naming(where):
+                for failure in run_test(test, rules, evaluation_interval=interval):
+                    yield f"{where}: ", failure
+
+
+def _read_rules(path: Path) -> dict[str, RuleRequest]:
+    """Return the rules of a file by name."""
+    from alerting.rule_tests import naming  # noqa: PLC0415 - as above
+
     rules = {}
-    for name in document.get("rule_files") or []:
-        for rule_path in sorted(path.parent.glob(str(name))):
-            with rule_path.open(encoding="utf-8") as file:
-                for entry in load_list(file, "rules"):
-                    rules[entry["name"]] = replace(
-                        parse_expression(entry["expression"]),
-                        name=entry["name"],
-                        annotation=entry.get("annotation", ""),
-                    )
-    interval = parse_duration(str(document.get("evaluation_interval", "1m")))
-    for test in document.get("tests") or []:
-        for failure in run_test(test, rules, evaluation_interval=interval):
-            yield (f"{test['name']}: " if test.get("name") else ""), failure
+    with path.open(encoding="utf-8") as file:
+        entries = load_list(file, "rules")
+    for number, entry in enumerate(entries):
+        name = entry.get("name") if isinstance(entry, Mapping) else None
+        with naming(f"rules.{number}" + (f" ({name})" if name else "")):
+            if not name or "expression" not in entry:
+                raise InvalidInputError("A rule needs a name and an expression.")
+            rule = parse_expression(str(entry["expression"]))
+            rules[name] = replace(rule, name=name, annotation=entry.get("annotation", ""))
+    return rules
+
+
+def _duration(value: object) -> float:
+    try:
+        return parse_duration(str(value))
+    except ValueError as error:
+        raise InvalidInputError(str(error)) from error
 
 
 def _path(*, is_platform: bool) -> str:

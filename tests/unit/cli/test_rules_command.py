@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -205,5 +206,51 @@ def test_rules_are_tested_without_a_portal(tmp_path: Path) -> None:
     tests.write_text(yaml.safe_dump(document), encoding="utf-8")
     failed = run_vedette("rules", "test", str(tests), environ={})
     assert failed.returncode == 1
-    assert "hot: GPU too hot at 3m" in failed.stdout
+    assert "tests.0 (hot): GPU too hot at 3m" in failed.stdout
     assert "-    severity: warning" in failed.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"values": "90x5 nine"}, ("tests.0 (hot): input_series.0 (gpu.", "'nine'")),
+        ({"series": 'gpu.power_watts{gpu="0"'}, ("input_series.0 (gpu.power", "Column 24")),
+        ({"series": 'gpu.power_watts{gpu!="0"}'}, ("input_series.0 (gpu.power", "one value")),
+        ({"series": 3}, ("input_series.0 (3): Column 1", "a metric such as")),
+        ({"eval_time": "soon"}, ("tests.0 (hot): alert_rule_test.0: eval_time", "'soon'")),
+        ({"alertname": "GPU hot"}, ("alert_rule_test.0", "'GPU hot'", "GPU too hot")),
+        ({"rule_files": ["missing*.yaml"]}, ("rule_files", "missing*.yaml")),
+        ({"evaluation_interval": "often"}, ("evaluation_interval", "'often'")),
+        ({"expression": "avg(gpu.x) >"}, ("rules.yaml: rules.0 (GPU too hot): Column 13",)),
+        ({"tests": ["x"]}, ("tests.0: Expected a mapping",)),
+    ],
+)
+def test_an_error_of_a_test_names_file_test_and_series(
+    tmp_path: Path, change: dict[str, Any], parts: tuple[str, ...]
+) -> None:
+    rule = {"name": "GPU too hot", "expression": HOT}
+    series = {"series": 'gpu.temperature_celsius{appliance="a1", gpu="0"}', "values": "90x5"}
+    case = {"eval_time": "3m", "alertname": "GPU too hot"}
+    test = {"name": "hot", "input_series": [series], "alert_rule_test": [case]}
+    document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]}
+    parts_of_files: tuple[dict[str, Any], ...] = (rule, series, case, document)
+    for part in parts_of_files:
+        part.update({key: value for key, value in change.items() if key in part})
+    rules_file(tmp_path, rule)
+    tests = tmp_path / "tests.yml"
+    tests.write_text(yaml.safe_dump(document), encoding="utf-8")
+    found = run_vedette("rules", "test", str(tests), environ={})
+    assert found.returncode == 1
+    assert "Traceback" not in found.stderr
+    for text in (str(tests), *parts):
+        assert text in found.stderr
+
+
+def test_a_test_that_fails_is_named_with_its_file(tmp_path: Path) -> None:
+    rules_file(tmp_path, {"name": "GPU too hot", "expression": HOT})
+    case = {"eval_time": "3m", "alertname": "GPU too hot", "exp_alerts": [{"exp_labels": {}}]}
+    tests = tmp_path / "tests.yml"
+    document = {"rule_files": ["rules.yaml"], "tests": [{"alert_rule_test": [case]}]}
+    tests.write_text(yaml.safe_dump(document), encoding="utf-8")
+    failed = run_vedette("rules", "test", str(tests), environ={})
+    assert failed.stdout.startswith(f"{tests}: FAILED\n  tests.0: GPU too hot at 3m\n")
