@@ -65,7 +65,7 @@ DECLARED: Mapping[str, Declared] = {
     ),
     "network": _declared(
         "interface",
-        "drops_per_second errors_per_second received_bytes_per_second "
+        "drops_per_second errors_per_second link_up received_bytes_per_second "
         "received_packets_per_second sent_bytes_per_second sent_packets_per_second",
     ),
     "processes": _declared(

@@ -51,7 +51,7 @@ SUFFIXES: Mapping[str, Range] = {
 }
 _FIELDS: Mapping[Range, str] = {
     FLAG: "active clocks_idle clocks_set_by_user ecc_enabled fabric_degraded fabric_registered "
-    "healthy lost mig_enabled persistence_mode quarantined reachable remapped_rows_failed "
+    "healthy link_up lost mig_enabled persistence_mode quarantined reachable remapped_rows_failed "
     "remapped_rows_pending retired_pages_pending sram_ecc_threshold_exceeded throttled "
     "throttled_by_hardware throttled_by_heat throttled_by_power",
     COUNT: "backlog_points blocked buffered_points created dead events exited failed_attempts "

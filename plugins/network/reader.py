@@ -1,14 +1,17 @@
-"""Traffic of network interfaces (`/proc/net/dev`)."""
+"""Traffic of network interfaces (`/proc/net/dev`), and whether their links are up."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from plugins.base import PluginContext, rates
+from plugins.base import PluginContext, flags, rates
 from plugins.procfs import NameFilter, ProcPlugin
-from timeseries.points import Point
+from timeseries.points import FieldValue, Point
 
 HEADER_LINES = 2
+# Source: the kernel's Documentation/networking/operstates.rst. Others say nothing, such as the
+# `unknown` of tunnels.
+_LINK_STATES = {"up": 1, "down": 0, "lowerlayerdown": 0, "notpresent": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,27 +26,42 @@ class NetworkConfig:
 
 
 class NetworkPlugin(ProcPlugin):
-    """Rates of each interface since the last reading; none at the first."""
+    """Rates of each interface since the last reading, and its link; none at the first."""
 
     name = "network"
     paths = ("net/dev",)  # of the network namespace of the reader, which is the host's
     config_class = NetworkConfig
-    metrics = rates(
-        received_bytes_per_second=("bytes per second", "bytes received"),
-        sent_bytes_per_second=("bytes per second", "bytes sent"),
-        received_packets_per_second=("per second", "packets received"),
-        sent_packets_per_second=("per second", "packets sent"),
-        errors_per_second=("per second", "receive and transmit errors"),
-        drops_per_second=("per second", "dropped packets, both directions"),
+    metrics = (
+        *flags(link_up="the link is up; absent where the kernel does not know"),
+        *rates(
+            received_bytes_per_second=("bytes per second", "bytes received"),
+            sent_bytes_per_second=("bytes per second", "bytes sent"),
+            received_packets_per_second=("per second", "packets received"),
+            sent_packets_per_second=("per second", "packets sent"),
+            errors_per_second=("per second", "receive and transmit errors"),
+            drops_per_second=("per second", "dropped packets, both directions"),
+        ),
     )
 
     def __init__(self, config: NetworkConfig, context: PluginContext) -> None:
         super().__init__(config, context)
         self._filter = NameFilter(config.skip_interfaces)
+        self._folder = context.sys / "class/net"
 
     def gather(self, now: datetime) -> Iterable[Point]:
         """Return a point for each interface that has been read before."""
-        return self._rates.points("network", "interface", self._counters(), now=now)
+        points = self._rates.points("network", "interface", self._counters(), now=now)
+        return [
+            replace(point, fields={**self._link(point.tags["interface"]), **point.fields})
+            for point in points
+        ]
+
+    def _link(self, interface: str) -> dict[str, FieldValue]:
+        try:
+            state = (self._folder / interface / "operstate").read_text("ascii").strip()
+        except (OSError, ValueError):
+            return {}
+        return {"link_up": _LINK_STATES[state]} if state in _LINK_STATES else {}
 
     def _counters(self) -> dict[str, dict[str, float]]:
         found = {}

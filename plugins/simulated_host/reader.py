@@ -197,4 +197,5 @@ def _network_fields(reading: HostReading) -> dict[str, FieldValue]:
         "sent_packets_per_second": round(sent / BYTES_PER_PACKET, 2),
         "errors_per_second": 0.0,
         "drops_per_second": 0.0,
+        "link_up": 1,
     }

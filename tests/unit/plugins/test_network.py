@@ -64,3 +64,22 @@ def test_counters_that_went_back_give_no_rate_once(host: CapturedHost) -> None:
     host.use("proc_b")
     [point] = plugin.gather(SECOND_AT + timedelta(seconds=10))
     assert point.fields["received_bytes_per_second"] == pytest.approx(RECEIVED_BYTES / 10)
+
+
+@pytest.mark.parametrize(
+    ("state", "fields"),
+    [("up\n", {"link_up": 1}), ("down\n", {"link_up": 0}), ("unknown\n", {}), (None, {})],
+)
+def test_the_link_of_an_interface_is_as_the_kernel_knows_it(
+    host: CapturedHost, state: str | None, fields: dict[str, int]
+) -> None:
+    plugin = NetworkPlugin(NetworkConfig(), host.context)
+    if state is not None:
+        folder = host.sys / "class/net/eth0"
+        folder.mkdir(parents=True)
+        (folder / "operstate").write_text(state, encoding="ascii")
+    host.use("proc_a")
+    plugin.gather(FIRST_AT)
+    host.use("proc_b")
+    [point] = plugin.gather(SECOND_AT)
+    assert {name: point.fields[name] for name in point.fields if name == "link_up"} == fields

@@ -213,6 +213,7 @@ def test_a_field_has_the_type_that_the_real_plugin_gives_it(model: SimulatedAppl
         "pcie_generation_max",
         "pcie_width",
         "pcie_width_max",
+        "link_up",
         "nvlinks",
         "nvlinks_active",
         "ecc_enabled",
