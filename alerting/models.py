@@ -178,6 +178,9 @@ class OfferedRule(Base):
         String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
     )
     key: Mapped[str] = mapped_column(String(60), primary_key=True)
+    expression: Mapped[str] = mapped_column(Text, default="")
+    """As the pack had it; a rule that still has it follows the pack."""
+    annotation: Mapped[str] = mapped_column(String(1000), default="")
 
 
 class Alert(Base):

@@ -471,9 +471,9 @@ class Scheduler:
     def offer_rules(self) -> None:
         """Add the rule pack and the platform's rules to tenants that don't have them yet."""
         with transaction(self._sessions) as session:
-            if self._settings.rule_pack:
-                offer_rules(session, now=self._clock())
             url = self._settings.resolved_public_url
+            if self._settings.rule_pack:
+                offer_rules(session, now=self._clock(), public_url=url)
             copy_platform_rules(session, now=self._clock(), public_url=url)
 
     def _sweep(self) -> None:
