@@ -13,12 +13,11 @@ from alerting.machine import severity_of
 from alerting.models import Rule
 from alerting.rule_checks import rule_errors
 from alerting.rule_query import rule_query
-from alerting.rule_request import ANY_VALUE, RuleRequest, group_tags, raise_errors, unit_field
+from alerting.rule_request import ANY_VALUE, RuleRequest, group_tags, raise_errors
 from alerting.rule_text import condition_of
 from alerting.rule_values import values_by_group
 from alerting.states import FORECAST, Comparison, Severity
 from core.clock import NS_PER_SECOND, to_ns
-from core.quantities import format_value
 from tenants.permissions import Permission
 from tenants.scope import Scope
 from timeseries.store import TENANT_TAG, Store
@@ -163,8 +162,3 @@ def group_key(tags: Mapping[str, str]) -> str:
     """Return the hash of a group's tags, independent of their order."""
     canonical = json.dumps(dict(tags), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def value_text(rule: Rule | RuleRequest, value: float) -> str:
-    """Return a value with the unit of the rule's field; a count has none."""
-    return format_value(unit_field(rule), value)

@@ -39,8 +39,37 @@ SHIPPED = (
         target_matchers=("pack_key!=appliance-down",),
         equal=("appliance_id",),
     ),
+    # A lost GPU is the cause of its XIDs and of what other readings say, a fatal XID of the rest.
+    InhibitRule(
+        source_matchers=("pack_key=gpu-lost",),
+        target_matchers=("pack_key=~(gpu|xid|nvlink|fabric)-.*", "pack_key!=gpu-lost"),
+        equal=("appliance_id", "gpu"),
+    ),
+    InhibitRule(
+        source_matchers=("pack_key=xid-fatal",),
+        target_matchers=("pack_key=~(gpu|xid|nvlink|fabric)-.*", "pack_key!~gpu-lost|xid-fatal"),
+        equal=("appliance_id", "gpu"),
+    ),
+    # Alerts of the appliance that count its broken GPUs have no tag `gpu`.
+    *(
+        InhibitRule(
+            source_matchers=(f"pack_key={source}",),
+            target_matchers=("pack_key=~gpu-missing|gpu-unhealthy", "gpu=", f"pack_key!={source}"),
+            equal=("appliance_id",),
+        )
+        for source in ("gpu-lost", "xid-fatal", "gpu-missing")
+    ),
+    # Health checks repeat what the rules about single readings found.
+    *(
+        InhibitRule(
+            source_matchers=(f"pack_key={source}",),
+            target_matchers=("pack_key=gpu-unhealthy",),
+            equal=("appliance_id", "gpu"),
+        )
+        for source in ("gpu-ecc-double-bit", "gpu-remap-failed", "gpu-sram-errors")
+    ),
 )
-"""Those of a tenant that has saved none: an appliance that is down hides its other alerts."""
+"""Those of a tenant that has saved none: the cause hides its effects."""
 
 
 def parse_inhibit_rules(data: object) -> tuple[tuple[InhibitRule, ...], Errors]:

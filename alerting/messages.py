@@ -8,12 +8,12 @@ from html import escape
 from typing import Any
 
 from alerting.annotations import render_annotation
-from alerting.expression import value_text
 from alerting.machine import AlertView
 from alerting.models import Rule
 from alerting.notification_models import Notification, NotificationFile
 from alerting.rule_text import rule_expression
 from alerting.states import NOTICE, AlertState, Severity
+from alerting.value_words import value_text
 from core.zones import SECONDS, instant_text
 from timeseries.store import APPLIANCE_TAG
 

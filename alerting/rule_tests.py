@@ -29,12 +29,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from alerting.annotations import render_annotation
-from alerting.expression import read_groups, value_text
+from alerting.expression import read_groups
 from alerting.machine import AlertView
 from alerting.replay import Replay
 from alerting.rule_request import RuleRequest
 from alerting.rule_text import parse_selector
 from alerting.states import AlertState
+from alerting.value_words import value_text
 from core.clock import NS_PER_SECOND, to_ns
 from core.errors import InvalidInputError
 from core.quantities import parse_duration

@@ -25,7 +25,7 @@ from alerting.models import Rule
 from alerting.receivers import list_receivers
 from alerting.rule_checks import rule_errors
 from alerting.rule_pack import is_offered
-from alerting.rule_request import RuleRequest, unit_field
+from alerting.rule_request import RuleRequest
 from alerting.rule_series import request_of
 from alerting.service import (
     create_rule,
@@ -235,5 +235,5 @@ def _render_rule(
         backtest=backtest,
         backtest_days=_backtest_days(),
         names=names,
-        field_name=unit_field(form.request()) if groups else "",
+        tested=form.request() if groups else None,
     )

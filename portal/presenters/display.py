@@ -7,7 +7,9 @@ from typing import Any
 from flask import Flask, request, url_for
 from markupsafe import Markup
 
-from alerting.rule_request import unit_field
+from alerting import value_words
+from alerting.models import Rule
+from alerting.rule_request import RuleRequest
 from alerting.rule_text import rule_expression
 from alerting.states import ActionState, AlertState, NotificationState, Severity
 from core.quantities import format_duration, format_size, format_value
@@ -91,11 +93,11 @@ def install_display(app: Flask) -> None:
         bytes=size,
         duration=format_duration,
         expression=rule_expression,
-        unit_field=unit_field,
     )
     app.jinja_env.globals.update(
         page_url=page_url,
         value_text=value_text,
+        rule_value=rule_value,
         elapsed=elapsed,
         time_text=time_text,
         local=local_time,
@@ -149,6 +151,11 @@ def size(size_bytes: float | None) -> str:
 def value_text(field: str, value: float | None) -> str:
     """Return a field's value with its unit, or a dash."""
     return NOTHING if value is None else format_value(field, value)
+
+
+def rule_value(rule: Rule | RuleRequest, value: float | None) -> str:
+    """Return a value of a rule with its unit or its word, or a dash."""
+    return NOTHING if value is None else value_words.value_text(rule, value)
 
 
 def page_url(**changes: object) -> str:

@@ -18,13 +18,16 @@ from alerting.policies import preview_policy, read_inhibit_rules, read_policy, s
 from alerting.receivers import create_receiver, delete_receiver, update_receiver
 from alerting.reminders import send_reminders
 from alerting.routes import printed
+from alerting.rule_pack import offer_rules
 from alerting.service import acknowledge_alert, create_rule
 from alerting.states import AlertState, NotificationState, ReceiverKind
+from core.clock import to_ns
 from core.db import SessionFactory, transaction
 from core.errors import ConflictError, InvalidInputError
 from tenants.models import Tenant
 from tests.cast import BOX, NOON, Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.alerting.helpers import heat, hot
+from timeseries.lineprotocol import parse
 from timeseries.store import Store
 
 
@@ -286,3 +289,47 @@ def test_a_policy_has_receivers_of_its_tenant_only(scene: Scene) -> None:
     with transaction(scene.sessions) as session, pytest.raises(InvalidInputError) as caught:
         save_policy(session, scope, {"receivers": ["Mail"]}, now=NOON)
     assert set(caught.value.errors) == {"route.receivers"}
+
+
+BROKEN = """
+gpu_xid,gpu=0,xid=79 events=1
+gpu,gpu=0,uuid=u lost=1,ecc_uncorrected_volatile=0
+gpu_health gpus_missing=1,state=2
+gpu_health,gpu=0 state=2
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "mails"),
+    [
+        (BROKEN, ["GPU is lost on a1 (gpu 0, uuid u): yes (1)"]),
+        (
+            BROKEN.replace("lost=1", "lost=0"),
+            ["Fatal XID on a1 (gpu 0, xid 79): 1"],
+        ),
+        (
+            "gpu_health,gpu=0 state=2",
+            ["GPU is not healthy on a1 (gpu 0): failed (2)"],
+        ),
+        # The alerts of another GPU are sent.
+        (
+            BROKEN + "gpu_health,gpu=1 state=2",
+            [
+                "GPU is lost on a1 (gpu 0, uuid u): yes (1)",
+                "GPU is not healthy on a1 (gpu 1): failed (2)",
+            ],
+        ),
+    ],
+)
+def test_one_broken_gpu_gives_one_message(scene: Scene, lines: str, mails: list[str]) -> None:
+    scene.policy(receivers=["Mail"])
+    with transaction(scene.sessions) as session:
+        offer_rules(session, now=NOON)
+    identity = {"tenant": scene.cast.acme.id, "appliance": "a1"}
+    sent = []
+    for _ in range(12):
+        at_ns = to_ns(scene.clock.now) - 1
+        batch = parse(lines.encode(), default_time_ns=at_ns).batch
+        assert scene.store.submit(batch, identity=identity).result() == []
+        sent += scene.go(60)
+    assert [subject for _, subject in sent] == [f"[CRITICAL] {text}" for text in mails]
