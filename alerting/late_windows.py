@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from alerting.expression import Group, group_key, read_groups, rule_query
+from alerting.expression import Group, group_key, group_severity, read_groups
 from alerting.machine import severity_of
 from alerting.models import Rule
+from alerting.rule_query import rule_query
 from alerting.rule_request import ANY_VALUE, RuleRequest
 from alerting.rule_series import request_of
-from alerting.states import FORECAST, Comparison, Severity
+from alerting.states import FORECAST, Severity
 from core.clock import NS_PER_SECOND, to_ns
 from timeseries.store import APPLIANCE_TAG, Aggregate, Store
 
@@ -92,7 +93,7 @@ def late_firings(
     newest: dict[str, LateFiring] = {}
     for end_at in _worth_reading(store, request, tenants, ends):
         for group in read_groups(store, request, tenants=tenants, now=end_at, only_breaches=True):
-            severity = severity_of(group.value, request)
+            severity = group_severity(group, request)
             if severity is None:
                 continue
             key = group_key(group.tags)
@@ -126,15 +127,15 @@ def _worth_reading(
     store: Store, rule: RuleRequest, tenants: tuple[str, ...], ends: Sequence[datetime]
 ) -> Sequence[datetime]:
     """Return the ends of windows that may breach a threshold, found with one query if possible."""
-    if rule.operator or rule.aggregate not in _BOUNDED_BY_SAMPLES:
+    is_plain = not rule.operator and not rule.compared_with and rule.comparison.has_side
+    if not is_plain or rule.aggregate not in _BOUNDED_BY_SAMPLES:
         return ends
     step_ns = round(rule.window_seconds * NS_PER_SECOND)
     start_ns = to_ns(ends[0]) // step_ns * step_ns - step_ns
     query = rule_query(
         rule, start_ns=start_ns, end_ns=to_ns(ends[-1]), tenants=tenants, step_ns=step_ns
     )
-    is_above = rule.comparison is Comparison.ABOVE
-    query = replace(query, aggregate=Aggregate.MAX if is_above else Aggregate.MIN)
+    query = replace(query, aggregate=Aggregate.MAX if rule.comparison.is_upper else Aggregate.MIN)
     breached = {
         at_ns // step_ns
         for series in store.query_range(query)

@@ -6,7 +6,7 @@ that of another metric. Whatever has samples, or is declared, must have the rule
 
 import difflib
 from collections.abc import Callable, Collection
-from functools import partial
+from functools import cache, partial
 
 from alerting.matchers import split_matcher
 from alerting.models import Rule
@@ -40,12 +40,21 @@ def check_metric(
     """
     # What is invalid in itself is reported when the rule is saved.
     if not rule_errors(request) and (before is None or _checked(before) != _checked(request)):
-        raise_errors("rule", metric_errors(store, request, tenants=scope.tenants))
+        raise_errors("rule", metric_errors(StoredNames(store, scope.tenants), request))
 
 
-def metric_errors(store: Store, request: RuleRequest, *, tenants: tuple[str, ...] | None) -> Errors:
+class StoredNames:
+    """The names of the samples of some tenants, read once each: a file of rules repeats them."""
+
+    def __init__(self, store: Store, tenants: tuple[str, ...] | None) -> None:
+        self.measurements = cache(partial(store.measurements, tenants=tenants))
+        self.fields = cache(partial(store.fields, tenants=tenants))
+        self.tags = cache(partial(store.tags, tenants=tenants))
+
+
+def metric_errors(names: StoredNames, request: RuleRequest) -> Errors:
     """Return the errors of the names and the functions of a rule by field."""
-    return _of_all_parts(request, partial(_sampled_errors, store, tenants))
+    return _of_all_parts(request, partial(_sampled_errors, names))
 
 
 def declared_errors(request: RuleRequest) -> Errors:
@@ -61,14 +70,14 @@ def _of_all_parts(request: RuleRequest, errors_of: Callable[[RuleRequest], Error
     return errors
 
 
-def _sampled_errors(store: Store, tenants: tuple[str, ...] | None, request: RuleRequest) -> Errors:
+def _sampled_errors(names: StoredNames, request: RuleRequest) -> Errors:
     measurement = request.measurement
     declared = DECLARED.get(measurement, _NOTHING)
     try:
-        kinds = store.fields(measurement, tenants=tenants)
-        tags = {*store.tags(measurement, tenants=tenants), *declared.tags, *IDENTITY_TAGS}
+        kinds = names.fields(measurement)
+        tags = {*names.tags(measurement), *declared.tags, *IDENTITY_TAGS}
         if not kinds and not declared.fields:
-            return _unknown_measurement(request, store.measurements(tenants=tenants))
+            return _unknown_measurement(request, names.measurements())
     except StoreUnavailableError:
         return _declared_errors(request)
     fields = {*kinds, *declared.fields}

@@ -15,9 +15,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.action_request import stored_action
-from alerting.metric_checks import metric_errors
+from alerting.metric_checks import StoredNames, metric_errors
 from alerting.models import Receiver, Rule
-from alerting.rule_request import Errors, RuleEntry, RuleRequest, raise_errors, rule_errors
+from alerting.rule_checks import rule_errors
+from alerting.rule_request import Errors, RuleEntry, RuleRequest, raise_errors
 from alerting.rule_text import parse_expression, rule_expression
 from alerting.service import (
     change_rule,
@@ -137,9 +138,10 @@ def check_metrics(store: Store, scope: Scope, changes: Sequence[RuleChange]) -> 
         InvalidInputError: with the errors of all rules, by `rules.NUMBER.FIELD`.
     """
     errors: Errors = {}
+    names = StoredNames(store, scope.tenants)
     for number, change in enumerate(changes):
         if change.request is not None and change.action is not ChangeAction.KEEP:
-            wrong = metric_errors(store, change.request, tenants=scope.tenants)
+            wrong = metric_errors(names, change.request)
             texts = list(dict.fromkeys(text for texts in wrong.values() for text in texts))
             errors |= {f"rules.{number}.expression": texts} if texts else {}
     raise_errors("file", errors)

@@ -17,7 +17,7 @@ class PortalUnreachableError(CollectorError, UnavailableError):
 
     def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
-        self.retry_after_seconds = retry_after_seconds
+        self.retry_after_seconds = retry_after_seconds or 0.0
 
 
 class PortalRefusedError(CollectorError):

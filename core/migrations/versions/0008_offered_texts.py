@@ -63,8 +63,8 @@ def upgrade() -> None:
         sa.Column("annotation", sa.String(length=1000), nullable=False, server_default=""),
     )
     op.execute("UPDATE offered_rules SET expression = ''")
-    with op.batch_alter_table("offered_rules") as offered:
-        offered.alter_column("expression", existing_type=sa.Text(), nullable=False)
+    with op.batch_alter_table("offered_rules") as table:
+        table.alter_column("expression", existing_type=sa.Text(), nullable=False)
     columns = ("key", "expression", "annotation")
     offers = sa.table("offered_rules", *map(sa.column, columns))
     for key, (expression, annotation) in _OFFERED.items():

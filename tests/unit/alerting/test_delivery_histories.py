@@ -34,7 +34,7 @@ from alerting.silences import SilenceRequest, create_silence, expire_silence
 from alerting.states import AlertState, ReceiverKind
 from core.clock import to_ns
 from core.db import SessionFactory, transaction
-from core.errors import ConflictError
+from core.errors import ConflictError, DatabaseUnavailableError
 from core.ids import new_id
 from tenants.models import LateSamples
 from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of
@@ -161,7 +161,7 @@ class History:
             self.late.run(now=self.clock.now)
             send_reminders(self.sessions, now=self.clock.now)
             drain_outbox(self.sessions, {ReceiverKind.EMAIL: self}, now=self.clock.now)
-        except (KilledError, OperationalError):
+        except (KilledError, OperationalError, DatabaseUnavailableError):
             self.down.clear()
             self.is_exact = False
         finally:

@@ -1,14 +1,14 @@
 """Quotas of what users make: waiting jobs, rules, receivers, schedules and dashboards.
 
-Revision ID: 0007_quotas
-Revises: 0005_delivered_alerts
+Revision ID: 0009_quotas
+Revises: 0008_offered_texts
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0007_quotas"
-down_revision = "0005_delivered_alerts"
+revision = "0009_quotas"
+down_revision = "0008_offered_texts"
 branch_labels = None
 depends_on = None
 
