@@ -5,10 +5,11 @@ Samples are whole numbers, whose sums no store rounds.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
@@ -201,39 +202,39 @@ AGES: Mapping[str, tuple[int, Age]] = {
 
 
 @pytest.mark.parametrize("age", AGES)
-@hypothesis_settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    every=st.lists(series(), min_size=1, max_size=3),
-    ends=st.lists(st.integers(0, SECONDS), min_size=2, max_size=2, unique=True),
-    step_s=st.sampled_from([10, 60, 300, 900]),
-)
+@pytest.mark.parametrize("examples", [5, pytest.param(100, marks=pytest.mark.nightly)])
 def test_every_reader_has_the_mean_of_the_samples(
     *,
     sessions: SessionFactory,
     cast: Cast,
     appliances: Sequence[Appliance],
     age: str,
-    every: Sequence[Samples],
-    ends: Sequence[int],
-    step_s: int,
+    examples: int,
 ) -> None:
     width_s, grow_old = AGES[age]
-    start_s, end_s = sorted(end - end % width_s for end in ends)
-    end_s = max(end_s, start_s + width_s)
-    store = DuckDBStore(MEMORY)
-    try:
-        for appliance, samples in zip(appliances, every, strict=False):
-            write_samples(store, appliance, samples)
-        grow_old(store)
-        expected = {
-            appliance.id: exact(mean)
-            for appliance, samples in zip(appliances, every, strict=False)
-            if (mean := mean_of(samples, start_s, end_s)) is not None
-        }
-        for found in Readers(store, sessions, cast).read(start_s, end_s, step_s=step_s):
-            assert found == expected
-    finally:
-        store.close()
+
+    @hypothesis_settings(max_examples=examples)
+    @given(
+        every=st.lists(series(), min_size=1, max_size=3),
+        ends=st.lists(st.integers(0, SECONDS), min_size=2, max_size=2, unique=True),
+        step_s=st.sampled_from([10, 60, 300, 900]),
+    )
+    def check(every: Sequence[Samples], ends: Sequence[int], step_s: int) -> None:
+        start_s, end_s = sorted(end - end % width_s for end in ends)
+        end_s = max(end_s, start_s + width_s)
+        with closing(DuckDBStore(MEMORY)) as store:
+            for appliance, samples in zip(appliances, every, strict=False):
+                write_samples(store, appliance, samples)
+            grow_old(store)
+            expected = {
+                appliance.id: exact(mean)
+                for appliance, samples in zip(appliances, every, strict=False)
+                if (mean := mean_of(samples, start_s, end_s)) is not None
+            }
+            for found in Readers(store, sessions, cast).read(start_s, end_s, step_s=step_s):
+                assert found == expected
+
+    check()
 
 
 def uneven(level: int) -> Samples:
