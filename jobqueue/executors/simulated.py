@@ -1,8 +1,9 @@
 """Simulated attempts: they load a simulated appliance and write the log of a training.
 
-The environment of a batch attempt sets its duration (`SIM_SECONDS`) and its exit code
-(`SIM_EXIT_CODE`). An image whose name contains `missing` is not found. Services run until stopped;
-with a health check they are healthy, or as `SIM_HEALTH` says.
+The environment of a batch attempt sets its duration (`SIM_SECONDS`), its exit code
+(`SIM_EXIT_CODE`) and the time between lines of its log (`SIM_LINE_SECONDS`). An image whose name
+contains `missing` is not found. Services run until stopped; with a health check they are healthy,
+or as `SIM_HEALTH` says.
 With a state file, attempts survive a restart of the agent as containers do, and their images stay.
 """
 
@@ -35,7 +36,7 @@ START_SECONDS = 2.0
 HEALTHY_AFTER_SECONDS = 3.0
 DEFAULT_SECONDS = 240.0
 STEPS_PER_EPOCH = 20
-BATCH_LINE_SECONDS = 1.0
+BATCH_LINE_SECONDS, LONGEST_LINE_SECONDS = 1.0, 60.0
 SERVICE_LINE_SECONDS = 5.0
 LIMIT_BYTES = 1024 * 1024
 READ_BYTES_PER_SECOND = 100 * 2**20  # for each GPU
@@ -314,7 +315,10 @@ class SimulatedLog:
     def __init__(self, spec: AttemptSpec, *, started_at: datetime) -> None:
         self._spec = spec
         self._started_at = started_at
-        self._interval_seconds = SERVICE_LINE_SECONDS if spec.is_service else BATCH_LINE_SECONDS
+        self._interval_seconds = SERVICE_LINE_SECONDS
+        if not spec.is_service:
+            seconds = _number(spec, "SIM_LINE_SECONDS", BATCH_LINE_SECONDS)
+            self._interval_seconds = min(max(BATCH_LINE_SECONDS, seconds), LONGEST_LINE_SECONDS)
         self._text = bytearray()
         self._next_line = 0
         self._is_finished = False

@@ -139,6 +139,15 @@ def test_the_log_grows_with_time_and_never_changes(bench: Bench) -> None:
     assert len(bench.log()) > len(early)
 
 
+@pytest.mark.parametrize(
+    ("line_seconds", "lines"), [("5", 3), ("soon", 11), ("0", 11), ("nan", 11), ("inf", 1)]
+)
+def test_the_time_between_lines_can_be_set(bench: Bench, line_seconds: str, lines: int) -> None:
+    bench.executor.start(changed(env={"SIM_LINE_SECONDS": line_seconds}))
+    bench.at(12)  # it began to run after two seconds
+    assert len(bench.log().splitlines()) == lines
+
+
 def test_the_log_says_how_it_ended(bench: Bench) -> None:
     bench.executor.start(changed(env={"SIM_SECONDS": "5", "SIM_EXIT_CODE": "3"}))
     bench.at(100)
