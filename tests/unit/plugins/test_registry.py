@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.quantities import unit_of
+from plugins import registry
 from plugins.base import MetricKind
 from plugins.registry import BUILT_IN, ENTRY_POINT_GROUP, load_plugin_class, plugin_names
 
@@ -87,3 +88,10 @@ def test_an_unknown_plugin_is_a_key_error() -> None:
     assert "cpu" in plugin_names()
     with pytest.raises(KeyError):
         load_plugin_class("cpuu")
+
+
+def test_a_built_in_plugin_is_loaded_without_a_search_of_all_packages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(registry, "entry_points")
+    assert load_plugin_class("cpu").name == "cpu"
