@@ -8,10 +8,12 @@ from ipaddress import AddressValueError, IPv6Address
 
 MAX_IMAGE_LENGTH = 300
 MAX_PORT = 65535
+_PATH = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
+_REPOSITORY = re.compile(_PATH)
 _NAME = re.compile(
     r"(?:(?P<host>[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[(?P<ipv6>[0-9A-Fa-f:.]+)\])"
     r"(?::(?P<port>\d{1,5}))?/)?"
-    r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
+    rf"{_PATH}"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
 
@@ -26,6 +28,14 @@ def is_image_name(text: str) -> bool:
     # Without a dot and a port it is no host, but the first part of a path on Docker Hub.
     host = match["host"] or ""
     return bool(match["port"]) or "." in host or host == host.lower()
+
+
+def is_repository_name(text: str) -> bool:
+    """Return whether a registry can have a repository of this name, such as `acme/train`.
+
+    Of a name such as `acme/../globex/x`, token server and registry could think differently.
+    """
+    return len(text) <= MAX_IMAGE_LENGTH and _REPOSITORY.fullmatch(text) is not None
 
 
 def _is_ipv6(text: str) -> bool:

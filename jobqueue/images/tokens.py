@@ -23,8 +23,10 @@ from cryptography.x509.oid import NameOID
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
+from core.errors import InvalidInputError
 from core.ids import new_id
 from core.settings import ServerSettings, secret_key
+from jobqueue.images.names import is_repository_name
 
 ISSUER = SERVICE = "vedette"
 USER_LIFETIME = timedelta(minutes=5)
@@ -90,7 +92,10 @@ class RegistryTokens:
         """Return a token to pull these images for a tenant; None if none is in the registry."""
         names = {name for image in images if (name := self.repository_of(image))}
         allowed = sorted(
-            name for name in names if namespace_of(name) in {tenant_slug, self.shared_namespace}
+            name
+            for name in names
+            if namespace_of(name) in {tenant_slug, self.shared_namespace}
+            and is_repository_name(name)
         )
         if not allowed:
             return None
@@ -167,13 +172,22 @@ def namespace_of(repository: str) -> str:
 def parse_scopes(texts: Sequence[str]) -> list[Access]:
     """Return what a client asks for, such as `repository:acme/train:pull,push`.
 
-    Invalid ones are left out, as those that may not be: the registry refuses what misses.
+    Scopes of other kinds are left out: the registry refuses what misses.
+
+    Raises:
+        InvalidInputError: a name is not that of a repository.
     """
     found = []
     for text in " ".join(texts).split()[:MAX_SCOPES]:
         kind, _, rest = text.partition(":")
         name, _, actions = rest.rpartition(":")
         if kind == "repository" and name:
+            if not is_repository_name(name):
+                message = (
+                    f"{name[:100]!r} is not the name of a repository. "
+                    "Use lower-case letters, digits and single separators, as in 'acme/train'."
+                )
+                raise InvalidInputError(message, errors={"scope": [message]})
             found.append(Access(name, tuple(actions.split(","))))
     return found
 

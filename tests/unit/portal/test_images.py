@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy.orm import Session
@@ -91,3 +92,15 @@ def test_wrong_credentials_are_told_as_the_registry_does(nobody: Browser) -> Non
     answer = client.get("/api/registry/token?service=other", auth=("bob@acme.example", PASSWORD))
     assert answer.status_code == 422
     assert client.post("/api/registry/notifications", json={"events": []}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["acme/../globex/x", "acme/./x", "acme//x", "/acme/x", "acme/x/", "Acme/x", "acme/%2e%2e/x"],
+)
+@pytest.mark.usefixtures("cast")
+def test_a_name_that_is_not_canonical_gets_no_token(nobody: Browser, name: str) -> None:
+    address = f"/api/registry/token?scope=repository:{quote(name)}:pull"
+    answer = nobody.client.get(address, auth=("bob@acme.example", PASSWORD))
+    assert answer.status_code == 422, answer.text
+    assert "is not the name of a repository" in answer.text
