@@ -119,6 +119,8 @@ def job_of(spec: AttemptSpec, site: Site, *, job_id: str) -> Answer:
         run |= {"gpus": len(spec.gpu_uuids), "ucr": {"image": {"id": spec.image}}}
     else:
         parameters = docker_parameters(spec, pids_limit=site.pids_limit)
+        # Without networks, Metronome's default is that of the host.
+        run["networks"] = [{"mode": "container/bridge"}]
         run["docker"] = {"image": spec.image, "parameters": parameters}
     if not site.is_anywhere:
         rule = {"attribute": "@hostname", "operator": "LIKE", "value": site.hostname}

@@ -128,3 +128,8 @@ def test_ports_whose_names_are_alike_stay_apart(release: tuple[int, ...], gpus: 
     task = {"state": "TASK_RUNNING", "host": "dgx-01", "ports": [31001, 31002]}
     seen = observe_app("a1", {**app, "tasks": [task]}, None, {})
     assert seen.endpoints == {"web-1": "dgx-01:31001", "web-1-81": "dgx-01:31002"}
+
+
+def test_metronome_gives_containers_of_docker_a_network_of_their_own() -> None:
+    spec = AttemptSpec(attempt_id="a", job_id="j", name="n", image="i")
+    assert metronome_of(spec)["run"]["networks"] == [{"mode": "container/bridge"}]
