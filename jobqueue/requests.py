@@ -13,6 +13,7 @@ import numpy as np
 from core.errors import InvalidInputError
 from core.quantities import format_size, format_value
 from jobqueue.arrays import parse_array
+from jobqueue.executors.gpu_environment import CAPABILITIES, DEVICE_VARIABLES
 from jobqueue.health_checks import MAX_PORT, health_check_errors
 from jobqueue.images.names import MAX_IMAGE_LENGTH, is_image_name
 from jobqueue.placement.filters import TOTALS, apply_filters
@@ -340,6 +341,8 @@ def _env_errors(where: str, env: dict[str, str]) -> Iterator[tuple[str, str]]:
     for name, value in env.items():
         if not _VARIABLE.fullmatch(name):
             yield where, f"{name!r} is not a variable name; use letters, digits and underscores."
+        if name in DEVICE_VARIABLES or (name == CAPABILITIES and "all" in value.split(",")):
+            yield where, f"{name} would give the container devices of the host; remove it."
         if "\0" in value:
             yield where, f"The value of {name} has a zero byte; remove it."
 

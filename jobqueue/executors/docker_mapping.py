@@ -12,6 +12,7 @@ from core.clock import to_ns
 from jobqueue.executors.amd_devices import UUID_PREFIX, device_nodes
 from jobqueue.executors.base import ATTEMPT_LABEL, JOB_LABEL, OWNER_LABEL, STOPPED, AttemptUsage
 from jobqueue.executors.confinement import PIDS_LIMIT, confinement_options
+from jobqueue.executors.gpu_environment import without_host_devices
 from protocol.attempts import (
     AttemptObservation,
     AttemptSpec,
@@ -70,8 +71,7 @@ def container_options(
     amd_uuids = [uuid for uuid in spec.gpu_uuids if uuid.startswith(UUID_PREFIX)]
     nvidia_uuids = [uuid for uuid in spec.gpu_uuids if uuid not in amd_uuids]
     environment = {
-        **spec.env,
-        **spec.secrets,
+        **without_host_devices({**spec.env, **spec.secrets}),
         "VEDETTE_ATTEMPT_ID": spec.attempt_id,
         "VEDETTE_JOB_ID": spec.job_id,
         "NVIDIA_VISIBLE_DEVICES": ",".join(nvidia_uuids) or "void",

@@ -25,6 +25,7 @@ from jobqueue.executors.base import (
     NoExecError,
     Probe,
 )
+from jobqueue.executors.gpu_environment import without_host_devices
 from jobqueue.executors.mesos_agent import Ending, MesosAgent, explain
 from jobqueue.executors.scheduler_api import InvalidError, UncertainError
 from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES, TRUNCATION_NOTICE, safe_path
@@ -382,9 +383,12 @@ class MesosExecutor(ABC):
 
 def environment_of(spec: AttemptSpec) -> dict[str, str]:
     """Return the environment of an attempt's tasks."""
+    environment = without_host_devices({**spec.env, **spec.secrets})
+    if spec.gpu_uuids:
+        # Mesos chooses the GPUs.
+        del environment["NVIDIA_VISIBLE_DEVICES"]
     return {
-        **spec.env,
-        **spec.secrets,
+        **environment,
         "VEDETTE_ATTEMPT_ID": spec.attempt_id,
         "VEDETTE_JOB_ID": spec.job_id,
     }
