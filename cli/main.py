@@ -43,6 +43,7 @@ COMMANDS = {
     "db": ("cli.db", "db", "Migrate this server's database."),
     "simulate": ("cli.simulate", "simulate", "Try placement policies on a trace of a cluster."),
     "store": ("cli.store", "store", "Inspect, migrate and export time series."),
+    "version": ("cli.version", "version", "Show the version, and what it is made of."),
     "demo-fleet": ("cli.demo_fleet", "demo_fleet", ""),
 }
 NEEDS_SERVER_EXTRA = COMMANDS.keys() - {
@@ -60,6 +61,7 @@ NEEDS_SERVER_EXTRA = COMMANDS.keys() - {
         "notification",
         "usage",
         "query",
+        "version",
     )
 }
 HIDDEN = {"demo-fleet"}
