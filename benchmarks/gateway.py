@@ -125,7 +125,7 @@ def make_gateway(
     gateway = Gateway(
         data_dir, free_port(), store_memory_mib, more or {}, database_url, timeseries_url
     )
-    with open_database(gateway.settings) as (_engine, sessions):
+    with open_database(gateway.settings, may_create=True) as (_engine, sessions):
         prepare_demo(sessions, now=utc_now())
     return gateway
 

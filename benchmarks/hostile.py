@@ -4,7 +4,8 @@
 
 A writes and reads in turns alone and beside `benchmarks.hostile_tenant`: lines with new fields and
 measurements, empty gzip members, heads and bodies of requests that never end, pages that are asked
-for and never read, and connections that are closed for too many requests. B comes from another
+for and never read, and connections that are closed for too many requests. A user of B submits and
+stops arrays, applies files of rules and more (`benchmarks.hostile_inputs`). B comes from another
 address of the loopback network, and its process has the lowest priority (nice 19): an attacker has
 a machine of its own, and must not take the server's processor. The server's roll-ups run meanwhile.
 Figures are medians of the rounds. The bounds: no write is lost, A's p99 at most twice its own
@@ -22,6 +23,7 @@ from tempfile import TemporaryDirectory
 
 import click
 import requests
+from sqlalchemy import select
 
 from benchmarks.figures import (
     Promise,
@@ -41,6 +43,9 @@ from core.clock import utc_now
 from core.db import transaction
 from protocol.inventory import Inventory
 from tenants.enrollment import enroll_appliance
+from tenants.models import User
+from tenants.scope import Scope
+from tenants.users.tokens import create_api_token
 from timeseries.store import Aggregate
 
 MEBIBYTE = 2**20
@@ -50,8 +55,11 @@ MOST_MEMORY_MIB = STORE_MEMORY_MIB + 768
 MOST_PAGE_MILLISECONDS = 1_000.0
 MOST_TIMES_ALONE = 2.0
 WRITES_PER_SECOND, READS_PER_SECOND, PAGES_PER_SECOND = 20.0, 4.0, 2.0
+CHANGES_PER_SECOND = 2.0
+KINDS = ("writes", "reads", "pages", "changes")
 GPUS = 8
 REQUEST_SECONDS = 120
+CHARLIE = "charlie@globex.example"
 _CSRF = re.compile(r'name="csrf-token" content="([^"]+)"')
 
 
@@ -93,7 +101,7 @@ class Visitor:
     def __init__(self, url: str, secret: str) -> None:
         self._url = url
         self._secret = secret
-        self._number = 0
+        self._number = self._changes = 0
         self.written = 0
         self._alice = _signed_in(url)
 
@@ -103,6 +111,7 @@ class Visitor:
             "writes": (WRITES_PER_SECOND, self._write),
             "reads": (READS_PER_SECOND, self._read),
             "pages": (PAGES_PER_SECOND, self._page),
+            "changes": (CHANGES_PER_SECOND, self._change),
         }
         end = time.monotonic() + seconds
         threads = [
@@ -157,6 +166,13 @@ class Visitor:
         }
         return session.post(f"{self._url}/api/v1/rules/preview", json=rule, timeout=REQUEST_SECONDS)
 
+    def _change(self, session: requests.Session) -> requests.Response:
+        """Change what is stored in the database, with an entry in the audit log."""
+        self._changes += 1
+        zone = ("Europe/Oslo", "Asia/Kolkata")[self._changes % 2]
+        body = {"time_zone": zone}
+        return session.patch(f"{self._url}/api/v1/me", json=body, timeout=REQUEST_SECONDS)
+
     def _page(self, session: requests.Session) -> requests.Response:
         return session.get(f"{self._url}/appliances", timeout=REQUEST_SECONDS)
 
@@ -167,6 +183,7 @@ def measure(plan: Plan) -> dict[str, object]:
     with TemporaryDirectory(prefix="vedette-bench-") as name:
         gateway = make_gateway(Path(name), store_memory_mib=STORE_MEMORY_MIB)
         secrets = {tenant: _enrolled(gateway, tenant) for tenant in ("acme", "globex")}
+        secrets["charlie"] = _api_token(gateway)
         with serving(gateway) as pid:
             results = _parts(gateway, pid, secrets, plan)
     return document(
@@ -178,6 +195,7 @@ def measure(plan: Plan) -> dict[str, object]:
             "writes_per_second": WRITES_PER_SECOND,
             "reads_per_second": READS_PER_SECOND,
             "pages_per_second": PAGES_PER_SECOND,
+            "changes_per_second": CHANGES_PER_SECOND,
             "store_memory_mib": STORE_MEMORY_MIB,
         },
         results=results,
@@ -189,7 +207,7 @@ def _parts(gateway: Gateway, pid: int, secrets: Mapping[str, str], plan: Plan) -
     visitor = Visitor(gateway.url, secrets["acme"])
     Part(pid).load(visitor, plan.warm_up_seconds)
     alone, beside = Part(pid), Part(pid)
-    argv = python("benchmarks.hostile_tenant", gateway.url, secrets["globex"])
+    argv = python("benchmarks.hostile_tenant", gateway.url, secrets["globex"], secrets["charlie"])
     log_path = gateway.data_dir / "hostile.log"
     for _ in range(plan.rounds):
         alone.load(visitor, plan.seconds)
@@ -209,7 +227,7 @@ class Part:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._tallies = {name: Tally() for name in ("writes", "reads", "pages")}
+        self._tallies = {name: Tally() for name in KINDS}
         self._cpu_ns = self._most_bytes = 0
         self._seconds = 0.0
 
@@ -265,7 +283,7 @@ def _promises(results: Mapping[str, object]) -> list[Promise]:
     lost = results["lost_writes"]
     if not isinstance(alone, dict) or not isinstance(beside, dict) or not isinstance(lost, int):
         raise TypeError(results)
-    failed = sum(part[kind]["failed"] for part in (alone, beside) for kind in ("writes", "reads"))
+    failed = sum(part[kind]["failed"] for part in (alone, beside) for kind in KINDS)
     return [
         Promise(name="writes of A lost", bound=0.0, measured=float(lost), unit="posts"),
         Promise(name="requests of A refused", bound=0.0, measured=float(failed), unit="requests"),
@@ -276,7 +294,7 @@ def _promises(results: Mapping[str, object]) -> list[Promise]:
                 measured=ratio(beside[kind]["milliseconds_p99"], alone[kind]["milliseconds_p99"]),
                 unit="times",
             )
-            for kind in ("writes", "reads")
+            for kind in ("writes", "reads", "changes")
         ),
         Promise(
             name="slowest page of A beside B",
@@ -319,10 +337,19 @@ def _enrolled(gateway: Gateway, tenant: str) -> str:
                 session,
                 secret=secret,
                 name=f"{tenant}-01",
-                inventory=Inventory(hostname="gpu-01"),
+                inventory=Inventory(
+                    hostname="gpu-01", cpu_count=8, memory_bytes=2**36, executors=["simulated"]
+                ),
                 now=utc_now(),
             )
     return agent_token
+
+
+def _api_token(gateway: Gateway) -> str:
+    """Return an API token of Charlie, a user of B."""
+    with open_database(gateway.settings) as (_engine, sessions), transaction(sessions) as session:
+        charlie = session.scalars(select(User).where(User.email == CHARLIE)).unique().one()
+        return create_api_token(session, Scope.of(charlie), name="bulk", now=utc_now())[1]
 
 
 @click.command(help=sys.modules[__name__].__doc__)

@@ -1,6 +1,6 @@
 """Tenant B of `benchmarks.hostile`, and a stranger: everything at once, until they are ended.
 
-    python -m benchmarks.hostile_tenant URL AGENT_TOKEN
+    python -m benchmarks.hostile_tenant URL AGENT_TOKEN API_TOKEN
 
 Everything comes from 127.0.0.2, with the lowest priority, and goes to the server that the benchmark
 has started. The loops are bounded in time. At the end it prints how often each answer came.
@@ -8,6 +8,7 @@ has started. The loops are bounded in time. At the end it prints how often each 
 
 import gzip
 import itertools
+import json
 import os
 import select
 import signal
@@ -16,10 +17,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException
+from typing import Any
 from urllib.parse import urlsplit
+
+from benchmarks.hostile_inputs import INPUTS, Input
 
 ADDRESS = ("127.0.0.2", 0)
 SECONDS = 600.0
@@ -30,6 +35,8 @@ REQUEST = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: portal\r\n\r\n"
 LOWEST_PRIORITY = 19
 FIELDS_OF_A_LINE = 900
 LINES_SECONDS, GZIP_SECONDS, DRIP_SECONDS = 0.5, 1.0, 0.5
+# Between two requests of a user, in each thread.
+USER_SECONDS = 0.1
 EMPTY_MEMBER = gzip.compress(b"", mtime=0)
 GZIP_BYTES = 2_000_000
 
@@ -37,10 +44,11 @@ GZIP_BYTES = 2_000_000
 class Hostile:
     """Runs every attack in a thread of its own and counts the answers."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, *, api_token: str) -> None:
         address = urlsplit(url)
         self._server = (address.hostname or "", address.port or 80)
         self._token = token
+        self._api_token = api_token
         self.answers: Counter[str] = Counter()
         self.done = threading.Event()
 
@@ -55,11 +63,29 @@ class Hostile:
             self._slow_readers,
             self._excess_requests,
         ]
+        attacks += [partial(self._send, one) for one in INPUTS for _ in range(one.threads)]
         threads = [threading.Thread(target=attack, daemon=True) for attack in attacks]
         for thread in threads:
             thread.start()
         self.done.wait(SECONDS)
         self.done.set()
+
+    def _send(self, sent: Input) -> None:
+        """Send one of the inputs of a user."""
+        headers = {
+            "Authorization": f"Bearer {self._api_token}",
+            "Content-Type": "application/json",
+        }
+
+        def post(path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+            text = json.dumps(body).encode()
+            answer = self._post(sent.name, f"/api/v1{path}", text, headers)
+            found = json.loads(answer) if answer else {}
+            return found if isinstance(found, dict) else {}
+
+        for _ in sent.rounds(post):
+            if self.done.wait(USER_SECONDS):
+                return
 
     def _wide_lines(self) -> None:
         for number in itertools.count():
@@ -138,15 +164,19 @@ class Hostile:
         return not ends.poll(0)
 
     def _post(
-        self, name: str, path: str, body: bytes, headers: dict[str, str] | None = None
-    ) -> None:
+        self, name: str, path: str, body: bytes, headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Post a body, and return that of the answer; nothing without one."""
         connection = HTTPConnection(*self._server, timeout=60, source_address=ADDRESS)
         token = {"Authorization": f"Bearer {self._token}"} if path == "/api/v2/write" else {}
         try:
             connection.request("POST", path, body, {**token, **(headers or {})})
-            self.answers[f"{name}: {connection.getresponse().status}"] += 1
+            response = connection.getresponse()
+            self.answers[f"{name}: {response.status}"] += 1
+            return response.read()
         except (OSError, HTTPException) as error:
             self.answers[f"{name}: {type(error).__name__}"] += 1
+            return b""
         finally:
             connection.close()
 
@@ -154,7 +184,7 @@ class Hostile:
 def main() -> None:
     """Attack the server named on the command line until SIGTERM."""
     os.setpriority(os.PRIO_PROCESS, 0, LOWEST_PRIORITY)
-    hostile = Hostile(sys.argv[1], sys.argv[2])
+    hostile = Hostile(sys.argv[1], sys.argv[2], api_token=sys.argv[3])
     signal.signal(signal.SIGTERM, lambda *_: hostile.done.set())
     hostile.run()
     for answer, count in sorted(hostile.answers.items()):
