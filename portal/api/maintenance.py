@@ -17,12 +17,12 @@ from alerting.undelivered import (
     retry,
     retry_all,
 )
-from jobqueue.retention import STUCK_JOB_SORTS, delete_ended, list_stuck_jobs
+from jobqueue.retention import STUCK_JOB_SORTS, list_stuck_jobs
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_schemas import JobSchema
 from portal.api.schemas import envelope, instant, page_of, page_query
 from portal.context import current_scope, database, now, portal
-from portal.presenters.platform import JOBS_KEPT_DAYS, ended_before, maintenance_summary
+from portal.presenters.platform import JOBS_KEPT_DAYS, delete_old_jobs, maintenance_summary
 from tenants.permissions import Permission
 
 maintenance = APIBlueprint(
@@ -122,9 +122,7 @@ def stuck_jobs(query: dict[str, Any]) -> dict[str, Any]:
 @maintenance.operation("POST", "/jobs/clean", answer=DeletedSchema)
 def clean_jobs() -> dict[str, int]:
     """Delete up to 500 old finished jobs with their attempts and logs (operator)."""
-    with database() as session:
-        scope = current_scope()
-        return {"deleted": delete_ended(session, scope, before=ended_before(now()), now=now())}
+    return {"deleted": delete_old_jobs(current_scope())}
 
 
 @maintenance.operation(

@@ -1,15 +1,14 @@
 """`/console`: platform usage, removed tenants and maintenance, for operators."""
 
-from flask import Blueprint, render_template, send_file
+from flask import Blueprint, flash, redirect, render_template, send_file, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from alerting import undelivered
 from dash_app.routes import PLATFORM_PATH
-from jobqueue.retention import delete_ended
 from portal.context import current_scope, database, now, portal
 from portal.pages.common import changing, plural
-from portal.presenters.platform import JOBS_KEPT_DAYS, ended_before, figures, maintenance_summary
+from portal.presenters.platform import JOBS_KEPT_DAYS, delete_old_jobs, figures, maintenance_summary
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.lifecycle.removal import discard_export, export_file, list_removals
 
@@ -67,11 +66,10 @@ def maintenance() -> ResponseReturnValue:
 
 
 @pages.post("/maintenance/jobs/clean")
-@changing(back="console.maintenance")
-def clean_jobs(session: Session) -> str:
+def clean_jobs() -> ResponseReturnValue:
     """Delete old jobs."""
-    count = delete_ended(session, current_scope(), before=ended_before(now()), now=now())
-    return f"{plural(count, 'job')} deleted"
+    flash(f"{plural(delete_old_jobs(current_scope()), 'job')} deleted", "success")
+    return redirect(url_for(".maintenance"))
 
 
 @pages.post("/maintenance/notifications/<notification_id>/retry")

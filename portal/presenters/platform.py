@@ -14,10 +14,10 @@ from alerting.undelivered import list_undelivered
 from core.settings import ServerSettings
 from dash_app.custom.dashboards import count_dashboards
 from dash_app.queries.platform import PlatformFigures, platform_figures, ratio_of
-from jobqueue.retention import job_retention, list_stuck_jobs
+from jobqueue.retention import delete_ended, job_retention, list_stuck_jobs
 from jobqueue.schedules import count_schedules
 from jobqueue.service import active_jobs, waiting_jobs
-from portal.context import current_scope, database, now, portal
+from portal.context import current_scope, database, in_parts, now, portal
 from tenants.lifecycle.pruning import count_prunable
 from tenants.lifecycle.usage import file_bytes, latest_usage, sample_counts
 from tenants.models import Appliance, ApplianceCertificate, Tenant
@@ -27,6 +27,7 @@ from tenants.scope import Scope
 from timeseries.open_store import parse_store_url
 
 JOBS_KEPT_DAYS = 90
+MOST_DELETED = 500
 _COUNTS: Mapping[str, Callable[[Session, str], int]] = {
     "waiting_jobs": waiting_jobs,
     "rules": count_rules,
@@ -147,6 +148,19 @@ def _most(limits: Limits, name: str) -> int | None:
     if own is not None:
         return own
     return getattr(portal().settings, f"max_{name}_per_tenant") or None
+
+
+def delete_old_jobs(scope: Scope) -> int:
+    """Delete up to `MOST_DELETED` jobs that ended long ago, in parts; return how many."""
+    deleted, at = 0, now()
+
+    def delete_part(session: Session) -> tuple[int, bool]:
+        nonlocal deleted
+        count = delete_ended(session, scope, before=ended_before(at), now=at)
+        deleted += count
+        return deleted, not count or deleted >= MOST_DELETED
+
+    return in_parts(delete_part)
 
 
 def maintenance_summary(
