@@ -58,7 +58,7 @@ class LateNotes:
             sender_of: for each position the index of its agent; not needed for a single one.
 
         Raises:
-            OperationalError: the database is away; the sender must send the samples again.
+            DatabaseUnavailableError: the sender must send the samples again.
         """
         spans = list(_late_spans(batch, sender_of, before_ns=to_ns(self._clock() - LATE_AFTER)))
         for sender, span in spans:

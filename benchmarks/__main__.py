@@ -27,6 +27,7 @@ from benchmarks import (
     polls,
     queries,
     size,
+    slow_receivers,
     start,
     tunnel,
     usage,
@@ -65,6 +66,9 @@ def main(*, quick: bool, folder: Path) -> None:
         "usage": lambda: usage.measure(usage.QUICK if quick else usage.FULL),
         "alert_rules": lambda: alert_rules.measure(
             alert_rules.QUICK if quick else alert_rules.FULL
+        ),
+        "slow_receivers": lambda: slow_receivers.measure(
+            slow_receivers.QUICK if quick else slow_receivers.FULL
         ),
         "idle": lambda: idle.measure(idle.QUICK if quick else idle.FULL),
         "dashboards": lambda: dashboards.measure(dashboards.QUICK if quick else dashboards.FULL),

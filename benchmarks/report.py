@@ -71,6 +71,7 @@ TUNNEL_FIGURES = {
 TITLES = {
     "idle": "An idle server",
     "hostile": "Beside a hostile tenant",
+    "slow_receivers": "Beside slow receivers",
     "size": "Bytes of a value",
     "month": "Queries over 30 days",
     "usage": "Usage ledger",
