@@ -36,6 +36,7 @@ EXTENSION = "vedette"
 MAX_CONCURRENT_QUERIES = 2
 # In `flask.g`: called at the end of the transaction that makes a request's change.
 TRANSACTION_HOOK = "transaction_hook"
+TransactionHook = Callable[[Session], None]
 ANONYMOUS = "nobody signed in"
 
 
@@ -99,25 +100,20 @@ def portal() -> Portal:
 @contextmanager
 def database() -> Iterator[Session]:
     """Open a session and a transaction for this request, with its actor set for the audit log."""
-    with transaction(portal().sessions) as session:
-        set_actor(session, actor_of(principal()), clock=portal().clock)
+    hook: TransactionHook | None = g.pop(TRANSACTION_HOOK, None)
+    with reading() as session:
         yield session
-        # At the end: on SQLite, nobody else writes from here on.
-        hook: Callable[[Session], None] | None = g.pop(TRANSACTION_HOOK, None)
         if hook is not None:
+            # At the end: on SQLite, nobody else writes from here on.
             hook(session)
 
 
 @contextmanager
 def reading() -> Iterator[Session]:
-    """Open a session for this request to read with, before the transaction that changes."""
-    hook = g.pop(TRANSACTION_HOOK, None)
-    try:
-        with database() as session:
-            yield session
-    finally:
-        if hook is not None:
-            setattr(g, TRANSACTION_HOOK, hook)
+    """Open a session like `database`, before the transaction that makes the request's change."""
+    with transaction(portal().sessions) as session:
+        set_actor(session, actor_of(principal()), clock=portal().clock)
+        yield session
 
 
 def in_parts(change: Callable[[Session], tuple[T, bool]]) -> T:
@@ -127,16 +123,14 @@ def in_parts(change: Callable[[Session], tuple[T, bool]]) -> T:
         change: makes a part; returns its result, and whether nothing is left to do. What is left
             after an error or a crash is done by the same request, sent again.
     """
-    is_done = False
-    while not is_done:
-        hook = g.pop(TRANSACTION_HOOK, None)
-        with database() as session:
+    hook: TransactionHook | None = g.pop(TRANSACTION_HOOK, None)
+    while True:
+        with reading() as session:
             result, is_done = change(session)
             if is_done and hook is not None:
-                setattr(g, TRANSACTION_HOOK, hook)
-        if not is_done and hook is not None:
-            setattr(g, TRANSACTION_HOOK, hook)
-    return result
+                hook(session)
+        if is_done:
+            return result
 
 
 def now() -> datetime:

@@ -1,5 +1,6 @@
 """Idempotency keys: a creation request that is sent twice creates one object."""
 
+import itertools
 from datetime import timedelta
 from typing import Any
 
@@ -8,6 +9,8 @@ from sqlalchemy import select
 from werkzeug.test import TestResponse
 
 from core.db import SessionFactory
+from core.errors import DatabaseUnavailableError
+from jobqueue import stopping
 from tenants.models import IdempotencyKey
 from tenants.users.tokens import TokenLimits
 from tests.cast import FrozenClock
@@ -157,3 +160,26 @@ def test_without_a_key_every_request_creates_an_object(bob: Browser) -> None:
     for _ in range(2):
         assert bob.call("POST", PATH, {"name": "ci"}).status_code == 201
     assert bob.get(PATH).json["total"] == 2  # type: ignore[index] # JSON
+
+
+def test_a_change_in_parts_that_ended_early_is_done_by_the_same_request(
+    bob: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "TASKS_PER_TRANSACTION", 2)
+    array = bob.call("POST", "/api/v1/jobs", {"name": "a", "image": "a/b:1", "array": "0-4"}).json
+    assert array is not None
+    path = f"/api/v1/jobs/{array['id']}/stop-array"
+    headers = {"X-CSRFToken": bob.token(), "Idempotency-Key": "stop"}
+    stop_all, parts = stopping.stop_all, itertools.count()
+
+    def fail_once(*args: Any, **options: Any) -> int:  # noqa: ANN401 - of any function
+        if next(parts) == 1:
+            raise DatabaseUnavailableError("The database is busy.")
+        return stop_all(*args, **options)
+
+    monkeypatch.setattr(stopping, "stop_all", fail_once)
+    answers = [bob.client.post(path, headers=headers).status_code for _ in range(3)]
+    assert answers == [503, 200, 200]
+    states = bob.get(f"/api/v1/jobs?array_id={array['id']}").json
+    assert states is not None
+    assert {job["state"] for job in states["items"]} == {"stopped"}
