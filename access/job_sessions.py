@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import msgspec
 from anyio import to_thread
@@ -17,6 +16,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from access.database import Database, user_actor
+from access.other_sites import refuse_other_sites
 from access.tunnels import Tunnel, Tunnels
 from core.clock import Clock
 from core.errors import (
@@ -123,6 +123,7 @@ class JobSessions:
         self._tunnels = tunnels
         self._identify = identify
         self._clock = clock
+        self._is_https = settings.resolved_public_url.startswith("https:")
         self._idle_seconds = settings.job_session_idle_seconds
         self._of_job = ConcurrencyLimit(settings.max_sessions_per_job)
         self._of_tenant = ConcurrencyLimit(settings.max_job_sessions_per_tenant)
@@ -141,13 +142,8 @@ class JobSessions:
             )
         if found.support_session is not None:
             raise ForbiddenError("Support sessions can't open jobs.", code="support_session")
-        origin = connection.headers.get("origin")
-        if (
-            found.via is Via.SESSION
-            and (origin is not None or connection.scope["type"] == "websocket")
-            and urlsplit(origin or "").netloc != connection.headers.get("host", "")
-        ):
-            raise ForbiddenError("The request comes from another site.")
+        if found.via is Via.SESSION:
+            refuse_other_sites(connection, is_https=self._is_https)
         return found
 
     @asynccontextmanager

@@ -3,20 +3,21 @@
     ID-PORT.DOMAIN/.vedette/enter?ticket=...   sets the pass as a cookie
     ID-PORT.DOMAIN/...                         is the job's own server
 
-An origin of its own keeps a job's scripts from acting as the user in the portal. The job never
-sees the pass, and can't set cookies for other jobs' origins.
+An origin of its own keeps a job's scripts from acting as the user in the portal. Requests of other
+origins' pages are refused (`access.other_sites`). The job never sees the pass, and can't set
+cookies for other jobs' origins (`access.web_ui_headers`).
 """
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -25,7 +26,9 @@ from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
 from access.database import Database
+from access.other_sites import refuse_other_sites
 from access.tunnels import Tunnel, Tunnels
+from access.web_ui_headers import cookie_values, host_of, request_headers, response_headers
 from access.web_ui_rights import WebUIRights
 from core.clock import Clock
 from core.errors import (
@@ -38,7 +41,7 @@ from core.errors import (
     VedetteError,
 )
 from core.rate_limits import ConcurrencyLimit
-from jobqueue.web_ui import PASS_SECONDS, Proof, Proofs, Target
+from jobqueue.web_ui import PASS_SECONDS, Proof, Proofs, Target, spend_ticket
 
 if TYPE_CHECKING:
     import httpx
@@ -54,12 +57,8 @@ OPEN_SECONDS = 120.0
 RETRY_SECONDS = 5
 # A message is held in memory as a whole; uvicorn bounds those of browsers alike.
 MAX_MESSAGE_BYTES = 16 * 2**20
-_LABEL = re.compile(r"([0-9a-f-]{36})-(\d{1,5})")
-# Of one connection, RFC 9110; and what this proxy sets itself.
-_NOT_PASSED_ON = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
-    b"transfer-encoding upgrade x-forwarded-for x-forwarded-proto x-forwarded-host".split()
-)
+# A port has one notation, and so one origin.
+_LABEL = re.compile(r"([0-9a-f-]{36})-([1-9][0-9]{0,4})")
 _WEBSOCKET_ONLY = b"sec-websocket-"
 _GOING_AWAY, _TRY_AGAIN, _POLICY = 1001, 1013, 1008
 
@@ -91,13 +90,16 @@ class WebUI:
         self._is_https = portal_url.startswith("https:")
         self._cookie = "__Host-vedette-job" if self._is_https else "vedette-job"
         self._proofs = proofs
+        self._database = database
+        self._clock = clock
         self._rights = WebUIRights(database, clock=clock)
         self._tunnels = tunnels
         self._running = ConcurrencyLimit(MAX_CONCURRENT_PER_USER)
 
     def is_for_job(self, scope: Scope) -> bool:
         """Return whether a request is for the origin of a job."""
-        return len(self._suffix) > 1 and _host(scope).endswith(self._suffix)
+        # With a dot at its end it is the same name, but another origin, which is refused.
+        return len(self._suffix) > 1 and host_of(scope).rstrip(".").endswith(self._suffix)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request or a WebSocket."""
@@ -113,9 +115,10 @@ class WebUI:
                 await response(scope, receive, send)
 
     async def _http(self, request: Request, stack: AsyncExitStack) -> Response:
+        self._check_sender(request)
         if request.url.path == ENTER_PATH:
-            return self._enter(request)
-        proof = self._proof(request.scope, request.cookies.get(self._cookie, ""))
+            return await self._enter(request)
+        proof = self._proof(request.scope)
         target = await self._rights.target(proof)
         if not stack.enter_context(self._running.running(target.user_id)):
             raise OverloadedError("Too many requests to jobs at once. Wait for some to end.")
@@ -127,7 +130,7 @@ class WebUI:
         sent = httpx.Request(
             request.method,
             f"http://job{_target_path(request.scope)}",
-            headers=self._passed_on(request.scope),
+            headers=self._request_headers(request.scope),
             content=request.stream() if has_body else None,
             extensions={"timeout": _TIMEOUT},
         )
@@ -146,10 +149,13 @@ class WebUI:
         stack.push_async_callback(answer.aclose)
         return _JobResponse(answer, self._rights, proof)
 
-    def _enter(self, request: Request) -> Response:
-        proof = self._proofs.verify("ticket", request.query_params.get("ticket", ""))
+    async def _enter(self, request: Request) -> Response:
+        ticket = request.query_params.get("ticket", "")
+        proof = self._proofs.verify("ticket", ticket)
         if proof != self._proof_of_host(request.scope, proof.session_id):
             raise UnauthenticatedError("The ticket is for another job.")
+        now = self._clock()
+        await self._database.run(lambda session: spend_ticket(session, ticket, now=now))
         response = RedirectResponse("/", headers={"Referrer-Policy": "no-referrer"})
         response.set_cookie(
             self._cookie,
@@ -162,12 +168,10 @@ class WebUI:
         return response
 
     async def _websocket(self, websocket: WebSocket) -> None:
-        origin = websocket.headers.get("origin", "")
         async with AsyncExitStack() as stack:
             try:
-                if origin.partition("://")[2] != websocket.headers.get("host", ""):
-                    raise ForbiddenError("The WebSocket comes from another site.")
-                proof = self._proof(websocket.scope, websocket.cookies.get(self._cookie, ""))
+                self._check_sender(websocket)
+                proof = self._proof(websocket.scope)
                 target = await self._rights.target(proof)
                 if not stack.enter_context(self._running.running(target.user_id)):
                     raise OverloadedError("Too many connections to jobs at once.")
@@ -178,11 +182,11 @@ class WebUI:
                         f"ws://{websocket.headers['host']}{_target_path(websocket.scope)}",
                         additional_headers=[
                             (name.decode("latin-1"), value.decode("latin-1"))
-                            for name, value in self._passed_on(websocket.scope)
+                            for name, value in self._request_headers(websocket.scope)
                             if not name.startswith(_WEBSOCKET_ONLY) and name != b"host"
                         ],
                         # An empty list would be sent as an empty header, which is not valid.
-                        subprotocols=[Subprotocol(one) for one in websocket.scope["subprotocols"]]
+                        subprotocols=[Subprotocol(name) for name in websocket.scope["subprotocols"]]
                         or None,
                         compression=None,
                         max_size=MAX_MESSAGE_BYTES,
@@ -203,12 +207,20 @@ class WebUI:
             with suppress(RuntimeError, WebSocketDisconnect):  # it may be closed already
                 await websocket.close(code)
 
-    def _proof(self, scope: Scope, cookie: str) -> Proof:
+    def _check_sender(self, connection: HTTPConnection) -> None:
+        """Refuse requests of other sites, and other notations of an origin's host."""
+        if self._proof_of_host(connection.scope, "") is None:
+            raise NotFoundError("There is no such page. Open it from the job.")
+        refuse_other_sites(connection, is_https=self._is_https)
+
+    def _proof(self, scope: Scope) -> Proof:
         """Return what the pass of a request proves."""
-        proof = self._proofs.verify("pass", cookie)
-        if proof != self._proof_of_host(scope, proof.session_id):
-            raise UnauthenticatedError("The pass is for another job.")
-        return proof
+        for cookie in cookie_values(scope, self._cookie):
+            with suppress(UnauthenticatedError):
+                proof = self._proofs.verify("pass", cookie)
+                if proof == self._proof_of_host(scope, proof.session_id):
+                    return proof
+        raise UnauthenticatedError("Open the page from the job again.")
 
     async def _socket(self, target: Target, stack: AsyncExitStack) -> tuple[Tunnel, Path]:
         tunnel = await stack.enter_async_context(self._tunnels.use(target.appliance_id))
@@ -218,18 +230,11 @@ class WebUI:
             raise UnavailableError("The tunnel broke. Try again.", code="tunnel") from error
 
     def _proof_of_host(self, scope: Scope, session_id: str) -> Proof | None:
-        found = _LABEL.fullmatch(_host(scope).removesuffix(self._suffix))
-        return Proof(found[1], int(found[2]), session_id) if found else None
+        label = _LABEL.fullmatch(host_of(scope).removesuffix(self._suffix))
+        return Proof(label[1], int(label[2]), session_id) if label else None
 
-    def _passed_on(self, scope: Scope) -> list[tuple[bytes, bytes]]:
-        """Return the headers for the job: all but those of this connection and the pass."""
-        headers = []
-        for name, value in scope["headers"]:
-            kept = _without_cookie(value, self._cookie) if name == b"cookie" else value
-            if name not in _NOT_PASSED_ON and kept:
-                headers.append((name, kept))
-        proto = b"https" if self._is_https else b"http"
-        return [*headers, (b"x-forwarded-proto", proto), (b"x-forwarded-host", _host_header(scope))]
+    def _request_headers(self, scope: Scope) -> list[tuple[bytes, bytes]]:
+        return request_headers(scope, cookie=self._cookie, is_https=self._is_https)
 
     def _error(self, request: Request, error: VedetteError) -> Response:
         proof = self._proof_of_host(request.scope, "")
@@ -254,11 +259,7 @@ class _JobResponse(StreamingResponse):
 
     def __init__(self, answer: "httpx.Response", rights: WebUIRights, proof: Proof) -> None:
         super().__init__(_parts(answer), answer.status_code)
-        self.raw_headers = [
-            (name.lower(), _own_cookie(name, value))
-            for name, value in answer.headers.raw
-            if name.lower() not in _NOT_PASSED_ON
-        ]
+        self.raw_headers = response_headers(answer.headers.raw)
         self._rights = rights
         self._proof = proof
 
@@ -298,32 +299,10 @@ async def _splice(websocket: WebSocket, job: ClientConnection) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _host_header(scope: Scope) -> bytes:
-    found: Iterable[tuple[bytes, bytes]] = scope["headers"]
-    return next((value for name, value in found if name == b"host"), b"")
-
-
-def _host(scope: Scope) -> str:
-    return _host_header(scope).decode("latin-1").lower().partition(":")[0]
-
-
 def _target_path(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     query: bytes = scope["query_string"]
     return (raw + b"?" + query if query else raw).decode("latin-1")
-
-
-def _without_cookie(value: bytes, name: str) -> bytes:
-    pairs = [pair.strip() for pair in value.split(b";")]
-    return b"; ".join(one for one in pairs if not one.startswith(f"{name}=".encode()))
-
-
-def _own_cookie(name: bytes, value: bytes) -> bytes:
-    """Return a header; a cookie without the attribute that gives it to other jobs' origins."""
-    if name.lower() != b"set-cookie":
-        return value
-    parts = value.split(b";")
-    return b";".join(one for one in parts if not one.strip().lower().startswith(b"domain="))
 
 
 _PAGE = """<!doctype html>

@@ -1,8 +1,8 @@
 """Web pages of jobs, each on an origin of its own: who may open one, and the proofs of it.
 
-The portal proves to the job's origin who opens it by a *ticket* in the address, valid for seconds.
-The origin keeps a *pass* in a cookie, which names the user's session; the rights are read again
-every few seconds, so that a pass ends with the session, the membership or the job.
+The portal proves to the job's origin who opens it by a *ticket* in the address, which is valid once
+and for seconds. The origin keeps a *pass* in a cookie, which names the user's session; the rights
+are read again every few seconds, so that a pass ends with the session, the membership or the job.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 from itsdangerous import BadData, URLSafeTimedSerializer
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, NotFoundError, UnauthenticatedError
+from core.ids import hash_secret, new_id
 from jobqueue.models import Job
 from jobqueue.service import get_job
 from jobqueue.states import AttemptState
+from tenants.models import UsedTicket
 from tenants.permissions import Permission
 from tenants.scope import Scope
 from tenants.users.sessions import principal_of_session
@@ -63,7 +66,8 @@ class Proofs:
 
     def sign(self, kind: Kind, proof: Proof) -> str:
         """Return a proof as text."""
-        return str(self._signers[kind].dumps(msgspec.to_builtins(proof)))
+        # Two tickets of one second are different ones.
+        return str(self._signers[kind].dumps(msgspec.to_builtins(proof) | {"nonce": new_id()}))
 
     def verify(self, kind: Kind, text: str) -> Proof:
         """Return what a text proves.
@@ -76,6 +80,19 @@ class Proofs:
             return msgspec.convert(self._signers[kind].loads(text, max_age=age), Proof)
         except (BadData, msgspec.ValidationError) as error:
             raise UnauthenticatedError("Open the page from the job again.") from error
+
+
+def spend_ticket(session: Session, ticket: str, *, now: datetime) -> None:
+    """Note that a ticket was used.
+
+    Raises:
+        UnauthenticatedError: it was used before, in whichever process.
+    """
+    session.add(UsedTicket(id=hash_secret(ticket), used_at=now))
+    try:
+        session.flush()
+    except IntegrityError as error:
+        raise UnauthenticatedError("Open the page from the job again.") from error
 
 
 def controlled_job(session: Session, scope: Scope, job_id: str) -> Job:

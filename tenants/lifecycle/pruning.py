@@ -21,6 +21,7 @@ from tenants.models import (
     SeriesCount,
     TenantUsage,
     Throttle,
+    UsedTicket,
 )
 from tenants.users.throttling import is_expired
 
@@ -81,6 +82,7 @@ KINDS = (
         IdempotencyKey,
         lambda now: IdempotencyKey.created_at <= now - _DAY,
     ),
+    Kind("used tickets of jobs' pages", UsedTicket, lambda now: UsedTicket.used_at <= now - _DAY),
     Kind("expired sign-in attempts", Throttle, is_expired),
     Kind(
         "usage older than two years",

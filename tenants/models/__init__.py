@@ -37,5 +37,6 @@ from tenants.models.signin import (
     SupportSession,
     Throttle,
     ThrottleKind,
+    UsedTicket,
 )
 from tenants.models.users import Membership, Role, Tenant, TenantQuota, TenantState, User

@@ -188,6 +188,15 @@ class IdempotencyKey(Base):
     created_at: Mapped[datetime]
 
 
+class UsedTicket(Base):
+    """A ticket to a web page of a job that was used, by its hash; deleted after a day."""
+
+    __tablename__ = "used_tickets"
+
+    id: Mapped[str] = mapped_column(String(SECRET_HASH_LENGTH), primary_key=True)
+    used_at: Mapped[datetime] = mapped_column(index=True)
+
+
 class SupportSession(Base):
     """An operator views a tenant as one of its users, with a reason and a time limit."""
 

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from urllib.parse import urlsplit
@@ -44,7 +44,8 @@ async def _page(request: Request) -> Response:
     seen = {name: request.headers.get(name, "") for name in ("host", "cookie", "x-forwarded-proto")}
     body = await request.body()
     response = Response(f"{request.method} {request.url.path} {len(body)} {seen}")
-    response.headers["Set-Cookie"] = "own=1; Domain=jobs.localhost; Path=/"
+    response.headers["Set-Cookie"] = "own=1; Domain =jobs.localhost; Path=/"
+    response.headers["Clear-Site-Data"] = '"cookies"'
     return response
 
 
@@ -114,12 +115,19 @@ class Site:
         )
 
     def get(
-        self, path: str, *, cookie: str = "", host: str = "", data: bytes | None = None
+        self,
+        path: str,
+        *,
+        cookie: str = "",
+        host: str = "",
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> requests.Response:
         return requests.request(
             "GET" if data is None else "POST",
             f"{self.url}{path}",
-            headers={"Host": host or self.host, "Accept": "text/html", "Cookie": cookie},
+            headers={"Host": host or self.host, "Accept": "text/html", "Cookie": cookie}
+            | dict(headers or {}),
             data=data,
             allow_redirects=False,
             timeout=60,
@@ -133,14 +141,17 @@ class Site:
     def proofs(self) -> Proofs:
         return Proofs(self.settings.secret_key)
 
-    def cookie_of(self, user: User) -> str:
-        """Sign a user in and enter the job's origin as the portal sends them there."""
+    def ticket_of(self, user: User) -> str:
+        """Sign a user in, and return a ticket as the portal makes them."""
         with self.sessions.begin() as session:
             start_session(session, user, now=NOON, lifetime=timedelta(days=1))
             found = session.scalars(select(LoginSession).where(LoginSession.user_id == user.id))
             session_id = found.all()[-1].id
-        ticket = self.proofs().sign("ticket", Proof(self.job.id, PORT, session_id))
-        entered = self.get(f"/.vedette/enter?ticket={ticket}")
+        return self.proofs().sign("ticket", Proof(self.job.id, PORT, session_id))
+
+    def cookie_of(self, user: User) -> str:
+        """Sign a user in and enter the job's origin as the portal sends them there."""
+        entered = self.get(f"/.vedette/enter?ticket={self.ticket_of(user)}")
         assert (entered.status_code, entered.headers["Location"]) == (307, "/")
         cookie = entered.headers["Set-Cookie"]
         assert {"HttpOnly", "SameSite=lax"} <= set(cookie.split("; "))
@@ -191,6 +202,7 @@ def test_requests_reach_the_jobs_server_without_the_pass_and_its_cookies_stay_it
     seen = {"host": site.host, "cookie": "own=1", "x-forwarded-proto": "http"}
     assert (answer.status_code, answer.text) == (200, f"POST /tree/a b {3 * MEBIBYTE} {seen}")
     assert answer.headers["Set-Cookie"] == "own=1; Path=/"
+    assert "Clear-Site-Data" not in answer.headers
     assert "'cookie': ''" in site.get("/", cookie=cookie).text  # connections are shared, not these
     assert site.asked[0] == (site.attempt.id, PORT)
 
@@ -257,10 +269,66 @@ def test_rights_are_read_once_in_a_while_and_their_loss_ends_what_is_open(
 
 def test_websockets_of_other_sites_and_strangers_are_refused(site: Site, cast: Cast) -> None:
     cookie = site.cookie_of(cast.alice)
-    for given, origin in ((cookie, "https://evil.example"), ("", ""), ("vedette-job=x", "")):
+    port = urlsplit(site.url).port
+    for given, origin in (
+        (cookie, "https://evil.example"),
+        (cookie, "null"),
+        (cookie, f"https://{site.host}:{port}"),
+        (cookie, f"http://{site.host.replace(str(PORT), '9999')}:{port}"),
+        ("", ""),
+        ("vedette-job=x", ""),
+    ):
         with pytest.raises(InvalidStatus):
             site.websocket(given, origin=origin)
     assert site.asked == []
+
+
+def test_requests_of_other_jobs_and_sites_do_not_reach_the_job(site: Site, cast: Cast) -> None:
+    cookie, other = site.cookie_of(cast.alice), site.host.replace(str(PORT), "9999")
+    script = {"Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+    frame = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}
+    tab = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    refused: list[tuple[bytes | None, dict[str, str]]] = [
+        *((b"x", {"Origin": origin}) for origin in ("null", "https://evil.example")),
+        *((b"x", {"Origin": f"http://{host}"}) for host in (other, f"{site.host}:8080")),
+        (None, {"Origin": f"https://{site.host}"}),
+        *(
+            (None, {"Sec-Fetch-Site": sender, **kind})
+            for sender in ("same-site", "cross-site", "none", "")
+            for kind in (script, {})
+        ),
+        *((None, {"Sec-Fetch-Site": sender, **frame}) for sender in ("same-site", "cross-site")),
+        (b"x", {"Sec-Fetch-Site": "cross-site", **tab}),
+    ]
+    for data, headers in refused:
+        answer = site.get("/", cookie=cookie, data=data, headers=headers)
+        assert answer.status_code == 403, headers
+    ticket = site.ticket_of(cast.alice)
+    image = site.get(
+        f"/.vedette/enter?ticket={ticket}", headers={"Sec-Fetch-Site": "same-site", **script}
+    )
+    assert image.status_code == 403
+    assert site.asked == []
+    for data, headers in (
+        (b"x", {"Origin": f"http://{site.host}", "Sec-Fetch-Site": "same-origin", **script}),
+        (None, {"Sec-Fetch-Site": "cross-site", **tab}),
+        (None, {"Sec-Fetch-Site": "none", **tab}),
+    ):
+        assert site.get("/", cookie=cookie, data=data, headers=headers).status_code == 200
+
+
+def test_a_ticket_works_once_and_a_port_has_one_origin(site: Site, cast: Cast) -> None:
+    address = f"/.vedette/enter?ticket={site.ticket_of(cast.alice)}"
+    assert site.get(address).status_code == 307
+    again = site.get(address)
+    assert (again.status_code, "Set-Cookie" in again.headers) == (303, False)
+    cookie = site.cookie_of(cast.alice)
+    for label in (f"0{PORT}", f"+{PORT}", f"{PORT}.", ""):
+        host = site.host.replace(f"-{PORT}", f"-{label}")
+        assert site.get("/", cookie=cookie, host=host).status_code == 404
+    assert site.get("/", cookie=cookie, host=f"{site.host}.").status_code == 404
+    assert site.asked == []
+    assert site.get("/", cookie=f"vedette-job=planted; {cookie}").status_code == 200
 
 
 def test_a_job_that_ended_a_closed_port_and_a_lost_agent_have_a_clear_page(
