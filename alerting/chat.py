@@ -1,23 +1,16 @@
-"""Sender to chat and paging services through apprise: `slack://TOKEN_A/TOKEN_B/TOKEN_C`.
+"""Sender to chat and paging services through apprise: `slack://TOKEN_A/TOKEN_B/TOKEN_C`."""
 
-Apprise logs its errors, which are read from there.
-"""
-
-import logging
-import re
-from urllib.parse import urlsplit
-
-from alerting.chat_addresses import SERVICES, chat_errors
+from alerting.chat_addresses import SERVICES, Services, chat_errors, chat_service
 from alerting.messages import Message
 from alerting.models import Receiver
 from alerting.notify import DeliveryError
 from alerting.receivers import signing_key
 from alerting.states import AlertState, Severity
+from alerting.webhooks import AddressPolicy, WebhookClient
 from core.errors import UnavailableError
 from core.secretbox import SecretBox
 
 TIMEOUT_SECONDS = 10.0
-_STATUS = re.compile(r"error[= ]*(\d{3})")
 
 
 class ChatSender:
@@ -25,36 +18,42 @@ class ChatSender:
 
     Args:
         box: decrypts the addresses.
+        policy: which network addresses may be reached.
         services: the allowed schemes of addresses.
     """
 
-    def __init__(self, *, box: SecretBox, services: frozenset[str] = SERVICES) -> None:
+    def __init__(
+        self, *, box: SecretBox, policy: AddressPolicy | None = None, services: Services = SERVICES
+    ) -> None:
         self._box = box
+        self._client = WebhookClient(TIMEOUT_SECONDS, policy=policy or AddressPolicy())
         self._services = services
 
     def send(self, receiver: Receiver, message: Message) -> None:
         """Deliver one message."""
         # 15 MiB that deployments without chat services save.
-        from apprise import Apprise, LogCapture, NotifyType  # noqa: PLC0415
-        from apprise.plugins import NotifyBase  # noqa: PLC0415
+        from apprise import NotifyType  # noqa: PLC0415
+
+        from alerting.chat_requests import ChatTraffic, delivering  # noqa: PLC0415
 
         try:
             target = signing_key(receiver, self._box)
         except UnavailableError as error:
             raise DeliveryError(error.message) from error
         errors = chat_errors(target, services=self._services)
-        service = None if errors else Apprise.instantiate(target)
-        if not isinstance(service, NotifyBase):
+        apprise_service = None if errors else chat_service(target)
+        if apprise_service is None:
             raise DeliveryError(" ".join(errors) or "The address is not complete.")
-        service.socket_connect_timeout = service.socket_read_timeout = TIMEOUT_SECONDS
-        with LogCapture(level=logging.WARNING, fmt="%(message)s") as log:  # type: ignore[no-untyped-call] # apprise's
-            sent = service.notify(
+        service = self._services[target.partition("://")[0]]
+        traffic = ChatTraffic(service, self._client)
+        with delivering(traffic):
+            is_sent = apprise_service.notify(
                 body=message.text, title=message.subject, notify_type=NotifyType(_kind(message))
             )
-            found = _STATUS.search(log.getvalue()) if log is not None else None
-        if not sent:
-            why = f"responded {found[1]}" if found else "did not accept the message"
-            raise DeliveryError(f"{service.service_name or urlsplit(target).scheme} {why}.")
+        if not is_sent:
+            raise DeliveryError(
+                f"{service.name} {traffic.failure or 'did not accept the message'}."
+            )
 
 
 def _kind(message: Message) -> str:

@@ -203,7 +203,7 @@ class WebhookSender:
         }
         host = urlsplit(url).netloc.rpartition("@")[2]
         try:
-            response = self._client.post(url, body=body, headers=headers)
+            response, _ = self._client.request("POST", url, body=body, headers=headers)
         except BlockedAddressError as error:
             raise DeliveryError(error.message_for(host)) from error
         except (OSError, HTTPException) as error:

@@ -1,4 +1,4 @@
-"""Webhook requests: one POST to a checked address, without redirects, in bounded time.
+"""Requests to hosts that tenants choose: a checked address, no redirects, bounded time.
 
 Tenants choose the URL and the portal connects, so requests must not reach the operator's network
 (server-side request forgery). Every address that the host name resolves to is checked, and the
@@ -124,12 +124,20 @@ class WebhookClient:
         context.load_verify_locations(DEFAULT_CA_BUNDLE_PATH)
         return context
 
-    def post(self, target: str, *, body: bytes, headers: Headers) -> HTTPResponse:
-        """Return the response, whose body is not read.
+    def request(
+        self,
+        method: str,
+        target: str,
+        *,
+        body: bytes,
+        headers: Headers,
+        max_answer_bytes: int = 0,
+    ) -> tuple[HTTPResponse, bytes]:
+        """Return the response and its body, which is read if `max_answer_bytes` are given.
 
         Raises:
             BlockedAddressError: the policy blocks the address.
-            OSError: the host has no address, or none of them responds in time.
+            OSError: the host has no address, none of them responds in time, or the body is larger.
             http.client.HTTPException: the response is not HTTP.
         """
         url = urlsplit(target)
@@ -138,9 +146,12 @@ class WebhookClient:
         host = host if url.port is None else f"{host}:{url.port}"
         headers = {**headers, **_credentials(url), "Host": host}
         with self._connected(url) as connection:
-            connection.request("POST", path, body=body, headers=headers)
+            connection.request(method, path, body=body, headers=headers)
             with connection.getresponse() as response:
-                return response
+                content = response.read(max_answer_bytes + 1) if max_answer_bytes else b""
+        if len(content) > max_answer_bytes:
+            raise OSError("the response is too large")
+        return response, content
 
     @contextmanager
     def _connected(self, url: SplitResult) -> Iterator[HTTPConnection]:

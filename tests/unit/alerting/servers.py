@@ -103,6 +103,7 @@ class Hook:
     status: int = 204
     location: str = ""
     retry_after: str = ""
+    content: bytes = b""
     posts: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
 
 
@@ -120,8 +121,9 @@ def hook_server(context: ssl.SSLContext | None = None) -> Iterator[Hook]:
                 self.send_header("Location", hook.location)
             if hook.retry_after:
                 self.send_header("Retry-After", hook.retry_after)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(hook.content)))
             self.end_headers()
+            self.wfile.write(hook.content)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
             pass
