@@ -6,7 +6,7 @@ any transaction, and then marked. A crash in between causes another attempt, nev
 The notifications of one recipient are sent in order; `alerting.outbox_workers` serves many
 recipients at once. A claim drops what its recipient was notified of already, or what is not true
 any more, so that only current states are sent. Notifications of one group are sent as one message;
-see `alerting.holds` for those that are held.
+see `alerting.holds` and `alerting.outbox_budgets` for those that are held.
 """
 
 import logging
@@ -24,11 +24,13 @@ from alerting.messages import MAX_LISTED, render, render_group
 from alerting.models import Receiver
 from alerting.notification_models import DeliveredAlert, Notification
 from alerting.notify import DeliveryError, Sender
+from alerting.outbox_budgets import UNLIMITED, count_sent, hold_over_budget
 from alerting.states import NotificationState, ReceiverKind
 from core.clock import Clock
 from core.db import SessionFactory, transaction
 from core.guarded_update import changed_one
 from core.zones import zone_of
+from tenants.lifecycle.message_budgets import MessageBudgets
 from tenants.models import User
 from tenants.users.time_zones import zone_name_of
 
@@ -59,11 +61,12 @@ def drain_outbox(
     senders: Mapping[ReceiverKind, Sender],
     *,
     kinds: Collection[ReceiverKind] = tuple(ReceiverKind),
+    budgets: MessageBudgets = UNLIMITED,
     now: datetime,
 ) -> int:
     """Send the due notifications of all recipients in turn; return the number of delivered ones."""
     return sum(
-        drain_recipient(sessions, senders, recipient, clock=lambda: now)
+        drain_recipient(sessions, senders, recipient, clock=lambda: now, budgets=budgets)
         for recipient in due_recipients(sessions, kinds=kinds, now=now)
     )
 
@@ -80,7 +83,9 @@ def due_recipients(
     """
     # Without a receiver it is an email.
     kind = func.coalesce(Receiver.kind, ReceiverKind.EMAIL)
-    is_failing = and_(Notification.last_error != "", Notification.next_try_at > now)
+    is_failing = and_(
+        Notification.last_error != "", Notification.tries > 0, Notification.next_try_at > now
+    )
     is_due = Notification.next_try_at <= now
     statement = (
         select(_KEY, Notification.tenant_id)
@@ -101,6 +106,7 @@ def drain_recipient(
     *,
     clock: Clock,
     may_send: Callable[[], bool] = lambda: True,
+    budgets: MessageBudgets = UNLIMITED,
 ) -> int:
     """Send the due notifications of one recipient until one fails; return how many it got."""
     delivered = 0
@@ -111,6 +117,8 @@ def drain_recipient(
             continue
         if not may_send():
             break
+        if hold_over_budget(sessions, notification_id, budgets, now=clock()):
+            continue
         group = _claim_group(sessions, notification_id, holds, now=clock())
         if not group:
             continue
@@ -123,6 +131,7 @@ def drain_recipient(
                 _mark_failed(session, group, error, now=clock())
                 break
             delivered += len(group)
+            count_sent(session, group[0].notification, now=clock())
             _mark_sent(session, group, rest, now=clock())
     return delivered
 

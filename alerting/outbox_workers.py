@@ -12,10 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from alerting.notify import Sender
 from alerting.outbox import DueRecipient, drain_recipient, due_recipients
+from alerting.outbox_budgets import UNLIMITED
 from alerting.states import ReceiverKind
 from core.clock import Clock
 from core.db import SessionFactory
 from core.errors import DatabaseUnavailableError
+from tenants.lifecycle.message_budgets import MessageBudgets
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ class OutboxWorkers:
         senders: by kind of receiver.
         clock: the time.
         may_send: whether this process still is the one that sends.
+        budgets: of messages within an hour.
     """
 
     def __init__(
@@ -40,11 +43,13 @@ class OutboxWorkers:
         *,
         clock: Clock,
         may_send: Callable[[], bool] = lambda: True,
+        budgets: MessageBudgets = UNLIMITED,
     ) -> None:
         self._sessions = sessions
         self._senders = senders
         self._clock = clock
         self._may_send = may_send
+        self._budgets = budgets
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="outbox")
         self._lock = threading.Lock()
         self._busy: set[DueRecipient] = set()
@@ -75,6 +80,7 @@ class OutboxWorkers:
                 recipient,
                 clock=self._clock,
                 may_send=self._may_send,
+                budgets=self._budgets,
             )
         except DatabaseUnavailableError as error:
             logger.warning("the notifications of %s come later: %s", recipient.key, error.message)

@@ -91,6 +91,9 @@ class ServerSettings:
     max_series_per_tenant: Annotated[int, Meta(ge=0)] = 200_000
     max_measurements_per_tenant: Annotated[int, Meta(ge=0)] = 500
     max_fields_per_tenant: Annotated[int, Meta(ge=0)] = 2_000
+    max_messages_per_user_per_hour: Annotated[int, Meta(ge=0)] = 30
+    max_messages_per_tenant_per_hour: Annotated[int, Meta(ge=0)] = 500
+    max_alert_messages_per_tenant_per_hour: Annotated[int, Meta(ge=0)] = 3_000
     max_points_per_second_per_tenant: Annotated[float, Meta(ge=0)] = 0.0
     portal_threads: Annotated[int, Meta(ge=1)] = 16
     max_connections: Annotated[int, Meta(ge=1)] = 16_384

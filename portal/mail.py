@@ -4,11 +4,14 @@ from datetime import datetime
 from functools import partial
 from html import escape
 
+from sqlalchemy.orm import Session
+
 from alerting.messages import Message
 from alerting.notify import EmailSender
 from core.ids import new_id
 from core.settings import ServerSettings, secret_key
-from portal.context import current_user, now, portal
+from portal.context import current_scope, current_user, now, portal
+from tenants.lifecycle.message_budgets import MESSAGES, MessageBudgets, charge_user, count_message
 from tenants.models import Invitation
 from tenants.users.emails import Email, InvitationDelivery, deliver_invitation
 from tenants.users.resets import Purpose, make_link
@@ -30,6 +33,25 @@ def send_invitation(invitation: Invitation, secret: str) -> InvitationDelivery:
     )
     send = partial(send_email, settings, now=now()) if can_send(settings) else None
     return deliver_invitation(invitation, link, inviter=current_user(), send=send)
+
+
+def charge_message(session: Session) -> None:
+    """Count a message that the current user causes.
+
+    Raises:
+        OverloadedError: the user or the tenant has sent as many as they may within an hour.
+    """
+    charge_user(session, current_scope(), MessageBudgets.of(portal().settings), now=now())
+
+
+def charge_invitation(session: Session) -> None:
+    """Count an invitation, of which an email is sent if a mail server is configured."""
+    if not can_send(portal().settings):
+        return
+    charge_message(session)
+    tenant_id = current_scope().tenant_id
+    if tenant_id is not None:
+        count_message(session, tenant_id, MESSAGES, MessageBudgets(), now=now())
 
 
 def send_email(settings: ServerSettings, email: Email, *, now: datetime) -> None:

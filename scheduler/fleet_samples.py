@@ -1,9 +1,9 @@
 """Samples that the portal itself writes, so that rules can watch what only the portal knows.
 
 `appliance_status` is of each appliance in service, by the portal's clock, and `service_status` of
-each service that runs on one; `job_queue` and `rule_evaluation` are of each tenant, without an
-appliance. During a mass outage the portal suspects itself, so that it writes nothing about
-appliances.
+each service that runs on one; `job_queue`, `rule_evaluation` and `outgoing_messages` are of each
+tenant, without an appliance. During a mass outage the portal suspects itself, so that it writes
+nothing about appliances.
 """
 
 from collections.abc import Iterable
@@ -19,10 +19,12 @@ from jobqueue.states import AttemptState, JobKind, JobState
 from protocol.attempts import Health
 from tenants.fleet.liveness import current_outage
 from tenants.fleet.states import in_service
+from tenants.lifecycle.message_budgets import ALERTS, MESSAGES, MessageBudgets, sent_messages
 from tenants.models import Appliance, ApplianceState
 from timeseries.points import Batch, Point
 from timeseries.store import APPLIANCE_TAG, TENANT_TAG, Store
 
+NO_BUDGETS = MessageBudgets()
 FAILURES_WITHIN = timedelta(hours=1)
 _REACHABLE = {ApplianceState.ONLINE: 1, ApplianceState.STALE: 1}
 _WAITING = (JobState.SUBMITTED, JobState.QUEUED)
@@ -31,7 +33,9 @@ Identity = tuple[str, str]
 """A tenant and, unless "", an appliance."""
 
 
-def fleet_points(session: Session, *, now: datetime) -> dict[Identity, list[Point]]:
+def fleet_points(
+    session: Session, *, budgets: MessageBudgets = NO_BUDGETS, now: datetime
+) -> dict[Identity, list[Point]]:
     """Return the points of appliances and queues by what they are about."""
     found: dict[Identity, list[Point]] = {}
     if current_outage(session) is None:
@@ -46,6 +50,9 @@ def fleet_points(session: Session, *, now: datetime) -> dict[Identity, list[Poin
     for tenant_id, fields in _rules(session):
         points = found.setdefault((tenant_id, ""), [])
         points.append(Point("rule_evaluation", {}, fields, to_ns(now)))
+    for tenant_id, fields in _messages(session, budgets, now=now):
+        points = found.setdefault((tenant_id, ""), [])
+        points.append(Point("outgoing_messages", {}, fields, to_ns(now)))
     return found
 
 
@@ -104,6 +111,21 @@ def _services(session: Session) -> Iterable[tuple[Identity, dict[str, str], dict
         if row.health is not Health.STARTING:
             fields["healthy"] = float(row.health in {Health.HEALTHY, Health.UNKNOWN})
         yield (row.tenant_id, row.appliance_id), {"job": row.id, "service": service}, fields
+
+
+def _messages(
+    session: Session, budgets: MessageBudgets, *, now: datetime
+) -> Iterable[tuple[str, dict[str, float]]]:
+    """Yield what tenants sent within their hours, in percent of their budgets."""
+    sent = sent_messages(session, now=now)
+    for tenant_id in sorted({tenant_id for tenant_id, _ in sent}):
+        fields = {
+            field: 100 * sent.get((tenant_id, subject), 0) / budgets.limit(subject)
+            for field, subject in (("used_percent", MESSAGES), ("alerts_used_percent", ALERTS))
+            if budgets.limit(subject)
+        }
+        if fields:
+            yield tenant_id, fields
 
 
 def _queues(session: Session, *, now: datetime) -> Iterable[tuple[str, dict[str, float]]]:

@@ -62,6 +62,7 @@ from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting
 from tenants.fleet.events import prune_events
 from tenants.fleet.liveness import sweep_appliances
+from tenants.lifecycle.message_budgets import MessageBudgets
 from tenants.lifecycle.pruning import BATCH, KINDS, prune
 from tenants.lifecycle.quota_warnings import update_quota_warnings
 from tenants.lifecycle.removal_worker import Remover, run_removals
@@ -135,8 +136,13 @@ class Scheduler:
             on_notifications=self._send_soon,
         )
         self._sending: Job | None = None
+        self._budgets = MessageBudgets.of(settings)
         self._outbox = OutboxWorkers(
-            self._sessions, self._senders, clock=clock, may_send=lambda: self.is_active
+            self._sessions,
+            self._senders,
+            clock=clock,
+            may_send=lambda: self.is_active,
+            budgets=self._budgets,
         )
         self._registry = Registry(settings, RegistryTokens(settings), clock)
         self._scheduler = BackgroundScheduler(
@@ -465,7 +471,7 @@ class Scheduler:
     def record_fleet(self) -> None:
         """Write what the portal knows of appliances and queues as samples."""
         with transaction(self._sessions) as session:
-            points = fleet_points(session, now=self._clock())
+            points = fleet_points(session, budgets=self._budgets, now=self._clock())
         write_fleet(self._store, points)
 
     def offer_rules(self) -> None:

@@ -172,6 +172,10 @@ DECLARED: Mapping[str, Declared] = {
         "",
         "failed_attempts longest_wait_seconds waiting_jobs",
     ),
+    "outgoing_messages": _declared(
+        "",
+        "alerts_used_percent used_percent",
+    ),
     "rule_evaluation": _declared(
         "",
         "failing_rules query_seconds rules skipped_evaluations",

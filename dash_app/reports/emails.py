@@ -21,6 +21,7 @@ from dash_app.reports.models import SavedReport
 from dash_app.reports.report import Report, Unit, shown
 from dash_app.reports.saved import ITEMS, active_members, following, request_of
 from dash_app.reports.source import Source
+from tenants.lifecycle.message_budgets import MessageBudgets, charge_user
 from tenants.models import Role, Tenant, TenantState
 from tenants.scope import Scope
 from timeseries.store import Store
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 BATCH = 20
 RETRY_AFTER = timedelta(minutes=5)
+NO_BUDGETS = MessageBudgets()
 # Undelivered emails can be retried for as long.
 FILE_LIFETIME = timedelta(days=7)
 
@@ -80,17 +82,20 @@ def email_now(
     report_id: str,
     *,
     public_url: str,
+    budgets: MessageBudgets = NO_BUDGETS,
     now: datetime,
 ) -> int:
     """Add the emails of a saved report to the outbox now; return their number.
 
     Raises:
         ConflictError: it has no recipients.
+        OverloadedError: the user or the tenant has sent as many messages as allowed.
     """
     with transaction(sessions) as session:
         saved = ITEMS.changeable(session, scope, report_id)
         if not saved.recipients:
             raise ConflictError(f"{saved.name!r} has no recipients. Add one first.")
+        charge_user(session, scope, budgets, now=now)
     file, text = _rendered(sessions, store, saved, now=now)
     with transaction(sessions) as session:
         return _add_emails(session, saved, file, text, public_url=public_url, now=now)

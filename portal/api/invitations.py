@@ -16,7 +16,7 @@ from portal.api.schemas import (
     values_of,
 )
 from portal.context import current_scope, database, now
-from portal.mail import send_invitation
+from portal.mail import charge_invitation, send_invitation
 from tenants.models import Invitation, Role
 from tenants.permissions import Permission
 from tenants.users.emails import InvitationDelivery
@@ -96,6 +96,7 @@ def add(body: dict[str, Any]) -> dict[str, Any]:
         made = invite(
             session, scope, tenant_id=tenant_id, email=body["email"], role=body["role"], now=now()
         )
+        charge_invitation(session)
     return _sent(send_invitation(*made))
 
 
@@ -111,6 +112,7 @@ def resend(invitation_id: str) -> dict[str, Any]:
     """Send a new link; the previous one stops working."""
     with database() as session:
         made = renew_invitation(session, current_scope(), invitation_id, now=now())
+        charge_invitation(session)
     return _sent(send_invitation(*made))
 
 

@@ -36,6 +36,7 @@ from portal.api.schemas import (
     values_of,
 )
 from portal.context import current_scope, database, now, portal, public_url
+from portal.mail import charge_message
 from tenants.permissions import Permission
 
 receivers = APIBlueprint(
@@ -195,7 +196,7 @@ def change(receiver_id: str, body: dict[str, Any]) -> Receiver:
 def test(receiver_id: str) -> Notification:
     """Send a test message; the notification's `state` shows whether it was delivered."""
     with database() as session:
-        return send_test(
+        notification = send_test(
             session,
             current_scope(),
             receiver_id,
@@ -203,6 +204,8 @@ def test(receiver_id: str) -> Notification:
             now=now(),
             is_platform=_is_platform(),
         )
+        charge_message(session)
+        return notification
 
 
 @platform_receivers.operation("DELETE", "/<receiver_id>", status=HTTPStatus.NO_CONTENT)
@@ -229,7 +232,9 @@ def list_sent(query: dict[str, Any]) -> dict[str, Any]:
 def send_again(notification_id: str) -> Notification:
     """Send a notification again that was sent or has failed; it keeps its ID."""
     with database() as session:
-        return redeliver(session, current_scope(), notification_id, now=now())
+        notification = redeliver(session, current_scope(), notification_id, now=now())
+        charge_message(session)
+        return notification
 
 
 def _is_platform() -> bool:

@@ -31,6 +31,7 @@ from portal.api.reports import FILES
 from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query, whole_list
 from portal.context import current_scope, database, now, portal, public_url
 from portal.presenters.reports import DEFAULT_TARGET, built, report_file
+from tenants.lifecycle.message_budgets import MessageBudgets
 from tenants.permissions import Permission
 
 saved_reports = APIBlueprint(
@@ -204,6 +205,7 @@ def send(saved_report_id: str) -> dict[str, int]:
         current_scope(),
         saved_report_id,
         public_url=public_url(),
+        budgets=MessageBudgets.of(portal().settings),
         now=now(),
     )
     return {"emails": emails}

@@ -30,6 +30,7 @@ from alerting.undelivered import redeliver
 from jobqueue.models import Attempt
 from jobqueue.service import attempts_between
 from portal.context import current_scope, database, now, public_url
+from portal.mail import charge_message
 from portal.pages.common import changing
 from portal.presenters.series import render_series
 from portal.query_string import PAGE_SIZE, chosen, day, page_number
@@ -206,6 +207,7 @@ def _back_to_notifications() -> str:
 def send_again(session: Session, notification_id: str) -> str:
     """Send a notification again."""
     redeliver(session, current_scope(), notification_id, now=now())
+    charge_message(session)
     return "Notification queued to be sent again"
 
 

@@ -6,7 +6,7 @@ from functools import wraps
 from flask import current_app, flash, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
-from core.errors import ConflictError
+from core.errors import ConflictError, OverloadedError
 from portal.context import database, in_parts
 
 
@@ -56,7 +56,7 @@ def _redirecting(
     def changed(**parameters: str) -> ResponseReturnValue:
         try:
             message = change(**parameters)
-        except ConflictError as error:
+        except (ConflictError, OverloadedError) as error:
             flash(error.message, "warning")
         else:
             flash(message, "success")

@@ -11,6 +11,7 @@ from core.errors import (
     ForbiddenError,
     InvalidInputError,
     NotFoundError,
+    OverloadedError,
     UnauthenticatedError,
 )
 from core.settings import secret_key
@@ -26,7 +27,7 @@ from portal.context import (
     principal,
 )
 from portal.forms.accounts import PASSWORD_HELP, ExistingAccountForm, InvitationForm, NewAccountForm
-from portal.mail import send_invitation
+from portal.mail import charge_invitation, send_invitation
 from portal.pages.common import changing
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.auditing.recording import set_actor
@@ -67,7 +68,8 @@ def resend(invitation_id: str) -> ResponseReturnValue:
     try:
         with database() as db:
             made = renew_invitation(db, current_scope(), invitation_id, now=now())
-    except ConflictError as error:
+            charge_invitation(db)
+    except (ConflictError, OverloadedError) as error:
         flash(error.message, "warning")
         return redirect(_back())
     return show_outcome(send_invitation(*made), back=_back())
@@ -143,6 +145,7 @@ def invite_by_form(
     Raises:
         InvalidInputError: a field is invalid.
         ConflictError: the user is already a member or invited.
+        OverloadedError: the user has sent as many messages as allowed within an hour.
     """
     with database() as db:
         made = invite(
@@ -153,6 +156,7 @@ def invite_by_form(
             role=Role(form.role.data),
             now=now(),
         )
+        charge_invitation(db)
     return show_outcome(send_invitation(*made), back=back)
 
 

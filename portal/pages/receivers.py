@@ -18,6 +18,7 @@ from alerting.receivers import (
 from alerting.states import ReceiverKind
 from portal.context import current_scope, database, now, portal, public_url
 from portal.forms.alerts import ReceiverChangeForm, ReceiverForm
+from portal.mail import charge_message
 from portal.pages.common import changing
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.permissions import Permission
@@ -111,6 +112,7 @@ def test(session: Session, receiver_id: str) -> str:
         now=now(),
         is_platform=_is_platform(),
     )
+    charge_message(session)
     return "Test message queued. Its delivery is listed under recent notifications."
 
 

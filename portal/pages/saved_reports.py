@@ -27,6 +27,7 @@ from portal.mail import can_send
 from portal.pages.common import changing, plural
 from portal.presenters.reports import arranged, built, report_file, table_of
 from portal.query_string import PAGE_SIZE, page_number
+from tenants.lifecycle.message_budgets import MessageBudgets
 from tenants.permissions import Permission
 
 pages = Blueprint("saved_reports", __name__)
@@ -122,6 +123,7 @@ def send(_session: Session, saved_report_id: str) -> str:
         current_scope(),
         saved_report_id,
         public_url=public_url(),
+        budgets=MessageBudgets.of(portal().settings),
         now=now(),
     )
     return f"{plural(count, 'email')} added to the outbox"

@@ -18,6 +18,7 @@ from jobqueue.retention import delete_ended, job_retention, list_stuck_jobs
 from jobqueue.schedules import count_schedules
 from jobqueue.service import active_jobs, waiting_jobs
 from portal.context import current_scope, database, in_parts, now, portal
+from tenants.lifecycle.message_budgets import ALERTS, MESSAGES, MessageBudgets, sent_messages
 from tenants.lifecycle.pruning import count_prunable
 from tenants.lifecycle.usage import file_bytes, latest_usage, sample_counts
 from tenants.models import Appliance, ApplianceCertificate, Tenant
@@ -138,8 +139,30 @@ def tenant_use(session: Session, tenant_id: str) -> TenantUse:
             for name, count in _COUNTS.items()
         ),
     )
+    uses += _message_uses(session, tenant_id)
     return TenantUse(
         limits=limits, uses=uses, measured_at=None if measured is None else measured.measured_at
+    )
+
+
+def _message_uses(session: Session, tenant_id: str) -> tuple[Use, ...]:
+    budgets, scope = MessageBudgets.of(portal().settings), current_scope()
+    sent = sent_messages(session, now=now())
+    subjects = {
+        MESSAGES: ("Messages this hour", "They are sent when the next hour begins."),
+        ALERTS: ("Alert messages this hour", "Current states are sent in the next hour."),
+    }
+    if scope.tenant_id == tenant_id:
+        effect = "You can't send tests, invitations and reports until the next hour."
+        subjects[scope.user_id] = ("Your messages this hour", effect)
+    return tuple(
+        Use(
+            name=name,
+            used=sent.get((tenant_id, subject), 0),
+            most=budgets.limit(subject) or None,
+            effect=effect,
+        )
+        for subject, (name, effect) in subjects.items()
     )
 
 

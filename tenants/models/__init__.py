@@ -20,6 +20,7 @@ from tenants.models.certificates import (
 from tenants.models.columns import SECRET_HASH_LENGTH, enum_column
 from tenants.models.platform import (
     FillingQuota,
+    MessageCount,
     QuotaWarning,
     RemovalState,
     SeriesCount,

@@ -84,6 +84,17 @@ class SeriesCount(Base):
     counted_at: Mapped[datetime]
 
 
+class MessageCount(Base):
+    """The messages that a tenant sent within an hour; `subject` is a kind of them, or a user."""
+
+    __tablename__ = "message_counts"
+
+    tenant_id: Mapped[str] = reference("tenants.id", primary_key=True)
+    subject: Mapped[str] = mapped_column(String(36), primary_key=True)
+    started_at: Mapped[datetime]
+    count: Mapped[int]
+
+
 class FillingQuota(StrEnum):
     """The quotas that fill up with samples."""
 

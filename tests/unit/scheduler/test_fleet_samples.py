@@ -13,6 +13,7 @@ from core.settings import ServerSettings
 from jobqueue.states import JobKind
 from protocol.attempts import Health, HealthCheck, HealthCheckKind, ObservedState
 from scheduler.loops import Scheduler
+from tenants.lifecycle.message_budgets import ALERTS, MESSAGES, MessageBudgets, count_message
 from tenants.models import Appliance, ApplianceState, Tenant
 from tests.cast import NOON, Cast, FrozenClock, make_appliance
 from tests.unit.jobqueue.builders import add_appliance, dispatch, report, submit
@@ -131,3 +132,38 @@ def test_an_unhealthy_service_alerts_and_those_that_are_well_or_unreachable_do_n
         "starts": {"restarts": 2.0},
         "fails": {"healthy": 0.0, "restarts": 2.0},
     }
+
+
+def test_a_tenant_that_uses_up_its_budget_of_messages_about_alerts_is_warned(
+    sessions: SessionFactory, store: Store, clock: FrozenClock, cast: Cast, tmp_path: Path
+) -> None:
+    settings = ServerSettings(
+        data_dir=tmp_path,
+        max_alert_messages_per_tenant_per_hour=10,
+        max_messages_per_tenant_per_hour=20,
+    )
+    scheduler = Scheduler(settings, sessions=sessions, store=store, clock=clock)
+    budgets = MessageBudgets.of(settings)
+    with transaction(sessions) as session:
+        for subject in (*[ALERTS] * 9, MESSAGES):
+            assert count_message(session, cast.acme.id, subject, budgets, now=clock.now) is None
+    scheduler.offer_rules()
+    for _ in range(15):
+        clock.advance(30)
+        scheduler.record_fleet()
+        evaluate_rules(
+            Evaluator(sessions=sessions, store=store), now=clock.now + timedelta(seconds=1)
+        )
+    with transaction(sessions) as session:
+        [alert] = session.scalars(select(Alert).where(Alert.state == AlertState.FIRING)).all()
+        found = (alert.rule.pack_key, alert.tenant_id, alert.severity, alert.value)
+    assert found == ("message-budget", cast.acme.id, Severity.WARNING, 90.0)
+    [latest] = store.latest(
+        LatestQuery(
+            measurement="outgoing_messages",
+            fields=("used_percent", "alerts_used_percent"),
+            since_ns=0,
+            tenants=(cast.acme.id,),
+        )
+    )
+    assert latest.values == {"used_percent": 5.0, "alerts_used_percent": 90.0}
