@@ -158,6 +158,7 @@ def send_test(
     )
     session.add(notification)
     session.flush()
+    session.refresh(notification)  # loads its receiver
     return notification
 
 

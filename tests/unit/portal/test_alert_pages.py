@@ -209,6 +209,15 @@ def test_a_webhook_into_the_portals_own_network_is_refused_by_page_and_api(bob: 
     assert answer.status_code == 422
 
 
+def test_the_api_shows_a_test_message_that_it_queued(bob: Browser) -> None:
+    body = {"name": "Ops", "kind": "email", "target": "ops@acme.example"}
+    receiver = bob.call("POST", "/api/v1/receivers", json=body).get_json()
+    answer = bob.call("POST", f"/api/v1/receivers/{receiver['id']}/test")
+    assert answer.status_code == 200
+    assert answer.get_json()["receiver_name"] == "Ops"
+    assert answer.get_json()["state"] == "waiting"
+
+
 def test_a_receiver_that_is_no_address_is_refused(bob: Browser) -> None:
     form: dict[str, object] = {"name": "Pager", "kind": "email", "target": "nobody"}
     answer = bob.post("/receivers", form)
