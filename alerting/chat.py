@@ -1,6 +1,6 @@
-"""Sender to chat and paging services through apprise: `slack://TOKEN_A/TOKEN_B/TOKEN_C`."""
+"""Sender to chat services through apprise: `slack://TOKEN_A/TOKEN_B/TOKEN_C`."""
 
-from alerting.chat_addresses import SERVICES, Services, chat_errors, chat_service
+from alerting.chat_addresses import REPLACED, SERVICES, Services, chat_errors, chat_service
 from alerting.messages import Message
 from alerting.models import Receiver
 from alerting.notify import DeliveryError
@@ -23,7 +23,11 @@ class ChatSender:
     """
 
     def __init__(
-        self, *, box: SecretBox, policy: AddressPolicy | None = None, services: Services = SERVICES
+        self,
+        *,
+        box: SecretBox,
+        policy: AddressPolicy | None = None,
+        services: Services = SERVICES | REPLACED,
     ) -> None:
         self._box = box
         self._client = WebhookClient(TIMEOUT_SECONDS, policy=policy or AddressPolicy())

@@ -1,4 +1,4 @@
-"""Addresses of chat and paging services, in the notation of apprise.
+"""Addresses of chat services, in the notation of apprise.
 
 Only services with hosts of their own are allowed, and of their options only those that change the
 message or who gets it: others of apprise name files and addresses to read, turn off the check of
@@ -48,18 +48,6 @@ SERVICES = {
         options="avatar avatar_url fields flags footer footer_logo ping thread tts",
     ),
     "gchat": _service("Google Chat", "chat.googleapis.com", options="key thread token workspace"),
-    "opsgenie": _service(
-        "Opsgenie",
-        "api.opsgenie.com",
-        "api.eu.opsgenie.com",
-        options="alias entity priority region tags to",
-    ),
-    "pagerduty": _service(
-        "PagerDuty",
-        "events.pagerduty.com",
-        "events.eu.pagerduty.com",
-        options="class click group region severity",
-    ),
     "pover": _service(
         "Pushover",
         "api.pushover.net",
@@ -93,12 +81,29 @@ SERVICES = {
         options="api-version id image pa powerautomate route routeid sig ver wrap",
     ),
 }
+REPLACED = {
+    "opsgenie": _service(
+        "Opsgenie",
+        "api.opsgenie.com",
+        "api.eu.opsgenie.com",
+        options="alias entity priority region tags to",
+    ),
+    "pagerduty": _service(
+        "PagerDuty",
+        "events.pagerduty.com",
+        "events.eu.pagerduty.com",
+        options="class click group region severity",
+    ),
+}
+"""Services with a type of receiver of their own; see `alerting.paging_addresses`."""
 Services = dict[str, ChatService]
 
 
 def chat_errors(target: str, *, services: Services = SERVICES) -> list[str]:
     """Return why a text is not the address of a chat service; the text is never repeated."""
     scheme, _, rest = target.partition("://")
+    if scheme in REPLACED.keys() - services.keys():
+        return [f"Add a receiver of the type {scheme} instead: it resolves what it opens."]
     if not rest or scheme not in services:
         names = ", ".join(sorted(services))
         return [f"Use an address of apprise that starts with one of these and '://': {names}."]

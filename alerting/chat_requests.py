@@ -60,12 +60,14 @@ class ChatTraffic(BaseAdapter):
                 url,
                 body=body.encode() if isinstance(body, str) else body,
                 headers=request.headers,
-                max_answer_bytes=MAX_ANSWER_BYTES,
+                max_answer_bytes=MAX_ANSWER_BYTES + 1,
             )
         except BlockedAddressError as error:
             raise self._failed(f"can't be reached: {error.message_for(host)}") from error
         except (OSError, HTTPException) as error:
             raise self._failed(f"did not respond: {why_it_failed(error)}") from error
+        if len(content) > MAX_ANSWER_BYTES:
+            raise self._failed("did not respond: the response is too large")
         is_sent = 200 <= answer.status < 300  # noqa: PLR2004 - 2xx
         self.failure = "" if is_sent else f"responded {answer.status}"
         return _response(request, answer.status, dict(answer.headers), content)

@@ -11,9 +11,10 @@ from datetime import datetime
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+from alerting.acknowledgements import is_acknowledgement_due, note_acknowledged
 from alerting.models import Alert
 from alerting.notification_models import DeliveredAlert, Notification
-from alerting.states import AlertState, NotificationPurpose, Severity
+from alerting.states import AlertState, NotificationPurpose, NotificationState, Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +31,29 @@ class Claim:
 
 def is_current(session: Session, notification: Notification) -> bool:
     """Whether a notification is still true, and its recipient is not yet notified of it."""
+    if notification.purpose is NotificationPurpose.ACKNOWLEDGEMENT:
+        return is_acknowledgement_due(session, notification)
     if not notification.about or notification.purpose is NotificationPurpose.REPEAT:
         return True
     row = _delivered(session, notification)
     state, severity = _state_of(notification)
     if state is AlertState.RESOLVED:
-        return row is not None
+        receiver = notification.receiver
+        return row is not None and (receiver is None or receiver.sends_resolved)
     alert = session.get(Alert, notification.about)
     if alert is None or (alert.state, alert.severity) != (state, severity):
         return False
     return row is None or (row.state, row.severity) != (state, severity)
+
+
+def drop(session: Session, notification: Notification) -> None:
+    """Note that a notification is not sent, because it is not current."""
+    notification.state, notification.tries = NotificationState.SUPPRESSED, 0
+    if notification.about and _state_of(notification)[0] is AlertState.RESOLVED:
+        # Its receiver is not notified that alerts have resolved.
+        row = _delivered(session, notification)
+        if row is not None:
+            session.delete(row)
 
 
 def start(session: Session, notification: Notification) -> Claim:
@@ -65,6 +79,9 @@ def start(session: Session, notification: Notification) -> Claim:
 
 def confirm(session: Session, claims: Sequence[Claim], *, now: datetime) -> None:
     """Note that notifications were delivered."""
+    for claim in claims:
+        if claim.notification.purpose is NotificationPurpose.ACKNOWLEDGEMENT:
+            note_acknowledged(session, claim.notification, at=now)
     for claim in filter(_is_about_alert, claims):
         state, severity = _state_of(claim.notification)
         if state is AlertState.RESOLVED:
@@ -76,7 +93,6 @@ def confirm(session: Session, claims: Sequence[Claim], *, now: datetime) -> None
                 .values(
                     state=state,
                     severity=severity,
-                    group_key=claim.notification.group_key,
                     payload=claim.notification.payload,
                     delivered_at=now,
                 )

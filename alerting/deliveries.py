@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import and_, func, select, update
+from sqlalchemy import and_, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from alerting.models import AlertTransition, Rule
+from alerting.models import AlertTransition, Receiver, Rule
 from alerting.notification_models import DeliveredAlert, Notification
 from alerting.recipients import Recipient, Routing
 from alerting.states import AlertState, NotificationPurpose, NotificationState, Severity
@@ -28,8 +28,8 @@ FLAPPING_FIRINGS = 4
 FLAPPING_SPAN = timedelta(hours=1)
 FLAPPING_INTERVAL = timedelta(minutes=15)
 
-_ABOUT_STATES = (NotificationPurpose.CHANGE, NotificationPurpose.REPEAT)
-_IS_WAITING = and_(Notification.state.in_(UNSENT), Notification.purpose.in_(_ABOUT_STATES))
+ABOUT_STATES = (NotificationPurpose.CHANGE, NotificationPurpose.REPEAT)
+_IS_WAITING = and_(Notification.state.in_(UNSENT), Notification.purpose.in_(ABOUT_STATES))
 
 ByRecipient = dict[str, DeliveredAlert]
 
@@ -72,6 +72,8 @@ class DeliveryQueue:
         delivered = delivered_alerts(self.session, idents)
         waiting = _waiting(self.session, idents)
         firings = recent_firings(self.session, idents, now=self.now)
+        ended = {change.alert_id for change in changes if change.state is AlertState.RESOLVED}
+        forget_without_resolved(self.session, [delivered.get(ident, {}) for ident in ended])
         for change in changes:
             count = firings.get(change.alert_id, 0)
             if count >= FLAPPING_FIRINGS:
@@ -137,7 +139,11 @@ class DeliveryQueue:
             # A message that is being sent waits until the end of its lease, others until they are
             # due or tried again: the new message takes their place.
             is_being_sent = before is not None and before.state is None
-            self.add(change, recipient, replaces=None if is_being_sent else replaced.get(key))
+            self.add(
+                change,
+                recipient.staying(before),
+                replaces=None if is_being_sent else replaced.get(key),
+            )
 
     def _due_at(
         self, change: Change, recipient: Recipient, replaced: Notification | None
@@ -194,6 +200,26 @@ def delivered_alerts(session: Session, alert_ids: Collection[str]) -> dict[str, 
         for row in session.scalars(statement):
             rows.setdefault(row.alert_id, {})[row.recipient] = row
     return rows
+
+
+def forget_without_resolved(session: Session, ended: Sequence[ByRecipient]) -> None:
+    """Remove from ended alerts the receivers that are not notified that alerts have resolved.
+
+    Nothing is stored of them, so that the next firing is news to them.
+    """
+    rows = [row for delivered in ended for row in delivered.values() if row.receiver_id]
+    if not rows:
+        return
+    is_off = and_(
+        Receiver.sends_resolved.is_(False), Receiver.id.in_({row.receiver_id for row in rows})
+    )
+    off = set(session.scalars(select(Receiver.id).where(is_off)))
+    forgotten = [row.id for row in rows if row.receiver_id in off]
+    for idents in chunked(forgotten):
+        session.execute(delete(DeliveredAlert).where(DeliveredAlert.id.in_(idents)))
+    for delivered in ended:
+        for key in off & delivered.keys():
+            del delivered[key]
 
 
 def flapping_alerts(session: Session, alert_ids: Iterable[str], *, now: datetime) -> set[str]:

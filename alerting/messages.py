@@ -18,9 +18,15 @@ from core.zones import SECONDS, instant_text
 from timeseries.store import APPLIANCE_TAG
 
 PAYLOAD_VERSION = 1
+ACKNOWLEDGEMENT = "acknowledgement"
+"""The `kind` of a payload that says that a user works on an alert, for paging services."""
 MAX_SHOWN = 20
 # Of a group, that go on: their payloads take a kilobyte each.
 MAX_LISTED = 1_000
+# The first of them that one of its alerts has is the state of a group.
+_GROUP_STATES = [
+    state.value for state in (AlertState.FIRING, AlertState.NO_DATA, AlertState.RESOLVED)
+]
 _SEVERITIES = ["", *(severity.value for severity in Severity)]
 
 _COLORS = {
@@ -29,7 +35,7 @@ _COLORS = {
     "warning": "#b54708",
     "no_data": "#475467",
 }
-_LINK_NAMES = {
+LINK_NAMES = {
     "gpu": "GPU dashboard",
     "appliance": "Appliance dashboard",
     "alerts": "Alerts",
@@ -42,7 +48,8 @@ _LINK_NAMES = {
 class Message:
     """A message to send; its `id` is the same at every attempt, so that duplicates are detected.
 
-    `zone` is the time zone of its text and its pictures; the payload is in UTC.
+    `zone` is the time zone of its text and its pictures; the payload is in UTC. `group_key` is that
+    of its notifications. `reopens` is True if it must reach those who acknowledged the last one.
     """
 
     id: str
@@ -53,6 +60,8 @@ class Message:
     payload: dict[str, Any]
     file: NotificationFile | None = None
     zone: tzinfo = UTC
+    group_key: str = ""
+    reopens: bool = False
 
 
 def alert_payload(
@@ -119,7 +128,7 @@ def render(notification: Notification, *, zone: tzinfo = UTC) -> Message:
     rows = _rows(payload, zone)
     links = [
         (name, payload["links"][kind])
-        for kind, name in _LINK_NAMES.items()
+        for kind, name in LINK_NAMES.items()
         if kind in payload["links"]
     ]
     return Message(
@@ -130,6 +139,7 @@ def render(notification: Notification, *, zone: tzinfo = UTC) -> Message:
         html=_html(subject, lead, rows, links, color=_color(payload)),
         payload=payload | {"id": notification.id, "subject": subject},
         zone=zone,
+        group_key=notification.group_key,
     )
 
 
@@ -175,11 +185,12 @@ def render_group(
             "kind": "group",
             "id": notifications[0].id,
             "subject": subject,
-            "state": "firing" if "firing" in counts else next(iter(counts)),
+            "state": next((state for state in _GROUP_STATES if state in counts), NOTICE),
             "severity": max((one.get("severity", "") for one in payloads), key=_SEVERITIES.index),
             "alerts": payloads,
         },
         zone=zone,
+        group_key=notifications[0].group_key,
     )
 
 

@@ -9,12 +9,14 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from alerting.rule_request import FIELDS
 from alerting.states import (
+    PAGING_URLS,
     ActionKind,
     ActionState,
     AlertState,
     Comparison,
     NoDataPolicy,
     ReceiverKind,
+    Region,
     Severity,
 )
 from core.db import Base, id_column
@@ -26,8 +28,9 @@ from tenants.models.audit import Audited
 class Receiver(Base):
     """Where notifications go; one without a tenant is the platform's.
 
-    `target` is an email address, or the URL of a webhook or an Alertmanager; of a chat service only
-    what may be shown. `secret` is encrypted: a webhook's signing key, or a chat service's address.
+    `target` is an email address, or the URL of a webhook, an Alertmanager or a paging service; of a
+    chat service only what may be shown. `secret` is encrypted: a webhook's signing key, a chat
+    service's address, or the key for a paging service.
     """
 
     __tablename__ = "receivers"
@@ -35,7 +38,7 @@ class Receiver(Base):
     audited: ClassVar = Audited(
         kind="receiver",
         name="name",
-        fields=("name", "kind"),
+        fields=("name", "kind", "sends_resolved"),
         # A URL may contain a key.
         secrets={"target": "target", "secret": "secret"},
         verbs={"secret": ("secret_changed", "secret_removed")},
@@ -49,6 +52,8 @@ class Receiver(Base):
     kind: Mapped[ReceiverKind] = mapped_column(enum_column(ReceiverKind))
     target: Mapped[str] = mapped_column(String(500))
     secret: Mapped[str] = mapped_column(String(500), default="")
+    sends_resolved: Mapped[bool] = mapped_column(default=True)
+    """Whether it is notified that an alert has resolved."""
     created_at: Mapped[datetime]
     # The constraint above ignores rows without a tenant, and MariaDB has no partial indexes.
     platform_name: Mapped[str | None] = mapped_column(
@@ -58,6 +63,12 @@ class Receiver(Base):
         unique=True,
         deferred=True,
     )
+
+    @property
+    def region(self) -> Region | None:
+        """Of a paging service; None for others."""
+        urls = {url: region for (kind, region), url in PAGING_URLS.items() if kind is self.kind}
+        return urls.get(self.target)
 
     @property
     def shown_target(self) -> str:

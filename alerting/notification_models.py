@@ -131,3 +131,5 @@ class DeliveredAlert(Base):
     """Of the last delivery."""
     delivered_at: Mapped[datetime | None]
     """When the last message that had it was delivered."""
+    acknowledged_at: Mapped[datetime | None]
+    """When a paging service was notified that a user works on the alert."""

@@ -10,7 +10,8 @@ import ipaddress
 import json
 import smtplib
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import tzinfo
 from email.message import EmailMessage
 from email.utils import format_datetime, parseaddr
@@ -45,16 +46,23 @@ class DeliveryError(UnavailableError):
 
     `retry_after_seconds` is what the receiver asks for, as with 429 Too Many Requests.
     `may_have_arrived` is True if the answer is missing: the receiver may have got the message.
+    `is_final` is True if another attempt would be refused alike.
     """
 
     default_code = "delivery_failed"
 
     def __init__(
-        self, message: str, *, retry_after_seconds: float = 0.0, may_have_arrived: bool = False
+        self,
+        message: str,
+        *,
+        retry_after_seconds: float = 0.0,
+        may_have_arrived: bool = False,
+        is_final: bool = False,
     ) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
         self.may_have_arrived = may_have_arrived
+        self.is_final = is_final
 
 
 class Sender(Protocol):
@@ -202,20 +210,12 @@ class WebhookSender:
             SIGNATURE_HEADER: f"sha256={sign(key, timestamp, body)}",
         }
         host = urlsplit(url).netloc.rpartition("@")[2]
-        try:
+        with delivered(f"The webhook at {host}"):
             response, _ = self._client.request("POST", url, body=body, headers=headers)
-        except BlockedAddressError as error:
-            raise DeliveryError(error.message_for(host)) from error
-        except (OSError, HTTPException) as error:
-            why = why_it_failed(error)
-            raise DeliveryError(
-                f"The webhook at {host} did not respond: {why}.",
-                may_have_arrived=not isinstance(error, ConnectionRefusedError | gaierror),
-            ) from error
         if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
             raise DeliveryError(
                 f"The webhook at {host} responded {response.status} {response.reason}",
-                retry_after_seconds=_retry_after_seconds(response),
+                retry_after_seconds=retry_after_seconds(response),
             )
 
 
@@ -225,7 +225,22 @@ def sign(secret: str, timestamp: str, body: bytes) -> str:
     return hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
-def _retry_after_seconds(response: HTTPResponse) -> float:
+@contextmanager
+def delivered(name: str) -> Iterator[None]:
+    """Raise `DeliveryError` if the block can't send a request to a receiver."""
+    try:
+        yield
+    except BlockedAddressError as error:
+        raise DeliveryError(error.message_for(name.rpartition(" ")[2])) from error
+    except (OSError, HTTPException) as error:
+        raise DeliveryError(
+            f"{name} did not respond: {why_it_failed(error)}.",
+            may_have_arrived=not isinstance(error, ConnectionRefusedError | gaierror),
+        ) from error
+
+
+def retry_after_seconds(response: HTTPResponse) -> float:
+    """Return after how long a receiver asks for another attempt."""
     try:
         return Retry().parse_retry_after(response.headers.get("Retry-After", "0"))
     except InvalidHeader:

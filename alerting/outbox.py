@@ -11,14 +11,15 @@ see `alerting.holds` and `alerting.outbox_budgets` for those that are held.
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
 from sqlalchemy.orm import Session, joinedload
 
-from alerting.claims import Claim, confirm, is_current, refute, start
-from alerting.deliveries import UNSENT
+from alerting.acknowledgements import must_reopen, note_acknowledged
+from alerting.claims import Claim, confirm, drop, is_current, refute, start
+from alerting.deliveries import ABOUT_STATES, UNSENT
 from alerting.holds import Holds, current_holds
 from alerting.messages import MAX_LISTED, render, render_group
 from alerting.models import Receiver
@@ -125,14 +126,21 @@ def drain_recipient(
         done.update(claim.notification.id for claim in group)
         rest = _rest_of_group(sessions, group)
         zone = _zone_of(sessions, group[0].notification)
-        error = _send(senders, group, rest, zone=zone)
         with transaction(sessions) as session:
+            reopens = must_reopen(session, [claim.notification for claim in group])
+        error = _send(senders, group, rest, zone=zone, reopens=reopens)
+        with transaction(sessions) as session:
+            if error is not None and error.is_final:
+                _give_up(session, group, error)
+                continue
             if error is not None:
                 _mark_failed(session, group, error, now=clock())
                 break
             delivered += len(group)
             count_sent(session, group[0].notification, now=clock())
             _mark_sent(session, group, rest, now=clock())
+            if reopens:
+                note_acknowledged(session, group[0].notification, at=None)
     return delivered
 
 
@@ -186,7 +194,7 @@ def _claim_group(
             Notification, notification_id, options=[joinedload(Notification.file)]
         )
         first = _claimed(session, notification, holds, now=now)
-        if first is None or not notification.group_key:
+        if first is None or not notification.group_key or not notification.about:
             return [] if first is None else [first]
         claims = [first]
         for other in _others_of_group(session, notification, now=now):
@@ -207,7 +215,7 @@ def _claimed(
         notification.next_try_at, notification.tries = until, 0
         return None
     if not is_current(session, notification):
-        notification.state, notification.tries = NotificationState.SUPPRESSED, 0
+        drop(session, notification)
         return None
     if notification.state is NotificationState.SILENCED:
         notification.state = NotificationState.WAITING
@@ -218,15 +226,22 @@ def _claimed(
 def _others_of_group(
     session: Session, first: Notification, *, now: datetime
 ) -> Sequence[Notification]:
-    """Return the other waiting notifications of a group, and postpone those that are too many."""
+    """Return the other notifications of a group to send, and postpone those that are too many.
+
+    Those whose silence has ended are sent with them.
+    """
+    is_waiting = Notification.state == NotificationState.WAITING
+    of_group = and_(
+        Notification.receiver_id == first.receiver_id,
+        Notification.group_key == first.group_key,
+        Notification.purpose.in_(ABOUT_STATES),
+    )
+    is_free = and_(
+        Notification.state == NotificationState.SILENCED, Notification.next_try_at <= now
+    )
     others = (
         select(Notification)
-        .where(
-            Notification.receiver_id == first.receiver_id,
-            Notification.group_key == first.group_key,
-            Notification.state == NotificationState.WAITING,
-            Notification.id != first.id,
-        )
+        .where(of_group, or_(is_waiting, is_free), Notification.id != first.id)
         .order_by(Notification.id)
         .limit(MAX_GROUP)
     )
@@ -235,12 +250,7 @@ def _others_of_group(
         next_at = now + timedelta(seconds=first.group_interval_seconds)
         session.execute(
             update(Notification)
-            .where(
-                Notification.receiver_id == first.receiver_id,
-                Notification.group_key == first.group_key,
-                Notification.state == NotificationState.WAITING,
-                Notification.id > rows[-1].id,
-            )
+            .where(of_group, is_waiting, Notification.id > rows[-1].id)
             .values(next_try_at=next_at)
         )
         rows = rows[:-1] if rows[-1].id > first.id else rows
@@ -250,7 +260,7 @@ def _others_of_group(
 def _rest_of_group(sessions: SessionFactory, group: Sequence[Claim]) -> list[DeliveredAlert]:
     """Return the alerts of a group that go on as its receiver was notified of them."""
     first = group[0].notification
-    if not first.group_key:
+    if not first.group_key or not first.about:
         return []
     changed = {claim.notification.about for claim in group}
     statement = (
@@ -283,6 +293,7 @@ def _send(
     rest: Sequence[DeliveredAlert],
     *,
     zone: tzinfo,
+    reopens: bool,
 ) -> DeliveryError | None:
     """Return None after delivery, else the error."""
     notifications = [claim.notification for claim in group]
@@ -298,7 +309,7 @@ def _send(
             if is_single
             else render_group(notifications, [row.payload for row in rest], zone=zone)
         )
-        sender.send(destination, message)
+        sender.send(destination, replace(message, reopens=reopens))
     except DeliveryError as error:
         return error
     except Exception as error:  # a bug must not stop the other notifications
@@ -322,6 +333,17 @@ def _mark_sent(
             .where(DeliveredAlert.id.in_([row.id for row in rest]))
             .values(delivered_at=now)
         )
+
+
+def _give_up(session: Session, group: Sequence[Claim], error: DeliveryError) -> None:
+    """Note that the recipient refuses these notifications; others are still sent."""
+    logger.warning("notifications were refused: %s", error.message)
+    session.execute(
+        update(Notification)
+        .where(Notification.id.in_([claim.notification.id for claim in group]))
+        .values(state=NotificationState.FAILED, last_error=error.message)
+    )
+    refute(session, group)
 
 
 def _mark_failed(

@@ -1,24 +1,33 @@
-"""Receivers of notifications: email addresses, webhooks, chat services and Alertmanagers.
+"""Receivers of notifications: email addresses, webhooks, chat and paging services, Alertmanagers.
 
 A receiver is a tenant's, or the platform's (`is_platform`), which operators manage: tenants don't
 see those, and operators don't change those of tenants.
 """
 
+import re
 from datetime import datetime
 from functools import partial
 from typing import Unpack
 from urllib.parse import urlsplit
 
 from email_validator import EmailNotValidError, validate_email
-from sqlalchemy import Select, select
+from sqlalchemy import Select, delete, select, update
 from sqlalchemy.orm import Session
 
 from alerting.chat_addresses import chat_errors
 from alerting.models import Receiver, Rule
-from alerting.notification_models import Notification
+from alerting.notification_models import DeliveredAlert, Notification
 from alerting.policies import rename_receiver
 from alerting.rule_request import raise_errors
-from alerting.states import NOTICE, NotificationState, ReceiverKind
+from alerting.states import (
+    NOTICE,
+    PAGING_KINDS,
+    PAGING_URLS,
+    NotificationPurpose,
+    NotificationState,
+    ReceiverKind,
+    Region,
+)
 from alerting.webhooks import DEFAULT_PORTS, AddressPolicy, BlockedAddressError, host_of
 from core.errors import InvalidInputError, NotFoundError
 from core.ids import new_secret
@@ -45,6 +54,17 @@ MAX_TARGET_LENGTH = 500
 # Encrypted, it must fit into its column.
 MAX_CHAT_LENGTH = 250
 _OVER_HTTP = frozenset({ReceiverKind.WEBHOOK, ReceiverKind.ALERTMANAGER})
+KEY_PATTERNS = {
+    ReceiverKind.PAGERDUTY: re.compile(r"[A-Za-z0-9]{32}"),
+    ReceiverKind.OPSGENIE: re.compile(r"[A-Za-z0-9-]{20,100}"),
+}
+# The keys themselves are secret, and never repeated.
+_KEY_HELP = {
+    ReceiverKind.PAGERDUTY: "Enter the integration key of a PagerDuty service or event "
+    "orchestration with an Events API v2 integration. It has 32 letters and digits.",
+    ReceiverKind.OPSGENIE: "Enter the API key of an Opsgenie integration of the type API. It has "
+    "letters, digits and hyphens.",
+}
 WEBHOOK_SECRET_PREFIX = "vdw"  # noqa: S105 - a prefix, not a secret
 
 
@@ -55,11 +75,18 @@ def create_receiver(
     name: str,
     kind: ReceiverKind,
     target: str,
+    region: Region | None = None,
+    sends_resolved: bool = True,
     box: SecretBox,
     now: datetime,
     is_platform: bool = False,
 ) -> tuple[Receiver, str]:
     """Add a receiver to the scope's tenant, or to the platform.
+
+    Args:
+        target: an address, a URL, or the key of a paging service.
+        region: of a paging service's account; without one, US.
+        sends_resolved: whether it is notified that alerts have resolved.
 
     Returns:
         The receiver and, for a webhook, the key that signs its messages. The key is stored
@@ -75,6 +102,7 @@ def create_receiver(
     errors = {
         "name": _name_errors(session, tenant_id, name),
         "target": _target_errors(kind, target),
+        "region": _region_errors(kind, region),
     }
     raise_errors("receiver", {field: found for field, found in errors.items() if found})
     if tenant_id is not None:
@@ -86,9 +114,11 @@ def create_receiver(
         name=name,
         kind=kind,
         secret=box.encrypt(secret) if secret else "",
+        sends_resolved=sends_resolved,
         created_at=now,
     )
     _set_target(receiver, target, box)
+    _set_region(receiver, region or Region.US)
     session.add(receiver)
     session.flush()
     return receiver, secret
@@ -106,10 +136,14 @@ def update_receiver(
     *,
     name: str,
     target: str,
+    region: Region | None = None,
+    sends_resolved: bool | None = None,
     box: SecretBox,
     is_platform: bool = False,
 ) -> Receiver:
-    """Rename a receiver, and replace its target unless `target` is empty.
+    """Rename a receiver, and replace what is neither empty nor None.
+
+    One with another target or region is notified anew of the alerts that are active.
 
     Raises:
         InvalidInputError: the name is empty or taken, or the target is invalid.
@@ -120,12 +154,20 @@ def update_receiver(
     errors = {
         "name": _name_errors(session, receiver.tenant_id, name) if name != receiver.name else [],
         "target": _target_errors(receiver.kind, target) if target else [],
+        "region": _region_errors(receiver.kind, region),
     }
     raise_errors("receiver", {field: found for field, found in errors.items() if found})
     rename_receiver(session, receiver.tenant_id, before=receiver.name, after=name)
     receiver.name = name
+    if sends_resolved is not None:
+        receiver.sends_resolved = sends_resolved
+    before = receiver.target
     if target:
         _set_target(receiver, target, box)
+    if region is not None:
+        _set_region(receiver, region)
+    if target or receiver.target != before:
+        _forget_deliveries(session, receiver)
     session.flush()
     return receiver
 
@@ -270,11 +312,38 @@ def _listed(scope: Scope, *, is_platform: bool) -> Select[tuple[Receiver]]:
 
 
 def _set_target(receiver: Receiver, target: str, box: SecretBox) -> None:
-    if receiver.kind is ReceiverKind.CHAT:
+    if receiver.kind in PAGING_KINDS:
+        receiver.secret = box.encrypt(target)
+    elif receiver.kind is ReceiverKind.CHAT:
         receiver.secret = box.encrypt(target)
         receiver.target = f"{urlsplit(target).scheme}://…"
     else:
         receiver.target = target
+
+
+def _set_region(receiver: Receiver, region: Region) -> None:
+    if receiver.kind in PAGING_KINDS:
+        receiver.target = PAGING_URLS[receiver.kind, region]
+
+
+def _forget_deliveries(session: Session, receiver: Receiver) -> None:
+    """Forget what the address before was notified of, and what it refused."""
+    session.execute(delete(DeliveredAlert).where(DeliveredAlert.receiver_id == receiver.id))
+    session.execute(
+        update(Notification)
+        .where(
+            Notification.receiver_id == receiver.id,
+            Notification.purpose == NotificationPurpose.CHANGE,
+            Notification.state == NotificationState.FAILED,
+        )
+        .values(state=NotificationState.SUPPRESSED)
+    )
+
+
+def _region_errors(kind: ReceiverKind, region: Region | None) -> list[str]:
+    if region is None or kind in PAGING_KINDS:
+        return []
+    return [f"A receiver of type {kind.value} has no region. Leave it out."]
 
 
 def _name_errors(session: Session, tenant_id: str | None, name: str) -> list[str]:
@@ -295,9 +364,15 @@ def _target_errors(kind: ReceiverKind, target: str) -> list[str]:
         except EmailNotValidError as error:
             return [f"{target!r} is not an email address: {error}"]
         return []
+    if kind in PAGING_KINDS:
+        return [] if KEY_PATTERNS[kind].fullmatch(target) else [_KEY_HELP[kind]]
     if kind is ReceiverKind.CHAT:
         too_long = len(target) > MAX_CHAT_LENGTH
         return [f"Use at most {MAX_CHAT_LENGTH} characters."] if too_long else chat_errors(target)
+    return _url_errors(target)
+
+
+def _url_errors(target: str) -> list[str]:
     try:
         url = urlsplit(target)
         is_valid = url.scheme in DEFAULT_PORTS and bool(url.hostname) and url.port != 0

@@ -1,12 +1,13 @@
 """Who is notified of an alert: by its rule, by its tenant's policy, or by the platform."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy.orm import Session
 
 from alerting.labels import NO_LABELS, ApplianceLabels, appliance_labels, labels_of
 from alerting.models import Rule
+from alerting.notification_models import DeliveredAlert
 from alerting.policies import policy_of, receivers_by_name
 from alerting.routes import Route
 from alerting.states import Severity
@@ -37,6 +38,13 @@ class Recipient:
     def key(self) -> str:
         """The receiver's ID, or the address."""
         return self.receiver_id or self.address
+
+    def staying(self, row: DeliveredAlert | None) -> "Recipient":
+        """Return it with the group in which it was notified of the alert, if it was.
+
+        A paging service has opened an incident for that group.
+        """
+        return self if row is None else replace(self, group_key=row.group_key)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@
 - Repeats: a firing alert is sent again after its route's repeat interval.
 - Escalations: to `escalate_to`, once, after `escalate_after`.
 
-The last two stop when the alert is acknowledged.
+The last two stop when the alert is acknowledged, of which paging services are notified.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,13 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.deliveries import UNSENT, ByRecipient, delivered_alerts
+from alerting.acknowledgements import add_acknowledgements
+from alerting.deliveries import (
+    UNSENT,
+    ByRecipient,
+    delivered_alerts,
+    forget_without_resolved,
+)
 from alerting.models import Alert
 from alerting.notification_models import DeliveredAlert, Notification
 from alerting.recipients import Recipient
@@ -64,12 +70,16 @@ def _remind(session: Session, tenant_id: str, *, now: datetime, public_url: str)
         )
         rows = delivered.get(alert.id, {})
         is_active = alert.state in _ACTIVE
+        if not is_active:
+            forget_without_resolved(session, [rows])
         for reminder in _due(recorder, alert, rows) if is_active else _ended(rows):
             if (alert.id, reminder.recipient.key) not in pending:
                 state = alert.state if is_active else AlertState.RESOLVED
                 change = recorder.change_of(alert, view_of(alert), state)
-                recorder.queue.add(change, reminder.recipient, purpose=reminder.purpose)
-    return sum(recorder.notifications for recorder in recorders.values())
+                recipient = reminder.recipient.staying(rows.get(reminder.recipient.key))
+                recorder.queue.add(change, recipient, purpose=reminder.purpose)
+    queued = add_acknowledgements(session, alerts, delivered, now=now)
+    return queued + sum(recorder.notifications for recorder in recorders.values())
 
 
 def _due(recorder: Recorder, alert: Alert, delivered: ByRecipient) -> Iterator[_Reminder]:

@@ -108,12 +108,14 @@ class NotificationPurpose(StrEnum):
     """Why a notification is sent.
 
     `change` is one of an alert's state, `repeat` one that its receiver had before, `action` the
-    call of a webhook that a rule has as an action, and `notice` is not about an alert.
+    call of a webhook that a rule has as an action, `acknowledgement` says that a user works on the
+    alert, and `notice` is not about an alert.
     """
 
     CHANGE = "change"
     REPEAT = "repeat"
     ACTION = "action"
+    ACKNOWLEDGEMENT = "acknowledgement"
     NOTICE = "notice"
 
 
@@ -124,6 +126,24 @@ class ReceiverKind(StrEnum):
     WEBHOOK = "webhook"
     CHAT = "chat"
     ALERTMANAGER = "alertmanager"
+    PAGERDUTY = "pagerduty"
+    OPSGENIE = "opsgenie"
+
+
+class Region(StrEnum):
+    """Where a paging service has the data of an account."""
+
+    US = "us"
+    EU = "eu"
+
+
+PAGING_URLS = {
+    (ReceiverKind.PAGERDUTY, Region.US): "https://events.pagerduty.com",
+    (ReceiverKind.PAGERDUTY, Region.EU): "https://events.eu.pagerduty.com",
+    (ReceiverKind.OPSGENIE, Region.US): "https://api.opsgenie.com",
+    (ReceiverKind.OPSGENIE, Region.EU): "https://api.eu.opsgenie.com",
+}
+PAGING_KINDS = frozenset(kind for kind, _ in PAGING_URLS)
 
 
 class ActionKind(StrEnum):

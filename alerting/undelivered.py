@@ -6,7 +6,7 @@ from typing import Unpack
 from sqlalchemy import ColumnElement, Delete, Update, and_, case, delete, or_, select, update
 from sqlalchemy.orm import Session
 
-from alerting.notification_models import Notification
+from alerting.notification_models import DeliveredAlert, Notification
 from alerting.states import NotificationPurpose, NotificationState
 from core.errors import ConflictError, NotFoundError
 from core.guarded_update import changed_one, changed_rows
@@ -76,7 +76,9 @@ def redeliver(
     statement = _retried(and_(Notification.id == found.id, is_done), now)
     is_change = Notification.purpose == NotificationPurpose.CHANGE
     purpose = case((is_change, NotificationPurpose.REPEAT), else_=Notification.purpose)
-    if not changed_one(session, statement.values(group_key="", sent_at=None, purpose=purpose)):
+    group_key = _group_key(session, found)
+    values = {"group_key": group_key, "sent_at": None, "purpose": purpose}
+    if not changed_one(session, statement.values(values)):
         text = "The notification is still to be delivered. Wait until it is sent or has failed."
         raise ConflictError(text, code="notification_pending")
     record(
@@ -123,6 +125,19 @@ def _retried(which: ColumnElement[bool], now: datetime) -> Update:
 
 def _is_unsent(found: Notification) -> ColumnElement[bool]:
     return and_(Notification.id == found.id, Notification.state != NotificationState.SENT)
+
+
+def _group_key(session: Session, found: Notification) -> str:
+    """Return the group of the incident that a notification is about; others are sent alone."""
+    if found.purpose in {NotificationPurpose.NOTICE, NotificationPurpose.ACTION}:
+        return ""
+    current: str | None = session.scalar(
+        select(DeliveredAlert.group_key).where(
+            DeliveredAlert.alert_id == found.alert_id,
+            DeliveredAlert.recipient == found.recipient,
+        )
+    )
+    return found.group_key if current is None else current
 
 
 def _change(

@@ -23,7 +23,11 @@ from alerting.late_samples import LateEvaluation
 from alerting.maintenance_windows import add_occurrences
 from alerting.notices import add_notice
 from alerting.notify import EmailSender, Sender, WebhookSender
+from alerting.opsgenie import OpsgenieSender
 from alerting.outbox_workers import OutboxWorkers
+from alerting.pagerduty import PagerDutySender
+from alerting.paging import PagingClient
+from alerting.paging_addresses import convert_addresses
 from alerting.pictures import AlertPictures
 from alerting.platform_rules import copy_platform_rules
 from alerting.quota_emails import email_admins
@@ -32,7 +36,7 @@ from alerting.rounds import Rounds
 from alerting.rule_pack import offer_rules
 from alerting.service import needed_fields
 from alerting.states import ReceiverKind
-from alerting.webhooks import AddressPolicy
+from alerting.webhooks import AddressPolicy, WebhookClient
 from core.clock import Clock, to_ns, utc_now
 from core.db import SessionFactory, transaction
 from core.errors import DatabaseUnavailableError, UnavailableError
@@ -102,12 +106,11 @@ class Scheduler:
         self._stopping = threading.Event()
         self._placement_wanted = threading.Event()
         self._placing = threading.Thread(target=self._place_forever, name="placement", daemon=True)
-        box = SecretBox.of(self._settings)
-        webhooks = WebhookSender(
-            self._settings.webhook_timeout_seconds,
-            box=box,
-            policy=AddressPolicy(allowed=self._settings.webhook_networks),
-        )
+        self._box = box = SecretBox.of(self._settings)
+        policy = AddressPolicy(allowed=self._settings.webhook_networks)
+        timeout_seconds = self._settings.webhook_timeout_seconds
+        webhooks = WebhookSender(timeout_seconds, box=box, policy=policy)
+        client = WebhookClient(timeout_seconds, policy=policy)
         self._alertmanagers = AlertmanagerSender(webhooks, clock=clock)
         self._senders: dict[ReceiverKind, Sender] = {
             ReceiverKind.EMAIL: EmailSender(
@@ -118,6 +121,8 @@ class Scheduler:
             ReceiverKind.WEBHOOK: webhooks,
             ReceiverKind.CHAT: ChatSender(box=box),
             ReceiverKind.ALERTMANAGER: self._alertmanagers,
+            ReceiverKind.PAGERDUTY: PagerDutySender(PagingClient("PagerDuty", client, box=box)),
+            ReceiverKind.OPSGENIE: OpsgenieSender(PagingClient("Opsgenie", client, box=box)),
         }
         self._dispatcher = Dispatcher(partial(transaction, self._sessions))
         evaluator = Evaluator(
@@ -166,7 +171,7 @@ class Scheduler:
             )
             if task == self._outbox.start_due:
                 self._sending = job
-        for task in (self.measure_usage, self.offer_rules):
+        for task in (self.measure_usage, self.offer_rules, self.convert_addresses):
             self._scheduler.add_job(self.run, args=(task,))
         # A new portal has its first samples by then: show its usage before the next interval.
         soon = utc_now() + timedelta(seconds=SECOND_USAGE_SECONDS)
@@ -185,6 +190,10 @@ class Scheduler:
         self._rounds.close()
         self._outbox.close()
         self._lease.release()
+
+    def convert_addresses(self) -> None:
+        """Convert chat receivers of paging services, which earlier versions accepted."""
+        convert_addresses(self._sessions, self._box)
 
     def maintain_samples(self) -> None:
         """Move settled samples into files, in a store that does so."""
@@ -327,6 +336,7 @@ class Scheduler:
             (self.sweep_log_files, 3600),
             (self.measure_usage, 900),
             (self.expire_samples, 3600),
+            (self.convert_addresses, 3600),
             (self.expire_events, 3600),
             (self.expire_jobs, 3600),
         ]

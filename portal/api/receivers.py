@@ -22,7 +22,7 @@ from alerting.receivers import (
     send_test,
     update_receiver,
 )
-from alerting.states import NotificationState, ReceiverKind
+from alerting.states import NotificationState, ReceiverKind, Region
 from alerting.undelivered import redeliver
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
@@ -58,6 +58,8 @@ notifications = APIBlueprint(
 
 
 ADMINS = "the tenant's admins"
+_SENDS_RESOLVED = "Whether it is notified that an alert has resolved."
+_REGION = "Of a PagerDuty or Opsgenie account. Only for these types; without it, us."
 
 
 class ReceiverSchema(Schema):
@@ -70,6 +72,10 @@ class ReceiverSchema(Schema):
         attribute="shown_target",
         metadata={"description": "Without secrets: of a URL only scheme and host."},
     )
+    region = fields.Enum(
+        Region, by_value=True, allow_none=True, metadata={"description": "Of a paging service."}
+    )
+    sends_resolved = fields.Boolean(metadata={"description": _SENDS_RESOLVED})
     created_at = instant()
 
 
@@ -86,8 +92,15 @@ class ReceiverRequestSchema(StrictSchema):
     kind = fields.Enum(ReceiverKind, by_value=True, required=True)
     target = fields.String(
         required=True,
-        metadata={"description": "Email address, URL, or apprise address of a chat service."},
+        metadata={
+            "description": "Email address, URL, apprise address of a chat service, or the key of "
+            "an integration of PagerDuty or Opsgenie."
+        },
     )
+    region = fields.Enum(
+        Region, by_value=True, load_default=None, metadata={"description": _REGION}
+    )
+    sends_resolved = fields.Boolean(load_default=True, metadata={"description": _SENDS_RESOLVED})
 
 
 class ReceiverChangeSchema(StrictSchema):
@@ -95,6 +108,8 @@ class ReceiverChangeSchema(StrictSchema):
 
     name = fields.String()
     target = fields.String()
+    region = fields.Enum(Region, by_value=True, metadata={"description": _REGION})
+    sends_resolved = fields.Boolean(metadata={"description": _SENDS_RESOLVED})
 
 
 class NotificationSchema(Schema):
@@ -172,7 +187,7 @@ def show(receiver_id: str) -> Receiver:
 )
 @receivers.operation("PATCH", "/<receiver_id>", body=ReceiverChangeSchema, answer=ReceiverSchema)
 def change(receiver_id: str, body: dict[str, Any]) -> Receiver:
-    """Change the name or the target of a receiver; its kind and signing key stay."""
+    """Change a receiver; its kind and signing key stay."""
     scope, target, is_platform = current_scope(), body.get("target", ""), _is_platform()
     with database() as session:
         before = _read(session, receiver_id)
@@ -186,6 +201,8 @@ def change(receiver_id: str, body: dict[str, Any]) -> Receiver:
             receiver_id,
             name=body.get("name", before.name),
             target=target,
+            region=body.get("region"),
+            sends_resolved=body.get("sends_resolved"),
             box=portal().secrets,
             is_platform=is_platform,
         )

@@ -27,6 +27,7 @@ from alerting.states import (
     Comparison,
     NoDataPolicy,
     ReceiverKind,
+    Region,
     Severity,
 )
 from core.errors import InvalidInputError
@@ -82,9 +83,12 @@ _ACTION_TITLES = {
 RECEIVER_CHOICES = [
     SelectChoice(ReceiverKind.EMAIL.value, "Email"),
     SelectChoice(ReceiverKind.WEBHOOK.value, "Webhook"),
-    SelectChoice(ReceiverKind.CHAT.value, "Chat or paging service"),
+    SelectChoice(ReceiverKind.CHAT.value, "Chat service"),
+    SelectChoice(ReceiverKind.PAGERDUTY.value, "PagerDuty"),
+    SelectChoice(ReceiverKind.OPSGENIE.value, "Opsgenie"),
     SelectChoice(ReceiverKind.ALERTMANAGER.value, "Alertmanager"),
 ]
+REGION_CHOICES = [SelectChoice(Region.US.value, "US"), SelectChoice(Region.EU.value, "EU")]
 
 
 class ReceiverForm(Form):
@@ -92,14 +96,20 @@ class ReceiverForm(Form):
 
     name = StringField("Name", [DataRequired("Enter a name.")])
     kind = SelectField("Type", choices=RECEIVER_CHOICES)
-    target = StringField("Address", [DataRequired("Enter an email address or a URL.")])
+    target = StringField("Address or key", [DataRequired("Enter an address, a URL or a key.")])
+    region = SelectField(
+        "Region of PagerDuty or Opsgenie", choices=REGION_CHOICES, default=Region.US.value
+    )
+    sends_resolved = BooleanField("Notify when an alert has resolved", default=True)
 
 
 class ReceiverChangeForm(Form):
     """A change of a receiver."""
 
     name = StringField("Name", [DataRequired("Enter a name.")])
-    target = StringField("New address")
+    target = StringField("New address or key")
+    region = SelectField("Region", choices=REGION_CHOICES)
+    sends_resolved = BooleanField("Notify when an alert has resolved")
 
 
 class PolicyForm(Form):

@@ -15,7 +15,7 @@ from alerting.receivers import (
     send_test,
     update_receiver,
 )
-from alerting.states import ReceiverKind
+from alerting.states import PAGING_KINDS, ReceiverKind, Region
 from portal.context import current_scope, database, now, portal, public_url
 from portal.forms.alerts import ReceiverChangeForm, ReceiverForm
 from portal.mail import charge_message
@@ -56,6 +56,8 @@ def index() -> ResponseReturnValue:
                     name=form.name.data.strip(),
                     kind=kind,
                     target=target,
+                    region=Region(form.region.data) if kind in PAGING_KINDS else None,
+                    sends_resolved=form.sends_resolved.data,
                     box=portal().secrets,
                     now=now(),
                     is_platform=is_platform,
@@ -76,7 +78,9 @@ def edit(receiver_id: str) -> ResponseReturnValue:
     scope, is_platform = current_scope(), _is_platform()
     with database() as session:
         receiver = get_receiver(session, scope, receiver_id, is_platform=is_platform)
-    form = ReceiverChangeForm(data={"name": receiver.name})
+    form = ReceiverChangeForm(obj=receiver, target="")
+    if receiver.region is None:
+        del form.region
     if form.validate_on_submit():
         target, policy = form.target.data, portal().webhook_policy
         with form.showing_errors():
@@ -88,6 +92,8 @@ def edit(receiver_id: str) -> ResponseReturnValue:
                     receiver_id,
                     name=form.name.data,
                     target=target,
+                    region=Region(form.region.data) if receiver.region else None,
+                    sends_resolved=form.sends_resolved.data,
                     box=portal().secrets,
                     is_platform=is_platform,
                 )

@@ -46,11 +46,13 @@ STEPS = 25
 WARNING = 80.0
 # Two windows, and a step after which an evaluation that failed is repeated.
 SLACK = timedelta(seconds=2 * 60 + 400)
-RECEIVERS = ("Mail", "Pager", "Manager", "Late")
+RECEIVERS = ("Mail", "Pager", "Manager", "Late", "Once")
+WITHOUT_RESOLVED = "Once"
 STATES = (AlertState.FIRING, AlertState.NO_DATA)
 ROUTES: list[dict[str, object]] = [
     {"receivers": ["Mail"], "repeat_interval": "1h"},
-    {"receivers": ["Mail", "Late"]},
+    {"receivers": ["Mail", "Late", "Once"]},
+    {"receivers": ["Once"], "group_by": ["rule"], "group_wait": "20s", "repeat_interval": "1h"},
     {
         "receivers": ["Mail"],
         "group_by": ["rule"],
@@ -196,6 +198,14 @@ class History:
         with transaction(self.sessions) as session:
             return session.scalar(select(Alert).where(Alert.rule_id == self.rule_id))
 
+    def notified(self) -> set[str]:
+        """Return the names of those who are notified of the alert's next change."""
+        with transaction(self.sessions) as session:
+            rows = select(Receiver.name).join(
+                DeliveredAlert, DeliveredAlert.receiver_id == Receiver.id
+            )
+            return set(session.scalars(rows))
+
     def policy(self) -> None:
         scope = scope_of(self.cast.bob)
         with transaction(self.sessions) as session:
@@ -300,6 +310,9 @@ def check(history: History) -> None:
     current = ("resolved", "")
     if alert is not None and alert.state in STATES:
         current = (alert.state.value, alert.severity.value)
+    assert all(
+        payload["state"] != "resolved" for payload in history.arrived.get(WITHOUT_RESOLVED, [])
+    )
     for name, log in history.arrived.items():
         states = [str(payload["state"]) for payload in log]
         if history.is_exact:
@@ -309,10 +322,15 @@ def check(history: History) -> None:
             assert ("resolved", "resolved") not in pairwise(states), f"{name}: {states}"
     for name in RECEIVERS:
         last = (history.arrived.get(name) or [{"state": "resolved"}])[-1]
+        if name == WITHOUT_RESOLVED and name not in history.notified():
+            # It believes nothing any more, whatever it was notified of last.
+            last = {"state": "resolved"}
         is_concerned = last["state"] != "resolved" or name in routed(history, alert)
         if is_concerned:
             assert last["state"] == current[0], name
             assert current[1] in {"", last["severity"]}, name
+        if name == WITHOUT_RESOLVED and is_concerned and alert and current[0] == "firing":
+            assert last["fired_at"] == timestamp(alert.fired_at), "each firing is news"
     with transaction(history.sessions) as session:
         rows = session.scalars(select(DeliveredAlert)).all()
         assert all((row.state, row.severity) == current for row in rows)
@@ -342,6 +360,10 @@ def check_samples(history: History) -> None:
             assert any(start <= until_at and end >= since_at for start, end in periods), (
                 f"{sample} is in none of {periods}"
             )
+
+
+def timestamp(at: datetime | None) -> str:
+    return "" if at is None else at.isoformat().replace("+00:00", "Z")
 
 
 def routed(history: History, alert: Alert | None) -> set[str]:
@@ -410,6 +432,7 @@ def world(sessions: SessionFactory, store: Store, clock: FrozenClock, cast: Cast
                 name=name,
                 kind=ReceiverKind.EMAIL,
                 target=f"{name.lower()}@acme.example",
+                sends_resolved=name != WITHOUT_RESOLVED,
                 box=BOX,
                 now=NOON,
             )
