@@ -20,7 +20,7 @@ from alerting.messages import Message
 from alerting.models import Alert, Receiver
 from alerting.notification_models import DeliveredAlert, Notification
 from alerting.notify import DeliveryError, WebhookSender
-from alerting.states import NOTICE, AlertState, ReceiverKind
+from alerting.states import NOTICE, AlertState, NotificationPurpose, ReceiverKind
 from core.clock import Clock, utc_now
 from core.db import SessionFactory, chunked, transaction
 
@@ -87,7 +87,7 @@ def posted_alert(payload: Mapping[str, Any], *, now: datetime) -> dict[str, Any]
 def repeat_alerts(sessions: SessionFactory, sender: AlertmanagerSender, *, now: datetime) -> int:
     """Post the alerts that Alertmanagers were notified of as active; return how many.
 
-    An alert that is silenced or inhibited is left out, so that it ends there.
+    An alert that is silenced, inhibited or muted is left out, so that it ends there.
     """
     with transaction(sessions) as session:
         of_kind = select(Receiver).where(Receiver.kind == ReceiverKind.ALERTMANAGER)
@@ -126,8 +126,17 @@ def _alerts_for(
     return [
         payload
         for payload in session.scalars(statement)
-        if holds.until(Notification(tenant_id=receiver.tenant_id, payload=payload), now=now) is None
+        if holds.until(_about(receiver, payload), now=now) is None
     ]
+
+
+def _about(receiver: Receiver, payload: dict[str, Any]) -> Notification:
+    return Notification(
+        tenant_id=receiver.tenant_id,
+        receiver_id=receiver.id,
+        purpose=NotificationPurpose.REPEAT,
+        payload=payload,
+    )
 
 
 def _posted(

@@ -1,7 +1,7 @@
-"""What holds notifications back: silences, and alerts that inhibit others."""
+"""What holds notifications back: silences, alerts that inhibit others, and mute times of routes."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from alerting.inhibition import Inhibitions, current_inhibitions
 from alerting.labels import ApplianceLabels
 from alerting.models import Silence
+from alerting.mutes import Mutes, current_mutes
 from alerting.notification_models import Notification
 from alerting.silences import active_silences, labels_of_silences, silenced_until
 
@@ -18,17 +19,22 @@ RECHECK = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """The active silences, and what firing alerts inhibit."""
+    """The active silences, what firing alerts inhibit, and the routes that are muted."""
 
     silences: Sequence[Silence]
     appliances: ApplianceLabels
     inhibitions: Inhibitions
+    mutes: Mutes = field(default_factory=dict)
 
     def until(self, notification: Notification, *, now: datetime) -> datetime | None:
         """Return until when a notification is held, or None."""
         if self.inhibitions.is_inhibited(notification):
             return now + RECHECK
-        return silenced_until(notification, self.silences, self.appliances)
+        ends = [silenced_until(notification, self.silences, self.appliances)]
+        mutes = self.mutes.get(notification.tenant_id or "")
+        if mutes is not None and notification.about:
+            ends.append(mutes.until(notification))
+        return max((end for end in ends if end is not None), default=None)
 
 
 NO_HOLDS = Holds((), {}, Inhibitions({}))
@@ -38,4 +44,5 @@ def current_holds(session: Session, tenant_ids: Collection[str], *, now: datetim
     """Return what holds notifications of some tenants now."""
     silences = active_silences(session, now=now)
     labels = labels_of_silences(session, silences)
-    return Holds(silences, labels, current_inhibitions(session, tenant_ids))
+    inhibitions = current_inhibitions(session, tenant_ids)
+    return Holds(silences, labels, inhibitions, current_mutes(session, tenant_ids, now=now))

@@ -5,6 +5,7 @@ Labels are `rule`, `severity` and the tags of the alert; `appliance` is the appl
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -42,6 +43,13 @@ def alert_labels(
     return labels_of(
         alert.tags, rule=alert.rule.name, severity=severity, names=names, labels=labels
     )
+
+
+def labels_of_payload(payload: Mapping[str, Any], labels: ApplianceLabels) -> dict[str, str]:
+    """Return the labels of an alert of which a notification has the payload, which has names."""
+    appliance_id = payload["appliance_id"]
+    named = labels_of(payload["tags"], rule=payload["rule"], severity=payload["severity"], names={})
+    return {**named, "appliance_id": appliance_id, **labels.get(appliance_id, {})}
 
 
 def appliance_labels(session: Session, used: Mapping[str, Iterable[str]]) -> ApplianceLabels:

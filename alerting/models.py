@@ -298,7 +298,7 @@ class NotificationPolicy(Base):
     audited: ClassVar = Audited(
         kind="notification_policy",
         name="tenant_id",
-        fields=("root", "inhibit_rules"),
+        fields=("root", "inhibit_rules", "time_intervals"),
         created="changed",
     )
 
@@ -308,6 +308,8 @@ class NotificationPolicy(Base):
     root: Mapped[dict[str, Any]] = mapped_column(default=dict)
     inhibit_rules: Mapped[list[dict[str, Any]] | None]
     """None: those that ship; see `alerting.inhibition`."""
+    time_intervals: Mapped[list[dict[str, Any]] | None]
+    """As `alerting.time_intervals` reads them."""
     updated_at: Mapped[datetime]
 
 

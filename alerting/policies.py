@@ -7,7 +7,7 @@ has the names of receivers, which an edited receiver changes here too.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
@@ -21,8 +21,11 @@ from alerting.inhibition import (
 )
 from alerting.labels import prefixed
 from alerting.models import NotificationPolicy, PlatformRule, Receiver, Rule
+from alerting.mutes import muted_routes
 from alerting.routes import Route, loaded, parse_routes, stored
 from alerting.rule_request import raise_errors
+from alerting.silences import release_held
+from alerting.time_intervals import parse_time_intervals, written_intervals
 from tenants.models import Appliance
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -31,11 +34,15 @@ from timeseries.store import APPLIANCE_TAG
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A receiver of an alert, with the route that leads there."""
+    """A receiver of an alert, with the route that leads there.
+
+    `muted_until` is the end of the mute time that the route is in, or when it is looked at again.
+    """
 
     receiver_id: str
     receiver_name: str
     route: Route
+    muted_until: datetime | None = None
 
 
 def read_policy(session: Session, scope: Scope) -> Route:
@@ -51,22 +58,36 @@ def read_inhibit_rules(session: Session, scope: Scope) -> tuple[InhibitRule, ...
     return inhibit_rules_of(row)
 
 
+def read_time_intervals(session: Session, scope: Scope) -> list[dict[str, Any]]:
+    """Return the tenant's time intervals, as they were written."""
+    scope.require(Permission.VIEW)
+    row = None if scope.tenant_id is None else session.get(NotificationPolicy, scope.tenant_id)
+    return [] if row is None else row.time_intervals or []
+
+
 def save_policy(
     session: Session,
     scope: Scope,
     data: object,
     *,
     inhibit_rules: object = None,
+    time_intervals: object = None,
     now: datetime,
 ) -> Route:
-    """Replace the tenant's tree, and its inhibition rules; None restores those that ship.
+    """Replace the tenant's tree, its time intervals, and its inhibition rules.
+
+    Without inhibition rules, it has those that ship. What is held is looked at again.
 
     Raises:
         InvalidInputError: with all errors by path, such as `route.routes.0.receivers`.
     """
     scope.require(Permission.EDIT_ALERTS)
     tenant_id = scope.require_tenant()
-    root, errors = parse_routes(data, receivers=list(receivers_by_name(session, tenant_id)))
+    written = [] if time_intervals is None else time_intervals
+    intervals, interval_errors = parse_time_intervals(written)
+    receivers = list(receivers_by_name(session, tenant_id))
+    root, errors = parse_routes(data, receivers=receivers, time_intervals=intervals)
+    errors |= interval_errors
     rules: list[dict[str, Any]] | None = None
     if inhibit_rules is not None:
         parsed, found = parse_inhibit_rules(inhibit_rules)
@@ -78,11 +99,15 @@ def save_policy(
         row = NotificationPolicy(tenant_id=tenant_id)
         session.add(row)
     row.root, row.inhibit_rules, row.updated_at = stored(root), rules, now
+    row.time_intervals = written_intervals(cast("list[dict[str, Any]]", written)) or None
+    release_held(session, tenant_id, now=now)
     session.flush()
     return root
 
 
-def preview_policy(session: Session, scope: Scope, labels: Mapping[str, str]) -> list[Destination]:
+def preview_policy(
+    session: Session, scope: Scope, labels: Mapping[str, str], *, now: datetime
+) -> list[Destination]:
     """Return where an alert with these labels would go by the saved policy, each receiver once.
 
     An alert of a named appliance has the labels of that appliance too.
@@ -105,11 +130,15 @@ def preview_policy(session: Session, scope: Scope, labels: Mapping[str, str]) ->
             APPLIANCE_TAG: appliance.name,
             "appliance_id": appliance.id,
         }
+    row = session.get(NotificationPolicy, tenant_id)
+    muted = {} if row is None else muted_routes(row, now=now)
     found: dict[str, Destination] = {}
     for route in policy_of(session, tenant_id).matching({**own, **labels}):
         for name in route.receivers:
-            if name in receivers:
-                found.setdefault(name, Destination(receivers[name], name, route))
+            # A receiver is notified if one of its routes is not muted.
+            if name in receivers and (name not in found or found[name].muted_until):
+                until = muted.get(route.path)
+                found[name] = Destination(receivers[name], name, route, until)
     return list(found.values())
 
 

@@ -2,12 +2,12 @@
 
 An alert enters the root, which matches everything, and goes to the first child that matches, or to
 further ones after a child that continues; a route without a matching child takes it. What a child
-leaves out, it has from its parent.
+leaves out, it has from its parent, except for matchers and time intervals.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -28,7 +28,15 @@ _DURATIONS = {
 }
 EACH_BY_ITSELF = "..."
 """In `group_by`: each alert is sent by itself, as in Alertmanager."""
-_LISTS = ("matchers", "receivers", "group_by", "escalate_to")
+_TIMES = ("mute_time_intervals", "active_time_intervals")
+_LISTS = ("matchers", "receivers", "group_by", "escalate_to", *_TIMES)
+_NAMES = {
+    "receivers": "Receiver",
+    "escalate_to": "Receiver",
+    **dict.fromkeys(_TIMES, "Time interval"),
+}
+KnownNames = Mapping[str, frozenset[str]]
+"""The names that a route may use, by what they name."""
 _KEYS = frozenset({*_DURATIONS, *_LISTS, "continue", "routes"})
 
 
@@ -47,6 +55,8 @@ class Route:
         escalate_after_seconds: after which an alert that fires and that nobody acknowledged is sent
             to `escalate_to`; 0 is never.
         continues: whether later siblings are tried too.
+        mute_time_intervals: names of time intervals in which its receivers are not notified.
+        active_time_intervals: names of those in which they are; empty: always.
         path: where the route stands in the tree, such as `route.routes.0`.
     """
 
@@ -59,6 +69,8 @@ class Route:
     escalate_after_seconds: float = 0.0
     escalate_to: tuple[str, ...] = ()
     continues: bool = False
+    mute_time_intervals: tuple[str, ...] = ()
+    active_time_intervals: tuple[str, ...] = ()
     routes: tuple["Route", ...] = field(default=())
     path: str = "route"
 
@@ -95,15 +107,22 @@ class Route:
         return [text for one in self.walk() for text in (*one.matchers, *one.group_by)]
 
 
-def parse_routes(data: object, *, receivers: Sequence[str]) -> tuple[Route, Errors]:
+def parse_routes(
+    data: object, *, receivers: Sequence[str], time_intervals: Iterable[str] = ()
+) -> tuple[Route, Errors]:
     """Return the tree of a policy as YAML or JSON has it, and the errors by path.
 
     Args:
         data: the root.
         receivers: the names of the tenant's receivers.
+        time_intervals: the names of the policy's time intervals.
     """
     errors: Errors = {}
-    root = _parsed(data, Route(), "route", frozenset(receivers), errors, depth=1)
+    known = {
+        "Receiver": frozenset(receivers),
+        "Time interval": frozenset(time_intervals),
+    }
+    root = _parsed(data, Route(), "route", known, errors, depth=1)
     if root.matchers:
         errors["route.matchers"] = ["The first route takes all: move its matchers to a child."]
     count = sum(1 for _ in root.walk())
@@ -124,6 +143,7 @@ def printed(route: Route, parent: Route | None = None) -> dict[str, Any]:
     for name, attribute in _DURATIONS.items():
         if getattr(route, attribute) != getattr(parent, attribute):
             found[name] = format_duration(getattr(route, attribute), exact=True).replace(" ", "")
+    found |= {name: list(getattr(route, name)) for name in _TIMES if getattr(route, name)}
     if route.continues:
         found["continue"] = True
     if route.routes:
@@ -151,7 +171,7 @@ def loaded(data: Mapping[str, Any], path: str = "route") -> Route:
 
 
 def _parsed(
-    data: object, parent: Route, path: str, known: frozenset[str], errors: Errors, *, depth: int
+    data: object, parent: Route, path: str, known: KnownNames, errors: Errors, *, depth: int
 ) -> Route:
     if not isinstance(data, Mapping):
         errors[path] = ["Expected keys such as 'receivers' and 'routes'."]
@@ -171,6 +191,7 @@ def _parsed(
     own: dict[str, Any] = {
         "matchers": (),
         "continues": data.get("continue") is True,
+        **dict.fromkeys(_TIMES, ()),
         "routes": (),
         "path": path,
     }
@@ -190,7 +211,7 @@ def _parsed(
     return route
 
 
-def _check(route: Route, path: str, known: frozenset[str], errors: Errors) -> None:
+def _check(route: Route, path: str, known: KnownNames, errors: Errors) -> None:
     for text in route.matchers:
         try:
             parse_matcher(text)
@@ -199,12 +220,12 @@ def _check(route: Route, path: str, known: frozenset[str], errors: Errors) -> No
     if EACH_BY_ITSELF in route.group_by and len(route.group_by) > 1:
         text = f"'{EACH_BY_ITSELF}' sends each alert by itself: leave out the other labels."
         errors[f"{path}.group_by"] = [text]
-    listed = ", ".join(sorted(known)) or "none yet"
-    for name in ("receivers", "escalate_to"):
-        missing = sorted(set(getattr(route, name)) - known)
+    for name, kind in _NAMES.items():
+        listed = ", ".join(sorted(known[kind])) or "none yet"
+        missing = sorted(set(getattr(route, name)) - known[kind])
         if missing:
             errors[f"{path}.{name}"] = [
-                f"Receiver {one!r} does not exist. Receivers: {listed}." for one in missing
+                f"{kind} {text!r} does not exist. {kind}s: {listed}." for text in missing
             ]
     if 0 < route.repeat_seconds < MIN_REPEAT_SECONDS:
         errors[f"{path}.repeat_interval"] = [f"Repeat no faster than {MIN_REPEAT_SECONDS:g} s."]

@@ -13,7 +13,12 @@ from typing import Unpack
 from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.orm import Session
 
-from alerting.labels import ApplianceLabels, alert_labels, appliance_labels, labels_of
+from alerting.labels import (
+    ApplianceLabels,
+    alert_labels,
+    appliance_labels,
+    labels_of_payload,
+)
 from alerting.matchers import MAX_MATCHERS, match_all, parse_matcher
 from alerting.models import Alert, AlertAction, Silence
 from alerting.notification_models import Notification
@@ -118,17 +123,21 @@ def expire_silence(session: Session, scope: Scope, silence_id: str, *, now: date
     if silence.ends_at <= now:
         raise ConflictError("The silence has ended already.", code="silence_expired")
     silence.starts_at, silence.ends_at = min(silence.starts_at, now), now
+    release_held(session, silence.tenant_id, now=now)
+    session.flush()
+    return silence
+
+
+def release_held(session: Session, tenant_id: str, *, now: datetime) -> None:
+    """Look again at what is held of a tenant: notifications and actions that still apply go on."""
     held = update(Notification).where(
-        Notification.tenant_id == silence.tenant_id,
-        Notification.state == NotificationState.SILENCED,
+        Notification.tenant_id == tenant_id, Notification.state == NotificationState.SILENCED
     )
     session.execute(held.values(next_try_at=now))
     waiting = update(AlertAction).where(
-        AlertAction.tenant_id == silence.tenant_id, AlertAction.state == ActionState.WAITING
+        AlertAction.tenant_id == tenant_id, AlertAction.state == ActionState.WAITING
     )
     session.execute(waiting.values(due_at=now))
-    session.flush()
-    return silence
 
 
 def state_of(silence: Silence, *, now: datetime) -> SilenceState:
@@ -188,11 +197,7 @@ def silenced_until(
     payload = notification.payload
     if "rule" not in payload:
         return None
-    labels = labels_of(
-        payload["tags"], rule=payload["rule"], severity=payload["severity"], names={}
-    )
-    labels |= {"appliance_id": payload["appliance_id"]}
-    labels |= appliances.get(payload["appliance_id"], {})
+    labels = labels_of_payload(payload, appliances)
     ends = [
         silence.ends_at
         for silence in active

@@ -7,10 +7,16 @@ from marshmallow import Schema, fields
 from sqlalchemy.orm import Session
 
 from alerting.inhibition import printed_rules
-from alerting.policies import preview_policy, read_inhibit_rules, read_policy, save_policy
+from alerting.policies import (
+    preview_policy,
+    read_inhibit_rules,
+    read_policy,
+    read_time_intervals,
+    save_policy,
+)
 from alerting.routes import printed
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import StrictSchema
+from portal.api.schemas import StrictSchema, instant
 from portal.context import current_scope, database, now
 from tenants.models import Tenant
 from tenants.permissions import Permission
@@ -24,7 +30,7 @@ notification_policy = APIBlueprint(
 
 
 class NotificationPolicySchema(StrictSchema):
-    """The tree of routes and the inhibition rules; docs/alerts.md lists the keys of a route."""
+    """Routes, inhibition rules and time intervals; docs/alerts.md lists their keys."""
 
     route = fields.Dict(keys=fields.String(), required=True)
     inhibit_rules = fields.List(
@@ -34,6 +40,14 @@ class NotificationPolicySchema(StrictSchema):
             "description": "Alerts (`source_matchers`) that hold notifications about others "
             "(`target_matchers`) with the same values of the labels in `equal`. "
             "Without the field, those that ship."
+        },
+    )
+    time_intervals = fields.List(
+        fields.Dict(keys=fields.String()),
+        load_default=list,
+        metadata={
+            "description": "Named times for `mute_time_intervals` and `active_time_intervals` of "
+            "routes, as in Alertmanager: `name` and `time_intervals`."
         },
     )
 
@@ -52,6 +66,9 @@ class DestinationSchema(Schema):
     matchers = fields.List(fields.String(), metadata={"description": "Those of its route."})
     group_by = fields.List(fields.String())
     escalate_to = fields.List(fields.String())
+    muted_until = instant(
+        metadata={"description": "The end of the mute time that its route is in now, if any."}
+    )
 
 
 class DestinationsSchema(Schema):
@@ -82,7 +99,14 @@ def replace(body: dict[str, Any]) -> dict[str, Any]:
             NotificationPolicySchema,
         )
         rules = body["inhibit_rules"]
-        save_policy(session, scope, body["route"], inhibit_rules=rules, now=now())
+        save_policy(
+            session,
+            scope,
+            body["route"],
+            inhibit_rules=rules,
+            time_intervals=body["time_intervals"],
+            now=now(),
+        )
         return _policy(session)
 
 
@@ -92,7 +116,7 @@ def replace(body: dict[str, Any]) -> dict[str, Any]:
 def preview(body: dict[str, Any]) -> dict[str, Any]:
     """Return where an alert with these labels would go by the saved tree."""
     with database() as session:
-        found = preview_policy(session, current_scope(), body["labels"])
+        found = preview_policy(session, current_scope(), body["labels"], now=now())
     return {
         "destinations": [
             {
@@ -101,6 +125,7 @@ def preview(body: dict[str, Any]) -> dict[str, Any]:
                 "matchers": one.route.matchers,
                 "group_by": one.route.group_by,
                 "escalate_to": one.route.escalate_to,
+                "muted_until": one.muted_until,
             }
             for one in found
         ]
@@ -113,4 +138,5 @@ def _policy(session: Session) -> dict[str, Any]:
     return {
         "route": printed(read_policy(session, scope)),
         "inhibit_rules": printed_rules(rules),
+        "time_intervals": read_time_intervals(session, scope),
     }

@@ -113,10 +113,11 @@ class ReceiverChangeForm(Form):
 
 
 class PolicyForm(Form):
-    """The tree of routes and the inhibition rules, as YAML."""
+    """The tree of routes, the inhibition rules and the time intervals, as YAML."""
 
     route = YAMLField("Routes", default=dict)
     inhibit_rules = YAMLField("Inhibition rules", default=list)
+    time_intervals = YAMLField("Time intervals", default=list)
 
 
 class SilenceForm(Form):

@@ -1,4 +1,4 @@
-"""`/notification-policy`: routes and inhibition rules as YAML, and where an alert would go."""
+"""`/notification-policy`: routes, inhibition rules and time intervals as YAML; a preview."""
 
 from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
@@ -9,6 +9,7 @@ from alerting.policies import (
     preview_policy,
     read_inhibit_rules,
     read_policy,
+    read_time_intervals,
     save_policy,
 )
 from alerting.receivers import list_receivers
@@ -28,7 +29,14 @@ def index() -> ResponseReturnValue:
         root = read_policy(session, scope)
         receivers = [one.name for one in list_receivers(session, scope)]
         rules = read_inhibit_rules(session, scope)
-    form = PolicyForm(data={"route": printed(root), "inhibit_rules": printed_rules(rules)})
+        intervals = read_time_intervals(session, scope)
+    form = PolicyForm(
+        data={
+            "route": printed(root),
+            "inhibit_rules": printed_rules(rules),
+            "time_intervals": intervals,
+        }
+    )
     if form.validate_on_submit():
         with form.showing_errors():
             with database() as session:
@@ -37,6 +45,7 @@ def index() -> ResponseReturnValue:
                     scope,
                     form.route.data,
                     inhibit_rules=form.inhibit_rules.data,
+                    time_intervals=form.time_intervals.data,
                     now=now(),
                 )
             flash("Notification policy saved", "success")
@@ -45,7 +54,7 @@ def index() -> ResponseReturnValue:
     labels = request.args.get("labels", "")
     if labels:
         with database() as session:
-            found = preview_policy(session, scope, _labels(labels))
+            found = preview_policy(session, scope, _labels(labels), now=now())
     text = render_template(
         "notification_policy.html",
         form=form,

@@ -78,11 +78,12 @@ def edit(receiver_id: str) -> ResponseReturnValue:
     scope, is_platform = current_scope(), _is_platform()
     with database() as session:
         receiver = get_receiver(session, scope, receiver_id, is_platform=is_platform)
-    form = ReceiverChangeForm(obj=receiver, target="")
+    names = ("name", "region", "sends_resolved")
+    form = ReceiverChangeForm(data={name: getattr(receiver, name) for name in names})
     if receiver.region is None:
         del form.region
     if form.validate_on_submit():
-        target, policy = form.target.data, portal().webhook_policy
+        target, policy = form.target.data or "", portal().webhook_policy
         with form.showing_errors():
             check_target(scope, receiver.kind, target, policy=policy, is_platform=is_platform)
             with database() as session:

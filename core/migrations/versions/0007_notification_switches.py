@@ -21,10 +21,12 @@ def upgrade() -> None:
         "receivers",
         sa.Column("sends_resolved", sa.Boolean(), nullable=False, server_default=sa.true()),
     )
+    op.add_column("notification_policies", sa.Column("time_intervals", sa.JSON(), nullable=True))
     op.add_column("delivered_alerts", sa.Column("acknowledged_at", UTCDateTime(), nullable=True))
 
 
 def downgrade() -> None:
     """Remove the columns."""
     op.drop_column("delivered_alerts", "acknowledged_at")
+    op.drop_column("notification_policies", "time_intervals")
     op.drop_column("receivers", "sends_resolved")

@@ -25,7 +25,7 @@ from alerting.models import Alert, AlertTransition, Receiver, Rule
 from alerting.notification_models import DeliveredAlert
 from alerting.notify import DeliveryError
 from alerting.outbox import LEASE, LONGEST_RETRY, drain_outbox
-from alerting.policies import save_policy
+from alerting.policies import preview_policy, save_policy
 from alerting.receivers import create_receiver
 from alerting.recipients import Routing
 from alerting.reminders import send_reminders
@@ -49,6 +49,18 @@ SLACK = timedelta(seconds=2 * 60 + 400)
 RECEIVERS = ("Mail", "Pager", "Manager", "Late", "Once")
 WITHOUT_RESOLVED = "Once"
 STATES = (AlertState.FIRING, AlertState.NO_DATA)
+MUTE = timedelta(minutes=30)
+# At the 12 o'clock at which histories begin, and every other half hour.
+ODD_HALVES = {
+    "name": "odd halves",
+    "time_intervals": [
+        {
+            "times": [
+                {"start_time": f"{hour:02}:00", "end_time": f"{hour:02}:30"} for hour in range(24)
+            ]
+        }
+    ],
+}
 ROUTES: list[dict[str, object]] = [
     {"receivers": ["Mail"], "repeat_interval": "1h"},
     {"receivers": ["Mail", "Late", "Once"]},
@@ -61,6 +73,19 @@ ROUTES: list[dict[str, object]] = [
         "routes": [{"matchers": ["severity=critical"], "receivers": ["Pager"], "continue": True}],
     },
     {"receivers": [], "routes": [{"matchers": ["severity=critical"], "receivers": ["Pager"]}]},
+    {"receivers": ["Mail", "Once"], "mute_time_intervals": ["odd halves"]},
+    {
+        "receivers": ["Late"],
+        "routes": [
+            {
+                "matchers": ["severity=critical"],
+                "receivers": ["Pager"],
+                "active_time_intervals": ["odd halves"],
+                "continue": True,
+            },
+            {"receivers": ["Mail"], "group_by": ["rule"], "mute_time_intervals": ["odd halves"]},
+        ],
+    },
     {"receivers": ["Pager"], "escalate_after": "3m", "escalate_to": ["Manager"]},
     {},
 ]
@@ -137,6 +162,7 @@ class History:
         if fault in {"kills before", "times out before"}:
             self._fail(fault)
         for payload in message.payload.get("alerts", [message.payload]):
+            self._check_mute(receiver.name, payload)
             log = self.arrived.setdefault(receiver.name, [])
             if not log or log[-1] != payload:
                 log.append(payload)
@@ -148,6 +174,18 @@ class History:
         if fault.startswith("kills"):
             raise KilledError
         raise DeliveryError("timed out", may_have_arrived=True)
+
+    def _check_mute(self, name: str, payload: dict[str, object]) -> None:
+        """Require that the current policy does not mute what arrives."""
+        with transaction(self.sessions) as session:
+            rows = preview_policy(
+                session,
+                scope_of(self.cast.bob),
+                {"rule": str(payload["rule"]), "severity": str(payload["severity"])},
+                now=self.clock.now,
+            )
+        muted = {row.receiver_name for row in rows if row.muted_until is not None}
+        assert name not in muted, f"{name} was notified in a mute time"
 
     def observe(self, celsius: float | None) -> None:
         """Take a sample, unless the sensor is gone, and do what agent and portal do then."""
@@ -209,7 +247,9 @@ class History:
     def policy(self) -> None:
         scope = scope_of(self.cast.bob)
         with transaction(self.sessions) as session:
-            save_policy(session, scope, self.random.choice(ROUTES), now=self.clock.now)
+            route = self.random.choice(ROUTES)
+            intervals = [ODD_HALVES]
+            save_policy(session, scope, route, time_intervals=intervals, now=self.clock.now)
 
     def silence(self) -> None:
         now = self.clock.now
@@ -299,6 +339,7 @@ class History:
             LONGEST_RETRY,
             LEASE,
             LEASE,
+            MUTE,
         ):
             self.clock.advance(wait.total_seconds())
             self.observe(last)

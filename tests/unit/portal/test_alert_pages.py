@@ -209,6 +209,31 @@ def test_a_webhook_into_the_portals_own_network_is_refused_by_page_and_api(bob: 
     assert answer.status_code == 422
 
 
+@pytest.mark.usefixtures("cast")
+def test_a_paging_receiver_is_added_and_changed_without_its_key_being_shown(bob: Browser) -> None:
+    key = "0123456789abcdef0123456789abcdef"
+    form: dict[str, object] = {"name": "On call", "kind": "pagerduty", "target": key}
+    form |= {"region": "eu", "sends_resolved": "y"}
+    assert bob.post("/receivers", form).status_code == 302
+    assert "https://events.eu.pagerduty.com" in bob.get("/receivers").text
+    (shown,) = bob.get("/api/v1/receivers").get_json()["items"]
+    assert (shown["region"], shown["sends_resolved"]) == ("eu", True)
+    page = bob.get(f"/receivers/{shown['id']}").text
+    assert key not in page + str(shown)
+    assert re.search(r'<option selected value="eu"', page)
+    changed = bob.post(f"/receivers/{shown['id']}", {"name": "On call", "region": "us"})
+    assert changed.status_code == 302
+    after = bob.get(f"/api/v1/receivers/{shown['id']}").get_json()
+    assert (after["region"], after["sends_resolved"]) == ("us", False)
+    body = {"region": "eu", "sends_resolved": True}
+    patched = bob.call("PATCH", f"/api/v1/receivers/{shown['id']}", json=body).get_json()
+    assert (patched["target"], patched["sends_resolved"]) == (
+        "https://events.eu.pagerduty.com",
+        True,
+    )
+
+
+@pytest.mark.usefixtures("cast")
 def test_the_api_shows_a_test_message_that_it_queued(bob: Browser) -> None:
     body = {"name": "Ops", "kind": "email", "target": "ops@acme.example"}
     receiver = bob.call("POST", "/api/v1/receivers", json=body).get_json()
