@@ -21,7 +21,6 @@ _PERMISSIONS = {
     ActionKind.DRAIN: Permission.MANAGE_APPLIANCES,
     ActionKind.LABEL: Permission.MANAGE_APPLIANCES,
 }
-_RANKS = {severity.value: rank for rank, severity in enumerate(Severity)}
 
 
 def stored_action(action: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,4 +71,4 @@ def required_permissions(actions: Sequence[Mapping[str, Any]]) -> set[Permission
 
 def is_severe_enough(action: Mapping[str, Any], severity: Severity) -> bool:
     """Whether an alert of a severity has an action."""
-    return _RANKS[severity.value] >= _RANKS[action["severity"]]
+    return severity.rank >= Severity(action["severity"]).rank

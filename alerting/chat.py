@@ -67,4 +67,5 @@ def _kind(message: Message) -> str:
         return "success"
     if state is None:
         return "info"
-    return "failure" if message.payload.get("severity") == Severity.CRITICAL else "warning"
+    kinds = {Severity.CRITICAL.value: "failure", Severity.INFO.value: "info"}
+    return kinds.get(message.payload.get("severity", ""), "warning")

@@ -102,11 +102,12 @@ Services = dict[str, ChatService]
 def chat_errors(target: str, *, services: Services = SERVICES) -> list[str]:
     """Return why a text is not the address of a chat service; the text is never repeated."""
     scheme, _, rest = target.partition("://")
-    if scheme in REPLACED.keys() - services.keys():
-        return [f"Add a receiver of the type {scheme} instead: it resolves what it opens."]
     if not rest or scheme not in services:
         names = ", ".join(sorted(services))
-        return [f"Use an address of apprise that starts with one of these and '://': {names}."]
+        text = f"Use an address of apprise that starts with one of these and '://': {names}."
+        if scheme in REPLACED:
+            text = f"Add a receiver of the type {scheme} instead: it resolves what it opens."
+        return [text]
     parsed = _parsed(target)
     see = f"See https://appriseit.com/services/{scheme}/."
     if parsed is None:

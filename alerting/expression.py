@@ -13,7 +13,13 @@ from alerting.machine import severity_of
 from alerting.models import Rule
 from alerting.rule_checks import rule_errors
 from alerting.rule_query import rule_query
-from alerting.rule_request import ANY_VALUE, RuleRequest, group_tags, raise_errors
+from alerting.rule_request import (
+    ANY_VALUE,
+    RuleRequest,
+    group_tags,
+    raise_errors,
+    rule_thresholds,
+)
 from alerting.rule_text import condition_of
 from alerting.rule_values import values_by_group
 from alerting.states import FORECAST, Comparison, Severity
@@ -89,8 +95,7 @@ def read_groups(
 
 def _limit(rule: Rule | RuleRequest) -> dict[str, Any]:
     """Return the limit of a query beyond which values breach the lower threshold of a rule."""
-    warning, critical = rule.warning_threshold, rule.critical_threshold
-    level: Any = critical if warning is None else warning
+    _, level = rule_thresholds(rule)[0]
     is_upper = rule.comparison.is_upper
     if rule.comparison in {Comparison.AT_LEAST, Comparison.AT_MOST}:
         level = math.nextafter(level, -math.inf if is_upper else math.inf)

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alerting.machine import NO_DATA_GRACE, NO_DATA_MAX, severity_of
-from alerting.rule_request import RuleRequest
+from alerting.rule_request import RuleRequest, levels_of
 from alerting.states import NoDataPolicy, Severity
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 _INACTIVE, _PENDING, _FIRING, _NO_DATA = range(4)
-_SEVERITIES = (None, Severity.WARNING, Severity.CRITICAL)
+_SEVERITIES = (None, *Severity)
 
 
 def breaching_groups(rule: RuleRequest, values: Floats) -> list[int]:
@@ -99,15 +99,8 @@ def _missing(rule: RuleRequest, state: NDArray[np.int8], seconds: Floats) -> tup
 
 
 def _severities(rule: RuleRequest, values: Floats, has_value: Bools) -> NDArray[np.int8]:
-    """Return which severity each value breaches, given that none, warning or critical fires."""
-    levels = sorted(
-        level
-        for level in (
-            *(rule.warning_threshold, rule.warning_reset),
-            *(rule.critical_threshold, rule.critical_reset),
-        )
-        if level is not None
-    )
+    """Return which severity each value breaches, given which one fires, if any."""
+    levels = sorted(level for _, *pair in levels_of(rule) for level in pair if level is not None)
     # A level itself is on the side that does not breach it, so it is a zone of its own.
     zones = np.searchsorted(levels, values) + np.searchsorted(levels, values, side="right")
     zones[~has_value] = 0

@@ -22,7 +22,7 @@ from alerting.late_windows import Backlog, LateFiring, late_firings
 from alerting.machine import fire_late
 from alerting.models import Alert, AlertTransition, Rule
 from alerting.recorder import Recorder, view_of
-from alerting.states import AlertState, Severity
+from alerting.states import AlertState
 from core.db import chunked, transaction
 from core.errors import VedetteError
 from core.guarded_update import changed_one
@@ -190,7 +190,7 @@ def _fire(recorder: Recorder, alert: Alert | None, firings: Sequence[LateFiring]
         if alert is not None and alert.late_at is not None and newest_at > alert.late_at:
             alert.late_at, alert.last_breach_at = newest_at, recorder.now
         return
-    worst = max(missed, key=lambda one: (one.severity is Severity.CRITICAL, one.until_at))
+    worst = max(missed, key=lambda one: (one.severity.rank, one.until_at))
     view = None if alert is None else view_of(alert)
     outcome = fire_late(
         view,

@@ -101,7 +101,7 @@ def late_firings(
             if firing is None or end_at - firing.until_at > step:
                 firing = newest[key] = LateFiring(group, severity, end_at, end_at, end_at)
                 firings.append(firing)
-            is_worse = Severity.CRITICAL is severity is not firing.severity
+            is_worse = severity.rank > firing.severity.rank
             if is_worse or firing.fires_at - firing.since_at < for_duration:
                 firing.group, firing.severity, firing.fires_at = group, severity, end_at
             firing.until_at = end_at

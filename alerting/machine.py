@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from alerting.models import Rule
-from alerting.rule_request import RuleRequest
+from alerting.rule_request import RuleRequest, levels_of, rule_thresholds
 from alerting.states import TRANSITIONS, AlertState, NoDataPolicy, Severity
 
 # How long a resolved alert is listed before it becomes inactive.
@@ -80,8 +80,10 @@ def next_state(
         now: time of the evaluation.
         holds: whether the second condition of the rule holds, if it has one.
     """
-    lowest = Severity.CRITICAL if rule.warning_threshold is None else Severity.WARNING
-    before = current or AlertView(state=_S.INACTIVE, severity=lowest, observed_at=now)
+    before = current
+    if before is None:
+        lowest = rule_thresholds(rule)[0][0]
+        before = AlertView(state=_S.INACTIVE, severity=lowest, observed_at=now)
     if value is None:
         return _outcome(before, before if current is None else _no_data(before, rule, now=now))
     severity = severity_of(value, rule, firing=before.severity if before.is_firing else None)
@@ -135,15 +137,13 @@ def severity_of(
     value: float, rule: Rule | RuleRequest, *, firing: Severity | None = None
 ) -> Severity | None:
     """Return the severity that a value breaches; a `firing` one lasts until its reset level."""
-    critical, warning = rule.critical_threshold, rule.warning_threshold
-    if firing is Severity.CRITICAL and rule.critical_reset is not None:
-        critical = rule.critical_reset
-    if firing is not None and rule.warning_reset is not None:
-        warning = rule.warning_reset
-    if critical is not None and rule.comparison.is_breached(value, critical):
-        return Severity.CRITICAL
-    if warning is not None and rule.comparison.is_breached(value, warning):
-        return Severity.WARNING
+    comparison = rule.comparison
+    for severity, threshold, reset in reversed(levels_of(rule)):
+        if reset is not None and firing is not None and severity.rank <= firing.rank:
+            if value == reset or comparison.is_breached(value, reset):
+                return severity
+        elif threshold is not None and comparison.is_breached(value, threshold):
+            return severity
     return None
 
 

@@ -11,6 +11,7 @@ from alerting.annotations import render_annotation
 from alerting.machine import AlertView
 from alerting.models import Rule
 from alerting.notification_models import Notification, NotificationFile
+from alerting.rule_request import rule_thresholds
 from alerting.rule_text import rule_expression
 from alerting.states import NOTICE, AlertState, Severity
 from alerting.value_words import value_text
@@ -33,6 +34,7 @@ _COLORS = {
     "resolved": "#1a7f37",
     "critical": "#b42318",
     "warning": "#b54708",
+    "info": "#175cd3",
     "no_data": "#475467",
 }
 LINK_NAMES = {
@@ -85,8 +87,12 @@ def alert_payload(
         public_url: the portal's address; without it there are no links.
     """
     appliance_id = tags.get(APPLIANCE_TAG, "")
-    is_critical = alert.severity is Severity.CRITICAL and rule.critical_threshold is not None
-    threshold = rule.critical_threshold if is_critical else rule.warning_threshold
+    reached = [
+        threshold
+        for severity, threshold in rule_thresholds(rule)
+        if severity.rank <= alert.severity.rank
+    ]
+    threshold = reached[-1] if reached else None
     named = dict(tags)
     if appliance_id:
         named[APPLIANCE_TAG] = appliances.get(appliance_id, appliance_id)

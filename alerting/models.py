@@ -113,8 +113,10 @@ class Rule(Base):
     """More conditions on tags; see `alerting.matchers`."""
     compared_with: Mapped[str] = mapped_column(Text, default="")
     comparison: Mapped[Comparison] = mapped_column(enum_column(Comparison))
+    info_threshold: Mapped[float | None]
     warning_threshold: Mapped[float | None]
     critical_threshold: Mapped[float | None]
+    info_reset: Mapped[float | None]
     warning_reset: Mapped[float | None]
     critical_reset: Mapped[float | None]
     and_condition: Mapped[str] = mapped_column(Text, default="")

@@ -22,7 +22,7 @@ MAX_DETAILS_LENGTH = 8_000
 MAX_TAGS = 20
 MAX_TAG_LENGTH = 50
 MAX_ENTITY_LENGTH = 512
-PRIORITIES = {Severity.CRITICAL: "P1", Severity.WARNING: "P3"}
+PRIORITIES = {Severity.CRITICAL: "P1", Severity.WARNING: "P3", Severity.INFO: "P5"}
 
 
 class OpsgenieSender:

@@ -99,11 +99,11 @@ def incident_of(receiver: Receiver, message: Message) -> Incident:
     alerts = payload.get("alerts", [payload])
     if payload.get("kind") == NOTICE:
         key = _key(receiver, message.id)
-        return Incident(key=key, is_active=True, severity=Severity.WARNING, alerts=alerts)
+        return Incident(key=key, is_active=True, severity=Severity.INFO, alerts=alerts)
     active = [alert for alert in alerts if alert["state"] in _ACTIVE]
     severities = [Severity(alert["severity"]) for alert in active or alerts]
     key = _key(receiver, message.group_key or alerts[0]["alert_id"])
-    severity = max(severities, key=list(Severity).index)
+    severity = max(severities, key=lambda severity: severity.rank)
     return Incident(key=key, is_active=bool(active), severity=severity, alerts=alerts)
 
 

@@ -28,7 +28,7 @@ _SCALE = 2
 _FONT_PIXELS = 11
 _SHOWN_BEFORE = timedelta(hours=1)
 _INK, _GRID, _LINE, _BACKGROUND = "#5a6270", "#dfe2e7", "#3b82f6", "#ffffff"
-_LEVELS = {Severity.WARNING: "#b97900", Severity.CRITICAL: "#cf2f36"}
+_LEVELS = {Severity.INFO: "#1f6feb", Severity.WARNING: "#b97900", Severity.CRITICAL: "#cf2f36"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,12 @@ _FACTOR = re.compile(r"\s*([0-9][0-9.]*)\s*\*")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _MATCHER = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*(=~|=|!=|!~)\s*("(?:[^"\\]|\\.)*")\s*')
 _PLAIN_ALTERNATIVES = re.compile(r"[A-Za-z0-9_/ :-]+(?:\|[A-Za-z0-9_/ :-]+)*")
+_SEVERITIES = {
+    "critical": Severity.CRITICAL,
+    "page": Severity.CRITICAL,
+    "info": Severity.INFO,
+    "informational": Severity.INFO,
+}
 _KEYS = {"alert", "expr", "for", "keep_firing_for", "labels", "annotations"}
 
 
@@ -233,7 +239,7 @@ def _matchers(text: str) -> tuple[dict[str, list[str]], list[str]]:
 
 def _severity(rule: object) -> str:
     severity = _get(_get(rule, "labels"), "severity")
-    return Severity.CRITICAL if severity in {"critical", "page"} else Severity.WARNING
+    return _SEVERITIES.get(severity, Severity.WARNING)
 
 
 def _seconds(text: object) -> float:

@@ -17,7 +17,7 @@ from alerting.machine import AlertView, Outcome
 from alerting.messages import alert_payload
 from alerting.models import Alert, AlertAction, AlertTransition, Rule
 from alerting.recipients import Routing
-from alerting.states import ActionKind, ActionState, AlertState, Severity
+from alerting.states import ActionKind, ActionState, AlertState
 from core.db import Base
 from core.guarded_update import changed_one
 from core.ids import new_id
@@ -95,7 +95,7 @@ class Recorder:
             .values(updated_at=self.now, **_columns(outcome.after))
         )
         if changed_one(self.session, statement):
-            is_worse = Severity.CRITICAL is after.severity is not view.severity
+            is_worse = after.severity.rank > view.severity.rank
             if outcome.is_transition and (is_worse or before not in ACTIVE_STATES):
                 alert.acknowledged_at = alert.acknowledged_by = None
             self._record(alert, before, outcome)

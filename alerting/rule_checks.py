@@ -4,11 +4,21 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from alerting.action_request import action_errors
 from alerting.annotations import annotation_errors
 from alerting.matchers import MAX_MATCHERS, parse_matcher
-from alerting.rule_request import ANY_VALUE, MAX_NAME_LENGTH, Errors, RuleRequest, group_tags
+from alerting.rule_request import (
+    ANY_VALUE,
+    LEVEL_FIELDS,
+    MAX_NAME_LENGTH,
+    Errors,
+    RuleRequest,
+    group_tags,
+    levels_of,
+    rule_thresholds,
+)
 from alerting.rule_text import condition_of, parse_comparand
 from alerting.states import FORECAST, FUNCTIONS, Comparison, Operator
 from core.errors import InvalidInputError
@@ -151,37 +161,39 @@ def _condition_errors(request: RuleRequest) -> list[str]:
 
 
 def _threshold_errors(request: RuleRequest) -> Errors:
-    for name in ("warning_threshold", "critical_threshold", "warning_reset", "critical_reset"):
+    for name in LEVEL_FIELDS:
         value = getattr(request, name)
         if value is not None and not math.isfinite(value):
             return {name: [f"{value} is not a finite number."]}
-    warning, critical = request.warning_threshold, request.critical_threshold
-    if warning is None and critical is None:
-        return {"warning_threshold": ["Set a warning or a critical threshold, or both."]}
+    thresholds = rule_thresholds(request)
+    if not thresholds:
+        return {"warning_threshold": ["Set a threshold: info, warning or critical."]}
     comparison = request.comparison
     if not comparison.has_side:
         return _equality_errors(request)
     side = "above" if comparison.is_upper else "below"
     errors: Errors = {
-        "warning_reset": _reset_errors(comparison, "warning", warning, request.warning_reset),
-        "critical_reset": _reset_errors(comparison, "critical", critical, request.critical_reset),
+        f"{severity}_reset": _reset_errors(comparison, severity, threshold, reset)
+        for severity, threshold, reset in levels_of(request)
     }
-    is_worse = warning is None or critical is None or comparison.is_breached(critical, warning)
-    if not is_worse or (warning is not None and warning == critical):
-        errors["critical_threshold"] = [
-            f"The critical threshold {critical:g} must be {side} the warning threshold {warning:g}."
-        ]
+    for (less, lower), (worse, higher) in pairwise(thresholds):
+        if higher == lower or not comparison.is_breached(higher, lower):
+            errors[f"{worse}_threshold"] = [
+                f"The {worse} threshold {higher:g} must be {side} the {less} threshold {lower:g}."
+            ]
     return errors
 
 
 def _equality_errors(request: RuleRequest) -> Errors:
-    errors: Errors = {}
-    if None not in {request.warning_threshold, request.critical_threshold}:
-        text = f"With {request.comparison}, set a warning or a critical threshold, not both."
-        errors["critical_threshold"] = [text]
-    for name in ("warning_reset", "critical_reset"):
-        if getattr(request, name) is not None:
-            errors[name] = [f"With {request.comparison}, there is no recovery threshold."]
+    errors: Errors = {
+        f"{severity}_threshold": [f"With {request.comparison}, set one threshold only."]
+        for severity, _ in rule_thresholds(request)[1:]
+    }
+    for severity, _, reset in levels_of(request):
+        if reset is not None:
+            errors[f"{severity}_reset"] = [
+                f"With {request.comparison}, there is no recovery threshold."
+            ]
     return errors
 
 

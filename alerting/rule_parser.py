@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from alerting.matchers import Matcher, split_matcher
-from alerting.rule_request import RuleRequest, unit_field
+from alerting.rule_request import LEVEL_FIELDS, RuleRequest, unit_field
 from alerting.states import FUNCTIONS, Comparison, NoDataPolicy, Operator, Severity
 from core.errors import InvalidInputError
 from core.quantities import parse_duration, parse_value, unit_of
@@ -85,7 +85,7 @@ class ExpressionParser:
                 self._read_once("compared_with", self._read_comparand, at=start)
             else:
                 self._read_clause(start)
-        if not {"warning_threshold", "critical_threshold"} & self._found.keys():
+        if not self._found.keys() & set(LEVEL_FIELDS):
             self._expected("a threshold such as '> 85'")
         return self._found
 
@@ -300,7 +300,7 @@ class ExpressionParser:
         if sign not in set(Comparison):
             self._fail(f"{sign!r} is not supported; use one of {' '.join(Comparison)}", at=start)
         if self._found.get("comparison", sign) != sign:
-            self._fail("both thresholds need the same comparison", at=start)
+            self._fail("all thresholds need the same comparison", at=start)
         return Comparison(sign)
 
     def _value(self) -> float:

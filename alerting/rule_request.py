@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from alerting.states import FUNCTIONS, Comparison, NoDataPolicy, Operator
+from alerting.states import FUNCTIONS, Comparison, NoDataPolicy, Operator, Severity
 from core.errors import InvalidInputError
 from timeseries.store import APPLIANCE_TAG, Aggregate
 
@@ -17,6 +17,8 @@ ANY_VALUE = "*"
 """As a filter: series that have the tag, with any value."""
 
 Errors = dict[str, list[str]]
+Level = tuple[Severity, float | None, float | None]
+"""A severity of a rule with its threshold and its reset, as far as it has them."""
 
 
 def _field(default: Any, description: str = "", **metadata: object) -> Any:  # noqa: ANN401 - as dataclasses.field
@@ -57,8 +59,10 @@ class RuleRequest:
         "`/ avg(gpu.power_watts) over 1d offset 1d`.",
     )
     comparison: Comparison = Comparison.ABOVE
+    info_threshold: float | None = None
     warning_threshold: float | None = None
     critical_threshold: float | None = None
+    info_reset: float | None = None
     warning_reset: float | None = None
     critical_reset: float | None = None
     and_condition: str = _field(
@@ -78,6 +82,9 @@ class RuleRequest:
     """As `alerting.action_request` has them."""
 
 
+LEVEL_FIELDS = tuple(
+    f"{severity}_{kind}" for kind in ("threshold", "reset") for severity in Severity
+)
 FIELDS = tuple(one.name for one in dataclasses.fields(RuleRequest))
 EXPRESSED = tuple(
     name
@@ -97,6 +104,20 @@ class RuleEntry:
     is_enabled: bool = True
     annotation: str = ""
     actions: Sequence[Mapping[str, Any]] = ()
+
+
+def levels_of(rule: "Rule | RuleRequest") -> tuple[Level, Level, Level]:
+    """Return the levels of a rule, the least severe first."""
+    return (
+        (Severity.INFO, rule.info_threshold, rule.info_reset),
+        (Severity.WARNING, rule.warning_threshold, rule.warning_reset),
+        (Severity.CRITICAL, rule.critical_threshold, rule.critical_reset),
+    )
+
+
+def rule_thresholds(rule: "Rule | RuleRequest") -> list[tuple[Severity, float]]:
+    """Return the thresholds that a rule has, the least severe first."""
+    return [(severity, level) for severity, level, _ in levels_of(rule) if level is not None]
 
 
 def raise_errors(kind: str, errors: Errors) -> None:

@@ -9,7 +9,14 @@ from alerting.expression import forecast, group_severity, read_groups
 from alerting.machine import severity_of
 from alerting.models import Rule
 from alerting.rule_query import rule_query
-from alerting.rule_request import ANY_VALUE, FIELDS, RuleRequest, group_tags, unit_field
+from alerting.rule_request import (
+    ANY_VALUE,
+    FIELDS,
+    RuleRequest,
+    group_tags,
+    rule_thresholds,
+    unit_field,
+)
 from alerting.rule_values import values_by_group
 from alerting.states import FORECAST, Severity
 from core.clock import NS_PER_SECOND, to_ns
@@ -91,10 +98,6 @@ def read_series(
     if breaching and rule.and_condition:
         groups = read_groups(store, rule, tenants=tenants, now=end)
         breaching = sum(group_severity(group, rule) is not None for group in groups)
-    thresholds = (
-        (rule.warning_threshold, Severity.WARNING),
-        (rule.critical_threshold, Severity.CRITICAL),
-    )
     return RuleSeries(
         field=unit_field(rule),
         start_ns=start_ns,
@@ -103,7 +106,7 @@ def read_series(
         lines=found[:MAX_LINES],
         groups=len(found),
         breaching=breaching,
-        thresholds=[(value, severity) for value, severity in thresholds if value is not None],
+        thresholds=[(threshold, severity) for severity, threshold in rule_thresholds(rule)],
     )
 
 

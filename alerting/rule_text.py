@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from alerting.matchers import split_matcher
 from alerting.rule_parser import KEYWORDS, ExpressionParser
-from alerting.rule_request import ANY_VALUE, RuleRequest, group_tags, unit_field
+from alerting.rule_request import ANY_VALUE, RuleRequest, group_tags, levels_of, unit_field
 from alerting.states import NoDataPolicy, Operator, Severity
 from core.quantities import format_duration, format_size, parse_duration, unit_of
 
@@ -45,12 +45,9 @@ class Comparand:
 def rule_expression(rule: "Rule | RuleRequest") -> str:
     """Return the text of a rule, without its name, receivers and whether it is enabled."""
     thresholds = [
-        f"{'critical ' * (severity is Severity.CRITICAL)}{rule.comparison} "
+        f"{'' if severity is Severity.WARNING else f'{severity} '}{rule.comparison} "
         + " reset ".join(_printed(rule, value) for value in (threshold, reset) if value is not None)
-        for severity, threshold, reset in (
-            (Severity.WARNING, rule.warning_threshold, rule.warning_reset),
-            (Severity.CRITICAL, rule.critical_threshold, rule.critical_reset),
-        )
+        for severity, threshold, reset in levels_of(rule)
         if threshold is not None
     ]
     parts = [

@@ -25,9 +25,10 @@ from tenants.quotas import count_rows, reserve_quota
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, NeededField
 
+_SEVERITY_RANK = case({severity: severity.rank for severity in Severity}, value=Alert.severity)
 ALERT_SORTS: Columns = {
     "state": Alert.state,
-    "severity": Alert.severity,
+    "severity": _SEVERITY_RANK,
     "active_since_at": Alert.active_since_at,
     "fired_at": Alert.fired_at,
     "updated_at": Alert.updated_at,
@@ -237,8 +238,8 @@ def list_alerts(
     statement = statement.where(
         *alert_conditions(rule_id=rule_id, severity=severity, appliance_id=appliance_id)
     )
-    is_critical = case((Alert.severity == Severity.CRITICAL, 0), else_=1)
-    order = (case(rank, value=Alert.state), is_critical, Alert.active_since_at.desc(), Alert.id)
+    most_severe = _SEVERITY_RANK.desc()
+    order = (case(rank, value=Alert.state), most_severe, Alert.active_since_at.desc(), Alert.id)
     statement = statement.order_by(*order)
     return list_page(session, statement, ALERT_SORTS, last=Alert.id, **paging)
 

@@ -31,10 +31,19 @@ class Operator(StrEnum):
 
 
 class Severity(StrEnum):
-    """Severity of an alert; `critical` outranks `warning`."""
+    """Severity of an alert, the least first."""
 
+    INFO = "info"
     WARNING = "warning"
     CRITICAL = "critical"
+
+    @property
+    def rank(self) -> int:
+        """Higher than those of the severities that it outranks."""
+        return _SEVERITY_RANKS[self]
+
+
+_SEVERITY_RANKS = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 class AlertState(StrEnum):

@@ -23,7 +23,7 @@ _TICKS = [
 ]
 # The label of a narrower band would overlap its neighbor's.
 _LABELED_SHARE = 0.15
-_CRITICAL_COLOR, _WARNING_COLOR = "#dc3545", "#d9a300"
+_SEVERITY_COLORS = {"info": "#3b82f6", "warning": "#d9a300", "critical": "#dc3545"}
 EVENT_AXIS: Figure = {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
 
 
@@ -227,4 +227,6 @@ def _event_labels(events: Sequence[Event], span: Span) -> list[str]:
 
 
 def _color(annotation: Event | Threshold) -> str:
-    return _CRITICAL_COLOR if annotation.is_critical else _WARNING_COLOR
+    if isinstance(annotation, Threshold):
+        return _SEVERITY_COLORS[annotation.severity]
+    return _SEVERITY_COLORS["critical" if annotation.is_critical else "warning"]

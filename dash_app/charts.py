@@ -91,7 +91,7 @@ class Threshold:
 
     value: float
     label: str
-    is_critical: bool = False
+    severity: str = "warning"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,11 @@ PALETTE = (
     "#22c55e",
 )
 HEAT_RGB = "51, 106, 226"
-_TONES = {"warning": "rgba(217, 163, 0, 0.65)", "critical": "rgba(220, 53, 69, 0.65)"}
+_TONES = {
+    "info": "rgba(59, 130, 246, 0.65)",
+    "warning": "rgba(217, 163, 0, 0.65)",
+    "critical": "rgba(220, 53, 69, 0.65)",
+}
 # The name of a shorter bar would not fit into it.
 _NAMED_SHARE = 0.12
 _MANY_BANDS = 3

@@ -7,6 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.models import Rule
+from alerting.rule_request import rule_thresholds
 from core.quantities import format_value
 from dash_app.charts import Chart, Event, Threshold
 from dash_app.queries.telemetry import Telemetry, by_index
@@ -116,10 +117,9 @@ def thresholds_of(
 def _thresholds(rule: Rule) -> tuple[Threshold, ...]:
     return tuple(
         Threshold(
-            value=value,
-            label=f"{rule.name} {rule.comparison} {format_value(rule.field, value)}",
-            is_critical=is_critical,
+            value=threshold,
+            label=f"{rule.name} {rule.comparison} {format_value(rule.field, threshold)}",
+            severity=severity,
         )
-        for value, is_critical in ((rule.warning_threshold, False), (rule.critical_threshold, True))
-        if value is not None
+        for severity, threshold in rule_thresholds(rule)
     )

@@ -7,7 +7,6 @@ thousands of values costs one aggregate, not thousands of lines.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from alerting.states import Severity
 from core.quantities import unit_of
 from dash_app.charts import Chart, Line, Threshold
 from dash_app.custom.panels import MAX_SERIES, ChartKind, Panel
@@ -119,8 +118,7 @@ class PanelQuery:
         return Chart(
             field=unit_field,
             thresholds=tuple(
-                Threshold(one.value, one.text(unit_field), one.severity is Severity.CRITICAL)
-                for one in panel.thresholds
+                Threshold(one.value, one.text(unit_field), one.severity) for one in panel.thresholds
             ),
             limits=(panel.axis_min, panel.axis_max),
             # The author of a panel wants to see how far its values are from their thresholds.

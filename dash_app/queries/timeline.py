@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.models import Alert, AlertTransition
-from alerting.states import AlertState, Severity
+from alerting.states import AlertState
 from core.clock import from_ns, to_ns
 from core.quantities import format_duration
 from dash_app.charts import Bar
@@ -134,7 +134,7 @@ def _alert_bar(
             label=alert.rule.name,
             text=text,
             href=f"/alerts/{alert.id}",
-            tone="critical" if transition.severity is Severity.CRITICAL else "warning",
+            tone=transition.severity.value,
         ),
     )
 

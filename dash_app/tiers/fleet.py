@@ -184,6 +184,7 @@ def _totals(totals: FleetTotals) -> list[Any]:
     alerts = _badges(
         (critical, "critical", "danger"),
         (warning, "warning" if warning == 1 else "warnings", "warning"),
+        (totals.alerts.get(Severity.INFO, 0), "info", "info"),
     )
     unhealthy = _badges(
         (totals.failed, "failed", "danger"),

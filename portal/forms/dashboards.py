@@ -30,7 +30,7 @@ CHART_CHOICES = [
 PREVIEW_WINDOW_SECONDS = 60.0
 _THRESHOLD = re.compile(
     r"(?P<comparison>[<>]=?|[!=]=)\s*(?P<value>\S+(?:\s+[KMGTP]i?B)?)\s+"
-    r"(?P<severity>warning|critical)(?:\s+(?P<label>.*))?"
+    r"(?P<severity>info|warning|critical)(?:\s+(?P<label>.*))?"
 )
 FUNCTIONS = [choice for choice in AGGREGATE_CHOICES if choice.value in set(Aggregate)]
 
@@ -40,8 +40,8 @@ def parse_threshold(line: str) -> PanelThreshold:
     match = _THRESHOLD.fullmatch(line.strip())
     if match is None:
         raise ValueError(
-            f"{line.strip()[:100]!r} is no threshold. Write > or <, a value, warning or critical, "
-            "and a label if you like: > 85 critical Too hot."
+            f"{line.strip()[:100]!r} is no threshold. Write > or <, a value, info, warning or "
+            "critical, and a label if you like: > 85 critical Too hot."
         )
     return PanelThreshold(
         value=parse_number(match["value"]),

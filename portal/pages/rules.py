@@ -25,7 +25,7 @@ from alerting.models import Rule
 from alerting.receivers import list_receivers
 from alerting.rule_checks import rule_errors
 from alerting.rule_pack import is_offered
-from alerting.rule_request import RuleRequest
+from alerting.rule_request import LEVEL_FIELDS, RuleRequest
 from alerting.rule_series import request_of
 from alerting.service import (
     create_rule,
@@ -50,7 +50,7 @@ pages = Blueprint("rules", __name__)
 DEFAULT_BACKTEST_DAYS = 7
 _DEFAULTS = asdict(RuleRequest(name="", measurement="", field=""))
 # A picture shows a rule that isn't complete.
-_UNNEEDED = ("name", "warning_threshold", "critical_threshold", "warning_reset", "critical_reset")
+_UNNEEDED = ("name", *LEVEL_FIELDS)
 
 
 @pages.get("/rules")

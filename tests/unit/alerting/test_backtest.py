@@ -130,12 +130,14 @@ SPANS = st.sampled_from([0.0, 300.0, 600.0, 3600.0])
 
 @given(
     values=st.dictionaries(
-        st.integers(0, 287), st.sampled_from([50.0, 79.0, 82.0, 86.0, 92.0, float("nan")])
+        st.integers(0, 287),
+        st.sampled_from([50.0, 66.0, 73.0, 79.0, 82.0, 86.0, 92.0, float("nan")]),
     ),
     for_seconds=SPANS,
     keep_firing_seconds=SPANS,
     no_data=st.sampled_from(NoDataPolicy),
     has_resets=st.booleans(),
+    has_info=st.booleans(),
     is_above=st.booleans(),
 )
 def test_a_backtest_finds_what_the_state_machine_does_step_by_step(
@@ -145,15 +147,19 @@ def test_a_backtest_finds_what_the_state_machine_does_step_by_step(
     no_data: NoDataPolicy,
     *,
     has_resets: bool,
+    has_info: bool,
     is_above: bool,
 ) -> None:
+    info, info_reset = (70.0, 65.0) if is_above else (88.0, 91.0)
     levels = [85.0, 90.0, 80.0, 87.0] if is_above else [85.0, 81.0, 90.0, 84.0]
     warning, critical, warning_reset, critical_reset = levels
     rule = replace(
         parse_expression(HOT),
         comparison=Comparison.ABOVE if is_above else Comparison.BELOW,
+        info_threshold=info if has_info else None,
         warning_threshold=warning,
         critical_threshold=critical,
+        info_reset=info_reset if has_info and has_resets else None,
         warning_reset=warning_reset if has_resets else None,
         critical_reset=critical_reset if has_resets else None,
         for_seconds=for_seconds,

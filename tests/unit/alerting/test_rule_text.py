@@ -55,10 +55,11 @@ def conditions() -> st.SearchStrategy[str]:
 def rules(draw: st.DrawFn) -> RuleRequest:
     """A valid rule."""
     comparison = draw(st.sampled_from(Comparison))
-    levels = sorted(draw(st.lists(LEVELS, min_size=4, max_size=4, unique=True)))
+    levels = sorted(draw(st.lists(LEVELS, min_size=6, max_size=6, unique=True)))
     if not comparison.is_upper:
         levels.reverse()
-    warning_reset, warning, critical_reset, critical = levels
+    info_reset, info, warning_reset, warning, critical_reset, critical = levels
+    has_info = comparison.has_side and draw(st.booleans())
     has = draw(
         st.sampled_from(("warning", "critical", "both" if comparison.has_side else "warning"))
     )
@@ -82,6 +83,8 @@ def rules(draw: st.DrawFn) -> RuleRequest:
         compared_with=draw(st.just("") | comparands()) if aggregate != FORECAST else "",
         and_condition=draw(st.just("") | conditions()),
         comparison=comparison,
+        info_threshold=info if has_info else None,
+        info_reset=info_reset if has_info and has_resets else None,
         warning_threshold=None if has == "critical" else warning,
         critical_threshold=None if has == "warning" else critical,
         warning_reset=warning_reset if has_resets and has != "critical" else None,

@@ -76,7 +76,7 @@ def test_both_thresholds_of_a_rule_are_on_its_chart_alone(desk: Desk) -> None:
     assert {key for key, chart in charts.items() if chart.thresholds} == {HOT}
     assert charts[HOT].thresholds == (
         Threshold(75.0, "GPU is hot > 75 °C"),
-        Threshold(85.0, "GPU is hot > 85 °C", is_critical=True),
+        Threshold(85.0, "GPU is hot > 85 °C", severity="critical"),
     )
 
 
@@ -128,7 +128,7 @@ def test_labels_of_thresholds_are_below_the_chart_however_close_they_are(span: S
         lines=(line,),
         thresholds=(
             Threshold(50.0, "warm"),
-            Threshold(51.0, "hot", is_critical=True),
+            Threshold(51.0, "hot", severity="critical"),
             Threshold(99.0, "x" * 54),
         ),
     )

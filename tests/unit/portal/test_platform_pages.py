@@ -336,9 +336,9 @@ def test_operators_add_and_test_receivers_of_the_platform_which_tenants_never_se
     assert made is not None
     assert made["secret"].startswith("vdw")
     ident = made["id"]
-    wrong = olivia.post("/console/receivers", {**hook, "name": "Duty", "kind": "email"})
+    wrong = olivia.post("/console/receivers", {**hook, "name": "Standby", "kind": "email"})
     assert "is not an email address" in wrong.text
-    form = {"name": "Duty", "kind": "email", "target": "duty@vedette.example"}
+    form = {"name": "Standby", "kind": "email", "target": "duty@vedette.example"}
     olivia.post("/console/receivers", form)
     shown = olivia.get("/console/receivers").text
     assert "https://hooks.example/…" in shown
@@ -347,21 +347,21 @@ def test_operators_add_and_test_receivers_of_the_platform_which_tenants_never_se
     assert "Pager" not in olivia.get("/receivers").text
     olivia.post(f"/console/receivers/{ident}/test")
     assert "Pager" in olivia.get("/console/receivers").text.partition("Recent notifications")[2]
-    rule = {"name": "Hot", "expression": "max(gpu.x_watts) over 5m > 1", "receivers": "Duty"}
+    rule = {"name": "Hot", "expression": "max(gpu.x_watts) over 5m > 1", "receivers": "Standby"}
     olivia.post("/console/rules/new", rule)
-    assert "Duty" in olivia.get("/console/rules").text
+    assert "Standby" in olivia.get("/console/rules").text
     olivia.call("PATCH", f"/api/v1/platform/receivers/{ident}", json={"name": "Beeper"})
     assert "Beeper" in olivia.get("/console/receivers").text
 
     for path in ("/receivers", "/notification-policy", "/rules/new"):
         text = alice.get(path).text
         assert "Beeper" not in text
-        assert "Duty" not in text
+        assert "Standby" not in text
     listed = alice.get("/api/v1/receivers").json
     assert listed is not None
     assert listed["items"] == []
     assert alice.get(f"/api/v1/receivers/{ident}").status_code == 404
     assert alice.get(f"/receivers/{ident}").status_code == 404
     assert alice.get("/console/receivers").status_code == 403
-    policy = {"route": {"receivers": ["Duty"]}}
+    policy = {"route": {"receivers": ["Standby"]}}
     assert alice.call("PUT", "/api/v1/notification-policy", json=policy).status_code == 422

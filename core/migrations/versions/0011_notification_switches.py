@@ -1,7 +1,7 @@
-"""Switches of receivers and routes, and what paging services were notified of.
+"""Switches of receivers and routes, a level of rules, and what paging services were notified of.
 
-Revision ID: 0007_notification_switches
-Revises: 0006_late_samples
+Revision ID: 0011_notification_switches
+Revises: 0010_tickets_and_messages
 """
 
 import sqlalchemy as sa
@@ -9,8 +9,8 @@ from alembic import op
 
 from core.db import UTCDateTime
 
-revision = "0007_notification_switches"
-down_revision = "0006_late_samples"
+revision = "0011_notification_switches"
+down_revision = "0010_tickets_and_messages"
 branch_labels = None
 depends_on = None
 
@@ -22,11 +22,15 @@ def upgrade() -> None:
         sa.Column("sends_resolved", sa.Boolean(), nullable=False, server_default=sa.true()),
     )
     op.add_column("notification_policies", sa.Column("time_intervals", sa.JSON(), nullable=True))
+    for name in ("info_threshold", "info_reset"):
+        op.add_column("rules", sa.Column(name, sa.Double(), nullable=True))
     op.add_column("delivered_alerts", sa.Column("acknowledged_at", UTCDateTime(), nullable=True))
 
 
 def downgrade() -> None:
     """Remove the columns."""
     op.drop_column("delivered_alerts", "acknowledged_at")
+    for name in ("info_reset", "info_threshold"):
+        op.drop_column("rules", name)
     op.drop_column("notification_policies", "time_intervals")
     op.drop_column("receivers", "sends_resolved")
