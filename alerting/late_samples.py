@@ -22,6 +22,7 @@ from alerting.late_windows import Backlog, LateFiring, late_firings
 from alerting.machine import fire_late
 from alerting.models import Alert, AlertTransition, Rule
 from alerting.recorder import Recorder, view_of
+from alerting.rule_text import other_parts
 from alerting.states import AlertState
 from core.db import chunked, transaction
 from core.errors import VedetteError
@@ -141,17 +142,26 @@ def _work_off(session: Session, notes: Sequence[LateSamples], backlog: Backlog) 
 
 def _rules(session: Session, tenant_id: str, backlog: Backlog) -> Sequence[Rule]:
     """Return the rules of an active tenant that read the late samples."""
-    return session.scalars(
+    rules = session.scalars(
         select(Rule)
         .join(Tenant, Tenant.id == Rule.tenant_id)
         .where(
             Rule.tenant_id == tenant_id,
             Rule.is_enabled,
-            Rule.measurement.in_(backlog.measurements),
+            Rule.measurement.in_(backlog.measurements)
+            | (Rule.compared_with != "")
+            | (Rule.and_condition != ""),
             Tenant.state == TenantState.ACTIVE,
         )
         .order_by(Rule.id)
-    ).all()
+    )
+    return [
+        rule
+        for rule in rules
+        if backlog.measurements.intersection(
+            (rule.measurement, *(part.measurement for _, part in other_parts(rule)))
+        )
+    ]
 
 
 def _has_fired(recorder: Recorder, alert: Alert, firing: LateFiring) -> bool:

@@ -135,7 +135,8 @@ def _worth_reading(
     query = rule_query(
         rule, start_ns=start_ns, end_ns=to_ns(ends[-1]), tenants=tenants, step_ns=step_ns
     )
-    query = replace(query, aggregate=Aggregate.MAX if rule.comparison.is_upper else Aggregate.MIN)
+    is_upper = rule.comparison.is_upper
+    query = replace(query, aggregate=Aggregate.MAX if is_upper else Aggregate.MIN)
     breached = {
         at_ns // step_ns
         for series in store.query_range(query)

@@ -46,8 +46,8 @@ def parse_matcher(text: str) -> Matcher:
     matcher = split_matcher(text)
     if matcher.operator.endswith("~"):
         try:
-            _is_match(matcher.value, "")
-        except ValueError as error:
+            _check_pattern(matcher.value)
+        except (ValueError, re.error) as error:
             raise ValueError(f"{text!r} has an invalid pattern: {error}") from None
     return matcher
 
@@ -72,9 +72,20 @@ def match_all(matchers: Sequence[str], labels: Mapping[str, str]) -> bool:
     return all(parse_matcher(text).matches(labels) for text in matchers)
 
 
+def _check_pattern(pattern: str) -> None:
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - as below
+        import pyarrow.compute as pc  # noqa: PLC0415
+    except ImportError:  # a command that converts rules; the server checks them when they are saved
+        re.compile(pattern)
+        return
+    # By itself: `a)|(b` is valid only within the parentheses that matching adds.
+    pc.match_substring_regex(pa.scalar(""), pattern=pattern)
+
+
 @lru_cache(maxsize=10_000)
 def _is_match(pattern: str, text: str) -> bool:
-    # 8 MiB that servers without such patterns save; commands that convert rules may lack it.
+    # 8 MiB that servers without such patterns save.
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
 

@@ -231,3 +231,15 @@ def test_nothing_is_drained_for_late_samples(site: Site) -> None:
     site.evaluate()
     with transaction(site.sessions) as session:
         assert session.scalars(select(AlertAction)).all() == []
+
+
+def test_late_samples_fire_where_both_conditions_hold(site: Site) -> None:
+    site.rule(f"{HOT} and last(gpu.utilization_percent) over 1m > 50")
+    site.evaluate()
+    site.evaluate(after=20 * 60.0)
+    site.sample("gpu", 60.0, temperature_celsius=90.0, utilization_percent=10.0)
+    site.evaluate(after=10.0)
+    assert site.states() == []
+    site.sample("gpu", 300.0, temperature_celsius=90.0, utilization_percent=90.0)
+    site.evaluate(after=10.0)
+    assert site.states() == [AlertState.FIRING]
