@@ -24,6 +24,7 @@ from core.settings import ServerSettings
 from jobqueue.executors.base import ExecSession, NoExecError
 from jobqueue.models import Attempt
 from protocol.attempts import ObservedState, Port
+from tenants.users.sightings import Sightings
 from tests.cast import NOON, PASSWORD, Cast, FrozenClock
 from tests.e2e.conftest import STEP_MS
 from tests.e2e.walking import sign_in
@@ -166,7 +167,8 @@ def site(
     url = f"http://127.0.0.1:{port}"
     with sessions.begin() as session:
         attempts = running_jobs(session, cast)
-    backend = Backend(ServerSettings(data_dir=tmp_path, port=port), sessions, store)
+    settings = ServerSettings(data_dir=tmp_path, port=port)
+    backend = Backend(settings, sessions, store, Sightings(sessions))
     app = create_asgi_app(backend, clock=clock)
     servers = {owner: JobServer() for owner in attempts}
     with (

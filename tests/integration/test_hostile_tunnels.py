@@ -20,6 +20,7 @@ from core.settings import ServerSettings
 from jobqueue.models import Attempt
 from protocol.attempts import ObservedState
 from protocol.tunnel import ALGORITHMS, TUNNEL_PATH, TunnelTransport
+from tenants.users.sightings import Sightings
 from tenants.users.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.costs import MAX_BYTES
@@ -67,7 +68,7 @@ def site(
         attempt.job.user_id = cast.bob.id
         job_id = attempt.job_id
         _, token = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)
-    backend = Backend(ServerSettings(data_dir=tmp_path), sessions, store)
+    backend = Backend(ServerSettings(data_dir=tmp_path), sessions, store, Sightings(sessions))
     with Serving(create_asgi_app(backend, clock=clock)) as url:
         yield Site(url, job_id, token)
 

@@ -17,6 +17,7 @@ from cli.server import Backend, server_config
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from portal.app import create_portal
+from tenants.users.sightings import Sightings
 from tests.cast import Cast
 from tests.fixtures.certificates import Authority
 from tests.fixtures.serving import Serving
@@ -70,7 +71,7 @@ def listener(
         pair = authority.issue("server")
         settings = replace(settings, tls_certificate_file=pair.certificate, tls_key_file=pair.key)
         context = ssl.create_default_context(cafile=str(authority.certificate))
-    with Serving(server_config(Backend(settings, sessions, store))) as url:
+    with Serving(server_config(Backend(settings, sessions, store, Sightings(sessions)))) as url:
         yield Listener(url, context)
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from alerting.annotations import annotation_errors, render_annotation
 from alerting.matchers import parse_matcher
 from alerting.prometheus_rules import Metric, convert_rules
-from alerting.rule_request import rule_errors
+from alerting.rule_checks import rule_errors
 from alerting.rule_text import parse_expression
 from core.errors import VedetteError
 from core.quantities import parse_duration, parse_size, parse_value
