@@ -21,6 +21,7 @@ from access.database import Database
 from access.errors import HANDLERS, error_response, on_bug
 from access.gateway import Gateway
 from access.influx import InfluxEndpoints
+from access.job_tags import JobTags
 from access.late_samples import LateNotes
 from access.longpoll import ChangeWatch, generation_reader
 from access.quotas import QuotaCache
@@ -61,8 +62,14 @@ def create_access_app(
     )
     watch = ChangeWatch(generation_reader(database))
     quotas = QuotaCache(database, clock=clock)
-    late_notes = LateNotes(database, clock=clock)
-    gateway = Gateway(store, settings=settings, clock=clock, quotas=quotas, late_notes=late_notes)
+    gateway = Gateway(
+        store,
+        settings=settings,
+        clock=clock,
+        quotas=quotas,
+        late_notes=LateNotes(database, clock=clock),
+        job_tags=JobTags(database, clock=clock),
+    )
     max_bytes = settings.max_body_bytes
     influx = InfluxEndpoints(authenticator, gateway, max_body_bytes=max_bytes)
     collectd = CollectdEndpoint(authenticator, gateway, clock=clock, max_body_bytes=max_bytes)

@@ -13,6 +13,7 @@ from functools import partial
 
 from access.agent_registry import Agent
 from access.body import THREAD_ABOVE_BYTES, fair_worker
+from access.job_tags import JobTags
 from access.late_samples import LateNotes
 from access.name_limit import NameLimit
 from access.quotas import QuotaCache
@@ -63,10 +64,12 @@ class Gateway:
         clock: Clock,
         quotas: QuotaCache | None = None,
         late_notes: LateNotes | None = None,
+        job_tags: JobTags | None = None,
     ) -> None:
         self._store = store
         self._quotas = quotas
         self._late_notes = late_notes
+        self._job_tags = job_tags
         self._takes_many_senders = getattr(store, "takes_many_senders", False)
         self._clock = clock
         self._max_age = timedelta(days=settings.sample_retention_days)
@@ -194,6 +197,10 @@ class Gateway:
             too_many = limit.rejected(valid, identity=identity, now=now)
             valid = valid.without(too_many)
             reasons |= too_many
+        if self._job_tags is not None:
+            foreign = await self._job_tags.rejected(valid, agents)
+            valid = valid.without(foreign)
+            reasons |= foreign
         if not valid.blocks:
             return reasons, 0
         stored = self._store.submit(valid, identity={} if valid.is_stamped else agents[0].tags)
