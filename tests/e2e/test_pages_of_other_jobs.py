@@ -18,7 +18,6 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from cli.server import Backend, create_asgi_app
-from collector.tunnel import serve_tunnel
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from jobqueue.executors.base import ExecSession, NoExecError
@@ -29,6 +28,7 @@ from tests.cast import NOON, PASSWORD, Cast, FrozenClock
 from tests.e2e.conftest import STEP_MS
 from tests.e2e.walking import sign_in
 from tests.fixtures.serving import Serving
+from tests.fixtures.tunnels import serve_wanted_tunnel
 from tests.servers import free_port
 from tests.unit.jobqueue.builders import add_appliance, dispatch, report, submit
 from timeseries.store import Store
@@ -181,14 +181,12 @@ def site(
             attempts["bob"].id: of_bob.removeprefix("http://"),
         }
         agent = threading.Thread(
-            target=serve_tunnel,
+            target=serve_wanted_tunnel,
             args=(url,),
             kwargs={
-                "headers": {"Authorization": "Bearer vda_acme_dgx-01"},
-                "context": None,
+                "stop": stop,
                 "find_endpoint": lambda attempt_id, _port: endpoints[attempt_id],
                 "execute": nothing_runs,
-                "should_go_on": lambda: not stop.is_set(),
             },
         )
         agent.start()
