@@ -14,6 +14,7 @@ from alerting.rule_checks import rule_errors
 from alerting.rule_request import Errors, RuleRequest, raise_errors
 from alerting.rule_text import other_parts
 from core.errors import InvalidInputError
+from tenants.permissions import Permission
 from tenants.scope import Scope
 from timeseries.declared import DECLARED, Declared
 from timeseries.metric_catalog import COUNTERS
@@ -36,8 +37,10 @@ def check_metric(
     """Check the names and the functions of a valid rule; those of the rule `before` are accepted.
 
     Raises:
+        ForbiddenError: the user may not save rules.
         InvalidInputError: with the errors by field, and a suggestion where a name is similar.
     """
+    scope.require(Permission.EDIT_ALERTS)
     # What is invalid in itself is reported when the rule is saved.
     if not rule_errors(request) and (before is None or _checked(before) != _checked(request)):
         raise_errors("rule", metric_errors(StoredNames(store, scope.tenants), request))
