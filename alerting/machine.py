@@ -139,10 +139,9 @@ def severity_of(
     """Return the severity that a value breaches; a `firing` one lasts until its reset level."""
     comparison = rule.comparison
     for severity, threshold, reset in reversed(levels_of(rule)):
-        if reset is not None and firing is not None and severity.rank <= firing.rank:
-            if value == reset or comparison.is_breached(value, reset):
-                return severity
-        elif threshold is not None and comparison.is_breached(value, threshold):
+        lasts = reset is not None and firing is not None and severity.rank <= firing.rank
+        level = reset if lasts else threshold
+        if level is not None and comparison.is_breached(value, level):
             return severity
     return None
 
