@@ -30,8 +30,8 @@ HARMLESS = {
     "token": "x",
     "number": "0",
 }
-RULE = {"name": "x", "measurement": "gpu", "field": "x_watts", "warning_threshold": 1}
-PLATFORM_RULE: dict[str, object] = {"name": "x", "expression": "max(gpu.x_watts) over 5m > 1"}
+RULE = {"name": "x", "measurement": "custom", "field": "x_watts", "warning_threshold": 1}
+PLATFORM_RULE: dict[str, object] = {"name": "x", "expression": "max(custom.x_watts) over 5m > 1"}
 SCHEDULE: dict[str, object] = {
     "name": "x",
     "schedule": "0 2 * * *",

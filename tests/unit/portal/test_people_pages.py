@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.cast import PASSWORD, Cast
-from tests.unit.portal.conftest import Browser
+from tests.unit.portal.conftest import Browser, portal_in
 from tests.unit.portal.world import World
 
 NEW_PASSWORD = "staple battery horse"
@@ -86,6 +86,7 @@ def test_a_token_is_made_with_scopes_and_an_end_and_its_use_is_shown(alice: Brow
     assert alice.get("/api/v1/jobs", headers=headers).status_code == 200
     assert alice.get("/api/v1/users", headers=headers).status_code == 403
     assert alice.get("/jobs", headers=headers).status_code == 403
+    portal_in(alice.client.application).sightings.write()
     page = alice.get("/settings").text
     assert "read, jobs" in page
     assert "2026-05-31" in page  # 90 days after the cast's noon of March 2

@@ -347,7 +347,7 @@ def test_operators_add_and_test_receivers_of_the_platform_which_tenants_never_se
     assert "Pager" not in olivia.get("/receivers").text
     olivia.post(f"/console/receivers/{ident}/test")
     assert "Pager" in olivia.get("/console/receivers").text.partition("Recent notifications")[2]
-    rule = {"name": "Hot", "expression": "max(gpu.x_watts) over 5m > 1", "receivers": "Standby"}
+    rule = {"name": "Hot", "expression": "max(custom.x_watts) over 5m > 1", "receivers": "Standby"}
     olivia.post("/console/rules/new", rule)
     assert "Standby" in olivia.get("/console/rules").text
     olivia.call("PATCH", f"/api/v1/platform/receivers/{ident}", json={"name": "Beeper"})

@@ -232,7 +232,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
     )
     platform_rule = PlatformRule(
         name="Platform's",
-        expression="max(gpu.x_watts) over 5m > 1",
+        expression="max(custom.x_watts) over 5m > 1",
         is_enabled=False,
         created_at=now,
     )
