@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from alerting.models import Rule
-from alerting.rule_request import RuleRequest, levels_of, rule_thresholds
+from alerting.rule_request import RuleRequest, rule_thresholds
 from alerting.states import TRANSITIONS, AlertState, NoDataPolicy, Severity
 
 # How long a resolved alert is listed before it becomes inactive.
@@ -138,9 +138,19 @@ def severity_of(
 ) -> Severity | None:
     """Return the severity that a value breaches; a `firing` one lasts until its reset level."""
     comparison = rule.comparison
-    for severity, threshold, reset in reversed(levels_of(rule)):
-        lasts = reset is not None and firing is not None and severity.rank <= firing.rank
-        level = reset if lasts else threshold
+    # Columns of a rule are slow to read, and most values are those of groups that do not fire.
+    levels: tuple[tuple[Severity, float | None], ...] = (
+        (Severity.CRITICAL, rule.critical_threshold),
+        (Severity.WARNING, rule.warning_threshold),
+        (Severity.INFO, rule.info_threshold),
+    )
+    if firing is not None:
+        resets = (rule.critical_reset, rule.warning_reset, rule.info_reset)
+        levels = tuple(
+            (severity, threshold if reset is None or severity.rank > firing.rank else reset)
+            for (severity, threshold), reset in zip(levels, resets, strict=True)
+        )
+    for severity, level in levels:
         if level is not None and comparison.is_breached(value, level):
             return severity
     return None

@@ -5,7 +5,7 @@ any      -> no_data -> pending | firing | resolved with the next value
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
 
 from timeseries.store import Aggregate
@@ -59,12 +59,24 @@ class AlertState(StrEnum):
 class Comparison(StrEnum):
     """Which values breach a threshold."""
 
-    ABOVE = ">"
-    BELOW = "<"
-    AT_LEAST = ">="
-    AT_MOST = "<="
-    EQUAL = "=="
-    NOT_EQUAL = "!="
+    ABOVE = ">", operator.gt
+    BELOW = "<", operator.lt
+    AT_LEAST = ">=", operator.ge
+    AT_MOST = "<=", operator.le
+    EQUAL = "==", operator.eq
+    NOT_EQUAL = "!=", operator.ne
+
+    is_breached: Callable[[float, float], bool]
+    """Whether a value, the first argument, breaches a threshold, the second one."""
+
+    def __new__(
+        cls, sign: str, compare: Callable[[float, float], bool] = operator.gt
+    ) -> "Comparison":
+        """Create a member; a call with a sign alone looks one up."""
+        member = str.__new__(cls, sign)
+        member._value_ = sign
+        member.is_breached = compare
+        return member
 
     @property
     def is_upper(self) -> bool:
@@ -75,20 +87,6 @@ class Comparison(StrEnum):
     def has_side(self) -> bool:
         """Whether all values on one side of the threshold breach it."""
         return self not in {Comparison.EQUAL, Comparison.NOT_EQUAL}
-
-    def is_breached(self, value: float, threshold: float) -> bool:
-        """Whether a value breaches the threshold."""
-        return _COMPARE[self](value, threshold)
-
-
-_COMPARE: Mapping[Comparison, Callable[[float, float], bool]] = {
-    Comparison.ABOVE: operator.gt,
-    Comparison.BELOW: operator.lt,
-    Comparison.AT_LEAST: operator.ge,
-    Comparison.AT_MOST: operator.le,
-    Comparison.EQUAL: operator.eq,
-    Comparison.NOT_EQUAL: operator.ne,
-}
 
 
 class NoDataPolicy(StrEnum):
