@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from threading import RLock, Thread
 
 import requests
+from docker.errors import APIError
 
 from tests.mesos.cluster import Cluster, Task, TaskRequest, timestamp
 from tests.mesos.serving import Answer, HTTPError, message, ticking
@@ -328,7 +329,10 @@ class Marathon:
         if protocol == "COMMAND":
             container = task.container
             command = ["/bin/sh", "-c", check["command"]["value"]]
-            return container is not None and container.exec_run(command).exit_code == 0
+            try:
+                return container is not None and container.exec_run(command).exit_code == 0
+            except APIError:  # it has ended
+                return False
         port = check.get("port") or task.notes.get("ports", [0])[check.get("portIndex", 0)]
         try:
             url = f"http://127.0.0.1:{port}{check.get('path', '/')}"
