@@ -7,14 +7,14 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
 from access.agent_registry import Agent
 from access.body import THREAD_ABOVE_BYTES, fair_worker
 from access.job_tags import JobTags
-from access.late_samples import LateNotes
+from access.late_samples import LateNotes, Span
 from access.name_limit import NameLimit
 from access.quotas import QuotaCache
 from access.request_batcher import Post, RequestBatcher, join, kind_of
@@ -45,12 +45,29 @@ class LineError:
 class WriteResult:
     """The errors of a body by line, and how many lines had a sample or an error.
 
-    `left_out` counts points that this kind of store can't store; they are no errors.
+    `left_out` counts points that this kind of store can't store; they are no errors. `late` are
+    samples that must be noted for the rules.
     """
 
     errors: list[LineError]
     total: int
     left_out: int = 0
+    late: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What became of a batch.
+
+    Attributes:
+        rejected: the reasons, by position.
+        left_out: how many points the store can't store.
+        late: late samples, by the index of their agent.
+    """
+
+    rejected: dict[int, str]
+    left_out: int = 0
+    late: Mapping[int, Span] = field(default_factory=dict)
 
 
 class Gateway:
@@ -98,7 +115,7 @@ class Gateway:
         await self._check(agent)
         kind = kind_of(body, precision=precision) if self._takes_many_senders else None
         if kind is not None:
-            return await self._batcher.submit(agent, body, kind)
+            return await self._noted(agent, await self._batcher.submit(agent, body, kind))
         work = partial(parse, body, precision=precision, default_time_ns=to_ns(self._clock()))
         is_small = len(body) <= THREAD_ABOVE_BYTES
         parsed = work() if is_small else await fair_worker().run(agent.tenant_id, work)
@@ -118,10 +135,17 @@ class Gateway:
             precision: how the sender's times were read, for the error messages.
         """
         await self._check(agent)
-        rejected, left_out = await self._store_valid(batch, [agent], (), precision=precision)
-        reasons = {**errors, **rejected}
+        stored = await self._store_valid(batch, [agent], (), precision=precision)
+        reasons = {**errors, **stored.rejected}
         found = [LineError(at + 1, reasons[at]) for at in sorted(reasons)]
-        return WriteResult(found, len(batch) + len(errors), left_out)
+        result = WriteResult(found, len(batch) + len(errors), stored.left_out, stored.late.get(0))
+        return await self._noted(agent, result)
+
+    async def _noted(self, agent: Agent, result: WriteResult) -> WriteResult:
+        """Return a result once its late samples are noted: other senders don't wait for that."""
+        if result.late is not None and self._late_notes is not None:
+            await self._late_notes.note(agent, result.late)
+        return result
 
     async def _check(self, agent: Agent) -> None:
         self._check_rate(agent)
@@ -153,18 +177,17 @@ class Gateway:
         parsed = parse(joined.text, precision=precision, default_time_ns=to_ns(self._clock()))
         agents = [post.agent for post in posts]
         errors = _parse_errors(parsed)
-        rejected, _ = await self._store_valid(
-            parsed.batch, agents, joined.post_of, precision=precision
-        )
+        stored = await self._store_valid(parsed.batch, agents, joined.post_of, precision=precision)
         totals = _points_by_sender(parsed.batch, joined.post_of)
         totals.update(map(joined.post_of.__getitem__, errors))
         found: list[list[LineError]] = [[] for _ in posts]
-        for at, reason in sorted({**errors, **rejected}.items()):
+        for at, reason in sorted({**errors, **stored.rejected}.items()):
             post = joined.post_of[at]
             found[post].append(LineError(at - joined.starts[post] + 1, reason))
         for index, one in enumerate(posts):
             if not one.result.done():
-                one.result.set_result(WriteResult(found[index], totals[index]))
+                late = stored.late.get(index)
+                one.result.set_result(WriteResult(found[index], totals[index], late=late))
 
     def _has_rate(self, post: Post[WriteResult]) -> bool:
         try:
@@ -175,10 +198,8 @@ class Gateway:
 
     async def _store_valid(
         self, batch: Batch, agents: Sequence[Agent], sender_of: Sequence[int], *, precision: str
-    ) -> tuple[dict[int, str], int]:
+    ) -> "_Stored":
         """Store the valid points of a batch.
-
-        Returns positions and reasons of the others, and how many points the store left out.
 
         Args:
             batch: points of one agent or several.
@@ -202,17 +223,16 @@ class Gateway:
             valid = valid.without(foreign)
             reasons |= foreign
         if not valid.blocks:
-            return reasons, 0
+            return _Stored(reasons)
         stored = self._store.submit(valid, identity={} if valid.is_stamped else agents[0].tags)
         if self._points.per_second:
             for index, points in _points_by_sender(valid, sender_of).items():
                 self._points.hit(agents[index].tenant_id, cost=points)
         # Shielded: a sender that hangs up does not cancel the write.
         outcome = await asyncio.shield(asyncio.wrap_future(stored))
-        if self._late_notes is not None:
-            await self._late_notes.note(valid, agents, sender_of)
         reasons |= {one.position: one.reason for one in outcome if not one.is_left_out}
-        return reasons, sum(one.is_left_out for one in outcome)
+        late = {} if self._late_notes is None else self._late_notes.spans(valid, sender_of)
+        return _Stored(reasons, sum(one.is_left_out for one in outcome), late)
 
 
 def time_errors(batch: Batch, *, now_ns: int, max_age: timedelta, precision: str) -> dict[int, str]:

@@ -22,7 +22,8 @@ from timeseries.points import Batch
 
 # Agents send every few seconds, and evaluations of short windows miss what is older.
 LATE_AFTER = timedelta(seconds=30)
-GATHER_SECONDS = 0.25
+# What arrives within it after a transaction is noted by the next one.
+GATHER_SECONDS = 0.05
 
 
 @dataclass(slots=True)
@@ -48,31 +49,38 @@ class LateNotes:
         self._clock = clock
         self._waiting: dict[tuple[str, str], Span] = {}
         self._storing: asyncio.Task[None] | None = None
+        self._stored_at = 0.0
 
-    async def note(self, batch: Batch, agents: Sequence[Agent], sender_of: Sequence[int]) -> None:
-        """Note the late samples of a batch; returns when that is durable.
+    def spans(self, batch: Batch, sender_of: Sequence[int]) -> dict[int, Span]:
+        """Return the late samples of a batch by the index of their agent.
 
         Args:
-            batch: stored points of one agent or several.
-            agents: the senders.
+            batch: points of one agent or several.
             sender_of: for each position the index of its agent; not needed for a single one.
+        """
+        spans: dict[int, Span] = {}
+        before_ns = to_ns(self._clock() - LATE_AFTER)
+        for sender, span in _late_spans(batch, sender_of, before_ns=before_ns):
+            spans.setdefault(sender, span).include(span)
+        return spans
+
+    async def note(self, agent: Agent, span: Span) -> None:
+        """Note late samples that were stored; returns when that is durable.
 
         Raises:
             DatabaseUnavailableError: the sender must send the samples again.
         """
-        spans = list(_late_spans(batch, sender_of, before_ns=to_ns(self._clock() - LATE_AFTER)))
-        for sender, span in spans:
-            key = agents[sender].tenant_id, agents[sender].appliance_id
-            self._waiting.setdefault(key, span).include(span)
-        if spans:
-            if self._storing is None:
-                self._storing = asyncio.create_task(self._store())
-            await asyncio.shield(self._storing)
+        key = agent.tenant_id, agent.appliance_id
+        self._waiting.setdefault(key, span).include(span)
+        if self._storing is None:
+            self._storing = asyncio.create_task(self._store())
+        await asyncio.shield(self._storing)
 
     async def _store(self) -> None:
-        await asyncio.sleep(GATHER_SECONDS)
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._stored_at + GATHER_SECONDS - loop.time()))
         waiting, self._waiting, self._storing = self._waiting, {}, None
-        now = self._clock()
+        now, self._stored_at = self._clock(), loop.time()
         rows = [
             {
                 "id": new_id(),
