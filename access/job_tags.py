@@ -51,11 +51,13 @@ class JobTags:
         if not tagged:
             return {}
         own = "" if batch.is_stamped else agents[0].appliance_id
-        uses = {use for block in tagged for use in _uses(block, own) if _ID.fullmatch(use[1])}
-        unknown = uses - self._placed
+        uses = {use for block in tagged for use in _uses(block, own)}
+        unknown = {use for use in uses - self._placed if _ID.fullmatch(use[1])}
         if unknown:
             await self._look_up(unknown)
         wrong = {use for use in unknown if self._others.get(use)}
+        if not wrong:
+            return {}
         return {
             position: f"the job {job} did not run on this appliance; leave out the tag 'job'"
             for block in tagged
