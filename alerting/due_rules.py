@@ -20,7 +20,7 @@ _EARLY_SHARE = 0.05
 # A rule is due so soon after an evaluation at the earliest.
 _LEAST_SHARE = 0.1
 _LATE_SHARE = 0.1
-# So many windows that were not read are evaluated later.
+# So many windows that were not read are evaluated later: the two oldest, and the newest.
 _MAX_MISSED_WINDOWS = 20
 
 
@@ -69,7 +69,9 @@ def window_ends(rule: Rule, *, now: datetime) -> Iterator[datetime]:
     if rule.evaluated_at is not None:
         passed = (now - rule.evaluated_at).total_seconds()
         if passed > max(rule.window_seconds, rule.interval_seconds * (1 + _LATE_SHARE)):
-            missed = min(int(passed / window_seconds), _MAX_MISSED_WINDOWS)
+            missed = int(passed / window_seconds)
             for number in range(missed, 0, -1):
-                yield now - timedelta(seconds=number * window_seconds)
+                # While the portal was down, samples arrived only before and after.
+                if number > missed - 2 or number <= _MAX_MISSED_WINDOWS - 2:
+                    yield now - timedelta(seconds=number * window_seconds)
     yield now
