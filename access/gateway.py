@@ -230,9 +230,9 @@ class Gateway:
                 self._points.hit(agents[index].tenant_id, cost=points)
         # Shielded: a sender that hangs up does not cancel the write.
         outcome = await asyncio.shield(asyncio.wrap_future(stored))
-        reasons |= {one.position: one.reason for one in outcome if not one.is_left_out}
+        reasons |= {point.position: point.reason for point in outcome if not point.is_left_out}
         late = {} if self._late_notes is None else self._late_notes.spans(valid, sender_of)
-        return _Stored(reasons, sum(one.is_left_out for one in outcome), late)
+        return _Stored(reasons, sum(point.is_left_out for point in outcome), late)
 
 
 def time_errors(batch: Batch, *, now_ns: int, max_age: timedelta, precision: str) -> dict[int, str]:

@@ -195,12 +195,14 @@ def _by_group(firings: Iterable[LateFiring]) -> dict[str, list[LateFiring]]:
 def _fire(recorder: Recorder, alert: Alert | None, firings: Sequence[LateFiring]) -> None:
     """Fire an alert for the worst of several times at which it should have fired and did not."""
     newest_at = max(firing.until_at for firing in firings)
-    missed = [one for one in firings if alert is None or not _has_fired(recorder, alert, one)]
+    missed = [
+        firing for firing in firings if alert is None or not _has_fired(recorder, alert, firing)
+    ]
     if not missed:
         if alert is not None and alert.late_at is not None and newest_at > alert.late_at:
             alert.late_at, alert.last_breach_at = newest_at, recorder.now
         return
-    worst = max(missed, key=lambda one: (one.severity.rank, one.until_at))
+    worst = max(missed, key=lambda firing: (firing.severity.rank, firing.until_at))
     view = None if alert is None else view_of(alert)
     outcome = fire_late(
         view,
