@@ -21,6 +21,7 @@ from core.clock import Clock
 from core.errors import OverloadedError, UnauthenticatedError
 from core.ids import hash_secret
 from core.rate_limits import RateLimit
+from core.write_turns import WRITER
 from tenants.fleet.agents import authenticate_agent
 from tenants.models import Appliance
 from tenants.pki.admission import admit_certificate
@@ -168,6 +169,7 @@ class Authenticator:
                 lambda session: _agent_of(authenticate_agent(session, secret))
             )
             registry.secrets[key] = agent
+        WRITER.set(agent.tenant_id)
         return agent
 
     async def _agent_of_certificate(self, fingerprint: str) -> Agent:
@@ -182,6 +184,7 @@ class Authenticator:
                 raise UnauthenticatedError(admission.refusal, code="certificate_refused")
             certificate = Certificate(_agent_of(admission.appliance), admission.until)
             registry.certificates[fingerprint] = certificate
+        WRITER.set(certificate.agent.tenant_id)
         return certificate.agent
 
 

@@ -7,6 +7,7 @@ a few threads (`cli.portal_shares`), because threads that compute delay the whol
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +18,7 @@ from typing import Any
 from a2wsgi import WSGIMiddleware
 from a2wsgi.asgi_typing import SendEvent
 from a2wsgi.wsgi import WSGIResponder
-from a2wsgi.wsgi_typing import ExceptionInfo, WriteCallable
+from a2wsgi.wsgi_typing import Environ, ExceptionInfo, StartResponse, WriteCallable
 from anyio import to_thread
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,6 +39,8 @@ MAX_LARGE_BODIES_BYTES = 16 * MAX_BODY_BYTES
 MAX_BUFFERED_BYTES = 2 * 1024 * 1024
 # Of the responses that the clients of an address have not read.
 MAX_UNREAD_BYTES = 32 * 1024 * 1024
+# In the ASGI scope of a request: how long its thread has computed.
+CPU_SECONDS = "vedette.cpu_seconds"
 # The deadline for reading applies to each part.
 PART_BYTES = 32 * 1024
 
@@ -78,16 +81,18 @@ class PortalRequests:
                 return
             except ConnectionResetError:
                 return  # the client is gone
-            turns = self._shares.turns_of(scope, network)
-            is_waiting = any(turn.locked() for turn in turns)
-            held = stack.enter_context(ExitStack())
-            for turn in turns:
-                await turn.acquire()
-                held.callback(turn.release)
-            if is_waiting and await _is_gone(scope, receive):
+            turns = stack.enter_context(ExitStack())
+            has_waited = await self._shares.enter(scope, network, turns)
+            if has_waited and await _is_gone(scope, receive):
                 return
-            # A stream keeps its thread, which waits for the client, but not the turn.
-            await self._respond(scope, _received(body, receive), send, network, held.close)
+
+            def leave() -> None:
+                self._shares.charge(scope, scope.pop(CPU_SECONDS, 0.0))
+                turns.close()
+
+            # A stream keeps its thread, which waits for the client, but not the turns.
+            await self._respond(scope, _received(body, receive), send, network, leave)
+            leave()
             self._shares.remember(scope)
 
     def _check_unread(self, network: str) -> None:
@@ -190,6 +195,17 @@ class _WholeResponder(WSGIResponder):
     """
 
     _parts: list[Any] | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - a2wsgi's
+        self._scope = scope
+        await super().__call__(scope, receive, send)
+
+    def wsgi(self, environ: Environ, start_response: StartResponse) -> None:
+        started = time.thread_time()
+        try:
+            super().wsgi(environ, start_response)
+        finally:
+            self._scope[CPU_SECONDS] = time.thread_time() - started
 
     def start_response(
         self,

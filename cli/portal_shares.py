@@ -4,6 +4,10 @@ Who sends a request is known once Flask has authenticated it, which takes a thre
 therefore remembered: its first request counts by address, like all without one, later ones by user
 and tenant, so that users behind one address do not wait for each other. A credential that ends
 meanwhile only counts as before.
+
+Python computes in one thread at a time, so that every thread that computes makes all others wait. A
+user whose requests have computed for long (a script that stops thousands of jobs) has a single
+thread for a while, and pauses after each request for three times as long as it has computed.
 """
 
 import asyncio
@@ -11,6 +15,8 @@ import hashlib
 import math
 import time
 from collections import OrderedDict
+from contextlib import ExitStack
+from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from starlette.types import Scope
@@ -18,9 +24,29 @@ from starlette.types import Scope
 from portal.auth.guard import SIGNED_IN
 
 USER_SHARE, TENANT_SHARE, ADDRESS_SHARE = 1 / 4, 1 / 2, 1 / 4
+# A user's requests take turns once they have computed for as long; it halves in the other.
+BUSY_CPU_SECONDS, HALF_LIFE_SECONDS = 1.0, 5.0
+# Of pauses after requests, as a multiple of how long they have computed.
+PAUSE = 3.0
 REMEMBERED_SECONDS = 300.0
 MAX_REMEMBERED = 10_000
 _CREDENTIALS = frozenset({b"cookie", b"authorization"})
+
+
+@dataclass(slots=True)
+class _Use:
+    """How long the requests of a user have computed, and when the next may begin."""
+
+    cpu_seconds: float = 0.0
+    at: float = 0.0
+    free_at: float = 0.0
+
+    def recent(self, now: float) -> float:
+        return self.cpu_seconds * math.exp2((self.at - now) / HALF_LIFE_SECONDS)
+
+    def add(self, cpu_seconds: float, now: float) -> None:
+        self.cpu_seconds, self.at = self.recent(now) + cpu_seconds, now
+        self.free_at = now + PAUSE * cpu_seconds
 
 
 class PortalShares:
@@ -34,17 +60,34 @@ class PortalShares:
         self._threads = threads
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._signed_in: OrderedDict[bytes, tuple[str, str, float]] = OrderedDict()
+        self._uses: OrderedDict[str, _Use] = OrderedDict()
 
-    def turns_of(self, scope: Scope, network: str) -> list[asyncio.Semaphore]:
-        """Return what a request must acquire, in this order, before it gets a thread."""
+    async def enter(self, scope: Scope, network: str, turns: ExitStack) -> bool:
+        """Wait for the turns that a request needs before it gets a thread; return whether it did.
+
+        Args:
+            scope: of the request.
+            network: of the client's address.
+            turns: gets what releases them.
+        """
         user_id, tenant_id, until = self._signed_in.get(_credential(scope), ("", "", 0.0))
         if time.monotonic() >= until:
-            return [self._turn(f"address {network}", ADDRESS_SHARE)]
+            return await self._acquire(f"address {network}", ADDRESS_SHARE, turns)
+        has_waited = await self._pause(user_id, turns)
         # The user's first: whoever has many requests waits with few of them for the tenant's.
-        turns = [self._turn(f"user {user_id}", USER_SHARE)]
+        has_waited |= await self._acquire(f"user {user_id}", USER_SHARE, turns)
         if tenant_id:
-            turns.append(self._turn(f"tenant {tenant_id}", TENANT_SHARE))
-        return turns
+            has_waited |= await self._acquire(f"tenant {tenant_id}", TENANT_SHARE, turns)
+        return has_waited
+
+    def charge(self, scope: Scope, cpu_seconds: float) -> None:
+        """Count how long a request has computed, towards the share of its user."""
+        if SIGNED_IN in scope and cpu_seconds:
+            user_id, _tenant_id = scope[SIGNED_IN]
+            self._uses.setdefault(user_id, _Use()).add(cpu_seconds, time.monotonic())
+            self._uses.move_to_end(user_id)
+            if len(self._uses) > MAX_REMEMBERED:
+                self._uses.popitem(last=False)
 
     def remember(self, scope: Scope) -> None:
         """Remember who has sent an answered request."""
@@ -56,8 +99,22 @@ class PortalShares:
             if len(self._signed_in) > MAX_REMEMBERED:
                 self._signed_in.popitem(last=False)
 
-    def _turn(self, name: str, share: float) -> asyncio.Semaphore:
-        return self._turns.setdefault(name, asyncio.Semaphore(math.ceil(self._threads * share)))
+    async def _pause(self, user_id: str, turns: ExitStack) -> bool:
+        """Let a user who has computed for long wait for its other requests, and a while more."""
+        use = self._uses.get(user_id)
+        if use is None or use.recent(time.monotonic()) < BUSY_CPU_SECONDS:
+            return False
+        await self._acquire(f"busy user {user_id}", 0.0, turns)
+        await asyncio.sleep(use.free_at - time.monotonic())
+        return True
+
+    async def _acquire(self, name: str, share: float, turns: ExitStack) -> bool:
+        count = max(1, math.ceil(self._threads * share))
+        turn = self._turns.setdefault(name, asyncio.Semaphore(count))
+        has_waited = turn.locked()
+        await turn.acquire()
+        turns.callback(turn.release)
+        return has_waited
 
 
 def _credential(scope: Scope) -> bytes:

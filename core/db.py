@@ -29,6 +29,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from core.errors import DatabaseUnavailableError, DeadlockError
 from core.ids import ID_LENGTH, new_id
+from core.write_turns import BUSY, install_write_turns
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +111,7 @@ def create_database_engine(database_url: str) -> Engine:
         engine = create_engine(database_url, connect_args={"timeout": 10}, **_POOL)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "savepoint", _begin_sqlite)
+        install_write_turns(engine)
         return engine
     return create_engine(
         database_url,
@@ -138,6 +140,15 @@ def _begin_sqlite(connection: Connection, _name: str) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
+def begin_writing(session: Session) -> None:
+    """Wait until nobody else writes to SQLite, before anything is read: what follows is not short.
+
+    Bulk work of many threads then computes one part at a time.
+    """
+    if session.get_bind().dialect.name == "sqlite":
+        _begin_sqlite(session.connection(), "")
+
+
 def create_session_factory(engine: Engine) -> SessionFactory:
     """Return a session factory; objects stay readable after commit."""
     return sessionmaker(engine, expire_on_commit=False)
@@ -159,9 +170,7 @@ def transaction(sessions: SessionFactory) -> Iterator[Session]:
             raise
         logger.warning("a transaction was rolled back: %s", reason)
         kind = DeadlockError if _DEADLOCK in reason.args else DatabaseUnavailableError
-        raise kind(
-            "The database is busy or unavailable. Nothing was changed; try again in a few seconds."
-        ) from error
+        raise kind(BUSY) from error
 
 
 def chunked(rows: Iterable[T], size: int = ROWS_PER_STATEMENT) -> Iterator[list[T]]:

@@ -31,7 +31,7 @@ from tenants.scope import Scope
 _Task = Row[str, str, JobState, Reason]
 
 # A transaction that stops so many takes about 30 ms.
-TASKS_PER_TRANSACTION = 250
+TASKS_PER_TRANSACTION = 100
 _FINAL = [state for state in JobState if state.is_final]
 _BEFORE_START = "Stopped before it started."
 

@@ -11,11 +11,12 @@ from sqlalchemy.orm import Session
 
 from alerting.webhooks import AddressPolicy
 from core.clock import Clock
-from core.db import SessionFactory, transaction
+from core.db import SessionFactory, begin_writing, transaction
 from core.errors import UnauthenticatedError
 from core.rate_limits import ConcurrencyLimit
 from core.secretbox import SecretBox
 from core.settings import ServerSettings, secret_key
+from core.write_turns import WRITER
 from dash_app.context import MINUTE, SharedCache
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
@@ -126,6 +127,7 @@ def in_parts(change: Callable[[Session], tuple[T, bool]]) -> T:
     hook: TransactionHook | None = g.pop(TRANSACTION_HOOK, None)
     while True:
         with reading() as session:
+            begin_writing(session)
             result, is_done = change(session)
             if is_done and hook is not None:
                 hook(session)
@@ -146,6 +148,7 @@ def public_url() -> str:
 def set_principal(found: Principal | None) -> None:
     """Set who sends this request."""
     g.principal = found
+    WRITER.set(found.tenant.id if found and found.tenant else "")
 
 
 def principal() -> Principal | None:

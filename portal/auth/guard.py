@@ -103,6 +103,7 @@ def safe_next(target: str | None) -> str:
 
 
 def _authenticate() -> ResponseReturnValue | None:
+    set_principal(None)
     if request.endpoint in REGISTRY_ENDPOINTS:
         return None
     is_public = request.endpoint in PUBLIC_ENDPOINTS

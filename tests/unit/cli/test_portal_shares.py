@@ -1,6 +1,7 @@
 """Users and tenants have shares of the portal's threads, wherever their requests come from."""
 
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 import requests
@@ -16,6 +17,15 @@ from tests.fixtures.polling import eventually
 
 THREADS = 16
 ADDRESS = "192.0.2.1"
+
+
+class Clock:
+    """Stands in for `time`."""
+
+    seconds = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
 
 
 def request_of(credential: str) -> Scope:
@@ -38,12 +48,10 @@ def started(shares: PortalShares, *credentials: str) -> list[str]:
         names: list[str] = []
 
         async def start(credential: str) -> None:
-            for turn in shares.turns_of(request_of(credential), ADDRESS):
-                await turn.acquire()
-                turns.append(turn)
+            await shares.enter(request_of(credential), ADDRESS, turns)
             names.append(credential)
 
-        turns: list[asyncio.Semaphore] = []
+        turns = ExitStack()
         tasks = [asyncio.create_task(start(one)) for one in credentials]
         await asyncio.wait(tasks, timeout=0)
         for _ in range(10):
@@ -71,6 +79,22 @@ def test_a_tenant_has_half_whatever_the_number_of_its_users(shares: PortalShares
     names = started(shares, *[f"user {number % 5}" for number in range(40)], "charlie")
     assert len(names) == 9
     assert names[-1] == "charlie"
+
+
+def test_a_user_who_has_computed_for_long_has_one_thread(
+    shares: PortalShares, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(portal_shares, "time", clock)
+    shares.charge({SIGNED_IN: ("alice", "acme")}, 0.9)
+    assert started(shares, *["alice"] * 20) == ["alice"] * 4
+    shares.charge({SIGNED_IN: ("alice", "acme")}, 0.9)
+    # It pauses first.
+    assert started(shares, "alice", "bob") == ["bob"]
+    clock.seconds += 4.0
+    assert sorted(started(shares, *["alice"] * 20, "bob")) == ["alice", "bob"]
+    clock.seconds += 10.0
+    assert started(shares, *["alice"] * 20) == ["alice"] * 4
 
 
 def test_requests_without_a_credential_that_was_valid_share_their_address(

@@ -95,7 +95,8 @@ def test_an_array_is_deleted_in_parts_the_first_task_last(
     with sessions.begin() as session:
         add_appliance(session, cast.acme, "dgx-01")
         array_id = submit(session, cast.alice, array=f"1-{BATCH + 1}").id
-        stop_array(session, scope_of(cast.alice), array_id, now=NOON)
+        while not stop_array(session, scope_of(cast.alice), array_id, now=NOON)[1]:
+            pass
     left = []
     is_done = False
     while not is_done:
