@@ -141,8 +141,8 @@ class History:
     is_exact: bool = True
     """Whether each delivery was confirmed, so that nothing may arrive twice."""
     silences: list[str] = field(default_factory=list)
-    buffer: list[tuple[datetime, float]] = field(default_factory=list)
-    """What the agent has not sent yet."""
+    buffer: dict[datetime, float] = field(default_factory=dict)
+    """What the agent has not sent yet; of two samples of one time, the store has the last."""
     samples: list[Sample] = field(default_factory=list)
     is_offline: bool = False
     is_portal_down: bool = False
@@ -192,7 +192,7 @@ class History:
     def observe(self, celsius: float | None) -> None:
         """Take a sample, unless the sensor is gone, and do what agent and portal do then."""
         if celsius is not None:
-            self.buffer.append((self.clock.now - timedelta(seconds=1), celsius))
+            self.buffer[self.clock.now - timedelta(seconds=1)] = celsius
         if self.is_portal_down:
             return
         try:
@@ -214,10 +214,10 @@ class History:
         identity = {"tenant": self.cast.acme.id, "appliance": self.appliance_id}
         points = [
             Point("gpu", {"gpu": "0"}, {"temperature_celsius": celsius}, to_ns(at))
-            for at, celsius in self.buffer
+            for at, celsius in self.buffer.items()
         ]
         assert write(self.store, points, identity=identity) == []
-        late = [at for at, _ in self.buffer if at < self.clock.now - timedelta(seconds=30)]
+        late = [at for at in self.buffer if at < self.clock.now - timedelta(seconds=30)]
         if late:
             with transaction(self.sessions) as session:
                 session.add(
@@ -231,7 +231,7 @@ class History:
                         arrived_at=self.clock.now,
                     )
                 )
-        self.samples += [Sample(*sample, self.clock.now) for sample in self.buffer]
+        self.samples += [Sample(*sample, self.clock.now) for sample in self.buffer.items()]
         self.buffer.clear()
 
     def alert(self) -> Alert | None:
