@@ -110,7 +110,7 @@ class Rule(Base):
     group_by: Mapped[list[str]] = mapped_column(default=list)
     filters: Mapped[dict[str, Any]] = mapped_column(default=dict)
     matchers: Mapped[list[str]] = mapped_column(default=list)
-    """More conditions on tags; see `alerting.matchers`."""
+    """More conditions on tags; see `alerting.language.matchers`."""
     compared_with: Mapped[str] = mapped_column(Text, default="")
     comparison: Mapped[Comparison] = mapped_column(enum_column(Comparison))
     info_threshold: Mapped[float | None]
@@ -120,7 +120,7 @@ class Rule(Base):
     warning_reset: Mapped[float | None]
     critical_reset: Mapped[float | None]
     and_condition: Mapped[str] = mapped_column(Text, default="")
-    """As text, like `compared_with`; see `alerting.rule_text`."""
+    """As text, like `compared_with`; see `alerting.language.text`."""
     for_seconds: Mapped[float] = mapped_column(default=0.0)
     keep_firing_seconds: Mapped[float] = mapped_column(default=0.0)
     no_data: Mapped[NoDataPolicy] = mapped_column(
@@ -130,11 +130,11 @@ class Rule(Base):
     is_enabled: Mapped[bool] = mapped_column(default=True)
     receiver_ids: Mapped[list[str]] = mapped_column(default=list)
     annotation: Mapped[str] = mapped_column(String(1000), default="")
-    """A template; see `alerting.annotations`."""
+    """A template; see `alerting.language.annotations`."""
     actions: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
-    """As `alerting.action_request` has them."""
+    """As `alerting.language.action_request` has them."""
     pack_key: Mapped[str] = mapped_column(String(60), default="")
-    """Its rule in `alerting.rule_pack`."""
+    """Its rule in `alerting.rules.pack`."""
     platform_rule_id: Mapped[str | None] = mapped_column(
         String(ID_LENGTH), ForeignKey("platform_rules.id", ondelete="CASCADE"), index=True
     )
@@ -158,7 +158,7 @@ class Rule(Base):
 
 
 class PlatformRule(Base):
-    """A rule that an operator wrote for several tenants; see `alerting.platform_rules`."""
+    """A rule that an operator wrote for several tenants; see `alerting.rules.platform_rules`."""
 
     __tablename__ = "platform_rules"
     audited: ClassVar = Audited(
@@ -294,7 +294,7 @@ class AlertAction(Base):
 
 
 class NotificationPolicy(Base):
-    """A tenant's tree of routes; see `alerting.routes`."""
+    """A tenant's tree of routes; see `alerting.notification.routes`."""
 
     __tablename__ = "notification_policies"
     audited: ClassVar = Audited(
@@ -309,14 +309,14 @@ class NotificationPolicy(Base):
     )
     root: Mapped[dict[str, Any]] = mapped_column(default=dict)
     inhibit_rules: Mapped[list[dict[str, Any]] | None]
-    """None: those that ship; see `alerting.inhibition`."""
+    """None: those that ship; see `alerting.notification.inhibition`."""
     time_intervals: Mapped[list[dict[str, Any]] | None]
-    """As `alerting.time_intervals` reads them."""
+    """As `alerting.notification.time_intervals` reads them."""
     updated_at: Mapped[datetime]
 
 
 class MaintenanceWindow(Base):
-    """A silence that recurs; see `alerting.maintenance_windows`."""
+    """A silence that recurs; see `alerting.notification.maintenance_windows`."""
 
     __tablename__ = "maintenance_windows"
     __table_args__ = (UniqueConstraint("tenant_id", "name"),)
@@ -344,7 +344,7 @@ class MaintenanceWindow(Base):
 
 
 class Silence(Base):
-    """A period in which notifications of matching alerts are not sent; see `alerting.silences`."""
+    """A period in which notifications of matching alerts are not sent."""
 
     __tablename__ = "silences"
     __table_args__ = (

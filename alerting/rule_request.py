@@ -79,7 +79,7 @@ class RuleRequest:
     receiver_ids: Sequence[str] = ()
     annotation: str = _field("", "A template of the alert's sentence; see docs/alerts.md.")
     actions: Sequence[Mapping[str, Any]] = ()
-    """As `alerting.action_request` has them."""
+    """As `alerting.language.action_request` has them."""
 
 
 LEVEL_FIELDS = tuple(
@@ -91,7 +91,7 @@ EXPRESSED = tuple(
     for name in FIELDS
     if name not in {"name", "is_enabled", "receiver_ids", "annotation", "actions"}
 )
-"""The fields that an expression has; see `alerting.rule_text`."""
+"""The fields that an expression has; see `alerting.language.text`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

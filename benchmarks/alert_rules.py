@@ -28,18 +28,18 @@ from urllib.parse import urlencode
 import click
 from sqlalchemy import select
 
-from alerting.due_rules import due_rules
-from alerting.evaluation import Evaluator
+from alerting.evaluation.due_rules import due_rules
+from alerting.evaluation.evaluator import Evaluator
+from alerting.language.text import parse_expression
 from alerting.models import Receiver, Rule
-from alerting.notification_models import Notification
-from alerting.notify import WebhookSender
-from alerting.outbox import drain_outbox
-from alerting.policies import save_policy
-from alerting.receivers import create_receiver
-from alerting.rule_text import parse_expression
-from alerting.service import rule_values
+from alerting.notification.models import Notification
+from alerting.notification.outbox import drain_outbox
+from alerting.notification.policies import save_policy
+from alerting.notification.receivers import create_receiver
+from alerting.notification.senders.notify import WebhookSender
+from alerting.notification.senders.webhooks import AddressPolicy
+from alerting.rules.service import rule_values
 from alerting.states import NotificationState, ReceiverKind
-from alerting.webhooks import AddressPolicy
 from benchmarks.figures import Promise, document, median, ratio, rounded, write_document
 from benchmarks.meter import cpu_ns
 from benchmarks.processes import (

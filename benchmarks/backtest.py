@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from alerting.backtest import Backtest, backtest_in_parts
-from alerting.rule_text import parse_expression
+from alerting.language.text import parse_expression
+from alerting.rules.backtest import Backtest, backtest_in_parts
 from benchmarks.bodies import SEED
 from benchmarks.figures import Promise, document, median, rounded, write_document
 from benchmarks.filling import seal, submit_all

@@ -19,7 +19,7 @@ import click
 from sqlalchemy import select
 
 from alerting.rule_request import RuleRequest
-from alerting.service import create_rule
+from alerting.rules.service import create_rule
 from benchmarks import fleet_hold, peers
 from benchmarks.figures import Promise, document, write_document
 from benchmarks.gateway import Gateway, Member, enroll_fleet, make_gateway, serving

@@ -21,12 +21,12 @@ from tempfile import TemporaryDirectory
 import click
 from sqlalchemy import select
 
-from alerting.notices import add_notice
-from alerting.notify import WebhookSender
-from alerting.outbox_workers import OutboxWorkers
-from alerting.receivers import create_receiver
+from alerting.notification.notices import add_notice
+from alerting.notification.outbox_workers import OutboxWorkers
+from alerting.notification.receivers import create_receiver
+from alerting.notification.senders.notify import WebhookSender
+from alerting.notification.senders.webhooks import AddressPolicy
 from alerting.states import ReceiverKind
-from alerting.webhooks import AddressPolicy
 from benchmarks.figures import Promise, document, median, rounded, write_document
 from benchmarks.gateway import make_gateway
 from benchmarks.processes import free_port, wait_until

@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import Engine, make_url
 from sqlalchemy.orm import Session
 
-import alerting.notification_models
+import alerting.notification.models
 import core.leases
 import dash_app.custom.models
 import dash_app.reports.models
@@ -38,7 +38,7 @@ TABLE_MODULES = (
     jobqueue.models,
     jobqueue.usage.models,
     jobqueue.images.models,
-    alerting.notification_models,
+    alerting.notification.models,
     dash_app.reports.models,
     dash_app.custom.models,
 )

@@ -20,16 +20,16 @@ from urllib.parse import quote
 import click
 import yaml
 
-from alerting.prometheus_rules import Metric, convert_rules
+from alerting.compatibility.prometheus_rules import Metric, convert_rules
+from alerting.language.text import parse_expression
 from alerting.rule_request import RuleEntry, RuleRequest
-from alerting.rule_text import parse_expression
 from cli.client import all_items, load_list, load_mapping, output_option, print_items
 from core.errors import InvalidInputError
 from core.quantities import parse_duration
 from vedette.client import Client
 
 if TYPE_CHECKING:
-    from alerting.rule_tests import Failure
+    from alerting.rules.unit_tests import Failure
 
 _KEYS = tuple(one.name for one in fields(RuleEntry))
 _PLATFORM_KEYS = ("name", "expression", "tenant_ids", "receivers", "is_enabled", "annotation")
@@ -168,7 +168,7 @@ def run_tests(files: Sequence[Path]) -> None:
 
 def _failures(path: Path) -> "Iterator[tuple[str, Failure]]":
     # Only this command needs the server's packages.
-    from alerting.rule_tests import naming, run_test  # noqa: PLC0415
+    from alerting.rules.unit_tests import naming, run_test  # noqa: PLC0415
 
     with path.open(encoding="utf-8") as file:
         document = load_mapping(file)
@@ -193,7 +193,7 @@ def _failures(path: Path) -> "Iterator[tuple[str, Failure]]":
 
 def _read_rules(path: Path) -> dict[str, RuleRequest]:
     """Return the rules of a file by name."""
-    from alerting.rule_tests import naming  # noqa: PLC0415 - as above
+    from alerting.rules.unit_tests import naming  # noqa: PLC0415 - as above
 
     rules = {}
     with path.open(encoding="utf-8") as file:

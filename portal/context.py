@@ -9,7 +9,7 @@ from typing import TypeVar
 from flask import Flask, current_app, g, has_request_context, request
 from sqlalchemy.orm import Session
 
-from alerting.webhooks import AddressPolicy
+from alerting.notification.senders.webhooks import AddressPolicy
 from core.clock import Clock
 from core.db import SessionFactory, begin_writing, transaction
 from core.errors import UnauthenticatedError

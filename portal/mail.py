@@ -6,8 +6,8 @@ from html import escape
 
 from sqlalchemy.orm import Session
 
-from alerting.messages import Message
-from alerting.notify import EmailSender
+from alerting.notification.messages import Message
+from alerting.notification.senders.notify import EmailSender
 from core.ids import new_id
 from core.settings import ServerSettings, secret_key
 from portal.context import current_scope, current_user, now, portal

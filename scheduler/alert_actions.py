@@ -6,8 +6,8 @@ from datetime import datetime
 from sqlalchemy import and_
 from sqlalchemy.orm import Session
 
-from alerting.actions import Handler, NothingToDoError, call_webhook
 from alerting.models import Alert, AlertAction
+from alerting.rules.actions import Handler, NothingToDoError, call_webhook
 from alerting.states import ActionKind
 from jobqueue.desired_state import allocated_attempts
 from jobqueue.drains import drain

@@ -15,28 +15,28 @@ from apscheduler.job import Job
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from alerting.actions import run_actions
-from alerting.alertmanager import AlertmanagerSender, repeat_alerts
-from alerting.chat import ChatSender
-from alerting.evaluation import Evaluator
-from alerting.late_samples import LateEvaluation
-from alerting.maintenance_windows import add_occurrences
-from alerting.notices import add_notice
-from alerting.notify import EmailSender, Sender, WebhookSender
-from alerting.opsgenie import OpsgenieSender
-from alerting.outbox_workers import OutboxWorkers
-from alerting.pagerduty import PagerDutySender
-from alerting.paging import PagingClient
-from alerting.paging_addresses import convert_addresses
-from alerting.pictures import AlertPictures
-from alerting.platform_rules import copy_platform_rules
-from alerting.quota_emails import email_admins
-from alerting.reminders import send_reminders
-from alerting.rounds import Rounds
-from alerting.rule_pack import offer_rules
-from alerting.service import needed_fields
+from alerting.charts.pictures import AlertPictures
+from alerting.evaluation.evaluator import Evaluator
+from alerting.evaluation.late_samples import LateEvaluation
+from alerting.evaluation.reminders import send_reminders
+from alerting.evaluation.rounds import Rounds
+from alerting.notification.maintenance_windows import add_occurrences
+from alerting.notification.notices import add_notice
+from alerting.notification.outbox_workers import OutboxWorkers
+from alerting.notification.quota_emails import email_admins
+from alerting.notification.senders.alertmanager import AlertmanagerSender, repeat_alerts
+from alerting.notification.senders.chat import ChatSender
+from alerting.notification.senders.notify import EmailSender, Sender, WebhookSender
+from alerting.notification.senders.opsgenie import OpsgenieSender
+from alerting.notification.senders.pagerduty import PagerDutySender
+from alerting.notification.senders.paging import PagingClient
+from alerting.notification.senders.paging_addresses import convert_addresses
+from alerting.notification.senders.webhooks import AddressPolicy, WebhookClient
+from alerting.rules.actions import run_actions
+from alerting.rules.pack import offer_rules
+from alerting.rules.platform_rules import copy_platform_rules
+from alerting.rules.service import needed_fields
 from alerting.states import ReceiverKind
-from alerting.webhooks import AddressPolicy, WebhookClient
 from core.clock import Clock, to_ns, utc_now
 from core.db import SessionFactory, transaction
 from core.errors import DatabaseUnavailableError, UnavailableError

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from html import escape
 
-from alerting.messages import Message
-from alerting.notify import DeliveryError, EmailSender
+from alerting.notification.messages import Message
+from alerting.notification.senders.notify import DeliveryError, EmailSender
 from core.db import SessionFactory, transaction
 from core.zones import SECONDS, instant_text, zone_of
 from tenants.fleet.liveness import mark_reported, operators, unreported_outage

@@ -18,7 +18,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.orm import Session
 from xdist.scheduler.loadfile import LoadFileScheduling
 
-import alerting.notification_models as _alerting  # noqa: F401 - these fill Base.metadata
+import alerting.notification.models as _alerting  # noqa: F401 - these fill Base.metadata
 import core.leases as _leases  # noqa: F401
 import dash_app.custom.models as _custom  # noqa: F401
 import dash_app.reports.models as _reports  # noqa: F401

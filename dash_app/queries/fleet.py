@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
-from alerting.service import alert_counts
+from alerting.rules.service import alert_counts
 from alerting.states import Severity
 from dash_app.queries.gpu_rows import REPORTS, GPURow, Report, gpu_rows, numbers
 from dash_app.queries.telemetry import Telemetry, fullest_disk, mean, number, single

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from alerting.notices import add_notice
-from alerting.notification_models import MAX_FILE_BYTES, NotificationFile
+from alerting.notification.models import MAX_FILE_BYTES, NotificationFile
+from alerting.notification.notices import add_notice
 from core.db import SessionFactory, transaction
 from core.errors import ConflictError, InvalidInputError, UnavailableError, VedetteError
 from core.guarded_update import changed_one

@@ -13,7 +13,7 @@ from flask import Response, abort, jsonify, make_response
 from marshmallow import Schema, fields
 from sqlalchemy.orm import Session
 
-from alerting.alertmanager_export import (
+from alerting.compatibility.alertmanager import (
     export_alerts,
     export_silences,
     exported_silence,
@@ -21,7 +21,7 @@ from alerting.alertmanager_export import (
     receiver_names,
 )
 from alerting.models import Silence
-from alerting.silences import expire_silence, get_silence
+from alerting.notification.silences import expire_silence, get_silence
 from core.errors import InvalidInputError
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import StrictSchema

@@ -6,19 +6,19 @@ from typing import Any
 from marshmallow import Schema, fields
 from sqlalchemy.orm import Session
 
-from alerting.actions import list_actions
-from alerting.deliveries import flapping_alerts
-from alerting.history import NOTABLE, HistoryFilter, list_history
 from alerting.models import Alert
+from alerting.notification.deliveries import flapping_alerts
+from alerting.notification.silences import silences_by_alert
 from alerting.rule_request import unit_field
-from alerting.service import (
+from alerting.rules.actions import list_actions
+from alerting.rules.history import NOTABLE, HistoryFilter, list_history
+from alerting.rules.service import (
     ALERT_SORTS,
     acknowledge_alert,
     alert_transitions,
     get_alert,
     list_alerts,
 )
-from alerting.silences import silences_by_alert
 from alerting.states import ActionKind, ActionState, AlertState, Severity
 from core.quantities import unit_of
 from portal.api.blueprint import APIBlueprint

@@ -6,9 +6,8 @@ from typing import Any
 
 from marshmallow import Schema, fields
 
-from alerting.notification_models import Notification
-from alerting.states import NotificationState
-from alerting.undelivered import (
+from alerting.notification.models import Notification
+from alerting.notification.undelivered import (
     UNDELIVERED_SORTS,
     discard,
     discard_all,
@@ -17,6 +16,7 @@ from alerting.undelivered import (
     retry,
     retry_all,
 )
+from alerting.states import NotificationState
 from jobqueue.retention import STUCK_JOB_SORTS, list_stuck_jobs
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_schemas import JobSchema

@@ -7,7 +7,8 @@ from typing import Any
 from marshmallow import fields
 from sqlalchemy.orm import Session
 
-from alerting.maintenance_windows import (
+from alerting.models import MaintenanceWindow
+from alerting.notification.maintenance_windows import (
     WINDOW_SORTS,
     WindowRequest,
     create_window,
@@ -16,7 +17,6 @@ from alerting.maintenance_windows import (
     list_windows,
     update_window,
 )
-from alerting.models import MaintenanceWindow
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query, schema_of
 from portal.context import current_scope, database, now

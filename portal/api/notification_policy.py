@@ -6,15 +6,15 @@ from typing import Any
 from marshmallow import Schema, fields
 from sqlalchemy.orm import Session
 
-from alerting.inhibition import printed_rules
-from alerting.policies import (
+from alerting.notification.inhibition import printed_rules
+from alerting.notification.policies import (
     preview_policy,
     read_inhibit_rules,
     read_policy,
     read_time_intervals,
     save_policy,
 )
-from alerting.routes import printed
+from alerting.notification.routes import printed
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import StrictSchema, instant
 from portal.context import current_scope, database, now

@@ -7,8 +7,10 @@ from typing import Any
 from marshmallow import Schema, fields, validate
 from sqlalchemy.orm import Session
 
+from alerting.language.parser import EXAMPLE
 from alerting.models import PlatformRule
-from alerting.platform_rules import (
+from alerting.rules.files import ChangeAction
+from alerting.rules.platform_rules import (
     PLATFORM_RULE_SORTS,
     PlatformRuleRequest,
     apply_platform_rules,
@@ -17,8 +19,6 @@ from alerting.platform_rules import (
     list_platform_rules,
     save_platform_rule,
 )
-from alerting.rule_files import ChangeAction
-from alerting.rule_parser import EXAMPLE
 from portal.api.blueprint import APIBlueprint
 from portal.api.rule_schemas import MAX_RULES
 from portal.api.schemas import (

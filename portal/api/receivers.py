@@ -9,8 +9,8 @@ from marshmallow import Schema, fields
 from sqlalchemy.orm import Session
 
 from alerting.models import Receiver
-from alerting.notification_models import Notification
-from alerting.receivers import (
+from alerting.notification.models import Notification
+from alerting.notification.receivers import (
     NOTIFICATION_SORTS,
     RECEIVER_SORTS,
     check_target,
@@ -22,8 +22,8 @@ from alerting.receivers import (
     send_test,
     update_receiver,
 )
+from alerting.notification.undelivered import redeliver
 from alerting.states import NotificationState, ReceiverKind, Region
-from alerting.undelivered import redeliver
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
     PageQuery,

@@ -4,12 +4,12 @@ from typing import Any, ClassVar
 
 from marshmallow import Schema, ValidationError, fields, pre_load, validate, validates_schema
 
-from alerting.action_request import DEFAULT_MAX_PER_HOUR, MAX_PER_HOUR
-from alerting.backtest import MAX_DAYS
-from alerting.rule_files import ChangeAction
-from alerting.rule_parser import EXAMPLE
+from alerting.language.action_request import DEFAULT_MAX_PER_HOUR, MAX_PER_HOUR
+from alerting.language.parser import EXAMPLE
+from alerting.language.text import parse_expression, rule_expression
 from alerting.rule_request import EXPRESSED, RuleEntry, RuleRequest
-from alerting.rule_text import parse_expression, rule_expression
+from alerting.rules.backtest import MAX_DAYS
+from alerting.rules.files import ChangeAction
 from alerting.states import ActionKind, Severity
 from core.errors import InvalidInputError
 from portal.api.schemas import StrictSchema, instant, schema_of

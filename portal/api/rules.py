@@ -6,14 +6,14 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from alerting.backtest import Backtest, backtest_rule
-from alerting.expression import preview_rule
-from alerting.metric_checks import check_metric
+from alerting.evaluation.expression import preview_rule
+from alerting.language.metric_checks import check_metric
 from alerting.models import Rule
-from alerting.rule_files import apply_rules, check_metrics, parse_entries, plan_rules
-from alerting.rule_pack import rule_pack
 from alerting.rule_request import RuleEntry, RuleRequest
-from alerting.service import (
+from alerting.rules.backtest import Backtest, backtest_rule
+from alerting.rules.files import apply_rules, check_metrics, parse_entries, plan_rules
+from alerting.rules.pack import rule_pack
+from alerting.rules.service import (
     RULE_SORTS,
     create_rule,
     delete_rule,

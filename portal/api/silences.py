@@ -6,7 +6,7 @@ from typing import Any
 from marshmallow import Schema, fields
 
 from alerting.models import Silence
-from alerting.silences import (
+from alerting.notification.silences import (
     SILENCE_SORTS,
     SilenceRequest,
     SilenceState,

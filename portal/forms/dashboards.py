@@ -7,8 +7,8 @@ from wtforms import BooleanField, FileField, SelectField, StringField, TextAreaF
 from wtforms.fields import SelectChoice
 from wtforms.validators import DataRequired, ValidationError
 
+from alerting.language.text import metric_text, parse_metric
 from alerting.rule_request import RuleRequest
-from alerting.rule_text import metric_text, parse_metric
 from alerting.states import Comparison, Severity
 from core.errors import InvalidInputError
 from dash_app.custom.dashboards import DashboardRequest

@@ -9,24 +9,24 @@ from flask import Blueprint, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
-from alerting.actions import list_actions
-from alerting.deliveries import flapping_alerts
-from alerting.history import NOTABLE, HistoryFilter, list_history
-from alerting.messages import alert_payload
+from alerting.evaluation.recorder import ACTIVE_STATES, view_of
+from alerting.evaluation.rule_series import rule_of_group
 from alerting.models import Alert, AlertAction, AlertTransition
-from alerting.receivers import list_notifications
-from alerting.recorder import ACTIVE_STATES, view_of
-from alerting.rule_series import rule_of_group
-from alerting.service import (
+from alerting.notification.deliveries import flapping_alerts
+from alerting.notification.messages import alert_payload
+from alerting.notification.receivers import list_notifications
+from alerting.notification.silences import silences_by_alert
+from alerting.notification.undelivered import redeliver
+from alerting.rules.actions import list_actions
+from alerting.rules.history import NOTABLE, HistoryFilter, list_history
+from alerting.rules.service import (
     acknowledge_alert,
     alert_transitions,
     get_alert,
     list_alerts,
     list_rules,
 )
-from alerting.silences import silences_by_alert
 from alerting.states import AlertState, Severity
-from alerting.undelivered import redeliver
 from jobqueue.models import Attempt
 from jobqueue.service import attempts_between
 from portal.context import current_scope, database, now, public_url

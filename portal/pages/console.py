@@ -4,7 +4,7 @@ from flask import Blueprint, flash, redirect, render_template, send_file, url_fo
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
-from alerting import undelivered
+from alerting.notification import undelivered
 from dash_app.routes import PLATFORM_PATH
 from portal.context import current_scope, database, now, portal
 from portal.pages.common import changing, plural

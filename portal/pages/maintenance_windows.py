@@ -4,7 +4,8 @@ from flask import Blueprint, flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
-from alerting.maintenance_windows import (
+from alerting.models import MaintenanceWindow
+from alerting.notification.maintenance_windows import (
     WindowRequest,
     create_window,
     delete_window,
@@ -12,8 +13,7 @@ from alerting.maintenance_windows import (
     list_windows,
     update_window,
 )
-from alerting.models import MaintenanceWindow
-from alerting.silences import SilenceState
+from alerting.notification.silences import SilenceState
 from portal.context import current_scope, database, now
 from portal.forms.alerts import WindowForm
 from portal.pages.common import changing

@@ -3,8 +3,8 @@
 from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from alerting.inhibition import printed_rules
-from alerting.policies import (
+from alerting.notification.inhibition import printed_rules
+from alerting.notification.policies import (
     Destination,
     preview_policy,
     read_inhibit_rules,
@@ -12,8 +12,8 @@ from alerting.policies import (
     read_time_intervals,
     save_policy,
 )
-from alerting.receivers import list_receivers
-from alerting.routes import printed
+from alerting.notification.receivers import list_receivers
+from alerting.notification.routes import printed
 from portal.context import current_scope, database, now
 from portal.forms.alerts import PolicyForm
 

@@ -8,14 +8,14 @@ from wtforms import BooleanField, SelectMultipleField, StringField, TextAreaFiel
 from wtforms.validators import DataRequired
 
 from alerting.models import PlatformRule
-from alerting.platform_rules import (
+from alerting.notification.receivers import list_receivers
+from alerting.rules.platform_rules import (
     PlatformRuleRequest,
     delete_platform_rule,
     get_platform_rule,
     list_platform_rules,
     save_platform_rule,
 )
-from alerting.receivers import list_receivers
 from portal.context import current_scope, database, now, public_url
 from portal.forms.form import CheckboxListField, Form
 from portal.pages.common import changing

@@ -5,7 +5,7 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from alerting.models import Receiver
-from alerting.receivers import (
+from alerting.notification.receivers import (
     check_target,
     create_receiver,
     delete_receiver,

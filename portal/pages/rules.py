@@ -18,16 +18,16 @@ from flask import (
 from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import MultiDict
 
-from alerting.backtest import MAX_DAYS, Backtest, backtest_in_parts, backtest_rule
-from alerting.expression import Group, preview_rule
-from alerting.metric_checks import check_metric
+from alerting.evaluation.expression import Group, preview_rule
+from alerting.evaluation.rule_series import request_of
+from alerting.language.checks import rule_errors
+from alerting.language.metric_checks import check_metric
 from alerting.models import Rule
-from alerting.receivers import list_receivers
-from alerting.rule_checks import rule_errors
-from alerting.rule_pack import is_offered
+from alerting.notification.receivers import list_receivers
 from alerting.rule_request import LEVEL_FIELDS, RuleRequest
-from alerting.rule_series import request_of
-from alerting.service import (
+from alerting.rules.backtest import MAX_DAYS, Backtest, backtest_in_parts, backtest_rule
+from alerting.rules.pack import is_offered
+from alerting.rules.service import (
     create_rule,
     delete_rule,
     get_rule,

@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 from sqlalchemy import select
 
 from alerting.models import Rule
-from alerting.rule_pack import rule_pack
+from alerting.rules.pack import rule_pack
 from core.errors import NotFoundError
 from portal.context import current_scope, database
 

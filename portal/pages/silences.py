@@ -6,8 +6,7 @@ from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
-from alerting.service import get_alert
-from alerting.silences import (
+from alerting.notification.silences import (
     SilenceRequest,
     SilenceState,
     create_silence,
@@ -15,6 +14,7 @@ from alerting.silences import (
     list_silences,
     matchers_of,
 )
+from alerting.rules.service import get_alert
 from portal.context import current_scope, database, now
 from portal.forms.alerts import SilenceForm
 from portal.pages.common import changing

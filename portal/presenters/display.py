@@ -7,10 +7,10 @@ from typing import Any
 from flask import Flask, request, url_for
 from markupsafe import Markup
 
-from alerting import value_words
+from alerting.language import value_text as value_words
+from alerting.language.text import rule_expression
 from alerting.models import Rule
 from alerting.rule_request import RuleRequest
-from alerting.rule_text import rule_expression
 from alerting.states import ActionState, AlertState, NotificationState, Severity
 from core.quantities import format_duration, format_size, format_value
 from core.zones import SECONDS

@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import Row, func, select, text
 from sqlalchemy.orm import Session
 
-from alerting.receivers import count_receivers
-from alerting.service import count_rules
-from alerting.undelivered import list_undelivered
+from alerting.notification.receivers import count_receivers
+from alerting.notification.undelivered import list_undelivered
+from alerting.rules.service import count_rules
 from core.settings import ServerSettings
 from dash_app.custom.dashboards import count_dashboards
 from dash_app.queries.platform import PlatformFigures, platform_figures, ratio_of

@@ -5,10 +5,10 @@ from datetime import datetime
 
 from flask import render_template, request
 
-from alerting.plots import plot_series
+from alerting.charts.plots import plot_series
+from alerting.evaluation.rule_series import read_series
+from alerting.language.text import metric_text
 from alerting.rule_request import RuleRequest
-from alerting.rule_series import read_series
-from alerting.rule_text import metric_text
 from core.clock import to_ns
 from core.errors import UnavailableError
 from core.quantities import format_duration

@@ -10,15 +10,15 @@ import pytest
 import requests
 from sqlalchemy import select
 
-from alerting.alertmanager import AlertmanagerSender, repeat_alerts
-from alerting.evaluation import Evaluator, evaluate_rules
+from alerting.evaluation.evaluator import Evaluator, evaluate_rules
 from alerting.models import Receiver
-from alerting.notification_models import Notification
-from alerting.notify import WebhookSender
-from alerting.outbox import drain_outbox
-from alerting.receivers import create_receiver, send_test
-from alerting.service import create_rule, set_rule_enabled, update_rule
-from alerting.silences import SilenceRequest, create_silence
+from alerting.notification.models import Notification
+from alerting.notification.outbox import drain_outbox
+from alerting.notification.receivers import create_receiver, send_test
+from alerting.notification.senders.alertmanager import AlertmanagerSender, repeat_alerts
+from alerting.notification.senders.notify import WebhookSender
+from alerting.notification.silences import SilenceRequest, create_silence
+from alerting.rules.service import create_rule, set_rule_enabled, update_rule
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from tenants.models import Tenant

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from werkzeug.serving import make_server
 
-from alerting.evaluation import Evaluator, evaluate_rules
-from alerting.policies import save_policy
-from alerting.service import create_rule
+from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.notification.policies import save_policy
+from alerting.rules.service import create_rule
 from core.clock import utc_now
 from core.db import SessionFactory, transaction
 from core.settings import ServerSettings

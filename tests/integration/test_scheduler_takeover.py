@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from alerting.language.text import parse_expression
 from alerting.models import AlertAction, AlertTransition
-from alerting.notification_models import Notification
-from alerting.receivers import create_receiver
-from alerting.rule_text import parse_expression
-from alerting.service import create_rule
+from alerting.notification.models import Notification
+from alerting.notification.receivers import create_receiver
+from alerting.rules.service import create_rule
 from alerting.states import ActionState, ReceiverKind
 from cli.database import open_database
 from core.clock import to_ns, utc_now

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from alerting.expression import read_groups
+from alerting.evaluation.expression import read_groups
 from alerting.rule_request import RuleRequest
 from core.clock import NS_PER_SECOND, from_ns, to_ns
 from core.db import SessionFactory

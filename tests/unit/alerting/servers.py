@@ -20,7 +20,7 @@ import dns.rrset
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
-from alerting.webhooks import AddressPolicy
+from alerting.notification.senders.webhooks import AddressPolicy
 from tests.servers import free_port
 
 # The policy of senders that may reach these servers.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from alerting.annotations import annotation_errors, render_annotation
+from alerting.language.annotations import annotation_errors, render_annotation
 from tests.costs import check_cost
 
 VALUES: dict[str, object] = {

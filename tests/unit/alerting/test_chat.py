@@ -9,15 +9,21 @@ from pathlib import Path
 import pytest
 import requests
 
-from alerting import chat_requests
-from alerting.chat import ChatSender
-from alerting.chat_addresses import SERVICES, ChatService, Services, chat_errors, chat_service
-from alerting.messages import render
 from alerting.models import Receiver
-from alerting.notification_models import Notification
-from alerting.notify import DeliveryError
+from alerting.notification.messages import render
+from alerting.notification.models import Notification
+from alerting.notification.senders import chat_requests
+from alerting.notification.senders.chat import ChatSender
+from alerting.notification.senders.chat_addresses import (
+    SERVICES,
+    ChatService,
+    Services,
+    chat_errors,
+    chat_service,
+)
+from alerting.notification.senders.notify import DeliveryError
+from alerting.notification.senders.webhooks import AddressPolicy
 from alerting.states import NotificationState, ReceiverKind
-from alerting.webhooks import AddressPolicy
 from tests.cast import BOX, NOON
 from tests.fixtures.certificates import Authority
 from tests.unit.alerting.helpers import PAYLOAD

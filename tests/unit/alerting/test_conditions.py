@@ -6,14 +6,14 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from alerting.backtest import backtest_rule
-from alerting.evaluation import Evaluator, evaluate_rules
-from alerting.expression import preview_rule, read_groups
+from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.evaluation.expression import preview_rule, read_groups
+from alerting.evaluation.rule_series import read_series
+from alerting.language.text import parse_expression
 from alerting.models import Alert, Rule
 from alerting.rule_request import RuleRequest
-from alerting.rule_series import read_series
-from alerting.rule_text import parse_expression
-from alerting.service import create_rule, needed_fields
+from alerting.rules.backtest import backtest_rule
+from alerting.rules.service import create_rule, needed_fields
 from alerting.states import AlertState, Severity
 from core.clock import to_ns
 from core.db import SessionFactory, transaction

@@ -16,21 +16,21 @@ import pytest
 from sqlalchemy import Engine, delete, event, select
 from sqlalchemy.exc import OperationalError
 
-from alerting.deliveries import FLAPPING_INTERVAL
-from alerting.evaluation import Evaluator, evaluate_rules
-from alerting.late_samples import LateEvaluation
+from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.evaluation.late_samples import LateEvaluation
+from alerting.evaluation.reminders import send_reminders
 from alerting.machine import LATE_HOLD
-from alerting.messages import Message
 from alerting.models import Alert, AlertTransition, Receiver, Rule
-from alerting.notification_models import DeliveredAlert
-from alerting.notify import DeliveryError
-from alerting.outbox import LEASE, LONGEST_RETRY, drain_outbox
-from alerting.policies import preview_policy, save_policy
-from alerting.receivers import create_receiver
-from alerting.recipients import Routing
-from alerting.reminders import send_reminders
-from alerting.service import acknowledge_alert, create_rule, delete_rule, set_rule_enabled
-from alerting.silences import SilenceRequest, create_silence, expire_silence
+from alerting.notification.deliveries import FLAPPING_INTERVAL
+from alerting.notification.messages import Message
+from alerting.notification.models import DeliveredAlert
+from alerting.notification.outbox import LEASE, LONGEST_RETRY, drain_outbox
+from alerting.notification.policies import preview_policy, save_policy
+from alerting.notification.receivers import create_receiver
+from alerting.notification.recipients import Routing
+from alerting.notification.senders.notify import DeliveryError
+from alerting.notification.silences import SilenceRequest, create_silence, expire_silence
+from alerting.rules.service import acknowledge_alert, create_rule, delete_rule, set_rule_enabled
 from alerting.states import AlertState, ReceiverKind
 from core.clock import to_ns
 from core.db import SessionFactory, transaction

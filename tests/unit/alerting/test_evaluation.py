@@ -10,15 +10,15 @@ import pytest
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from alerting.evaluation import EvaluationSummary, Evaluator, evaluate_rules
-from alerting.expression import preview_rule
-from alerting.messages import Message
+from alerting.evaluation.evaluator import EvaluationSummary, Evaluator, evaluate_rules
+from alerting.evaluation.expression import preview_rule
 from alerting.models import Alert, AlertTransition, Receiver, Rule
-from alerting.notification_models import Notification
-from alerting.outbox import drain_outbox
-from alerting.receivers import create_receiver
+from alerting.notification.messages import Message
+from alerting.notification.models import Notification
+from alerting.notification.outbox import drain_outbox
+from alerting.notification.receivers import create_receiver
 from alerting.rule_request import RuleRequest
-from alerting.service import create_rule, set_rule_enabled, update_rule
+from alerting.rules.service import create_rule, set_rule_enabled, update_rule
 from alerting.states import AlertState, NoDataPolicy, ReceiverKind, Severity
 from core.clock import to_ns
 from core.db import SessionFactory, transaction

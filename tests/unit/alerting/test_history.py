@@ -5,11 +5,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.orm import Session
 
-from alerting.history import HistoryFilter, list_history
 from alerting.models import Alert, AlertTransition
-from alerting.notification_models import Notification
-from alerting.receivers import list_notifications
-from alerting.service import create_rule, list_alerts
+from alerting.notification.models import Notification
+from alerting.notification.receivers import list_notifications
+from alerting.rules.history import HistoryFilter, list_history
+from alerting.rules.service import create_rule, list_alerts
 from alerting.states import AlertState, NotificationState, Severity
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.alerting.helpers import HOT

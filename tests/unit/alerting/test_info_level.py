@@ -7,17 +7,17 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.evaluation import record_groups
-from alerting.expression import Group
-from alerting.firing_steps import firing_steps
+from alerting.compatibility.prometheus_rules import Metric, convert_rules
+from alerting.evaluation.evaluator import record_groups
+from alerting.evaluation.expression import Group
+from alerting.evaluation.firing_steps import firing_steps
+from alerting.evaluation.recorder import Recorder
+from alerting.language.checks import rule_errors
+from alerting.language.text import parse_expression, rule_expression
 from alerting.machine import AlertView, next_state, severity_of
 from alerting.models import Alert, Rule
-from alerting.policies import policy_of, save_policy
-from alerting.prometheus_rules import Metric, convert_rules
-from alerting.recorder import Recorder
-from alerting.rule_checks import rule_errors
-from alerting.rule_text import parse_expression, rule_expression
-from alerting.service import acknowledge_alert, create_rule, list_alerts
+from alerting.notification.policies import policy_of, save_policy
+from alerting.rules.service import acknowledge_alert, create_rule, list_alerts
 from alerting.states import AlertState, Comparison, Severity
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.alerting.helpers import hot

@@ -6,15 +6,15 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from alerting.evaluation import Evaluator, evaluate_rules
-from alerting.late_samples import MAX_SPAN, LateEvaluation
+from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.evaluation.late_samples import MAX_SPAN, LateEvaluation
+from alerting.language.text import parse_expression
 from alerting.machine import LATE_HOLD
-from alerting.messages import Message
 from alerting.models import Alert, AlertAction, Receiver
-from alerting.outbox import drain_outbox
-from alerting.receivers import create_receiver
-from alerting.rule_text import parse_expression
-from alerting.service import create_rule
+from alerting.notification.messages import Message
+from alerting.notification.outbox import drain_outbox
+from alerting.notification.receivers import create_receiver
+from alerting.rules.service import create_rule
 from alerting.states import AlertState, ReceiverKind
 from core.clock import to_ns
 from core.db import SessionFactory, transaction

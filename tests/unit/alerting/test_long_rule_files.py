@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 from sqlalchemy import Engine
 
-from alerting.rule_files import apply_rules, check_metrics, parse_entries, plan_rules
 from alerting.rule_request import RuleEntry
+from alerting.rules.files import apply_rules, check_metrics, parse_entries, plan_rules
 from core.db import SessionFactory
 from tests.cast import NOON, Cast, scope_of
 from tests.fixtures.statements import counted_statements

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from alerting.notify import DeliveryError, EmailSender
+from alerting.notification.senders.notify import DeliveryError, EmailSender
 from tests.fixtures.certificates import Authority
 from tests.unit.alerting.servers import mail_server
 from tests.unit.alerting.test_notify import message, to

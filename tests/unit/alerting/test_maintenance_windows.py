@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.maintenance_windows import (
+from alerting.models import Alert, Silence
+from alerting.notification.maintenance_windows import (
     WindowRequest,
     add_occurrences,
     create_window,
@@ -16,16 +17,15 @@ from alerting.maintenance_windows import (
     list_windows,
     update_window,
 )
-from alerting.models import Alert, Silence
-from alerting.notification_models import Notification
-from alerting.service import create_rule
-from alerting.silences import (
+from alerting.notification.models import Notification
+from alerting.notification.silences import (
     active_silences,
     expire_silence,
     labels_of_silences,
     silenced_until,
     silences_by_alert,
 )
+from alerting.rules.service import create_rule
 from alerting.states import AlertState, Severity
 from core.errors import ForbiddenError, InvalidInputError, NotFoundError
 from tenants.models import Appliance, Role, Tenant

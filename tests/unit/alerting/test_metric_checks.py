@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from alerting.metric_checks import check_metric, declared_errors
+from alerting.language.metric_checks import check_metric, declared_errors
+from alerting.language.text import parse_expression
 from alerting.models import Rule
 from alerting.rule_request import FIELDS, RuleRequest
-from alerting.rule_text import parse_expression
 from core.clock import to_ns
 from core.errors import InvalidInputError
 from tests.cast import NOON, Cast, scope_of

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from alerting.evaluation import record_groups
-from alerting.expression import Group
-from alerting.messages import Message
+from alerting.evaluation.evaluator import record_groups
+from alerting.evaluation.expression import Group
+from alerting.evaluation.recorder import Recorder
+from alerting.evaluation.reminders import send_reminders
 from alerting.models import Receiver, Rule
-from alerting.notification_models import Notification
-from alerting.outbox import drain_outbox
-from alerting.policies import preview_policy, save_policy
-from alerting.receivers import create_receiver
-from alerting.recorder import Recorder
-from alerting.reminders import send_reminders
-from alerting.service import create_rule, update_rule
+from alerting.notification.messages import Message
+from alerting.notification.models import Notification
+from alerting.notification.outbox import drain_outbox
+from alerting.notification.policies import preview_policy, save_policy
+from alerting.notification.receivers import create_receiver
+from alerting.rules.service import create_rule, update_rule
 from alerting.states import ReceiverKind
 from core.db import SessionFactory, transaction
 from core.errors import InvalidInputError

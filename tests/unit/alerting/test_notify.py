@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 import pytest
 
-from alerting.messages import Message, render
 from alerting.models import Receiver
-from alerting.notification_models import Notification
-from alerting.notify import DeliveryError, EmailSender, WebhookSender
+from alerting.notification.messages import Message, render
+from alerting.notification.models import Notification
+from alerting.notification.senders.notify import DeliveryError, EmailSender, WebhookSender
 from alerting.states import NotificationState, ReceiverKind
 from core.secretbox import SecretBox, new_key
 from tests.cast import BOX, NOON, FrozenClock

@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import select
 
-from alerting.messages import Message
 from alerting.models import Receiver
-from alerting.notification_models import Notification
-from alerting.notify import DeliveryError, Sender, WebhookSender
-from alerting.outbox import RETRY_FOR, drain_outbox, retry_delay
-from alerting.receivers import create_receiver
+from alerting.notification.messages import Message
+from alerting.notification.models import Notification
+from alerting.notification.outbox import RETRY_FOR, drain_outbox, retry_delay
+from alerting.notification.receivers import create_receiver
+from alerting.notification.senders.notify import DeliveryError, Sender, WebhookSender
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from tenants.models import User

@@ -6,17 +6,17 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import select
 
-from alerting.evaluation import record_groups
-from alerting.expression import Group
-from alerting.messages import Message
+from alerting.evaluation.evaluator import record_groups
+from alerting.evaluation.expression import Group
+from alerting.evaluation.recorder import Recorder
 from alerting.models import Receiver, Rule
-from alerting.notices import add_notice
-from alerting.notification_models import Notification
-from alerting.notify import DeliveryError
-from alerting.outbox import drain_outbox
-from alerting.receivers import create_receiver
-from alerting.recorder import Recorder
-from alerting.service import create_rule
+from alerting.notification.messages import Message
+from alerting.notification.models import Notification
+from alerting.notification.notices import add_notice
+from alerting.notification.outbox import drain_outbox
+from alerting.notification.receivers import create_receiver
+from alerting.notification.senders.notify import DeliveryError
+from alerting.rules.service import create_rule
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from tenants.lifecycle.message_budgets import MessageBudgets

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import pytest
 from sqlalchemy import select
 
-from alerting.messages import Message
 from alerting.models import Receiver
-from alerting.notification_models import Notification
-from alerting.outbox_workers import THREADS_PER_TENANT, OutboxWorkers
-from alerting.receivers import create_receiver
+from alerting.notification.messages import Message
+from alerting.notification.models import Notification
+from alerting.notification.outbox_workers import THREADS_PER_TENANT, OutboxWorkers
+from alerting.notification.receivers import create_receiver
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of

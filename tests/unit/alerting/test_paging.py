@@ -8,26 +8,26 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.chat_addresses import chat_errors
-from alerting.evaluation import record_groups
-from alerting.expression import Group
-from alerting.messages import Message, render
+from alerting.evaluation.evaluator import record_groups
+from alerting.evaluation.expression import Group
+from alerting.evaluation.recorder import Recorder
+from alerting.evaluation.reminders import send_reminders
 from alerting.models import Alert, Receiver, Rule
-from alerting.notification_models import DeliveredAlert, Notification
-from alerting.notify import DeliveryError, Sender
-from alerting.opsgenie import OpsgenieSender
-from alerting.outbox import drain_outbox
-from alerting.pagerduty import PagerDutySender
-from alerting.paging import PagingClient
-from alerting.paging_addresses import convert_addresses
-from alerting.policies import save_policy
-from alerting.receivers import create_receiver, send_test, signing_key, update_receiver
-from alerting.recorder import Recorder
-from alerting.reminders import send_reminders
-from alerting.service import acknowledge_alert, create_rule, delete_rule
+from alerting.notification.messages import Message, render
+from alerting.notification.models import DeliveredAlert, Notification
+from alerting.notification.outbox import drain_outbox
+from alerting.notification.policies import save_policy
+from alerting.notification.receivers import create_receiver, send_test, signing_key, update_receiver
+from alerting.notification.senders.chat_addresses import chat_errors
+from alerting.notification.senders.notify import DeliveryError, Sender
+from alerting.notification.senders.opsgenie import OpsgenieSender
+from alerting.notification.senders.pagerduty import PagerDutySender
+from alerting.notification.senders.paging import PagingClient
+from alerting.notification.senders.paging_addresses import convert_addresses
+from alerting.notification.senders.webhooks import AddressPolicy, WebhookClient
+from alerting.notification.undelivered import redeliver
+from alerting.rules.service import acknowledge_alert, create_rule, delete_rule
 from alerting.states import NotificationPurpose, NotificationState, ReceiverKind, Region
-from alerting.undelivered import redeliver
-from alerting.webhooks import AddressPolicy, WebhookClient
 from core.db import SessionFactory, transaction
 from core.errors import InvalidInputError
 from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of

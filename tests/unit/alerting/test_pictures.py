@@ -6,10 +6,10 @@ from io import BytesIO
 import pytest
 from PIL import Image
 
+from alerting.charts.pictures import HEIGHT, MAX_BYTES, WIDTH, AlertPictures
 from alerting.models import Alert
-from alerting.notify import EmailSender
-from alerting.pictures import HEIGHT, MAX_BYTES, WIDTH, AlertPictures
-from alerting.service import create_rule
+from alerting.notification.senders.notify import EmailSender
+from alerting.rules.service import create_rule
 from alerting.states import AlertState, Severity
 from core.db import SessionFactory
 from tests.cast import NOON, Cast, FrozenClock, scope_of

@@ -7,18 +7,12 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.evaluation import Evaluator, evaluate_rules
-from alerting.messages import Message
+from alerting.evaluation.evaluator import Evaluator, evaluate_rules
 from alerting.models import Alert, PlatformRule, Receiver, Rule
-from alerting.notification_models import Notification
-from alerting.outbox import drain_outbox
-from alerting.platform_rules import (
-    PlatformRuleRequest,
-    copy_platform_rules,
-    delete_platform_rule,
-    save_platform_rule,
-)
-from alerting.receivers import (
+from alerting.notification.messages import Message
+from alerting.notification.models import Notification
+from alerting.notification.outbox import drain_outbox
+from alerting.notification.receivers import (
     create_receiver,
     delete_receiver,
     get_receiver,
@@ -26,9 +20,21 @@ from alerting.receivers import (
     list_receivers,
     update_receiver,
 )
-from alerting.rule_files import plan_rules
-from alerting.service import create_rule, delete_rule, list_rules, set_rule_enabled, update_rule
-from alerting.silences import SilenceRequest, create_silence
+from alerting.notification.silences import SilenceRequest, create_silence
+from alerting.rules.files import plan_rules
+from alerting.rules.platform_rules import (
+    PlatformRuleRequest,
+    copy_platform_rules,
+    delete_platform_rule,
+    save_platform_rule,
+)
+from alerting.rules.service import (
+    create_rule,
+    delete_rule,
+    list_rules,
+    set_rule_enabled,
+    update_rule,
+)
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from core.errors import ForbiddenError, InvalidInputError, NotFoundError

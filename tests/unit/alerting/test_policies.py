@@ -8,18 +8,23 @@ from itertools import product
 import pytest
 from sqlalchemy import select, update
 
-from alerting.evaluation import Evaluator, evaluate_rules
-from alerting.inhibition import SHIPPED, printed_rules
-from alerting.messages import Message
+from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.evaluation.reminders import send_reminders
 from alerting.models import Alert, Receiver, Rule
-from alerting.notification_models import Notification
-from alerting.outbox import drain_outbox
-from alerting.policies import preview_policy, read_inhibit_rules, read_policy, save_policy
-from alerting.receivers import create_receiver, delete_receiver, update_receiver
-from alerting.reminders import send_reminders
-from alerting.routes import printed
-from alerting.rule_pack import offer_rules
-from alerting.service import acknowledge_alert, create_rule
+from alerting.notification.inhibition import SHIPPED, printed_rules
+from alerting.notification.messages import Message
+from alerting.notification.models import Notification
+from alerting.notification.outbox import drain_outbox
+from alerting.notification.policies import (
+    preview_policy,
+    read_inhibit_rules,
+    read_policy,
+    save_policy,
+)
+from alerting.notification.receivers import create_receiver, delete_receiver, update_receiver
+from alerting.notification.routes import printed
+from alerting.rules.pack import offer_rules
+from alerting.rules.service import acknowledge_alert, create_rule
 from alerting.states import AlertState, NotificationState, ReceiverKind
 from core.clock import to_ns
 from core.db import SessionFactory, transaction

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from alerting.prometheus_rules import Metric, convert_rules
+from alerting.compatibility.prometheus_rules import Metric, convert_rules
 
 METRICS = [
     Metric("gpu", "temperature_celsius", ["tenant", "appliance", "gpu"]),

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from alerting.expression import preview_rule, read_groups
-from alerting.rule_text import parse_expression
+from alerting.evaluation.expression import preview_rule, read_groups
+from alerting.language.text import parse_expression
 from core.clock import to_ns
 from core.errors import InvalidInputError
 from tests.cast import NOON, Cast, scope_of

@@ -4,9 +4,9 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.messages import render
-from alerting.notification_models import Notification
-from alerting.quota_emails import email_admins
+from alerting.notification.messages import render
+from alerting.notification.models import Notification
+from alerting.notification.quota_emails import email_admins
 from alerting.states import NotificationState, ReceiverKind
 from tenants.lifecycle.quota_warnings import Crossing
 from tenants.models import FillingQuota, Membership

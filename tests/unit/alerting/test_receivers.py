@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from alerting.models import Receiver
-from alerting.receivers import create_receiver, send_test, signing_key, update_receiver
+from alerting.notification.receivers import create_receiver, send_test, signing_key, update_receiver
 from alerting.states import NotificationState, ReceiverKind
 from core.errors import ForbiddenError, InvalidInputError, NotFoundError
 from tests.cast import BOX, NOON, Cast, scope_of

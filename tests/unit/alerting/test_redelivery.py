@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.orm import Session
 
-from alerting.notification_models import Notification
+from alerting.notification.models import Notification
+from alerting.notification.undelivered import redeliver
 from alerting.states import NotificationState
-from alerting.undelivered import redeliver
 from core.errors import ConflictError, ForbiddenError, NotFoundError
 from tenants.models import Role
 from tests.cast import NOON, Cast, scope_of

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from alerting import rounds as rounds_module
-from alerting.evaluation import Evaluator
+from alerting.evaluation import rounds as rounds_module
+from alerting.evaluation.evaluator import Evaluator
+from alerting.evaluation.rounds import Rounds
 from alerting.models import Alert, Rule
-from alerting.rounds import Rounds
 from alerting.rule_request import RuleRequest
-from alerting.service import create_rule
+from alerting.rules.service import create_rule
 from alerting.states import AlertState
 from core.db import SessionFactory, transaction
 from tenants.models import User

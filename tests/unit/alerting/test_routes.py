@@ -2,7 +2,7 @@
 
 import pytest
 
-from alerting.routes import MAX_DEPTH, Route, loaded, parse_routes, printed, stored
+from alerting.notification.routes import MAX_DEPTH, Route, loaded, parse_routes, printed, stored
 
 RECEIVERS = ["Mail", "Pager", "Manager", "Chat"]
 TREE = {

@@ -11,16 +11,16 @@ import pytest
 import yaml
 from sqlalchemy import delete, select
 
-from alerting.annotations import render_annotation
-from alerting.metric_checks import declared_errors
+from alerting.evaluation.rule_series import request_of
+from alerting.language.annotations import render_annotation
+from alerting.language.checks import rule_errors
+from alerting.language.metric_checks import declared_errors
+from alerting.language.text import parse_expression, rule_expression
 from alerting.models import OfferedRule, Rule
-from alerting.rule_checks import rule_errors
-from alerting.rule_pack import offer_rules, rule_pack
 from alerting.rule_request import EXPRESSED
-from alerting.rule_series import request_of
-from alerting.rule_tests import run_test
-from alerting.rule_text import parse_expression, rule_expression
-from alerting.service import change_rule
+from alerting.rules.pack import offer_rules, rule_pack
+from alerting.rules.service import change_rule
+from alerting.rules.unit_tests import run_test
 from core.db import SessionFactory, transaction
 from core.quantities import parse_duration
 from tests.cast import NOON, Cast

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from alerting.expression import group_key
-from alerting.rule_checks import rule_errors
+from alerting.evaluation.expression import group_key
+from alerting.language.checks import rule_errors
 from alerting.states import Comparison
 from tests.unit.alerting.helpers import HOT, hot
 

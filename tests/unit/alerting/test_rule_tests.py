@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from alerting.language.text import parse_expression
 from alerting.rule_request import RuleRequest
-from alerting.rule_tests import run_test, series_values
-from alerting.rule_text import parse_expression
+from alerting.rules.unit_tests import run_test, series_values
 from core.errors import InvalidInputError
 
 SERIES = 'gpu.temperature_celsius{appliance="dgx-01", gpu="0"}'

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerting.rule_checks import MAX_SECONDS, rule_errors
-from alerting.rule_parser import EXAMPLE
-from alerting.rule_request import ANY_VALUE, RuleRequest, group_tags
-from alerting.rule_text import (
+from alerting.language.checks import MAX_SECONDS, rule_errors
+from alerting.language.parser import EXAMPLE
+from alerting.language.text import (
     condition_of,
     parse_expression,
     rule_expression,
     with_canonical_parts,
 )
+from alerting.rule_request import ANY_VALUE, RuleRequest, group_tags
 from alerting.states import FORECAST, FUNCTIONS, Comparison, NoDataPolicy, Operator
 from core.errors import InvalidInputError
 from tests.unit.alerting.helpers import hot

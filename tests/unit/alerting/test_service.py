@@ -9,8 +9,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.models import Alert, AlertTransition, Receiver, Rule
-from alerting.notification_models import DeliveredAlert, Notification
-from alerting.receivers import (
+from alerting.notification.models import DeliveredAlert, Notification
+from alerting.notification.receivers import (
     create_receiver,
     delete_receiver,
     get_receiver,
@@ -18,7 +18,7 @@ from alerting.receivers import (
     list_receivers,
     signing_key,
 )
-from alerting.service import (
+from alerting.rules.service import (
     alert_counts,
     alert_transitions,
     create_rule,

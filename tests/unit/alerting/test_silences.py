@@ -6,15 +6,14 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from alerting.evaluation import Evaluator, evaluate_rules
-from alerting.matchers import parse_matcher
-from alerting.messages import Message
+from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.language.matchers import parse_matcher
 from alerting.models import Alert, Receiver
-from alerting.notification_models import Notification
-from alerting.outbox import drain_outbox
-from alerting.receivers import create_receiver
-from alerting.service import create_rule
-from alerting.silences import (
+from alerting.notification.messages import Message
+from alerting.notification.models import Notification
+from alerting.notification.outbox import drain_outbox
+from alerting.notification.receivers import create_receiver
+from alerting.notification.silences import (
     SilenceRequest,
     SilenceState,
     create_silence,
@@ -22,6 +21,7 @@ from alerting.silences import (
     list_silences,
     silences_by_alert,
 )
+from alerting.rules.service import create_rule
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from core.errors import ConflictError, InvalidInputError

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from alerting.time_intervals import contains, parse_time_intervals, written_intervals
+from alerting.notification.time_intervals import contains, parse_time_intervals, written_intervals
 
 
 def interval(*entries: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,12 +11,12 @@ from pathlib import Path
 import dns.resolver
 import pytest
 
-from alerting.messages import Message, render
 from alerting.models import Receiver
-from alerting.notification_models import Notification
-from alerting.notify import DeliveryError, WebhookSender
+from alerting.notification.messages import Message, render
+from alerting.notification.models import Notification
+from alerting.notification.senders.notify import DeliveryError, WebhookSender
+from alerting.notification.senders.webhooks import AddressPolicy, Resolve
 from alerting.states import NotificationState, ReceiverKind
-from alerting.webhooks import AddressPolicy, Resolve
 from tests.cast import BOX, NOON
 from tests.fixtures.certificates import Authority
 from tests.servers import free_port

@@ -7,10 +7,10 @@ from pathlib import Path
 import dns.resolver
 import pytest
 
-from alerting import webhooks
-from alerting.receivers import check_target
+from alerting.notification.receivers import check_target
+from alerting.notification.senders import webhooks
+from alerting.notification.senders.webhooks import AddressPolicy
 from alerting.states import ReceiverKind
-from alerting.webhooks import AddressPolicy
 from core.errors import ForbiddenError, InvalidInputError
 from tenants.models import Role
 from tenants.scope import Scope

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from sqlalchemy import Engine, delete, select
 
 from alerting.models import Receiver
-from alerting.receivers import signing_key
+from alerting.notification.receivers import signing_key
 from alerting.states import ReceiverKind
 from cli.audit import audit
 from cli.database import TABLE_MODULES, open_database

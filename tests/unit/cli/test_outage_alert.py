@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from alerting.notify import EmailSender
+from alerting.notification.senders.notify import EmailSender
 from core.db import SessionFactory
 from scheduler.outage_email import email_operators
 from tenants.fleet.liveness import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from alerting.receivers import create_receiver
+from alerting.notification.receivers import create_receiver
 from alerting.states import ReceiverKind
 from core.db import SessionFactory
 from tenants.users.tokens import create_api_token

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from alerting.models import Alert, AlertTransition, Rule
-from alerting.service import acknowledge_alert
+from alerting.rules.service import acknowledge_alert
 from alerting.states import AlertState, Comparison, Severity
 from core.db import SessionFactory
 from dash_app.reports.availability import available_within

@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from alerting.messages import render
-from alerting.notification_models import Notification, NotificationFile
-from alerting.notify import EmailSender
-from alerting.outbox import drain_outbox
+from alerting.notification.messages import render
+from alerting.notification.models import Notification, NotificationFile
+from alerting.notification.outbox import drain_outbox
+from alerting.notification.senders.notify import EmailSender
 from alerting.states import ReceiverKind
 from core.db import SessionFactory
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from alerting.models import Alert, AlertAction
-from alerting.rule_pack import offer_rules
+from alerting.rules.pack import offer_rules
 from alerting.states import ActionKind, ActionState
 from core.clock import to_ns
 from core.db import SessionFactory, transaction

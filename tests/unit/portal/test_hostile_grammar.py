@@ -12,11 +12,11 @@ from urllib.parse import quote
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from alerting.annotations import annotation_errors, render_annotation
-from alerting.matchers import parse_matcher
-from alerting.prometheus_rules import Metric, convert_rules
-from alerting.rule_checks import rule_errors
-from alerting.rule_text import parse_expression
+from alerting.compatibility.prometheus_rules import Metric, convert_rules
+from alerting.language.annotations import annotation_errors, render_annotation
+from alerting.language.checks import rule_errors
+from alerting.language.matchers import parse_matcher
+from alerting.language.text import parse_expression
 from core.errors import VedetteError
 from core.quantities import parse_duration, parse_size, parse_value
 from core.schedule_times import check_schedule, times_between

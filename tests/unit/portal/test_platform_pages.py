@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from alerting.notification_models import Notification
+from alerting.notification.models import Notification
 from alerting.states import NotificationState
 from core.clock import to_ns
 from core.db import SessionFactory

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from alerting.notification_models import Notification
+from alerting.notification.models import Notification
 from core.db import SessionFactory
 from dash_app.reports.report import ReportKind
 from tests.cast import Cast, FrozenClock

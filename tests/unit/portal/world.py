@@ -7,13 +7,13 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.maintenance_windows import WindowRequest, create_window
 from alerting.models import Alert, PlatformRule
-from alerting.notification_models import Notification
-from alerting.receivers import create_receiver
+from alerting.notification.maintenance_windows import WindowRequest, create_window
+from alerting.notification.models import Notification
+from alerting.notification.receivers import create_receiver
+from alerting.notification.silences import SilenceRequest, create_silence
 from alerting.rule_request import RuleRequest
-from alerting.service import create_rule
-from alerting.silences import SilenceRequest, create_silence
+from alerting.rules.service import create_rule
 from alerting.states import AlertState, NotificationState, ReceiverKind, Severity
 from core.ids import new_id
 from dash_app.custom.dashboards import DashboardRequest, create_dashboard

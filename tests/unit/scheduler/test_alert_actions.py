@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select
 
-from alerting.actions import list_actions, run_actions
-from alerting.evaluation import Evaluator, evaluate_rules
+from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.language.text import rule_expression
 from alerting.models import Alert, AlertAction, Rule
-from alerting.notification_models import Notification
-from alerting.receivers import create_receiver, update_receiver
-from alerting.rule_files import apply_rules, entry_of, parse_entries, plan_rules
+from alerting.notification.models import Notification
+from alerting.notification.receivers import create_receiver, update_receiver
+from alerting.notification.silences import SilenceRequest, create_silence, expire_silence
 from alerting.rule_request import RuleEntry
-from alerting.rule_text import rule_expression
-from alerting.service import create_rule, set_rule_enabled, update_rule
-from alerting.silences import SilenceRequest, create_silence, expire_silence
+from alerting.rules.actions import list_actions, run_actions
+from alerting.rules.files import apply_rules, entry_of, parse_entries, plan_rules
+from alerting.rules.service import create_rule, set_rule_enabled, update_rule
 from alerting.states import ActionKind, ReceiverKind
 from core.db import SessionFactory, transaction
 from core.errors import ForbiddenError, InvalidInputError, NotFoundError

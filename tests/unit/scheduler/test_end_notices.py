@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from alerting.messages import render
-from alerting.notification_models import Notification
-from alerting.receivers import create_receiver
+from alerting.notification.messages import render
+from alerting.notification.models import Notification
+from alerting.notification.receivers import create_receiver
 from alerting.states import ReceiverKind
 from core.db import SessionFactory
 from core.errors import InvalidInputError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sqlalchemy import select, update
 
-from alerting.evaluation import Evaluator, evaluate_rules
+from alerting.evaluation.evaluator import Evaluator, evaluate_rules
 from alerting.models import Alert
 from alerting.states import AlertState, Severity
 from core.db import SessionFactory, transaction

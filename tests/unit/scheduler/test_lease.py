@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from alerting.receivers import create_receiver
-from alerting.service import create_rule
+from alerting.notification.receivers import create_receiver
+from alerting.rules.service import create_rule
 from alerting.states import ReceiverKind
 from core.clock import utc_now
 from core.db import SessionFactory, transaction

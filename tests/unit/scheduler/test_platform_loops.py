@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from alerting.notification_models import Notification
+from alerting.notification.models import Notification
 from core.clock import to_ns
 from core.db import SessionFactory
 from core.settings import ServerSettings

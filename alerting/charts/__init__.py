@@ -1,0 +1,1 @@
+"""Charts of alert rules for messages."""

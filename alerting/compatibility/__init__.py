@@ -1,0 +1,1 @@
+"""Rules and alerts in the formats of Prometheus and Alertmanager."""

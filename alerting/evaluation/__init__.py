@@ -1,0 +1,1 @@
+"""Evaluation of rules: windows become values, values change the states of alerts."""

@@ -1,0 +1,182 @@
+"""The values of a rule by group: arithmetic of two fields, and with another aggregate.
+
+Where values are read by steps, the windows of the other aggregate are put together from steps of
+its own, which are a sixtieth of the window at least: that bounds the cost of a long window.
+"""
+
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
+from operator import add, mul, sub
+
+import numpy as np
+
+from alerting.evaluation.firing_steps import Floats
+from alerting.evaluation.rule_query import rule_query
+from alerting.evaluation.step_values import read_steps, rolling_sums
+from alerting.language.text import Comparand, parse_comparand
+from alerting.models import Rule
+from alerting.rule_request import RuleRequest
+from alerting.states import Operator
+from core.clock import NS_PER_SECOND
+from timeseries.store import Aggregate, RangeQuery, Store
+
+WINDOW_STEPS = 60
+_ADDED = {Aggregate.SUM, Aggregate.COUNT, Aggregate.CHANGE, Aggregate.INCREASE}
+_EXTREMES = {Aggregate.MIN: np.fmin, Aggregate.MAX: np.fmax}
+
+GroupKey = tuple[str, ...]
+
+
+def values_by_group(
+    store: Store, rule: Rule | RuleRequest, query: RangeQuery
+) -> list[tuple[Mapping[str, str], Sequence[int], Sequence[float]]]:
+    """Return the starts of the windows and the values of a rule by group, oldest first.
+
+    The arithmetic of two fields is that of their aggregates, where both have one. So is that of a
+    rule with what it is compared with.
+    """
+    found = store.query_range(query)
+    if not rule.operator and not rule.compared_with:
+        return [(series.tags, series.times_ns, series.values) for series in found]
+    fields = {
+        name: [
+            (series.tags, dict(zip(series.times_ns, series.values, strict=True)))
+            for series in found
+            if series.field == name
+        ]
+        for name in query.fields
+    }
+    groups = fields[rule.field]
+    if rule.operator:
+        others = {tuple(tags.values()): values for tags, values in fields[rule.other_field]}
+        groups = _combined(groups, Operator(rule.operator), others)
+    if rule.compared_with:
+        comparand = parse_comparand(rule.compared_with)
+        groups = _combined(groups, comparand.operator, _compared_values(store, comparand, query))
+    return [(tags, list(values), list(values.values())) for tags, values in groups]
+
+
+def _combined(
+    groups: Sequence[tuple[Mapping[str, str], Mapping[int, float]]],
+    operator: Operator,
+    others: Mapping[tuple[str, ...], Mapping[int, float]],
+) -> list[tuple[Mapping[str, str], dict[int, float]]]:
+    """Return the arithmetic of values by group and time with others, where both have one."""
+    combine = _OPERATIONS[operator]
+    combined = []
+    for tags, values in groups:
+        right = others.get(tuple(tags.values()), {})
+        both = {at: combine(value, right[at]) for at, value in values.items() if at in right}
+        combined.append((tags, both))
+    return combined
+
+
+def _compared_values(
+    store: Store, comparand: Comparand, query: RangeQuery
+) -> Mapping[GroupKey, Mapping[int, float]]:
+    """Return the values of a comparand by group and by start of the windows of a rule's query."""
+    if query.step_ns is not None:
+        starts = range(query.start_ns, query.end_ns, query.step_ns)
+        rows = _result(compared_steps(store, comparand, query, starts))
+        return {
+            group: {
+                at: value
+                for at, value in zip(starts, row.tolist(), strict=True)
+                if math.isfinite(value)
+            }
+            for group, row in rows.items()
+        }
+    request = _within(comparand, query)
+    end_ns = query.end_ns - round(comparand.offset_seconds * NS_PER_SECOND)
+    start_ns = end_ns - round(request.window_seconds * NS_PER_SECOND)
+    window = rule_query(request, start_ns=start_ns, end_ns=end_ns, tenants=query.tenants)
+    return {
+        tuple(tags.values()): {query.start_ns: values[-1]}
+        for tags, _, values in values_by_group(store, request, window)
+        if values
+    }
+
+
+def compared_steps(
+    store: Store, comparand: Comparand, query: RangeQuery, starts: range
+) -> Generator[None, None, dict[GroupKey, Floats]]:
+    """Return the values of a comparand by group, at the ends of the steps of a rule's query.
+
+    It yields before each part of the range that it reads.
+    """
+    request = _within(comparand, query)
+    window_ns = round(request.window_seconds * NS_PER_SECOND)
+    offset_ns = round(comparand.offset_seconds * NS_PER_SECOND)
+    width_ns = starts.step * max(1, window_ns // (WINDOW_STEPS * starts.step))
+    steps = max(1, round(window_ns / width_ns))
+    ends = [(at + starts.step - offset_ns) // width_ns for at in starts]
+    first = ends[0] - steps
+    read = range(first * width_ns, ends[-1] * width_ns, width_ns)
+    table = yield from read_steps(store, request, read, tenants=query.tenants)
+    values = _rolled(table.combined(request), Aggregate(request.aggregate), steps)
+    values = values[:, np.array(ends) - first - 1]
+    return {group: values[number] for group, number in table.groups.items()}
+
+
+def _within(comparand: Comparand, query: RangeQuery) -> RuleRequest:
+    """Return what a comparand reads for the groups of a query."""
+    of_groups = {tag: values for tag, values in query.filters.items() if tag in query.group_by}
+    request = comparand.request
+    return replace(request, group_by=query.group_by, filters={**of_groups, **request.filters})
+
+
+def _rolled(values: Floats, aggregate: Aggregate, steps: int) -> Floats:
+    """Return an aggregate over the last steps at each one, of the aggregates over each step.
+
+    That of percentiles and standard deviations is their average.
+    """
+    if steps == 1 or not values.size:
+        return values
+    if aggregate in _EXTREMES:
+        return _rolling_extreme(values, _EXTREMES[aggregate], steps)
+    is_known = np.isfinite(values)
+    if aggregate is Aggregate.LAST:
+        columns = np.where(is_known, np.arange(values.shape[1]), -1)
+        last = np.maximum.accumulate(columns, axis=1)
+        is_recent = last > np.arange(values.shape[1]) - steps
+        found = np.take_along_axis(values, np.maximum(last, 0), axis=1)
+        return np.where(is_recent & (last >= 0), found, np.nan)
+    sums = rolling_sums(np.where(is_known, values, 0.0), steps)
+    counts = rolling_sums(is_known.astype(np.float64), steps)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(counts > 0, sums if aggregate in _ADDED else sums / counts, np.nan)
+
+
+def _rolling_extreme(values: Floats, extreme: np.ufunc, steps: int) -> Floats:
+    """Return the least or greatest of the last steps at each one, by windows that double."""
+    size = 1
+    while size < steps:
+        shift = min(size, steps - size)
+        earlier = np.full_like(values, np.nan)
+        earlier[:, shift:] = values[:, :-shift]
+        values = extreme(values, earlier)
+        size += shift
+    return values
+
+
+def _result(reading: Generator[None, None, dict[GroupKey, Floats]]) -> dict[GroupKey, Floats]:
+    """Read all parts at once."""
+    while True:
+        try:
+            next(reading)
+        except StopIteration as done:
+            found: dict[GroupKey, Floats] = done.value
+            return found
+
+
+def _quotient(left: float, right: float) -> float:
+    return left / right if right else math.nan
+
+
+_OPERATIONS: Mapping[Operator, Callable[[float, float], float]] = {
+    Operator.PLUS: add,
+    Operator.MINUS: sub,
+    Operator.TIMES: mul,
+    Operator.DIVIDED_BY: _quotient,
+}

@@ -1,0 +1,1 @@
+"""Notifications: who is told what, when, and over which service."""

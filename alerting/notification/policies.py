@@ -1,0 +1,189 @@
+"""The notification policy of a tenant: read, replaced and previewed.
+
+A rule's own receivers are notified at once; the policy adds the receivers of its routes. The tree
+has the names of receivers, which an edited receiver changes here too.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, cast
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from alerting.models import NotificationPolicy, PlatformRule, Receiver, Rule
+from alerting.notification.inhibition import (
+    SHIPPED,
+    InhibitRule,
+    inhibit_rules_of,
+    parse_inhibit_rules,
+    printed_rules,
+)
+from alerting.notification.labels import prefixed
+from alerting.notification.mutes import muted_routes
+from alerting.notification.routes import Route, loaded, parse_routes, stored
+from alerting.notification.silences import release_held
+from alerting.notification.time_intervals import parse_time_intervals, written_intervals
+from alerting.rule_request import raise_errors
+from tenants.models import Appliance
+from tenants.permissions import Permission
+from tenants.scope import Scope
+from timeseries.store import APPLIANCE_TAG
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A receiver of an alert, with the route that leads there.
+
+    `muted_until` is the end of the mute time that the route is in, or when it is looked at again.
+    """
+
+    receiver_id: str
+    receiver_name: str
+    route: Route
+    muted_until: datetime | None = None
+
+
+def read_policy(session: Session, scope: Scope) -> Route:
+    """Return the root of the tenant's tree; an empty one until it is saved, and for operators."""
+    scope.require(Permission.VIEW)
+    return Route() if scope.tenant_id is None else policy_of(session, scope.tenant_id)
+
+
+def read_inhibit_rules(session: Session, scope: Scope) -> tuple[InhibitRule, ...]:
+    """Return the tenant's inhibition rules; those that ship until others are saved."""
+    scope.require(Permission.VIEW)
+    row = None if scope.tenant_id is None else session.get(NotificationPolicy, scope.tenant_id)
+    return inhibit_rules_of(row)
+
+
+def read_time_intervals(session: Session, scope: Scope) -> list[dict[str, Any]]:
+    """Return the tenant's time intervals, as they were written."""
+    scope.require(Permission.VIEW)
+    row = None if scope.tenant_id is None else session.get(NotificationPolicy, scope.tenant_id)
+    return [] if row is None else row.time_intervals or []
+
+
+def save_policy(
+    session: Session,
+    scope: Scope,
+    data: object,
+    *,
+    inhibit_rules: object = None,
+    time_intervals: object = None,
+    now: datetime,
+) -> Route:
+    """Replace the tenant's tree, its time intervals, and its inhibition rules.
+
+    Without inhibition rules, it has those that ship. What is held is looked at again.
+
+    Raises:
+        InvalidInputError: with all errors by path, such as `route.routes.0.receivers`.
+    """
+    scope.require(Permission.EDIT_ALERTS)
+    tenant_id = scope.require_tenant()
+    written = [] if time_intervals is None else time_intervals
+    intervals, interval_errors = parse_time_intervals(written)
+    receivers = list(receivers_by_name(session, tenant_id))
+    root, errors = parse_routes(data, receivers=receivers, time_intervals=intervals)
+    errors |= interval_errors
+    rules: list[dict[str, Any]] | None = None
+    if inhibit_rules is not None:
+        parsed, found = parse_inhibit_rules(inhibit_rules)
+        rules = None if parsed == SHIPPED else printed_rules(parsed)
+        errors |= found
+    raise_errors("notification policy", errors)
+    row = session.get(NotificationPolicy, tenant_id)
+    if row is None:
+        row = NotificationPolicy(tenant_id=tenant_id)
+        session.add(row)
+    row.root, row.inhibit_rules, row.updated_at = stored(root), rules, now
+    row.time_intervals = written_intervals(cast("list[dict[str, Any]]", written)) or None
+    release_held(session, tenant_id, now=now)
+    session.flush()
+    return root
+
+
+def preview_policy(
+    session: Session, scope: Scope, labels: Mapping[str, str], *, now: datetime
+) -> list[Destination]:
+    """Return where an alert with these labels would go by the saved policy, each receiver once.
+
+    An alert of a named appliance has the labels of that appliance too.
+    """
+    scope.require(Permission.VIEW)
+    if scope.tenant_id is None:
+        return []
+    tenant_id = scope.tenant_id
+    receivers = receivers_by_name(session, tenant_id)
+    same = select(Appliance).where(
+        Appliance.tenant_id == tenant_id,
+        or_(
+            Appliance.name == labels.get(APPLIANCE_TAG), Appliance.id == labels.get("appliance_id")
+        ),
+    )
+    appliance = session.scalars(same.order_by(Appliance.retired_at.is_not(None))).first()
+    own = {}
+    if appliance is not None:
+        own = prefixed(appliance.labels) | {
+            APPLIANCE_TAG: appliance.name,
+            "appliance_id": appliance.id,
+        }
+    row = session.get(NotificationPolicy, tenant_id)
+    muted = {} if row is None else muted_routes(row, now=now)
+    found: dict[str, Destination] = {}
+    for route in policy_of(session, tenant_id).matching({**own, **labels}):
+        for name in route.receivers:
+            # A receiver is notified if one of its routes is not muted.
+            if name in receivers and (name not in found or found[name].muted_until):
+                until = muted.get(route.path)
+                found[name] = Destination(receivers[name], name, route, until)
+    return list(found.values())
+
+
+def policy_of(session: Session, tenant_id: str) -> Route:
+    """Return the root of a tenant's tree."""
+    row = session.get(NotificationPolicy, tenant_id)
+    return Route() if row is None else loaded(row.root)
+
+
+def rename_receiver(session: Session, tenant_id: str | None, *, before: str, after: str) -> None:
+    """Replace a receiver's name in the policy, and in rules; "" removes it.
+
+    One without a tenant is the platform's.
+    """
+    if tenant_id is None:
+        for one in session.scalars(select(PlatformRule)):
+            one.receivers = list(_renamed_names(one.receivers, before, after))
+        return
+    for rule in session.scalars(select(Rule).where(Rule.tenant_id == tenant_id)):
+        renamed = [
+            one | {"receiver": after} if one.get("receiver") == before else one
+            for one in rule.actions
+        ]
+        rule.actions = [one for one in renamed if one.get("receiver") != ""]
+    row = session.get(NotificationPolicy, tenant_id)
+    if row is not None:
+        row.root = stored(_renamed(loaded(row.root), before, after))
+
+
+def _renamed(route: Route, before: str, after: str) -> Route:
+    escalate_to = _renamed_names(route.escalate_to, before, after)
+    return replace(
+        route,
+        receivers=_renamed_names(route.receivers, before, after),
+        escalate_to=escalate_to,
+        escalate_after_seconds=route.escalate_after_seconds if escalate_to else 0.0,
+        routes=tuple(_renamed(child, before, after) for child in route.routes),
+    )
+
+
+def _renamed_names(names: Iterable[str], before: str, after: str) -> tuple[str, ...]:
+    return tuple(filter(None, (after if one == before else one for one in names)))
+
+
+def receivers_by_name(session: Session, tenant_id: str | None) -> dict[str, str]:
+    """Return the ids of the tenant's receivers by name; None: the platform's."""
+    statement = select(Receiver).where(Receiver.tenant_id == tenant_id)
+    return {one.name: one.id for one in session.scalars(statement)}

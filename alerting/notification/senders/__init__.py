@@ -1,0 +1,1 @@
+"""Senders: one module for each service that delivers messages."""

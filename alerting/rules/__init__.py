@@ -1,0 +1,1 @@
+"""Rules as users manage them: create, import, test, and try on past samples."""
