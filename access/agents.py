@@ -23,10 +23,10 @@ from core.clock import Clock, from_ns
 from core.errors import InvalidInputError
 from core.ids import ID_LENGTH
 from core.secretbox import SecretBox
-from jobqueue.container_storage.service import record_storage
-from jobqueue.desired_state import apply_report, desired_state
+from jobqueue.dispatch.desired_state import apply_report, desired_state
 from jobqueue.images.tokens import RegistryTokens
-from jobqueue.logs import append_logs
+from jobqueue.logs.logs import append_logs
+from jobqueue.storage.service import record_storage
 from protocol.attempts import DesiredState, LogReply, LogUpload, ObservedReport
 from protocol.enrollment import EnrollReply, EnrollRequest, IssuedCertificate, RenewalRequest
 from protocol.heartbeat import Heartbeat

@@ -36,7 +36,7 @@ from core.errors import (
     VedetteError,
 )
 from core.rate_limits import ConcurrencyLimit
-from jobqueue.following import (
+from jobqueue.logs.following import (
     PIECE_BYTES,
     Position,
     Progress,
@@ -45,7 +45,7 @@ from jobqueue.following import (
     read_progress,
     read_tails,
 )
-from jobqueue.log_files import LogFiles
+from jobqueue.logs.log_files import LogFiles
 from jobqueue.states import AttemptState
 from protocol.logs import log_lines, whole_records
 from tenants.principals import Principal

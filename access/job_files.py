@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from access.job_sessions import JobSession, JobSessions, check_ended, errors_of
 from core.errors import ConflictError, InvalidInputError, TooLargeError, VedetteError
-from jobqueue.shells import SessionKind
+from jobqueue.queue.shells import SessionKind
 
 if TYPE_CHECKING:
     import asyncssh

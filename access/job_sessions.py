@@ -30,7 +30,7 @@ from core.errors import (
 from core.quantities import format_duration
 from core.rate_limits import ConcurrencyLimit
 from core.settings import ServerSettings
-from jobqueue.shells import RunningJob, SessionKind, record_closed, record_opened, running_job
+from jobqueue.queue.shells import RunningJob, SessionKind, record_closed, record_opened, running_job
 from protocol.exec import REFUSED, ExecRequest, TerminalSize
 from tenants.principals import Principal, Via
 

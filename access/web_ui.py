@@ -41,7 +41,7 @@ from core.errors import (
     VedetteError,
 )
 from core.rate_limits import ConcurrencyLimit
-from jobqueue.web_ui import PASS_SECONDS, Proof, Proofs, Target, spend_ticket
+from jobqueue.services.web_ui import PASS_SECONDS, Proof, Proofs, Target, spend_ticket
 
 if TYPE_CHECKING:
     import httpx

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from access.database import Database
 from core.clock import Clock
-from jobqueue.web_ui import Proof, Target, port_of_pass
+from jobqueue.services.web_ui import Proof, Target, port_of_pass
 
 T = TypeVar("T")
 

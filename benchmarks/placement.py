@@ -31,7 +31,7 @@ from core.clock import utc_now
 from core.db import SessionFactory, create_database_engine, create_session_factory, transaction
 from core.ids import new_id
 from core.migrations import upgrade_database
-from jobqueue.dispatch import Dispatcher
+from jobqueue.dispatch.dispatcher import Dispatcher
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.plan import Action, Planner
 from jobqueue.placement.policies import POLICY_NAMES

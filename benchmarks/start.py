@@ -41,7 +41,7 @@ from cli.database import open_database
 from core.clock import to_ns, utc_now
 from core.db import transaction
 from core.settings import ServerSettings
-from jobqueue.executors.docker_mapping import container_name, engine_time_ns
+from jobqueue.executors.docker.mapping import container_name, engine_time_ns
 from tenants.models import Role, User
 from tenants.scope import Scope, active_memberships
 from tenants.users.tokens import create_api_token

@@ -45,8 +45,8 @@ from core.clock import utc_now
 from core.db import transaction
 from core.settings import secret_key
 from jobqueue.models import Attempt, Job
+from jobqueue.services.web_ui import Proof, Proofs, origin_of
 from jobqueue.states import AttemptState, JobKind, JobState
-from jobqueue.web_ui import Proof, Proofs, origin_of
 from protocol.inventory import Inventory
 from protocol.tunnel import CIPHER
 from tenants.enrollment import enroll_appliance

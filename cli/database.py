@@ -15,9 +15,9 @@ import alerting.notification.models
 import core.leases
 import dash_app.custom.models
 import dash_app.reports.models
-import jobqueue.container_storage.models
 import jobqueue.images.models
 import jobqueue.models
+import jobqueue.storage.models
 import jobqueue.usage.models
 import tenants.models
 from core.clock import utc_now

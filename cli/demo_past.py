@@ -13,7 +13,7 @@ from collector.data_dir import Identity
 from core.clock import utc_now
 from core.db import transaction
 from core.settings import load_server_settings
-from jobqueue.past_jobs import PastJob, add_past_jobs
+from jobqueue.queue.past_jobs import PastJob, add_past_jobs
 from jobqueue.states import JobKind, JobState
 from plugins.simulation.config import SimulationConfig, Workload, fraction
 from plugins.simulation.history import job_id_of, planned_workloads

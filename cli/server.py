@@ -41,8 +41,8 @@ from core.clock import Clock, utc_now
 from core.db import SessionFactory, transaction
 from core.logs import RepeatFilter, configure_logging
 from core.settings import ServerSettings, load_server_settings, secret_key
-from jobqueue.log_files import LogFiles
-from jobqueue.web_ui import Proofs
+from jobqueue.logs.log_files import LogFiles
+from jobqueue.services.web_ui import Proofs
 from portal.app import create_portal
 from portal.auth.guard import request_principal
 from scheduler.loops import Scheduler

@@ -94,7 +94,7 @@ class Job(Base):
     env: Mapped[dict[str, str]] = mapped_column(default=dict)
     secret_names: Mapped[list[str]] = mapped_column(default=list)
     secret_env: Mapped[str | None] = mapped_column(LongText)
-    """Secret variables, encrypted; see `jobqueue.job_secrets`."""
+    """Secret variables, encrypted; see `jobqueue.jobs.job_secrets`."""
     gpus: Mapped[int] = mapped_column(default=0)
     gpu_memory_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     cpus: Mapped[float] = mapped_column(default=1.0)
@@ -117,7 +117,7 @@ class Job(Base):
     is_preemptible: Mapped[bool] = mapped_column(default=False)
     max_retries: Mapped[int] = mapped_column(default=0)
     retry_on: Mapped[list[str]] = mapped_column(default=list)
-    """The failure classes after which it is tried again; see `jobqueue.retries`."""
+    """The failure classes after which it is tried again; see `jobqueue.jobs.retries`."""
     time_limit_seconds: Mapped[int] = mapped_column(default=0)
     """From the start of an attempt; 0 is none."""
     notify: Mapped[list[str]] = mapped_column(default=list)
@@ -188,7 +188,7 @@ class JobDependency(Base):
 
 
 class JobTemplate(Base):
-    """A job request that the users of a tenant start from; see `jobqueue.templates`."""
+    """A job request that the users of a tenant start from; see `jobqueue.queue.templates`."""
 
     __tablename__ = "job_templates"
     __table_args__ = (UniqueConstraint("tenant_id", "name"),)
@@ -209,7 +209,7 @@ class JobTemplate(Base):
 
 
 class JobSchedule(Base):
-    """A job that is submitted on a schedule; see `jobqueue.schedules`."""
+    """A job that is submitted on a schedule; see `jobqueue.queue.schedules`."""
 
     __tablename__ = "job_schedules"
     __table_args__ = (UniqueConstraint("tenant_id", "name"),)
@@ -260,7 +260,7 @@ class ScheduleRun(Base):
 
 
 class ServiceUpdate(Base):
-    """The latest rolling update of a service; see `jobqueue.rolling_updates`."""
+    """The latest rolling update of a service; see `jobqueue.services.rolling_updates`."""
 
     __tablename__ = "service_updates"
 

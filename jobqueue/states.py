@@ -6,7 +6,7 @@
 
 A *bound* attempt waits for GPUs, cores or memory of its appliance; it may still move to another
 one. A `starting` attempt is in its appliance's desired state and its resources are allocated.
-Writers go through `jobqueue.transitions`.
+Writers go through `jobqueue.jobs.transitions`.
 """
 
 from enum import StrEnum

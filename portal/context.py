@@ -20,8 +20,8 @@ from core.write_turns import WRITER
 from dash_app.context import MINUTE, SharedCache
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
-from jobqueue.log_files import LogFiles
-from jobqueue.web_ui import Proofs
+from jobqueue.logs.log_files import LogFiles
+from jobqueue.services.web_ui import Proofs
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import set_actor
 from tenants.models import User

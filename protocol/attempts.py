@@ -170,7 +170,7 @@ class RegistryToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent should start a tiny container, as jobs failed to start; see `jobqueue.quarantine`.
+    """The agent should start a tiny container, as jobs failed to start.
 
     Attributes:
         number: one that the agent has answered is not run again.

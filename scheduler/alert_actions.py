@@ -9,11 +9,11 @@ from sqlalchemy.orm import Session
 from alerting.models import Alert, AlertAction
 from alerting.rules.actions import Handler, NothingToDoError, call_webhook
 from alerting.states import ActionKind
-from jobqueue.desired_state import allocated_attempts
-from jobqueue.drains import drain
+from jobqueue.dispatch.desired_state import allocated_attempts
+from jobqueue.dispatch.drains import drain
 from jobqueue.models import Attempt, Job
-from jobqueue.service import get_job
-from jobqueue.stopping import stop_job
+from jobqueue.queue.service import get_job
+from jobqueue.queue.stopping import stop_job
 from tenants.fleet.appliance_changes import label_appliances
 from tenants.fleet.appliances import get_appliance, read_inventory
 from tenants.models import Appliance

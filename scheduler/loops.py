@@ -43,20 +43,20 @@ from core.errors import DatabaseUnavailableError, UnavailableError
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from dash_app.reports.emails import delete_files, email_due
-from jobqueue.appliance_lifecycle import sweep_attempts
-from jobqueue.dispatch import Dispatcher
-from jobqueue.drains import move_overdue
-from jobqueue.end_notices import take_end_notices
-from jobqueue.idle_limits import stop_idle_jobs
+from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
+from jobqueue.dispatch.dispatcher import Dispatcher
+from jobqueue.dispatch.drains import move_overdue
 from jobqueue.images.catalog import delete_namespace, sync
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
-from jobqueue.log_files import LogFiles, bound_tenants, move_logs, sweep_files
-from jobqueue.quarantine import order_probes
-from jobqueue.retention import expire_jobs
-from jobqueue.rolling_updates import advance_updates
-from jobqueue.schedule_runs import submit_due
-from jobqueue.transitions import placement_wanted
+from jobqueue.jobs.end_notices import take_end_notices
+from jobqueue.jobs.idle_limits import stop_idle_jobs
+from jobqueue.jobs.quarantine import order_probes
+from jobqueue.jobs.transitions import placement_wanted
+from jobqueue.logs.log_files import LogFiles, bound_tenants, move_logs, sweep_files
+from jobqueue.queue.retention import expire_jobs
+from jobqueue.queue.schedule_runs import submit_due
+from jobqueue.services.rolling_updates import advance_updates
 from jobqueue.usage.ledger import record_usage
 from scheduler.alert_actions import HANDLERS
 from scheduler.fleet_samples import fleet_points, write_fleet

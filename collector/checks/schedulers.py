@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from collector.checks.connections import CheckResult, Verdict
 from collector.config import AgentConfig
 from jobqueue.executors.base import ExecutorError
-from jobqueue.executors.chronos import PREFIXES, find_prefix
-from jobqueue.executors.marathon import GPU_FEATURE, features_of, release_of
-from jobqueue.executors.marathon_client import Marathon
-from jobqueue.executors.mesos_agent import MesosAgent
-from jobqueue.executors.scheduler_api import NotFoundError, SchedulerAPI
+from jobqueue.executors.mesos.agent import MesosAgent
+from jobqueue.executors.mesos.chronos import PREFIXES, find_prefix
+from jobqueue.executors.mesos.marathon import GPU_FEATURE, features_of, release_of
+from jobqueue.executors.mesos.marathon_client import Marathon
+from jobqueue.executors.mesos.scheduler_api import NotFoundError, SchedulerAPI
 from jobqueue.executors.settings import MesosSettings, ServerSettings
 
 OLDEST, NEWEST = (1, 4), (1, 11)

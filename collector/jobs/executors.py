@@ -10,7 +10,7 @@ from core.clock import Clock
 from jobqueue.executors.base import Executor
 from jobqueue.executors.registry_token import CurrentRegistryToken
 from jobqueue.executors.settings import MesosSettings
-from jobqueue.executors.simulated import SimulatedExecutor
+from jobqueue.executors.simulated.executor import SimulatedExecutor
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import Workload
 from plugins.simulation.host import DISK_BYTES
@@ -46,11 +46,11 @@ def _marathon_executor(
 ) -> Executor:
     """Return the executor over the configured servers; Docker runs what none of them does."""
     # Imported only if they are used, to save memory.
-    from jobqueue.executors.chronos import ChronosExecutor  # noqa: PLC0415
-    from jobqueue.executors.marathon import MarathonExecutor  # noqa: PLC0415
-    from jobqueue.executors.mesos import Site  # noqa: PLC0415
-    from jobqueue.executors.mesos_agent import MesosAgent  # noqa: PLC0415
-    from jobqueue.executors.metronome import MetronomeExecutor  # noqa: PLC0415
+    from jobqueue.executors.mesos.agent import MesosAgent  # noqa: PLC0415
+    from jobqueue.executors.mesos.chronos import ChronosExecutor  # noqa: PLC0415
+    from jobqueue.executors.mesos.executor import Site  # noqa: PLC0415
+    from jobqueue.executors.mesos.marathon import MarathonExecutor  # noqa: PLC0415
+    from jobqueue.executors.mesos.metronome import MetronomeExecutor  # noqa: PLC0415
     from jobqueue.executors.routed import RoutedExecutor  # noqa: PLC0415
 
     mesos = config.mesos or MesosSettings()
@@ -80,7 +80,7 @@ def _marathon_executor(
 def _docker_executor(
     config: AgentConfig, registry_token: CurrentRegistryToken, *, owner: str, clock: Clock
 ) -> Executor:
-    from jobqueue.executors.docker import DockerExecutor  # noqa: PLC0415
+    from jobqueue.executors.docker.executor import DockerExecutor  # noqa: PLC0415
 
     return DockerExecutor(
         owner=owner,

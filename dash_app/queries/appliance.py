@@ -19,7 +19,7 @@ from dash_app.queries.telemetry import (
     single,
 )
 from dash_app.timerange import Span
-from jobqueue.service import gpu_allocations
+from jobqueue.queue.service import gpu_allocations
 from protocol.health import ApplianceHealth
 from tenants.fleet.appliances import get_appliance
 from tenants.models import Appliance

@@ -14,7 +14,7 @@ from dash_app.queries.gpu_rows import REPORTS, GPURow, Report, gpu_rows, numbers
 from dash_app.queries.telemetry import Telemetry, fullest_disk, mean, number, single
 from dash_app.timerange import Span
 from jobqueue.models import Attempt, Job
-from jobqueue.service import gpu_allocations, job_counts
+from jobqueue.queue.service import gpu_allocations, job_counts
 from jobqueue.states import ALLOCATED_STATES, JobState
 from protocol.health import HealthState
 from tenants.fleet.states import EffectiveStatus, effective_status_of, in_service

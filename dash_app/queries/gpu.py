@@ -21,7 +21,7 @@ from dash_app.queries.gpu_rows import GPURow, gpu_rows, report_of
 from dash_app.queries.telemetry import Extremes, Result, Telemetry
 from dash_app.timerange import Span
 from jobqueue.models import Attempt
-from jobqueue.service import gpu_allocations
+from jobqueue.queue.service import gpu_allocations
 from jobqueue.usage.measuring import POWER, WINDOW_NS, GPUWindows, gpu_use
 from tenants.fleet.appliances import get_appliance
 from tenants.models import Appliance

@@ -13,7 +13,7 @@ from core.quantities import format_duration
 from dash_app.charts import Bar
 from dash_app.routes import job_path
 from dash_app.timerange import Span
-from jobqueue.service import attempts_between
+from jobqueue.queue.service import attempts_between
 from tenants.models import Appliance
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG

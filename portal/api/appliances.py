@@ -7,10 +7,10 @@ from typing import Any
 from marshmallow import Schema, fields, validate
 
 from core.paging import MAX_PAGE_SIZE, Page
-from jobqueue import drains
-from jobqueue.appliance_lifecycle import BulkAction, BulkRequest, change_all
-from jobqueue.appliance_lifecycle import retire_idle_appliance as retire_idle
-from jobqueue.quarantine import release_appliance
+from jobqueue.dispatch import drains
+from jobqueue.dispatch.appliance_lifecycle import BulkAction, BulkRequest, change_all
+from jobqueue.dispatch.appliance_lifecycle import retire_idle_appliance as retire_idle
+from jobqueue.jobs.quarantine import release_appliance
 from jobqueue.states import JobState
 from portal.api.appliance_schemas import ApplianceSchema, BriefApplianceSchema
 from portal.api.blueprint import APIBlueprint

@@ -4,7 +4,12 @@ from typing import Any
 
 from marshmallow import Schema, fields
 
-from jobqueue.container_policies import DESCRIPTIONS, PolicyChoice, read_policies, set_policies
+from jobqueue.queue.container_policies import (
+    DESCRIPTIONS,
+    PolicyChoice,
+    read_policies,
+    set_policies,
+)
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import StrictSchema
 from portal.context import current_scope, database

@@ -6,15 +6,15 @@ from typing import Any
 from marshmallow import Schema, fields, validate
 
 from core.clock import from_ns
-from jobqueue.container_storage.planning import Verdict
-from jobqueue.container_storage.policies import (
+from jobqueue.storage.planning import Verdict
+from jobqueue.storage.policies import (
     MAX_DAYS,
     MAX_SITE_LENGTH,
     CleanupPolicy,
     read_policies,
     set_policies,
 )
-from jobqueue.container_storage.service import StorageView, read_storage, start_cleanup
+from jobqueue.storage.service import StorageView, read_storage, start_cleanup
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import StrictSchema, instant
 from portal.context import current_scope, database, now

@@ -9,10 +9,9 @@ from typing import Any
 from marshmallow import ValidationError, fields, validate, validates_schema
 
 from core.quantities import parse_duration, parse_size
-from jobqueue.applying import MAX_JOBS
-from jobqueue.arrays import INDEX_VARIABLE
-from jobqueue.health_checks import MAX_CHECK_FAILURES, MAX_CHECK_SECONDS, MAX_PORT
-from jobqueue.requests import (
+from jobqueue.jobs.arrays import INDEX_VARIABLE
+from jobqueue.jobs.health_checks import MAX_CHECK_FAILURES, MAX_CHECK_SECONDS, MAX_PORT
+from jobqueue.jobs.requests import (
     MAX_CPUS,
     MAX_ENTRIES,
     MAX_GPUS,
@@ -28,7 +27,8 @@ from jobqueue.requests import (
     request_from,
     whole_parts,
 )
-from jobqueue.retries import FailureClass
+from jobqueue.jobs.retries import FailureClass
+from jobqueue.queue.applying import MAX_JOBS
 from jobqueue.states import JobKind
 from portal.api.json_schema import file_schema
 from portal.api.schemas import StrictSchema

@@ -8,8 +8,8 @@ from marshmallow import Schema, fields
 from sqlalchemy.orm import Session
 
 from jobqueue.models import JobSchedule, ScheduleRun
-from jobqueue.schedule_runs import run_now
-from jobqueue.schedules import (
+from jobqueue.queue.schedule_runs import run_now
+from jobqueue.queue.schedules import (
     NEXT_RUNS,
     SCHEDULE_SORTS,
     ScheduleRequest,
@@ -22,8 +22,8 @@ from jobqueue.schedules import (
     next_runs,
     replace_schedule,
 )
+from jobqueue.queue.templates import load_request
 from jobqueue.states import JobState, Missed, Overlap, RunOutcome
-from jobqueue.templates import load_request
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import JobRequestSchema, job_request
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, page_query

@@ -4,16 +4,16 @@ from typing import Any
 
 from marshmallow import Schema, fields
 
+from jobqueue.jobs.requests import MAX_INSTANCES
 from jobqueue.models import Job
-from jobqueue.requests import MAX_INSTANCES
-from jobqueue.rolling_updates import (
+from jobqueue.services.rolling_updates import (
     FIXED,
     UpdateProgress,
     roll_back,
     update_progress,
     update_service,
 )
-from jobqueue.scaling import scale_service
+from jobqueue.services.scaling import scale_service
 from jobqueue.states import UpdateState
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import JobChangeSchema

@@ -8,7 +8,7 @@ from marshmallow import Schema, fields
 from sqlalchemy.orm import Session
 
 from jobqueue.models import JobTemplate
-from jobqueue.templates import (
+from jobqueue.queue.templates import (
     Template,
     TemplateRequest,
     delete_template,

@@ -7,14 +7,14 @@ from marshmallow import fields, validate
 from sqlalchemy.orm import Session
 
 from core.keyset import KeysetPage
-from jobqueue.again import retry_job, set_priority
-from jobqueue.job_secrets import make_secret
+from jobqueue.jobs.job_secrets import make_secret
+from jobqueue.jobs.requests import MAX_PRIORITY
 from jobqueue.models import Job
-from jobqueue.requests import MAX_PRIORITY
-from jobqueue.retention import delete_job
-from jobqueue.service import JOB_SORTS, get_job, job_events, list_jobs, submit_job
+from jobqueue.queue.resubmission import retry_job, set_priority
+from jobqueue.queue.retention import delete_job
+from jobqueue.queue.service import JOB_SORTS, get_job, job_events, list_jobs, submit_job
+from jobqueue.queue.stopping import stop_array, stop_job
 from jobqueue.states import JobState
-from jobqueue.stopping import stop_array, stop_job
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import JobRequestSchema, job_request
 from portal.api.job_schemas import EventSchema, JobDetailSchema, JobSchema

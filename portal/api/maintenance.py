@@ -17,7 +17,7 @@ from alerting.notification.undelivered import (
     retry_all,
 )
 from alerting.states import NotificationState
-from jobqueue.retention import STUCK_JOB_SORTS, list_stuck_jobs
+from jobqueue.queue.retention import STUCK_JOB_SORTS, list_stuck_jobs
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_schemas import JobSchema
 from portal.api.schemas import envelope, instant, page_of, page_query

@@ -4,8 +4,8 @@ from typing import Any
 
 from marshmallow import fields, validate
 
+from jobqueue.jobs.queue_settings import DataRoot, QueueSettings, read_settings, set_settings
 from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
-from jobqueue.queue_settings import DataRoot, QueueSettings, read_settings, set_settings
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import StrictSchema
 from portal.context import current_scope, database

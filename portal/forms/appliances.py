@@ -7,7 +7,7 @@ from wtforms import IntegerField, SelectField, SelectMultipleField, StringField
 from wtforms.fields import SelectChoice
 from wtforms.validators import InputRequired, NumberRange, ValidationError
 
-from jobqueue.appliance_lifecycle import BulkAction, BulkRequest
+from jobqueue.dispatch.appliance_lifecycle import BulkAction, BulkRequest
 from portal.forms.form import Form, PairsField
 
 LIFETIME_CHOICES = [

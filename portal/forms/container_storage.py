@@ -4,7 +4,7 @@ from wtforms import BooleanField, HiddenField, IntegerField, SelectField
 from wtforms.fields import SelectChoice
 from wtforms.validators import InputRequired, NumberRange
 
-from jobqueue.container_storage.policies import MAX_DAYS, CleanupPolicy
+from jobqueue.storage.policies import MAX_DAYS, CleanupPolicy
 from portal.forms.form import Form
 
 _DAYS = [InputRequired("Enter a number of days."), NumberRange(1, MAX_DAYS)]

@@ -4,8 +4,8 @@ from wtforms import BooleanField, IntegerField, SelectField
 from wtforms.fields import SelectChoice
 from wtforms.validators import NumberRange, Optional
 
-from jobqueue.container_policies import PolicyChoice
-from jobqueue.queue_settings import MAX_COUNT, MAX_DAYS, DataRoot, QueueSettings
+from jobqueue.jobs.queue_settings import MAX_COUNT, MAX_DAYS, DataRoot, QueueSettings
+from jobqueue.queue.container_policies import PolicyChoice
 from portal.forms.form import CheckboxListField, Form, LinesField
 from protocol.attempts import ContainerPolicy
 

@@ -17,15 +17,15 @@ from wtforms import (
 from wtforms.fields import SelectChoice
 from wtforms.validators import DataRequired, InputRequired, NumberRange, Optional
 
-from jobqueue.again import request_like
-from jobqueue.container_policies import PolicyChoice
-from jobqueue.end_notices import EMAIL
+from jobqueue.jobs.end_notices import EMAIL
+from jobqueue.jobs.requests import JobRequest
+from jobqueue.jobs.retries import DESCRIPTIONS, FailureClass
 from jobqueue.models import Job, JobSchedule
 from jobqueue.placement.views import ApplianceView
-from jobqueue.requests import JobRequest
-from jobqueue.retries import DESCRIPTIONS, FailureClass
-from jobqueue.rolling_updates import FIXED, UPDATABLE
-from jobqueue.schedules import ScheduleRequest
+from jobqueue.queue.container_policies import PolicyChoice
+from jobqueue.queue.resubmission import request_like
+from jobqueue.queue.schedules import ScheduleRequest
+from jobqueue.services.rolling_updates import FIXED, UPDATABLE
 from jobqueue.states import JobKind, Missed, Overlap
 from portal.forms.form import (
     CheckboxListField,

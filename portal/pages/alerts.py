@@ -28,7 +28,7 @@ from alerting.rules.service import (
 )
 from alerting.states import AlertState, Severity
 from jobqueue.models import Attempt
-from jobqueue.service import attempts_between
+from jobqueue.queue.service import attempts_between
 from portal.context import current_scope, database, now, public_url
 from portal.mail import charge_message
 from portal.pages.common import changing

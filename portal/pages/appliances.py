@@ -10,11 +10,15 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
 from core.paging import MAX_PAGE_SIZE
-from jobqueue import drains
-from jobqueue.appliance_lifecycle import change_all, retire_idle_appliance, running_job_names
+from jobqueue.dispatch import drains
+from jobqueue.dispatch.appliance_lifecycle import (
+    change_all,
+    retire_idle_appliance,
+    running_job_names,
+)
+from jobqueue.jobs.quarantine import release_appliance
 from jobqueue.models import Job
-from jobqueue.quarantine import release_appliance
-from jobqueue.service import gpu_allocations, list_jobs
+from jobqueue.queue.service import gpu_allocations, list_jobs
 from jobqueue.states import JobState
 from portal.context import current_scope, database, now
 from portal.forms.appliances import WAIT_CHOICES, ApplianceForm, BulkForm, DrainForm

@@ -7,8 +7,8 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from core.clock import from_ns
-from jobqueue.container_storage.policies import read_policies, set_policies
-from jobqueue.container_storage.service import read_storage, start_cleanup
+from jobqueue.storage.policies import read_policies, set_policies
+from jobqueue.storage.service import read_storage, start_cleanup
 from portal.context import current_scope, database, now
 from portal.forms.container_storage import CleanupPolicyForm
 from portal.pages.common import changing

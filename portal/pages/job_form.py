@@ -4,17 +4,15 @@ from flask import Blueprint, flash, jsonify, redirect, render_template, request,
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
-from jobqueue.again import request_like
-from jobqueue.container_policies import read_policies
-from jobqueue.end_notices import receiver_names
+from jobqueue.dispatch.snapshot import tenant_views
 from jobqueue.images.catalog import offered_images
-from jobqueue.pending import appliance_problems, try_job
-from jobqueue.rolling_updates import update_service
-from jobqueue.scaling import changeable_service, service_instances
-from jobqueue.schedules import create_schedule, get_schedule, replace_schedule
-from jobqueue.service import get_job, submit_job
-from jobqueue.snapshot import tenant_views
-from jobqueue.templates import (
+from jobqueue.jobs.end_notices import receiver_names
+from jobqueue.queue.container_policies import read_policies
+from jobqueue.queue.pending import appliance_problems, try_job
+from jobqueue.queue.resubmission import request_like
+from jobqueue.queue.schedules import create_schedule, get_schedule, replace_schedule
+from jobqueue.queue.service import get_job, submit_job
+from jobqueue.queue.templates import (
     Template,
     TemplateRequest,
     get_template,
@@ -22,6 +20,8 @@ from jobqueue.templates import (
     request_of,
     save_template,
 )
+from jobqueue.services.rolling_updates import update_service
+from jobqueue.services.scaling import changeable_service, service_instances
 from portal.context import current_scope, database, now, portal
 from portal.forms.jobs import (
     RENAMED,

@@ -5,8 +5,8 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from jobqueue.models import JobSchedule
-from jobqueue.schedule_runs import run_now
-from jobqueue.schedules import (
+from jobqueue.queue.schedule_runs import run_now
+from jobqueue.queue.schedules import (
     delete_schedule,
     enable_schedule,
     get_schedule,
@@ -14,7 +14,7 @@ from jobqueue.schedules import (
     list_schedules,
     next_runs,
 )
-from jobqueue.templates import load_request
+from jobqueue.queue.templates import load_request
 from portal.context import current_scope, database, now, portal
 from portal.pages.common import changing
 from portal.query_string import PAGE_SIZE, page_number

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from flask import Blueprint, flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 
-from jobqueue.container_policies import DESCRIPTIONS, read_policies, set_policies
-from jobqueue.queue_settings import read_settings, set_settings
+from jobqueue.jobs.queue_settings import read_settings, set_settings
+from jobqueue.queue.container_policies import DESCRIPTIONS, read_policies, set_policies
 from portal.context import current_scope, database
 from portal.forms.job_settings import PoliciesForm, QueueSettingsForm
 from protocol.attempts import ContainerPolicy

@@ -4,8 +4,8 @@ from flask import Blueprint, render_template, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
-from jobqueue.shipped_templates import ShippedTemplate
-from jobqueue.templates import ITEMS, delete_template, list_templates, request_of
+from jobqueue.queue.shipped_templates import ShippedTemplate
+from jobqueue.queue.templates import ITEMS, delete_template, list_templates, request_of
 from portal.context import current_scope, database
 from portal.pages.common import changing
 

@@ -5,8 +5,8 @@ import secrets
 from flask import Blueprint, make_response, render_template
 from flask.typing import ResponseReturnValue
 
-from jobqueue.service import get_job
-from jobqueue.shells import require_shells
+from jobqueue.queue.service import get_job
+from jobqueue.queue.shells import require_shells
 from portal.context import current_scope, database
 from portal.middleware.security import STRICT_POLICY
 

@@ -9,19 +9,19 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, UnavailableError
-from jobqueue.again import retry_job, set_priority
-from jobqueue.arrays import array_states
-from jobqueue.job_secrets import make_secret
-from jobqueue.pending import explain_job
-from jobqueue.requests import MAX_PRIORITY
-from jobqueue.retention import delete_job
-from jobqueue.rolling_updates import latest_update, roll_back
-from jobqueue.scaling import changeable_service, scale_service, service_instances
-from jobqueue.service import JOB_SORTS, get_job, job_counts, job_events, list_jobs
-from jobqueue.snapshot import WAITING
+from jobqueue.dispatch.snapshot import WAITING
+from jobqueue.jobs.arrays import array_states
+from jobqueue.jobs.job_secrets import make_secret
+from jobqueue.jobs.requests import MAX_PRIORITY
+from jobqueue.queue.pending import explain_job
+from jobqueue.queue.resubmission import retry_job, set_priority
+from jobqueue.queue.retention import delete_job
+from jobqueue.queue.service import JOB_SORTS, get_job, job_counts, job_events, list_jobs
+from jobqueue.queue.stopping import stop_array, stop_job
+from jobqueue.services.rolling_updates import latest_update, roll_back
+from jobqueue.services.scaling import changeable_service, scale_service, service_instances
+from jobqueue.services.web_ui import Proof, origin_of, port_of
 from jobqueue.states import JobKind, JobState
-from jobqueue.stopping import stop_array, stop_job
-from jobqueue.web_ui import Proof, origin_of, port_of
 from portal.context import current_principal, current_scope, database, now, portal
 from portal.pages.common import changing, changing_in_parts
 from portal.presenters.appliances import gpu_findings

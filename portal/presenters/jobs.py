@@ -10,9 +10,9 @@ import msgspec
 
 from core.clock import NS_PER_SECOND, to_ns
 from core.quantities import unit_of
-from jobqueue.logs import MAX_LIMIT_BYTES, LogPage, read_log
+from jobqueue.logs.logs import MAX_LIMIT_BYTES, LogPage, read_log
 from jobqueue.models import Attempt, Job, JobEvent
-from jobqueue.service import get_job
+from jobqueue.queue.service import get_job
 from jobqueue.states import JobKind, JobState
 from jobqueue.usage.efficiency import Efficiency, gpu_memory, job_efficiency
 from portal.context import current_scope, database, now, portal

@@ -14,9 +14,9 @@ from alerting.rules.service import count_rules
 from core.settings import ServerSettings
 from dash_app.custom.dashboards import count_dashboards
 from dash_app.queries.platform import PlatformFigures, platform_figures, ratio_of
-from jobqueue.retention import delete_ended, job_retention, list_stuck_jobs
-from jobqueue.schedules import count_schedules
-from jobqueue.service import active_jobs, waiting_jobs
+from jobqueue.queue.retention import delete_ended, job_retention, list_stuck_jobs
+from jobqueue.queue.schedules import count_schedules
+from jobqueue.queue.service import active_jobs, waiting_jobs
 from portal.context import current_scope, database, in_parts, now, portal
 from tenants.lifecycle.message_budgets import ALERTS, MESSAGES, MessageBudgets, sent_messages
 from tenants.lifecycle.pruning import count_prunable

@@ -75,7 +75,7 @@ class Appliance(Base):
     appliance. `last_placed_at` is when a job was last placed on it;
     at `drain_deadline_at`, the jobs that still run on a drained one move. `quarantined_at`,
     `quarantine_reason`, `quarantine_ended_at` (the last time), `probe_number` and `probe_at` (the
-    next one) are for `jobqueue.quarantine`.
+    next one) are for `jobqueue.jobs.quarantine`.
     """
 
     __tablename__ = "appliances"

@@ -11,8 +11,8 @@ import pytest
 
 from core.ids import new_id
 from jobqueue.executors.confinement import CAPABILITIES
-from jobqueue.executors.docker import DockerExecutor
-from jobqueue.executors.docker_mapping import container_options
+from jobqueue.executors.docker.executor import DockerExecutor
+from jobqueue.executors.docker.mapping import container_options
 from protocol.attempts import AttemptObservation, AttemptSpec, ContainerPolicy, ObservedState
 from protocol.logs import plain_log
 from tests.fixtures.docker_engine import DockerEngine, docker_engine

@@ -15,10 +15,10 @@ from collector.jobs.storage import StorageReporter
 from core.clock import utc_now
 from core.db import SessionFactory
 from core.ids import new_id
-from jobqueue.container_storage.policies import CleanupPolicy, set_policies
-from jobqueue.container_storage.service import read_storage, record_storage, start_cleanup
-from jobqueue.desired_state import desired_state
-from jobqueue.executors.docker import DockerExecutor
+from jobqueue.dispatch.desired_state import desired_state
+from jobqueue.executors.docker.executor import DockerExecutor
+from jobqueue.storage.policies import CleanupPolicy, set_policies
+from jobqueue.storage.service import read_storage, record_storage, start_cleanup
 from protocol.attempts import AttemptSpec, DesiredState, ObservedState
 from protocol.storage import CleanupOrder, StorageReport
 from tests.cast import BOX, Cast, FrozenClock, scope_of

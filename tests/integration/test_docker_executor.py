@@ -15,7 +15,7 @@ from collector.data_dir import Identity
 from core.ids import new_id
 from jobqueue.executors import spool_files
 from jobqueue.executors.base import ExecutorError, ExecutorUnavailableError
-from jobqueue.executors.docker import DockerExecutor
+from jobqueue.executors.docker.executor import DockerExecutor
 from protocol.attempts import (
     AttemptObservation,
     AttemptSpec,

@@ -23,8 +23,8 @@ from cli.server import Backend, create_asgi_app
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from jobqueue.executors.base import ExecSession, Executor
-from jobqueue.executors.docker import DockerExecutor
-from jobqueue.executors.simulated import SimulatedExecutor
+from jobqueue.executors.docker.executor import DockerExecutor
+from jobqueue.executors.simulated.executor import SimulatedExecutor
 from jobqueue.models import Attempt, Job
 from protocol.attempts import AttemptSpec, ObservedState
 from protocol.exec import Channel, ExecStatus, TerminalSize, message

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from core.db import SessionFactory
-from jobqueue.log_files import LogFiles, move_logs, sweep_files
-from jobqueue.logs import append_log, delete_log, read_log
+from jobqueue.logs.log_files import LogFiles, move_logs, sweep_files
+from jobqueue.logs.logs import append_log, delete_log, read_log
 from protocol.attempts import ObservedState
 from tests.cast import NOON, Cast, scope_of
 from tests.fixtures.s3 import credentials, new_bucket, s3_server

@@ -14,7 +14,7 @@ from cli.registry import EMPTY_FOR, REPOSITORIES, collect_garbage
 from core.clock import utc_now
 from core.db import SessionFactory
 from core.ids import new_id
-from jobqueue.executors.docker import DockerExecutor
+from jobqueue.executors.docker.executor import DockerExecutor
 from jobqueue.executors.registry_token import CurrentRegistryToken
 from jobqueue.images.catalog import sync
 from jobqueue.images.models import Image

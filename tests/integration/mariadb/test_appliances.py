@@ -13,11 +13,11 @@ from sqlalchemy.orm import ORMExecuteState, Session
 from core.db import SessionFactory
 from core.errors import ConflictError, VedetteError
 from core.ids import new_id
-from jobqueue.appliance_lifecycle import retire_idle_appliance
-from jobqueue.dispatch import Dispatcher
+from jobqueue.dispatch.appliance_lifecycle import retire_idle_appliance
+from jobqueue.dispatch.dispatcher import Dispatcher
+from jobqueue.jobs.requests import JobRequest
 from jobqueue.models import Attempt
-from jobqueue.requests import JobRequest
-from jobqueue.service import submit_job
+from jobqueue.queue.service import submit_job
 from jobqueue.states import ALLOCATED_STATES
 from protocol.inventory import Inventory
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance

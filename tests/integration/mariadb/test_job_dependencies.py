@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from core.db import SessionFactory
-from jobqueue.arrays import array_states
+from jobqueue.jobs.arrays import array_states
+from jobqueue.queue.stopping import stop_array
 from jobqueue.states import JobState, Reason
-from jobqueue.stopping import stop_array
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, submit
 

@@ -3,7 +3,7 @@
 import pytest
 
 from core.db import SessionFactory
-from jobqueue.service import list_jobs
+from jobqueue.queue.service import list_jobs
 from tests.cast import Cast, scope_of
 from tests.unit.jobqueue.builders import submit
 

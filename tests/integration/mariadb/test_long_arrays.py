@@ -4,10 +4,10 @@ import pytest
 from sqlalchemy import func, select
 
 from core.db import SessionFactory
-from jobqueue.arrays import array_states
+from jobqueue.jobs.arrays import array_states
 from jobqueue.models import JobEvent
-from jobqueue.retention import delete_job
-from jobqueue.stopping import TASKS_PER_TRANSACTION, stop_array
+from jobqueue.queue.retention import delete_job
+from jobqueue.queue.stopping import TASKS_PER_TRANSACTION, stop_array
 from tests.cast import NOON, Cast, scope_of
 from tests.fixtures.racing import race_numbered
 from tests.unit.jobqueue.builders import add_appliance, submit

@@ -11,10 +11,10 @@ from sqlalchemy import func, select
 from core.db import SessionFactory
 from core.errors import ConflictError
 from dash_app.queries.platform import platform_figures
+from jobqueue.jobs.requests import JobRequest
 from jobqueue.models import Job
-from jobqueue.requests import JobRequest
-from jobqueue.retention import delete_ended, job_retention
-from jobqueue.service import submit_job
+from jobqueue.queue.retention import delete_ended, job_retention
+from jobqueue.queue.service import submit_job
 from portal.presenters.platform import database_bytes
 from protocol.inventory import Inventory
 from tenants.auditing.drafts import Actor

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import Engine, event
 
 from core.db import SessionFactory
-from jobqueue.desired_state import apply_report, desired_state
+from jobqueue.dispatch.desired_state import apply_report, desired_state
 from jobqueue.models import Attempt, Job
+from jobqueue.queue.stopping import stop_job
 from jobqueue.states import JobState
-from jobqueue.stopping import stop_job
 from protocol.attempts import AttemptObservation, ObservedState
 from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, submit

@@ -17,8 +17,8 @@ from starlette.types import Scope
 from access.database import Database
 from access.follow import create_follow_app
 from core.db import SessionFactory
-from jobqueue.log_files import LogFiles, move_logs
-from jobqueue.logs import append_log
+from jobqueue.logs.log_files import LogFiles, move_logs
+from jobqueue.logs.logs import append_log
 from jobqueue.models import Attempt
 from jobqueue.states import AttemptState
 from protocol.attempts import ObservedState

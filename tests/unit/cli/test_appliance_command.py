@@ -3,7 +3,7 @@
 import json
 
 from core.db import SessionFactory
-from jobqueue.container_storage.service import record_storage
+from jobqueue.storage.service import record_storage
 from protocol.attempts import ObservedState
 from protocol.storage import StorageReport, StoredImage
 from tenants.models import Appliance

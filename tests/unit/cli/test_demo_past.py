@@ -10,7 +10,7 @@ from core.clock import to_ns
 from core.db import SessionFactory
 from core.errors import NotFoundError
 from jobqueue.models import Attempt, Job, JobEvent
-from jobqueue.past_jobs import add_past_jobs
+from jobqueue.queue.past_jobs import add_past_jobs
 from jobqueue.usage.ledger import SETTLE, record_usage, recorded_until
 from jobqueue.usage.live import Live
 from jobqueue.usage.measuring import Period

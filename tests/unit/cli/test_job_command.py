@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from cli.main import vedette
 from core.clock import to_ns
 from core.db import SessionFactory
+from jobqueue.jobs.requests import JobRequest
 from jobqueue.models import Job
-from jobqueue.requests import JobRequest
-from jobqueue.service import submit_job
+from jobqueue.queue.service import submit_job
 from jobqueue.states import JobState
 from tenants.users.tokens import create_api_token
 from tests.cast import BOX, Cast, FrozenClock, scope_of

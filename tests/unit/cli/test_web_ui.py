@@ -26,7 +26,7 @@ from core.db import SessionFactory
 from core.settings import ServerSettings
 from jobqueue.executors.base import ExecSession, NoExecError
 from jobqueue.models import Attempt, Job
-from jobqueue.web_ui import Proof, Proofs
+from jobqueue.services.web_ui import Proof, Proofs
 from protocol.attempts import ObservedState, Port
 from tenants.models import LoginSession, User
 from tenants.users.sessions import start_session

@@ -13,7 +13,7 @@ from collector.jobs.executors import simulated_executor
 from collector.jobs.storage import StorageReporter
 from collector.sending.access_points import AccessPoints
 from collector.sending.portal_connection import PortalConnection
-from jobqueue.executors.simulated import SimulatedExecutor
+from jobqueue.executors.simulated.executor import SimulatedExecutor
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import SimulationConfig
 from protocol.attempts import AttemptSpec, DesiredState, ObservedState

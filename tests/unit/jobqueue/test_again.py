@@ -4,9 +4,9 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
-from jobqueue.again import retry_job, set_priority
 from jobqueue.placement.views import PRIORITY_POINT
-from jobqueue.service import job_events
+from jobqueue.queue.resubmission import retry_job, set_priority
+from jobqueue.queue.service import job_events
 from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import start, submit
 

@@ -3,10 +3,10 @@
 import pytest
 from sqlalchemy.orm import Session
 
-from jobqueue.appliance_lifecycle import AttemptSweep, sweep_attempts
-from jobqueue.desired_state import desired_state
+from jobqueue.dispatch.appliance_lifecycle import AttemptSweep, sweep_attempts
+from jobqueue.dispatch.desired_state import desired_state
 from jobqueue.models import Attempt
-from jobqueue.service import job_events
+from jobqueue.queue.service import job_events
 from jobqueue.states import AttemptState, JobState, Reason
 from protocol.attempts import ObservedState
 from tenants.models import ApplianceState

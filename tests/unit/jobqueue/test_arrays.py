@@ -7,13 +7,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError
-from jobqueue.arrays import MAX_TASKS, array_states, parse_array
-from jobqueue.desired_state import desired_state
+from jobqueue.dispatch.desired_state import desired_state
+from jobqueue.jobs.arrays import MAX_TASKS, array_states, parse_array
 from jobqueue.models import Job
-from jobqueue.retention import delete_ended
-from jobqueue.service import list_jobs
+from jobqueue.queue.retention import delete_ended
+from jobqueue.queue.service import list_jobs
+from jobqueue.queue.stopping import stop_array
 from jobqueue.states import JobState, Reason
-from jobqueue.stopping import stop_array
 from protocol.attempts import ObservedState
 from tenants.quotas import Limits, set_limits
 from tests.cast import BOX, NOON, Cast, scope_of

@@ -4,8 +4,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError, InvalidInputError, NotFoundError
-from jobqueue.container_policies import PolicyChoice, policies_of, set_policies
-from jobqueue.desired_state import desired_state
+from jobqueue.dispatch.desired_state import desired_state
+from jobqueue.queue.container_policies import PolicyChoice, policies_of, set_policies
 from protocol.attempts import ContainerPolicy
 from tests.cast import BOX, Cast, scope_of
 from tests.unit.jobqueue.builders import start, submit

@@ -7,10 +7,10 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from jobqueue.models import Job
-from jobqueue.pending import explain_job
-from jobqueue.retention import delete_ended
+from jobqueue.queue.pending import explain_job
+from jobqueue.queue.retention import delete_ended
+from jobqueue.queue.stopping import stop_job
 from jobqueue.states import JobState, Reason
-from jobqueue.stopping import stop_job
 from protocol.attempts import ObservedState
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, report, submit

@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
-from jobqueue.desired_state import apply_report, desired_state
+from jobqueue.dispatch.desired_state import apply_report, desired_state
+from jobqueue.queue.stopping import stop_job
 from jobqueue.states import AttemptState, JobKind, JobState, Reason
-from jobqueue.stopping import stop_job
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
 from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import (

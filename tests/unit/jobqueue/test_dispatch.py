@@ -11,16 +11,16 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.db import SessionFactory
-from jobqueue import dispatch as dispatching
-from jobqueue.appliance_lifecycle import retire_idle_appliance
-from jobqueue.dispatch import Dispatcher
+from jobqueue.dispatch import dispatcher as dispatching
+from jobqueue.dispatch.appliance_lifecycle import retire_idle_appliance
+from jobqueue.dispatch.dispatcher import Dispatcher
+from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.plan import Action
 from jobqueue.placement.views import Snapshot
-from jobqueue.service import job_events
-from jobqueue.snapshot import read_snapshot
+from jobqueue.queue.service import job_events
+from jobqueue.queue.stopping import stop_job
 from jobqueue.states import AttemptState, JobState, Reason
-from jobqueue.stopping import stop_job
 from protocol.attempts import ObservedState, Port
 from tenants.fleet.appliance_service import drain_appliance
 from tenants.models import ApplianceState

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError
-from jobqueue.drains import drain, drain_progress, move_overdue
+from jobqueue.dispatch.drains import drain, drain_progress, move_overdue
 from jobqueue.states import AttemptState, JobState, Reason
 from protocol.attempts import ObservedState
 from tests.cast import NOON, Cast, scope_of

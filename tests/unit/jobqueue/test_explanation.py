@@ -7,14 +7,14 @@ import pytest
 from msgspec import structs
 from sqlalchemy.orm import Session
 
-from jobqueue import pending
-from jobqueue.pending import explain_job, try_job
+from jobqueue.dispatch.snapshot import read_snapshot
+from jobqueue.jobs.requests import JobRequest
 from jobqueue.placement.explanation import Explanation, explain_jobs
 from jobqueue.placement.plan import Action
 from jobqueue.placement.views import ApplianceView, Caps, JobView, RunningJob, Snapshot
-from jobqueue.requests import JobRequest
-from jobqueue.service import list_jobs
-from jobqueue.snapshot import read_snapshot
+from jobqueue.queue import pending
+from jobqueue.queue.pending import explain_job, try_job
+from jobqueue.queue.service import list_jobs
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import (
     GIB,

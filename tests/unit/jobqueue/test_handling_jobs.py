@@ -4,9 +4,9 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, NotFoundError
-from jobqueue.service import get_job, gpu_allocations, job_counts, job_events, list_jobs
+from jobqueue.queue.service import get_job, gpu_allocations, job_counts, job_events, list_jobs
+from jobqueue.queue.stopping import stop_job
 from jobqueue.states import AttemptState, JobState, Reason
-from jobqueue.stopping import stop_job
 from protocol.attempts import ObservedState
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import dispatch, report, start, submit

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from core.clock import to_ns
 from core.db import SessionFactory
 from core.errors import InvalidInputError
-from jobqueue.desired_state import desired_state
-from jobqueue.idle_limits import stop_idle_jobs
+from jobqueue.dispatch.desired_state import desired_state
+from jobqueue.jobs.idle_limits import stop_idle_jobs
 from jobqueue.models import Attempt
 from jobqueue.states import JobState, Reason
 from protocol.attempts import ObservedState

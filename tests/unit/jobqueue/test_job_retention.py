@@ -10,11 +10,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
-from jobqueue.logs import append_log
+from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.logs.logs import append_log
 from jobqueue.models import Attempt, Job, JobEvent, LogChunk
-from jobqueue.queue_settings import QueueSettings, set_settings
-from jobqueue.retention import delete_job, expire_jobs
-from jobqueue.stopping import stop_array, stop_job
+from jobqueue.queue.retention import delete_job, expire_jobs
+from jobqueue.queue.stopping import stop_array, stop_job
 from jobqueue.usage.models import UsageEntry
 from protocol.attempts import ObservedState
 from tests.cast import NOON, Cast, scope_of

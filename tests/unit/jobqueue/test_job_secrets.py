@@ -11,8 +11,8 @@ from cli.secrets import rotate_secrets
 from core.db import SessionFactory
 from core.errors import ForbiddenError, InvalidInputError, NotFoundError, UnavailableError
 from core.secretbox import SecretBox, new_key
-from jobqueue.desired_state import desired_state
-from jobqueue.job_secrets import decrypt_secrets, make_secret
+from jobqueue.dispatch.desired_state import desired_state
+from jobqueue.jobs.job_secrets import decrypt_secrets, make_secret
 from jobqueue.models import Job
 from tests.cast import BOX, BOX_KEY, Cast, scope_of
 from tests.unit.jobqueue.builders import start, submit

@@ -3,7 +3,7 @@
 The portal's dispatcher and state machine, and two agents with simulated executors, run as they do
 in production: reports are lost, repeated and late, agents restart, engines break. After every step
 no job runs twice, no GPU is allocated twice or leaked, retries are within their limits, and
-quarantines begin and end as `jobqueue.quarantine` says.
+quarantines begin and end as `jobqueue.jobs.quarantine` says.
 """
 
 from collections import Counter
@@ -29,23 +29,23 @@ from sqlalchemy.orm import Session
 from collector.jobs.attempts import AttemptRunner
 from core.db import Base, create_database_engine, create_session_factory
 from core.errors import ConflictError
-from jobqueue.desired_state import apply_report, desired_state
-from jobqueue.dispatch import Dispatcher
+from jobqueue.dispatch.desired_state import apply_report, desired_state
+from jobqueue.dispatch.dispatcher import Dispatcher
 from jobqueue.executors.base import Probe
-from jobqueue.executors.simulated import SimulatedExecutor
-from jobqueue.models import Attempt, Job
-from jobqueue.quarantine import (
+from jobqueue.executors.simulated.executor import SimulatedExecutor
+from jobqueue.jobs.quarantine import (
     JOBS_TO_QUARANTINE,
     WINDOW,
     is_start_fault,
     order_probes,
 )
-from jobqueue.requests import JobRequest
-from jobqueue.retention import delete_job
-from jobqueue.retries import FREE_STARTS
-from jobqueue.service import submit_job
+from jobqueue.jobs.requests import JobRequest
+from jobqueue.jobs.retries import FREE_STARTS
+from jobqueue.models import Attempt, Job
+from jobqueue.queue.retention import delete_job
+from jobqueue.queue.service import submit_job
+from jobqueue.queue.stopping import stop_job
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobKind, JobState
-from jobqueue.stopping import stop_job
 from protocol.attempts import LogAck, LogChunk, ObservedReport, ObservedState
 from tenants.models import Appliance
 from tests.cast import BOX, FrozenClock, make_appliance, make_cast, scope_of

@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 from core.errors import InvalidInputError
 from core.keyset import KeysetPage
 from jobqueue.models import Job
-from jobqueue.service import list_jobs
+from jobqueue.queue.service import list_jobs
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import submit
 

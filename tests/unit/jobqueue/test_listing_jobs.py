@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.orm import Session
 
-from jobqueue.service import list_jobs
+from jobqueue.queue.service import list_jobs
 from jobqueue.states import JobState
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, submit

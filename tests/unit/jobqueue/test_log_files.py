@@ -9,8 +9,8 @@ from sqlalchemy import delete, func, select
 
 from core.db import SessionFactory
 from core.errors import ConfigurationError, UnavailableError
-from jobqueue.log_files import LogFiles, bound_tenants, move_logs, sweep_files
-from jobqueue.logs import append_log, read_log
+from jobqueue.logs.log_files import LogFiles, bound_tenants, move_logs, sweep_files
+from jobqueue.logs.logs import append_log, read_log
 from jobqueue.models import Attempt, Job, LogChunk
 from jobqueue.states import LogState
 from protocol.attempts import ObservedState

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
-from jobqueue.logs import MAX_LOG_BYTES, append_log, read_log
+from jobqueue.logs.logs import MAX_LOG_BYTES, append_log, read_log
 from jobqueue.models import Attempt
 from jobqueue.states import LogState
 from protocol.attempts import LogAck, ObservedState

@@ -6,10 +6,10 @@ from sqlalchemy.orm import Session
 
 from core.db import SessionFactory
 from core.errors import InvalidInputError
-from jobqueue.arrays import MAX_ARRAY_BYTES, array_states
+from jobqueue.jobs.arrays import MAX_ARRAY_BYTES, array_states
 from jobqueue.models import Job, JobEvent
-from jobqueue.retention import BATCH, delete_job
-from jobqueue.stopping import TASKS_PER_TRANSACTION, stop_array
+from jobqueue.queue.retention import BATCH, delete_job
+from jobqueue.queue.stopping import TASKS_PER_TRANSACTION, stop_array
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import set_actor
 from tenants.models import AuditEntry

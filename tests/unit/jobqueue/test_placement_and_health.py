@@ -12,9 +12,9 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
+from jobqueue.dispatch.snapshot import tenant_views
 from jobqueue.placement.plan import Action, Decision, plan
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob, Snapshot
-from jobqueue.snapshot import tenant_views
 from jobqueue.states import JobState, Reason
 from protocol.health import ApplianceHealth, HealthState
 from protocol.inventory import Inventory

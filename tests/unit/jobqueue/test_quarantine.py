@@ -9,17 +9,17 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError
-from jobqueue.desired_state import apply_report, desired_state
-from jobqueue.models import Attempt, Job
-from jobqueue.pending import explain_job
-from jobqueue.quarantine import (
+from jobqueue.dispatch.desired_state import apply_report, desired_state
+from jobqueue.jobs.quarantine import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     WINDOW,
     order_probes,
     release_appliance,
 )
-from jobqueue.retries import FREE_STARTS
+from jobqueue.jobs.retries import FREE_STARTS
+from jobqueue.models import Attempt, Job
+from jobqueue.queue.pending import explain_job
 from jobqueue.states import JobKind, JobState, Reason
 from protocol.attempts import AttemptObservation, ObservedState, ProbeOrder, ProbeResult
 from tenants.fleet.events import list_events

@@ -5,10 +5,14 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, NotFoundError
-from jobqueue.appliance_lifecycle import retire_idle_appliance, running_job_names, sweep_attempts
+from jobqueue.dispatch.appliance_lifecycle import (
+    retire_idle_appliance,
+    running_job_names,
+    sweep_attempts,
+)
+from jobqueue.jobs.requests import JobRequest
 from jobqueue.placement.plan import Action
-from jobqueue.requests import JobRequest
-from jobqueue.service import submit_job
+from jobqueue.queue.service import submit_job
 from jobqueue.states import AttemptState, JobState
 from protocol.attempts import ObservedState
 from protocol.inventory import Inventory

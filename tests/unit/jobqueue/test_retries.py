@@ -5,13 +5,13 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.orm import Session
 
-from jobqueue.appliance_lifecycle import sweep_attempts
-from jobqueue.desired_state import desired_state
+from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
+from jobqueue.dispatch.desired_state import desired_state
+from jobqueue.jobs.queue_settings import QueueSettings, set_settings
 from jobqueue.models import Job
-from jobqueue.queue_settings import QueueSettings, set_settings
-from jobqueue.service import job_events
+from jobqueue.queue.service import job_events
+from jobqueue.queue.stopping import stop_job
 from jobqueue.states import AttemptState, JobState, Reason
-from jobqueue.stopping import stop_job
 from protocol.attempts import ObservedState
 from tenants.models import ApplianceState
 from tests.cast import BOX, NOON, Cast, scope_of

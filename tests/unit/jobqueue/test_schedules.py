@@ -9,10 +9,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
+from jobqueue.jobs.requests import JobRequest
 from jobqueue.models import Job, JobSchedule, ScheduleRun
-from jobqueue.requests import JobRequest
-from jobqueue.schedule_runs import MAX_RUNS, run_now, submit_due
-from jobqueue.schedules import (
+from jobqueue.queue.schedule_runs import MAX_RUNS, run_now, submit_due
+from jobqueue.queue.schedules import (
     ScheduleRequest,
     create_schedule,
     delete_schedule,
@@ -21,8 +21,8 @@ from jobqueue.schedules import (
     list_runs,
     replace_schedule,
 )
+from jobqueue.queue.stopping import stop_job
 from jobqueue.states import JobKind, JobState, Missed, Overlap
-from jobqueue.stopping import stop_job
 from tenants.models import User
 from tests.cast import BOX, NOON, Cast, scope_of
 

@@ -10,13 +10,18 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError
-from jobqueue.desired_state import apply_report, desired_state
+from jobqueue.dispatch.desired_state import apply_report, desired_state
 from jobqueue.models import Attempt, Job
-from jobqueue.rolling_updates import advance_updates, roll_back, update_progress, update_service
-from jobqueue.scaling import scale_service, service_instances
-from jobqueue.service import job_events
+from jobqueue.queue.service import job_events
+from jobqueue.queue.stopping import stop_array
+from jobqueue.services.rolling_updates import (
+    advance_updates,
+    roll_back,
+    update_progress,
+    update_service,
+)
+from jobqueue.services.scaling import scale_service, service_instances
 from jobqueue.states import AttemptState, JobKind, JobState, Reason, UpdateState
-from jobqueue.stopping import stop_array
 from protocol.attempts import Health, HealthCheck, HealthCheckKind, ObservedState
 from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, observed, report, submit

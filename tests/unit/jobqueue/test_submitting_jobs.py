@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError, InvalidInputError
-from jobqueue.requests import JobRequest
-from jobqueue.service import submit_job
+from jobqueue.jobs.requests import JobRequest
+from jobqueue.queue.service import submit_job
 from jobqueue.states import JobState
 from tenants.models import Role
 from tenants.scope import Scope

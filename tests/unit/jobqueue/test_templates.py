@@ -4,10 +4,10 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
-from jobqueue.requests import JobRequest
-from jobqueue.service import submit_job
-from jobqueue.shipped_templates import SHIPPED, ShippedTemplate
-from jobqueue.templates import (
+from jobqueue.jobs.requests import JobRequest
+from jobqueue.queue.service import submit_job
+from jobqueue.queue.shipped_templates import SHIPPED, ShippedTemplate
+from jobqueue.queue.templates import (
     ITEMS,
     TemplateRequest,
     delete_template,

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.orm import Session
 
+from jobqueue.jobs.transitions import TransitionError, move_attempt, move_job
 from jobqueue.states import (
     ATTEMPT_TRANSITIONS,
     JOB_TRANSITIONS,
@@ -13,7 +14,6 @@ from jobqueue.states import (
     JobState,
     Reason,
 )
-from jobqueue.transitions import TransitionError, move_attempt, move_job
 from tests.cast import Cast
 from tests.unit.jobqueue.builders import start
 
@@ -75,9 +75,9 @@ def test_only_the_transitions_module_updates_jobs_and_attempts() -> None:
     # These count the stored bytes of a log, lock a job, or note that its end was reported or that
     # it should stop: they leave the state alone.
     assert writers == {
-        "jobqueue/end_notices.py",
-        "jobqueue/job_secrets.py",
-        "jobqueue/log_files.py",
-        "jobqueue/logs.py",
-        "jobqueue/stopping.py",
+        "jobqueue/jobs/end_notices.py",
+        "jobqueue/jobs/job_secrets.py",
+        "jobqueue/logs/log_files.py",
+        "jobqueue/logs/logs.py",
+        "jobqueue/queue/stopping.py",
     }

@@ -7,7 +7,7 @@ from sqlalchemy import delete, func, select
 
 from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
-from jobqueue.desired_state import apply_report
+from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.models import Attempt, Job
 from jobqueue.usage.ledger import SETTLE, recompute, record_usage, recorded_until
 from jobqueue.usage.live import Live

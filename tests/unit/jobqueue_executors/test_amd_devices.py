@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue.executors.amd_devices import device_nodes
-from jobqueue.executors.docker_mapping import container_options
+from jobqueue.executors.docker.amd_devices import device_nodes
+from jobqueue.executors.docker.mapping import container_options
 from protocol.attempts import AttemptSpec
 
 SYS = Path(__file__).parents[1] / "plugins/captures/amdgpu/radeon/sys"

@@ -6,9 +6,9 @@ from threading import Event
 from docker.errors import APIError
 
 from core.clock import utc_now
-from jobqueue.executors.docker_launch import Launches
-from jobqueue.executors.docker_logs import LogSpool
-from jobqueue.executors.docker_storage import DockerStorage
+from jobqueue.executors.docker.launch import Launches
+from jobqueue.executors.docker.logs import LogSpool
+from jobqueue.executors.docker.storage import DockerStorage
 from jobqueue.executors.registry_token import CurrentRegistryToken
 from protocol.attempts import AttemptSpec, ObservedState, StopReason
 

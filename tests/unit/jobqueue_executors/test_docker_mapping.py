@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from jobqueue.executors.confinement import has_seccomp
-from jobqueue.executors.docker_mapping import (
+from jobqueue.executors.docker.mapping import (
     container_options,
     engine_time_ns,
     is_cause_open,
@@ -14,7 +14,7 @@ from jobqueue.executors.docker_mapping import (
     start_failure,
     usage_between,
 )
-from jobqueue.executors.docker_pull import PullProgress
+from jobqueue.executors.docker.pull import PullProgress
 from jobqueue.executors.pull_failures import pull_failure
 from protocol.attempts import (
     AttemptSpec,

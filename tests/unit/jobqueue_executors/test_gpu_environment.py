@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from jobqueue.executors.docker_mapping import container_options
+from jobqueue.executors.docker.mapping import container_options
 from jobqueue.executors.gpu_environment import DEVICE_VARIABLES
-from jobqueue.executors.mesos import environment_of
-from jobqueue.requests import JobRequest, request_errors
+from jobqueue.executors.mesos.executor import environment_of
+from jobqueue.jobs.requests import JobRequest, request_errors
 from protocol.attempts import AttemptSpec
 
 SPEC = AttemptSpec(attempt_id="a", job_id="j", name="n", image="i")

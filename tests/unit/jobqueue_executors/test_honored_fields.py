@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from jobqueue.executors.abilities import refusal
-from jobqueue.executors.chronos import job_of as chronos_job
-from jobqueue.executors.docker_mapping import container_options
-from jobqueue.executors.marathon import app_of, observe_app
-from jobqueue.executors.mesos import Site
-from jobqueue.executors.metronome import job_of as metronome_job
+from jobqueue.executors.docker.mapping import container_options
+from jobqueue.executors.mesos.chronos import job_of as chronos_job
+from jobqueue.executors.mesos.executor import Site
+from jobqueue.executors.mesos.marathon import app_of, observe_app
+from jobqueue.executors.mesos.metronome import job_of as metronome_job
 from protocol.attempts import AttemptSpec, HealthCheck, HealthCheckKind, Mount, Port
 
 DOCS = Path(__file__).parents[3] / "docs" / "marathon.md"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue.executors.simulated import SimulatedExecutor
+from jobqueue.executors.simulated.executor import SimulatedExecutor
 from protocol.attempts import AttemptSpec, ObservedState
 from protocol.logs import plain_log
 from protocol.storage import CleanupOrder

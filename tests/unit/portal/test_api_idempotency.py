@@ -10,7 +10,7 @@ from werkzeug.test import TestResponse
 
 from core.db import SessionFactory
 from core.errors import DatabaseUnavailableError
-from jobqueue import stopping
+from jobqueue.queue import stopping
 from tenants.models import IdempotencyKey
 from tenants.users.tokens import TokenLimits
 from tests.cast import FrozenClock

@@ -3,8 +3,8 @@
 from typing import Any
 
 from core.db import SessionFactory
-from jobqueue.container_storage.policies import CleanupPolicy, policies_of
-from jobqueue.container_storage.service import record_storage
+from jobqueue.storage.policies import CleanupPolicy, policies_of
+from jobqueue.storage.service import record_storage
 from protocol.storage import CleanupResult, StoppedContainer, StorageReport, StoredImage
 from tests.cast import NOON, Cast
 from tests.unit.portal.conftest import Browser

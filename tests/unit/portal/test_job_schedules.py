@@ -1,7 +1,7 @@
 """Schedules of jobs in the browser and in the API."""
 
 from core.db import SessionFactory
-from jobqueue.schedule_runs import submit_due
+from jobqueue.queue.schedule_runs import submit_due
 from tests.cast import BOX, FrozenClock
 from tests.unit.portal.conftest import Browser
 from tests.unit.portal.test_job_pages import FORM

@@ -22,14 +22,14 @@ from dash_app.custom.views import ViewRequest, create_view
 from dash_app.reports.models import ReportPeriod
 from dash_app.reports.report import ReportBy, ReportKind
 from dash_app.reports.saved import SavedReportRequest, create_saved
-from jobqueue.desired_state import apply_report
+from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.images.models import Image
-from jobqueue.logs import append_log
+from jobqueue.jobs.requests import JobRequest
+from jobqueue.logs.logs import append_log
 from jobqueue.models import Job
-from jobqueue.requests import JobRequest
-from jobqueue.schedules import ScheduleRequest, create_schedule
-from jobqueue.service import submit_job
-from jobqueue.templates import TemplateRequest, save_template
+from jobqueue.queue.schedules import ScheduleRequest, create_schedule
+from jobqueue.queue.service import submit_job
+from jobqueue.queue.templates import TemplateRequest, save_template
 from protocol.attempts import AttemptObservation, ObservedState
 from tenants.enrollment import create_enrollment_token
 from tenants.models import (

@@ -22,7 +22,7 @@ from alerting.states import ActionKind, ReceiverKind
 from core.db import SessionFactory, transaction
 from core.errors import ForbiddenError, InvalidInputError, NotFoundError
 from jobqueue.models import Job
-from jobqueue.service import job_events
+from jobqueue.queue.service import job_events
 from protocol.attempts import ObservedState
 from scheduler.alert_actions import HANDLERS
 from scheduler.loops import SCHEDULER

@@ -13,8 +13,8 @@ from core.db import SessionFactory
 from core.errors import InvalidInputError
 from core.settings import ServerSettings
 from jobqueue.models import Job
+from jobqueue.queue.stopping import stop_array, stop_job
 from jobqueue.states import JobState
-from jobqueue.stopping import stop_array, stop_job
 from protocol.attempts import ObservedState
 from scheduler.loops import Scheduler
 from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of

@@ -17,7 +17,7 @@ from core.db import SessionFactory, transaction
 from core.leases import Lease
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
-from jobqueue import dispatch
+from jobqueue.dispatch import dispatcher as dispatch
 from jobqueue.models import Job
 from jobqueue.states import JobState
 from scheduler import lease

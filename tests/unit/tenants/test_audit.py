@@ -22,7 +22,6 @@ from core.ids import new_id
 from dash_app.custom.models import CustomDashboard
 from dash_app.reports.models import ReportPeriod, SavedReport
 from dash_app.reports.report import FileFormat, ReportBy, ReportKind
-from jobqueue.container_storage.models import CleanupPolicies
 from jobqueue.models import (
     Job,
     JobSchedule,
@@ -30,8 +29,9 @@ from jobqueue.models import (
     TenantContainerPolicies,
     TenantQueueSettings,
 )
+from jobqueue.queue.stopping import stop_job
 from jobqueue.states import JobKind, JobState, Missed, Overlap
-from jobqueue.stopping import stop_job
+from jobqueue.storage.models import CleanupPolicies
 from protocol.attempts import ContainerPolicy
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import SECRET, acting, record, set_actor

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
-from jobqueue.requests import JobRequest
-from jobqueue.service import submit_job
+from jobqueue.jobs.requests import JobRequest
+from jobqueue.queue.service import submit_job
 from jobqueue.states import JobState
 from protocol.inventory import Inventory
 from tenants.enrollment import enroll_appliance

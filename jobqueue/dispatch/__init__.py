@@ -1,0 +1,1 @@
+"""Dispatch: waiting jobs get appliances, and appliances their desired state."""

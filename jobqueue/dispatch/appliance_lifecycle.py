@@ -1,0 +1,227 @@
+"""Lost and retired appliances and their attempts, and bulk actions on appliances.
+
+A lost attempt is final: its job ends as `lost`, or is queued again if it may be retried. A bulk
+action changes every appliance as it would be changed alone. If one can't be changed, the caller's
+transaction is rolled back, and the error has the reason by the appliance's id.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from sqlalchemy import and_, not_, or_, select
+from sqlalchemy.orm import Session
+
+from core.errors import ConflictError, InvalidInputError, VedetteError
+from jobqueue.dispatch.desired_state import allocated_attempts
+from jobqueue.dispatch.dispatcher import lock_tenant
+from jobqueue.dispatch.drains import drain
+from jobqueue.jobs.retries import end_job
+from jobqueue.jobs.transitions import move_attempt, move_job, record_event
+from jobqueue.models import Attempt, Job
+from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
+from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance, label_appliances
+from tenants.fleet.appliance_service import (
+    reinstate_appliance,
+    retire_appliance,
+    undrain_appliance,
+)
+from tenants.fleet.appliances import bump_generation, get_appliance, managed_appliances
+from tenants.fleet.states import effective_status_of, in_service
+from tenants.models import Appliance, ApplianceState
+from tenants.permissions import Permission
+from tenants.scope import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSweep:
+    """How many attempts were lost, became unreachable, and were reported on again."""
+
+    lost: int = 0
+    unreachable: int = 0
+    recovered: int = 0
+
+
+def sweep_attempts(session: Session, *, now: datetime) -> AttemptSweep:
+    """Mark attempts on lost, retired and revoked appliances as lost, and flag unreachable ones.
+
+    The flag is cleared once the appliance reports again.
+    """
+    is_lost = or_(Appliance.state == ApplianceState.LOST, not_(in_service()))
+    lost = allocated_attempts(session, is_lost)
+    for attempt in lost:
+        _lose(session, attempt, now=now)
+    is_flagged = Attempt.reason == Reason.APPLIANCE_UNREACHABLE
+    is_silent = Appliance.state == ApplianceState.UNREACHABLE
+    unreachable = allocated_attempts(session, and_(is_silent, not_(is_flagged)))
+    for attempt in unreachable:
+        message = f"{attempt.appliance.name} is unreachable; the job's current state is unknown."
+        _flag(session, attempt, Reason.APPLIANCE_UNREACHABLE, message, event=message, now=now)
+    reporting = Appliance.state.in_((ApplianceState.ONLINE, ApplianceState.STALE))
+    recovered = allocated_attempts(session, and_(reporting, is_flagged))
+    for attempt in recovered:
+        event = f"{attempt.appliance.name} is reporting again."
+        _flag(session, attempt, Reason.NONE, "", event=event, now=now)
+    return AttemptSweep(len(lost), len(unreachable), len(recovered))
+
+
+def retire_idle_appliance(
+    session: Session, scope: Scope, appliance_id: str, *, now: datetime
+) -> Appliance:
+    """Take an appliance out of service; no job is placed on it meanwhile.
+
+    Raises:
+        ConflictError: jobs are running on it; the message names them.
+    """
+    scope.require(Permission.MANAGE_APPLIANCES)
+    appliance = get_appliance(session, scope, appliance_id)
+    lock_tenant(session, appliance.tenant_id)
+    jobs = running_job_names(session, appliance.id)
+    return retire_appliance(session, scope, appliance_id, running_jobs=jobs, now=now)
+
+
+def running_job_names(session: Session, appliance_id: str) -> list[str]:
+    """Return the names of the jobs with resources on an appliance, the oldest first."""
+    statement = (
+        select(Job.name)
+        .join(Attempt, Attempt.job_id == Job.id)
+        .where(Attempt.appliance_id == appliance_id, Attempt.state.in_(ALLOCATED_STATES))
+        .order_by(Job.id)
+    )
+    return list(session.scalars(statement))
+
+
+def _lose(session: Session, attempt: Attempt, *, now: datetime) -> None:
+    message = f"{attempt.appliance.name} is lost; the job's state is unknown. Submit the job again."
+    status = effective_status_of(attempt.appliance)
+    if not status.is_in_service:
+        message = f"{attempt.appliance.name} was {status.value} during this job. Submit it again."
+    values: dict[str, Any] = {"reason": Reason.APPLIANCE_LOST, "message": message}
+    values["finished_at"] = now
+    if move_attempt(session, attempt.id, AttemptState.LOST, expected={attempt.state}, **values):
+        # If the appliance comes back, its agent sees that the attempt is gone and stops it.
+        bump_generation(session, attempt.appliance_id)
+        session.refresh(attempt)
+        end_job(session, attempt, JobState.LOST, values, now=now)
+
+
+def _flag(
+    session: Session, attempt: Attempt, reason: Reason, message: str, *, event: str, now: datetime
+) -> None:
+    state, values = attempt.state, {"reason": reason, "message": message}
+    if move_attempt(session, attempt.id, state, expected={state}, **values):
+        job_state = JobState(state.value)
+        move_job(session, attempt.job_id, job_state, expected={job_state}, **values)
+        record_event(session, attempt.job, message=event, now=now)
+
+
+class BulkAction(StrEnum):
+    """An action on several appliances."""
+
+    DRAIN = "drain"
+    UNDRAIN = "undrain"
+    LABEL = "label"
+    MOVE = "move"
+    RETIRE = "retire"
+    REINSTATE = "reinstate"
+
+
+class BulkRefusedError(ConflictError):
+    """Some of the appliances can't be changed, so none was."""
+
+    default_code = "bulk_refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkRequest:
+    """An action and the appliances to apply it to; duplicates are ignored.
+
+    `labels` is for `label`: None removes a label. `site` and `region` are for `move`: None leaves
+    them unchanged. `wait_seconds` is for `drain`, as in `jobqueue.dispatch.drains`.
+    """
+
+    appliance_ids: Sequence[str]
+    action: BulkAction
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    site: str | None = None
+    region: str | None = None
+    wait_seconds: float | None = None
+
+
+def change_all(
+    session: Session, scope: Scope, request: BulkRequest, *, now: datetime
+) -> list[Appliance]:
+    """Apply an action to every appliance of a request, or to none; return them in its order.
+
+    Raises:
+        InvalidInputError: the action lacks its parameters or has another action's.
+        NotFoundError: lists the ids that don't exist; nothing was changed.
+        BulkRefusedError: has the reasons by id; roll the transaction back.
+    """
+    _check(request)
+    ids = list(dict.fromkeys(request.appliance_ids))
+    managed_appliances(session, scope, ids)
+    change = _change_of(request)
+    changed: list[Appliance] = []
+    refused: dict[str, VedetteError] = {}
+    for ident in ids:
+        try:
+            changed.append(change(session, scope, ident, now=now))
+        except (ConflictError, InvalidInputError) as error:
+            refused[ident] = error
+    if refused:
+        first = next(iter(refused.values()))
+        raise BulkRefusedError(
+            f"{len(refused)} of {len(ids)} appliances can't be changed, so none was. The first "
+            f"reason: {first.message}",
+            errors={ident: [error.message] for ident, error in refused.items()},
+        )
+    return changed
+
+
+def _check(request: BulkRequest) -> None:
+    is_label, is_move = request.action is BulkAction.LABEL, request.action is BulkAction.MOVE
+    has_place = request.site is not None or request.region is not None
+    errors: dict[str, list[str]] = {}
+    if is_label and not request.labels:
+        errors["labels"] = ["Enter labels for the action 'label'."]
+    if request.labels and not is_label:
+        errors["labels"] = ["Labels are for the action 'label' only."]
+    if is_move and not has_place:
+        errors["site"] = ["Enter a site or a region for the action 'move'."]
+    if has_place and not is_move:
+        errors["site"] = ["Site and region are for the action 'move' only."]
+    if request.wait_seconds is not None and request.action is not BulkAction.DRAIN:
+        errors["wait_seconds"] = ["A time to wait is for the action 'drain' only."]
+    if errors:
+        raise InvalidInputError(
+            " ".join(messages[0] for messages in errors.values()), errors=errors
+        )
+
+
+def _change_of(request: BulkRequest) -> Callable[..., Appliance]:
+    if request.action is BulkAction.LABEL:
+        added = {key: value for key, value in request.labels.items() if value is not None}
+        removed = [key for key in request.labels if key not in added]
+        return lambda session, scope, ident, *, now: label_appliances(
+            session, scope, [ident], added=added, removed=removed, now=now
+        )[0]
+    if request.action is BulkAction.MOVE:
+        changes = ApplianceChanges(site=request.site, region=request.region)
+        return lambda session, scope, ident, *, now: change_appliance(
+            session, scope, ident, changes, now=now
+        )
+    if request.action is BulkAction.DRAIN and request.wait_seconds is not None:
+        return partial(drain, wait=timedelta(seconds=request.wait_seconds))
+    return _SIMPLE[request.action]
+
+
+_SIMPLE: Mapping[BulkAction, Callable[..., Appliance]] = {
+    BulkAction.DRAIN: drain,
+    BulkAction.UNDRAIN: undrain_appliance,
+    BulkAction.RETIRE: retire_idle_appliance,
+    BulkAction.REINSTATE: reinstate_appliance,
+}

@@ -1,0 +1,358 @@
+"""Desired and observed state: what an appliance should run, and what its reports change.
+
+Reports may arrive twice, late or out of order: only a transition in `ATTEMPT_TRANSITIONS` counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from core.clock import from_ns, to_ns
+from core.errors import NotFoundError
+from core.secretbox import SecretBox
+from jobqueue.images.tokens import RegistryTokens
+from jobqueue.jobs.arrays import array_env
+from jobqueue.jobs.idle_limits import idle_message
+from jobqueue.jobs.job_secrets import decrypt_secrets
+from jobqueue.jobs.quarantine import apply_probe, note_outcome, probe_order
+from jobqueue.jobs.retries import end_job
+from jobqueue.jobs.transitions import move_attempt, move_job, record_event, shorten
+from jobqueue.models import Attempt, JobEvent
+from jobqueue.states import (
+    ALLOCATED_STATES,
+    ATTEMPT_TRANSITIONS,
+    AttemptState,
+    JobKind,
+    JobState,
+    Reason,
+)
+from jobqueue.storage.service import storage_generation
+from protocol.attempts import (
+    AttemptObservation,
+    AttemptSpec,
+    DesiredState,
+    Health,
+    HealthCheck,
+    Mount,
+    ObservedState,
+    Port,
+    ProbeResult,
+    RegistryToken,
+)
+from tenants.fleet.appliances import bump_generation
+from tenants.models import Appliance
+
+_MAX_EXIT_CODE = 2**31 - 1
+_MAX_EVENTS = 200
+# The reasons that an appliance may report for a failure.
+_FAILURE_REASONS = frozenset(
+    {
+        Reason.EXIT_CODE,
+        Reason.OUT_OF_MEMORY,
+        Reason.IMAGE_NOT_FOUND,
+        Reason.IMAGE_PULL_FAILED,
+        Reason.INVALID_JOB,
+        Reason.START_FAILED,
+        Reason.EXECUTOR_ERROR,
+        Reason.SIGNAL,
+        Reason.TIME_LIMIT,
+    }
+)
+# Why the queue stopped an attempt; the message about an idle one has its limit.
+_STOP_MESSAGES = {
+    Reason.PREEMPTED: "Stopped for another job.",
+    Reason.UPDATED: "Stopped for an update.",
+    Reason.APPLIANCE_DRAINED: "Stopped to move: its appliance is drained.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The state that a report moves an attempt to, and why."""
+
+    state: AttemptState
+    reason: Reason = Reason.NONE
+    message: str = ""
+
+
+def desired_state(
+    session: Session,
+    appliance_id: str,
+    *,
+    box: SecretBox,
+    registry: RegistryTokens | None = None,
+    now: datetime | None = None,
+    wants_tunnel: bool = False,
+) -> DesiredState:
+    """Return the attempts that should run on an appliance, and those that should stop.
+
+    With a `registry`, it has a token that is valid from `now` to pull their images.
+
+    Raises:
+        UnavailableError: the key of a job's secrets is missing.
+        NotFoundError: the appliance was deleted.
+    """
+    # Read the generation first: a concurrent change then shows as a newer one at the next poll.
+    generation = session.scalar(
+        select(Appliance.desired_generation).where(Appliance.id == appliance_id)
+    )
+    if generation is None:
+        raise NotFoundError.of("appliance", appliance_id)
+    attempts = allocated_attempts(session, Attempt.appliance_id == appliance_id)
+    running = [a for a in attempts if not _is_stopping(a)]
+    probe = probe_order(session, appliance_id)
+    images = [attempt.job.image for attempt in running]
+    images += [probe.image] if probe and probe.image else []
+    return DesiredState(
+        generation=generation,
+        attempts=[_spec(a, box) for a in running],
+        stopping=[a.id for a in attempts if _is_stopping(a)],
+        registry=_registry_token(session, appliance_id, images, registry, now),
+        wants_tunnel=wants_tunnel,
+        storage_generation=storage_generation(session, appliance_id),
+        probe=probe,
+    )
+
+
+def apply_report(
+    session: Session,
+    appliance_id: str,
+    observations: Sequence[AttemptObservation],
+    *,
+    probe: ProbeResult | None = None,
+    now: datetime,
+) -> int:
+    """Move attempts and their jobs to the observed states; return how many moved.
+
+    Attempts that this appliance does not have, and observations that change nothing, are ignored.
+    """
+    attempts = {
+        attempt.id: attempt
+        for attempt in allocated_attempts(session, Attempt.appliance_id == appliance_id)
+    }
+    moved = 0
+    has_ended = False
+    for observation in observations:
+        attempt = attempts.get(observation.attempt_id)
+        if attempt is None:
+            continue
+        outcome = next_state(
+            attempt.state,
+            observation,
+            is_stop_requested=attempt.job.stop_requested_at is not None,
+            stop_reason=attempt.stop_reason,
+        )
+        if outcome is not None and outcome.reason is Reason.IDLE_GPU:
+            outcome = replace(outcome, message=idle_message(attempt.job))
+        if outcome is None:
+            _update_progress(session, attempt, observation, now=now)
+        elif _move(session, attempt, outcome, observation, now=now):
+            moved += 1
+            has_ended |= outcome.state.is_final
+    if has_ended:
+        bump_generation(session, appliance_id)
+    if probe is not None:
+        apply_probe(session, appliance_id, probe, now=now)
+    return moved
+
+
+def next_state(
+    current: AttemptState,
+    observation: AttemptObservation,
+    *,
+    is_stop_requested: bool,
+    stop_reason: Reason | None = None,
+) -> Outcome | None:
+    """Return where the observation moves an attempt, or None where it changes nothing.
+
+    Only an attempt that is starting or running moves. Once a user, or the queue with a
+    `stop_reason`, has requested a stop, any end but success counts as stopped.
+    """
+    if current not in ALLOCATED_STATES:
+        return None
+    outcome = _outcome(observation, is_stop_requested=is_stop_requested or stop_reason is not None)
+    if outcome.state is AttemptState.STOPPED and stop_reason and not is_stop_requested:
+        message = _STOP_MESSAGES.get(stop_reason, "")
+        outcome = Outcome(AttemptState.STOPPED, stop_reason, message)
+    return outcome if outcome.state in ATTEMPT_TRANSITIONS[current] else None
+
+
+def _outcome(observation: AttemptObservation, *, is_stop_requested: bool) -> Outcome:
+    match observation.state:
+        case ObservedState.STARTING:
+            return Outcome(AttemptState.STARTING)
+        case ObservedState.RUNNING:
+            return Outcome(AttemptState.RUNNING, message=observation.message)
+        case ObservedState.SUCCEEDED:
+            return Outcome(AttemptState.SUCCEEDED, message=observation.message)
+    if is_stop_requested:
+        message = observation.message or "Stopped by a user."
+        return Outcome(AttemptState.STOPPED, Reason.STOPPED_BY_USER, message)
+    if observation.state is ObservedState.STOPPED:
+        message = observation.message or "Stopped on the appliance, not through the portal."
+        return Outcome(AttemptState.FAILED, Reason.EXECUTOR_ERROR, message)
+    return _failure(observation)
+
+
+def _failure(observation: AttemptObservation) -> Outcome:
+    code = observation.exit_code
+    try:
+        reason = Reason(observation.reason)
+    except ValueError:
+        reason = Reason.EXECUTOR_ERROR
+    if reason not in _FAILURE_REASONS:
+        reason = Reason.EXIT_CODE if code is not None else Reason.EXECUTOR_ERROR
+    fallback = "The attempt failed." if code is None else f"The command exited with code {code}."
+    return Outcome(AttemptState.FAILED, reason, observation.message or fallback)
+
+
+def allocated_attempts(session: Session, condition: ColumnElement[bool]) -> list[Attempt]:
+    """Return the attempts with resources that meet a condition on them or their appliance."""
+    statement = (
+        select(Attempt)
+        .join(Appliance, Appliance.id == Attempt.appliance_id)
+        .where(Attempt.state.in_(ALLOCATED_STATES), condition)
+        .order_by(Attempt.id)
+        .execution_options(populate_existing=True)
+    )
+    return list(session.scalars(statement).unique())
+
+
+def _spec(attempt: Attempt, box: SecretBox) -> AttemptSpec:
+    job = attempt.job
+    return AttemptSpec(
+        attempt_id=attempt.id,
+        job_id=job.id,
+        name=job.name,
+        image=job.image,
+        command=job.command,
+        env={**job.env, **array_env(job)},
+        secrets=decrypt_secrets(box, job.secret_env),
+        gpu_uuids=attempt.gpu_uuids,
+        cpus=job.cpus,
+        memory_bytes=job.memory_bytes,
+        is_service=job.kind is JobKind.SERVICE,
+        container_policy=job.container_policy.value,
+        working_dir=job.working_dir,
+        shared_memory_bytes=job.shared_memory_bytes,
+        mounts=msgspec.convert(job.mounts, list[Mount]),
+        ports=msgspec.convert(job.ports, list[Port]),
+        time_limit_seconds=job.time_limit_seconds,
+        health_check=msgspec.convert(job.health_check, HealthCheck | None),
+    )
+
+
+def _registry_token(
+    session: Session,
+    appliance_id: str,
+    images: Sequence[str],
+    registry: RegistryTokens | None,
+    now: datetime | None,
+) -> RegistryToken | None:
+    if registry is None or now is None or not images or not registry.host:
+        return None
+    tenant = session.get_one(Appliance, appliance_id).tenant
+    token = registry.pull_token(tenant.slug, images, now=now)
+    return None if token is None else RegistryToken(host=registry.host, token=token)
+
+
+def _is_stopping(attempt: Attempt) -> bool:
+    return attempt.job.stop_requested_at is not None or attempt.stop_reason is not None
+
+
+def _move(
+    session: Session,
+    attempt: Attempt,
+    outcome: Outcome,
+    observation: AttemptObservation,
+    *,
+    now: datetime,
+) -> bool:
+    values: dict[str, Any] = {"reason": outcome.reason, "message": shorten(outcome.message)}
+    values |= _times(attempt, outcome, observation, now=now)
+    code = observation.exit_code
+    if outcome.state.is_final:
+        values["exit_code"] = code if code is not None and abs(code) <= _MAX_EXIT_CODE else None
+    if not move_attempt(session, attempt.id, outcome.state, expected={attempt.state}, **values):
+        return False
+    session.refresh(attempt)
+    if outcome.state.is_final:
+        end_job(session, attempt, JobState(outcome.state.value), values, now=now)
+    else:
+        move_job(session, attempt.job_id, JobState(outcome.state.value), **values)
+        record_event(session, attempt.job, message=outcome.message, now=now)
+    note_outcome(session, attempt, now=now)
+    return True
+
+
+def _update_progress(
+    session: Session, attempt: Attempt, observation: AttemptObservation, *, now: datetime
+) -> None:
+    """Show the progress of a start, such as the pull of its image, and the health of a service."""
+    message = shorten(observation.message)
+    if observation.state is ObservedState.RUNNING:
+        _update_health(session, attempt, observation, message, now=now)
+        return
+    if observation.state is not ObservedState.STARTING or message in {"", attempt.message}:
+        return
+    starting, job_starting = AttemptState.STARTING, JobState.STARTING
+    if move_attempt(session, attempt.id, starting, expected={starting}, message=message):
+        move_job(session, attempt.job_id, job_starting, expected={job_starting}, message=message)
+
+
+def _update_health(
+    session: Session,
+    attempt: Attempt,
+    observation: AttemptObservation,
+    message: str,
+    *,
+    now: datetime,
+) -> None:
+    # An agent that starts again counts from 0.
+    restarts = max(attempt.restarts, min(observation.restarts, _MAX_EXIT_CODE))
+    seen, known = (observation.health, restarts), (attempt.health, attempt.restarts)
+    is_service = attempt.job.kind is JobKind.SERVICE
+    if not is_service or (seen == known and message == attempt.message):
+        return
+    values: dict[str, Any] = {"message": message}
+    health = {"health": observation.health, "restarts": restarts}
+    running, job_running = AttemptState.RUNNING, JobState.RUNNING
+    if not move_attempt(session, attempt.id, running, expected={running}, **values, **health):
+        return
+    move_job(session, attempt.job_id, job_running, expected={job_running}, **values)
+    is_news = seen != known and observation.health is not Health.STARTING
+    if is_news and _has_room_for_event(session, attempt.job_id):
+        session.refresh(attempt)
+        text = message or (f"The service is {seen[0].value}." if seen[0] else "")
+        record_event(session, attempt.job, message=text, now=now)
+
+
+def _has_room_for_event(session: Session, job_id: str) -> bool:
+    """Return whether the history is short enough for changes of the health, which may be many."""
+    count = select(func.count()).select_from(JobEvent).where(JobEvent.job_id == job_id)
+    return (session.scalar(count) or 0) < _MAX_EVENTS
+
+
+def _times(
+    attempt: Attempt, outcome: Outcome, observation: AttemptObservation, *, now: datetime
+) -> dict[str, datetime]:
+    started_at = attempt.started_at or _plausible(observation.started_at_ns, attempt, now=now)
+    if not outcome.state.is_final:
+        return {"started_at": started_at}
+    finished_at = _plausible(observation.finished_at_ns, attempt, now=now)
+    if observation.started_at_ns is None and attempt.started_at is None:
+        return {"finished_at": finished_at}
+    return {"started_at": started_at, "finished_at": max(started_at, finished_at)}
+
+
+def _plausible(time_ns: int | None, attempt: Attempt, *, now: datetime) -> datetime:
+    """Return the appliance's time, clamped between assignment and now: its clock may be wrong."""
+    if time_ns is None:
+        return now
+    earliest_at = attempt.assigned_at or attempt.bound_at
+    return from_ns(min(max(time_ns, to_ns(earliest_at)), to_ns(now)))

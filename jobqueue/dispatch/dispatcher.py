@@ -1,0 +1,387 @@
+"""Dispatch: apply the decisions of `jobqueue.placement` to the waiting jobs of every tenant.
+
+A *pass* goes over one tenant's queue from its front to its end, on one snapshot, in *turns*: a turn
+reads and decides for a bounded time without any lock, and writes a bounded number of decisions in
+one transaction. Tenants take turns, so a long queue delays nobody else. Users and appliances change
+jobs concurrently: a decision that comes too late is dropped, and the next pass makes a new one. If
+another process placed jobs meanwhile, the whole turn is dropped, so no GPU is allocated twice.
+"""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Any, cast
+
+import msgspec
+from sqlalchemy import Table, delete, exists, func, insert, select, update
+from sqlalchemy.orm import Session
+
+from core.guarded_update import changed_one
+from jobqueue.dispatch.snapshot import (
+    WAITING,
+    WaitingJob,
+    models_of,
+    read_snapshot,
+    read_waiting,
+    waiting_ids,
+)
+from jobqueue.jobs.dependencies import resolve_dependencies
+from jobqueue.jobs.transitions import lock_jobs, move_attempt, move_locked, record_event, shorten
+from jobqueue.models import Attempt, Job, JobEvent
+from jobqueue.placement.plan import Action, Decision, Planner
+from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
+from tenants.fleet.appliances import bump_generations, mark_placed, open_appliances
+from tenants.models import Tenant
+
+# Decisions that one transaction writes, and the time that one turn decides for.
+MAX_WRITTEN = 500
+TURN_SECONDS = 0.5
+# A pass ends this long after its first write: the next one sees what was freed meanwhile. It is
+# longer if reading the snapshot took so long that passes would do little else.
+PASS_SECONDS = 5.0
+PASS_PER_SNAPSHOT = 5.0
+# Those in the middle of a long queue share this time of a cycle.
+CYCLE_SECONDS = 2.0
+# Jobs at the front of the queue, whose messages follow what changes.
+MAX_FOLLOWED = 100
+# Jobs that are read at once.
+_PAGE = 1000
+# A job's message gives this many reasons why it waits.
+_MAX_LISTED = 3
+
+Row = dict[str, Any]
+Transactions = Callable[[], AbstractContextManager[Session]]
+
+
+class Dispatcher:
+    """Places the waiting jobs of all tenants, a cycle at a time."""
+
+    def __init__(
+        self, transactions: Transactions, *, timer: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._transactions = transactions
+        self._timer = timer
+        self._passes: dict[str, _Pass | None] = {}
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a queue was not placed to its end yet."""
+        return bool(self._passes)
+
+    def cycle(self, *, now: datetime) -> Counter[Action]:
+        """Give the tenants with waiting jobs a turn; return the number of decisions by action.
+
+        Those in the middle of a long queue come last.
+        """
+        began = self._timer()
+        with self._transactions() as session:
+            waits = exists().where(Job.tenant_id == Tenant.id, Job.state.in_(WAITING))
+            waiting = session.scalars(select(Tenant.id).where(waits).order_by(Tenant.id)).all()
+        self._passes = {ident: one for ident, one in self._passes.items() if ident in waiting}
+        done: Counter[Action] = Counter()
+        going_on = list(self._passes)
+        for tenant_id in [ident for ident in waiting if ident not in self._passes]:
+            done += self._turn(tenant_id, now=now)
+        for tenant_id in going_on:
+            if self._timer() - began > CYCLE_SECONDS:
+                break
+            done += self._turn(tenant_id, now=now)
+        return done
+
+    def _turn(self, tenant_id: str, *, now: datetime) -> Counter[Action]:
+        # It goes to the end of those that go on, or is dropped on an error.
+        current = self._passes.pop(tenant_id, None) or self._begin(tenant_id, now)
+        with self._transactions() as session:
+            decisions = current.decide(session, self._timer)
+        done: Counter[Action] = Counter()
+        if decisions:
+            with self._transactions() as session:
+                found = current.write(session, decisions)
+            if found is None:
+                return done
+            done = found
+            current.ends_at = current.ends_at or self._timer() + current.seconds
+        is_over = current.ends_at is not None and self._timer() > current.ends_at
+        if not current.is_done:
+            self._passes[tenant_id] = None if is_over else current
+        return done
+
+    def _begin(self, tenant_id: str, now: datetime) -> "_Pass":
+        began = self._timer()
+        with self._transactions() as session:
+            generation = lock_tenant(session, tenant_id)
+            resolve_dependencies(session, tenant_id, now=now)
+        with self._transactions() as session:
+            planner = Planner(read_snapshot(session, tenant_id, now=now))
+            ids = waiting_ids(session, tenant_id, now=now)
+        seconds = max(PASS_SECONDS, PASS_PER_SNAPSHOT * (self._timer() - began))
+        return _Pass(tenant_id, planner, ids, generation=generation, seconds=seconds)
+
+
+def lock_tenant(session: Session, tenant_id: str) -> int:
+    """Lock a tenant against dispatchers until the transaction ends; plans made before are void.
+
+    Returns:
+        The tenant's placement generation.
+    """
+    raised = update(Tenant).where(Tenant.id == tenant_id)
+    session.execute(
+        raised.values(placement_generation=Tenant.placement_generation + 1),
+        execution_options={"synchronize_session": False},
+    )
+    current = select(Tenant.placement_generation).where(Tenant.id == tenant_id)
+    return session.scalars(current).one()
+
+
+class _Pass:
+    """One tenant's queue from its front to its end, on one snapshot."""
+
+    def __init__(
+        self,
+        tenant_id: str,
+        planner: Planner,
+        ids: Sequence[str],
+        *,
+        generation: int,
+        seconds: float,
+    ) -> None:
+        self.tenant_id = tenant_id
+        self.seconds = seconds
+        self.ends_at: float | None = None
+        self._planner = planner
+        self._models = models_of(planner.snapshot.appliances)
+        self._generation = generation
+        self._ids = deque(ids)
+        self._page: deque[WaitingJob] = deque()
+        self._followed = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it decided for every job."""
+        return not self._ids and not self._page
+
+    def decide(
+        self, session: Session, timer: Callable[[], float]
+    ) -> list[tuple[WaitingJob, Decision]]:
+        """Decide for the next jobs; return the decisions to write, which may be none."""
+        until = timer() + TURN_SECONDS
+        found: list[tuple[WaitingJob, Decision]] = []
+        while len(found) < MAX_WRITTEN and not self.is_done:
+            if not self._page:
+                self._read(session)
+                continue
+            job = self._page.popleft()
+            decision = self._planner.decide(job.view)
+            if self._is_written(job, decision):
+                found.append((job, decision))
+            if timer() > until:
+                break
+        return found
+
+    def write(
+        self, session: Session, decisions: Sequence[tuple[WaitingJob, Decision]]
+    ) -> Counter[Action] | None:
+        """Write decisions; return their number by action, or None if the pass is void."""
+        claim = update(Tenant).where(
+            Tenant.id == self.tenant_id, Tenant.placement_generation == self._generation
+        )
+        self._generation += 1
+        claim = claim.values(placement_generation=self._generation)
+        if not changed_one(session, claim, synchronize_session=False):
+            return None
+        now = self._planner.snapshot.now
+        writer = _Writer(session, self.tenant_id, decisions, now=now)
+        done = Counter(writer.add(job, decision) for job, decision in decisions)
+        writer.write()
+        return done
+
+    def _read(self, session: Session) -> None:
+        ids = [self._ids.popleft() for _ in range(min(_PAGE, len(self._ids)))]
+        now = self._planner.snapshot.now
+        self._page.extend(read_waiting(session, self.tenant_id, ids, self._models, now=now))
+
+    def _is_written(self, job: WaitingJob, decision: Decision) -> bool:
+        """Return whether a decision changes the job, or may change the message of a front one."""
+        if decision.action in {Action.ASSIGN, Action.BIND} or decision.victims:
+            return True
+        self._followed += 1
+        is_new = decision.action is not Action.STAY and job.reason is not _REASONS[decision.action]
+        return is_new or self._followed <= MAX_FOLLOWED
+
+
+_REASONS = {
+    Action.HELD: Reason.WAITING_FOR_CAP,
+    Action.UNPLACED: Reason.WAITING_FOR_APPLIANCE,
+}
+
+
+class _Writer:
+    """Collects the rows of one tenant's decisions, and writes them."""
+
+    def __init__(
+        self,
+        session: Session,
+        tenant_id: str,
+        decisions: Sequence[tuple[WaitingJob, Decision]],
+        *,
+        now: datetime,
+    ) -> None:
+        self._session = session
+        self._tenant_id = tenant_id
+        self._now = now
+        ids = [job.id for job, _ in decisions]
+        self._waiting = lock_jobs(session, ids, expected=WAITING)
+        assigned = {one.appliance_id or "" for _, one in decisions if one.action is Action.ASSIGN}
+        trials = {one.appliance_id or "" for _, one in decisions if one.is_trial}
+        self._open = open_appliances(session, assigned, trials=trials)
+        placed = {Action.ASSIGN, Action.BIND}
+        new = [job.id for job, one in decisions if one.action in placed and not job.attempt_id]
+        self._numbers = self._last_numbers(new)
+        self._jobs: list[Row] = []
+        self._new_attempts: list[Row] = []
+        self._attempts: list[Row] = []
+        self._unbound: list[str] = []
+        self._events: list[Row] = []
+        self._changed_appliances: set[str] = set()
+        self._placed: set[str] = set()
+
+    def add(self, job: WaitingJob, decision: Decision) -> Action:
+        """Add one decision; return the resulting action."""
+        if job.id not in self._waiting:
+            return Action.STAY
+        if decision.action is Action.ASSIGN and decision.appliance_id not in self._open:
+            return Action.STAY
+        self._preempt(decision, job)
+        if decision.action is Action.STAY:
+            self._stay(job, decision)
+        elif decision.action is Action.ASSIGN:
+            self._move(job, JobState.STARTING, Reason.NONE, decision.reason)
+            self._place(job, decision, AttemptState.STARTING, assigned_at=self._now)
+        elif decision.action is Action.BIND:
+            message = _waiting_message(decision)
+            self._move(job, JobState.QUEUED, Reason.WAITING_FOR_RESOURCES, message)
+            self._place(job, decision, AttemptState.BOUND, assigned_at=None)
+        elif decision.action is Action.HELD:
+            self._unplace(job, _REASONS[decision.action], decision.reason)
+        else:
+            self._unplace(job, _REASONS[decision.action], _waiting_message(decision))
+        return decision.action
+
+    def write(self) -> None:
+        """Write the rows, and let the agents fetch what they have to run."""
+        session = self._session
+        move_locked(session, Job, self._jobs)
+        move_locked(session, Attempt, self._attempts)
+        # No agent has seen a bound attempt, so it can be deleted.
+        if self._unbound:
+            bound = delete(Attempt).where(Attempt.id.in_(self._unbound))
+            session.execute(bound, execution_options={"synchronize_session": False})
+        if self._new_attempts:
+            session.execute(insert(cast("Table", Attempt.__table__)), self._new_attempts)
+        if self._events:
+            session.execute(insert(cast("Table", JobEvent.__table__)), self._events)
+        mark_placed(session, self._placed, now=self._now)
+        bump_generations(session, self._changed_appliances)
+        session.expire_all()
+
+    def _move(
+        self,
+        job: WaitingJob,
+        state: JobState,
+        reason: Reason,
+        message: str,
+        *,
+        has_event: bool = True,
+    ) -> None:
+        values = {"state": state, "reason": reason, "message": message}
+        self._jobs.append({"id": job.id, **values})
+        if has_event:
+            event = {"job_id": job.id, "tenant_id": self._tenant_id, "at": self._now}
+            self._events.append(event | values)
+
+    def _place(
+        self,
+        job: WaitingJob,
+        decision: Decision,
+        state: AttemptState,
+        *,
+        assigned_at: datetime | None,
+    ) -> None:
+        values: Row = {
+            "appliance_id": decision.appliance_id,
+            "state": state,
+            "gpu_uuids": list(decision.gpu_uuids),
+            "placement": {
+                "policy": str(decision.policy),
+                "reason": decision.reason,
+                "rejections": msgspec.to_builtins(decision.rejections),
+                **({"is_trial": True} if decision.is_trial else {}),
+            },
+            "assigned_at": assigned_at,
+        }
+        self._placed.add(decision.appliance_id or "")
+        if state is AttemptState.STARTING:
+            self._changed_appliances.add(decision.appliance_id or "")
+        if job.attempt_id:
+            self._attempts.append({"id": job.attempt_id, **values})
+            return
+        self._new_attempts.append(
+            {
+                "job_id": job.id,
+                "tenant_id": self._tenant_id,
+                "number": self._numbers.get(job.id, 0) + 1,
+                "bound_at": self._now,
+                **values,
+            }
+        )
+
+    def _stay(self, job: WaitingJob, decision: Decision) -> None:
+        message = _waiting_message(decision)
+        if message != job.message and job.attempt_id:
+            reason = Reason.WAITING_FOR_RESOURCES
+            self._move(job, JobState.QUEUED, reason, message, has_event=False)
+
+    def _unplace(self, job: WaitingJob, reason: Reason, message: str) -> None:
+        is_new = job.reason is not reason or job.state is JobState.SUBMITTED
+        if not is_new and message == job.message:
+            return
+        self._move(job, JobState.QUEUED, reason, message, has_event=is_new)
+        if job.attempt_id:
+            self._unbound.append(job.attempt_id)
+
+    def _preempt(self, decision: Decision, job: WaitingJob) -> None:
+        """Stop the attempts of the jobs that must make room."""
+        if not decision.victims:
+            return
+        stopping = select(Attempt).where(
+            Attempt.job_id.in_(decision.victims), Attempt.state.in_(ALLOCATED_STATES)
+        )
+        for attempt in self._session.scalars(stopping).unique().all():
+            if move_attempt(
+                self._session,
+                attempt.id,
+                attempt.state,
+                expected={attempt.state},
+                stop_reason=Reason.PREEMPTED,
+            ):
+                self._changed_appliances.add(attempt.appliance_id)
+                message = f"Stopping for another job, {job.name!r}."
+                record_event(self._session, attempt.job, message=message, now=self._now)
+
+    def _last_numbers(self, job_ids: Sequence[str]) -> dict[str, int]:
+        """Return the number of the last attempt of jobs that have any."""
+        statement = (
+            select(Attempt.job_id, func.max(Attempt.number))
+            .where(Attempt.job_id.in_(job_ids))
+            .group_by(Attempt.job_id)
+        )
+        return {row[0]: row[1] for row in self._session.execute(statement)} if job_ids else {}
+
+
+def _waiting_message(decision: Decision) -> str:
+    if not decision.rejections:
+        return f"{decision.reason} The tenant has no appliances. Enroll one."
+    listed = [str(rejection) for rejection in decision.rejections[:_MAX_LISTED]]
+    return shorten(f"{decision.reason} {'; '.join(listed)}.")

@@ -1,0 +1,1 @@
+"""Runs jobs on the Docker engine of an appliance."""

@@ -1,0 +1,123 @@
+"""Probes of a Docker engine: a container that ends at once, started as those of attempts are.
+
+Its image is a static program of a few bytes, so that no registry is needed. What keeps any job from
+starting, such as a missing bridge or a broken GPU runtime, fails it, too.
+"""
+
+import contextlib
+import io
+import platform
+import struct
+import tarfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import requests
+from docker.errors import DockerException, NotFound
+
+from jobqueue.executors.base import OWNER_LABEL, ExecutorError
+from jobqueue.executors.docker import mapping
+from jobqueue.executors.registry_token import CurrentRegistryToken
+from protocol.attempts import AttemptSpec, ProbeOrder
+
+REPOSITORY, TAG = "vedette-probe", "1"
+NAME = "vedette-probe"
+PROGRAM = "probe"
+WAIT_SECONDS = 60
+MEMORY_BYTES = 64 * 2**20
+_LOAD_ADDRESS = 0x400000
+# Machine type in ELF, and exit(0), by `platform.machine()`.
+MACHINES: Mapping[str, tuple[int, bytes]] = {
+    "x86_64": (62, bytes.fromhex("31ff b83c000000 0f05")),  # xor edi, edi; mov eax, 60; syscall
+    "aarch64": (183, bytes.fromhex("000080d2 a80b80d2 010000d4")),  # mov x0, 0; mov x8, 93; svc 0
+}
+
+
+class DockerProbe:
+    """Runs probes on one engine."""
+
+    def __init__(
+        self,
+        client: Callable[[], Any],
+        *,
+        owner: str,
+        registry_token: CurrentRegistryToken,
+        pids_limit: int,
+    ) -> None:
+        self._client = client
+        self._owner = owner
+        self._registry_token = registry_token
+        self._pids_limit = pids_limit
+
+    def run(self, order: ProbeOrder) -> str:
+        """Run a container that ends at once; return why it failed, or ""."""
+        try:
+            client = self._client()
+            if order.image:
+                credentials = self._registry_token.credentials_for(order.image)
+                client.api.inspect_distribution(order.image, auth_config=credentials)
+            return self._run_container(client, order)
+        except (DockerException, requests.RequestException, ExecutorError) as error:
+            return mapping.explain(error)
+
+    def _run_container(self, client: Any, order: ProbeOrder) -> str:  # noqa: ANN401 - untyped SDK
+        engine = client.info()
+        archive = image_archive(platform.machine())
+        client.api.import_image_from_data(archive, repository=REPOSITORY, tag=TAG)
+        name = f"{NAME}-{self._owner}"
+        self._remove(client, name)  # what an agent that was killed has left
+        spec = AttemptSpec(
+            attempt_id="",
+            job_id="",
+            name=NAME,
+            image=f"{REPOSITORY}:{TAG}",
+            command=[f"/{PROGRAM}"],
+            gpu_uuids=order.gpu_uuids,
+            memory_bytes=MEMORY_BYTES,
+        )
+        options = mapping.container_options(
+            spec, owner=self._owner, pids_limit=self._pids_limit, engine=engine
+        )
+        options |= {"name": name, "labels": {OWNER_LABEL: self._owner}}
+        try:
+            container = client.containers.create(**options)
+            container.start()
+            status = container.wait(timeout=WAIT_SECONDS)["StatusCode"]
+        finally:
+            self._remove(client, name)
+        return "" if status == 0 else f"The probe exited with code {status}."
+
+    @staticmethod
+    def _remove(client: Any, name: str) -> None:  # noqa: ANN401 - untyped SDK
+        with contextlib.suppress(NotFound):
+            client.containers.get(name).remove(force=True)
+
+
+def image_archive(machine: str) -> bytes:
+    """Return the file system of the image, as a tar archive."""
+    program = _program(*MACHINES[machine])
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        entry = tarfile.TarInfo(PROGRAM)
+        entry.size, entry.mode = len(program), 0o755
+        tar.addfile(entry, io.BytesIO(program))
+    return archive.getvalue()
+
+
+def _program(machine: int, code: bytes) -> bytes:
+    """Return an ELF file with one segment: its headers and the code.
+
+    Source: Tool Interface Standard, "Executable and Linking Format"; ELF-64 Object File Format.
+    """
+    header_bytes, segment_bytes = 64, 56
+    code_at = header_bytes + segment_bytes
+    size = code_at + len(code)
+    identity = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)  # 64 bits, little-endian, version 1
+    entry = _LOAD_ADDRESS + code_at
+    sizes = (header_bytes, segment_bytes, 1, 0, 0, 0)
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH", identity, 2, machine, 1, entry, header_bytes, 0, 0, *sizes
+    )
+    address = _LOAD_ADDRESS
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, address, address, size, size, 0x1000)
+    return header + segment + code

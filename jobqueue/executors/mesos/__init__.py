@@ -1,0 +1,1 @@
+"""Runs jobs through the frameworks of Mesos: Marathon, Chronos and Metronome."""

@@ -1,0 +1,1 @@
+"""Runs jobs that only take their time, for demonstrations and tests."""

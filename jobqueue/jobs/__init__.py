@@ -1,0 +1,1 @@
+"""Jobs: requests, states and what is stored beside them."""

@@ -1,0 +1,152 @@
+"""What happens to a job when an attempt ends: it ends as well, or it is queued again.
+
+It is queued again after a failure of a class that it lists in `retry_on`, up to `max_retries`
+times, each time after a longer pause, and whenever it was preempted or moved. A preempted job goes
+to the end of the queue, behind the job that it made room for; one that moves because its appliance
+is drained returns to its place. An attempt that failed to start through no fault of its job is
+followed by up to `FREE_STARTS` others that don't count as retries. A service is queued again when
+an update stops it, when its appliance is lost, when its container disappears, and whenever it fails
+to start as above. Placement prefers appliances where no attempt of the job has failed.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from jobqueue.jobs.quarantine import is_start_fault
+from jobqueue.jobs.transitions import move_job, record_event, shorten
+from jobqueue.models import Attempt, Job
+from jobqueue.placement.views import queue_time
+from jobqueue.states import JobKind, JobState, Reason
+
+FIRST_PAUSE = timedelta(seconds=10)
+LONGEST_PAUSE = timedelta(minutes=10)
+# Starts after those that failed through no fault of the job; each time elsewhere, if possible.
+FREE_STARTS = 3
+
+
+class FailureClass(StrEnum):
+    """A kind of failure that a job may be tried again after."""
+
+    EXIT = "exit"
+    OUT_OF_MEMORY = "out_of_memory"
+    START = "start"
+    APPLIANCE = "appliance"
+
+
+DESCRIPTIONS: Mapping[FailureClass, str] = {
+    FailureClass.EXIT: "The command exited with an error or was killed.",
+    FailureClass.OUT_OF_MEMORY: "The container used more memory than it requested.",
+    FailureClass.START: "The image could not be pulled, or the container could not be started.",
+    FailureClass.APPLIANCE: "The appliance was lost.",
+}
+_CLASSES: Mapping[Reason, FailureClass] = {
+    Reason.EXIT_CODE: FailureClass.EXIT,
+    Reason.SIGNAL: FailureClass.EXIT,
+    Reason.OUT_OF_MEMORY: FailureClass.OUT_OF_MEMORY,
+    Reason.START_FAILED: FailureClass.START,
+    Reason.INVALID_JOB: FailureClass.START,
+    Reason.IMAGE_NOT_FOUND: FailureClass.START,
+    Reason.IMAGE_PULL_FAILED: FailureClass.START,
+    Reason.EXECUTOR_ERROR: FailureClass.START,
+    Reason.APPLIANCE_LOST: FailureClass.APPLIANCE,
+}
+# What happened to an attempt that the queue itself stopped.
+_QUEUED_AGAIN: Mapping[Reason, str] = {
+    Reason.PREEMPTED: "stopped for another job",
+    Reason.APPLIANCE_DRAINED: "moves from a drained appliance",
+    Reason.UPDATED: "stopped for an update",
+}
+_SERVICE_GOES_ON = frozenset({Reason.APPLIANCE_LOST, Reason.EXECUTOR_ERROR})
+
+
+def end_job(
+    session: Session, attempt: Attempt, to: JobState, values: Mapping[str, Any], *, now: datetime
+) -> None:
+    """End an attempt's job with it, or queue it again; add that to its history.
+
+    Args:
+        session: the session.
+        attempt: the attempt, which has ended.
+        to: the state in which the job ends.
+        values: its other columns then.
+        now: the time.
+    """
+    job, reason = attempt.job, values["reason"]
+    # A user may request a stop at the same moment: from here on that waits.
+    session.execute(select(Job.id).where(Job.id == job.id).with_for_update())
+    session.refresh(job)
+    state = JobState(job.state)
+    again = _again(job, attempt, reason, now=now)
+    if not again:
+        move_job(session, job.id, to, **values)
+        record_event(session, job, message=values["message"], now=now)
+        return
+    message, pause = again
+    waits: dict[str, Any] = {
+        "reason": reason if reason in _QUEUED_AGAIN else Reason.WAITING_FOR_RETRY,
+        "message": shorten(f"{message} {values['message']}".rstrip()),
+        "started_at": None,
+        "retry_at": now + pause,
+    }
+    if reason is Reason.PREEMPTED:
+        waits["queue_at"] = queue_time(now, job.priority)
+    if move_job(session, job.id, JobState.QUEUED, expected={state}, **waits):
+        record_event(session, job, now=now)
+
+
+def tries(job: Job) -> int:
+    """Return how many attempts counted.
+
+    Those that were preempted, updated or moved don't, nor the first `FREE_STARTS` that failed to
+    start through no fault of the job, nor trials on quarantined appliances.
+    """
+    counted = sum(
+        attempt.reason not in _QUEUED_AGAIN and not is_start_fault(attempt)
+        for attempt in job.attempts
+    )
+    return counted + max(0, _failed_starts(job) - FREE_STARTS)
+
+
+def _failed_starts(job: Job) -> int:
+    return sum(is_start_fault(one) and not _is_trial(one) for one in job.attempts)
+
+
+def _is_trial(attempt: Attempt) -> bool:
+    return bool(attempt.placement.get("is_trial"))
+
+
+def _again(
+    job: Job, attempt: Attempt, reason: Reason, *, now: datetime
+) -> tuple[str, timedelta] | None:
+    if job.stop_requested_at is not None:
+        return None
+    if reason in _QUEUED_AGAIN:
+        return f"Attempt {attempt.number} {_QUEUED_AGAIN[reason]}; queued again.", timedelta()
+    if job.kind is JobKind.SERVICE and reason in _SERVICE_GOES_ON:
+        return f"Attempt {attempt.number} ended; the service starts again.", _pause_of(job, now)
+    if is_start_fault(attempt) and (
+        job.kind is JobKind.SERVICE or _is_trial(attempt) or _failed_starts(job) <= FREE_STARTS
+    ):
+        where = f"could not start on {attempt.appliance.name}"
+        return f"Attempt {attempt.number} {where}; queued again.", _pause_of(job, now)
+    number = tries(job)
+    failure = _CLASSES.get(reason)
+    if failure is None or failure.value not in job.retry_on or number > job.max_retries:
+        return None
+    message = f"Attempt {attempt.number} failed; retry {number} of {job.max_retries}."
+    return message, _pause(number)
+
+
+def _pause_of(job: Job, now: datetime) -> timedelta:
+    """Return the pause after the attempts of the last hour."""
+    return _pause(sum(one.bound_at > now - LONGEST_PAUSE * 6 for one in job.attempts))
+
+
+def _pause(number: int) -> timedelta:
+    doublings = min(max(number - 1, 0), 10)
+    return min(FIRST_PAUSE * (1 << doublings), LONGEST_PAUSE)

@@ -1,0 +1,140 @@
+"""Why a job is pending, and where a new one would go: explanations from the database."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import numpy as np
+from sqlalchemy.orm import Session
+
+from core.ids import new_id
+from jobqueue.dispatch.snapshot import (
+    WAITING,
+    job_view,
+    matching_models,
+    models_of,
+    needs_of_request,
+    read_snapshot,
+    read_waiting,
+    tenant_views,
+    waiting_ids,
+)
+from jobqueue.jobs.arrays import parse_array
+from jobqueue.jobs.requests import JobRequest
+from jobqueue.models import Job
+from jobqueue.placement.explanation import Explanation, explain_jobs
+from jobqueue.placement.filters import FEASIBLE, FREE, apply_filters
+from jobqueue.placement.ledger import Ledger
+from jobqueue.placement.views import JobShape, Snapshot
+from jobqueue.queue.service import checked_job, get_job
+from jobqueue.states import DependencyCondition, JobKind
+from tenants.permissions import Permission
+from tenants.scope import Scope
+
+# Jobs at the front of the queue that an explanation places first; of a longer queue, the rest
+# between them and the job is left out.
+MAX_BEFORE = 1000
+
+
+def explain_job(
+    session: Session, scope: Scope, job_id: str, *, now: datetime
+) -> Explanation | None:
+    """Return why a job waits; None if it doesn't, or waits for other jobs or a retry."""
+    job = get_job(session, scope, job_id)
+    if job.state not in WAITING:
+        return None
+    ids = waiting_ids(session, job.tenant_id, now=now)
+    if job.id not in ids:
+        return None
+    position = ids.index(job.id) + 1
+    snapshot = _snapshot(
+        session, job.tenant_id, [*ids[: min(position - 1, MAX_BEFORE)], job.id], now=now
+    )
+    found = explain_jobs(snapshot, [job.id]).get(job.id)  # it may have been placed meanwhile
+    return None if found is None else replace(found, position=position, queue_length=len(ids))
+
+
+def explain_new(
+    session: Session, scope: Scope, jobs: Sequence[Job], *, now: datetime
+) -> dict[str, Explanation]:
+    """Return where new jobs would go and when, by id; they needn't be in the database."""
+    tenant_id = scope.require_tenant()
+    new = {job.id: job for job in jobs}
+    ids = [ident for ident in waiting_ids(session, tenant_id, now=now) if ident not in new]
+    snapshot = _snapshot(session, tenant_id, ids[:MAX_BEFORE], now=now)
+    models = models_of(snapshot.appliances)
+    views = [job_view(job, models) for job in jobs]
+    found = explain_jobs(replace(snapshot, jobs=[*snapshot.jobs, *views]), list(new))
+    unread = len(ids) - len(snapshot.jobs)
+    last = snapshot.jobs[-1].order if unread and snapshot.jobs else None
+    return {
+        view.id: replace(
+            found[view.id],
+            position=found[view.id].position + (unread if last and view.order > last else 0),
+            queue_length=len(ids) + len(new),
+            assumption=_assumption(new[view.id]),
+        )
+        for view in views
+    }
+
+
+def _snapshot(session: Session, tenant_id: str, ids: Sequence[str], *, now: datetime) -> Snapshot:
+    snapshot = read_snapshot(session, tenant_id, now=now)
+    models = models_of(snapshot.appliances)
+    waiting = read_waiting(session, tenant_id, ids, models, now=now)
+    return replace(snapshot, jobs=[job.view for job in waiting])
+
+
+def try_job(session: Session, scope: Scope, request: JobRequest, *, now: datetime) -> Explanation:
+    """Return where a new job would go and when, without submitting it.
+
+    Raises:
+        InvalidInputError: as `submit_job` does.
+    """
+    scope.require(Permission.SUBMIT_JOBS)
+    job, _ = checked_job(session, scope, request, now=now)
+    job.id = new_id()
+    job.array_size = len(parse_array(request.array).indexes) if request.array else request.instances
+    return explain_new(session, scope, [job], now=now)[job.id]
+
+
+def _assumption(job: Job) -> str:
+    ok = DependencyCondition.OK.value
+    states = [
+        f"{one['name']!r} has {'succeeded' if one['condition'] == ok else 'ended'}"
+        for one in job.dependencies
+    ]
+    parts = [f"Assumes that {' and '.join(states)}."] if states else []
+    if (job.array_size or 0) > 1:
+        what = "instances" if job.kind is JobKind.SERVICE else "tasks"
+        parts.append(f"This is for the first of {job.array_size} {what}.")
+    return " ".join(parts)
+
+
+def appliance_problems(
+    session: Session, scope: Scope, appliance: str, request: JobRequest, *, now: datetime
+) -> tuple[list[str], list[str]]:
+    """Return why an appliance, by id or name, can't run a job, and what it must wait for there.
+
+    Only the resources of the request count; the rest of it needn't be valid.
+    """
+    scope.require(Permission.SUBMIT_JOBS)
+    views = tenant_views(session, scope.require_tenant(), only=[appliance])
+    if not views:
+        return [f"There is no appliance {appliance!r}."], []
+    models = {gpu.model for gpu in views[0].gpus}
+    shape = JobShape(
+        gpus=request.gpus,
+        gpu_memory_bytes=request.gpu_memory_bytes,
+        gpu_models=matching_models(request.gpu_models, models)
+        if request.gpu_models
+        else frozenset(),
+        cpus=request.cpus,
+        memory_bytes=request.memory_bytes,
+        labels=frozenset(request.required_labels.items()),
+        needs=needs_of_request(request),
+    )
+    ledger = Ledger(views[:1], now=now)
+    feasible, never = apply_filters(FEASIBLE, ledger, shape, np.ones(1, np.bool_))
+    _, busy = apply_filters(FREE, ledger, shape, feasible)
+    return [str(rejection) for rejection in never], [str(rejection) for rejection in busy]

@@ -1,0 +1,190 @@
+"""Maintenance of jobs: delete ended ones by users, the operator and age, list stuck ones.
+
+A job is *stuck* if it has waited for more than a day, or has not stopped an hour after a stop
+request: its appliance may be gone, or no appliance can run it.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select
+from sqlalchemy.orm import Session, aliased
+
+from core.errors import ConflictError
+from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
+from jobqueue.dispatch.snapshot import WAITING
+from jobqueue.models import Job, JobDependency, TenantQueueSettings
+from jobqueue.queue.service import get_job
+from jobqueue.states import JobState
+from tenants.auditing.recording import record
+from tenants.permissions import Permission
+from tenants.scope import Scope
+
+WAITS_TOO_LONG = timedelta(days=1)
+STOPS_TOO_LONG = timedelta(hours=1)
+# Deleting so many takes about 40 ms, with their attempts, events and logs.
+BATCH = 100
+STUCK_JOB_SORTS: Columns = {
+    "submitted_at": Job.submitted_at,
+    "stop_requested_at": Job.stop_requested_at,
+    "name": Job.name,
+    "state": Job.state,
+}
+_FINAL = [state for state in JobState if state.is_final]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRetention:
+    """How many jobs ended long ago, and how many are stuck."""
+
+    ended: int
+    stuck: int
+
+
+def job_retention(
+    session: Session, scope: Scope, *, ended_before: datetime, now: datetime
+) -> JobRetention:
+    """Count the jobs that ended before a time, and those that are stuck."""
+    scope.require(Permission.OPERATE)
+    count = select(func.count()).select_from(Job)
+    ended = session.scalar(count.where(_has_ended(ended_before)))
+    return JobRetention(ended or 0, session.scalar(count.where(_is_stuck(now))) or 0)
+
+
+def list_stuck_jobs(
+    session: Session,
+    scope: Scope,
+    *,
+    now: datetime,
+    sort: str = "",
+    page: int = 1,
+    page_size: int = DEFAULT_PAGE_SIZE,
+) -> Page[Job]:
+    """Return the stuck jobs, the oldest first by default."""
+    scope.require(Permission.OPERATE)
+    statement = select(Job).where(_is_stuck(now)).order_by(Job.id)
+    statement = sorted_by(statement, sort, STUCK_JOB_SORTS, last=Job.id)
+    return paginate(session, statement, number=page, size=page_size)
+
+
+def delete_job(session: Session, scope: Scope, job_id: str, *, now: datetime) -> tuple[Job, bool]:
+    """Delete an ended job with its attempts, history and logs; its usage stays in the ledger.
+
+    The first task of an array stands for it, so that all its tasks are deleted before it, up to
+    `BATCH` with each call: call it in a new transaction until it is done. If that ends before, the
+    array has fewer tasks, and can be deleted again.
+
+    Returns:
+        The job, and whether it was deleted itself.
+
+    Raises:
+        ForbiddenError: it is another user's job, and the role may not stop those.
+        ConflictError: it, or a task of its array, has not ended, or another job waits for it.
+    """
+    scope.require(Permission.SUBMIT_JOBS)
+    job = get_job(session, scope, job_id)
+    if job.user_id != scope.user_id:
+        scope.require(Permission.STOP_ANY_JOB)
+    tasks = or_(Job.id == job.id, Job.array_id == job.id)
+    # Locked, as an instance of a service may be added at the same moment.
+    with session.begin_nested():
+        locked = select(Job.id, Job.state).where(tasks).order_by(Job.id == job.id, Job.id)
+        found = session.execute(locked.with_for_update()).all()
+    active = sum(not row.state.is_final for row in found)
+    if active:
+        which = f"{active} tasks of {job.name!r} have" if len(found) > 1 else f"{job.name!r} has"
+        raise ConflictError(f"{which} not ended. Stop the job first.", code="job_not_ended")
+    ids = [row.id for row in found]
+    if session.scalar(select(exists().where(JobDependency.on_job_id.in_(ids)))):
+        raise ConflictError(f"Other jobs wait for {job.name!r}.", code="job_needed")
+    part = ids[:BATCH]
+    session.execute(
+        delete(Job).where(Job.id.in_(part)), execution_options={"synchronize_session": False}
+    )
+    record(
+        session,
+        action="job.deleted",
+        target_kind="job",
+        target_id=job.id,
+        target_name=job.name,
+        tenant_id=job.tenant_id,
+        before={"state": job.state.value, "jobs": len(part)},
+        now=now,
+    )
+    session.expunge(job)
+    return job, len(part) == len(ids)
+
+
+def delete_ended(session: Session, scope: Scope, *, before: datetime, now: datetime) -> int:
+    """Delete up to `BATCH` jobs that ended before a time, with their attempts, history and logs.
+
+    Returns:
+        The number of deleted jobs.
+    """
+    scope.require(Permission.OPERATE)
+    return _delete(session, _has_ended(before), before=before, tenant_id=None, now=now)
+
+
+def expire_jobs(session: Session, *, retention_days: int, now: datetime) -> int:
+    """Delete up to `BATCH` jobs that ended longer ago than their tenant retains them.
+
+    Args:
+        session: the session.
+        retention_days: the most; a tenant may have less.
+        now: the time.
+
+    Returns:
+        The number of deleted jobs; 0 if there are no more.
+    """
+    less = select(TenantQueueSettings.tenant_id, TenantQueueSettings.job_retention_days).where(
+        TenantQueueSettings.job_retention_days < retention_days
+    )
+    for tenant_id, days in [(None, retention_days), *session.execute(less).all()]:
+        before = now - timedelta(days=days or retention_days)
+        condition = _has_ended(before)
+        if tenant_id is not None:
+            condition = and_(Job.tenant_id == tenant_id, condition)
+        deleted = _delete(session, condition, before=before, tenant_id=tenant_id, now=now)
+        if deleted:
+            return deleted
+    return 0
+
+
+def _delete(
+    session: Session,
+    condition: ColumnElement[bool],
+    *,
+    before: datetime,
+    tenant_id: str | None,
+    now: datetime,
+) -> int:
+    found = session.scalars(select(Job.id).where(condition).limit(BATCH)).all()
+    session.execute(
+        delete(Job).where(Job.id.in_(found)), execution_options={"synchronize_session": False}
+    )
+    if found:
+        record(
+            session,
+            action="job.cleaned",
+            target_kind="job",
+            target_id=None,
+            target_name=f"{len(found)} jobs that ended before {before:%Y-%m-%d}",
+            tenant_id=tenant_id,
+            after={"jobs": len(found), "ended_before": before.isoformat()},
+            now=now,
+        )
+    return len(found)
+
+
+def _has_ended(before: datetime) -> ColumnElement[bool]:
+    other = aliased(Job)
+    # The first task of an array stands for it in lists, so it goes last.
+    has_tasks = exists().where(other.array_id == Job.id, other.id != Job.id)
+    is_needed = exists().where(JobDependency.on_job_id == Job.id)
+    return and_(Job.state.in_(_FINAL), Job.finished_at < before, ~has_tasks, ~is_needed)
+
+
+def _is_stuck(now: datetime) -> ColumnElement[bool]:
+    waits = and_(Job.state.in_(WAITING), Job.submitted_at < now - WAITS_TOO_LONG)
+    stops = and_(Job.state.not_in(_FINAL), Job.stop_requested_at < now - STOPS_TOO_LONG)
+    return or_(waits, stops)

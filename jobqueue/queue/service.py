@@ -1,0 +1,295 @@
+"""Submit, list, read and stop jobs. Every call checks the permissions of its scope."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
+from functools import partial
+from typing import Any, TypedDict, Unpack
+
+import msgspec
+from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy.orm import Session
+
+from core.errors import InvalidInputError, NotFoundError
+from core.ids import new_id
+from core.keyset import KeysetPage, keyset_page
+from core.paging import DEFAULT_PAGE_SIZE, Columns
+from core.secretbox import SecretBox
+from jobqueue.dispatch.snapshot import WAITING, job_view, tenant_views
+from jobqueue.jobs.arrays import ArraySpec, add_other_tasks, check_array_size, parse_array
+from jobqueue.jobs.dependencies import (
+    Found,
+    add_dependencies,
+    find_dependencies,
+    stored_dependencies,
+    waiting_message,
+)
+from jobqueue.jobs.end_notices import notify_errors
+from jobqueue.jobs.job_secrets import encrypt_secrets, secrets_of_request
+from jobqueue.jobs.queue_settings import mount_errors, settings_of
+from jobqueue.jobs.requests import JobRequest, check_capacity, check_request
+from jobqueue.jobs.transitions import record_event
+from jobqueue.models import Attempt, Job, JobEvent
+from jobqueue.placement.views import ApplianceView, queue_time
+from jobqueue.queue.container_policies import policy_for_job
+from jobqueue.states import ALLOCATED_STATES, JobState, Reason
+from tenants.models import User
+from tenants.permissions import Permission
+from tenants.quotas import count_rows, reserve_quota
+from tenants.scope import Scope
+
+JOB_SORTS: Columns = {
+    "name": Job.name,
+    "state": Job.state,
+    "submitted_at": Job.submitted_at,
+    "started_at": Job.started_at,
+    "finished_at": Job.finished_at,
+    "gpus": Job.gpus,
+}
+# Fields of a request that are stored otherwise.
+_FINAL = [state for state in JobState if state.is_final]
+_NOT_STORED = {"secrets", "secrets_from", "after_ok", "after_any", "array", "instances"}
+
+
+def attempts_between(
+    session: Session,
+    scope: Scope,
+    appliance_id: str,
+    *,
+    start: datetime,
+    end: datetime,
+    limit: int,
+) -> Sequence[Attempt]:
+    """Return the attempts that ran on an appliance in a time range, newest first."""
+    scope.require(Permission.VIEW)
+    statement = (
+        select(Attempt)
+        .where(
+            Attempt.appliance_id == appliance_id,
+            Attempt.started_at < end,
+            or_(Attempt.finished_at.is_(None), Attempt.finished_at > start),
+        )
+        .order_by(Attempt.started_at.desc())
+        .limit(limit)
+    )
+    return session.scalars(scope.select(statement, Attempt)).unique().all()
+
+
+def submit_job(
+    session: Session,
+    scope: Scope,
+    request: JobRequest,
+    *,
+    box: SecretBox,
+    now: datetime,
+    views: Sequence[ApplianceView] | None = None,
+) -> Job:
+    """Add a job to the queue; it is considered for placement once the session has committed.
+
+    Args:
+        session: the session.
+        scope: of the user.
+        request: the job.
+        box: encrypts its secrets.
+        now: the time.
+        views: the tenant's appliances, if the caller has read them.
+
+    Raises:
+        InvalidInputError: names every invalid field, or a container policy that the tenant does
+            not allow, or an array that is too large; code `exceeds_every_appliance` if no
+            appliance of the tenant is large enough.
+        ForbiddenError: `secrets_from` is another user's job.
+        ConflictError: the tenant's job quota is reached.
+    """
+    scope.require(Permission.SUBMIT_JOBS)
+    tenant_id = scope.require_tenant()
+    job, found = checked_job(session, scope, request, now=now, views=views)
+    secrets = secrets_of_request(session, scope, request, box=box)
+    job.secret_env, job.secret_names = encrypt_secrets(box, secrets), sorted(secrets)
+    array = parse_array(request.array) if request.array else ArraySpec(range(request.instances))
+    adding = len(array.indexes)
+    check_array_size(job, adding)
+    reserve_jobs(session, tenant_id, adding)
+    if request.array or request.instances > 1:
+        job.id = job.array_id = new_id()
+        job.array_index, job.array_size, job.array_limit = array.indexes[0], adding, array.limit
+    session.add(job)
+    session.flush()
+    session.refresh(job)
+    record_event(session, job, now=now)
+    add_dependencies(session, job, found)
+    session.flush()
+    add_other_tasks(session, job, array.indexes[1:], is_notice_due=False)
+    return job
+
+
+def checked_job(
+    session: Session,
+    scope: Scope,
+    request: JobRequest,
+    *,
+    now: datetime,
+    views: Sequence[ApplianceView] | None = None,
+) -> tuple[Job, Found]:
+    """Return the job of a request, not yet in the session and without its secrets.
+
+    With it come the jobs that it waits for.
+
+    Raises:
+        InvalidInputError: names every invalid field; or no appliance is large enough.
+    """
+    tenant_id = scope.require_tenant()
+    roots = settings_of(session, tenant_id).data_roots
+    further = [("mounts", error) for error in mount_errors(request.mounts, roots)]
+    further += notify_errors(session, tenant_id, request.notify)
+    policy = None
+    try:
+        policy = policy_for_job(session, tenant_id, request.container_policy)
+    except InvalidInputError as error:
+        further.append(("container_policy", error.message))
+    wanted = request.appliance_id
+    if views is None:
+        views = tenant_views(session, tenant_id, only=None if wanted is None else [wanted])
+    if wanted is not None:
+        views = [view for view in views if wanted in {view.id, view.name}]
+        if not views:
+            missing = NotFoundError.of("appliance", wanted).message
+            further.append(("appliance_id", missing))
+        else:
+            request = replace(request, appliance_id=views[0].id)
+    found, missing_jobs = find_dependencies(
+        session, scope, {"after_ok": request.after_ok, "after_any": request.after_any}
+    )
+    check_request(request, (*further, *missing_jobs), scope=scope)
+    fields = asdict(replace(request, name=request.name.strip(), container_policy=policy))
+    parts = ("mounts", "ports", "health_check")
+    fields |= {name: msgspec.to_builtins(fields[name]) for name in parts}
+    job = Job(
+        **{name: value for name, value in fields.items() if name not in _NOT_STORED},
+        dependencies=stored_dependencies(found),
+        reason=Reason.WAITING_FOR_DEPENDENCY if found else Reason.NONE,
+        message=waiting_message(found) if found else "",
+        tenant_id=tenant_id,
+        user_id=scope.user_id,
+        state=JobState.SUBMITTED,
+        queue_at=queue_time(now, request.priority),
+        submitted_at=now,
+    )
+    models = {gpu.model for view in views for gpu in view.gpus}
+    check_capacity(job_view(job, models), views, now=now)
+    return job, found
+
+
+def reserve_jobs(session: Session, tenant_id: str, adding: int) -> None:
+    """Raise `ConflictError` if a tenant may not have so many more jobs."""
+    for name, count in (("active_jobs", active_jobs), ("waiting_jobs", waiting_jobs)):
+        reserve_quota(session, tenant_id, name, partial(count, session, tenant_id), adding=adding)
+
+
+def waiting_jobs(session: Session, tenant_id: str) -> int:
+    """Return the number of a tenant's jobs that have not started."""
+    return count_rows(session, Job.tenant_id == tenant_id, Job.state.in_(WAITING))
+
+
+def active_jobs(session: Session, tenant_id: str) -> int:
+    """Return the number of a tenant's jobs that have not ended."""
+    active = [state for state in JobState if not state.is_final]
+    return count_rows(session, Job.tenant_id == tenant_id, Job.state.in_(active))
+
+
+class JobFilters(TypedDict, total=False):
+    """Filters of the list; empty ones do not filter.
+
+    `search` is a text in the name, image or id. `user` is an email address, an id, or `me`;
+    `appliance_id` one on which an attempt was placed; `label` reads `project` or `project=vision`.
+    `since` and `until` limit the time of submission; `array_id` selects the tasks of an array, and
+    `is_collapsed` only the first of each.
+    """
+
+    state: JobState | None
+    search: str
+    user: str
+    appliance_id: str
+    label: str
+    since: datetime | None
+    until: datetime | None
+    array_id: str
+    is_collapsed: bool
+
+
+def list_jobs(
+    session: Session,
+    scope: Scope,
+    *,
+    sort: str = "",
+    after: str = "",
+    before: str = "",
+    page_size: int = DEFAULT_PAGE_SIZE,
+    **filters: Unpack[JobFilters],
+) -> KeysetPage[Job]:
+    """Return the jobs visible to the scope, newest first; `sort` has names of `JOB_SORTS`.
+
+    `after` and `before` are cursors of another page.
+    """
+    scope.require(Permission.VIEW)
+    statement = scope.select(select(Job), Job).where(*_conditions(scope, filters))
+    cursors = {"after": after, "before": before}
+    return keyset_page(
+        session, statement, JOB_SORTS, last=Job.id, sort=sort, size=page_size, **cursors
+    )
+
+
+def _conditions(scope: Scope, filters: JobFilters) -> Iterator[ColumnElement[bool]]:
+    if (state := filters.get("state")) is not None:
+        yield Job.state == state
+    if search := filters.get("search"):
+        columns = (Job.name, Job.image, Job.id)
+        yield or_(*(column.icontains(search, autoescape=True) for column in columns))
+    if user := filters.get("user"):
+        of_email = select(User.id).where(User.email == user.lower())
+        wanted = scope.user_id if user == "me" else user
+        yield or_(Job.user_id == wanted, Job.user_id.in_(of_email))
+    if appliance_id := filters.get("appliance_id"):
+        yield Job.id.in_(select(Attempt.job_id).where(Attempt.appliance_id == appliance_id))
+    if label := filters.get("label"):
+        key, equals, value = label.partition("=")
+        # Other characters are not in labels, and quotes would end the path in the document.
+        found = Job.labels[key.replace('"', "").replace("\\", "")].as_string()
+        yield found == value if equals else found.is_not(None)
+    if array_id := filters.get("array_id"):
+        yield Job.array_id == array_id
+    if filters.get("is_collapsed"):
+        yield or_(Job.array_id.is_(None), Job.array_id == Job.id)
+    if (since := filters.get("since")) is not None:
+        yield Job.submitted_at >= since
+    if (until := filters.get("until")) is not None:
+        yield Job.submitted_at < until
+
+
+def get_job(session: Session, scope: Scope, job_id: str) -> Job:
+    """Return a job; another tenant's job is not found."""
+    scope.require(Permission.VIEW)
+    return scope.get(session, Job, job_id, kind="job")
+
+
+def job_events(session: Session, scope: Scope, job_id: str) -> list[JobEvent]:
+    """Return a job's history, oldest first."""
+    job = get_job(session, scope, job_id)
+    statement = select(JobEvent).where(JobEvent.job_id == job.id)
+    return list(session.scalars(statement.order_by(JobEvent.id)))
+
+
+def job_counts(session: Session, scope: Scope) -> dict[JobState, int]:
+    """Return how many jobs are in each state, those with none included."""
+    scope.require(Permission.VIEW)
+    counted: Any = select(Job.state, func.count()).group_by(Job.state)
+    rows = session.execute(scope.select(counted, Job)).all()
+    return dict.fromkeys(JobState, 0) | {row[0]: row[1] for row in rows}
+
+
+def gpu_allocations(session: Session, scope: Scope) -> dict[str, Job]:
+    """Return the job that each allocated GPU is allocated to, by UUID."""
+    scope.require(Permission.VIEW)
+    statement = scope.select(select(Attempt).where(Attempt.state.in_(ALLOCATED_STATES)), Attempt)
+    attempts = session.scalars(statement.order_by(Attempt.id)).unique()
+    return {uuid: attempt.job for attempt in attempts for uuid in attempt.gpu_uuids}

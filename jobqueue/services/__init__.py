@@ -1,0 +1,1 @@
+"""Jobs that serve: instances, rolling updates and web pages."""

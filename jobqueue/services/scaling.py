@@ -1,0 +1,135 @@
+"""Instances of services: each is a job, placed by itself. The first one stands for all of them."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from core.errors import ConflictError, InvalidInputError
+from jobqueue.jobs.arrays import add_other_tasks
+from jobqueue.jobs.requests import MAX_INSTANCES
+from jobqueue.jobs.transitions import move_job
+from jobqueue.models import Job, ServiceUpdate
+from jobqueue.placement.views import queue_time
+from jobqueue.queue.service import get_job, reserve_jobs
+from jobqueue.queue.stopping import stop_job
+from jobqueue.states import JobKind, JobState, Reason, UpdateState
+from protocol.attempts import ContainerPolicy
+from tenants.auditing.recording import record
+from tenants.permissions import Permission
+from tenants.scope import Scope
+
+
+def scale_service(
+    session: Session, scope: Scope, job_id: str, instances: int, *, now: datetime
+) -> Job:
+    """Add instances to a service, or stop those with the highest numbers.
+
+    Raises:
+        InvalidInputError: the number is out of range.
+        ForbiddenError: it is another user's service, and the role may not stop those.
+        ConflictError: the job is no service, or has ended; or the tenant's job quota is reached.
+    """
+    if not 1 <= instances <= MAX_INSTANCES:
+        error = (
+            f"instances is {instances}; enter 1 to {MAX_INSTANCES}. To end it, stop the service."
+        )
+        raise InvalidInputError(error, errors={"instances": [error]})
+    job = changeable_service(session, scope, job_id)
+    running = service_instances(session, job)
+    before, more = len(running), instances - len(running)
+    if more > 0:
+        reserve_jobs(session, job.tenant_id, more)
+        _add(session, running, more, now=now)
+    for one in reversed(running[instances:]):
+        stop_job(session, scope, one.id, now=now)
+    for number, one in enumerate(running[:instances]):
+        index = number if one.array_index is None else one.array_index
+        values = {"array_id": service_id(job), "array_index": index, "array_size": instances}
+        move_job(session, one.id, one.state, expected={one.state}, **values)
+    session.refresh(job)
+    if more:
+        record(
+            session,
+            action="job.scaled",
+            target_kind="job",
+            target_id=job.id,
+            target_name=job.name,
+            tenant_id=job.tenant_id,
+            before={"instances": before},
+            after={"instances": instances},
+            now=now,
+        )
+    return job
+
+
+def changeable_service(session: Session, scope: Scope, job_id: str) -> Job:
+    """Return an instance of a service that has not ended and that the user may change.
+
+    Raises:
+        ForbiddenError: it is another user's service, and the role may not stop those.
+        ConflictError: the job is no service, or all of its instances have ended.
+    """
+    scope.require(Permission.SUBMIT_JOBS)
+    job = get_job(session, scope, job_id)
+    if job.user_id != scope.user_id:
+        scope.require(Permission.STOP_ANY_JOB)
+    if job.kind is not JobKind.SERVICE:
+        raise ConflictError(f"The job {job.name!r} is not a service.", code="no_service")
+    if not service_instances(session, job):
+        message = f"The service {job.name!r} has ended. Copy it to start it again."
+        raise ConflictError(message, code="job_ended")
+    return job
+
+
+def service_id(job: Job) -> str:
+    """Return the id of the first instance of a job's service."""
+    return job.array_id or job.id
+
+
+def service_instances(session: Session, job: Job) -> list[Job]:
+    """Return the instances of a job's service that have not ended and need not stop, by number."""
+    ident = service_id(job)
+    statement = select(Job).where(
+        or_(Job.id == ident, Job.array_id == ident),
+        Job.state.not_in([state for state in JobState if state.is_final]),
+        Job.stop_requested_at.is_(None),
+    )
+    ordered = statement.order_by(Job.array_index, Job.id).execution_options(populate_existing=True)
+    return list(session.scalars(ordered).unique())
+
+
+def columns_of(found: ServiceUpdate) -> dict[str, Any]:
+    """Return the columns of an instance after an update."""
+    policy = ContainerPolicy(found.values["container_policy"])
+    return {**found.values, "container_policy": policy, "revision": found.revision}
+
+
+def _add(session: Session, running: list[Job], count: int, *, now: datetime) -> None:
+    like = max(running, key=lambda one: one.revision)
+    found = session.get(ServiceUpdate, service_id(like))
+    is_rolling = found is not None and found.state is UpdateState.ROLLING
+    taken = {one.array_index or 0 for one in running}
+    free = [index for index in range(len(taken) + count) if index not in taken][:count]
+    add_other_tasks(
+        session,
+        like,
+        free,
+        **{
+            "array_id": service_id(like),
+            "array_size": len(running) + count,
+            "dependencies": [],
+            "state": JobState.SUBMITTED,
+            "reason": Reason.NONE,
+            "message": "",
+            "exit_code": None,
+            "queue_at": queue_time(now, like.priority),
+            "retry_at": None,
+            "submitted_at": now,
+            "started_at": None,
+            "finished_at": None,
+            "is_notice_due": False,
+            **(columns_of(found) if found and is_rolling else {}),
+        },
+    )
