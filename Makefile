@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 # A stamp a kind of install: made anew when what it installs from has changed.
 SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
-PACKAGES := core timeseries protocol tenants alerting jobqueue plugins collector dash_app portal access scheduler vedette cli
+PACKAGES := core timeseries protocol tenants alerting jobqueue plugins collector dash_app portal access scheduler serving vedette cli
 
 .PHONY: help demo up test checks collected test-nightly test-mutants bench fuzz lint check-types check-imports check-ansible check-security format clean lock servers web-apps wheel
 

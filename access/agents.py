@@ -12,13 +12,13 @@ from sqlalchemy.orm import Session
 from starlette.requests import Request
 from starlette.responses import Response
 
-from access.agent_registry import Agent
-from access.auth import Authenticator
-from access.body import decode_struct, read_body, read_plain_body
 from access.database import Database, agent_actor
 from access.errors import BadRequestError
+from access.identity.agent_registry import Agent
+from access.identity.auth import Authenticator
+from access.ingest.body import decode_struct, read_body, read_plain_body
+from access.jobs.tunnels import Tunnels
 from access.longpoll import INTERVAL_SECONDS, ChangeWatch
-from access.tunnels import Tunnels
 from core.clock import Clock, from_ns
 from core.errors import InvalidInputError
 from core.ids import ID_LENGTH

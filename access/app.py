@@ -15,18 +15,18 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from access.agents import AgentEndpoints
-from access.auth import Authenticator, AuthFailureLimiter
-from access.collectd import CollectdEndpoint
 from access.database import Database
 from access.errors import HANDLERS, error_response, on_bug
-from access.gateway import Gateway
-from access.influx import InfluxEndpoints
-from access.job_tags import JobTags
-from access.late_samples import LateNotes
+from access.identity.auth import Authenticator, AuthFailureLimiter
+from access.ingest.collectd import CollectdEndpoint
+from access.ingest.gateway import Gateway
+from access.ingest.influx import InfluxEndpoints
+from access.ingest.job_tags import JobTags
+from access.ingest.late_samples import LateNotes
+from access.ingest.quotas import QuotaCache
+from access.jobs.tunnels import Tunnels
 from access.longpoll import ChangeWatch, generation_reader
-from access.quotas import QuotaCache
 from access.transfer import TransferEndpoints
-from access.tunnels import Tunnels
 from core.advertised_ca import advertised_ca
 from core.clock import Clock, utc_now
 from core.db import SessionFactory

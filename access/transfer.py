@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from access.auth import Authenticator
 from access.errors import BadRequestError
+from access.identity.auth import Authenticator
 from core.errors import OverloadedError, TooLargeError
 from protocol.transfer import MAX_TRANSFER_BYTES, TransferReply
 

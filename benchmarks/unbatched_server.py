@@ -1,6 +1,6 @@
-"""A Vedette server that stores every post on its own: what `access.request_batcher` saves."""
+"""A Vedette server that stores every post on its own, without `request_batcher`."""
 
-from access import request_batcher
+from access.ingest import request_batcher
 from cli.main import main
 
 if __name__ == "__main__":

@@ -25,18 +25,13 @@ from werkzeug.test import create_environ
 
 from access.app import create_access_app, is_for_agents
 from access.database import Database
-from access.follow import create_follow_app, is_followed
-from access.job_access import create_job_access_app, is_job_access
-from access.web_ui import WebUI
+from access.jobs.app import create_job_access_app, is_job_access
+from access.jobs.follow import create_follow_app, is_followed
+from access.jobs.web_ui import WebUI
 from cli.ca import write_authorities
 from cli.database import open_database
-from cli.http_protocol import BoundedProtocol, ConnectionLimits, Connections
 from cli.listen_address import check_port
-from cli.portal_requests import PortalRequests, PortalThreads
-from cli.proxies import trust_proxies
-from cli.safe_headers import with_safe_headers
 from cli.supervision import stop_with_parent
-from cli.tls import ServerTLS, TLSHandshake
 from core.clock import Clock, utc_now
 from core.db import SessionFactory, transaction
 from core.logs import RepeatFilter, configure_logging
@@ -46,6 +41,11 @@ from jobqueue.services.web_ui import Proofs
 from portal.app import create_portal
 from portal.auth.guard import request_principal
 from scheduler.loops import Scheduler
+from serving.http_protocol import BoundedProtocol, ConnectionLimits, Connections
+from serving.portal_requests import PortalRequests, PortalThreads
+from serving.proxies import trust_proxies
+from serving.safe_headers import with_safe_headers
+from serving.tls import ServerTLS, TLSHandshake
 from tenants.principals import Principal
 from tenants.users.sightings import Sightings
 from timeseries.open_store import open_store

@@ -1,4 +1,4 @@
-"""`/jobs/ID/terminal`: a terminal in a running job; `access.exec` serves what is in it."""
+"""`/jobs/ID/terminal`: a terminal in a running job; `access.jobs.exec` serves what is in it."""
 
 import secrets
 

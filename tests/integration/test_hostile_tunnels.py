@@ -141,7 +141,7 @@ def test_a_tunnel_that_nobody_has_asked_for_is_refused(site: Site) -> None:
 
 
 def test_what_is_compressed_is_not_unpacked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("access.tunnels.CONNECT_SECONDS", 3.0)
+    monkeypatch.setattr("access.jobs.tunnels.CONNECT_SECONDS", 3.0)
 
     async def send_zeros(process: asyncssh.SSHServerProcess[bytes]) -> None:
         for _ in range(100):

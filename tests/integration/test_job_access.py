@@ -18,7 +18,6 @@ from sqlalchemy import select
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from cli.http_protocol import BoundedProtocol, ConnectionLimits, Connections
 from cli.server import Backend, create_asgi_app
 from core.db import SessionFactory
 from core.settings import ServerSettings
@@ -28,6 +27,7 @@ from jobqueue.executors.simulated.executor import SimulatedExecutor
 from jobqueue.models import Attempt, Job
 from protocol.attempts import AttemptSpec, ObservedState
 from protocol.exec import Channel, ExecStatus, TerminalSize, message
+from serving.http_protocol import BoundedProtocol, ConnectionLimits, Connections
 from tenants.models import AuditEntry
 from tenants.users.sightings import Sightings
 from tenants.users.tokens import TokenLimits, create_api_token
@@ -285,7 +285,7 @@ def test_a_lost_appliance_and_a_simulated_one_are_reported(
         assert shell.status().code == "exec_unavailable"
     assert site.files("GET", "/work").json()["code"] == "exec_unavailable"
     site.executor = real
-    monkeypatch.setattr("access.tunnels.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("access.jobs.tunnels.CONNECT_SECONDS", 0.5)
     with site.open("cat") as lost:
         lost.type("1")
         lost.until("1")

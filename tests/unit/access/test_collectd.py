@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from access.collectd import read_batch
-from access.collectd_formats import sources_of
-from access.collectd_values import PointMaker
+from access.ingest.collectd import read_batch
+from access.ingest.collectd_formats import sources_of
+from access.ingest.collectd_values import PointMaker
 from core.clock import to_ns
 from tests.cast import NOON
 from tests.unit.access.conftest import AgentAPI

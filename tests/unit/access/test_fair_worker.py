@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from access.body import gunzip
 from access.errors import BadRequestError
-from access.fair_worker import FairWorker
+from access.ingest.body import gunzip
+from access.ingest.fair_worker import FairWorker
 
 
 def test_a_tenant_with_one_body_does_not_wait_for_all_of_another() -> None:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from access.database import Database
-from access.follow import create_follow_app
+from access.jobs.follow import create_follow_app
 from core.db import SessionFactory
 from jobqueue.logs.log_files import LogFiles, move_logs
 from jobqueue.logs.logs import append_log

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from sqlalchemy import event
 
-from access.job_tags import FORGET_AFTER
+from access.ingest.job_tags import FORGET_AFTER
 from core.clock import to_ns
 from core.db import SessionFactory
 from core.ids import new_id

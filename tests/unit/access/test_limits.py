@@ -2,7 +2,7 @@
 
 import pytest
 
-from access.series_limit import SeriesLimit
+from access.ingest.series_limit import SeriesLimit
 from core.clock import to_ns
 from core.db import SessionFactory
 from tests.cast import NOON, Cast, FrozenClock, make_appliance

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from access.agent_registry import Agent
-from access.gateway import Gateway, WriteResult
-from access.request_batcher import (
+from access.identity.agent_registry import Agent
+from access.ingest.gateway import Gateway, WriteResult
+from access.ingest.request_batcher import (
     MANY_POSTS,
     MAX_CONCURRENT_BATCHES,
     Kind,

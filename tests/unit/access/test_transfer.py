@@ -12,9 +12,9 @@ import requests
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from access.auth import Authenticator
 from access.database import Database
 from access.errors import HANDLERS
+from access.identity.auth import Authenticator
 from access.transfer import TransferEndpoints
 from collector.sending.access_points import AccessPoints
 from collector.sending.portal_connection import PortalConnection

@@ -2,7 +2,7 @@
 
 import pytest
 
-from access.web_ui_headers import request_headers, response_headers
+from access.jobs.web_ui_headers import request_headers, response_headers
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,7 @@ def test_rights_are_read_once_in_a_while_and_their_loss_ends_what_is_open(
     for _ in range(10):
         assert site.get("/", cookie=cookie).status_code == 200
     assert sum(readings) == 1
-    monkeypatch.setattr("access.web_ui_rights.RIGHTS_SECONDS", 0.2)
+    monkeypatch.setattr("access.jobs.web_ui_rights.RIGHTS_SECONDS", 0.2)
     with site.websocket(cookie) as socket_to_job, site.open("/endless", cookie) as endless:
         with site.sessions.begin() as session:
             session.execute(delete(LoginSession))
@@ -355,7 +355,7 @@ def test_a_lost_tunnel_is_asked_for_through_the_desired_state(
     agent = {"Authorization": "Bearer vda_acme_dgx-01"}
     address = f"{site.url}/agent/v1/desired"
     site.stop.set()
-    monkeypatch.setattr("access.tunnels.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("access.jobs.tunnels.CONNECT_SECONDS", 0.5)
     eventually(lambda: "not connected" in site.get("/", cookie=cookie).text)
     assert requests.get(address, headers=agent, timeout=60).json()["wants_tunnel"]
     site.stop.clear()

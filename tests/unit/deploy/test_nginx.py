@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.portal_requests import MAX_ANONYMOUS_BODY_BYTES
 from core.settings import ServerSettings
 from protocol.inventory import MAX_REPORT_BYTES
+from serving.portal_requests import MAX_ANONYMOUS_BODY_BYTES
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 CONFIGURATION = (DEPLOY / "nginx" / "vedette.conf").read_text(encoding="utf-8")

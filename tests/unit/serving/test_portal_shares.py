@@ -7,10 +7,10 @@ import pytest
 import requests
 from starlette.types import Scope
 
-from cli import portal_shares
-from cli.portal_shares import PortalShares
 from core.db import SessionFactory
 from portal.auth.guard import SIGNED_IN
+from serving import portal_shares
+from serving.portal_shares import PortalShares
 from tenants.users.tokens import create_api_token
 from tests.cast import NOON, Cast, scope_of
 from tests.fixtures.polling import eventually

@@ -21,9 +21,9 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from cli.safe_headers import HEADER_LINES
 from core.networks import Network, is_within
 from core.settings import ServerSettings
+from serving.safe_headers import HEADER_LINES
 from tenants.users.throttling import network_of
 
 log = logging.getLogger(__name__)

@@ -13,11 +13,11 @@ Source: the HTTP APIs of InfluxDB 2 and 1.8; Telegraf's reaction to each status.
 from starlette.requests import Request
 from starlette.responses import Response
 
-from access.agent_registry import Agent
-from access.auth import Authenticator
-from access.body import BYTE_ORDER_MARK, read_body
 from access.errors import BadRequestError, error_response
-from access.gateway import Gateway, WriteResult
+from access.identity.agent_registry import Agent
+from access.identity.auth import Authenticator
+from access.ingest.body import BYTE_ORDER_MARK, read_body
+from access.ingest.gateway import Gateway, WriteResult
 
 V2_PRECISIONS = ("ns", "us", "ms", "s")
 V1_PRECISIONS = ("n", "ns", "u", "us", "ms", "s", "m", "h")

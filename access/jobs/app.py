@@ -7,10 +7,10 @@ from starlette.routing import Route, WebSocketRoute
 
 from access.database import Database
 from access.errors import HANDLERS
-from access.exec import ExecEndpoint
-from access.job_files import FilesEndpoint
-from access.job_sessions import Identify, JobSessions
-from access.tunnels import Tunnels
+from access.jobs.exec import ExecEndpoint
+from access.jobs.files import FilesEndpoint
+from access.jobs.sessions import Identify, JobSessions
+from access.jobs.tunnels import Tunnels
 from core.clock import Clock
 from core.settings import ServerSettings
 

@@ -19,14 +19,14 @@ from typing import Any
 
 import msgspec
 
-from access.collectd_values import (
+from access.errors import BadRequestError
+from access.ingest.collectd_values import (
     CollectdError,
     Notification,
     Sources,
     ValueList,
     time_ns_of,
 )
-from access.errors import BadRequestError
 from core.clock import to_ns
 from core.strict_json import MalformedJSONError, decode_json
 

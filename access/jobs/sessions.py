@@ -16,8 +16,8 @@ from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from access.database import Database, user_actor
-from access.other_sites import refuse_other_sites
-from access.tunnels import Tunnel, Tunnels
+from access.jobs.other_sites import refuse_other_sites
+from access.jobs.tunnels import Tunnel, Tunnels
 from core.clock import Clock
 from core.errors import (
     ConflictError,

@@ -6,7 +6,7 @@ from ipaddress import ip_network
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cli.proxies import trust_proxies
+from serving.proxies import trust_proxies
 
 TRUSTED = (ip_network("10.0.0.0/24"), ip_network("192.0.2.1/32"))
 

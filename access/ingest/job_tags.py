@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from access.agent_registry import Agent
 from access.database import Database
+from access.identity.agent_registry import Agent
 from core.clock import Clock
 from core.db import chunked
 from jobqueue.models import Attempt, Job

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from access.job_sessions import JobSession, JobSessions, check_ended, errors_of
+from access.jobs.sessions import JobSession, JobSessions, check_ended, errors_of
 from core.errors import ConflictError, InvalidInputError, TooLargeError, VedetteError
 from jobqueue.queue.shells import SessionKind
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from access.series_limit import ActiveKeys
+from access.ingest.series_limit import ActiveKeys
 from timeseries.identity import Identity
 from timeseries.points import Batch, Block
 

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from access.errors import on_vedette_error
-from access.job_sessions import JobSession, JobSessions, exit_code_of
+from access.jobs.sessions import JobSession, JobSessions, exit_code_of
 from core.errors import InvalidInputError, VedetteError
 from jobqueue.queue.shells import SessionKind
 from protocol.exec import SHELL, Channel, ExecStatus, TerminalSize, message

@@ -9,7 +9,7 @@ import pytest
 import requests
 from starlette.types import Message, Scope
 
-from cli.portal_requests import MAX_BUFFERED_BYTES, PortalRequests, PortalThreads
+from serving.portal_requests import MAX_BUFFERED_BYTES, PortalRequests, PortalThreads
 from tests.fixtures.serving import Serving
 from timeseries.store import StoreUnavailableError
 

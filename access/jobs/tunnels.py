@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from access.auth import Authenticator
 from access.database import Database
+from access.identity.auth import Authenticator
 from core.errors import UnavailableError, VedetteError
 from core.rate_limits import ConcurrencyLimit
 from protocol.tunnel import ALGORITHMS, PACKET_BYTES, TunnelTransport

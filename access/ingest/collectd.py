@@ -9,13 +9,13 @@ import logging
 from starlette.requests import Request
 from starlette.responses import Response
 
-from access.auth import Authenticator
-from access.body import BYTE_ORDER_MARK, THREAD_ABOVE_BYTES, fair_worker, read_body
-from access.collectd_formats import read_commands, read_json
-from access.collectd_values import CollectdError, PointMaker
 from access.errors import UnsupportedEncodingError
-from access.gateway import Gateway
-from access.influx import error_message, error_of, left_out_header
+from access.identity.auth import Authenticator
+from access.ingest.body import BYTE_ORDER_MARK, THREAD_ABOVE_BYTES, fair_worker, read_body
+from access.ingest.collectd_formats import read_commands, read_json
+from access.ingest.collectd_values import CollectdError, PointMaker
+from access.ingest.gateway import Gateway
+from access.ingest.influx import error_message, error_of, left_out_header
 from core.clock import Clock, to_ns
 from timeseries.points import Batch, Point
 

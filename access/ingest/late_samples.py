@@ -13,8 +13,8 @@ from datetime import timedelta
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from access.agent_registry import Agent
 from access.database import Database
+from access.identity.agent_registry import Agent
 from core.clock import Clock, from_ns, to_ns
 from core.ids import new_id
 from tenants.models import LateSamples

@@ -4,8 +4,8 @@
     ID-PORT.DOMAIN/...                         is the job's own server
 
 An origin of its own keeps a job's scripts from acting as the user in the portal. Requests of other
-origins' pages are refused (`access.other_sites`). The job never sees the pass, and can't set
-cookies for other jobs' origins (`access.web_ui_headers`).
+origins' pages are refused (`access.jobs.other_sites`). The job never sees the pass, and can't set
+cookies for other jobs' origins (`access.jobs.web_ui_headers`).
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
 from access.database import Database
-from access.other_sites import refuse_other_sites
-from access.tunnels import Tunnel, Tunnels
-from access.web_ui_headers import cookie_values, host_of, request_headers, response_headers
-from access.web_ui_rights import WebUIRights
+from access.jobs.other_sites import refuse_other_sites
+from access.jobs.tunnels import Tunnel, Tunnels
+from access.jobs.web_ui_headers import cookie_values, host_of, request_headers, response_headers
+from access.jobs.web_ui_rights import WebUIRights
 from core.clock import Clock
 from core.errors import (
     ConflictError,

@@ -11,7 +11,7 @@ from isal import isal_zlib
 from starlette.requests import Request
 
 from access.errors import BadRequestError, UnsupportedEncodingError
-from access.fair_worker import FairWorker
+from access.ingest.fair_worker import FairWorker
 from core.errors import InvalidInputError, TooLargeError
 from core.strict_json import decode_json
 

@@ -3,7 +3,7 @@
 a2wsgi gives a request a thread from its headers to the last byte that the client has read. Here, a
 body is received before, and a response is taken from the thread at once and sent afterwards. Both
 are bounded: bodies by whether the sender is signed in, responses by address. Requests take turns of
-a few threads (`cli.portal_shares`), because threads that compute delay the whole process.
+a few threads (`serving.portal_shares`), because threads that compute delay the whole process.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from anyio import to_thread
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cli.portal_shares import PortalShares
 from core.errors import OverloadedError, TooLargeError, VedetteError
 from portal.app import MAX_BODY_BYTES
 from portal.downloads import DISCONNECTED
 from portal.middleware.errors import error_payload
 from portal.middleware.security import HEADERS, STRICT_POLICY
+from serving.portal_shares import PortalShares
 from tenants.users.throttling import network_of
 
 # Every form that needs no credentials fits.

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
-from access.agent_registry import Agent
-from access.body import THREAD_ABOVE_BYTES, fair_worker
-from access.job_tags import JobTags
-from access.late_samples import LateNotes, Span
-from access.name_limit import NameLimit
-from access.quotas import QuotaCache
-from access.request_batcher import Post, RequestBatcher, join, kind_of
-from access.series_limit import SeriesLimit
+from access.identity.agent_registry import Agent
+from access.ingest.body import THREAD_ABOVE_BYTES, fair_worker
+from access.ingest.job_tags import JobTags
+from access.ingest.late_samples import LateNotes, Span
+from access.ingest.name_limit import NameLimit
+from access.ingest.quotas import QuotaCache
+from access.ingest.request_batcher import Post, RequestBatcher, join, kind_of
+from access.ingest.series_limit import SeriesLimit
 from core.clock import NS_PER_SECOND, Clock, to_ns
 from core.errors import OverloadedError
 from core.rate_limits import RateLimit

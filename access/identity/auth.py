@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from starlette.requests import HTTPConnection, Request
 from starlette.types import Scope
 
-from access.agent_registry import Agent, AgentRegistryCache, Certificate
-from access.client_certificates import CertificateReader
 from access.database import Database
+from access.identity.agent_registry import Agent, AgentRegistryCache, Certificate
+from access.identity.client_certificates import CertificateReader
 from core.clock import Clock
 from core.errors import OverloadedError, UnauthenticatedError
 from core.ids import hash_secret

@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from cli.http_protocol import LINGER_SECONDS, BoundedProtocol, Connections
 from core.errors import ConfigurationError
+from serving.http_protocol import LINGER_SECONDS, BoundedProtocol, Connections
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from access.agent_registry import Agent
+from access.identity.agent_registry import Agent
 
 MAX_POST_BYTES = 32 * 1024
 MAX_BATCH_BYTES = 512 * 1024

@@ -1,0 +1,1 @@
+"""Who sends a request: agents by token or certificate."""

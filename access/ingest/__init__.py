@@ -1,0 +1,1 @@
+"""Samples that agents and other collectors send."""

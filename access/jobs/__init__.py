@@ -1,0 +1,1 @@
+"""Ways of users to their running jobs: terminals, files, logs and web pages."""

@@ -1,0 +1,1 @@
+"""How the server speaks HTTP: connections, TLS, proxies, and shares of the portal."""
