@@ -28,7 +28,7 @@ from jobqueue.models import Attempt, Job
 from jobqueue.states import AttemptState, JobKind, JobState
 from jobqueue.usage.models import UsageEntry
 from tenants.models import Appliance, ApplianceState, Tenant
-from timeseries.duckdb.units import settled_before
+from timeseries.duckdb.query.units import settled_before
 from timeseries.open_store import open_store
 from timeseries.points import Batch, Block
 from timeseries.store import Store

@@ -12,10 +12,10 @@ from pyarrow import parquet
 
 from benchmarks.processes import BenchmarkError
 from core.ids import new_id
-from timeseries.duckdb.parquet import FAST_LEVEL, write_parquet
-from timeseries.duckdb.rollup_sql import NEWEST_COLUMN
+from timeseries.duckdb.files.parquet import FAST_LEVEL, write_parquet
+from timeseries.duckdb.files.segments import Segment
+from timeseries.duckdb.query.rollup_sql import NEWEST_COLUMN
 from timeseries.duckdb.schema import TIME_COLUMN
-from timeseries.duckdb.segments import Segment
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Batch
 from timeseries.store import DAY_NS, RejectedPoint, Resolution, Store

@@ -18,7 +18,7 @@ from collector.samples import SampleWriter
 from collector.sending.delivery import build_buffer, build_delivery
 from collector.sending.sender import Outcome
 from core.clock import to_ns, utc_now
-from timeseries.lineprotocol_encode import encode
+from timeseries.lineprotocol.encode import encode
 from timeseries.points import Point
 
 POINTS_PER_SECOND = 10

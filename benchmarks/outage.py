@@ -15,7 +15,7 @@ from benchmarks.appliance import Appliance
 from collector.buffering.buffer import DiskBuffer
 from collector.buffering.frames import Frame
 from core.clock import to_ns
-from timeseries.lineprotocol_encode import encode
+from timeseries.lineprotocol.encode import encode
 
 TIMESTAMP = re.compile(rb" (\d{19})$", re.MULTILINE)
 

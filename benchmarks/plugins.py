@@ -20,7 +20,7 @@ from benchmarks.gateway import HOST_PLUGINS
 from core.clock import utc_now
 from plugins.base import Plugin, PluginContext, PluginError
 from plugins.registry import load_plugin_class
-from timeseries.lineprotocol_encode import encode
+from timeseries.lineprotocol.encode import encode
 from timeseries.points import Point
 
 NS_PER_MICROSECOND = 1000

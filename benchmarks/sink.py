@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any
 
 from core.clock import to_ns, utc_now
-from timeseries.lineprotocol import parse
+from timeseries.lineprotocol.parser import parse
 
 WRITE_PATH = "/api/v2/write"
 COLLECTD_PATH = "/collectd"

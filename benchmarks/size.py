@@ -35,7 +35,7 @@ from benchmarks.fleet import Fleet
 from core.clock import to_ns, utc_now
 from plugins.simulation.config import SimulationConfig
 from plugins.simulation.history import history
-from timeseries.lineprotocol import parse
+from timeseries.lineprotocol.parser import parse
 from timeseries.open_store import open_store
 from timeseries.points import Batch
 from timeseries.store import APPLIANCE_TAG, HOUR_NS, TENANT_TAG, Store

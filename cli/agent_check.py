@@ -22,7 +22,7 @@ from core.logs import configure_logging
 from core.quantities import NO_UNIT, format_value, unit_of
 from plugins.base import PluginContext, PluginUnavailableError
 from plugins.registry import plugin_names
-from timeseries.lineprotocol_encode import encode
+from timeseries.lineprotocol.encode import encode
 from timeseries.points import FieldValue, Point
 
 COLORS = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAIL: "red"}

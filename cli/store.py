@@ -34,8 +34,8 @@ from core.quantities import format_size
 from core.settings import load_server_settings
 from timeseries.migration.export import ExportFormat, Piece
 from timeseries.migration.export import export as export_pieces
-from timeseries.open_store import parse_store_url
 from timeseries.store import Extent, ScanQuery, Store
+from timeseries.store_url import parse_store_url
 
 STDOUT = "-"
 _HEADER = ("measurement", "fields", "tags", "points", "oldest", "newest")

@@ -26,8 +26,8 @@ from core.settings import load_server_settings
 from timeseries.migration.compare import Selection, differences, omitted_fields
 from timeseries.migration.migration import Migration, MigrationResult, Progress
 from timeseries.migration.state import StateFile, state_key, state_path
-from timeseries.open_store import StoreURL, parse_store_url
 from timeseries.store import ScanQuery, Store, StoreUnavailableError
+from timeseries.store_url import StoreURL, parse_store_url
 
 FOLDER = "migrations"
 RESUME = "Run the same command again to resume."

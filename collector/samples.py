@@ -10,7 +10,7 @@ from collector.buffering.buffer import DiskBuffer
 from collector.buffering.frames import Frame
 from collector.implausible import ImplausibleFilter
 from core.errors import InvalidInputError
-from timeseries.lineprotocol_encode import encode
+from timeseries.lineprotocol.encode import encode
 from timeseries.points import Point
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import math
 from enum import StrEnum
 
 from core.errors import InvalidInputError
-from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
+from timeseries.lineprotocol.grammar import MAX_INT64, MIN_INT64
 from timeseries.points import FieldValue
 from timeseries.store import Aggregate
 

@@ -25,7 +25,7 @@ from core.rate_limits import RateLimit
 from core.settings import ServerSettings
 from tenants.lifecycle.usage import SampleCounts
 from timeseries.identity import stamp
-from timeseries.lineprotocol import ParseResult, parse
+from timeseries.lineprotocol.parser import ParseResult, parse
 from timeseries.points import Batch
 from timeseries.store import Store
 

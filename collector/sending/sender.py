@@ -31,7 +31,7 @@ from collector.sending.http import (
 )
 from collector.sending.write_targets import NO_RESPONSE, WriteResponse, WriteTarget
 from core.clock import Clock
-from timeseries.lineprotocol_grammar import logical_lines
+from timeseries.lineprotocol.grammar import logical_lines
 
 log = logging.getLogger(__name__)
 

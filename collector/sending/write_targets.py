@@ -24,8 +24,8 @@ from collector.sending.http import (
     root_cause,
 )
 from collector.tls import TLSContexts
-from timeseries.lineprotocol_encode import encode
-from timeseries.lineprotocol_grammar import logical_lines
+from timeseries.lineprotocol.encode import encode
+from timeseries.lineprotocol.grammar import logical_lines
 from timeseries.points import Point
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from tenants.models import Appliance, ApplianceCertificate, Tenant
 from tenants.permissions import Permission
 from tenants.quotas import WARN_RATIO, Limits, count_appliances, count_gpus, limits_of
 from tenants.scope import Scope
-from timeseries.open_store import parse_store_url
+from timeseries.store_url import parse_store_url
 
 JOBS_KEPT_DAYS = 90
 MOST_DELETED = 500

@@ -23,8 +23,8 @@ from tenants.fleet.states import in_service
 from tenants.models import Appliance, Membership, SeriesCount, Tenant, TenantUsage
 from tenants.permissions import Permission
 from tenants.scope import Scope
-from timeseries.open_store import parse_store_url
 from timeseries.store import TENANT_TAG, Aggregate, RangeQuery, Series, Store
+from timeseries.store_url import parse_store_url
 
 ESTIMATED_BYTES_PER_POINT = 16
 USAGE_RETENTION_DAYS = 730

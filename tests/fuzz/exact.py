@@ -1,7 +1,7 @@
 """The check that the fuzz target and its corpus share."""
 
-from timeseries.lineprotocol import parse
-from timeseries.lineprotocol_grammar import InvalidLineError, logical_lines, parse_line
+from timeseries.lineprotocol.grammar import InvalidLineError, logical_lines, parse_line
+from timeseries.lineprotocol.parser import parse
 from timeseries.points import Batch, Point
 
 NOW_NS = 1_700_000_000_000_000_000

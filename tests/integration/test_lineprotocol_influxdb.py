@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from tests.fixtures.databases import influxdb
-from timeseries.lineprotocol import NS_PER_UNIT, parse
+from timeseries.lineprotocol.parser import NS_PER_UNIT, parse
 
 NOW_NS = 1_700_000_000_000_000_000
 EARLIEST_NOW_NS = 1_700_000_000_000_000_001

@@ -9,7 +9,7 @@ from plugins.nvml.metrics import GPU_METRICS, LINK_METRICS, NVML_METRICS
 from tests.fixtures.metrics_page import undocumented
 from tests.fixtures.nvml import NVMLReader, World, chosen, reading
 from tests.fixtures.nvml_dgx import MIB, UUID, gpu_fields, nvml, twice, world
-from timeseries.lineprotocol_encode import encode
+from timeseries.lineprotocol.encode import encode
 from timeseries.points import Point
 
 __all__ = ["nvml", "world"]

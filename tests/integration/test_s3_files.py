@@ -20,8 +20,9 @@ from tests.unit.timeseries.rollup_samples import (
     gpu,
     write_all,
 )
-from timeseries.duckdb import sealing, units
-from timeseries.duckdb.s3 import S3Files
+from timeseries.duckdb.cold import sealing
+from timeseries.duckdb.files.s3 import S3Files
+from timeseries.duckdb.query import units
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.open_store import open_store
 from timeseries.store import (

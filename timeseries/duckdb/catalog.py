@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import duckdb
 
-from timeseries.duckdb.relation import Relation, Statement, files_sql
+from timeseries.duckdb.files.segments import Manifest, Segment
+from timeseries.duckdb.hot.writer import DuckDBWriter
+from timeseries.duckdb.query.relation import Relation, Statement, files_sql
+from timeseries.duckdb.query.sql import select, where_visible
 from timeseries.duckdb.schema import Key, field_column, quoted, table_name, tag_column
-from timeseries.duckdb.segments import Manifest, Segment
-from timeseries.duckdb.sql import select, where_visible
-from timeseries.duckdb.writer import DuckDBWriter
-from timeseries.lineprotocol_grammar import MAX_INT64
+from timeseries.lineprotocol.grammar import MAX_INT64
 from timeseries.store import IDENTITY_TAGS, Resolution, StoreUnavailableError, TagMatcher
 
 Tenants = tuple[str, ...] | None

@@ -26,21 +26,20 @@ import pyarrow as pa
 
 from timeseries.columns import SeriesColumns, columns_of, columns_of_table
 from timeseries.duckdb.catalog import Catalog
-from timeseries.duckdb.database import Database, Limits, is_fatal
-from timeseries.duckdb.files import Files, LocalFiles
-from timeseries.duckdb.latest import expired_latest_sql, latest_sql, merge_latest
-from timeseries.duckdb.maintenance import Maintenance
-from timeseries.duckdb.range_query import range_reads
-from timeseries.duckdb.reads import Read
-from timeseries.duckdb.relation import Relation
-from timeseries.duckdb.row_groups import Row
-from timeseries.duckdb.scan import batch_from, extent_sql, hours_sql, slice_sql, slices
+from timeseries.duckdb.cold.maintenance import Maintenance
+from timeseries.duckdb.cold.sealing import DetailOf, Sealing
+from timeseries.duckdb.files.files import Files, LocalFiles
+from timeseries.duckdb.files.segments import Manifest
+from timeseries.duckdb.hot.database import Database, Limits, is_fatal
+from timeseries.duckdb.hot.writer import DuckDBWriter
+from timeseries.duckdb.query.latest import expired_latest_sql, latest_sql, merge_latest
+from timeseries.duckdb.query.range_query import range_reads
+from timeseries.duckdb.query.reads import Read
+from timeseries.duckdb.query.relation import Relation
+from timeseries.duckdb.query.row_groups import Row
+from timeseries.duckdb.query.scan import batch_from, extent_sql, hours_sql, slice_sql, slices
 from timeseries.duckdb.schema import Span
-from timeseries.duckdb.sealing import DetailOf, Sealing
-from timeseries.duckdb.segments import Manifest
-from timeseries.duckdb.upgrade import upgrade
-from timeseries.duckdb.writer import DuckDBWriter
-from timeseries.lineprotocol_grammar import MAX_INT64
+from timeseries.lineprotocol.grammar import MAX_INT64
 from timeseries.points import Batch
 from timeseries.store import (
     Detail,
@@ -102,8 +101,6 @@ class DuckDBStore(Catalog):
                     self.database.files,
                     former=None if is_beside else self.database.folder,
                 )
-                if not self.database.is_new:
-                    upgrade(cursor, self.manifest)
         except BaseException:
             self.database.close()
             raise

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from core.errors import ConfigurationError
-from timeseries.open_store import SOURCE, parse_store_url
+from timeseries.store_url import SOURCE, parse_store_url
 
 DEFAULT_PORT = 8086
 

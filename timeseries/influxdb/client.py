@@ -19,8 +19,8 @@ from urllib3.util import make_headers
 
 from core.errors import OverloadedError, VedetteError
 from timeseries.influxdb.address import InfluxDBAddress, version_in
-from timeseries.open_store import SOURCE
 from timeseries.store import StoreUnavailableError
+from timeseries.store_url import SOURCE
 
 Value = float | int | bool | str | None
 CONNECT_SECONDS = 3.0

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from timeseries.lineprotocol_grammar import MAX_TIME_NS, MIN_TIME_NS
+from timeseries.lineprotocol.grammar import MAX_TIME_NS, MIN_TIME_NS
 from timeseries.store import TENANT_TAG, Aggregate, LatestQuery, RangeQuery, ScanQuery, TagMatcher
 from timeseries.validation import check_step
 

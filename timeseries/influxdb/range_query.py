@@ -26,7 +26,7 @@ from timeseries.influxdb.influxql import (
     select,
     where_clause,
 )
-from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
+from timeseries.lineprotocol.grammar import MAX_INT64, MIN_INT64
 from timeseries.store import Aggregate, RangeQuery, Series
 from timeseries.successive import SUCCESSIVE, SuccessiveValues
 from timeseries.validation import FieldType, check_aggregate

@@ -40,7 +40,7 @@ from timeseries.influxdb.influxql import (
 )
 from timeseries.influxdb.range_query import group_of, range_series
 from timeseries.influxdb.writer import InfluxDBWriter
-from timeseries.lineprotocol_grammar import MAX_TIME_NS, MIN_TIME_NS
+from timeseries.lineprotocol.grammar import MAX_TIME_NS, MIN_TIME_NS
 from timeseries.points import Batch, FieldValue, Point
 from timeseries.store import (
     TENANT_TAG,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from timeseries.influxdb.influxql import encode_key, encode_name
-from timeseries.lineprotocol_grammar import (
+from timeseries.lineprotocol.grammar import (
     MAX_INT64,
     MAX_TIME_NS,
     MAX_UINT64,

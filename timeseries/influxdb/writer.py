@@ -18,7 +18,7 @@ from core.errors import InvalidInputError, VedetteError
 from timeseries.influxdb.client import InfluxDBConnection, LinesRejectedError, RequestTooLargeError
 from timeseries.influxdb.databases import TenantDatabase, TenantDatabases
 from timeseries.influxdb.validation import FieldTypes, validate
-from timeseries.lineprotocol_encode import encode_batch
+from timeseries.lineprotocol.encode import encode_batch
 from timeseries.points import Batch, Block
 from timeseries.store import TENANT_TAG, RejectedPoint, StoreUnavailableError
 from timeseries.write_queue import Submission, Task, WriteQueue, as_store_error

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from timeseries.lineprotocol_grammar import MAX_INT64, MIN_INT64
+from timeseries.lineprotocol.grammar import MAX_INT64, MIN_INT64
 from timeseries.points import Batch, Block
 from timeseries.store import TENANT_TAG, RejectedPoint
 from timeseries.validation import name_error, text_error, value_error

@@ -16,7 +16,6 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from core.clock import Clock, to_ns, utc_now
 from core.errors import ConfigurationError
 from timeseries.columns import SeriesColumns, columns_of
-from timeseries.open_store import SOURCE
 from timeseries.points import Batch
 from timeseries.store import (
     IDENTITY_TAGS,
@@ -31,6 +30,7 @@ from timeseries.store import (
     Series,
     StoreUnavailableError,
 )
+from timeseries.store_url import SOURCE
 from timeseries.victoriametrics.client import MAX_AHEAD_MS, VictoriaMetricsClient
 from timeseries.victoriametrics.lines import (
     MEASUREMENT_LABEL,

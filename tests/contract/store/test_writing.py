@@ -4,7 +4,7 @@ import pytest
 
 from tests.contract.store.backends import Capabilities
 from tests.contract.store.samples import ACME, ACME_2, GLOBEX, START_NS, gpu, gpu_with
-from timeseries.lineprotocol import parse
+from timeseries.lineprotocol.parser import parse
 from timeseries.points import Batch, FieldValue, Point
 from timeseries.store import DAY_NS, Latest, LatestQuery, ScanQuery, Store, write
 from timeseries.validation import FIELD_TYPES

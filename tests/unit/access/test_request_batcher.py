@@ -25,7 +25,7 @@ from core.errors import OverloadedError, VedetteError
 from core.settings import ServerSettings
 from tests.cast import FrozenClock
 from timeseries.duckdb.store import DuckDBStore
-from timeseries.lineprotocol import parse
+from timeseries.lineprotocol.parser import parse
 from timeseries.points import Batch
 from timeseries.store import Latest, LatestQuery, RejectedPoint, StoreUnavailableError
 

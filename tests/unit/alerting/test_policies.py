@@ -32,7 +32,7 @@ from core.errors import ConflictError, InvalidInputError
 from tenants.models import Tenant
 from tests.cast import BOX, NOON, Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.alerting.helpers import heat, hot
-from timeseries.lineprotocol import parse
+from timeseries.lineprotocol.parser import parse
 from timeseries.store import Store
 
 

@@ -8,7 +8,7 @@ from core.clock import utc_now
 from plugins.base import PluginContext
 from tests.fixtures.in_process import Result, run_vedette
 from tests.fixtures.puppets import puppet_plan
-from timeseries.lineprotocol import parse
+from timeseries.lineprotocol.parser import parse
 
 
 def once(home: Path, *arguments: str) -> Result:

@@ -10,8 +10,8 @@ from collector.sending.http import proxy_for, proxy_headers
 from collector.sending.sender import UndeliverableLines
 from collector.sending.write_targets import line_tagger
 from core.clock import utc_now
-from timeseries.lineprotocol import parse
-from timeseries.lineprotocol_encode import encode
+from timeseries.lineprotocol.encode import encode
+from timeseries.lineprotocol.parser import parse
 from timeseries.points import Point
 
 ROOT = Path(__file__).parents[3]

@@ -8,10 +8,10 @@ from plugins.base import PluginError
 from plugins.collectd.mapping import MAX_PLUGINS, MAX_SERIES, PointMapper
 from plugins.collectd.types_db import parse_types
 from plugins.collectd.values import Identity, Notification, Number, Severity, ValueList
-from timeseries.duckdb.ingest import point_error
+from timeseries.duckdb.hot.ingest import point_error
 from timeseries.duckdb.schema import Table
-from timeseries.lineprotocol import parse
-from timeseries.lineprotocol_encode import encode
+from timeseries.lineprotocol.encode import encode
+from timeseries.lineprotocol.parser import parse
 from timeseries.points import Point
 from timeseries.validation import name_error
 

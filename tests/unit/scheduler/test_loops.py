@@ -17,7 +17,7 @@ from scheduler.loops import Scheduler
 from tenants.fleet.events import EventKind, add_event
 from tenants.models import ApplianceEvent
 from tests.cast import Cast, FrozenClock, make_appliance
-from timeseries.duckdb import sealing
+from timeseries.duckdb.cold import sealing
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.open_store import open_store
 from timeseries.points import FieldValue, Point

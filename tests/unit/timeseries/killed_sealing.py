@@ -27,7 +27,9 @@ SETTLED_NS = MIDNIGHT_NS + 2 * DAY_NS
 DIES = """
 import os, signal, sys
 from pathlib import Path
-from timeseries.duckdb import sealing, segments, units
+from timeseries.duckdb.cold import sealing
+from timeseries.duckdb.files import segments
+from timeseries.duckdb.query import units
 from timeseries.duckdb.store import DuckDBStore
 
 moments = 0
@@ -51,7 +53,7 @@ def dying(work, at):
 def maintain(at, now_ns):
     files = None
     if bucket:
-        from timeseries.duckdb.s3 import S3Files
+        from timeseries.duckdb.files.s3 import S3Files
         files = S3Files(bucket, folder=path.with_suffix(""), cache_bytes=2**20)
     store = DuckDBStore(path, files=files)
     sealing.write_parquet = dying(sealing.write_parquet, at)

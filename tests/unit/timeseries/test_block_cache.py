@@ -4,7 +4,7 @@ import random
 from functools import partial
 from pathlib import Path
 
-from timeseries.duckdb.block_cache import BLOCK_BYTES, BlockCache
+from timeseries.duckdb.files.block_cache import BLOCK_BYTES, BlockCache
 
 SIZE = 10 * BLOCK_BYTES + 100
 FILES = {name: random.Random(name).randbytes(SIZE) for name in ("a", "b")}  # noqa: S311

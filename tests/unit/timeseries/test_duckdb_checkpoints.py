@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from tests.fixtures.polling import eventually
-from timeseries.duckdb import checkpoints
+from timeseries.duckdb.hot import checkpoints
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
 from timeseries.store import ScanQuery, write

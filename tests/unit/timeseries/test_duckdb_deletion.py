@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.timeseries.rollup_samples import ACME, GLOBEX, HOUR_NS, START_NS, gpu, write_all
-from timeseries.duckdb import scan
+from timeseries.duckdb.query import scan
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import DAY_NS, ScanQuery
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from timeseries.duckdb.ingest import InsertPlan, parts_by_key, plan_insert
-from timeseries.duckdb.rows import arrow_table
+from timeseries.duckdb.hot.ingest import InsertPlan, parts_by_key, plan_insert
+from timeseries.duckdb.hot.rows import arrow_table
 from timeseries.duckdb.schema import Key, Schema, Table
 from timeseries.points import Batch, Block, FieldValue, Point
 from timeseries.validation import FieldType

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from timeseries.duckdb import maintenance
+from timeseries.duckdb.cold import maintenance
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Batch, Block, Point
 from timeseries.store import HOUR_NS, Aggregate, LatestQuery, RangeQuery, ScanQuery, Store, write

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timeseries.duckdb import range_query
-from timeseries.duckdb.range_query import reads_raw_rows
-from timeseries.duckdb.row_groups import MAX_ROWS
+from timeseries.duckdb.query import range_query
+from timeseries.duckdb.query.range_query import reads_raw_rows
+from timeseries.duckdb.query.row_groups import MAX_ROWS
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.points import FieldValue, Point
 from timeseries.store import Aggregate, RangeQuery, Series, write

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from timeseries.duckdb.scan import SLICE_POINTS, slices
+from timeseries.duckdb.query.scan import SLICE_POINTS, slices
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
 from timeseries.store import DAY_NS, HOUR_NS, ScanQuery, write

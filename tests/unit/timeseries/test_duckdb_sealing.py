@@ -28,8 +28,10 @@ from tests.unit.timeseries.rollup_samples import (
     seeded,
     write_all,
 )
-from timeseries.duckdb import maintenance, query_plan, range_query, relation, sealing, units
-from timeseries.duckdb.segments import MANIFEST_TABLE, Segment
+from timeseries.duckdb.cold import maintenance, sealing
+from timeseries.duckdb.files.segments import MANIFEST_TABLE, Segment
+from timeseries.duckdb.query import plan as query_plan
+from timeseries.duckdb.query import range_query, relation, units
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
 from timeseries.store import (
@@ -293,7 +295,7 @@ def test_a_large_day_is_merged_into_ranges_of_appliances(
     for number in range(5):
         identity = ACME | {"appliance": f"a{number}"}
         write_all(store, [gpu(MIDNIGHT_NS + hour * HOUR_NS, x=1.0) for hour in range(8)], identity)
-    monkeypatch.setattr("timeseries.duckdb.maintenance.MAX_MERGED_ROWS", 100)
+    monkeypatch.setattr("timeseries.duckdb.cold.maintenance.MAX_MERGED_ROWS", 100)
     store.maintain(now_ns=SETTLED_NS)
 
     assert sorted((one.first_appliance, one.last_appliance) for one in segments_of(store)) == [

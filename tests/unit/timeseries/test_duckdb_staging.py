@@ -10,14 +10,14 @@ import duckdb
 import pytest
 
 from tests.fixtures.polling import eventually
-from timeseries.duckdb import writer as duckdb_writer
-from timeseries.duckdb.database import Database
-from timeseries.duckdb.rows import deserialize, rows_of, serialize
+from timeseries.duckdb.files.segments import Manifest
+from timeseries.duckdb.hot import writer as duckdb_writer
+from timeseries.duckdb.hot.database import Database
+from timeseries.duckdb.hot.rows import deserialize, rows_of, serialize
+from timeseries.duckdb.hot.staging import STAGING_TABLE, StagingTable
+from timeseries.duckdb.hot.writer import MIN_DIRECT_POINTS, DuckDBWriter
 from timeseries.duckdb.schema import COLUMNS_SQL, Key, Table, parse_schema, quoted, table_name
-from timeseries.duckdb.segments import Manifest
-from timeseries.duckdb.staging import STAGING_TABLE, StagingTable
 from timeseries.duckdb.store import DuckDBStore
-from timeseries.duckdb.writer import MIN_DIRECT_POINTS, DuckDBWriter
 from timeseries.points import Batch, Point
 from timeseries.store import Latest, LatestQuery, StoreUnavailableError, write
 from timeseries.validation import FieldType
@@ -30,12 +30,12 @@ GLOBEX = {"tenant": "globex", "appliance": "g1"}
 DIES_AFTER_THE_ACKNOWLEDGEMENT = """
 import os, signal, sys
 from pathlib import Path
-import timeseries.duckdb.writer
+import timeseries.duckdb.hot.writer
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
 from timeseries.store import write
 
-timeseries.duckdb.writer.FLUSH_INTERVAL_SECONDS = 3600.0
+timeseries.duckdb.hot.writer.FLUSH_INTERVAL_SECONDS = 3600.0
 store = DuckDBStore(Path(sys.argv[1]))
 for n in range(3):
     gpu = Point("gpu", {f"tag{n}": "x"}, {"n": n, f"f{n}": 0.5}, n)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.timeseries.rollup_samples import ACME, gpu, write_all
-from timeseries.duckdb import sql
+from timeseries.duckdb.query import sql
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.store import Aggregate, RangeQuery, Series
 

@@ -11,7 +11,7 @@ from timeseries.influxdb.writer import (
     split_batch,
     split_submission,
 )
-from timeseries.lineprotocol import parse
+from timeseries.lineprotocol.parser import parse
 from timeseries.points import Batch, Point
 from timeseries.write_queue import Submission
 

@@ -3,8 +3,8 @@ from collections.abc import Callable
 import pytest
 
 from core.errors import InvalidInputError
-from timeseries.lineprotocol import parse
-from timeseries.lineprotocol_encode import encode, encode_batch
+from timeseries.lineprotocol.encode import encode, encode_batch
+from timeseries.lineprotocol.parser import parse
 from timeseries.points import Batch, FieldValue, Point
 
 NONE: dict[str, dict[str, str]] = {"extra_tags": {}}

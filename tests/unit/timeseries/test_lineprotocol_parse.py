@@ -1,7 +1,7 @@
 import pytest
 
 from core.errors import InvalidInputError
-from timeseries.lineprotocol import LineError, parse
+from timeseries.lineprotocol.parser import LineError, parse
 from timeseries.points import FieldValue, Point
 
 NOW_NS = 1_700_000_000_000_000_000

@@ -5,9 +5,9 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeseries.lineprotocol import LineError, ParseResult, parse
-from timeseries.lineprotocol_encode import encode, encode_batch
-from timeseries.lineprotocol_grammar import InvalidLineError, logical_lines, parse_line
+from timeseries.lineprotocol.encode import encode, encode_batch
+from timeseries.lineprotocol.grammar import InvalidLineError, logical_lines, parse_line
+from timeseries.lineprotocol.parser import LineError, ParseResult, parse
 from timeseries.points import Batch, Point
 
 NOW_NS = 1_700_000_000_000_000_000

@@ -9,9 +9,10 @@ import pytest
 
 from tests.unit.timeseries.killed_sealing import MIDNIGHT_NS, SETTLED_NS
 from tests.unit.timeseries.rollup_samples import ACME, ACME_2, HOUR_NS, gpu, write_all
-from timeseries.duckdb import suspects, units, writer
-from timeseries.duckdb.overwrites import OVERWRITTEN_TABLE
-from timeseries.duckdb.spans import MAX_SPANS, joined, other_part, shared_part
+from timeseries.duckdb.files.spans import MAX_SPANS, joined, other_part, shared_part
+from timeseries.duckdb.hot import suspects, writer
+from timeseries.duckdb.hot.overwrites import OVERWRITTEN_TABLE
+from timeseries.duckdb.query import units
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Aggregate, RangeQuery, Resolution, ScanQuery
 

@@ -22,7 +22,8 @@ from tests.unit.timeseries.rollup_samples import (
     seeded,
     write_all,
 )
-from timeseries.duckdb import maintenance, sealing, sketch_merge, units
+from timeseries.duckdb.cold import maintenance, sealing
+from timeseries.duckdb.query import sketch_merge, units
 from timeseries.duckdb.schema import quoted, table_name
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.points import Point

@@ -20,8 +20,9 @@ from hypothesis.stateful import (
 
 from tests.unit.timeseries.rollup_samples import HOUR_NS, MINUTE_NS
 from tests.unit.timeseries.sample_model import SampleModel, identity_of, is_same_value
-from timeseries.duckdb import units, writer
-from timeseries.duckdb.rollup_sql import QUANTILES
+from timeseries.duckdb.hot import writer
+from timeseries.duckdb.query import units
+from timeseries.duckdb.query.rollup_sql import QUANTILES
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Batch, Point
 from timeseries.sketch import ACCURACY_RATIO

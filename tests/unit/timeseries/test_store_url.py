@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigurationError
-from timeseries.open_store import parse_store_url
+from timeseries.store_url import parse_store_url
 
 
 @pytest.mark.parametrize(

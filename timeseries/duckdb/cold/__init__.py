@@ -1,0 +1,1 @@
+"""Sealing: samples move from tables into files, and leave after their retention."""

@@ -1,0 +1,1 @@
+"""Files of sealed samples, on a disk or in a bucket."""

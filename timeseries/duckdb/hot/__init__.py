@@ -1,0 +1,1 @@
+"""Samples that are written: from the queue into tables."""

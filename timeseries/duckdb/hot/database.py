@@ -1,0 +1,264 @@
+"""A DuckDB database shared by several threads, which can be reopened after a fatal error.
+
+After some errors, such as a disk failure during a write, DuckDB invalidates the database: every
+statement fails until all connections are closed and the file is opened again. Committed data is in
+the file and its WAL.
+"""
+
+import os
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import duckdb
+
+from timeseries.duckdb.files.files import Files, LocalFiles
+from timeseries.duckdb.hot.staging import STAGING_TABLE
+from timeseries.store import StoreUnavailableError
+from timeseries.store_url import files_folder
+
+REOPEN_EVERY_SECONDS = 1.0
+
+CHECKPOINT_MIB = 64
+"""The size of the WAL at which it is checkpointed beside the writer."""
+MAX_WAL_MIB = 4 * CHECKPOINT_MIB
+"""The size at which a commit checkpoints, and its senders wait."""
+_CHECKPOINTS = "checkpoints"
+
+# No statement can access anything outside the store's own file and folder.
+_SEALED = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+}
+_TUNED = {
+    "checkpoint_threshold": f"{MAX_WAL_MIB}MiB",
+    # Freed memory goes back to the system within seconds; without, only when more is allocated.
+    "allocator_background_threads": "true",
+}
+_LOCKED = "Could not set lock on file"
+_LOCK_OWNER = re.compile(r"\(PID (\d+)\)")
+_INVALIDATED = "invalidated"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the database may use of the machine.
+
+    Attributes:
+        memory_mib: buffers, caches and intermediate results; above it they go to disk, and a
+            statement that can't do so fails. 0: a quarter of the memory, from 512 to 4096.
+        threads: for the statements of all readers and writers together. 0: one fewer than the
+            cores, from 2 to 8.
+    """
+
+    memory_mib: int = 0
+    threads: int = 0
+
+    def as_settings(self) -> dict[str, str]:
+        """Return them as settings of DuckDB."""
+        installed_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+        memory_mib = self.memory_mib or min(max(installed_mib // 4, 512), 4096)
+        threads = self.threads or min(max((os.cpu_count() or 1) - 1, 2), 8)
+        return {"memory_limit": f"{memory_mib}MiB", "threads": str(threads)}
+
+
+class Database:
+    """One open DuckDB file, or a database in memory.
+
+    Args:
+        path: the file, created with its folder if missing, or ":memory:".
+        limits: what it may use of the machine.
+        files: what else it may read; by default its folder only.
+        monotonic: the clock that limits how often a broken file is reopened.
+
+    Attributes:
+        is_new: whether nothing was in it when it was opened last.
+
+    Raises:
+        StoreUnavailableError: the file can't be opened; the message says why.
+    """
+
+    def __init__(
+        self,
+        path: Path | Literal[":memory:"],
+        *,
+        limits: Limits = Limits(),
+        files: Files | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = path
+        self._limits = limits
+        self._monotonic = monotonic
+        self._temporary = tempfile.TemporaryDirectory() if path == ":memory:" else None
+        self.folder = Path(self._temporary.name) if self._temporary else files_folder(Path(path))
+        self.files = files or LocalFiles(self.folder)
+        self._connection: duckdb.DuckDBPyConnection | None = self._connect()
+        self._tried_at = monotonic()
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """Return a new cursor; the caller closes it soon.
+
+        Raises:
+            StoreUnavailableError: the database is closed, or broken and can't be reopened yet.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise StoreUnavailableError("The time series store is closed.")
+            if self._connection is None:
+                raise StoreUnavailableError(
+                    f"The time series store {self.path} failed and is being reopened."
+                )
+            return self._connection.cursor()
+
+    def reopen(self) -> duckdb.DuckDBPyConnection:
+        """Reopen the file, at most once per interval, and return a cursor.
+
+        The caller has closed its own cursors; readers close theirs because every statement fails.
+
+        Raises:
+            StoreUnavailableError: it can't be reopened yet.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise StoreUnavailableError("The time series store is closed.")
+            now = self._monotonic()
+            if self._connection is None and now - self._tried_at < REOPEN_EVERY_SECONDS:
+                raise StoreUnavailableError(
+                    f"The time series store {self.path} failed and is being reopened."
+                )
+            self._tried_at = now
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            self._connection = _usable(self._connect(), self.path)
+            return self._connection.cursor()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Hold a snapshot during a transaction whose commit may checkpoint.
+
+        Without any, DuckDB locks out all other writers meanwhile, and merges row groups, which
+        takes seconds. `CHECKPOINT` still does that.
+        """
+        with self.cursor() as cursor:
+            cursor.begin()
+            cursor.execute(f"SELECT 1 FROM {STAGING_TABLE} LIMIT 0").fetchall()  # noqa: S608 - ours
+            try:
+                yield
+            finally:
+                with suppress(duckdb.Error):
+                    cursor.rollback()
+
+    def checkpoint(self) -> None:
+        """Write the WAL into the file while others write.
+
+        No statement does so. A commit does that finds the WAL longer than a setting, which is one
+        of the whole database. Beside a snapshot, it doesn't matter whose commit it is, but its
+        sender waits: nothing runs between the two statements.
+
+        It does nothing while a reader is older than a change of the tables.
+        """
+        with self.cursor() as cursor:
+            cursor.execute(f"CREATE SEQUENCE IF NOT EXISTS {_CHECKPOINTS}")
+            with self.snapshot():
+                try:
+                    cursor.execute(
+                        f"SET checkpoint_threshold = '{self.wal_bytes // 2}B'; "
+                        f"SELECT nextval('{_CHECKPOINTS}')"
+                    )
+                finally:
+                    cursor.execute(f"SET checkpoint_threshold = '{MAX_WAL_MIB}MiB'")
+
+    @property
+    def wal_bytes(self) -> int:
+        """How much was written since the last checkpoint."""
+        try:
+            return Path(f"{self.path}.wal").stat().st_size
+        except FileNotFoundError:  # nothing was, or a checkpoint has just removed it
+            return 0
+
+    @property
+    def free_bytes(self) -> int:
+        """How much of the file is free, if that is most of it, else 0."""
+        with self.cursor() as cursor:
+            found = cursor.execute(
+                "SELECT block_size, total_blocks, free_blocks FROM pragma_database_size()"
+            ).fetchall()
+        ((block_bytes, total, free),) = found
+        return int(block_bytes * free) if free > total / 2 else 0
+
+    def close(self) -> None:
+        """Checkpoint and close the file."""
+        with self._lock:
+            self._is_closed = True
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            if self._temporary is not None:
+                self._temporary.cleanup()
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.is_new = not any(Path(f"{self.path}{end}").exists() for end in ("", ".wal"))
+            config: dict[str, Any] = {**_SEALED, **_TUNED, **self._limits.as_settings()}
+            connection = duckdb.connect(str(self.path), config=config)
+            filesystem = self.files.filesystem
+            if filesystem and not connection.filesystem_is_registered(filesystem.protocol):
+                connection.register_filesystem(filesystem)
+            # Folders can't be set once the database is sealed, nor before it is open.
+            folders = [f"{self.folder.resolve()}/", *self.files.allowed]
+            connection.execute("SET allowed_directories = ?", [folders])
+            connection.execute("SET enable_external_access = false")
+            connection.execute("SET parquet_metadata_cache = true")  # files never change
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"Can't create the folder of the time series file {self.path}: {error}. "
+                "Set another path in TIMESERIES_URL, or make the folder writable."
+            ) from error
+        except duckdb.Error as error:
+            raise StoreUnavailableError(_why_not_opened(self.path, str(error))) from error
+        return connection
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Return whether DuckDB invalidated the database with this error."""
+    return isinstance(error, duckdb.FatalException) or (
+        isinstance(error, duckdb.Error) and _INVALIDATED in str(error)
+    )
+
+
+def _usable(connection: duckdb.DuckDBPyConnection, path: Path | str) -> duckdb.DuckDBPyConnection:
+    """Return the connection if it works: while a reader is open it shares the broken database."""
+    try:
+        connection.execute("FROM duckdb_tables()").fetchall()
+    except duckdb.Error as error:
+        connection.close()
+        raise StoreUnavailableError(
+            f"The time series store {path} can't be reopened yet: {error}"
+        ) from error
+    return connection
+
+
+def _why_not_opened(path: Path | str, error: str) -> str:
+    if _LOCKED not in error:
+        reason = " ".join(error.split()).rstrip(".")
+        return (
+            f"The time series file {path} can't be opened: {reason}. Check the file and its "
+            "permissions, or set another in TIMESERIES_URL."
+        )
+    owner = _LOCK_OWNER.search(error)
+    process = f"process {owner[1]}" if owner else "another process"
+    return (
+        f"The time series file {path} is in use by {process}; only one process can open it. "
+        "Stop that process, or set another file in TIMESERIES_URL."
+    )

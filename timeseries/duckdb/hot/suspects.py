@@ -1,0 +1,193 @@
+"""Suspects: samples that may overwrite others.
+
+Live samples arrive in order and are not compared with anything: only what is not newer than all
+that its appliance has written of a measurement may have the series and instant of another sample.
+Such suspects are looked up once they are in their table.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import duckdb
+
+from timeseries.duckdb.files.files import Files
+from timeseries.duckdb.files.segments import Segment
+from timeseries.duckdb.hot.rows import Rows
+from timeseries.duckdb.query.relation import Relation
+from timeseries.duckdb.query.sql import select
+from timeseries.duckdb.query.units import TENANT
+from timeseries.duckdb.schema import TIME_COLUMN, Key, Span, Table, quoted, tag_column
+from timeseries.lineprotocol.grammar import MAX_INT64, MIN_INT64
+from timeseries.points import Batch, Block
+from timeseries.repeats import repeating_measurements
+from timeseries.store import APPLIANCE_TAG, HOUR_NS, IDENTITY_TAGS, TENANT_TAG, Resolution
+
+EARLIEST_NS = MIN_INT64 - 1
+"""Older than every sample."""
+MAX_NEWEST_TIMES = 200_000
+"""How many newest times are held; then the newest of each measurement counts for all."""
+MAX_FILES = 8
+"""In more files, or in a bucket, nothing is looked up, because all writes wait for it."""
+MAX_SUSPECTS = 10_000
+"""How many suspects of a measurement are held apart."""
+MAX_NAMES = 500
+"""Above this, suspects are looked up among the samples of all appliances."""
+_TIME = quoted(TIME_COLUMN)
+Owner = tuple[str, str]
+"""The tenant and the appliance of a sample, "" for one without."""
+
+
+class Suspect(NamedTuple):
+    """Samples of an appliance that may overwrite others: the oldest and the newest time."""
+
+    tenant: str
+    appliance: str
+    oldest_ns: int
+    newest_ns: int
+
+
+Suspects = Mapping[str, Sequence[Suspect]]
+"""Those of each measurement."""
+
+
+def few(suspects: Sequence[Suspect]) -> list[Suspect]:
+    """Return suspects, those of an appliance as one if they are many."""
+    if len(suspects) <= MAX_SUSPECTS:
+        return list(suspects)
+    found: dict[Owner, Suspect] = {}
+    for one in suspects:
+        known = found.get(one[:2], one)
+        span = min(one.oldest_ns, known.oldest_ns), max(one.newest_ns, known.newest_ns)
+        found[one[:2]] = Suspect(one.tenant, one.appliance, *span)
+    return list(found.values())
+
+
+class NewestTimes:
+    """The newest time that each appliance has written of a measurement.
+
+    Args:
+        floor_of: returns the newest time of a measurement in the store before it was opened.
+    """
+
+    def __init__(self, floor_of: Callable[[str], int]) -> None:
+        self._floor_of = floor_of
+        self._floors: dict[str, int] = {}
+        self._newest: dict[tuple[str, str, str], int] = {}
+
+    def check(self, batch: Batch, identity: Mapping[str, str]) -> tuple[Batch, Suspects]:
+        """Note a batch that is written next; return it, in order of writing, and its suspects."""
+        repeating = repeating_measurements(batch)
+        spans: dict[tuple[str, str, str], Span] = {}
+        for block in batch.blocks:
+            for owner, span in _spans_of(block, identity, is_stamped=batch.is_stamped):
+                place = (block.measurement, *owner)
+                known = spans.get(place)
+                if known is not None:
+                    span = min(span[0], known[0]), max(span[1], known[1])  # noqa: PLW2901 - both
+                spans[place] = span
+        suspects: dict[str, list[Suspect]] = {}
+        for place, span in spans.items():
+            measurement, tenant, appliance = place
+            before = self._newest.get(place)
+            if before is None:
+                before = self._floor(measurement)
+            if span[0] <= before or measurement in repeating:
+                suspects.setdefault(measurement, []).append(Suspect(tenant, appliance, *span))
+            self._newest[place] = max(before, span[1])
+        self._limit()
+        return batch.in_order(repeating), suspects
+
+    def _floor(self, measurement: str) -> int:
+        if measurement not in self._floors:
+            self._floors[measurement] = self._floor_of(measurement)
+        return self._floors[measurement]
+
+    def _limit(self) -> None:
+        if len(self._newest) > MAX_NEWEST_TIMES:
+            for (measurement, _, _), newest in self._newest.items():
+                self._floors[measurement] = max(newest, self._floor(measurement))
+            self._newest.clear()
+
+
+def staged_suspects(rows: Iterable[Rows]) -> Iterator[Suspect]:
+    """Yield the suspects of rows that were staged before the store was opened: all of them."""
+    for one in rows:
+        columns = dict(zip(one.tags, one.tag_values, strict=True))
+        owners = zip(*(columns.get(tag, ("",)) for tag in IDENTITY_TAGS), strict=False)
+        span = min(one.times_ns), max(one.times_ns)
+        for tenant, appliance in set(owners):
+            yield Suspect(tenant, appliance, *span)
+
+
+def overwritten_spans(
+    cursor: duckdb.DuckDBPyConnection,
+    suspects: Sequence[Suspect],
+    tables: Mapping[Key, Table],
+    segments: Sequence[Segment],
+    files: Files,
+) -> list[tuple[str, Span]]:
+    """Return when series have several rows at one instant, by tenant, among some suspects.
+
+    Args:
+        cursor: sees the suspects in the tables.
+        suspects: of one measurement.
+        tables: those of the measurement.
+        segments: those of the measurement.
+        files: those of the segments.
+    """
+    span = (
+        max(min(one.oldest_ns for one in suspects), MIN_INT64),
+        min(max(one.newest_ns for one in suspects), MAX_INT64) + 1,
+    )
+    tenants, names = {one.tenant for one in suspects}, {one.appliance for one in suspects}
+    relation = Relation(
+        tables={key: table for key, table in tables.items() if key.owner in {"", *tenants}},
+        segments=segments,
+        files=files,
+        tenants=None if "" in tenants else sorted(tenants),
+        filters={APPLIANCE_TAG: sorted(names)} if len(names) <= MAX_NAMES else {},
+    )
+    visible = [one for one in relation.visible(span) if Resolution.RAW in one.sizes]
+    if len(visible) > MAX_FILES or (visible and files.filesystem is not None):
+        return [(one.tenant, (one.oldest_ns, one.newest_ns + 1)) for one in suspects]
+    source, values = relation.samples((), [span], segments=visible)
+    if not source:
+        return []
+    series = ", ".join([_TIME, *(quoted(tag_column(tag)) for tag in sorted(relation.table.tags))])
+    twice = f"({select([series], source)} GROUP BY {series} HAVING count(*) > 1)"
+    columns = [TENANT, f"min({_TIME})", f"max({_TIME})"]
+    text = f"{select(columns, twice)} GROUP BY {TENANT}, {_TIME} // {HOUR_NS}"
+    rows = cursor.execute(text, values).fetchall()
+    return [(tenant, (oldest, newest + 1)) for tenant, oldest, newest in rows]
+
+
+def _spans_of(
+    block: Block, identity: Mapping[str, str], *, is_stamped: bool
+) -> Iterable[tuple[Owner, Span]]:
+    """Return the owners of a block's samples, each with the oldest and the newest time."""
+    times_ns = block.times_ns
+    if not len(times_ns):
+        return ()
+    span = min(times_ns), max(times_ns)
+    tenant, appliance = identity.get(TENANT_TAG, ""), identity.get(APPLIANCE_TAG, "")
+    if (tenant and appliance) or not is_stamped:
+        return (((tenant, appliance), span),)
+    owners = _owners(block, identity)
+    if span[0] == span[1]:
+        return [(owner, span) for owner in set(owners)]
+    found: dict[Owner, Span] = {}
+    for at, time_ns in zip(block.tag_set_of, times_ns, strict=False):
+        oldest, newest = found.get(owners[at], (time_ns, time_ns))
+        found[owners[at]] = min(oldest, time_ns), max(newest, time_ns)
+    return found.items()
+
+
+def _owners(block: Block, identity: Mapping[str, str]) -> Sequence[Owner]:
+    """Return the owner of each tag set of a block whose own identity tags count."""
+    columns = [
+        [values[block.tags.index(tag)] for values in block.tag_sets]
+        if tag in block.tags and not identity.get(tag)
+        else [identity.get(tag, "")] * len(block.tag_sets)
+        for tag in (TENANT_TAG, APPLIANCE_TAG)
+    ]
+    return list(zip(*columns, strict=True))

@@ -1,0 +1,504 @@
+"""The single thread that writes to a DuckDB database: group commits, flushes and maintenance."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import TypeVar
+
+import duckdb
+
+from core.errors import VedetteError
+from timeseries.duckdb.files.segments import Manifest, Segment
+from timeseries.duckdb.hot.checkpoints import Checkpoints
+from timeseries.duckdb.hot.database import MAX_WAL_MIB, Database, is_fatal
+from timeseries.duckdb.hot.ingest import plan_group
+from timeseries.duckdb.hot.insert import Inserter
+from timeseries.duckdb.hot.overwrites import Overwrites
+from timeseries.duckdb.hot.rows import arrow_table, oldest_ns
+from timeseries.duckdb.hot.staging import RowsByTable, StagingTable
+from timeseries.duckdb.hot.suspects import (
+    EARLIEST_NS,
+    NewestTimes,
+    Suspect,
+    few,
+    overwritten_spans,
+    staged_suspects,
+)
+from timeseries.duckdb.query.units import TENANT
+from timeseries.duckdb.schema import (
+    COLUMNS_SQL,
+    TIME_COLUMN,
+    Key,
+    Schema,
+    Span,
+    Table,
+    ddl,
+    parse_schema,
+    quoted,
+    table_name,
+)
+from timeseries.lineprotocol.grammar import MAX_INT64, MIN_INT64
+from timeseries.store import RejectedPoint, StoreUnavailableError
+from timeseries.validation import FieldType
+from timeseries.write_queue import Linger, Submission, Task, WriteQueue, as_store_error
+
+MAX_GROUP_POINTS = 50_000
+# Parsing a large body takes tens of milliseconds: the gap covers the next one.
+LINGER = Linger(gap_seconds=0.02, max_seconds=0.1, from_points_per_second=2_000)
+# From this many points on, committing into the tables costs less than staging first.
+MIN_DIRECT_POINTS = 4_000
+MAX_STAGED_POINTS = 50_000
+# Few points in so many tables are flushed at once.
+MAX_TABLES = 32
+# Moving staged samples into their tables costs milliseconds per table, however few they are.
+FLUSH_INTERVAL_SECONDS = 10.0
+
+_Result = TypeVar("_Result")
+_log = logging.getLogger(__name__)
+
+
+class DuckDBWriter:
+    """Owns the write cursor of a database, the schema as of the last commit, and the staging table.
+
+    Args:
+        database: reopened by the writer after DuckDB invalidated it.
+        manifest: the segments, which may have samples that are overwritten.
+        max_queued_points: how many points may wait before `submit` refuses.
+
+    Attributes:
+        written_points: how many points were written since the start.
+        overwrites: when a series has several rows at one instant.
+    """
+
+    written_points = 0
+    overwrites: Overwrites
+    _schema: Schema
+    _planned_schema: Schema
+    _staging: StagingTable
+
+    def __init__(self, database: Database, manifest: Manifest, *, max_queued_points: int) -> None:
+        self._database = database
+        self._manifest = manifest
+        self._use(database.cursor())
+        self._checkpoints = Checkpoints(database, on_error=self.recover)
+        self._queue = WriteQueue(
+            max_points=max_queued_points, max_group_points=MAX_GROUP_POINTS, linger=LINGER
+        )
+        self.submit = self._queue.submit
+        self._thread = threading.Thread(target=self._run, name="duckdb-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def schema(self) -> Schema:
+        """The tables, once every acknowledged point is in them; never changed in place."""
+        self._flush_in_steps()
+        return self._schema
+
+    def tables(
+        self,
+        measurement: str,
+        tenants: Sequence[str] | None,
+        *,
+        before_ns: int = MAX_INT64 + 1,
+    ) -> tuple[dict[Key, Table], list[Table]]:
+        """Return a measurement's tables, once every acknowledged point is in them, and others.
+
+        Args:
+            measurement: its name.
+            tenants: whose tables, beside the one that all share; None for all.
+            before_ns: tables with only samples of this time or later are the others.
+
+        Raises:
+            StoreUnavailableError: acknowledged samples can't be moved into them.
+        """
+        if tenants is None:
+            known = {*self._schema, *self._staging.keys, *self._flush_errors}
+            keys = sorted(key for key in known if key.measurement == measurement)
+        else:
+            keys = [Key(owner, measurement) for owner in dict.fromkeys(("", *tenants))]
+        later = {key for key in keys if self._oldest_ns.get(key, MIN_INT64) >= before_ns}
+        keys = [key for key in keys if key not in later]
+        staged = set(self._staging.keys).intersection(keys)
+        if staged:
+            self._queue.run(lambda: self._try_flush(sorted(staged)))
+        for key in keys:
+            if key in self._flush_errors:
+                raise StoreUnavailableError(
+                    f"Samples of {measurement!r} are staged but can't be moved into their table: "
+                    f"{self._flush_errors[key]}. No sample is lost; the next query retries. "
+                    "See the portal log for the first failure."
+                )
+        schema, planned = self._schema, self._planned_schema
+        return (
+            {key: schema[key] for key in keys if key in schema},
+            [planned[key] for key in later if key in planned],
+        )
+
+    def measurements(self, tenants: Sequence[str] | None) -> set[str]:
+        """Return the measurements that may have samples of these tenants."""
+        known = {*self._schema, *self._staging.keys, *self._flush_errors}
+        return {
+            key.measurement
+            for key in known
+            if tenants is None or not key.owner or key.owner in tenants
+        }
+
+    @property
+    def staged_points(self) -> int:
+        """How many points are durable but not in their tables yet."""
+        return self._staging.points
+
+    def run(self, work: Callable[[duckdb.DuckDBPyConnection, Schema], _Result]) -> _Result:
+        """Run work on the writer's thread in its own transaction, and wait for the result."""
+
+        def run() -> None:
+            self._flush()
+            with self._transaction():
+                results.append(work(self._cursor, self._schema))
+
+        results: list[_Result] = []
+        self._flush_in_steps()
+        self._do(run)
+        return results[0]
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Drop tables, unless samples have arrived in them since they were emptied."""
+
+        def run() -> None:
+            for key in list(keys):
+                table = quoted(table_name(key))
+                if (
+                    key not in self._staging.keys
+                    and not self._cursor.execute(
+                        f"SELECT 1 FROM {table} LIMIT 1"  # noqa: S608 - own identifiers only
+                    ).fetchall()
+                ):
+                    self._inserter.clear()
+                    self._cursor.execute(f"DROP TABLE {table}")
+                    self._forget(key)
+
+        self._do(run)
+
+    def samples_left(self, measurement: str) -> None:
+        """Find the oldest samples of a measurement's tables, and whether any are overwritten still.
+
+        To be called after some have left.
+        """
+
+        def is_in_tables(tenant: str, span: Span) -> bool:
+            return any(
+                self._cursor.execute(
+                    f"SELECT 1 FROM {quoted(table_name(key))} "  # noqa: S608 - own identifiers only
+                    f"WHERE {TENANT} = ? AND {TIME_COLUMN} >= ? AND {TIME_COLUMN} <= ? LIMIT 1",
+                    [tenant, span[0], span[1] - 1],
+                ).fetchall()
+                for key in self._schema
+                if key.measurement == measurement
+            )
+
+        def run() -> None:
+            self.overwrites.keep(self._cursor, measurement, is_in_tables)
+            for key in [key for key in self._schema if key.measurement == measurement]:
+                ((oldest,),) = self._cursor.execute(
+                    f"SELECT min({quoted(TIME_COLUMN)}) FROM {quoted(table_name(key))}"  # noqa: S608 - own identifiers only
+                ).fetchall()
+                times = [MAX_INT64 if oldest is None else oldest]
+                if key in self._staging.keys:
+                    times += [oldest_ns(rows) for rows in self._staging.rows([key]).values()]
+                self._oldest_ns[key] = min(times)
+
+        self._do(run)
+
+    def checkpoint(self) -> None:
+        """Write the WAL into the file, which frees the space of deleted rows."""
+
+        def run() -> None:
+            self._cursor.execute("CHECKPOINT")
+
+        try:
+            self._do(run)
+        except VedetteError as error:
+            # A transaction was open; the next commit that finds a long WAL checkpoints.
+            _log.info("the space of deleted samples is freed later: %s", error.message)
+
+    def recover(self) -> None:
+        """Reopen the database; for a reader that found it invalidated."""
+        self._queue.put(Task(self._probe))
+
+    def close(self) -> None:
+        """Write queued points and stop."""
+        self._queue.close()
+        self._thread.join()
+        self._checkpoints.close()
+        self._cursor.close()
+
+    def _forget(self, key: Key) -> None:
+        self._schema = {known: table for known, table in self._schema.items() if known != key}
+        self._planned_schema = self._staging.schema(self._schema)
+        self._oldest_ns.pop(key, None)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        def run() -> None:
+            with self._recovering():
+                work()
+
+        self._queue.run(run)
+
+    def _use(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._cursor = cursor
+        self._inserter = Inserter(cursor)
+        # To list what is not there takes a third of the time to open a store.
+        columns = [] if self._database.is_new else cursor.execute(COLUMNS_SQL).fetchall()
+        self._schema = {
+            key: replace(table, sealed=self._sealed_types(key))
+            for key, table in parse_schema(columns).items()
+        }
+        self._staging = StagingTable(cursor)
+        self._planned_schema = self._staging.schema(self._schema)
+        self.overwrites = Overwrites(cursor, self._schema)
+        self._newest = NewestTimes(self._newest_before(dict(self._schema)))
+        # What may overwrite samples, until it is in its table.
+        self._suspects: dict[str, list[Suspect]] = {}
+        for key, rows in self._staging.rows(self._staging.keys).items():
+            self._suspects.setdefault(key.measurement, []).extend(staged_suspects(rows))
+        # No sample of a table, staged or not, is older; without an entry, any may be.
+        self._oldest_ns: dict[Key, int] = {}
+        self._flush_at = 0.0
+        self._due: list[Key] = []
+        self._flush_errors: Mapping[Key, str] = {}
+        self._is_broken = False
+
+    def _sealed_types(self, key: Key) -> Mapping[str, FieldType]:
+        """Return the types of a tenant's fields in files."""
+        return self._manifest.types(*key)
+
+    def _newest_before(self, tables: Schema) -> Callable[[str], int]:
+        """Return what finds the newest time of a measurement, in tables, staged, and in files."""
+
+        def find(measurement: str) -> int:
+            times = [one.newest_ns for one in self._manifest.of(measurement)]
+            for key in tables:
+                if key.measurement == measurement and key in self._schema:
+                    times += chain.from_iterable(
+                        self._cursor.execute(
+                            f"SELECT max({TIME_COLUMN}) FROM {quoted(table_name(key))}"  # noqa: S608 - own identifiers only
+                        ).fetchall()
+                    )
+            times += [one.newest_ns for one in self._suspects.get(measurement, ())]
+            return max((time_ns for time_ns in times if time_ns is not None), default=EARLIEST_NS)
+
+        return find
+
+    def _run(self) -> None:
+        while (work := self._queue.take(seconds=self._seconds_to_flush())) is not None:
+            if isinstance(work, Task):
+                work.execute()
+            else:
+                self._commit([item for item in work if item.future.set_running_or_notify_cancel()])
+            self._flush_one_if_due()
+            self._checkpoints.begin_if_due()
+        self._try_flush()
+
+    def _seconds_to_flush(self) -> float | None:
+        """Return when the next flush is due; None while nothing is staged."""
+        if not self._staging.points:
+            return None
+        return 0.0 if self._due else max(0.0, self._flush_at - time.monotonic())
+
+    def _flush_one_if_due(self) -> None:
+        """Flush one table, so that senders never wait for more than one; few points at once."""
+        is_full = self._staging.points >= MAX_STAGED_POINTS
+        if not self._due and (is_full or self._seconds_to_flush() == 0):
+            self._flush_at = time.monotonic() + FLUSH_INTERVAL_SECONDS
+            self._due = self._staging.keys
+            if len(self._due) <= MAX_TABLES and self._staging.points < MIN_DIRECT_POINTS:
+                # A quiet server would spend most of its time on a commit for each.
+                self._try_flush(self._due)
+                self._due = []
+        if self._due:
+            self._try_flush([self._due.pop()])
+
+    def _commit(self, group: list[Submission]) -> None:
+        """Commit a group; if that fails, commit each submission alone to isolate the bad one."""
+        try:
+            with self._recovering():
+                answers = self._insert(group)
+        except Exception as error:  # noqa: BLE001 - handed to the senders; the thread must go on
+            if len(group) > 1 and not self._is_broken:
+                for submission in group:
+                    self._commit([submission])
+                return
+            _log.warning("could not write points: %s", error)
+            for submission in group:
+                submission.future.set_exception(as_store_error(error))
+            return
+        for submission, answer in zip(group, answers, strict=True):
+            submission.future.set_result(answer)
+
+    def _insert(self, submissions: list[Submission]) -> Sequence[list[RejectedPoint]]:
+        group = plan_group(
+            submissions,
+            schema=self._planned_schema,
+            newest=self._newest,
+            sealed=self._sealed_types,
+        )
+        for measurement, some in group.suspects.items():
+            self._suspects[measurement] = few([*self._suspects.get(measurement, ()), *some])
+        is_full = self._staging.points >= 2 * MAX_STAGED_POINTS
+        self._note_oldest(group.rows)
+        if group.points >= MIN_DIRECT_POINTS or is_full:
+            # Staged rows of these tables were written before.
+            keys = [key for key in self._staging.keys if key in group.rows]
+            staged = self._staging.rows(keys)
+            rows = {key: [*staged.get(key, ()), *some] for key, some in group.rows.items()}
+            self._write(rows, group.schema, from_stage=keys)
+        elif group.points:
+            self._insert_staged(group.rows)
+        self.written_points += group.points
+        self._planned_schema = group.schema
+        return group.rejected
+
+    def _note_oldest(self, rows: RowsByTable) -> None:
+        """Note the oldest times before the commit, after which a reader must know them."""
+        for key, some in rows.items():
+            known = self._oldest_ns.get(key)
+            if known is not None or key not in self._planned_schema:
+                oldest = oldest_ns(some)
+                self._oldest_ns[key] = oldest if known is None else min(known, oldest)
+
+    def _insert_staged(self, rows: RowsByTable) -> None:
+        # So few points bring no checkpoint about where one is not near.
+        is_far = self._database.wal_bytes < MAX_WAL_MIB * 2**20 / 2
+        with nullcontext() if is_far else self._database.snapshot():
+            self._staging.insert(self._inserter, rows)
+        if not self._staging.points:
+            self._flush_at = time.monotonic() + FLUSH_INTERVAL_SECONDS
+        self._staging.inserted(rows)
+
+    def _write(self, rows: RowsByTable, planned: Schema, *, from_stage: Sequence[Key] = ()) -> None:
+        """Insert rows into their tables in one transaction.
+
+        Args:
+            rows: those to insert.
+            planned: the schema that their tables need first.
+            from_stage: tables whose rows come from the staging table.
+        """
+        schema = dict(self._schema)
+        columns = {
+            key: arrow_table(some, planned[key], is_ordered=key.measurement in self._suspects)
+            for key, some in rows.items()
+        }
+        suspected = self._suspects.keys() & {key.measurement for key in rows}
+        with self._transaction():
+            for key, data in columns.items():
+                table = planned[key]
+                for statement in ddl(key, schema.get(key), table):
+                    self._cursor.execute(statement)
+                schema[key] = table
+                self._inserter.insert(table_name(key), data)
+            for measurement in suspected:
+                self._note_overwrites(measurement, schema)
+            self._staging.remove(self._cursor, from_stage)
+        self._schema = schema
+        self._staging.removed(from_stage)
+        staged = {key.measurement for key in self._staging.keys}
+        for measurement in suspected - staged:
+            del self._suspects[measurement]
+
+    def _note_overwrites(self, measurement: str, schema: Schema) -> None:
+        """Note when samples are overwritten by suspects that the open transaction has inserted."""
+        suspects = self._suspects[measurement]
+        tables = {key: table for key, table in schema.items() if key.measurement == measurement}
+
+        def find(segments: Sequence[Segment]) -> list[tuple[str, Span]]:
+            files = self._manifest.files
+            return overwritten_spans(self._cursor, suspects, tables, segments, files)
+
+        found = self._manifest.read(measurement, find)
+        self.overwrites.add(self._cursor, measurement, found)
+
+    def _flush_in_steps(self) -> None:
+        """Move staged rows into their tables, one by one: creating a table takes milliseconds, and
+        nobody's writes must wait for a thousand tables of somebody else.
+        """
+        if threading.current_thread() is not self._thread:
+            for key in self._staging.keys:
+                self._queue.run(partial(self._try_flush, [key]))
+
+    def _flush(self, keys: Sequence[Key] | None = None) -> None:
+        """Move staged rows, all or of some tables, into their tables."""
+        some = self._staging.keys if keys is None else keys
+        if some:
+            self._write(self._staging.rows(some), self._planned_schema, from_stage=some)
+
+    def _try_flush(self, keys: Sequence[Key] | None = None) -> None:
+        """Flush; rows that can't be written stay staged and the error is recorded."""
+        some = self._staging.keys if keys is None else keys
+        some = [one for one in some if one in self._staging.keys]
+        try:
+            with self._recovering():
+                self._flush(some)
+            self._flush_errors = {
+                one: why for one, why in self._flush_errors.items() if one not in some
+            }
+        except Exception as error:  # noqa: BLE001 - rows stay durable; retried later
+            if len(some) > 1 and not self._is_broken:
+                for key in some:
+                    self._try_flush([key])
+                return
+            self._flush_errors = {**self._flush_errors, **dict.fromkeys(some, str(error))}
+            names = ", ".join(key.measurement for key in some)
+            _log.warning("could not flush samples of %s: %s", names, error)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Begin, then commit, or roll back on an error."""
+        with self._database.snapshot():
+            self._cursor.begin()
+            try:
+                yield
+            except BaseException:
+                self._roll_back()
+                raise
+            try:
+                self._cursor.commit()
+            except duckdb.Error:
+                self._inserter.clear()
+                raise
+
+    def _roll_back(self) -> None:
+        try:
+            self._cursor.rollback()
+        except duckdb.Error as error:
+            # An invalidated database can't roll back; the first error has the cause.
+            _log.warning("could not roll back: %s", error)
+        self._inserter.clear()
+
+    def _probe(self) -> None:
+        try:
+            self._cursor.execute("SELECT 1")
+        except duckdb.Error as error:
+            self._is_broken = is_fatal(error)
+            self._reopen_if_broken()
+
+    @contextmanager
+    def _recovering(self) -> Iterator[None]:
+        """Reopen a broken database before running work, and note if the work broke it."""
+        self._reopen_if_broken()
+        try:
+            yield
+        except duckdb.Error as error:
+            self._is_broken = self._is_broken or is_fatal(error)
+            raise
+
+    def _reopen_if_broken(self) -> None:
+        if not self._is_broken:
+            return
+        self._cursor.close()
+        self._use(self._database.reopen())
+        _log.warning("reopened the time series database after a fatal error")

@@ -1,0 +1,1 @@
+"""Queries of samples, hot and sealed."""

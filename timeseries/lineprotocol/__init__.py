@@ -1,0 +1,1 @@
+"""Line protocol: reading and writing it."""
