@@ -241,7 +241,7 @@ def test_a_removed_tenant_leaves_no_image_behind(
             session, operator, cast.acme.id, name="Acme", by="olivia", now=utc_now() - SETTLE
         )
     settings = private_registry.settings
-    Scheduler(settings, sessions=sessions, store=store).remove_tenants()
+    Scheduler(settings, sessions=sessions, store=store).tasks["remove_tenants"].run()
     with sessions() as session:
         assert session.scalars(select(TenantRemoval.state)).all() == [RemovalState.REMOVED]
     assert rows(sessions) == [("globex/own", "1", cast.globex.id)]

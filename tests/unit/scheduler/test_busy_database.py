@@ -27,7 +27,7 @@ def scheduler(tmp_path: Path, sessions: SessionFactory, store: Store) -> Iterato
 def test_a_task_that_finds_the_database_busy_runs_again_within_seconds(
     engine: Engine, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    task = scheduler.prune
+    task = scheduler.tasks["prune"].run
     before_at = scheduler.next_run_at(task)
     assert before_at is not None
     assert before_at > utc_now() + timedelta(minutes=1)

@@ -58,12 +58,12 @@ def test_the_submitter_and_a_receiver_are_notified_once(
     with sessions.begin() as session:
         attempt = start(session, cast, notify=["email", receiver])
         report(session, attempt, ObservedState.RUNNING)
-    scheduler.notify_ends()
+    scheduler.tasks["notify_ends"].run()
     assert sent(sessions) == []
     with sessions.begin() as session:
         report(session, session.merge(attempt), ObservedState.FAILED, exit_code=3)
-    scheduler.notify_ends()
-    scheduler.notify_ends()
+    scheduler.tasks["notify_ends"].run()
+    scheduler.tasks["notify_ends"].run()
     assert sent(sessions) == [
         ("alice@acme.example", "Job train failed"),
         ("CI", "Job train failed"),
@@ -82,7 +82,7 @@ def test_nobody_is_notified_by_default_and_waiting_jobs_notify_when_they_are_sto
         report(session, attempt, ObservedState.SUCCEEDED)
         waiting = submit(session, cast.bob, "later", gpus=8, notify=["email"])
         stop_job(session, scope_of(cast.bob), waiting.id, now=NOON)
-    scheduler.notify_ends()
+    scheduler.tasks["notify_ends"].run()
     assert sent(sessions) == [("bob@acme.example", "Job later was stopped")]
 
 
@@ -93,14 +93,14 @@ def test_a_job_that_is_tried_again_notifies_after_its_last_attempt(
         attempt = start(session, cast, notify=["email"], max_retries=1, retry_on=["exit"])
         report(session, attempt, ObservedState.FAILED, exit_code=3, reason="exit_code")
         assert attempt.job.state is JobState.QUEUED
-    scheduler.notify_ends()
+    scheduler.tasks["notify_ends"].run()
     assert sent(sessions) == []
     with sessions.begin() as session:
         dispatch(session, now=NOON + timedelta(minutes=2))
         second = session.get_one(Job, attempt.job_id).attempt
         assert second is not None
         report(session, second, ObservedState.FAILED, exit_code=3, reason="exit_code")
-    scheduler.notify_ends()
+    scheduler.tasks["notify_ends"].run()
     assert sent(sessions) == [("alice@acme.example", "Job train failed")]
 
 
@@ -119,8 +119,8 @@ def test_an_array_notifies_once_when_all_of_its_tasks_have_ended(
         stop_array(session, scope_of(cast.bob), stopped.id, now=NOON)
         left = submit(session, cast.bob, "half", notify=["email"], array="0-1")
         stop_job(session, scope_of(cast.bob), left.id, now=NOON)
-    scheduler.notify_ends()
-    scheduler.notify_ends()
+    scheduler.tasks["notify_ends"].run()
+    scheduler.tasks["notify_ends"].run()
     assert sent(sessions) == [
         ("bob@acme.example", "Array stopped was stopped"),
         ("alice@acme.example", "Array sweep ended"),

@@ -42,11 +42,11 @@ def test_unreachable_and_quarantined_appliances_alert_and_a_retired_one_does_not
         session.execute(
             update(Appliance).where(Appliance.id == made["retired"]).values(retired_at=clock.now)
         )
-    scheduler.offer_rules()
+    scheduler.tasks["offer_rules"].run()
 
     for _ in range(15):
         clock.advance(30)
-        scheduler.record_fleet()
+        scheduler.tasks["record_fleet"].run()
         evaluate_rules(
             Evaluator(sessions=sessions, store=store), now=clock.now + timedelta(seconds=1)
         )
@@ -100,11 +100,11 @@ def test_an_unhealthy_service_alerts_and_those_that_are_well_or_unreachable_do_n
             report(session, job.attempt, ObservedState.RUNNING)
             report(session, job.attempt, ObservedState.RUNNING, health=health, restarts=2)
         hosts["silent"].state = ApplianceState.UNREACHABLE
-    scheduler.offer_rules()
+    scheduler.tasks["offer_rules"].run()
 
     for _ in range(20):
         clock.advance(30)
-        scheduler.record_fleet()
+        scheduler.tasks["record_fleet"].run()
         evaluate_rules(
             Evaluator(sessions=sessions, store=store), now=clock.now + timedelta(seconds=1)
         )
@@ -147,10 +147,10 @@ def test_a_tenant_that_uses_up_its_budget_of_messages_about_alerts_is_warned(
     with transaction(sessions) as session:
         for subject in (*[ALERTS] * 9, MESSAGES):
             assert count_message(session, cast.acme.id, subject, budgets, now=clock.now) is None
-    scheduler.offer_rules()
+    scheduler.tasks["offer_rules"].run()
     for _ in range(15):
         clock.advance(30)
-        scheduler.record_fleet()
+        scheduler.tasks["record_fleet"].run()
         evaluate_rules(
             Evaluator(sessions=sessions, store=store), now=clock.now + timedelta(seconds=1)
         )

@@ -15,6 +15,7 @@ from alerting.states import ReceiverKind
 from core.clock import utc_now
 from core.db import SessionFactory, transaction
 from core.leases import Lease
+from core.periodic_tasks import PeriodicTask
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from jobqueue.dispatch import dispatcher as dispatch
@@ -39,11 +40,12 @@ def test_the_lease_is_renewed_while_tasks_fill_the_pool(
 ) -> None:
     monkeypatch.setattr(lease, "LEASE_RENEWAL_SECONDS", 0.05)
     blocked = threading.Event()
-    monkeypatch.setattr(Scheduler, "_tasks", lambda _self: [(blocked.wait, 0.01)] * 20)
     with closing(DuckDBStore(tmp_path / "samples.duckdb")) as store:
         scheduler = Scheduler(
             ServerSettings(data_dir=tmp_path), sessions=sessions, store=store, clock=clock
         )
+        for name in scheduler.tasks:
+            scheduler.tasks[name] = PeriodicTask(blocked.wait, 0.01)
         scheduler.start()
         try:
             clock.now += timedelta(minutes=1)

@@ -106,7 +106,7 @@ def test_old_samples_are_gone_and_queries_by_five_minutes_and_hour_still_answer(
 ) -> None:
     write_all_ages(store, clock.now)
 
-    scheduler.expire_samples()
+    scheduler.tasks["expire_samples"].run()
 
     kept = {age: samples_of(store, age, clock.now) for age in AGES}
     assert kept == {"young": 12, "fine": 0, "coarse": 0, "too old": 0}
@@ -125,12 +125,12 @@ def test_what_has_expired_is_still_listed_while_its_hours_are_kept(
     write(store, [last_years], identity=ACME)
     clock.advance(365 * 86_400)
 
-    scheduler.expire_samples()
+    scheduler.tasks["expire_samples"].run()
 
     assert store.measurements(tenants=("acme",)) == ["gpu", "room"]
     assert store.fields("room", tenants=("acme",)) == {"temperature_celsius": "float"}
     clock.advance(366 * 86_400)
-    scheduler.expire_samples()
+    scheduler.tasks["expire_samples"].run()
     assert store.measurements(tenants=("acme",)) == []
 
 
@@ -139,13 +139,13 @@ def test_samples_expire_as_the_clock_goes_on(
 ) -> None:
     then = clock.now
     write_all_ages(store, then)
-    scheduler.expire_samples()
+    scheduler.tasks["expire_samples"].run()
     clock.advance(12 * 86_400)
-    scheduler.expire_samples()
+    scheduler.tasks["expire_samples"].run()
     assert samples_of(store, "young", then) == 12
 
     clock.advance(2 * 86_400)
-    scheduler.expire_samples()
+    scheduler.tasks["expire_samples"].run()
 
     assert samples_of(store, "young", then) == 0
     assert means_of(store, "young", then, step=FIVE_MINUTES) == [125.0, 425.0]
@@ -188,7 +188,9 @@ def test_a_field_that_a_rule_reads_outlives_its_samples(
             write(store, [point], identity={"tenant": tenant.id, "appliance": "a1"})
         clock.advance(30 * 86_400)
 
-        Scheduler(settings, sessions=sessions, store=store, clock=clock).expire_samples()
+        Scheduler(settings, sessions=sessions, store=store, clock=clock).tasks[
+            "expire_samples"
+        ].run()
 
         assert list(store.fields("room", tenants=(cast.acme.id,))) == [
             "inlet_celsius",
@@ -214,7 +216,9 @@ def test_nothing_expires_that_could_not_be_sealed(
         write_all_ages(store, clock.now)
 
         with pytest.raises(StoreUnavailableError):
-            Scheduler(settings, sessions=sessions, store=store, clock=clock).expire_samples()
+            Scheduler(settings, sessions=sessions, store=store, clock=clock).tasks[
+                "expire_samples"
+            ].run()
 
         assert {samples_of(store, age, clock.now) for age in AGES} == {12}
 
@@ -227,6 +231,6 @@ def test_events_of_appliances_go_after_their_retention(
         for days in (179, 181, 400):
             at = clock.now - timedelta(days=days)
             add_event(session, appliance, EventKind.STATE, f"{days}", now=at)
-    scheduler.expire_events()
+    scheduler.tasks["expire_events"].run()
     with sessions() as session:
         assert list(session.scalars(select(ApplianceEvent.message))) == ["179"]

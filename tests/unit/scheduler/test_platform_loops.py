@@ -74,7 +74,7 @@ def test_use_is_measured(
 ) -> None:
     points = [Point("cpu", {}, {"usage_percent": 1.0}, to_ns(clock.now))]
     assert write(store, points, identity={"tenant": cast.acme.id, "appliance": "a"}) == []
-    scheduler.measure_usage()
+    scheduler.tasks["measure_usage"].run()
     with sessions() as session:
         assert latest_usage(session)[cast.acme.id].storage_bytes == ESTIMATED_BYTES_PER_POINT
 
@@ -98,7 +98,7 @@ def test_admins_are_mailed_once_about_storage_that_is_nearly_full(
     settings = replace(settings, smtp_url=smtp_url)
     scheduler = Scheduler(settings, sessions=sessions, store=store, clock=clock)
     for _ in range(2):
-        scheduler.measure_usage()
+        scheduler.tasks["measure_usage"].run()
     with sessions() as session:
         addresses = [one.address for one in session.scalars(select(Notification))]
     assert addresses == [cast.alice.email] * mails
@@ -111,6 +111,6 @@ def test_what_has_expired_is_pruned(
         session.add(
             LoginSession(user_id=cast.bob.id, secret_hash="x", created_at=NOON, expires_at=NOON)
         )
-    scheduler.prune()
+    scheduler.tasks["prune"].run()
     with sessions() as session:
         assert session.query(LoginSession).count() == 0

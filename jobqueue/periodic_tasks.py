@@ -1,0 +1,106 @@
+"""The periodic tasks of the job queue, but for placement, which runs all the time."""
+
+import logging
+from collections.abc import Sequence
+
+from core.db import transaction
+from core.periodic_tasks import PeriodicTask, SchedulerContext
+from core.secretbox import SecretBox
+from core.settings import ServerSettings
+from jobqueue.images.catalog import delete_namespace, sync
+from jobqueue.images.registry import Registry
+from jobqueue.images.tokens import RegistryTokens
+from jobqueue.jobs.idle_limits import stop_idle_jobs
+from jobqueue.logs.log_files import LogFiles, bound_tenants, move_logs, sweep_files
+from jobqueue.queue.retention import expire_jobs
+from jobqueue.queue.schedule_runs import submit_due
+from jobqueue.services.rolling_updates import advance_updates
+from jobqueue.usage.ledger import record_usage
+from timeseries.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class JobTasks:
+    """Submits, updates, stops and deletes jobs when it is time."""
+
+    def __init__(self, settings: ServerSettings, context: SchedulerContext, store: Store) -> None:
+        self._settings = settings
+        self._context = context
+        self._store = store
+        self._files = LogFiles(settings.resolved_log_url)
+        self._box = SecretBox.of(settings)
+        self._registry = Registry(settings, RegistryTokens(settings), context.clock)
+
+    def table(self) -> Sequence[PeriodicTask]:
+        """Return the tasks."""
+        images = [PeriodicTask(self.sync_images, 600)] if self._settings.registry_url else []
+        return [
+            *images,
+            PeriodicTask(self.advance_updates, 2),
+            PeriodicTask(self.submit_scheduled, 5),
+            PeriodicTask(self.stop_idle_jobs, 30),
+            PeriodicTask(self.record_usage, 60),
+            PeriodicTask(self.move_logs, 30),
+            PeriodicTask(self.sweep_log_files, 3600),
+            PeriodicTask(self.expire_jobs, 3600),
+        ]
+
+    def advance_updates(self) -> None:
+        """Take the next step of rolling updates of services."""
+        with transaction(self._context.sessions) as session:
+            advance_updates(session, now=self._context.clock())
+
+    def submit_scheduled(self) -> None:
+        """Submit the jobs of schedules that are due."""
+        count = 1
+        while count and not self._context.is_stopping():
+            # One at a time: each may be an array, or replace one.
+            with transaction(self._context.sessions) as session:
+                count = submit_due(session, box=self._box, now=self._context.clock(), limit=1)
+
+    def stop_idle_jobs(self) -> None:
+        """Stop the jobs whose GPUs were idle for the time of their limit."""
+        stop_idle_jobs(self._context.sessions, self._store, now=self._context.clock())
+
+    def record_usage(self) -> None:
+        """Append what jobs used of GPUs to the usage ledger, and check earlier hours."""
+        appended = record_usage(self._context.sessions, self._store, now=self._context.clock())
+        if appended:
+            log.info("appended %d rows to the usage ledger", appended)
+
+    def move_logs(self) -> None:
+        """Move the logs of ended attempts to files, and bound those of each tenant."""
+        sessions, now = self._context.sessions, self._context.clock()
+        move_logs(sessions, self._files, now=now, is_stopping=self._context.is_stopping)
+        with transaction(sessions) as session:
+            deleted = bound_tenants(session, max_bytes=self._settings.max_log_bytes_per_tenant)
+        if deleted:
+            log.info("deleted %d logs of tenants with more than they may have", deleted)
+
+    def sweep_log_files(self) -> None:
+        """Delete files of logs whose attempts or jobs were deleted."""
+        sweep_files(self._context.sessions, self._files)
+
+    def expire_jobs(self) -> None:
+        """Delete ended jobs that are older than their retention."""
+        days, expired = self._settings.job_retention_days, 1
+        while expired and not self._context.is_stopping():
+            with transaction(self._context.sessions) as session:
+                expired = expire_jobs(session, retention_days=days, now=self._context.clock())
+
+    def sync_images(self) -> None:
+        """Compare the list of images with the registry, whose notifications may be lost."""
+        changed = sync(
+            self._context.sessions,
+            self._registry,
+            shared_namespace=self._settings.registry_shared_namespace,
+            now=self._context.clock(),
+        )
+        if changed:
+            log.info("%d images differed from the registry", changed)
+
+    def delete_images(self, namespace: str) -> None:
+        """Delete the images of a tenant that is removed."""
+        if self._settings.registry_url:
+            delete_namespace(self._registry, namespace)
