@@ -118,7 +118,7 @@ def create_access_app(
 class _AgentAPI(Starlette):
     """Starlette, but not for writes: router and middleware took a tenth of the event loop's time.
 
-    See docs/decisions/0024-request-batching.md.
+    See docs/decisions/0007-agent-api.md.
     """
 
     def __init__(self, routes: Sequence[BaseRoute], influx: InfluxEndpoints) -> None:

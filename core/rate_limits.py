@@ -19,7 +19,7 @@ BURST_SECONDS = 10
 class WindowStorage(MemoryStorage):
     """The library's counters, without its thread, which walks over all keys 100 times a second.
 
-    A hit deletes expired counters, at most once in a window: docs/decisions/0023-rate-limits.md.
+    A hit deletes expired counters, at most once in a window: docs/decisions/0008-http-limits.md.
     """
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ While the application works, as in a long poll, nothing is due. Deadlines are ch
 second by one loop over all connections, which costs less than a timer for each request.
 
 Source: MinRequestBodyDataRate of ASP.NET's Kestrel, mod_reqtimeout of Apache; uvicorn has neither
-(docs/decisions/0026-http-deadlines.md).
+(docs/decisions/0008-http-limits.md).
 """
 
 import logging

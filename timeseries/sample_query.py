@@ -4,7 +4,7 @@ A *group* is one combination of the values of `group_by`. Names are checked agai
 query's tenants, so a suggestion never reveals another tenant's. Long ranges are read in parts of
 whole windows, and given up between two of them when they take too long.
 
-Source: docs/decisions/0037-sample-queries.md.
+Source: docs/decisions/0012-sample-queries.md.
 """
 
 import csv

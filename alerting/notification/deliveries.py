@@ -5,7 +5,7 @@ change replaces the messages about its alert that still wait; whoever was notifi
 active is notified of every change until it has resolved, and nobody is notified that an alert has
 resolved without having been notified of it before.
 
-Source: docs/decisions/0105-delivered-alerts.md.
+Source: docs/decisions/0023-notifications.md.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -1,6 +1,6 @@
 """Passwords: argon2id hashes, a limited number of them concurrently.
 
-docs/decisions/0021-password-hashes.md explains the parameters.
+docs/decisions/0014-sign-in.md explains the parameters.
 """
 
 import base64

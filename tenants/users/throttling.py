@@ -5,7 +5,7 @@ successful one is forgiven: its account starts again at zero, its address has on
 Unknown accounts are counted alike, so that nothing reveals which accounts exist.
 
 A *known device* has signed in to the account before. It is counted by itself alone, so that nobody
-else's attempts block it: docs/decisions/0029-device-cookies.md.
+else's attempts block it: docs/decisions/0014-sign-in.md.
 """
 
 import ipaddress

@@ -1,7 +1,7 @@
 """Odd lines, one by one, through a real InfluxDB 1.6 and through the codec: both mean the same.
 
 Where they differ on purpose the line stands in `DEVIATIONS` with the reason's name in
-docs/decisions/0014-line-protocol-corners.md.
+docs/decisions/0006-line-protocol.md.
 """
 
 import json

@@ -5,7 +5,7 @@ r"""The exact grammar of one line of Influx line protocol.
 A *logical line* is the text of one point: usually one physical line, or several if a quoted string
 has newlines. In names and tags a backslash escapes only the comma, space or equals sign after it,
 and is a plain character elsewhere; in strings it escapes `"` and itself. *Blanks* are spaces, tabs
-and NULs. docs/decisions/0014-line-protocol-corners.md lists the differences from InfluxDB.
+and NULs. docs/decisions/0006-line-protocol.md lists the differences from InfluxDB.
 """
 
 import math

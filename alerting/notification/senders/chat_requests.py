@@ -5,7 +5,7 @@ apprise has no transport of its own that could be replaced: its plugins call fun
 modules of apprise has the same functions, and sends to hosts of the service alone, over HTTPS, to
 checked addresses, without redirects, in bounded time and memory.
 
-Source: docs/decisions/0109-outgoing-requests.md.
+Source: docs/decisions/0024-receivers.md.
 """
 
 import sys

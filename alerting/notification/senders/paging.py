@@ -3,7 +3,7 @@
 An *incident* is an alert or, where a route groups, a group of them: it is opened, updated and
 resolved under one key. It ends when the last of its alerts has resolved.
 
-Source: docs/decisions/0106-paging-services.md.
+Source: docs/decisions/0024-receivers.md.
 """
 
 import json

@@ -3,7 +3,7 @@
 Which encoding is smallest depends on the values: counters and times have small differences, most
 readings few distinct values, noise neither. So the first rows of each column are encoded in each
 way that suits its type, and the smallest is used for the file. Compared with one encoding for
-all columns of a type this saves nearly half; see decision 0033.
+all columns of a type this saves nearly half; see docs/decisions/0010-sealed-files.md.
 """
 
 import os

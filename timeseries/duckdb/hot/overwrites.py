@@ -5,7 +5,7 @@ has others, in tables or files, their times are noted by tenant and measurement,
 that adds them. Queries of these times take the last value of each field; all others read rows as
 they are. Sealing leaves one row of each, and the times are forgotten.
 
-Source: docs/decisions/0103-overwritten-samples.md.
+Source: docs/decisions/0009-embedded-store.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
